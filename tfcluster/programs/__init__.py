@@ -1,0 +1,1 @@
+"""The bundled programs; the only place that imports TensorFlow."""

@@ -1,0 +1,1 @@
+"""What the command line and an agent say to each other, without I/O."""

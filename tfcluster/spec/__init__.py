@@ -1,0 +1,1 @@
+"""The user's YAML, validated into one frozen spec."""
