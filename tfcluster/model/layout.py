@@ -1,0 +1,200 @@
+"""A cluster laid out: every task with its host, address and resources, as agents and programs need it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.places import LOCAL_HOST
+
+if TYPE_CHECKING:  # The agent lays nothing out and must run where pydantic is not installed.
+    from tfcluster.spec.schema import Spec
+
+#: Jobs whose tasks hold variables or score them; programs compute elsewhere unless told otherwise.
+PS_JOB = "ps"
+#: Jobs that lead, in the order in which one is looked for; the first task of one is the cluster's head.
+_LEADING_JOBS = ("chief", "master")
+
+
+@dataclass(frozen=True)
+class Task:
+    """One TensorFlow server of a cluster.
+
+    Attributes:
+        job: Its job's name.
+        index: Its index in the job, from 0.
+        host: The name of the host that it runs on.
+        address_host: The host part of the address that others dial.
+        port: Its TCP port; None until one is chosen.
+        cpus: Logical CPU devices that it offers.
+        gpus: GPUs of its host that it owns.
+        env: Environment variables set for it.
+    """
+
+    job: str
+    index: int
+    host: str
+    address_host: str
+    port: int | None
+    cpus: int
+    gpus: int
+    env: dict[str, str]
+
+    @property
+    def name(self) -> str:
+        """TensorFlow's name of the task, as `/job:worker/task:1`."""
+        return f"/job:{self.job}/task:{self.index}"
+
+    @property
+    def short(self) -> str:
+        """The short name, as `worker:1`."""
+        return f"{self.job}:{self.index}"
+
+    @property
+    def address(self) -> str:
+        """`host:port`, or only the host while no port is chosen."""
+        return self.address_host if self.port is None else f"{self.address_host}:{self.port}"
+
+
+@dataclass(frozen=True)
+class RestartPolicy:
+    """When a task that ended is started again.
+
+    Attributes:
+        policy: `never`, `on-failure` or `always`.
+        initial: Seconds before the second restart; the first comes at once, each further doubles the wait.
+        max: Longest wait in seconds.
+        limit: So many ends within `window` seconds make the task failed.
+        window: Seconds.
+    """
+
+    policy: str
+    initial: float
+    max: float
+    limit: int
+    window: float
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A cluster's tasks in the order of the spec, with what holds for all of them.
+
+    Attributes:
+        cluster: Its name.
+        spec: The spec's file as the user named it.
+        network: `closed` or `open`.
+        restart: When a task is started again.
+        tasks: Every task.
+    """
+
+    cluster: str
+    spec: str
+    network: str
+    restart: RestartPolicy
+    tasks: tuple[Task, ...]
+
+    def addresses(self) -> dict[str, list[str]]:
+        """Addresses by job, as TensorFlow's ClusterSpec has them."""
+        jobs: dict[str, list[str]] = {}
+        for task in self.tasks:
+            jobs.setdefault(task.job, []).append(task.address)
+        return jobs
+
+    def head(self) -> Task:
+        """The task that leads: the first chief or master, else worker:0, else the first task."""
+        for job in (*_LEADING_JOBS, "worker"):
+            for task in self.tasks:
+                if task.job == job:
+                    return task
+        return self.tasks[0]
+
+    def with_ports(self, ports: dict[str, int]) -> Layout:
+        """The same layout with the chosen ports, by a task's name, filled in."""
+        return replace(self, tasks=tuple(replace(task, port=ports.get(task.name, task.port)) for task in self.tasks))
+
+    def same_cluster_as(self, other: Layout) -> bool:
+        """Whether both describe the same cluster; a port that either leaves to choice agrees with any."""
+        if len(self.tasks) != len(other.tasks) or replace(self, spec="", tasks=()) != replace(other, spec="", tasks=()):
+            return False
+        return all(
+            mine == theirs or (None in (mine.port, theirs.port) and replace(mine, port=theirs.port) == theirs)
+            for mine, theirs in zip(self.tasks, other.tasks, strict=True)
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The layout as JSON values."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Layout:
+        """The layout that `to_json` described."""
+        return cls(
+            cluster=value["cluster"],
+            spec=value["spec"],
+            network=value["network"],
+            restart=RestartPolicy(**value["restart"]),
+            tasks=tuple(Task(**task) for task in value["tasks"]),
+        )
+
+
+def lay_out(spec: Spec, spec_file: str) -> Layout:
+    """Lay a validated spec out on this machine.
+
+    Args:
+        spec: The spec.
+        spec_file: The spec's file as the user named it, to be shown in `status`.
+    """
+    tasks = tuple(
+        Task(
+            job=job_name,
+            index=index,
+            host=LOCAL_HOST,
+            address_host=address.host if address else "localhost",
+            port=address.port if address else None,
+            cpus=job.cpus,
+            gpus=job.gpus,
+            env=dict(job.env),
+        )
+        for job_name, job in spec.jobs.items()
+        for index, address in enumerate(job.tasks)
+    )
+    restart = RestartPolicy(
+        policy=spec.restart.policy,
+        initial=spec.restart.backoff.initial,
+        max=spec.restart.backoff.max,
+        limit=spec.restart.limit.count,
+        window=spec.restart.limit.seconds,
+    )
+    return Layout(spec.name, spec_file, spec.network, restart, tasks)
+
+
+def matching_tasks(wanted: Sequence[str], shorts: Sequence[str]) -> list[str]:
+    """The tasks that a command's arguments name, in the cluster's order; all when there are no arguments.
+
+    Args:
+        wanted: Each a short name (`worker:1`), TensorFlow's name (`/job:worker/task:1`) or a job (`worker`).
+        shorts: Short names of the cluster's tasks.
+
+    Raises:
+        ClusterError: One names nothing.
+    """
+    names = [_short(name) for name in wanted]
+    for given, name in zip(wanted, names, strict=True):
+        if not any(_names(name, short) for short in shorts):
+            raise ClusterError(
+                f"no task {given!r}",
+                hint="The tasks are " + ", ".join(shorts) + "." if shorts else "The cluster never ran.",
+                exit_code=ExitCode.USAGE,
+            )
+    return [short for short in shorts if not names or any(_names(name, short) for name in names)]
+
+
+def _names(name: str, short: str) -> bool:
+    return name == short or name == short.partition(":")[0]
+
+
+def _short(name: str) -> str:
+    job, _, index = name.removeprefix("/job:").partition("/task:")
+    return f"{job}:{index}" if name.startswith("/job:") and index else job

@@ -1,0 +1,78 @@
+"""Where a cluster keeps its files and sockets on a host."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from pathlib import Path
+
+from tfcluster.errors import ClusterError
+
+LOCAL_HOST = "localhost"
+
+# sun_path holds 108 bytes including the closing NUL (unix(7)).
+_SOCKET_PATH_LIMIT = 107
+
+
+def state_root() -> Path:
+    """The folder of all clusters' state of this user: $XDG_STATE_HOME/tfcluster."""
+    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(base).absolute() / "tfcluster"
+
+
+def state_folder(cluster: str, host: str = LOCAL_HOST) -> Path:
+    """The folder with the journal, logs/ and runs/ of one cluster on one host."""
+    return state_root() / cluster / host
+
+
+def journal_path(cluster: str, host: str = LOCAL_HOST) -> Path:
+    """The journal; it exists exactly while the cluster is up on the host, whether or not its agent lives."""
+    return state_folder(cluster, host) / "journal.json"
+
+
+def clusters_up() -> list[str]:
+    """Names of the clusters that are up on this machine, sorted."""
+    return sorted(path.parent.parent.name for path in state_root().glob(f"*/{LOCAL_HOST}/journal.json"))
+
+
+def socket_path(cluster: str, host: str = LOCAL_HOST) -> Path:
+    """The Unix socket of the cluster's agent on this machine.
+
+    Two state folders may hold clusters of the same name, so the name of the socket carries a digest of the
+    state folder's path; it stands alone where the readable name would pass the kernel's limit.
+
+    Raises:
+        ClusterError: The folder for sockets is not private to this user.
+    """
+    digest = hashlib.sha256(os.fsencode(state_folder(cluster, host))).hexdigest()[:12]
+    folder = _runtime_folder()
+    readable = folder / f"{cluster}.{host}.{digest}"
+    if len(os.fsencode(readable)) <= _SOCKET_PATH_LIMIT:
+        return readable
+    return folder / digest
+
+
+def _runtime_folder() -> Path:
+    """The private folder for sockets, made if missing."""
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    # A digest and a slash must fit behind the folder's path; a runtime folder longer than that is of no use.
+    if runtime and len(os.fsencode(runtime)) + len("/tfcluster/") + 12 <= _SOCKET_PATH_LIMIT:
+        folder = Path(runtime) / "tfcluster"
+    else:
+        folder = Path(f"/tmp/tfcluster-{os.getuid()}")
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = folder.lstat()
+    except OSError as error:
+        raise ClusterError(
+            f"{folder}: cannot make the folder for sockets: {error.strerror}",
+            hint="Set XDG_RUNTIME_DIR to a folder that only you can enter.",
+        ) from error
+    # Whoever can enter the folder can replace the socket and read what is sent to it.
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise ClusterError(
+            f"{folder}: not a folder that only you can enter (mode {stat.S_IMODE(found.st_mode):04o})",
+            hint=f"Remove it, or chmod 700 it, or set XDG_RUNTIME_DIR; see `ls -ld {folder}`.",
+        )
+    return folder
