@@ -1,0 +1,120 @@
+"""The process that drives one run of a program against the cluster."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import sys
+import time
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn
+
+from tfcluster.errors import ClusterError
+from tfcluster.runtime import child
+from tfcluster.runtime.environment import without_proxy
+from tfcluster.runtime.events import EventLog
+
+#: The files of a run's folder.
+EVENTS, OUTPUT = "events.jsonl", "output.log"
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a driver has to do.
+
+    Attributes:
+        run: The run's id.
+        cluster: The cluster's name.
+        program: The bundled program.
+        folder: The run's folder, for its events and output.
+        addresses: `host:port` of every task, by job.
+        devices: Full names of the devices to compute on.
+        parameters: The program's own parameters.
+        notes: What the user should know of the choice of devices; part of the result.
+    """
+
+    run: str
+    cluster: str
+    program: str
+    folder: str
+    addresses: dict[str, list[str]]
+    devices: list[str]
+    parameters: dict[str, Any]
+    notes: list[str]
+
+
+class _CancelledError(BaseException):
+    """Raised in the main thread by SIGTERM, past every `except Exception`."""
+
+
+def import_tensorflow() -> None:
+    """Import what every driver needs, before it is forked. Nothing here may start a session or touch a GPU.
+
+    A driver is a client of the servers; it must not take a GPU's memory from them.
+    """
+    os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    from tfcluster.programs import session
+
+    session.touch_lazy_modules()
+
+
+def main(job: Job) -> NoReturn:
+    """Drive one run and end the process: with 0 when it succeeded, with 1 when it failed."""
+    folder = Path(job.folder)
+    code = 1
+    try:
+        child.become(f"tfcluster: {job.cluster} {job.run}", log=folder / OUTPUT)
+        signal.signal(signal.SIGTERM, _cancel)
+        hosts = [address.rpartition(":")[0] for tasks in job.addresses.values() for address in tasks]
+        os.environ.update(without_proxy(os.environ, hosts))
+        code = _drive(job, EventLog(folder / EVENTS))
+    except _CancelledError:
+        code = 128 + signal.SIGTERM
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        # The interpreter's own end would wait for the threads of TensorFlow's sessions.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _drive(job: Job, events: EventLog) -> int:
+    from tfcluster.programs.context import Context
+
+    context = Context(job.addresses, tuple(job.devices), events.emit)
+    try:
+        program = importlib.import_module(f"tfcluster.programs.{job.program}")
+        result = program.run(context, **job.parameters)
+    except ClusterError as problem:
+        events.emit("error", error=problem.to_json())
+        return 1
+    except Exception as problem:
+        traceback.print_exc()
+        events.emit("error", error=ClusterError(_first_line(problem)).to_json())
+        return 1
+    events.emit(
+        "result",
+        run=job.run,
+        program=job.program,
+        state="succeeded",
+        seconds=round(time.monotonic() - context.began, 6),
+        result=result,
+        devices=context.work,
+        notes=[*job.notes, *context.notes],
+    )
+    return 0
+
+
+def _first_line(problem: Exception) -> str:
+    text = str(problem).strip().splitlines()
+    return f"{type(problem).__name__}: {text[0]}" if text else type(problem).__name__
+
+
+def _cancel(signal_number: int, frame: FrameType | None) -> None:
+    raise _CancelledError

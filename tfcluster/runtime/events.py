@@ -1,0 +1,20 @@
+"""A run's events as JSON lines in a file, which outlives whoever follows it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from tfcluster.protocol.framing import encode
+
+
+class EventLog:
+    """Appends events to a run's file; one write a line, so that a reader never meets a torn one for long."""
+
+    def __init__(self, path: Path) -> None:
+        self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+    def emit(self, event: str, **fields: Any) -> None:
+        """Append one event."""
+        os.write(self._fd, encode({"event": event, **fields}))

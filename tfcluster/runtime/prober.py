@@ -1,0 +1,57 @@
+"""The process that asks servers whether they answer; gRPC starts threads, and the agent must stay forkable.
+
+It reads lines `{"id", "address", "timeout"}` and answers each with `{"id", "devices"}` or `{"id", "error"}`.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from functools import partial
+from typing import Any
+
+from tfcluster.protocol.framing import Decoder, Message, encode
+from tfcluster.runtime import child, protos
+
+# Reconnect at once: whether to ask again, and when, is the agent's decision.
+_CHANNEL_OPTIONS = [
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.min_reconnect_backoff_ms", 50),
+    ("grpc.max_reconnect_backoff_ms", 500),
+]
+
+
+def probe(title: str, agent: socket.socket) -> None:
+    """Answer questions until the agent hangs up.
+
+    Args:
+        title: What `ps` shows.
+        agent: The child's end of a socket pair.
+    """
+    child.become(title, keep=[agent.fileno()])
+    import grpc  # after the fork: it starts threads
+
+    answering = threading.Lock()
+    calls: dict[str, Any] = {}
+    decoder = Decoder()
+    while data := agent.recv(1 << 16):
+        for question in decoder.feed(data):
+            address = question["address"]
+            if address not in calls:
+                channel = grpc.insecure_channel(address, options=_CHANNEL_OPTIONS)
+                # No serialisers: bytes go and come as they are.
+                calls[address] = channel.unary_unary("/tensorflow.WorkerService/GetStatus", None, None)
+            future = calls[address].future(b"", timeout=question["timeout"])
+            future.add_done_callback(partial(_answer, agent, answering, question["id"]))
+
+
+def _answer(agent: socket.socket, answering: threading.Lock, identity: int, future: Any) -> None:
+    """Send what came of one question; runs on one of gRPC's threads."""
+    answer: Message = {"id": identity}
+    if (error := future.exception()) is not None:
+        answer["error"] = f"{error.code().name}: {error.details()}"
+    else:
+        answer["devices"] = protos.devices_of(future.result())
+    with answering:
+        agent.sendall(encode(answer))

@@ -1,0 +1,98 @@
+"""The protocol buffers that TensorFlow's C API and WorkerService take, without importing TensorFlow.
+
+TensorFlow's own classes are behind `import tensorflow`, which takes 1.5 s. The messages are declared here
+once more, only with the fields that we use, in a pool of their own, so that they never meet TensorFlow's in
+the same process. Names and numbers are those of tensorflow/core/protobuf/tensorflow_server.proto,
+cluster.proto, config.proto, worker.proto and framework/device_attributes.proto; a test compares the bytes.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message_factory import GetMessageClass
+
+_STRING = FieldDescriptorProto.TYPE_STRING
+_INT32 = FieldDescriptorProto.TYPE_INT32
+_INT64 = FieldDescriptorProto.TYPE_INT64
+_MESSAGE = FieldDescriptorProto.TYPE_MESSAGE
+_ONE = FieldDescriptorProto.LABEL_OPTIONAL
+_MANY = FieldDescriptorProto.LABEL_REPEATED
+
+# message -> field -> (number, type or message name, label); a map is a pair of types
+_MESSAGES: dict[str, dict[str, tuple[int, Any, Any]]] = {
+    "JobDef": {"name": (1, _STRING, _ONE), "tasks": (2, (_INT32, _STRING), _MANY)},
+    "ClusterDef": {"job": (1, "JobDef", _MANY)},
+    "ConfigProto": {"device_count": (1, (_STRING, _INT32), _MANY)},
+    "ServerDef": {
+        "cluster": (1, "ClusterDef", _ONE),
+        "job_name": (2, _STRING, _ONE),
+        "task_index": (3, _INT32, _ONE),
+        "default_session_config": (4, "ConfigProto", _ONE),
+        "protocol": (5, _STRING, _ONE),
+    },
+    "DeviceAttributes": {
+        "name": (1, _STRING, _ONE),
+        "device_type": (2, _STRING, _ONE),
+        "memory_limit": (4, _INT64, _ONE),
+        "physical_device_desc": (7, _STRING, _ONE),
+    },
+    "GetStatusResponse": {"device_attributes": (1, "DeviceAttributes", _MANY)},
+}
+
+
+@cache
+def _pool() -> DescriptorPool:
+    file = FileDescriptorProto(name="tfcluster.proto", package="tensorflow", syntax="proto3")
+    for message_name, fields in _MESSAGES.items():
+        message = file.message_type.add(name=message_name)
+        for name, (number, kind, label) in fields.items():
+            field = message.field.add(name=name, number=number, label=label)
+            if isinstance(kind, tuple):
+                entry = message.nested_type.add(name=f"{name.title().replace('_', '')}Entry")
+                entry.options.map_entry = True
+                entry.field.add(name="key", number=1, type=kind[0], label=_ONE)
+                entry.field.add(name="value", number=2, type=kind[1], label=_ONE)
+                kind = f"{message_name}.{entry.name}"
+            if isinstance(kind, str):
+                field.type, field.type_name = _MESSAGE, f".tensorflow.{kind}"
+            else:
+                field.type = kind
+    pool = DescriptorPool()
+    pool.AddSerializedFile(file.SerializeToString())
+    return pool
+
+
+def _message(name: str) -> Any:
+    return GetMessageClass(_pool().FindMessageTypeByName(f"tensorflow.{name}"))()
+
+
+def server_def(addresses: dict[str, list[str]], job: str, index: int, cpus: int) -> bytes:
+    """A serialised ServerDef.
+
+    Args:
+        addresses: `host:port` of every task, by job.
+        job: The job of the server.
+        index: Its index in the job.
+        cpus: Logical CPU devices that it offers.
+    """
+    message = _message("ServerDef")
+    for job_name, tasks in addresses.items():
+        added = message.cluster.job.add(name=job_name)
+        for number, address in enumerate(tasks):
+            added.tasks[number] = address
+    message.job_name = job
+    message.task_index = index
+    message.protocol = "grpc"
+    message.default_session_config.device_count["CPU"] = cpus
+    return bytes(message.SerializeToString())
+
+
+def devices_of(status_response: bytes) -> list[dict[str, str]]:
+    """The devices in a serialised GetStatusResponse: name and type of each."""
+    message = _message("GetStatusResponse")
+    message.ParseFromString(status_response)
+    return [{"name": device.name, "type": device.device_type} for device in message.device_attributes]

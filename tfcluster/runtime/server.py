@@ -1,0 +1,60 @@
+"""The process of one task: a TensorFlow server, its port closed before it serves."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from pathlib import Path
+
+from tfcluster.model.layout import Layout, Task
+from tfcluster.protocol.framing import encode
+from tfcluster.runtime import child, protos
+from tfcluster.runtime.c_api import TensorFlow, TensorFlowError
+from tfcluster.runtime.closed import NotClosedError, close_to_other_machines
+from tfcluster.runtime.environment import without_proxy
+
+OPEN_HINT = "`network: open` in the spec starts servers that every machine in reach can run code on."
+
+
+def serve(tensorflow: TensorFlow, layout: Layout, task: Task, log: Path, agent: socket.socket) -> None:
+    """Be the server of a task; returns only when it could not be started.
+
+    Args:
+        tensorflow: The library, loaded by the agent.
+        layout: The cluster.
+        task: The task to serve.
+        log: The task's log file.
+        agent: The child's end of a socket pair. A byte from the agent says that this process stands in the
+            journal; end of file says that the agent died first, and then nobody would ever know of this
+            process. Back goes one line: that it serves, or what went wrong.
+    """
+    child.become(f"tfcluster: {layout.cluster} {task.short}", log=log, keep=[agent.fileno()])
+    os.environ.update(_environment(layout, task))
+    if not agent.recv(1):
+        return
+    try:
+        _start(tensorflow, layout, task, agent)
+    except (TensorFlowError, NotClosedError) as error:
+        message = f"{task.short} at {task.address}: {error}"
+        if isinstance(error, NotClosedError):
+            message += f". {OPEN_HINT}"
+        print(f"tfcluster: {message}", file=sys.stderr, flush=True)
+        agent.sendall(encode({"error": message}))
+
+
+def _start(tensorflow: TensorFlow, layout: Layout, task: Task, agent: socket.socket) -> None:
+    definition = protos.server_def(layout.addresses(), task.job, task.index, task.cpus)
+    server = tensorflow.new_server(definition)
+    if layout.network == "closed":
+        assert task.port is not None, "a task is started only when its port is chosen"
+        close_to_other_machines(task.port)
+    server.start()
+    agent.sendall(encode({"serving": True}))
+    agent.close()
+    server.join()
+
+
+def _environment(layout: Layout, task: Task) -> dict[str, str]:
+    hosts = [each.address_host for each in layout.tasks]
+    return {**without_proxy(os.environ, hosts), **task.env}
