@@ -1,0 +1,66 @@
+"""The agent's process, from its start by a transport to its end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import sys
+from pathlib import Path
+
+from tfcluster.agent.folder import StateFolder
+from tfcluster.agent.server import Server, listen
+from tfcluster.agent.service import Service
+from tfcluster.errors import ClusterError
+from tfcluster.places import LOCAL_HOST, socket_path, state_folder
+from tfcluster.protocol import messages
+from tfcluster.protocol.framing import encode
+from tfcluster.runtime import child
+
+
+def main(cluster: str) -> None:
+    """Be the agent of a cluster on this host.
+
+    One line on standard output tells whoever started it that the socket is there (also when another agent
+    was first), or what is wrong. Standard error is the agent's log.
+    """
+    folder = StateFolder(state_folder(cluster))
+    try:
+        folder.make()
+        if not folder.lock():
+            _tell(messages.reply({}))
+            return
+        _log_to(folder.agent_log)
+        path = socket_path(cluster)
+        listener = listen(path)
+    except (ClusterError, OSError) as problem:
+        error = problem if isinstance(problem, ClusterError) else ClusterError(f"the agent failed: {problem}")
+        _tell(messages.error(error))
+        sys.exit(int(error.exit_code))
+    child.set_title(f"tfcluster: {cluster} agent on {LOCAL_HOST}")
+    asyncio.run(_run(cluster, folder, path, listener))
+
+
+async def _run(cluster: str, folder: StateFolder, path: Path, listener: socket.socket) -> None:
+    service = Service(cluster, folder)
+    watching = asyncio.ensure_future(service.start())
+    _tell(messages.reply({}))
+    await Server(service).serve(listener)
+    watching.cancel()
+    # Before the lock goes: after that the socket at this path may be the next agent's.
+    path.unlink(missing_ok=True)
+    service.stop()
+
+
+def _log_to(path: Path) -> None:
+    log = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    os.dup2(log, 2)
+    os.close(log)
+
+
+def _tell(message: dict[str, object]) -> None:
+    """Write the line for whoever started the agent, and hang up, so that they need not wait for its end."""
+    os.write(1, encode(message))
+    nothing = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nothing, 1)
+    os.close(nothing)

@@ -1,0 +1,79 @@
+"""What the next agent must know if this one dies: the layout and each task's process, in one file."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from tfcluster.model.layout import Layout
+from tfcluster.process import ProcessId
+
+
+@dataclass(frozen=True)
+class TaskRecord:
+    """What is recorded of one task: its process while it has one, since when, and its restarts so far.
+
+    Attributes:
+        process: Its process; None while it has none.
+        started: Unix time in seconds at which the process was started.
+        restarts: How often it was started again by itself.
+        wanted: Whether it is meant to be up.
+    """
+
+    process: ProcessId | None
+    started: float
+    restarts: int
+    wanted: bool
+
+
+@dataclass(frozen=True)
+class Record:
+    """The whole journal."""
+
+    layout: Layout
+    tasks: dict[str, TaskRecord]
+
+
+class Journal:
+    """The file that holds the record; each writing replaces it whole, so a reader never sees half of one."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def write(self, record: Record) -> None:
+        """Replace the record.
+
+        Raises:
+            OSError: The file cannot be written; the previous record stands.
+        """
+        value = {
+            "layout": record.layout.to_json(),
+            "tasks": {name: asdict(task) for name, task in record.tasks.items()},
+        }
+        temporary = self.path.with_suffix(".new")
+        temporary.write_text(json.dumps(value))
+        os.replace(temporary, self.path)
+
+    def read(self) -> Record | None:
+        """The record; None where there is none or what is there cannot be understood."""
+        try:
+            value = json.loads(self.path.read_text())
+            return Record(
+                Layout.from_json(value["layout"]),
+                {name: _task_record(task) for name, task in value["tasks"].items()},
+            )
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def remove(self) -> None:
+        """Forget the cluster: it is down."""
+        self.path.with_suffix(".new").unlink(missing_ok=True)
+        self.path.unlink(missing_ok=True)
+
+
+def _task_record(value: dict[str, Any]) -> TaskRecord:
+    process = value["process"]
+    return TaskRecord(**{**value, "process": ProcessId(**process) if process else None})

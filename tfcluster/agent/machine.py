@@ -1,0 +1,125 @@
+"""The life of a task as a pure state machine: (machine, event, now) -> (machine, action).
+
+Time is passed in as monotonic seconds, so every edge is tested without a clock or a process.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum, auto
+
+from tfcluster.model.layout import RestartPolicy
+from tfcluster.model.states import AT_REST, WITH_PROCESS, TaskState
+
+#: Health checks missed in a row before a task that was ready counts as unresponsive.
+MISSES_ALLOWED = 5
+
+
+class Event(Enum):
+    """What can happen to a task."""
+
+    START = auto()  # somebody wants it up
+    STOP = auto()  # somebody wants it down
+    ANSWERED = auto()  # it answered a health check
+    MISSED = auto()  # it did not
+    FAILED_EXIT = auto()  # its process ended with a signal or a code other than 0
+    CLEAN_EXIT = auto()  # its process ended with code 0
+    DUE = auto()  # the machine's `wake_at` has come
+
+
+class Action(Enum):
+    """What the supervisor must do after an event."""
+
+    SPAWN = auto()
+    TERMINATE = auto()
+    KILL = auto()
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where a task stands.
+
+    Attributes:
+        policy: When it is started again.
+        state: Its state.
+        restarts: How often it was started again by itself since it was last started on purpose.
+        ends: Times at which it ended by itself, within the policy's window.
+        misses: Health checks missed in a row.
+        wake_at: When the machine wants the event DUE, in monotonic seconds.
+        grace: Seconds between TERM and KILL, while stopping.
+    """
+
+    policy: RestartPolicy
+    state: TaskState = TaskState.STOPPED
+    restarts: int = 0
+    ends: tuple[float, ...] = ()
+    misses: int = 0
+    wake_at: float | None = None
+    grace: float = 5.0
+
+    def after(self, event: Event, now: float) -> tuple[Machine, Action | None]:
+        """The machine after an event at time `now`, and what to do; unchanged where the event says nothing."""
+        if event is Event.START:
+            return self._start() if self.state in AT_REST else (self, None)
+        if event is Event.STOP:
+            return self._stop(now)
+        if event in (Event.FAILED_EXIT, Event.CLEAN_EXIT):
+            return self._ended(event, now) if self.state in WITH_PROCESS else (self, None)
+        if event is Event.DUE:
+            return self._due(now)
+        return self._checked(event)
+
+    def _start(self) -> tuple[Machine, Action | None]:
+        fresh = Machine(self.policy, TaskState.STARTING, grace=self.grace)
+        return fresh, Action.SPAWN
+
+    def _stop(self, now: float) -> tuple[Machine, Action | None]:
+        if self.state is TaskState.STOPPING or self.state is TaskState.STOPPED:
+            return self, None
+        if self.state in WITH_PROCESS:
+            return replace(self, state=TaskState.STOPPING, wake_at=now + self.grace), Action.TERMINATE
+        return replace(self, state=TaskState.STOPPED, wake_at=None), None
+
+    def _ended(self, event: Event, now: float) -> tuple[Machine, Action | None]:
+        ended = replace(self, misses=0, wake_at=None)
+        if self.state is TaskState.STOPPING:
+            return replace(ended, state=TaskState.STOPPED), None
+        if self.policy.policy == "never" or (self.policy.policy == "on-failure" and event is Event.CLEAN_EXIT):
+            rest = TaskState.STOPPED if event is Event.CLEAN_EXIT else TaskState.FAILED
+            return replace(ended, state=rest), None
+        ends = (*(end for end in self.ends if end > now - self.policy.window), now)
+        if len(ends) >= self.policy.limit:
+            return replace(ended, state=TaskState.FAILED, ends=ends), None
+        return replace(
+            ended, state=TaskState.BACKING_OFF, ends=ends, wake_at=now + _delay(self.policy, len(ends))
+        ), None
+
+    def _due(self, now: float) -> tuple[Machine, Action | None]:
+        if self.wake_at is None or now < self.wake_at:
+            return self, None
+        if self.state is TaskState.BACKING_OFF:
+            return replace(self, state=TaskState.STARTING, restarts=self.restarts + 1, wake_at=None), Action.SPAWN
+        return replace(self, wake_at=None), Action.KILL
+
+    def _checked(self, event: Event) -> tuple[Machine, Action | None]:
+        if self.state not in WITH_PROCESS or self.state is TaskState.STOPPING:
+            return self, None
+        if event is Event.ANSWERED:
+            return replace(self, state=TaskState.READY, misses=0), None
+        # A server that is still starting has not answered yet; only one that used to answer has gone silent.
+        if self.state is TaskState.STARTING:
+            return self, None
+        misses = self.misses + 1
+        if misses < MISSES_ALLOWED:
+            return replace(self, misses=misses), None
+        if self.policy.policy == "never" or misses < 2 * MISSES_ALLOWED:
+            return replace(self, state=TaskState.UNRESPONSIVE, misses=misses), None
+        return replace(self, misses=0), Action.KILL
+
+
+def _delay(policy: RestartPolicy, ends: int) -> float:
+    """Seconds to wait after so many ends: none after the first, then `initial`, doubling up to `max`."""
+    if ends <= 1:
+        return 0.0
+    # A float's exponent ends at 1024; the wait reaches `max` long before.
+    return min(policy.max, policy.initial * 2.0 ** min(ends - 2, 64))

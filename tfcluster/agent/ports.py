@@ -1,0 +1,91 @@
+"""TCP ports for tasks: which are free, who holds a taken one, and keeping a chosen one from others."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from collections.abc import Iterable, Iterator
+
+from tfcluster.errors import ClusterError
+
+#: TensorFlow's customary first port; counting up from it stays below the kernel's ephemeral range (32768).
+FIRST_PORT = 2222
+_LAST_PORT = 32767
+
+
+class Ports:
+    """The ports that an agent holds for its tasks.
+
+    A held port is bound and not listened on: nobody who connects gets an answer from it, and another agent's
+    choice (which binds exclusively) passes it by, also while a task is between two processes. SO_REUSEADDR,
+    set after that exclusive bind, lets the task's own server (gRPC sets it too) bind beside it.
+    """
+
+    def __init__(self) -> None:
+        self._held: dict[int, socket.socket] = {}
+
+    def hold(self, port: int) -> bool:
+        """Take the port if nobody has it.
+
+        Raises:
+            OSError: For another reason than somebody having it, as a port that needs privileges.
+        """
+        if port in self._held:
+            return True
+        holder = _any_address_socket()
+        try:
+            holder.bind(("", port))
+        except OSError as error:
+            holder.close()
+            if error.errno == errno.EADDRINUSE:
+                return False
+            raise
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._held[port] = holder
+        return True
+
+    def choose(self, count: int, taken: Iterable[int]) -> Iterator[int]:
+        """Hold and give `count` free ports, counting up, past those in `taken`.
+
+        Raises:
+            ClusterError: There are not so many free ports.
+        """
+        skip = set(taken) | set(self._held)
+        candidates = (port for port in range(FIRST_PORT, _LAST_PORT + 1) if port not in skip)
+        for _ in range(count):
+            port = next((port for port in candidates if self.hold(port)), None)
+            if port is None:
+                raise ClusterError(f"no free port between {FIRST_PORT} and {_LAST_PORT}")
+            yield port
+
+    def release(self) -> None:
+        """Give all ports back."""
+        for holder in self._held.values():
+            holder.close()
+        self._held.clear()
+
+
+def holder_of(port: int) -> str:
+    """In words who listens on a port: the process, as far as this user may see it."""
+    import psutil  # only when a port is taken: it takes 25 ms to import
+
+    for connection in psutil.net_connections(kind="tcp"):
+        if connection.laddr and connection.laddr.port == port and connection.status == psutil.CONN_LISTEN:
+            if connection.pid is None:
+                break
+            try:
+                command = " ".join(psutil.Process(connection.pid).cmdline())
+            except psutil.Error:
+                break
+            return f"process {connection.pid} ({command.strip()[:80]})"
+    return "a process that this user cannot see"
+
+
+def _any_address_socket() -> socket.socket:
+    """A socket that binds for every address, as TensorFlow's servers do: IPv6 with IPv4 where there is IPv6."""
+    try:
+        both = socket.socket(socket.AF_INET6, socket.SOCK_STREAM)
+    except OSError:
+        return socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    both.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+    return both

@@ -1,0 +1,266 @@
+"""Runs of programs: started in the warm interpreter, followed by their events, cancelled, recorded."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tfcluster.agent import children
+from tfcluster.agent.children import Child
+from tfcluster.agent.folder import StateFolder
+from tfcluster.agent.logs import tail
+from tfcluster.agent.notice import Notice
+from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.model.devices import Device
+from tfcluster.model.states import ACTIVE, RunState
+from tfcluster.model.status import RunStatus
+from tfcluster.process import ProcessId, reason, send
+from tfcluster.protocol.framing import Message, encode
+from tfcluster.runtime.driver import EVENTS, OUTPUT, Job
+from tfcluster.runtime.events import EventLog
+from tfcluster.runtime.warm import warm
+
+_POLL_SECONDS = 0.02
+_CANCEL_GRACE = 3.0
+
+
+@dataclass
+class Run:
+    """One run.
+
+    Attributes:
+        job: What its driver does.
+        state: Its state.
+        submitted: When it was submitted, in monotonic seconds.
+        seconds: How long it took; None while it goes on.
+        pidfd: Its driver's pidfd; None without a driver.
+        stopping: Why it is being stopped: the state that it ends in and the error, if any.
+        timers: What will stop or kill it later.
+    """
+
+    job: Job
+    state: RunState = RunState.QUEUED
+    submitted: float = field(default_factory=time.monotonic)
+    seconds: float | None = None
+    pidfd: int | None = None
+    stopping: tuple[RunState, ClusterError | None] | None = None
+    timers: list[asyncio.TimerHandle] = field(default_factory=list)
+
+    @property
+    def events(self) -> Path:
+        """The file of its events."""
+        return Path(self.job.folder) / EVENTS
+
+    def status(self) -> RunStatus:
+        """What `status` says of it."""
+        seconds = time.monotonic() - self.submitted if self.seconds is None else self.seconds
+        return RunStatus(self.job.run, self.job.program, self.state, round(seconds, 3))
+
+
+class Runs:
+    """The runs that this agent started.
+
+    Attributes:
+        runs: Every run, by its id.
+    """
+
+    def __init__(self, title: str, folder: StateFolder) -> None:
+        self.runs: dict[str, Run] = {}
+        self.changed = Notice()
+        self._title = title
+        self._folder = folder
+        self._warm: Child | None = None
+
+    def warm_up(self) -> None:
+        """Fork the warm interpreter, if there is none, so that the next run finds TensorFlow imported."""
+        if self._warm is None:
+            title, log = self._title, self._folder.interpreter_log
+            self._warm = children.fork(lambda link: warm(title, log, link))
+            children.when_ended(self._warm.process, lambda status: None)
+            children.read_messages(self._warm.link, self._heard, self._interpreter_died)
+
+    def make_folder(self, run: str) -> bool:
+        """Make the folder of a new run; False when an earlier run has that id.
+
+        Raises:
+            ClusterError: It cannot be made.
+        """
+        try:
+            (self._folder.runs / run).mkdir(mode=0o700)
+        except FileExistsError:
+            return False
+        except OSError as error:
+            raise ClusterError(f"{error.filename}: cannot make the run's folder: {error.strerror}") from error
+        return True
+
+    async def start(self, job: Job, timeout: float | None) -> Run:
+        """Start a run; it goes on whether or not anybody follows it.
+
+        Args:
+            job: What to do.
+            timeout: Seconds after which it is stopped; None for no bound.
+        """
+        self.warm_up()
+        assert self._warm is not None, "warm_up() has just seen to it"
+        run = Run(job)
+        self.runs[job.run] = run
+        EventLog(run.events).emit("run", run=job.run, program=job.program, devices=job.devices)
+        if timeout is not None:
+            error = ClusterError(f"{job.run} timed out after {timeout:g} s", exit_code=ExitCode.TIMED_OUT)
+            self._later(run, timeout, lambda: self._stop(run, RunState.FAILED, error))
+        await asyncio.get_running_loop().sock_sendall(self._warm.link, encode(job.__dict__))
+        return run
+
+    async def follow(self, run: Run) -> AsyncIterator[Message]:
+        """The run's events from its first to its result, as they come."""
+        offset, rest = 0, b""
+        while True:
+            ended = run.state not in ACTIVE  # before the reading, so that nothing written since is missed
+            data = _read(run.events, offset)
+            offset += len(data)
+            *lines, rest = (rest + data).split(b"\n")
+            for line in lines:
+                yield json.loads(line)
+            if ended and not data:
+                return
+            if not data:
+                await asyncio.sleep(_POLL_SECONDS)
+
+    def cancel(self, identity: str) -> None:
+        """Stop a run; one that has ended already is left as it is.
+
+        Raises:
+            ClusterError: There is no such run.
+        """
+        if identity not in self.runs:
+            raise ClusterError(f"no run {identity!r}", hint="`tfcluster status` lists the runs.")
+        self._stop(self.runs[identity], RunState.CANCELLED, None)
+
+    def fail_those_on(self, task: str, why: str) -> None:
+        """Stop the runs that compute on a task which no longer serves them.
+
+        Args:
+            task: The task's name.
+            why: What happened to it, as `worker:1 died (SIGKILL)`.
+        """
+        for run in self.runs.values():
+            if any(Device(device, "").short.startswith(f"{task}/") for device in run.job.devices):
+                error = ClusterError(f"{why} during {run.job.run}", exit_code=ExitCode.FAILED)
+                self._stop(run, RunState.FAILED, error)
+
+    async def cancel_all(self) -> None:
+        """Cancel every run that goes on and wait until they have ended."""
+        for run in self.runs.values():
+            self._stop(run, RunState.CANCELLED, None)
+        while any(run.state in ACTIVE for run in self.runs.values()):
+            await self.changed.wait()
+
+    def stop(self) -> None:
+        """End the warm interpreter; no run goes on any more."""
+        if self._warm is not None:
+            self._warm.kill()
+
+    def _stop(self, run: Run, state: RunState, error: ClusterError | None) -> None:
+        if run.state not in ACTIVE or run.stopping is not None:
+            return
+        run.stopping = (state, error)
+        self._terminate(run)
+
+    def _terminate(self, run: Run) -> None:
+        if run.pidfd is None:
+            return  # queued, and told when its driver starts; or its driver has just ended
+        send(run.pidfd, signal.SIGTERM)
+        self._later(run, _CANCEL_GRACE, lambda: self._kill(run))
+
+    def _kill(self, run: Run) -> None:
+        if run.pidfd is not None:
+            send(run.pidfd, signal.SIGKILL)
+
+    def _later(self, run: Run, seconds: float, action: Callable[[], None]) -> None:
+        run.timers.append(asyncio.get_running_loop().call_later(seconds, action))
+
+    def _heard(self, message: Message) -> None:
+        if "run" not in message:
+            return
+        run = self.runs[message["run"]]
+        if "pid" in message:
+            self._driver_started(run, ProcessId(message["pid"], message["start_time"]))
+        else:
+            self._driver_ended(run, message["status"])
+
+    def _driver_started(self, run: Run, driver: ProcessId) -> None:
+        run.state = RunState.RUNNING
+        run.pidfd = driver.open()
+        if run.stopping is not None:
+            self._terminate(run)
+        self.changed.tell()
+
+    def _driver_ended(self, run: Run, status: int | None) -> None:
+        if run.pidfd is not None:
+            os.close(run.pidfd)
+            run.pidfd = None
+        for timer in run.timers:
+            timer.cancel()
+        run.seconds = time.monotonic() - run.submitted
+        run.state = self._final_state(run, status)
+        self.changed.tell()
+
+    def _final_state(self, run: Run, status: int | None) -> RunState:
+        """The state in which a run ended; a driver writes the result only of a run that succeeded."""
+        last = _last_event(run.events)
+        if last.get("event") == "result":
+            return RunState.SUCCEEDED
+        if run.stopping is not None:
+            state, error = run.stopping
+        elif last.get("event") == "error":
+            state, error = RunState.FAILED, ClusterError.from_json(last["error"])
+        else:
+            state, error = RunState.FAILED, _died(run, status)
+        EventLog(run.events).emit(
+            "result",
+            run=run.job.run,
+            program=run.job.program,
+            state=state.value,
+            seconds=round(run.seconds or 0.0, 6),
+            result=None,
+            devices={},
+            notes=run.job.notes,
+            **({"error": error.to_json()} if error else {}),
+        )
+        return state
+
+    def _interpreter_died(self) -> None:
+        self._warm = None
+        for run in self.runs.values():
+            if run.state in ACTIVE:
+                self._kill(run)
+                self._driver_ended(run, None)
+
+
+def _died(run: Run, status: int | None) -> ClusterError:
+    how = "with the interpreter that started it" if status is None else reason(status)
+    last, _ = tail(Path(run.job.folder) / OUTPUT, 10)
+    lines = "".join(f"\n  {line}" for line in last)
+    return ClusterError(f"the driver of {run.job.run} died ({how})" + (f"; it said last:{lines}" if lines else ""))
+
+
+def _last_event(path: Path) -> dict[str, Any]:
+    lines, _ = tail(path, 1)
+    try:
+        found = json.loads(lines[0])
+    except (IndexError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _read(path: Path, offset: int) -> bytes:
+    with path.open("rb") as file:
+        file.seek(offset)
+        return file.read(1 << 16)

@@ -1,0 +1,104 @@
+"""The agent's Unix socket: one request a connection, from this user only."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import struct
+import traceback
+from pathlib import Path
+
+from tfcluster.agent.service import Service
+from tfcluster.errors import ClusterError
+from tfcluster.protocol import messages
+from tfcluster.protocol.framing import LINE_LIMIT, Decoder, encode
+from tfcluster.protocol.messages import Request
+
+#: Seconds that an agent without a cluster waits for the next command; `up` sends two in a row.
+_IDLE_SECONDS = 5.0
+
+
+def listen(path: Path) -> socket.socket:
+    """The socket at `path`, replacing what an agent that died left there; the caller holds the lock."""
+    path.unlink(missing_ok=True)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    previous = os.umask(0o177)
+    try:
+        listener.bind(str(path))
+    finally:
+        os.umask(previous)
+    listener.listen(64)
+    return listener
+
+
+class Server:
+    """Serves a service's calls."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._connections = 0
+
+    async def serve(self, listener: socket.socket) -> None:
+        """Serve until the service quits, or is idle and nobody is connected."""
+        self._quit_if_idle(_IDLE_SECONDS)
+        server = await asyncio.start_unix_server(self._serve_one, sock=listener, limit=LINE_LIMIT)
+        await self._service.quitting.wait()
+        server.close()
+
+    async def _serve_one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._connections += 1
+        try:
+            if _peer_uid(writer.get_extra_info("socket")) == os.getuid():
+                await self._answer(reader, writer)
+        except ConnectionError:
+            pass  # the command has gone
+        finally:
+            self._connections -= 1
+            self._quit_if_idle(0.0 if self._service.dry else _IDLE_SECONDS)
+            writer.close()
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer the one request, and stop when the command hangs up before the answer ends."""
+        line = await reader.readline()
+        if not line:
+            return
+        answering = asyncio.ensure_future(self._write_answer(line, writer))
+        hung_up = asyncio.ensure_future(reader.read(1))
+        await asyncio.wait({answering, hung_up}, return_when=asyncio.FIRST_COMPLETED)
+        for pending in (answering, hung_up):
+            pending.cancel()
+            with contextlib.suppress(asyncio.CancelledError, ConnectionError):
+                await pending
+
+    async def _write_answer(self, line: bytes, writer: asyncio.StreamWriter) -> None:
+        try:
+            request = Request.from_message(Decoder().feed(line)[0])
+            async for message in self._service.answer(request):
+                writer.write(encode(message))
+                await writer.drain()
+        except ClusterError as problem:
+            writer.write(encode(messages.error(problem)))
+            await writer.drain()
+        except (ConnectionError, asyncio.CancelledError):
+            raise
+        except Exception as problem:
+            traceback.print_exc()  # into the agent's log
+            told = ClusterError(f"the agent failed: {type(problem).__name__}: {problem}")
+            writer.write(encode(messages.error(told)))
+            await writer.drain()
+
+    def _quit_if_idle(self, delay: float) -> None:
+        def quit_now() -> None:
+            if self._service.idle and not self._connections:
+                self._service.quitting.set()
+
+        if self._service.idle:
+            asyncio.get_running_loop().call_later(delay, quit_now)
+
+
+def _peer_uid(connection: socket.socket) -> int:
+    size = struct.calcsize("3i")
+    _, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
+    return int(uid)

@@ -1,0 +1,259 @@
+"""What an agent does for each call of the protocol."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from tfcluster.agent import logs
+from tfcluster.agent.examination import examine
+from tfcluster.agent.folder import StateFolder
+from tfcluster.agent.health import Prober
+from tfcluster.agent.ports import Ports
+from tfcluster.agent.runs import Runs
+from tfcluster.agent.supervised import Supervised
+from tfcluster.agent.supervisor import Supervisor
+from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.model.devices import select
+from tfcluster.model.layout import Layout, matching_tasks
+from tfcluster.model.states import ClusterState, TaskState, cluster_state
+from tfcluster.model.status import ClusterStatus, HostStatus
+from tfcluster.places import LOCAL_HOST
+from tfcluster.protocol.framing import Message
+from tfcluster.protocol.messages import Call, Request, event, reply
+from tfcluster.runtime.c_api import TensorFlow, find_library
+from tfcluster.runtime.driver import Job
+
+_PROBE_BEFORE_RUN = 1.0
+
+
+class Service:
+    """The agent of one cluster on one host.
+
+    Attributes:
+        quitting: Set when the agent has nothing left to do.
+        dry: The agent serves only a dry run and need not wait for a second command.
+    """
+
+    def __init__(self, cluster: str, folder: StateFolder) -> None:
+        self.quitting = asyncio.Event()
+        self.dry = False
+        self._cluster = cluster
+        self._folder = folder
+        self._ports = Ports()
+        self._prober = Prober(f"tfcluster: {cluster} prober")
+        self._supervisor = Supervisor(folder, self._prober)
+        self._runs = Runs(f"tfcluster: {cluster} interpreter", folder)
+        self._tensorflow: TensorFlow | None = None
+        self._going_down = False
+
+    @property
+    def idle(self) -> bool:
+        """Whether there is no cluster to care for."""
+        return self._supervisor.layout is None
+
+    async def start(self) -> None:
+        """Take over what an earlier agent left, and watch the tasks until the agent ends."""
+        record = self._folder.journal.read()
+        if record is not None:
+            self._prober.start()
+            self._supervisor.adopt(record, self._load())
+        await asyncio.gather(self._supervisor.check_for_ever(), self._react_to_changes())
+
+    def stop(self) -> None:
+        """Let go of everything but the tasks' log files and the runs' folders."""
+        self._prober.stop()
+        self._runs.stop()
+        self._ports.release()
+        self._folder.leave()
+
+    def answer(self, request: Request) -> AsyncIterator[Message]:
+        """The lines that answer a request.
+
+        Raises:
+            ClusterError: While iterating: the request cannot be carried out.
+        """
+        answers: dict[Call, Callable[..., AsyncIterator[Message]]] = {
+            Call.PREPARE: self._prepare,
+            Call.APPLY: self._apply,
+            Call.WATCH: self._watch,
+            Call.STATUS: self._status,
+            Call.DOWN: self._down,
+            Call.LOGS: self._logs,
+            Call.RUN: self._run,
+            Call.CANCEL: self._cancel,
+        }
+        return answers[request.call](**request.arguments)
+
+    async def _prepare(self, layout: dict[str, Any], dry: bool) -> AsyncIterator[Message]:
+        self._refuse_when_going_down()
+        self._prober.start()
+        tensorflow = self._load()
+        found = self._supervisor.layout
+        if found is None:
+            self.dry = dry
+            ports = examine(Layout.from_json(layout), self._ports)
+            yield reply({"tensorflow": tensorflow.version, "ports": ports, "layout": None, "status": None})
+        else:
+            status = self._cluster_status().to_json()
+            yield reply({"tensorflow": tensorflow.version, "ports": {}, "layout": found.to_json(), "status": status})
+
+    async def _apply(self, layout: dict[str, Any], start: list[str]) -> AsyncIterator[Message]:
+        self._refuse_when_going_down()
+        self._supervisor.apply(Layout.from_json(layout), start, self._load())
+        yield reply({})
+
+    async def _watch(self, timeout: float) -> AsyncIterator[Message]:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
+        while True:
+            yield event(self._cluster_status().to_json())
+            try:
+                await asyncio.wait_for(self._supervisor.changed.wait(), deadline - loop.time())
+            except asyncio.TimeoutError:
+                yield reply({})
+                return
+
+    async def _status(self) -> AsyncIterator[Message]:
+        yield reply(self._cluster_status().to_json())
+
+    async def _down(self, grace: float) -> AsyncIterator[Message]:
+        self._going_down = True
+        stopping = asyncio.ensure_future(self._stop_all(grace))
+        while not stopping.done() and not self.idle:
+            yield event(self._cluster_status().to_json())
+            changed = asyncio.ensure_future(self._supervisor.changed.wait())
+            await asyncio.wait({stopping, changed}, return_when=asyncio.FIRST_COMPLETED)
+            changed.cancel()
+        await stopping
+        yield reply({})
+        self.quitting.set()
+
+    async def _stop_all(self, grace: float) -> None:
+        await self._runs.cancel_all()
+        await self._supervisor.stop(grace)
+
+    async def _logs(self, tasks: list[str], lines: int | None, follow: bool) -> AsyncIterator[Message]:
+        paths = self._log_files(tasks)
+        offsets = {}
+        for short, path in paths.items():
+            found, offsets[short] = logs.tail(path, lines)
+            for line in found:
+                yield event({"task": short, "line": line})
+        if follow:
+            async for short, line in logs.follow_all(paths, offsets):
+                yield event({"task": short, "line": line})
+        yield reply({})
+
+    async def _run(
+        self,
+        program: str,
+        parameters: dict[str, Any],
+        patterns: list[str],
+        gpus: int | None,
+        strict: bool,
+        timeout: float | None,
+    ) -> AsyncIterator[Message]:
+        self._refuse_when_going_down()
+        layout = self._layout()
+        _refuse_when_down(await self._supervisor.check_now(_PROBE_BEFORE_RUN))
+        found = [device for task in self._supervisor.tasks.values() for device in task.devices]
+        selection = select(found, patterns=patterns, gpus=gpus, strict=strict)
+        identity = self._new_run(program)
+        job = Job(
+            run=identity,
+            cluster=self._cluster,
+            program=program,
+            folder=str(self._folder.runs / identity),
+            addresses=layout.addresses(),
+            devices=[device.name for device in selection.devices],
+            parameters=parameters,
+            notes=list(selection.notes),
+        )
+        run = await self._runs.start(job, timeout)
+        async for each in self._runs.follow(run):
+            yield event(each)
+        yield reply({})
+
+    async def _cancel(self, run: str) -> AsyncIterator[Message]:
+        self._runs.cancel(run)
+        yield reply({})
+
+    def _new_run(self, program: str) -> str:
+        """A new run's id, with its folder made."""
+        while True:
+            identity = f"{program}-{secrets.token_hex(2)}"
+            if self._runs.make_folder(identity):
+                return identity
+
+    def _load(self) -> TensorFlow:
+        if self._tensorflow is None:
+            self._tensorflow = TensorFlow(find_library())
+        return self._tensorflow
+
+    async def _react_to_changes(self) -> None:
+        """Warm the interpreter up once the cluster is ready; end the runs of tasks that are no longer."""
+        while True:
+            await self._supervisor.changed.wait()
+            states = [task.machine.state for task in self._supervisor.tasks.values()]
+            if cluster_state(states) is ClusterState.RUNNING:
+                self._runs.warm_up()
+            for task in self._supervisor.tasks.values():
+                if task.machine.state is not TaskState.READY:
+                    self._runs.fail_those_on(task.task.name, _what_is_wrong(task))
+
+    def _refuse_when_going_down(self) -> None:
+        if self._going_down:
+            raise ClusterError(
+                f"cluster {self._cluster!r} is going down", hint="Try again when `tfcluster down` is done."
+            )
+
+    def _layout(self) -> Layout:
+        if self._supervisor.layout is None:
+            raise ClusterError(
+                f"cluster {self._cluster!r} is not running",
+                hint="Start it with `tfcluster up`.",
+                exit_code=ExitCode.NOT_RUNNING,
+            )
+        return self._supervisor.layout
+
+    def _cluster_status(self) -> ClusterStatus:
+        layout = self._layout()
+        tasks = tuple(task.status() for task in self._supervisor.tasks.values())
+        version = self._tensorflow.version if self._tensorflow else None
+        return ClusterStatus(
+            cluster=layout.cluster,
+            state=cluster_state([task.state for task in tasks]),
+            spec=layout.spec,
+            hosts=(HostStatus(LOCAL_HOST, "up", os.getpid(), version),),
+            tasks=tasks,
+            runs=tuple(run.status() for run in self._runs.runs.values()),
+        )
+
+    def _log_files(self, wanted: Sequence[str]) -> dict[str, Path]:
+        """The log files of tasks by short name: of the cluster that is up, else of the one that was."""
+        layout = self._supervisor.layout
+        names = [task.short for task in layout.tasks] if layout else self._folder.logged_tasks()
+        return {short: self._folder.log_of(short) for short in matching_tasks(wanted, names)}
+
+
+def _refuse_when_down(tasks: Sequence[Supervised]) -> None:
+    if tasks:
+        raise ClusterError(
+            "; ".join(map(_what_is_wrong, tasks)),
+            hint="`tfcluster status` shows the tasks, `tfcluster logs TASK` what one said last.",
+            exit_code=ExitCode.UNHEALTHY,
+        )
+
+
+def _what_is_wrong(task: Supervised) -> str:
+    state = task.machine.state
+    if state in (TaskState.READY, TaskState.UNRESPONSIVE):
+        return f"{task.task.short} at {task.task.address} does not answer"
+    if task.last_exit is not None:
+        return f"{task.task.short} died ({task.last_exit.reason}) and is {state.value}"
+    return f"{task.task.short} is {state.value}"

@@ -1,0 +1,76 @@
+"""One task as the agent has it: its machine, its process, and what was last seen of it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+
+from tfcluster.agent.machine import Machine
+from tfcluster.agent.usage import Usage, read_usage
+from tfcluster.model.devices import Device
+from tfcluster.model.layout import Task
+from tfcluster.model.states import WITH_PROCESS, TaskState
+from tfcluster.model.status import LastExit, TaskStatus
+from tfcluster.process import ProcessId
+
+
+@dataclass
+class Supervised:
+    """One task.
+
+    Attributes:
+        task: What it is.
+        machine: Where it stands.
+        process: Its process; None while it has none.
+        pidfd: Its process's pidfd; None while it has none.
+        started: Unix time at which its process was started.
+        devices: The devices that it named in its latest answer.
+        last_exit: How its latest process ended.
+        report: What its process said went wrong while it started.
+        being_checked: A health check is under way.
+        timer: Wakes its machine.
+        usage: Processor time at the latest sample.
+    """
+
+    task: Task
+    machine: Machine
+    process: ProcessId | None = None
+    pidfd: int | None = None
+    started: float = 0.0
+    devices: tuple[Device, ...] = ()
+    last_exit: LastExit | None = None
+    report: str = ""
+    being_checked: bool = False
+    timer: asyncio.TimerHandle | None = None
+    usage: Usage | None = None
+
+    def forget_process(self) -> None:
+        """Its process has ended."""
+        self.process = self.pidfd = self.usage = None
+        self.devices = ()
+
+    def sample_use(self) -> None:
+        """Remember the processor time used so far, for the percentage in the next status."""
+        self.usage = read_usage(self.process.pid) if self.process else None
+
+    def status(self) -> TaskStatus:
+        """What `status` says of it."""
+        usage = read_usage(self.process.pid) if self.process else None
+        running = self.process is not None and self.machine.state in WITH_PROCESS
+        ready = self.machine.state is TaskState.READY
+        return TaskStatus(
+            task=self.task.name,
+            job=self.task.job,
+            index=self.task.index,
+            host=self.task.host,
+            address=self.task.address,
+            state=self.machine.state,
+            pid=self.process.pid if self.process else None,
+            restarts=self.machine.restarts,
+            uptime_s=round(max(0.0, time.time() - self.started), 1) if running else None,
+            cpu_percent=usage.percent_since(self.usage) if usage else None,
+            rss_bytes=usage.rss_bytes if usage else None,
+            devices=tuple(device.name for device in self.devices) if ready else (),
+            last_exit=self.last_exit,
+        )

@@ -1,0 +1,215 @@
+"""Carries out what the state machines of the tasks decide: forks, signals, timers, health checks, journal."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import time
+from collections.abc import Iterable
+from dataclasses import replace
+
+from tfcluster.agent import children
+from tfcluster.agent.folder import StateFolder
+from tfcluster.agent.health import Prober
+from tfcluster.agent.journal import Record, TaskRecord
+from tfcluster.agent.machine import Action, Event, Machine
+from tfcluster.agent.notice import Notice
+from tfcluster.agent.supervised import Supervised
+from tfcluster.errors import ClusterError
+from tfcluster.model.layout import PS_JOB, Layout
+from tfcluster.model.states import AT_REST, WITH_PROCESS, TaskState
+from tfcluster.model.status import LastExit
+from tfcluster.process import ProcessId, reason, send
+from tfcluster.protocol.framing import Message
+from tfcluster.runtime.c_api import TensorFlow
+from tfcluster.runtime.server import serve
+
+HEALTH_INTERVAL = 2.0
+_HEALTH_TIMEOUT = 2.0
+
+
+class Supervisor:
+    """The tasks of one cluster on this host.
+
+    Attributes:
+        layout: The cluster; None until there is one.
+        tasks: Its tasks, by name.
+        changed: Told whenever a task's state changes.
+    """
+
+    def __init__(self, folder: StateFolder, prober: Prober) -> None:
+        self.layout: Layout | None = None
+        self.tasks: dict[str, Supervised] = {}
+        self.changed = Notice()
+        self._folder = folder
+        self._prober = prober
+        self._tensorflow: TensorFlow | None = None
+        self._background: set[asyncio.Task[None]] = set()
+
+    def apply(self, layout: Layout, start: Iterable[str], tensorflow: TensorFlow) -> None:
+        """Take a layout over, if there is none yet, and start tasks of it.
+
+        Args:
+            layout: The cluster with every port chosen.
+            start: Names of the tasks to start.
+            tensorflow: The library that the servers use.
+        """
+        self._tensorflow = tensorflow
+        if self.layout is None:
+            self._take(layout)
+        self._feed_all((self.tasks[name], Event.START) for name in start)
+
+    def adopt(self, record: Record, tensorflow: TensorFlow) -> None:
+        """Go on with what an earlier agent recorded: watch what still runs, restart by policy what does not."""
+        self._tensorflow = tensorflow
+        self._take(record.layout)
+        for name, recorded in record.tasks.items():
+            task = self.tasks[name]
+            if not recorded.wanted:
+                continue
+            task.machine = replace(task.machine, state=TaskState.STARTING, restarts=recorded.restarts)
+            task.started = recorded.started
+            if recorded.process is not None:
+                self._watch(task, recorded.process)
+                self._check_soon(task)
+            else:
+                self._feed(task, Event.FAILED_EXIT)
+
+    async def stop(self, grace: float) -> None:
+        """Stop every task, the ps last: whoever still computes needs its variables.
+
+        Args:
+            grace: Seconds between TERM and KILL.
+        """
+        for tasks in (self._tasks_where(ps=False), self._tasks_where(ps=True)):
+            for task in tasks:
+                task.machine = replace(task.machine, grace=grace)
+            self._feed_all([(task, Event.STOP) for task in tasks])
+            while any(task.machine.state not in AT_REST for task in tasks):
+                await self.changed.wait()
+
+    async def check_for_ever(self) -> None:
+        """Ask every task at an interval whether it answers."""
+        while True:
+            await asyncio.sleep(HEALTH_INTERVAL)
+            for task in self.tasks.values():
+                task.sample_use()
+                if task.machine.state in WITH_PROCESS and not task.being_checked:
+                    self._check_soon(task)
+
+    async def check_now(self, timeout: float) -> list[Supervised]:
+        """Ask every task at once; those that do not answer within `timeout` seconds."""
+        tasks = list(self.tasks.values())
+        asked = [task for task in tasks if task.machine.state is TaskState.READY]
+        answers = await asyncio.gather(*(self._prober.ask(task.task.address, timeout) for task in asked))
+        silent = {id(task) for task, answer in zip(asked, answers, strict=True) if answer.error}
+        return [task for task in tasks if task not in asked or id(task) in silent]
+
+    def _take(self, layout: Layout) -> None:
+        self.layout = layout
+        self.tasks = {task.name: Supervised(task, Machine(layout.restart)) for task in layout.tasks}
+
+    def _tasks_where(self, *, ps: bool) -> list[Supervised]:
+        return [task for task in self.tasks.values() if (task.task.job == PS_JOB) is ps]
+
+    def _feed(self, task: Supervised, event: Event) -> None:
+        self._feed_all([(task, event)])
+
+    def _feed_all(self, events: Iterable[tuple[Supervised, Event]]) -> None:
+        """Feed events to their machines; forks among the actions share one writing of the journal."""
+        forked = []
+        for task, event in events:
+            before = task.machine
+            task.machine, action = before.after(event, time.monotonic())
+            if action is Action.SPAWN:
+                forked.append(self._fork(task))
+            elif action is not None and task.pidfd is not None:
+                send(task.pidfd, signal.SIGTERM if action is Action.TERMINATE else signal.SIGKILL)
+            self._set_timer(task)
+            if task.machine.state is not before.state:
+                self.changed.tell()
+        try:
+            self._write_journal()
+        except ClusterError:
+            for child in forked:  # nobody would know of them: have them end
+                child.link.shutdown(socket.SHUT_RDWR)
+            raise
+        for child in forked:
+            # It stands in the journal now: if this agent dies, the next one knows of it.
+            child.link.send(b"\n")
+
+    def _set_timer(self, task: Supervised) -> None:
+        if task.timer is not None:
+            task.timer.cancel()
+            task.timer = None
+        if task.machine.wake_at is not None:
+            delay = max(0.0, task.machine.wake_at - time.monotonic())
+            task.timer = asyncio.get_running_loop().call_later(delay, self._feed, task, Event.DUE)
+
+    def _fork(self, task: Supervised) -> children.Child:
+        layout, tensorflow = self.layout, self._tensorflow
+        assert layout is not None, "a task belongs to a layout"
+        assert tensorflow is not None, "a layout is applied with the library"
+        log = self._folder.log_of(task.task.short)
+        child = children.fork(lambda link: serve(tensorflow, layout, task.task, log, link))
+        task.started = time.time()
+        task.report = ""
+        self._watch(task, child.process)
+        children.read_messages(child.link, lambda message: self._reported(task, message), lambda: None)
+        return child
+
+    def _watch(self, task: Supervised, process: ProcessId) -> None:
+        task.process = process
+        task.pidfd = children.when_ended(process, lambda status: self._ended(task, status))
+
+    def _reported(self, task: Supervised, message: Message) -> None:
+        if "error" in message:
+            task.report = message["error"]
+        else:
+            self._check_soon(task)
+
+    def _ended(self, task: Supervised, status: int | None) -> None:
+        task.forget_process()
+        # The report may still lie unread behind the news of the end.
+        asyncio.get_running_loop().call_soon(self._note_end, task, status)
+
+    def _note_end(self, task: Supervised, status: int | None) -> None:
+        task.last_exit = LastExit(reason(status), time.time(), task.report)
+        clean = status is not None and os.WIFEXITED(status) and os.WEXITSTATUS(status) == 0
+        self._feed(task, Event.CLEAN_EXIT if clean else Event.FAILED_EXIT)
+
+    def _check_soon(self, task: Supervised) -> None:
+        checking = asyncio.get_running_loop().create_task(self._check(task))
+        self._background.add(checking)
+        checking.add_done_callback(self._background.discard)
+
+    async def _check(self, task: Supervised) -> None:
+        asked_of = task.process
+        task.being_checked = True
+        try:
+            answer = await self._prober.ask(task.task.address, _HEALTH_TIMEOUT)
+        finally:
+            task.being_checked = False
+        if asked_of is None or task.process != asked_of:
+            return  # the answer, or silence, of a process that is gone says nothing of its successor
+        if answer.error is None:
+            task.devices = answer.devices
+        before = task.machine
+        task.machine, action = before.after(Event.MISSED if answer.error else Event.ANSWERED, time.monotonic())
+        if action is Action.KILL and task.pidfd is not None:
+            send(task.pidfd, signal.SIGKILL)
+        if task.machine.state is not before.state:
+            self.changed.tell()
+
+    def _write_journal(self) -> None:
+        assert self.layout is not None, "events come to tasks, and tasks from a layout"
+        tasks = {
+            name: TaskRecord(task.process, task.started, task.machine.restarts, task.machine.state not in AT_REST)
+            for name, task in self.tasks.items()
+        }
+        try:
+            self._folder.journal.write(Record(self.layout, tasks))
+        except OSError as error:
+            raise ClusterError(f"{self._folder.journal.path}: cannot write the journal: {error.strerror}") from error

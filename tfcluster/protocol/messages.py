@@ -1,0 +1,75 @@
+"""What the command line asks of an agent, and the kinds of line that an agent answers with.
+
+A connection carries one request. The agent answers with any number of `event` lines and one last line that
+is either a `reply` or an `error`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from tfcluster.errors import ClusterError
+from tfcluster.protocol.framing import Message
+
+#: Changes whenever an older command line could misunderstand a newer agent, or the other way round.
+VERSION = 1
+
+
+class Call(str, Enum):
+    """The requests that an agent serves."""
+
+    PREPARE = "prepare"  # examine the host for a layout, choose ports: {layout} -> Prepared
+    APPLY = "apply"  # start tasks of a layout: {layout, start: [task names]} -> {}
+    WATCH = "watch"  # events: a ClusterStatus at each change, without end
+    STATUS = "status"  # -> ClusterStatus
+    DOWN = "down"  # stop everything: {grace}; events: ClusterStatus -> {}
+    LOGS = "logs"  # {tasks, lines, follow}; events: {task, line}
+    RUN = "run"  # {program, parameters, …}; events: those of the run
+    CANCEL = "cancel"  # {run} -> {}
+
+
+@dataclass(frozen=True)
+class Request:
+    """One request: the call and its arguments."""
+
+    call: Call
+    arguments: dict[str, Any]
+
+    def to_message(self) -> Message:
+        """The request as a message."""
+        return {"version": VERSION, "call": self.call.value, "arguments": self.arguments}
+
+    @classmethod
+    def from_message(cls, message: Message) -> Request:
+        """The request that `to_message` described.
+
+        Raises:
+            ClusterError: The other side speaks another version, or the call is unknown.
+        """
+        version = message.get("version")
+        if version != VERSION:
+            raise ClusterError(
+                f"the agent speaks version {VERSION} of the protocol, this command version {version}",
+                hint="The cluster was started by another version of tfcluster: use that one to take it down.",
+            )
+        try:
+            return cls(Call(message["call"]), dict(message["arguments"]))
+        except (KeyError, ValueError, TypeError) as error:
+            raise ClusterError(f"not a request: {message!r:.200}") from error
+
+
+def event(value: Message) -> Message:
+    """A line with one event."""
+    return {"event": value}
+
+
+def reply(value: Message) -> Message:
+    """The last line of a request that was carried out."""
+    return {"reply": value}
+
+
+def error(problem: ClusterError) -> Message:
+    """The last line of a request that failed."""
+    return {"error": problem.to_json()}
