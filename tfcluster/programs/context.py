@@ -1,0 +1,46 @@
+"""What a bundled program gets from its run: the cluster, its devices, and a way to report."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+
+class Emit(Protocol):
+    """Writes one event of the run."""
+
+    def __call__(self, event: str, **fields: Any) -> None:
+        """Write the event with its fields."""
+
+
+@dataclass
+class Context:
+    """The run that a program is part of.
+
+    Attributes:
+        addresses: `host:port` of every task, by job.
+        devices: Full names of the devices to compute on.
+        emit: Writes an event of the run.
+        work: What each device did, by its name without the replica; part of the result.
+        notes: What the user should know about how the run went; part of the result.
+        began: When its driver began, in monotonic seconds.
+    """
+
+    addresses: dict[str, list[str]]
+    devices: tuple[str, ...]
+    emit: Emit
+    work: dict[str, dict[str, int]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    began: float = field(default_factory=time.monotonic)
+
+    def progress(self, done: int, total: int, unit: str) -> None:
+        """Report how far the run is.
+
+        Args:
+            done: Work done, in `unit`.
+            total: All the work, in `unit`.
+            unit: What is counted, in the plural, as `samples`.
+        """
+        seconds = round(time.monotonic() - self.began, 3)
+        self.emit("progress", done=done, total=total, unit=unit, seconds=seconds)

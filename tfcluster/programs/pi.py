@@ -1,0 +1,159 @@
+"""Pi by counting random points inside the quarter circle, in shards that any device can make."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Any
+
+import tensorflow as tf
+
+from tfcluster.programs.context import Context
+from tfcluster.programs.map_reduce import map_shards
+from tfcluster.programs.session import count_operations, open_session
+from tfcluster.programs.threefry import threefry_2x32
+
+#: Points in a shard. Large, because the dispatch of one shard costs as much as 200,000 points; the memory of a
+#: step does not grow with it, as the compiler fuses generation, test and count.
+SHARD = 1 << 22
+
+# Coordinates have a float32's 24 bits. Their squares and the sum of these are exact in float64, so no device
+# rounds them another way than the others (with or without fused multiply-add) and the count is the same.
+_COORDINATE_BITS = 24
+_PROGRESS_SECONDS = 0.1
+_NORMAL_95 = 1.959963984540054
+
+
+def run(context: Context, *, samples: int, seed: int) -> dict[str, Any]:
+    """Estimate pi.
+
+    Args:
+        context: The run.
+        samples: Points to make; at most 2^54.
+        seed: Key of the generator, below 2^64. The count depends on it and on `samples` alone.
+
+    Returns:
+        pi, stderr (its standard error), interval (95 %, Wilson's), samples, inside, samples_per_s, seed.
+    """
+    shards = -(-samples // SHARD)
+    devices = context.devices[:shards]
+    graph, counters = _build(devices)
+    inside = done = 0
+    with open_session(context, graph, devices) as session:
+        counts = _Counter(context, session, counters, samples, seed)
+        began = reported = time.monotonic()
+        for part in map_shards(devices, shards, counts):
+            inside += part.value
+            size = min((part.first + part.count) * SHARD, samples) - part.first * SHARD
+            done += size
+            work = context.work.setdefault(part.device.replace("/replica:0", ""), {"ops": 0, "samples": 0})
+            work["samples"] += size
+            if time.monotonic() - reported >= _PROGRESS_SECONDS:
+                reported = time.monotonic()
+                context.progress(done, samples, "samples")
+        seconds = time.monotonic() - began
+    return {**estimate(inside, samples), "samples_per_s": round(samples / seconds), "seed": seed}
+
+
+def estimate(inside: int, samples: int) -> dict[str, Any]:
+    """Pi from a count, with its standard error and 95 % interval.
+
+    The interval is Wilson's (1927), which also holds where all or none of few points are inside.
+    """
+    share = inside / samples
+    square = _NORMAL_95**2
+    centre = (share + square / (2 * samples)) / (1 + square / samples)
+    half = _NORMAL_95 * math.sqrt(share * (1 - share) / samples + square / (4 * samples**2)) / (1 + square / samples)
+    return {
+        "pi": 4 * share,
+        "stderr": 4 * math.sqrt(share * (1 - share) / samples),
+        "interval": [4 * (centre - half), 4 * (centre + half)],
+        "samples": samples,
+        "inside": inside,
+    }
+
+
+@tf.function(jit_compile=True, autograph=False)  # type: ignore[untyped-decorator]
+def count_inside(key_low: Any, key_high: Any, shard: Any, points: Any) -> Any:
+    """How many of a shard's first `points` points are inside the quarter circle, as an int64 scalar.
+
+    Point `i` of the shard is made from the counter (i, shard). All arguments are scalars: three uint32 and
+    an int32.
+    """
+    index = tf.range(SHARD, dtype=tf.int32)
+    counter = (tf.cast(index, tf.uint32), tf.fill([SHARD], shard))
+    x, y = (_coordinate(bits) for bits in threefry_2x32((key_low, key_high), counter))
+    inside = x * x + y * y <= 2.0 ** (2 * _COORDINATE_BITS)
+    return tf.cast(tf.reduce_sum(tf.cast(inside & (index < points), tf.int32)), tf.int64)
+
+
+def _coordinate(bits: Any) -> Any:
+    """The upper bits of uint32 values as float64 values in [0, 2^24)."""
+    upper = tf.bitwise.right_shift(bits, tf.constant(32 - _COORDINATE_BITS, tf.uint32))
+    # By way of int32, whose conversion is one vector instruction.
+    return tf.cast(tf.cast(upper, tf.int32), tf.float64)
+
+
+class _Counter:
+    """Counts a range of shards on a device."""
+
+    def __init__(
+        self, context: Context, session: Any, counters: dict[str, dict[str, Any]], samples: int, seed: int
+    ) -> None:
+        self._context = context
+        self._session = session
+        self._counters = counters
+        self._samples = samples
+        self._key = (seed & 0xFFFFFFFF, seed >> 32)
+        self._untraced = set(counters)
+
+    def __call__(self, device: str, first: int, count: int) -> int:
+        """The points inside among those of the shards `first` … `first + count - 1`."""
+        counter = self._counters[device]
+        feed = {
+            counter["first"]: first,
+            counter["count"]: count,
+            counter["samples"]: self._samples,
+            counter["key"]: self._key,
+        }
+        if device not in self._untraced:
+            return int(self._session.run(counter["inside"], feed))
+        self._untraced.discard(device)
+        metadata = tf.compat.v1.RunMetadata()
+        options = tf.compat.v1.RunOptions(output_partition_graphs=True)
+        inside = int(self._session.run(counter["inside"], feed, options, metadata))
+        operations = count_operations(metadata)
+        self._context.work.setdefault(device.replace("/replica:0", ""), {"ops": 0, "samples": 0})["ops"] = (
+            operations.get(device.replace("/replica:0", ""), 0)
+        )
+        return inside
+
+
+def _build(devices: tuple[str, ...]) -> tuple[tf.Graph, dict[str, dict[str, Any]]]:
+    """A graph with a loop over shards for each device, and for each device its inputs and its output."""
+    graph = tf.Graph()
+    counters = {}
+    with graph.as_default():
+        for device in devices:
+            with tf.device(device):
+                counters[device] = _build_counter()
+    return graph, counters
+
+
+def _build_counter() -> dict[str, Any]:
+    v1 = tf.compat.v1
+    first, count, samples = (v1.placeholder(tf.int64, []) for _ in range(3))
+    key = v1.placeholder(tf.uint32, [2])
+
+    def count_shard(shard: Any, inside: Any) -> tuple[Any, Any]:
+        points = tf.cast(tf.minimum(samples - shard * SHARD, SHARD), tf.int32)
+        return shard + 1, inside + count_inside(key[0], key[1], tf.cast(shard, tf.uint32), points)
+
+    # The loop stands outside the compiled function: inside it the compiler gives up its vector code.
+    _, inside = v1.while_loop(
+        lambda shard, _: shard < first + count,
+        count_shard,
+        [first, tf.constant(0, tf.int64)],
+        parallel_iterations=1,
+    )
+    return {"first": first, "count": count, "samples": samples, "key": key, "inside": inside}

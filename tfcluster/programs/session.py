@@ -1,0 +1,53 @@
+"""Sessions on the cluster that see only the tasks they use, and what a session placed where."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import tensorflow as tf
+
+from tfcluster.programs.context import Context
+
+# A step of a bundled program takes seconds at most; a task that stops answering must not hold the run for ever.
+_STEP_TIMEOUT_MS = 120_000
+
+
+def task_of(device: str) -> str:
+    """The task of a device, as `/job:worker/task:1`."""
+    spec = tf.DeviceSpec.from_string(device)
+    return f"/job:{spec.job}/task:{spec.task}"
+
+
+def open_session(context: Context, graph: tf.Graph, devices: Iterable[str]) -> Any:
+    """A session of `graph` on the tasks of `devices`; the first device's task is its master.
+
+    Without device filters a session waits for every task of the cluster, also for those that it does not use.
+    """
+    tasks = list(dict.fromkeys(task_of(device) for device in devices))
+    config = tf.compat.v1.ConfigProto(
+        device_filters=tasks, operation_timeout_in_ms=_STEP_TIMEOUT_MS, allow_soft_placement=False
+    )
+    master = tf.DeviceSpec.from_string(tasks[0])
+    return tf.compat.v1.Session(f"grpc://{context.addresses[master.job][master.task]}", graph=graph, config=config)
+
+
+def count_operations(metadata: Any) -> dict[str, int]:
+    """Operations by device (its name without the replica) in the graphs that the servers ran for a step.
+
+    Args:
+        metadata: A RunMetadata of a step that was run with `output_partition_graphs`.
+    """
+    counts: dict[str, int] = {}
+    for graph in metadata.partition_graphs:
+        for node in graph.node:
+            if node.device:
+                device = node.device.replace("/replica:0", "")
+                counts[device] = counts.get(device, 0) + 1
+    return counts
+
+
+def touch_lazy_modules() -> None:
+    """Import what TensorFlow puts off until first use, so that each driver finds it imported."""
+    with tf.Graph().as_default():
+        tf.compat.v1.placeholder_with_default(tf.constant(0), [])
