@@ -1,0 +1,22 @@
+"""`tfcluster completion`."""
+
+from __future__ import annotations
+
+import click
+from click.shell_completion import get_completion_class
+
+
+@click.command(
+    "completion",
+    short_help="Print the completion script for a shell.",
+    epilog='Example: eval "$(tfcluster completion bash)"',
+)
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.pass_context
+def command(ctx: click.Context, shell: str) -> None:
+    """Print the script that teaches a shell to complete tfcluster's commands and options."""
+    shell_class = get_completion_class(shell)
+    assert shell_class is not None, "click knows the shells that the argument allows"
+    completion = shell_class(ctx.find_root().command, {}, "tfcluster", "_TFCLUSTER_COMPLETE")
+    # Not source(), which runs the shell to learn its version: the script is the same on every machine.
+    click.echo(completion.source_template % completion.source_vars(), nl=False)

@@ -1,0 +1,34 @@
+"""`tfcluster init`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from tfcluster.errors import ClusterError, ExitCode
+
+
+@click.command(
+    "init",
+    short_help="Write a commented cluster.yaml to start from.",
+    epilog="Example: tfcluster init && tfcluster up",
+)
+@click.argument("spec", required=False, default="cluster.yaml", type=click.Path(path_type=Path))
+def command(spec: Path) -> None:
+    """Write a commented spec to SPEC (./cluster.yaml when left out); never over a file that is there."""
+    from tfcluster.spec.template import TEMPLATE
+
+    try:
+        with spec.open("x") as file:
+            file.write(TEMPLATE)
+    except FileExistsError as error:
+        raise ClusterError(
+            f"{spec} is already there",
+            hint="Name another file: `tfcluster init other.yaml`.",
+            exit_code=ExitCode.USAGE,
+        ) from error
+    except OSError as error:
+        raise ClusterError(f"{spec}: cannot be written: {error.strerror}") from error
+    where = "" if spec == Path("cluster.yaml") else f" {spec}"
+    click.echo(f"wrote {spec}; start the cluster with `tfcluster up{where}`")

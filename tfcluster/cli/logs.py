@@ -1,0 +1,32 @@
+"""`tfcluster logs`."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from tfcluster.cli.options import cluster_option, output_option
+
+
+@click.command("logs", short_help="Show what the tasks print.", epilog="Example: tfcluster logs worker:0 ps -n 20 -f")
+@click.argument("tasks", nargs=-1, metavar="[TASK]...")
+@click.option("-f", "--follow", is_flag=True, help="Go on with what the tasks print from now on.")
+@click.option("-n", "--lines", type=click.IntRange(min=0), metavar="N", help="Only the last N lines of each.")
+@cluster_option
+@output_option
+def command(tasks: tuple[str, ...], follow: bool, lines: int | None, cluster: str | None, output: str) -> None:
+    """Show the logs of all tasks, or of each TASK: worker:1, /job:worker/task:1, or worker for all of a job.
+
+    The logs of a cluster that is down can be read too.
+    """
+    from tfcluster.client.choice import choose_cluster
+    from tfcluster.client.logs import read_logs
+    from tfcluster.render.logs import LogView
+
+    view = LogView()
+    for event in read_logs(choose_cluster(cluster), tasks, lines, follow):
+        if output == "json":
+            click.echo(json.dumps(event))
+        else:
+            view.show(event["task"], event["line"])

@@ -1,0 +1,109 @@
+"""The command `tfcluster`: finds a command's file by its name and imports only that."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import sys
+from typing import Any, NoReturn
+
+import click
+
+from tfcluster import __version__
+from tfcluster.errors import ClusterError, ExitCode
+
+# Name -> what the list of commands says; the file in cli/ has the same name. Kept here so that `--help` imports
+# no command; a test compares it with the commands' own words.
+_COMMANDS = {
+    "up": "Start a cluster from a spec and wait until it is ready.",
+    "run": "Run a program on the cluster.",
+    "status": "Show what runs where.",
+    "logs": "Show what the tasks print.",
+    "down": "Stop a cluster.",
+    "validate": "Check a spec without starting anything.",
+    "init": "Write a commented cluster.yaml to start from.",
+    "completion": "Print the completion script for a shell.",
+}
+_ALIASES = {"ps": "status"}
+
+
+class _LazyGroup(click.Group):
+    """A group whose commands are imported when they are typed."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The commands in the order in which a newcomer needs them."""
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        """Import a command; None when there is none of that name."""
+        name = _ALIASES.get(name, name)
+        if name not in _COMMANDS:
+            return None
+        command = importlib.import_module(f"tfcluster.cli.{name}").command
+        assert isinstance(command, click.Command), "every file in cli/ has one"
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(_COMMANDS.items()))
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does, and suggest the nearest name for one that is misspelt."""
+        if args and args[0] not in _COMMANDS and args[0] not in _ALIASES and not args[0].startswith("-"):
+            from difflib import get_close_matches
+
+            near = get_close_matches(args[0], [*_COMMANDS, *_ALIASES], 1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            raise click.UsageError(f"No such command {args[0]!r}.{hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+
+@click.group(
+    cls=_LazyGroup,
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        "auto_envvar_prefix": "TFCLUSTER",
+        "max_content_width": 100,
+    },
+    epilog="Start with `tfcluster init`, `tfcluster up`, `tfcluster run pi --samples 1e7`, `tfcluster down`.",
+)
+@click.version_option(__version__, prog_name="tfcluster")
+def cli() -> None:
+    """One YAML file in, a running, supervised TensorFlow cluster out."""
+
+
+def main() -> NoReturn:
+    """Run the command line and exit as the contract says; no traceback reaches the user."""
+    signal.signal(signal.SIGTERM, _terminated)
+    try:
+        result: Any = cli.main(prog_name="tfcluster", standalone_mode=False)
+        sys.stdout.flush()  # here, so that a broken pipe shows itself here
+        sys.exit(int(result) if isinstance(result, int) else ExitCode.DONE)
+    except ClusterError as error:
+        _tell(error)
+        sys.exit(int(error.exit_code))
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except (KeyboardInterrupt, click.Abort):
+        click.echo("interrupted", err=True)
+        sys.exit(int(ExitCode.INTERRUPTED))
+    except BrokenPipeError:
+        # Whoever read our output has gone (`tfcluster logs | head`); the interpreter must not try again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        sys.exit(int(ExitCode.DONE))
+
+
+def _terminated(signal_number: int, frame: object) -> NoReturn:
+    sys.exit(int(ExitCode.TERMINATED))
+
+
+def _tell(error: ClusterError) -> None:
+    click.secho("error: ", fg="red", bold=True, nl=False, err=True)
+    click.echo(error.message, err=True)
+    if error.hint:
+        click.echo(f"hint: {error.hint}", err=True)

@@ -1,0 +1,69 @@
+"""Options and parameter types that several commands share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from decimal import Decimal, InvalidOperation
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def cluster_option(function: Command) -> Command:
+    """-c/--cluster, which every command about a running cluster has."""
+    return click.option(
+        "-c",
+        "--cluster",
+        metavar="NAME",
+        envvar="TFCLUSTER_CLUSTER",
+        help="Which cluster; else the only one running, else the one of ./cluster.yaml.",
+    )(function)
+
+
+def output_option(function: Command) -> Command:
+    """-o/--output text|json."""
+    return click.option(
+        "-o",
+        "--output",
+        type=click.Choice(["text", "json"]),
+        default="text",
+        show_default=True,
+        help="For people or for machines.",
+    )(function)
+
+
+if TYPE_CHECKING:  # generic since click 8.4
+    _IntType = click.ParamType[int]
+else:
+    _IntType = click.ParamType
+
+
+class WholeNumber(_IntType):
+    """A whole number that may be written with an exponent or underscores: 1e7, 10_000_000."""
+
+    name = "number"
+
+    def __init__(self, low: int, high: int) -> None:
+        self._low = low
+        self._high = high
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """The number; fails with what is wrong about it."""
+        try:
+            number = Decimal(value)
+            # Decimal("1e999999999") is fine, but its int would fill the memory.
+            whole = number.is_finite() and abs(number.adjusted()) < 40 and number == number.to_integral_value()
+        except (InvalidOperation, TypeError):
+            whole = False
+        if not whole:
+            self.fail(f"{value!r} is not a whole number (1e7 and 10_000_000 are)", param, ctx)
+        if not self._low <= number <= self._high:
+            self.fail(f"{value} is not between {self._low} and {self._high}", param, ctx)
+        return int(number)
+
+
+def seconds(minimum: float) -> click.FloatRange:
+    """A time in seconds of at least `minimum`."""
+    return click.FloatRange(min=minimum, max=1e9)

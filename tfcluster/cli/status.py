@@ -1,0 +1,33 @@
+"""`tfcluster status`."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from tfcluster.cli.options import cluster_option, output_option
+
+
+@click.command("status", short_help="Show what runs where.", epilog="Example: tfcluster status -o json | jq .state")
+@cluster_option
+@output_option
+def command(cluster: str | None, output: str) -> int:
+    """Show every task of a cluster: where it runs, how it is, what it uses.
+
+    Exits with 0 when every task is ready, 4 when one is not, 3 when the cluster is not running.
+    """
+    from tfcluster.client.choice import choose_cluster
+    from tfcluster.client.connection import Connection
+    from tfcluster.errors import ExitCode
+    from tfcluster.protocol.messages import Call
+
+    answer = Connection(choose_cluster(cluster)).call(Call.STATUS)
+    if output == "json":
+        click.echo(json.dumps(answer))
+    else:
+        from tfcluster.model.status import ClusterStatus
+        from tfcluster.render.status import show_status
+
+        show_status(ClusterStatus.from_json(answer))
+    return int(ExitCode.DONE if answer["state"] == "running" else ExitCode.UNHEALTHY)

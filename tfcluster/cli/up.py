@@ -1,0 +1,63 @@
+"""`tfcluster up`."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import click
+
+from tfcluster.cli.options import output_option, seconds
+
+
+@click.command(
+    "up",
+    short_help="Start a cluster from a spec and wait until it is ready.",
+    epilog="Example: tfcluster up examples/cluster.yaml --timeout 30",
+)
+@click.argument("spec", required=False, type=click.Path(path_type=Path))
+@click.option(
+    "--cluster-spec",
+    metavar="NOTATION",
+    help="A cluster in one line instead of a file: 'master|localhost:2222,worker|localhost:2223;localhost:2224'.",
+)
+@click.option("--dry-run", is_flag=True, help="Print what would start, where, and why; start nothing.")
+@click.option(
+    "--timeout",
+    type=seconds(0.1),
+    default=60.0,
+    show_default=True,
+    metavar="S",
+    help="Seconds to wait until every task is ready.",
+)
+@output_option
+def command(spec: Path | None, cluster_spec: str | None, dry_run: bool, timeout: float, output: str) -> None:
+    """Start the cluster of SPEC (./cluster.yaml when left out) and wait until every task answers.
+
+    A second `up` of the same spec changes nothing. Exits with 4 when a task does not get ready.
+    """
+    from tfcluster.client import up
+    from tfcluster.client.specs import read_layout
+    from tfcluster.render.up import UpView
+
+    began = time.monotonic()
+    prepared = up.prepare(read_layout(spec, cluster_spec), dry=dry_run)
+    view = UpView(prepared.layout.cluster, silent=output == "json")
+    if dry_run:
+        if output == "json":
+            click.echo(json.dumps(prepared.to_json()))
+        else:
+            view.show_plan(prepared.operations)
+        return
+    if prepared.operations:
+        up.apply(prepared)
+    status = None
+    with view:
+        for status in up.watch_until_ready(prepared.layout.cluster, timeout):
+            view.update(status)
+    assert status is not None, "there is at least one status"
+    if output == "json":
+        click.echo(json.dumps(status.to_json()))
+    else:
+        view.finish(status, len(prepared.operations), time.monotonic() - began)

@@ -1,0 +1,33 @@
+"""`tfcluster validate`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from tfcluster.cli.options import output_option
+
+
+@click.command(
+    "validate",
+    short_help="Check a spec without starting anything.",
+    epilog="Example: tfcluster validate cluster.yaml",
+)
+@click.argument("spec", required=False, type=click.Path(path_type=Path))
+@click.option("--cluster-spec", metavar="NOTATION", help="A cluster in one line instead of a file.")
+@output_option
+def command(spec: Path | None, cluster_spec: str | None, output: str) -> None:
+    """Check SPEC (./cluster.yaml when left out): every problem at once, each with its place.
+
+    Exits with 2 when there are problems.
+    """
+    from tfcluster.client.specs import read_layout
+
+    layout = read_layout(spec, cluster_spec)
+    if output == "json":
+        click.echo(json.dumps(layout.to_json()))
+        return
+    jobs = ", ".join(f"{len(tasks)} {job}" for job, tasks in layout.addresses().items())
+    click.echo(f"{layout.spec} is valid: cluster {layout.cluster!r}, {jobs}")

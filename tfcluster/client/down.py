@@ -1,0 +1,44 @@
+"""Taking clusters down."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tfcluster.client.choice import choose_cluster
+from tfcluster.client.connection import Connection
+from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.model.status import ClusterStatus
+from tfcluster.places import clusters_up
+from tfcluster.protocol.messages import Call
+
+
+def clusters_to_stop(named: str | None, everything: bool) -> list[str]:
+    """Names of the clusters that `down` is about.
+
+    Raises:
+        ClusterError: There is none, or the choice is not clear.
+    """
+    if not everything:
+        return [choose_cluster(named)]
+    if named:
+        raise ClusterError("give -c or --all, not both", exit_code=ExitCode.USAGE)
+    running = clusters_up()
+    if not running:
+        raise ClusterError("no cluster is running", exit_code=ExitCode.NOT_RUNNING)
+    return running
+
+
+def take_down(cluster: str, grace: float) -> Iterator[ClusterStatus]:
+    """Stop a cluster, giving its status at each change; afterwards nothing of it runs.
+
+    Args:
+        cluster: Its name.
+        grace: Seconds between TERM and KILL.
+
+    Raises:
+        ClusterError: It is not running.
+    """
+    answer = Connection(cluster).stream(Call.DOWN, grace=grace)
+    for message in answer:
+        yield ClusterStatus.from_json(message)
+    answer.wait_for_agent_end()

@@ -1,0 +1,29 @@
+"""Reading the logs of a cluster's tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from tfcluster.client.connection import Connection, not_running
+from tfcluster.places import state_folder
+from tfcluster.protocol.messages import Call
+
+
+def read_logs(cluster: str, tasks: Sequence[str], lines: int | None, follow: bool) -> Iterator[dict[str, Any]]:
+    """Lines of the tasks' logs, each as {task, line}.
+
+    Args:
+        cluster: Its name; it may be down, then its last logs are read.
+        tasks: Tasks or jobs; all when empty.
+        lines: Only the last so many of each; None for all.
+        follow: Go on until interrupted or the cluster goes down.
+
+    Raises:
+        ClusterError: The cluster never ran here, or a task is unknown.
+    """
+    if not state_folder(cluster).exists():
+        raise not_running(cluster)
+    connection = Connection(cluster)
+    connection.start()  # also for a cluster that is down: an agent reads the logs of its host
+    return iter(connection.stream(Call.LOGS, tasks=list(tasks), lines=lines, follow=follow))

@@ -1,0 +1,137 @@
+"""Bringing a cluster up: prepare, plan, apply, wait until every task answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from tfcluster.client.connection import Connection
+from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.model.layout import Layout
+from tfcluster.model.plan import Operation, plan
+from tfcluster.model.states import AT_REST, ClusterState, TaskState
+from tfcluster.model.status import ClusterStatus, TaskStatus
+from tfcluster.protocol.messages import Call
+
+_LAST_LINES = 8
+# An agent that only served a dry run ends at once, unless another command has given it a cluster meanwhile.
+_END_SECONDS = 2.0
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What `up` found and what it would do.
+
+    Attributes:
+        layout: The cluster with every port chosen.
+        operations: What there is to do.
+        tensorflow: The host's TensorFlow version.
+    """
+
+    layout: Layout
+    operations: tuple[Operation, ...]
+    tensorflow: str
+
+    def to_json(self) -> dict[str, Any]:
+        """The plan as JSON values."""
+        operations = [
+            {
+                "operation": operation.kind,
+                "task": operation.task.name,
+                "host": operation.task.host,
+                "address": operation.task.address,
+                "cause": operation.cause,
+            }
+            for operation in self.operations
+        ]
+        return {"cluster": self.layout.cluster, "tensorflow": self.tensorflow, "operations": operations}
+
+
+def prepare(wanted: Layout, *, dry: bool) -> Prepared:
+    """Examine the host and plan; starts the agent if there is none, and no task.
+
+    Args:
+        wanted: The layout of the spec.
+        dry: Nothing will follow: an agent started for this ends again before this returns.
+
+    Raises:
+        ClusterError: The host cannot run the cluster, or a different one of that name is up.
+    """
+    connection = Connection(wanted.cluster)
+    connection.start()
+    answer = connection.stream(Call.PREPARE, layout=wanted.to_json(), dry=dry)
+    try:
+        for _ in answer:
+            continue
+    finally:
+        if dry and not answer.reply.get("layout"):
+            answer.wait_for_agent_end(_END_SECONDS)
+    found = answer.reply["layout"]
+    status = answer.reply["status"]
+    operations = plan(
+        wanted.with_ports(answer.reply["ports"]),
+        Layout.from_json(found) if found else None,
+        ClusterStatus.from_json(status).tasks if status else (),
+    )
+    layout = Layout.from_json(found) if found else wanted.with_ports(answer.reply["ports"])
+    return Prepared(layout, operations, answer.reply["tensorflow"])
+
+
+def apply(prepared: Prepared) -> None:
+    """Start the tasks that the plan starts; returns at once.
+
+    Raises:
+        ClusterError: The agent could not.
+    """
+    start = [operation.task.name for operation in prepared.operations]
+    Connection(prepared.layout.cluster).call(Call.APPLY, layout=prepared.layout.to_json(), start=start)
+
+
+def watch_until_ready(cluster: str, timeout: float) -> Iterator[ClusterStatus]:
+    """The cluster's status at each change, until every task is ready.
+
+    Args:
+        cluster: Its name.
+        timeout: Seconds to wait at most.
+
+    Raises:
+        ClusterError: A task failed for good, or time ran out; names the tasks, why, and the end of their logs.
+    """
+    connection = Connection(cluster)
+    status = None
+    for message in connection.stream(Call.WATCH, timeout=timeout):
+        status = ClusterStatus.from_json(message)
+        yield status
+        if status.state is ClusterState.RUNNING:
+            return
+        if any(task.state in AT_REST for task in status.tasks):
+            raise _not_ready(connection, status, "")
+    assert status is not None, "the agent says how things stand before it waits"
+    raise _not_ready(connection, status, f" within {timeout:g} s")
+
+
+def _not_ready(connection: Connection, status: ClusterStatus, when: str) -> ClusterError:
+    """Which tasks are not ready, why, and what each said last."""
+    waiting = [task for task in status.tasks if task.state is not TaskState.READY]
+    failed = [task for task in waiting if task.state in AT_REST] or waiting
+    told = [_why(connection, task) for task in failed]
+    count = f"{len(status.tasks) - len(waiting)} of {len(status.tasks)} tasks are ready{when}"
+    return ClusterError(
+        f"cluster {status.cluster!r} is not ready: {count}\n" + "\n".join(told),
+        hint="`tfcluster up` tries the failed tasks again, `tfcluster down` stops the rest, "
+        "`tfcluster logs TASK` shows a whole log.",
+        exit_code=ExitCode.UNHEALTHY,
+    )
+
+
+def _why(connection: Connection, task: TaskStatus) -> str:
+    text = f"{task.short} at {task.address} on {task.host} is {task.state.value}"
+    if task.last_exit is not None:
+        text += f" ({task.last_exit.reason})"
+        if task.last_exit.detail:
+            return f"{text}: {task.last_exit.detail}"
+    said = [
+        event["line"] for event in connection.stream(Call.LOGS, tasks=[task.short], lines=_LAST_LINES, follow=False)
+    ]
+    return text + "".join(f"\n  {line}" for line in said)

@@ -1,0 +1,45 @@
+"""The result of each bundled program in words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.text import Text
+
+from tfcluster.render.words import duration, rate
+
+
+def summary(event: dict[str, Any]) -> list[Text]:
+    """The lines that say what a program found.
+
+    Args:
+        event: The run's result event.
+    """
+    return _SUMMARIES[event["program"]](event["result"], event["seconds"])
+
+
+def _pi(result: dict[str, Any], seconds: float) -> list[Text]:
+    low, high = result["interval"]
+    digits = max(2, _digits(result["stderr"]))
+    return [
+        Text.assemble(
+            ("pi = ", "bold"),
+            (f"{result['pi']:.{digits}f}", "bold green"),
+            f" ± {result['stderr']:.{digits}f} (standard error), 95% interval {low:.{digits}f} to {high:.{digits}f}",
+        ),
+        Text(
+            f"{result['inside']:,} of {result['samples']:,} random points in the unit square are inside "
+            "the quarter circle"
+        ),
+        Text(f"{duration(seconds)}, {rate(result['samples_per_s'], 'samples')}, seed {result['seed']}"),
+    ]
+
+
+def _digits(error: float) -> int:
+    """Decimal places worth showing of a value with this standard error: one beyond its first digit."""
+    from math import floor, log10
+
+    return -floor(log10(error)) + 1 if error > 0 else 6
+
+
+_SUMMARIES = {"pi": _pi}

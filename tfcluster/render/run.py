@@ -1,0 +1,110 @@
+"""What `run` shows: progress while it goes on, then its result, the devices' shares, and what to know."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+from typing import Any
+
+from rich.console import Group
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+from tfcluster.errors import ClusterError
+from tfcluster.render import programs
+from tfcluster.render.console import console, error_console, moves
+from tfcluster.render.table import table
+from tfcluster.render.words import duration, rate
+
+#: Seconds between two lines of progress in a pipe.
+_LINE_SECONDS = 1.0
+
+
+class RunView:
+    """Follows one run."""
+
+    def __init__(self, *, silent: bool) -> None:
+        self._silent = silent
+        self._run = ""
+        self._progress: Progress | None = None
+        self._said = time.monotonic()
+
+    def __enter__(self) -> None:
+        if not self._silent and moves(error_console()):
+            self._progress = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(),
+                TextColumn("{task.percentage:>3.0f}%"),
+                _Rate(),
+                TimeRemainingColumn(compact=True),
+                console=error_console(),
+                transient=True,
+            )
+            self._progress.add_task("starting", total=None, unit="")
+            self._progress.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+
+    def update(self, event: dict[str, Any]) -> None:
+        """Show an event as far as it shows."""
+        if event["event"] == "run":
+            self._run = event["run"]
+        if self._silent or event["event"] != "progress":
+            return
+        if self._progress is not None:
+            self._progress.update(
+                self._progress.task_ids[0],
+                description=self._run,
+                completed=event["done"],
+                total=event["total"],
+                unit=event["unit"],
+            )
+        elif time.monotonic() - self._said >= _LINE_SECONDS:
+            self._said = time.monotonic()
+            error_console().print(_line(self._run, event))
+
+    def finish(self, result: dict[str, Any]) -> None:
+        """Print the result, or raise what went wrong.
+
+        Raises:
+            ClusterError: The run did not succeed.
+        """
+        if "error" in result:
+            raise ClusterError.from_json(result["error"])
+        screen = console()
+        if result["state"] != "succeeded":
+            screen.print(f"{result['run']} was {result['state']} after {duration(result['seconds'])}")
+            return
+        screen.print(Group(*programs.summary(result), Text(), _devices(result)))
+        for note in result["notes"]:
+            screen.print(Text(f"note: {note}", style="yellow"))
+
+
+class _Rate(ProgressColumn):
+    """Work a second."""
+
+    def render(self, task: Task) -> Text:
+        """The rate over the latest progress."""
+        if not task.speed:
+            return Text("")
+        return Text(rate(task.speed, task.fields["unit"]))
+
+
+def _line(run: str, event: dict[str, Any]) -> str:
+    done, total, unit = event["done"], event["total"], event["unit"]
+    speed = done / event["seconds"] if event["seconds"] else 0.0
+    left = duration((total - done) / speed) if speed else "-"
+    return f"{run}: {100 * done / total:.0f}%, {done:,} of {total:,} {unit}, {rate(speed, unit)}, {left} left"
+
+
+def _devices(result: dict[str, Any]) -> Any:
+    """A row for each device that worked: what it did, in the program's own measures."""
+    work = result["devices"]
+    measures = list(dict.fromkeys(measure for done in work.values() for measure in done))
+    rows = [(device, *(f"{done.get(measure, 0):,}" for measure in measures)) for device, done in sorted(work.items())]
+    headings = [measure.upper() for measure in measures]
+    return table(("DEVICE", *headings), rows, right=headings)

@@ -1,0 +1,28 @@
+"""Tables without lines: columns side by side, coloured on a terminal, the same text in a pipe."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.table import Table
+
+from tfcluster.render.words import style_of
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[str] = ()) -> Table:
+    """A table whose cells that are states have the state's colour.
+
+    Args:
+        columns: The headings.
+        rows: A cell for each column.
+        right: The columns of numbers, which are aligned to the right.
+    """
+    from rich.text import Text
+
+    result = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for column in columns:
+        # Folding keeps every character where a narrow terminal cannot show a row in one line.
+        result.add_column(column, justify="right" if column in right else "left", overflow="fold")
+    for row in rows:
+        result.add_row(*(Text(cell, style=style_of(cell)) for cell in row))
+    return result

@@ -1,0 +1,76 @@
+"""Numbers and states as people read them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+_STYLES = {
+    "ready": "green",
+    "running": "green",
+    "up": "green",
+    "succeeded": "green",
+    "starting": "yellow",
+    "queued": "yellow",
+    "degraded": "yellow",
+    "backing-off": "yellow",
+    "stopping": "yellow",
+    "unresponsive": "red",
+    "failed": "bold red",
+    "stopped": "dim",
+    "cancelled": "dim",
+}
+
+
+def style_of(state: str) -> str:
+    """The rich style of a state."""
+    return _STYLES.get(state, "")
+
+
+def duration(seconds: float | None) -> str:
+    """A time span in its two largest units: 3.1 s, 2m 5s, 4h 10m, 3d 2h."""
+    if seconds is None:
+        return "-"
+    if seconds < 60:
+        return f"{seconds:.1f}s" if seconds < 10 else f"{seconds:.0f}s"
+    minutes, rest = divmod(int(seconds), 60)
+    if minutes < 60:
+        return f"{minutes}m {rest}s"
+    hours, minutes = divmod(minutes, 60)
+    if hours < 24:
+        return f"{hours}h {minutes}m"
+    return f"{hours // 24}d {hours % 24}h"
+
+
+def memory(size: int | None) -> str:
+    """Bytes in the largest fitting binary unit: 97 MiB."""
+    if size is None:
+        return "-"
+    value = float(size)
+    for unit in ("B", "KiB", "MiB"):
+        if value < 1024:
+            return f"{value:.0f} {unit}"
+        value /= 1024
+    return f"{value:.1f} GiB"
+
+
+def rate(per_second: float, unit: str) -> str:
+    """A rate with a metric prefix: 512 M samples/s."""
+    for divisor, prefix in ((1e9, "G "), (1e6, "M "), (1e3, "k ")):
+        if per_second >= divisor:
+            return f"{per_second / divisor:.3g} {prefix}{unit}/s"
+    return f"{per_second:.3g} {unit}/s"
+
+
+def plural(count: int, noun: str) -> str:
+    """A count with its noun: 1 task, 3 tasks."""
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")
+
+
+def short_device(device: str) -> str:
+    """A device within its task: CPU:0."""
+    return device.rpartition("/device:")[2]
+
+
+def dash(value: Any) -> str:
+    """A value, or a dash where there is none."""
+    return "-" if value is None else str(value)
