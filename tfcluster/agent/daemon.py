@@ -43,7 +43,8 @@ def main(cluster: str) -> None:
 
 async def _run(cluster: str, folder: StateFolder, path: Path, listener: socket.socket) -> None:
     service = Service(cluster, folder)
-    watching = asyncio.ensure_future(service.start())
+    await service.adopt()
+    watching = asyncio.ensure_future(service.watch())
     _tell(messages.reply({}))
     await Server(service).serve(listener)
     watching.cancel()

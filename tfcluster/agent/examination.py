@@ -30,7 +30,7 @@ def examine(layout: Layout, ports: Ports) -> dict[str, int]:
 def _hold(short: str, port: int, ports: Ports) -> str | None:
     """Hold a port; or say why it cannot be."""
     try:
-        if ports.hold(port):
+        if ports.hold(port, linger=True):
             return None
     except OSError as error:
         return f"{short}: port {port} cannot be used: {error.strerror}"

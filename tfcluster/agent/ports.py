@@ -24,22 +24,25 @@ class Ports:
     def __init__(self) -> None:
         self._held: dict[int, socket.socket] = {}
 
-    def hold(self, port: int) -> bool:
+    def hold(self, port: int, *, linger: bool) -> bool:
         """Take the port if nobody has it.
+
+        Args:
+            port: The port.
+            linger: Also when connections of an earlier server linger on it (TIME_WAIT, for a minute): a cluster
+                that went down may come up again at once. It is asked second, because a port that another agent
+                holds while its server restarts cannot be told from one where only connections linger.
 
         Raises:
             OSError: For another reason than somebody having it, as a port that needs privileges.
         """
         if port in self._held:
             return True
-        holder = _any_address_socket()
-        try:
-            holder.bind(("", port))
-        except OSError as error:
-            holder.close()
-            if error.errno == errno.EADDRINUSE:
-                return False
-            raise
+        holder = _bind(port, reuse=False)
+        if holder is None and linger:
+            holder = _bind(port, reuse=True)
+        if holder is None:
+            return False
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self._held[port] = holder
         return True
@@ -53,7 +56,7 @@ class Ports:
         skip = set(taken) | set(self._held)
         candidates = (port for port in range(FIRST_PORT, _LAST_PORT + 1) if port not in skip)
         for _ in range(count):
-            port = next((port for port in candidates if self.hold(port)), None)
+            port = next((port for port in candidates if self.hold(port, linger=False)), None)
             if port is None:
                 raise ClusterError(f"no free port between {FIRST_PORT} and {_LAST_PORT}")
             yield port
@@ -81,11 +84,19 @@ def holder_of(port: int) -> str:
     return "a process that this user cannot see"
 
 
-def _any_address_socket() -> socket.socket:
-    """A socket that binds for every address, as TensorFlow's servers do: IPv6 with IPv4 where there is IPv6."""
+def _bind(port: int, *, reuse: bool) -> socket.socket | None:
+    """A socket bound to the port on every address, as TensorFlow's servers bind; None when it is taken."""
     try:
-        both = socket.socket(socket.AF_INET6, socket.SOCK_STREAM)
-    except OSError:
-        return socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    both.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-    return both
+        holder = socket.socket(socket.AF_INET6, socket.SOCK_STREAM)
+        holder.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+    except OSError:  # a kernel without IPv6
+        holder = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, int(reuse))
+    try:
+        holder.bind(("", port))
+    except OSError as error:
+        holder.close()
+        if error.errno == errno.EADDRINUSE:
+            return None
+        raise
+    return holder

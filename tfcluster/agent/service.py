@@ -56,12 +56,15 @@ class Service:
         """Whether there is no cluster to care for."""
         return self._supervisor.layout is None
 
-    async def start(self) -> None:
-        """Take over what an earlier agent left, and watch the tasks until the agent ends."""
+    async def adopt(self) -> None:
+        """Take over what an earlier agent left, if it left something."""
         record = self._folder.journal.read()
         if record is not None:
             self._prober.start()
-            self._supervisor.adopt(record, self._load())
+            await self._supervisor.adopt(record, self._load())
+
+    async def watch(self) -> None:
+        """Watch the tasks until the agent ends."""
         await asyncio.gather(self._supervisor.check_for_ever(), self._react_to_changes())
 
     def stop(self) -> None:
@@ -198,13 +201,13 @@ class Service:
     async def _react_to_changes(self) -> None:
         """Warm the interpreter up once the cluster is ready; end the runs of tasks that are no longer."""
         while True:
-            await self._supervisor.changed.wait()
             states = [task.machine.state for task in self._supervisor.tasks.values()]
-            if cluster_state(states) is ClusterState.RUNNING:
+            if states and cluster_state(states) is ClusterState.RUNNING:
                 self._runs.warm_up()
             for task in self._supervisor.tasks.values():
                 if task.machine.state is not TaskState.READY:
                     self._runs.fail_those_on(task.task.name, _what_is_wrong(task))
+            await self._supervisor.changed.wait()
 
     def _refuse_when_going_down(self) -> None:
         if self._going_down:

@@ -61,8 +61,11 @@ class Supervisor:
             self._take(layout)
         self._feed_all((self.tasks[name], Event.START) for name in start)
 
-    def adopt(self, record: Record, tensorflow: TensorFlow) -> None:
-        """Go on with what an earlier agent recorded: watch what still runs, restart by policy what does not."""
+    async def adopt(self, record: Record, tensorflow: TensorFlow) -> None:
+        """Go on with what an earlier agent recorded: watch what still runs, restart by policy what does not.
+
+        Returns when every task that still runs has been asked whether it answers.
+        """
         self._tensorflow = tensorflow
         self._take(record.layout)
         for name, recorded in record.tasks.items():
@@ -73,9 +76,9 @@ class Supervisor:
             task.started = recorded.started
             if recorded.process is not None:
                 self._watch(task, recorded.process)
-                self._check_soon(task)
             else:
                 self._feed(task, Event.FAILED_EXIT)
+        await asyncio.gather(*(self._check(task) for task in self.tasks.values() if task.process))
 
     async def stop(self, grace: float) -> None:
         """Stop every task, the ps last: whoever still computes needs its variables.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
@@ -27,10 +28,7 @@ class Connection:
         Raises:
             ClusterError: What the agent says, or that it went away.
         """
-        answer = Answer(self._open(), call, arguments)
-        for _ in answer:
-            continue
-        return answer.reply
+        return Answer(self._open(), call, arguments).finish()
 
     def stream(self, call: Call, **arguments: Any) -> Answer:
         """Carry a request out and iterate over its events."""
@@ -46,7 +44,7 @@ class Connection:
         if agent is None:
             local.start(self.cluster)
         else:
-            agent.connection.close()
+            agent.close()
 
     def _open(self) -> local.Agent:
         """Connect; an agent that died while its cluster is up is replaced by one that goes on with it."""
@@ -61,31 +59,58 @@ class Connection:
 
 
 class Answer:
-    """The answer to one request: iterate over its events, then take its reply."""
+    """The answer to one request: iterate over its events, then take its reply.
+
+    Not a generator, which an interrupt would end: whoever handles it can go on with the events.
+    """
 
     def __init__(self, agent: local.Agent, call: Call, arguments: dict[str, Any]) -> None:
-        self.reply: Message = {}
+        self.reply: Message | None = None
         self._agent = agent
-        self._request = Request(call, arguments)
+        self._decoder = Decoder()
+        self._arrived: deque[Message] = deque()
+        agent.send(encode(Request(call, arguments).to_message()))
 
     def __iter__(self) -> Iterator[Message]:
-        decoder = Decoder()
-        connection = self._agent.connection
-        with connection:
-            connection.sendall(encode(self._request.to_message()))
-            while data := connection.recv(1 << 16):
-                for message in decoder.feed(data):
-                    if "event" in message:
-                        yield message["event"]
-                    elif "error" in message:
-                        raise ClusterError.from_json(message["error"])
-                    else:
-                        self.reply = message["reply"]
-                        return
-        raise ClusterError(
-            "the agent went away before it answered",
-            hint="`tfcluster status` starts another one, which finds the tasks.",
-        )
+        return self
+
+    def __next__(self) -> Message:
+        """The next event.
+
+        Raises:
+            StopIteration: The request was carried out.
+            ClusterError: It failed, or the agent went away.
+        """
+        if self.reply is not None:
+            raise StopIteration
+        while not self._arrived:
+            data = self._agent.receive()
+            if not data:
+                raise ClusterError(
+                    "the agent went away before it answered",
+                    hint="`tfcluster status` starts another one, which finds the tasks.",
+                )
+            self._arrived.extend(self._decoder.feed(data))
+        message = self._arrived.popleft()
+        if "event" in message:
+            event: Message = message["event"]
+            return event
+        self._agent.close()
+        if "error" in message:
+            raise ClusterError.from_json(message["error"])
+        self.reply = message["reply"]
+        raise StopIteration
+
+    def finish(self) -> Message:
+        """Pass over the events that are left and return the reply."""
+        for _ in self:
+            continue
+        assert self.reply is not None, "the iteration ends with it"
+        return self.reply
+
+    def close(self) -> None:
+        """Hang up, whether or not the answer has ended."""
+        self._agent.close()
 
     def wait_for_agent_end(self, timeout: float | None = None) -> None:
         """Return when the agent that answered has ended, or after `timeout` seconds."""

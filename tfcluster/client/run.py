@@ -39,16 +39,33 @@ class Submission:
             ClusterError: It could not be started.
         """
         connection = Connection(cluster)
+        answer = connection.stream(Call.RUN, **asdict(self))
+        interrupt: BaseException | None = None
         run = None
-        try:
-            for event in connection.stream(Call.RUN, **asdict(self)):
-                run = event.get("run", run)
+        while True:
+            try:
+                event = next(answer, None)
+            except (KeyboardInterrupt, SystemExit) as error:
+                if run is None or interrupt is not None:
+                    raise
+                interrupt = error
+                _cancel(connection, run)
+                continue  # the result says how far it came
+            if event is None:
+                break
+            run = event.get("run", run)
+            try:
                 yield event
-        except (KeyboardInterrupt, SystemExit, GeneratorExit):
-            if run is not None:
-                with contextlib.suppress(ClusterError):  # the cluster went down meanwhile, and the run with it
-                    connection.call(Call.CANCEL, run=run)
-            raise
+            except GeneratorExit:  # whoever shows the events was interrupted
+                _cancel(connection, run)
+                raise
+        if interrupt is not None:
+            raise interrupt
+
+
+def _cancel(connection: Connection, run: str | None) -> None:
+    with contextlib.suppress(ClusterError):  # the cluster went down meanwhile, and the run with it
+        connection.call(Call.CANCEL, run=run)
 
 
 def exit_code(result: dict[str, Any]) -> ExitCode:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -61,21 +62,18 @@ def prepare(wanted: Layout, *, dry: bool) -> Prepared:
     connection = Connection(wanted.cluster)
     connection.start()
     answer = connection.stream(Call.PREPARE, layout=wanted.to_json(), dry=dry)
+    reply: dict[str, Any] = {}
     try:
-        for _ in answer:
-            continue
+        reply = answer.finish()
     finally:
-        if dry and not answer.reply.get("layout"):
+        if dry and not reply.get("layout"):
             answer.wait_for_agent_end(_END_SECONDS)
-    found = answer.reply["layout"]
-    status = answer.reply["status"]
-    operations = plan(
-        wanted.with_ports(answer.reply["ports"]),
-        Layout.from_json(found) if found else None,
-        ClusterStatus.from_json(status).tasks if status else (),
-    )
-    layout = Layout.from_json(found) if found else wanted.with_ports(answer.reply["ports"])
-    return Prepared(layout, operations, answer.reply["tensorflow"])
+    complete = wanted.with_ports(reply["ports"])
+    if reply["layout"] is None:
+        return Prepared(complete, plan(complete, None, ()), reply["tensorflow"])
+    found = Layout.from_json(reply["layout"])
+    tasks = ClusterStatus.from_json(reply["status"]).tasks
+    return Prepared(found, plan(complete, found, tasks), reply["tensorflow"])
 
 
 def apply(prepared: Prepared) -> None:
@@ -100,13 +98,15 @@ def watch_until_ready(cluster: str, timeout: float) -> Iterator[ClusterStatus]:
     """
     connection = Connection(cluster)
     status = None
-    for message in connection.stream(Call.WATCH, timeout=timeout):
-        status = ClusterStatus.from_json(message)
-        yield status
-        if status.state is ClusterState.RUNNING:
-            return
-        if any(task.state in AT_REST for task in status.tasks):
-            raise _not_ready(connection, status, "")
+    # The watch has no end of its own once the cluster is ready: hang up.
+    with contextlib.closing(connection.stream(Call.WATCH, timeout=timeout)) as watch:
+        for message in watch:
+            status = ClusterStatus.from_json(message)
+            yield status
+            if status.state is ClusterState.RUNNING:
+                return
+            if any(task.state in AT_REST for task in status.tasks):
+                raise _not_ready(connection, status, "")
     assert status is not None, "the agent says how things stand before it waits"
     raise _not_ready(connection, status, f" within {timeout:g} s")
 

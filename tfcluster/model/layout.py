@@ -54,8 +54,9 @@ class Task:
 
     @property
     def address(self) -> str:
-        """`host:port`, or only the host while no port is chosen."""
-        return self.address_host if self.port is None else f"{self.address_host}:{self.port}"
+        """`host:port`, or only the host while no port is chosen; an IPv6 address stands in brackets."""
+        host = f"[{self.address_host}]" if ":" in self.address_host else self.address_host
+        return host if self.port is None else f"{host}:{self.port}"
 
 
 @dataclass(frozen=True)

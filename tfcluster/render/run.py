@@ -53,7 +53,11 @@ class RunView:
         """Show an event as far as it shows."""
         if event["event"] == "run":
             self._run = event["run"]
-        if self._silent or event["event"] != "progress":
+        if self._silent:
+            return
+        if event["event"] == "result" and event["state"] == "cancelled":
+            error_console().print(f"{self._run} was cancelled after {duration(event['seconds'])}")
+        if event["event"] != "progress":
             return
         if self._progress is not None:
             self._progress.update(
@@ -75,10 +79,9 @@ class RunView:
         """
         if "error" in result:
             raise ClusterError.from_json(result["error"])
-        screen = console()
         if result["state"] != "succeeded":
-            screen.print(f"{result['run']} was {result['state']} after {duration(result['seconds'])}")
             return
+        screen = console()
         screen.print(Group(*programs.summary(result), Text(), _devices(result)))
         for note in result["notes"]:
             screen.print(Text(f"note: {note}", style="yellow"))

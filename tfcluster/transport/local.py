@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import socket
@@ -27,13 +28,29 @@ class Agent:
     """A connection to a cluster's agent on this machine, for one request."""
 
     def __init__(self, connection: socket.socket) -> None:
-        self.connection = connection
+        self._connection = connection
         size = struct.calcsize("3i")
         credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
         self._pid, uid, _ = struct.unpack("3i", credentials)
         if uid != os.getuid():
             connection.close()
             raise ClusterError("the agent's socket belongs to another user")
+
+    def send(self, data: bytes) -> None:
+        """Send the request; an agent that has gone shows itself when its answer is read."""
+        with contextlib.suppress(ConnectionError):
+            self._connection.sendall(data)
+
+    def receive(self) -> bytes:
+        """What has arrived, waiting for something; nothing when the agent hung up or died."""
+        try:
+            return self._connection.recv(1 << 16)
+        except ConnectionError:
+            return b""
+
+    def close(self) -> None:
+        """Hang up."""
+        self._connection.close()
 
     def wait_for_end(self, timeout: float | None) -> None:
         """Return when the agent's process has ended, or after `timeout` seconds."""
