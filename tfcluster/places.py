@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import stat
 from pathlib import Path
 
-from tfcluster.errors import ClusterError
+from tfcluster.errors import ClusterError, ExitCode
 
 LOCAL_HOST = "localhost"
+
+#: What a cluster may be called: it names a folder.
+CLUSTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 
 # sun_path holds 108 bytes including the closing NUL (unix(7)).
 _SOCKET_PATH_LIMIT = 107
@@ -29,6 +33,21 @@ def state_folder(cluster: str, host: str = LOCAL_HOST) -> Path:
 def journal_path(cluster: str, host: str = LOCAL_HOST) -> Path:
     """The journal; it exists exactly while the cluster is up on the host, whether or not its agent lives."""
     return state_folder(cluster, host) / "journal.json"
+
+
+def check_name(cluster: str) -> str:
+    """The name of a cluster as given by a user, once it is known to be no path to somewhere else.
+
+    Raises:
+        ClusterError: No cluster can have that name.
+    """
+    if not CLUSTER_NAME.fullmatch(cluster):
+        raise ClusterError(
+            f"{cluster!r} cannot be the name of a cluster",
+            hint="A name has letters, digits, '_', '.' and '-', and begins with a letter or digit.",
+            exit_code=ExitCode.USAGE,
+        )
+    return cluster
 
 
 def clusters_up() -> list[str]:

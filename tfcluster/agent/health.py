@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 from dataclasses import dataclass
+from functools import partial
 
 from tfcluster.agent import children
 from tfcluster.agent.children import Child
@@ -36,8 +38,7 @@ class Prober:
     def start(self) -> None:
         """Fork the prober, if there is none, so that it is ready when it is needed."""
         if self._child is None:
-            title = self._title
-            child = children.fork(lambda link: probe(title, link))
+            child = children.fork(partial(probe, self._title, os.getpid()))
             children.when_ended(child.process, lambda status: None)
             children.read_messages(child.link, self._answered, self._died)
             self._child = child

@@ -9,6 +9,7 @@ import signal
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -81,8 +82,7 @@ class Runs:
     def warm_up(self) -> None:
         """Fork the warm interpreter, if there is none, so that the next run finds TensorFlow imported."""
         if self._warm is None:
-            title, log = self._title, self._folder.interpreter_log
-            self._warm = children.fork(lambda link: warm(title, log, link))
+            self._warm = children.fork(partial(warm, self._title, os.getpid(), self._folder.interpreter_log))
             children.when_ended(self._warm.process, lambda status: None)
             children.read_messages(self._warm.link, self._heard, self._interpreter_died)
 

@@ -9,6 +9,7 @@ import socket
 import time
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 
 from tfcluster.agent import children
 from tfcluster.agent.folder import StateFolder
@@ -156,7 +157,7 @@ class Supervisor:
         assert layout is not None, "a task belongs to a layout"
         assert tensorflow is not None, "a layout is applied with the library"
         log = self._folder.log_of(task.task.short)
-        child = children.fork(lambda link: serve(tensorflow, layout, task.task, log, link))
+        child = children.fork(partial(serve, tensorflow, layout, task.task, log))
         task.started = time.time()
         task.report = ""
         self._watch(task, child.process)

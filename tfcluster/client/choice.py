@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.places import clusters_up
+from tfcluster.places import check_name, clusters_up
 
 #: The spec that commands take when none is named.
 DEFAULT_SPEC = Path("cluster.yaml")
@@ -22,7 +22,7 @@ def choose_cluster(named: str | None) -> str:
         ClusterError: None is up and there is no ./cluster.yaml, or several are up.
     """
     if named:
-        return named
+        return check_name(named)
     running = clusters_up()
     if len(running) == 1:
         return running[0]

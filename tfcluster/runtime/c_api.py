@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import importlib.util
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from tfcluster.errors import ClusterError
@@ -36,7 +39,8 @@ class TensorFlow:
 
     def __init__(self, library: Path) -> None:
         try:
-            self._lib = ctypes.CDLL(str(library))
+            with _standard_error_closed():
+                self._lib = ctypes.CDLL(str(library))
         except OSError as error:
             raise ClusterError(f"{library} cannot be loaded: {error}", hint=_INSTALL) from error
         pointer, text = ctypes.c_void_p, ctypes.c_char_p
@@ -77,6 +81,20 @@ class TensorFlow:
         """Wait on a server; see `Server.join`."""
         self._lib.TF_ServerJoin(handle, status)
         self._check(status)
+
+
+@contextlib.contextmanager
+def _standard_error_closed() -> Iterator[None]:
+    """Keep back what the library prints while it is loaded: lines about its build, of which none is about us."""
+    kept = os.dup(2)
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nothing, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nothing)
 
 
 class Server:

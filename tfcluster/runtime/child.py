@@ -9,8 +9,10 @@ import signal
 from collections.abc import Iterable
 from pathlib import Path
 
+_PR_SET_PDEATHSIG = 1
 
-def become(title: str, *, log: Path | None = None, keep: Iterable[int] = ()) -> None:
+
+def become(title: str, *, log: Path | None = None, keep: Iterable[int] = (), parent: int | None = None) -> None:
     """Turn a fresh fork of the agent into a process of its own.
 
     Args:
@@ -18,7 +20,11 @@ def become(title: str, *, log: Path | None = None, keep: Iterable[int] = ()) -> 
         log: Where standard output and error go. A file rather than a pipe: the process may outlive whoever
             would read the pipe. None keeps them as they are.
         keep: Descriptors that stay open besides 0, 1 and 2.
+        parent: The pid of the parent that it must not outlive, however that ends; None for a process, as a
+            server, that is worth more than its parent.
     """
+    if parent is not None:
+        _die_with(parent)
     # The agent's event loop has a handler of its own for it.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     os.setsid()
@@ -32,6 +38,13 @@ def become(title: str, *, log: Path | None = None, keep: Iterable[int] = ()) -> 
         os.dup2(output, 2)
     _close_all_but({0, 1, 2, *keep})
     set_title(title)
+
+
+def _die_with(parent: int) -> None:
+    """Have the kernel kill this process when its parent ends."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it ended before the call
+        os._exit(1)
 
 
 def _close_all_but(keep: set[int]) -> None:

@@ -63,12 +63,18 @@ def import_tensorflow() -> None:
     session.touch_lazy_modules()
 
 
-def main(job: Job) -> NoReturn:
-    """Drive one run and end the process: with 0 when it succeeded, with 1 when it failed."""
+def main(job: Job, interpreter: int) -> NoReturn:
+    """Drive one run and end the process: with 0 when it succeeded, with 1 when it failed.
+
+    Args:
+        job: What to do.
+        interpreter: The pid of the warm interpreter. Without it, and the agent behind it, nobody could cancel
+            the run or take its result.
+    """
     folder = Path(job.folder)
     code = 1
     try:
-        child.become(f"tfcluster: {job.cluster} {job.run}", log=folder / OUTPUT)
+        child.become(f"tfcluster: {job.cluster} {job.run}", log=folder / OUTPUT, parent=interpreter)
         signal.signal(signal.SIGTERM, _cancel)
         hosts = [address.rpartition(":")[0] for tasks in job.addresses.values() for address in tasks]
         os.environ.update(without_proxy(os.environ, hosts))

@@ -22,14 +22,15 @@ _CHANNEL_OPTIONS = [
 ]
 
 
-def probe(title: str, agent: socket.socket) -> None:
+def probe(title: str, parent: int, agent: socket.socket) -> None:
     """Answer questions until the agent hangs up.
 
     Args:
         title: What `ps` shows.
+        parent: The agent's pid.
         agent: The child's end of a socket pair.
     """
-    child.become(title, keep=[agent.fileno()])
+    child.become(title, keep=[agent.fileno()], parent=parent)
     import grpc  # after the fork: it starts threads
 
     answering = threading.Lock()

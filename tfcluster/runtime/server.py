@@ -29,16 +29,14 @@ def serve(tensorflow: TensorFlow, layout: Layout, task: Task, log: Path, agent: 
             journal; end of file says that the agent died first, and then nobody would ever know of this
             process. Back goes one line: that it serves, or what went wrong.
     """
-    child.become(f"tfcluster: {layout.cluster} {task.short}", log=log, keep=[agent.fileno()])
-    os.environ.update(_environment(layout, task))
     if not agent.recv(1):
         return
     try:
+        child.become(f"tfcluster: {layout.cluster} {task.short}", log=log, keep=[agent.fileno()])
+        os.environ.update(_environment(layout, task))
         _start(tensorflow, layout, task, agent)
-    except (TensorFlowError, NotClosedError) as error:
-        message = f"{task.short} at {task.address}: {error}"
-        if isinstance(error, NotClosedError):
-            message += f". {OPEN_HINT}"
+    except (TensorFlowError, NotClosedError, OSError) as error:
+        message = f"{error}. {OPEN_HINT}" if isinstance(error, NotClosedError) else str(error)
         print(f"tfcluster: {message}", file=sys.stderr, flush=True)
         agent.sendall(encode({"error": message}))
 

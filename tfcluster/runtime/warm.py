@@ -16,15 +16,16 @@ from tfcluster.protocol.framing import Decoder, encode
 from tfcluster.runtime import child, driver
 
 
-def warm(title: str, log: Path, agent: socket.socket) -> None:
+def warm(title: str, parent: int, log: Path, agent: socket.socket) -> None:
     """Fork drivers until the agent hangs up.
 
     Args:
         title: What `ps` shows.
+        parent: The agent's pid.
         log: Where TensorFlow's words while it is imported go.
         agent: The child's end of a socket pair.
     """
-    child.become(title, log=log, keep=[agent.fileno()])
+    child.become(title, log=log, keep=[agent.fileno()], parent=parent)
     driver.import_tensorflow()
     agent.sendall(encode({"warm": True}))
     decoder = Decoder()
@@ -43,9 +44,10 @@ def warm(title: str, log: Path, agent: socket.socket) -> None:
 
 
 def _fork_driver(selector: selectors.BaseSelector, job: driver.Job, agent: socket.socket) -> None:
+    interpreter = os.getpid()
     pid = os.fork()
     if pid == 0:
-        driver.main(job)
+        driver.main(job, interpreter)
     process = ProcessId.of(pid)
     selector.register(os.pidfd_open(pid), selectors.EVENT_READ, (job.run, pid))
     start_time = process.start_time if process else 0

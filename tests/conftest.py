@@ -1,0 +1,173 @@
+"""A place of its own for each test that runs the real command, checked for what was left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+EXAMPLE = ROOT / "examples" / "cluster.yaml"
+COMMAND = (sys.executable, "-m", "tfcluster")
+
+Result = subprocess.CompletedProcess[str]
+
+
+@dataclass
+class Sandbox:
+    """Folders and an environment in which `tfcluster` sees no cluster but those of the test."""
+
+    folder: Path
+    mark: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        inherited = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith("TFCLUSTER_") and name not in ("NO_COLOR", "FORCE_COLOR")
+        }
+        return {
+            **inherited,
+            "XDG_STATE_HOME": str(self.folder / "state"),
+            "XDG_RUNTIME_DIR": str(self.folder / "run"),
+            "PYTHONPATH": str(ROOT),
+            "TF_CPP_MIN_LOG_LEVEL": "0",
+            "TEST_MARK": self.mark,  # every process of the sandbox inherits it and is found by it
+        }
+
+    def __call__(
+        self,
+        *arguments: str | Path,
+        code: int = 0,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        timeout: float = 90,
+    ) -> Result:
+        """Run the command and check its exit code."""
+        result = subprocess.run(
+            [*COMMAND, *map(str, arguments)],
+            cwd=cwd or self.folder,
+            env={**self.environment, **(env or {})},
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            stdin=subprocess.DEVNULL,
+            check=False,
+        )
+        assert result.returncode == code, f"{arguments}: {result.returncode}\n{result.stdout}\n{result.stderr}"
+        assert "Traceback" not in result.stdout + result.stderr
+        return result
+
+    def start(self, *arguments: str | Path) -> subprocess.Popen[str]:
+        """Start the command and leave it running; its output can be read."""
+        return subprocess.Popen(
+            [*COMMAND, *map(str, arguments)],
+            cwd=self.folder,
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            stdin=subprocess.DEVNULL,
+        )
+
+    def json(self, *arguments: str | Path, code: int = 0) -> Any:
+        """Run the command with JSON output and return its last line."""
+        return json.loads(self(*arguments, "-o", "json", code=code).stdout.splitlines()[-1])
+
+    def status(self, code: int = 0) -> Any:
+        return self.json("status", code=code)
+
+    def wait_until(self, state: str) -> Any:
+        """Wait until the cluster is in a state, and return its status."""
+
+        def reached() -> Any:
+            process = self.start("status", "-o", "json")
+            output, _ = process.communicate(timeout=60)
+            status = json.loads(output)
+            return status if status["state"] == state else None
+
+        return wait_for(reached)
+
+    def task(self, short: str, code: int = 0) -> Any:
+        """One task of the status."""
+        job, index = short.split(":")
+        return next(
+            task for task in self.status(code)["tasks"] if task["job"] == job and task["index"] == int(index)
+        )
+
+    def spec(self, text: str, name: str = "cluster.yaml") -> Path:
+        """Write a spec."""
+        path = self.folder / name
+        path.write_text(text)
+        return path
+
+    def processes(self) -> dict[int, str]:
+        """The command line of each living process that was started in this sandbox, by its pid."""
+        mark = f"TEST_MARK={self.mark}".encode()
+        found = {}
+        for path in Path("/proc").glob("[0-9]*"):
+            try:
+                if mark in (path / "environ").read_bytes() and (path / "stat").read_text().rpartition(")")[2][1] != "Z":
+                    found[int(path.name)] = (path / "cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
+            except OSError:
+                continue
+        return found
+
+    def leftovers(self) -> list[str]:
+        """Everything that a cluster may not leave behind: processes, sockets, files but logs and runs."""
+        kept = {"logs", "runs"}
+        files = [path for path in self.folder.glob("state/tfcluster/*/*/*") if path.name not in kept]
+        files += list(self.folder.glob("run/tfcluster/*"))
+        return [*map(str, self.processes().items()), *map(str, files)]
+
+
+def wait_for(condition: Callable[[], Any], seconds: float = 30.0) -> Any:
+    """Wait until a condition about other processes holds, and return what it gave."""
+    deadline = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.02)
+    return value
+
+
+def _make(folder: Path) -> Iterator[Sandbox]:
+    (folder / "run").mkdir(mode=0o700)
+    sandbox = Sandbox(folder)
+    yield sandbox
+    subprocess.run(
+        [*COMMAND, "down", "--all", "--grace", "1"],
+        env=sandbox.environment,
+        cwd=folder,
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    left = sandbox.leftovers()
+    for pid in sandbox.processes():
+        os.kill(pid, signal.SIGKILL)
+    assert not left
+
+
+@pytest.fixture
+def sandbox(tmp_path: Path) -> Iterator[Sandbox]:
+    """A sandbox in which every cluster is taken down afterwards, with a check that nothing is left."""
+    yield from _make(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
+    """A sandbox with the example cluster up, shared by the tests of a module; they leave it ready."""
+    for sandbox in _make(tmp_path_factory.mktemp("demo")):
+        sandbox("up", EXAMPLE)
+        yield sandbox

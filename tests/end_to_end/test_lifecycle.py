@@ -1,0 +1,231 @@
+"""up, status, down: what starts, what is said of it, and that nothing is left."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import EXAMPLE, ROOT, Sandbox, wait_for
+
+ONE_WORKER = "name: one\njobs:\n  worker: {tasks: 1}\n"
+
+
+def test_the_four_commands_exactly(sandbox: Sandbox) -> None:
+    sandbox("up", "examples/cluster.yaml", cwd=ROOT)
+    run = sandbox("run", "pi", "--samples", "1e7", "--gpus", "4", cwd=ROOT)
+    assert "pi = 3.14" in run.stdout
+    assert "note: 4 GPU devices asked for, the cluster has 0: running on 2 CPU devices" in run.stdout
+    status = sandbox("status", cwd=ROOT).stdout
+    assert status.startswith("demo  running  TensorFlow ")
+    assert [line.split()[0] for line in status.splitlines()[3:6]] == ["ps:0", "worker:0", "worker:1"]
+    down = sandbox("down", cwd=ROOT)
+    assert down.stdout == "demo is down: 3 tasks stopped\n"
+    assert down.stderr.splitlines()[-1] == "demo: stopping ps:0", "the ps goes last"
+    assert sandbox.leftovers() == []
+
+
+def test_status_json_is_the_contract(demo: Sandbox) -> None:
+    status = demo.status()
+    assert list(status) == ["cluster", "state", "spec", "hosts", "tasks", "runs"]
+    assert (status["cluster"], status["state"], status["spec"]) == ("demo", "running", str(EXAMPLE))
+    (host,) = status["hosts"]
+    assert list(host) == ["host", "state", "agent_pid", "tensorflow"]
+    assert (host["host"], host["state"]) == ("localhost", "up")
+    assert re.fullmatch(r"2\.\d+\.\d+", host["tensorflow"])
+    assert [task["task"] for task in status["tasks"]] == [
+        "/job:ps/task:0",
+        "/job:worker/task:0",
+        "/job:worker/task:1",
+    ]
+    for task in status["tasks"]:
+        assert list(task) == [
+            "task", "job", "index", "host", "address", "state", "pid", "restarts", "uptime_s", "cpu_percent",
+            "rss_bytes", "devices", "last_exit",
+        ]  # fmt: skip
+        assert task["state"] == "ready"
+        assert task["devices"] == [f"/job:{task['job']}/replica:0/task:{task['index']}/device:CPU:0"]
+        assert task["rss_bytes"] > 10**7
+        assert task["restarts"] == 0
+        assert task["last_exit"] is None
+        assert re.fullmatch(r"localhost:\d+", task["address"])
+
+
+def test_servers_have_readable_titles_and_one_parent(demo: Sandbox) -> None:
+    titles = demo.processes()
+    assert {"tfcluster: demo ps:0", "tfcluster: demo worker:0", "tfcluster: demo worker:1"} <= set(titles.values())
+    agent = demo.status()["hosts"][0]["agent_pid"]
+    assert titles[agent] == "tfcluster: demo agent on localhost"
+    assert len(list(Path(f"/proc/{agent}/task").iterdir())) == 1, "an agent with threads could not fork"
+
+
+def test_second_up_changes_nothing(demo: Sandbox) -> None:
+    before = [task["pid"] for task in demo.status()["tasks"]]
+    assert demo("up", EXAMPLE).stdout == "demo is up already: nothing changed\n"
+    assert [task["pid"] for task in demo.status()["tasks"]] == before
+
+
+def test_up_of_another_spec_with_the_same_name_is_refused(demo: Sandbox) -> None:
+    other = demo.spec("name: demo\njobs:\n  worker: {tasks: 5}\n", "other.yaml")
+    error = demo("up", other, code=2).stderr
+    assert error.splitlines() == [
+        f"error: cluster 'demo' is already up from a different spec ({EXAMPLE})",
+        f"hint: Take it down first with `tfcluster down -c demo`, or give {other} another `name:`.",
+    ]
+    assert len(demo.status()["tasks"]) == 3
+
+
+def test_dry_run_prints_the_plan_and_leaves_nothing(sandbox: Sandbox) -> None:
+    spec = sandbox.spec("name: dry\njobs:\n  ps: ['localhost:21987']\n  worker: {tasks: 1}\n")
+    plan = sandbox("up", "--dry-run").stdout.splitlines()
+    assert plan[0].split() == ["OPERATION", "TASK", "HOST", "ADDRESS", "CAUSE"]
+    assert plan[1].split() == ["start", "ps:0", "localhost", "localhost:21987", "new"]
+    assert re.fullmatch(r"start +worker:0 +localhost +localhost:\d+ +new *", plan[2])
+    assert sandbox.leftovers() == []
+    assert not list(sandbox.folder.glob("state/tfcluster/*")), "not even an empty folder"
+    sandbox("up", spec)
+    assert sandbox("up", "--dry-run").stdout == "dry is up already: nothing to do\n"
+
+
+def test_up_without_a_spec_points_to_init(sandbox: Sandbox) -> None:
+    error = sandbox("up", code=2).stderr
+    assert "there is no cluster.yaml here" in error
+    assert "tfcluster init" in error
+    sandbox("init")
+    assert "already there" in sandbox("init", code=2).stderr
+    sandbox("validate")
+    sandbox("up")
+    assert sandbox("down").returncode == 0
+
+
+def test_cluster_spec_notation_in_place_of_a_file(sandbox: Sandbox) -> None:
+    sandbox("up", "--cluster-spec", "master|localhost:21980,worker|localhost:21981;localhost:21982")
+    assert [task["address"] for task in sandbox.status()["tasks"]] == [
+        "localhost:21980",
+        "localhost:21981",
+        "localhost:21982",
+    ]
+
+
+def test_named_ports_can_be_taken_up_again_at_once(sandbox: Sandbox) -> None:
+    spec = sandbox.spec("jobs:\n  worker: ['localhost:21985']\n")
+    for _ in range(2):
+        sandbox("up", spec)
+        # A connection that the server's end closes lingers on the port for a minute.
+        with socket.create_connection(("localhost", 21985)):
+            os.kill(sandbox.task("worker:0")["pid"], signal.SIGKILL)
+            wait_for(lambda: restarted(sandbox.wait_until("running")))
+        sandbox("down")
+
+
+def test_taken_ports_are_all_named_with_who_has_them(sandbox: Sandbox) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as first, socket.create_server(("127.0.0.1", 0)) as second:
+        ports = [server.getsockname()[1] for server in (first, second)]
+        spec = sandbox.spec(f"jobs:\n  worker: ['localhost:{ports[0]}', 'localhost:{ports[1]}']\n")
+        error = sandbox("up", spec, code=1).stderr
+        for index, port in enumerate(ports):
+            assert f"worker:{index}: port {port} is taken by process {os.getpid()} (" in error
+    wait_for(lambda: not sandbox.leftovers(), seconds=10)
+
+
+def test_up_names_the_task_that_does_not_start_and_why(sandbox: Sandbox) -> None:
+    spec = sandbox.spec("name: bad\njobs:\n  worker: {tasks: 2}\nrestart: {policy: never}\n")
+    obstacle = sandbox.folder / "state/tfcluster/bad/localhost/logs/worker:1.log"
+    obstacle.mkdir(parents=True)
+    error = sandbox("up", spec, code=4).stderr
+    assert "cluster 'bad' is not ready" in error
+    assert re.search(r"worker:1 at localhost:\d+ on localhost is failed \(exit code 1\): .*Is a directory", error)
+    assert "worker:0 at" not in error.partition("error:")[2]
+    status = sandbox.status(code=4)
+    assert status["state"] == "degraded"
+    obstacle.rmdir()
+    assert "1 task started" in sandbox("up", spec).stdout, "up starts what failed, and only that"
+    sandbox("down")
+
+
+def restarted(status: Any) -> Any:
+    """The first task that was started again."""
+    return next((task for task in status["tasks"] if task["restarts"]), None)
+
+
+def test_a_killed_server_comes_back(sandbox: Sandbox) -> None:
+    sandbox("up", sandbox.spec(ONE_WORKER))
+    before = sandbox.task("worker:0")
+    os.kill(before["pid"], signal.SIGKILL)
+    after = wait_for(lambda: restarted(sandbox.wait_until("running")))
+    assert after["pid"] != before["pid"]
+    assert after["address"] == before["address"]
+    assert after["last_exit"]["reason"] == "SIGKILL"
+
+
+def test_servers_survive_their_agent(sandbox: Sandbox) -> None:
+    sandbox("up", sandbox.spec(ONE_WORKER))
+    before = sandbox.status()
+    os.kill(before["hosts"][0]["agent_pid"], signal.SIGKILL)
+    after = sandbox.status()
+    assert after["hosts"][0]["agent_pid"] != before["hosts"][0]["agent_pid"]
+    assert after["tasks"][0]["pid"] == before["tasks"][0]["pid"]
+    assert after["state"] == "running"
+    sandbox("down")
+    assert sandbox.leftovers() == []
+
+
+def test_down_ends_a_server_that_does_not_listen(sandbox: Sandbox) -> None:
+    sandbox("up", sandbox.spec(ONE_WORKER))
+    os.kill(sandbox.task("worker:0")["pid"], signal.SIGSTOP)
+    sandbox("down", "--grace", "0.2")
+    assert sandbox.leftovers() == []
+
+
+def test_down_of_what_is_not_running(sandbox: Sandbox) -> None:
+    sandbox("up", sandbox.spec(ONE_WORKER))
+    sandbox("down")
+    error = sandbox("down", code=3).stderr
+    assert error.splitlines() == [
+        "error: cluster 'one' is not running",
+        "hint: Start it with `tfcluster up`, or choose another with -c NAME.",
+    ]
+    assert sandbox("status", code=3).stdout == ""
+    assert "'nobody'" in sandbox("down", "-c", "nobody", code=3).stderr
+    assert "no cluster is running" in sandbox("down", "--all", code=3).stderr
+
+
+def test_choice_between_clusters(sandbox: Sandbox) -> None:
+    here = sandbox.folder / "elsewhere"
+    here.mkdir()
+    for name in ("one", "two"):
+        sandbox("up", sandbox.spec(f"name: {name}\njobs:\n  worker: {{tasks: 1}}\n", f"{name}.yaml"))
+    error = sandbox("status", code=2, cwd=here).stderr
+    assert "several clusters are running: one, two" in error
+    assert sandbox.json("status", "-c", "two")["cluster"] == "two"
+    result = sandbox("status", "-o", "json", env={"TFCLUSTER_CLUSTER": "one"}, cwd=here)
+    assert json.loads(result.stdout)["cluster"] == "one"
+    assert "one is down" in sandbox("down", "--all").stdout
+    assert sandbox.leftovers() == []
+
+
+@pytest.mark.parametrize("name", ["../../etc", "a/b", ""])
+def test_a_cluster_name_is_not_a_path(sandbox: Sandbox, name: str) -> None:
+    result = sandbox("logs", "-c", name, code=2 if name else 3)
+    assert "hint:" in result.stderr
+
+
+def test_two_clusters_share_no_port(sandbox: Sandbox) -> None:
+    for name in ("one", "two"):
+        sandbox("up", sandbox.spec(f"name: {name}\njobs:\n  worker: {{tasks: 2}}\n", f"{name}.yaml"))
+    addresses = [
+        task["address"] for name in ("one", "two") for task in sandbox.json("status", "-c", name)["tasks"]
+    ]
+    assert len(set(addresses)) == 4
+
+
+def test_web_proxies_do_not_get_between(sandbox: Sandbox) -> None:
+    proxies = dict.fromkeys(("http_proxy", "https_proxy", "grpc_proxy"), "http://127.0.0.1:9")
+    sandbox("up", EXAMPLE, env=proxies)
+    sandbox("run", "pi", "--samples", "1e5", env=proxies)

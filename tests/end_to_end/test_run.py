@@ -1,0 +1,183 @@
+"""run pi: the same answer from any devices, progress, failures that are named, cancelling."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from typing import Any
+
+import pytest
+
+from tests.conftest import EXAMPLE, Sandbox
+
+STRICT = "name: strict\njobs:\n  ps: {tasks: 1}\n  worker: {tasks: 2}\nrestart: {policy: never}\n"
+
+
+def events(output: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in output.splitlines()]
+
+
+def test_events_end_with_the_result(demo: Sandbox) -> None:
+    *earlier, result = events(demo("run", "pi", "--samples", "20_000_001", "--seed", "7", "-o", "json").stdout)
+    assert earlier[0]["event"] == "run"
+    assert {event["event"] for event in earlier[1:]} <= {"progress"}
+    assert list(result) == ["event", "run", "program", "state", "seconds", "result", "devices", "notes"]
+    assert (result["event"], result["program"], result["state"]) == ("result", "pi", "succeeded")
+    found = result["result"]
+    assert list(found) == ["pi", "stderr", "interval", "samples", "inside", "samples_per_s", "seed"]
+    assert found["samples"] == 20_000_001
+    assert found["pi"] == 4 * found["inside"] / found["samples"]
+    assert abs(found["pi"] - 3.14159265) < 5 * found["stderr"]
+    assert sum(work["samples"] for work in result["devices"].values()) == 20_000_001
+    assert all(work["ops"] > 0 for work in result["devices"].values())
+    assert demo.status()["runs"][-1]["state"] == "succeeded"
+
+
+def test_the_same_seed_gives_the_same_count_on_any_devices(sandbox: Sandbox) -> None:
+    spec = sandbox.spec("name: many\njobs:\n  ps: {tasks: 1}\n  worker: {tasks: 2, cpus: 2}\n")
+    sandbox("up", spec)
+    inside = {}
+    for devices in (
+        ("/job:worker/task:0/device:CPU:0",),
+        ("/job:worker/task:1/device:cpu:*", "/job:ps"),
+        ("/job:worker",),
+        ("/job:*/device:CPU:1",),
+    ):
+        options = [word for pattern in devices for word in ("--devices", pattern)]
+        result = sandbox.json("run", "pi", "--samples", "30000001", "--seed", "11", *options)
+        inside[devices] = (result["result"]["inside"], len(result["devices"]))
+    assert len({count for count, _ in inside.values()}) == 1
+    assert [used for _, used in inside.values()] == [1, 3, 4, 2]
+
+
+def test_another_seed_gives_another_count(demo: Sandbox) -> None:
+    counts = {demo.json("run", "pi", "--samples", "1e6", "--seed", seed)["result"]["inside"] for seed in "123"}
+    assert len(counts) == 3
+
+
+def test_a_seed_is_chosen_and_shown(demo: Sandbox) -> None:
+    first = demo.json("run", "pi", "--samples", "1000")["result"]
+    again = demo.json("run", "pi", "--samples", "1000", "--seed", str(first["seed"]))["result"]
+    assert first["inside"] == again["inside"]
+
+
+def test_fewer_gpus_than_asked_for(demo: Sandbox) -> None:
+    result = demo.json("run", "pi", "--samples", "10", "--gpus", "2")
+    assert result["notes"] == ["2 GPU devices asked for, the cluster has 0: running on 2 CPU devices"]
+    error = demo("run", "pi", "--gpus", "2", "--strict", code=1).stderr
+    assert error.startswith("error: 2 GPU devices asked for, the cluster has 0\nhint: ")
+
+
+def test_devices_that_are_not_there(demo: Sandbox) -> None:
+    error = demo("run", "pi", "--devices", "/job:worker/task:9", code=2).stderr
+    assert "no device of the cluster has that name" in error
+    assert "/job:worker/task:1/device:CPU:0" in error
+    assert "not a TensorFlow device string" in demo("run", "pi", "--devices", "worker", code=2).stderr
+
+
+@pytest.mark.parametrize("samples", ["0", "-5", "1.5", "1e99", "nan", "many", "inf", "1e999999999"])
+def test_samples_that_make_no_sense(demo: Sandbox, samples: str) -> None:
+    assert "'--samples'" in demo("run", "pi", f"--samples={samples}", code=2).stderr
+
+
+def test_a_huge_run_is_bounded_in_memory_and_by_its_timeout(demo: Sandbox) -> None:
+    demo("run", "pi", "--samples", "1e6")
+    before = max(task["rss_bytes"] for task in demo.status()["tasks"])
+    result = demo("run", "pi", "--samples", "1e14", "--timeout", "3", "-o", "json", code=124)
+    final = events(result.stdout)[-1]
+    assert final["state"] == "failed"
+    assert final["error"]["message"].endswith("timed out after 3 s")
+    progress = [event for event in events(result.stdout) if event["event"] == "progress"]
+    assert progress[-1]["done"] > progress[0]["done"] > 0
+    after = max(task["rss_bytes"] for task in demo.status()["tasks"])
+    assert after < before + 200 * 2**20, "a shard of 2^22 points would be 32 MB for each of its many operations"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_cancels_the_run_and_leaves_the_cluster_well(demo: Sandbox, number: signal.Signals) -> None:
+    pids = [task["pid"] for task in demo.status()["tasks"]]
+    process = demo.start("run", "pi", "--samples", "1e14", "-o", "json")
+    assert process.stdout is not None
+    run = json.loads(process.stdout.readline())["run"]
+    json.loads(process.stdout.readline())  # it makes progress
+    process.send_signal(number)
+    output, error = process.communicate(timeout=30)
+    assert process.returncode == 128 + number
+    assert "Traceback" not in error
+    assert events(output)[-1]["state"] == "cancelled"
+    assert demo.status()["runs"][-1] | {"seconds": 0} == {
+        "run": run,
+        "program": "pi",
+        "state": "cancelled",
+        "seconds": 0,
+    }
+    assert not [title for title in demo.processes().values() if run in title], "the driver is gone"
+    assert [task["pid"] for task in demo.status()["tasks"]] == pids
+    demo("run", "pi", "--samples", "1e5")
+
+
+def test_a_task_that_is_down_is_named_at_once(sandbox: Sandbox) -> None:
+    sandbox("up", sandbox.spec(STRICT))
+    os.kill(sandbox.task("worker:1")["pid"], signal.SIGKILL)
+    sandbox.wait_until("degraded")
+    error = sandbox("run", "pi", code=4, timeout=10).stderr
+    assert error.startswith("error: worker:1 died (SIGKILL) and is failed\nhint: ")
+    assert sandbox.status(code=4)["runs"] == []
+
+
+def test_a_task_that_does_not_answer_is_named_at_once(sandbox: Sandbox) -> None:
+    sandbox("up", sandbox.spec(STRICT))
+    os.kill(sandbox.task("worker:0")["pid"], signal.SIGSTOP)
+    error = sandbox("run", "pi", code=4, timeout=10).stderr
+    assert "worker:0 at localhost:" in error
+    assert "does not answer" in error
+
+
+def test_a_task_that_dies_in_mid_run_is_named(sandbox: Sandbox) -> None:
+    sandbox("up", sandbox.spec(STRICT))
+    process = sandbox.start("run", "pi", "--samples", "1e14", "-o", "json")
+    assert process.stdout is not None
+    for _ in range(2):
+        process.stdout.readline()
+    os.kill(sandbox.task("worker:1")["pid"], signal.SIGKILL)
+    output, error = process.communicate(timeout=30)
+    assert process.returncode == 1
+    final = events(output)[-1]
+    assert final["state"] == "failed"
+    assert final["error"]["message"].startswith("worker:1 died (SIGKILL) and is failed during pi-")
+
+
+def test_a_run_needs_a_cluster(sandbox: Sandbox) -> None:
+    error = sandbox("run", "pi", code=3).stderr
+    assert "no cluster is running" in error
+
+
+def test_results_for_people(demo: Sandbox) -> None:
+    lines = demo("run", "pi", "--samples", "1e7", "--seed", "7").stdout.splitlines()
+    assert lines[0] == (
+        "pi = 3.14091 ± 0.00052 (standard error), 95% interval 3.13989 to 3.14193"
+    )
+    assert lines[1] == (
+        "7,852,272 of 10,000,000 random points in the unit square are inside the quarter circle"
+    )
+    assert lines[2].endswith("seed 7")
+    assert lines[4].split() == ["DEVICE", "OPS", "SAMPLES"]
+    assert [line.split()[0] for line in lines[5:]] == [
+        "/job:worker/task:0/device:CPU:0",
+        "/job:worker/task:1/device:CPU:0",
+    ]
+
+
+def test_every_option_can_come_from_the_environment(demo: Sandbox) -> None:
+    environment = {"TFCLUSTER_RUN_PI_SAMPLES": "123", "TFCLUSTER_RUN_PI_SEED": "5", "TFCLUSTER_RUN_PI_OUTPUT": "json"}
+    result = events(demo("run", "pi", env=environment).stdout)[-1]["result"]
+    assert (result["samples"], result["seed"]) == (123, 5)
+    flagged = events(demo("run", "pi", "--samples", "9", env=environment).stdout)[-1]["result"]
+    assert flagged["samples"] == 9, "a flag beats the environment"
+
+
+def test_up_and_run_of_the_example_on_a_first_try(sandbox: Sandbox) -> None:
+    """A run that comes before the interpreter is warm waits for it, and not for ever."""
+    sandbox("up", EXAMPLE)
+    assert sandbox.json("run", "pi", "--samples", "1000", "--timeout", "60")["state"] == "succeeded"
