@@ -16,7 +16,7 @@ from tfcluster.protocol import messages
 from tfcluster.protocol.framing import LINE_LIMIT, Decoder, encode
 from tfcluster.protocol.messages import Request
 
-#: Seconds that an agent without a cluster waits for the next command; `up` sends two in a row.
+#: Seconds that an agent without a cluster waits for the first request, and for the second of an `up`.
 _IDLE_SECONDS = 5.0
 
 
@@ -56,7 +56,7 @@ class Server:
             pass  # the command has gone
         finally:
             self._connections -= 1
-            self._quit_if_idle(0.0 if self._service.dry else _IDLE_SECONDS)
+            self._quit_if_idle(_IDLE_SECONDS if self._service.awaiting else 0.0)
             writer.close()
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -36,12 +36,12 @@ class Service:
 
     Attributes:
         quitting: Set when the agent has nothing left to do.
-        dry: The agent serves only a dry run and need not wait for a second command.
+        awaiting: Without a cluster yet, but prepared for the one that the next request brings.
     """
 
     def __init__(self, cluster: str, folder: StateFolder) -> None:
         self.quitting = asyncio.Event()
-        self.dry = False
+        self.awaiting = False
         self._cluster = cluster
         self._folder = folder
         self._ports = Ports()
@@ -98,8 +98,8 @@ class Service:
         tensorflow = self._load()
         found = self._supervisor.layout
         if found is None:
-            self.dry = dry
             ports = examine(Layout.from_json(layout), self._ports)
+            self.awaiting = not dry
             yield reply({"tensorflow": tensorflow.version, "ports": ports, "layout": None, "status": None})
         else:
             status = self._cluster_status().to_json()

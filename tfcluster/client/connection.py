@@ -30,29 +30,26 @@ class Connection:
         """
         return Answer(self._open(), call, arguments).finish()
 
-    def stream(self, call: Call, **arguments: Any) -> Answer:
-        """Carry a request out and iterate over its events."""
-        return Answer(self._open(), call, arguments)
+    def stream(self, call: Call, *, start: bool = False, **arguments: Any) -> Answer:
+        """Carry a request out and iterate over its events.
 
-    def start(self) -> None:
-        """See to it that there is an agent.
+        Args:
+            call: What to do.
+            start: Start an agent if there is none, though the cluster is not up.
+            **arguments: The call's arguments.
 
         Raises:
-            ClusterError: It could not be started.
+            ClusterError: There is no agent, or none could be started.
         """
-        agent = local.connect(self.cluster)
-        if agent is None:
-            local.start(self.cluster)
-        else:
-            agent.close()
+        return Answer(self._open(start=start), call, arguments)
 
-    def _open(self) -> local.Agent:
+    def _open(self, *, start: bool = False) -> local.Agent:
         """Connect; an agent that died while its cluster is up is replaced by one that goes on with it."""
         for _ in range(_ATTEMPTS):
             agent = local.connect(self.cluster)
             if agent is not None:
                 return agent
-            if not journal_path(self.cluster).exists():
+            if not start and not journal_path(self.cluster).exists():
                 break
             local.start(self.cluster)
         raise not_running(self.cluster)

@@ -24,6 +24,5 @@ def read_logs(cluster: str, tasks: Sequence[str], lines: int | None, follow: boo
     """
     if not state_folder(cluster).exists():
         raise not_running(cluster)
-    connection = Connection(cluster)
-    connection.start()  # also for a cluster that is down: an agent reads the logs of its host
-    return iter(connection.stream(Call.LOGS, tasks=list(tasks), lines=lines, follow=follow))
+    # Also for a cluster that is down it is an agent that reads the logs of its host.
+    return Connection(cluster).stream(Call.LOGS, start=True, tasks=list(tasks), lines=lines, follow=follow)

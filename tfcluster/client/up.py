@@ -59,9 +59,7 @@ def prepare(wanted: Layout, *, dry: bool) -> Prepared:
     Raises:
         ClusterError: The host cannot run the cluster, or a different one of that name is up.
     """
-    connection = Connection(wanted.cluster)
-    connection.start()
-    answer = connection.stream(Call.PREPARE, layout=wanted.to_json(), dry=dry)
+    answer = Connection(wanted.cluster).stream(Call.PREPARE, start=True, layout=wanted.to_json(), dry=dry)
     reply: dict[str, Any] = {}
     try:
         reply = answer.finish()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import sys
 from pathlib import Path
 
 from tfcluster.model.layout import Layout, Task
@@ -37,7 +36,7 @@ def serve(tensorflow: TensorFlow, layout: Layout, task: Task, log: Path, agent: 
         _start(tensorflow, layout, task, agent)
     except (TensorFlowError, NotClosedError, OSError) as error:
         message = f"{error}. {OPEN_HINT}" if isinstance(error, NotClosedError) else str(error)
-        print(f"tfcluster: {message}", file=sys.stderr, flush=True)
+        os.write(2, f"tfcluster: {message}\n".encode())
         agent.sendall(encode({"error": message}))
 
 

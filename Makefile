@@ -1,0 +1,43 @@
+# demo, test, lint and bench need only python3 with venv; each makes .venv by itself when it is missing or old.
+
+PYTHON ?= python3
+BIN = .venv/bin
+
+.PHONY: demo test lint bench completions picture clean
+
+.venv/installed: pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --editable '.[test,lint]'
+	touch $@
+
+# The whole story in one command: a cluster comes up, computes pi, is looked at, and goes down again.
+demo: .venv/installed
+	$(BIN)/tfcluster up examples/cluster.yaml
+	$(BIN)/tfcluster run pi --samples 1e7 --gpus 4
+	$(BIN)/tfcluster status
+	$(BIN)/tfcluster down
+
+test: .venv/installed
+	$(BIN)/python -m pytest
+
+lint: .venv/installed
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+bench: .venv/installed
+	$(BIN)/python benchmarks/cluster_start.py
+	$(BIN)/python benchmarks/status.py
+	$(BIN)/python benchmarks/run_pi.py
+
+completions: .venv/installed
+	$(BIN)/tfcluster completion bash > completions/tfcluster.bash
+	$(BIN)/tfcluster completion zsh > completions/_tfcluster
+	$(BIN)/tfcluster completion fish > completions/tfcluster.fish
+
+picture: .venv/installed
+	$(BIN)/python docs/make_picture.py
+
+clean:
+	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,45 @@
+"""`run pi --samples 1e7` as a whole command, against the documents' way on the same servers."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from clusters import cluster_folder, wait_until_warm
+from side_by_side import compare
+
+SAMPLES = 10_000_000
+
+
+def main() -> None:
+    """Measure and print."""
+    with cluster_folder() as cluster:
+        cluster("up", "examples/cluster.yaml")
+        wait_until_warm(cluster)
+        workers = [task["address"] for task in cluster.status()["tasks"] if task["job"] == "worker"]
+        script = Path(__file__).parent / "documents_pi.py"
+
+        def documents_way() -> float:
+            began = time.perf_counter()
+            subprocess.run(
+                [sys.executable, str(script), str(SAMPLES), *workers],
+                check=True,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+            return time.perf_counter() - began
+
+        compare(
+            f"run pi --samples {SAMPLES:.0e}, against points made by NumPy in the client",
+            "s",
+            lambda: cluster.seconds("run", "pi", "--samples", str(SAMPLES)),
+            documents_way,
+            rounds=5,
+            target=5,
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,79 @@
+"""The commands' own words: help with an example, the list of commands, completions."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from tfcluster.cli.main import cli
+
+ROOT = Path(__file__).parent.parent.parent
+COMPLETIONS = {"bash": "tfcluster.bash", "zsh": "_tfcluster", "fish": "tfcluster.fish"}
+
+
+def all_commands() -> list[tuple[str, ...]]:
+    names: list[tuple[str, ...]] = []
+    context = click.Context(cli)
+    for name in cli.list_commands(context):
+        names.append((name,))
+        command = cli.get_command(context, name)
+        if isinstance(command, click.Group):
+            names += [(name, program) for program in command.list_commands(context)]
+    return names
+
+
+@pytest.mark.parametrize("words", all_commands(), ids=" ".join)
+def test_every_command_has_help_with_an_example(words: tuple[str, ...]) -> None:
+    result = CliRunner().invoke(cli, [*words, "--help"])
+    assert result.exit_code == 0
+    assert "Example:" in result.output
+    assert f"tfcluster {' '.join(words)}" in result.output.partition("Example:")[2]
+
+
+def test_the_list_of_commands_says_what_the_commands_say() -> None:
+    context = click.Context(cli)
+    listing = CliRunner().invoke(cli, ["--help"]).output
+    for name in cli.list_commands(context):
+        command = cli.get_command(context, name)
+        assert command is not None
+        assert f"{name} " in listing
+        assert str(command.short_help) in listing
+
+
+def test_ps_is_status() -> None:
+    context = click.Context(cli)
+    assert cli.get_command(context, "ps") is cli.get_command(context, "status")
+
+
+@pytest.mark.parametrize("shell", COMPLETIONS)
+def test_completions_are_those_that_the_command_makes(shell: str) -> None:
+    made = subprocess.run(
+        [sys.executable, "-m", "tfcluster", "completion", shell], capture_output=True, text=True, check=True
+    ).stdout
+    assert (ROOT / "completions" / COMPLETIONS[shell]).read_text() == made, "stale: run `make completions`"
+
+
+def test_bash_completes_commands_and_options() -> None:
+    script = """
+    source completions/tfcluster.bash
+    COMP_WORDS=(tfcluster ru) COMP_CWORD=1
+    _tfcluster_completion tfcluster && echo "${COMPREPLY[@]}"
+    COMP_WORDS=(tfcluster run pi --sa) COMP_CWORD=3
+    _tfcluster_completion tfcluster && echo "${COMPREPLY[@]}"
+    """
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    result = subprocess.run(
+        ["bash", "-c", script],
+        cwd=ROOT,
+        env={**os.environ, "PATH": path},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert result.stdout.split() == ["run", "--samples"]

@@ -1,0 +1,97 @@
+"""Bad input: one clear message with its place, a hint, the right exit code, nothing left."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Sandbox, wait_for
+
+BAD = """\
+name: bad
+jobs:
+  ps: {tasks: -1}
+  worker: {taks: 2}
+  local: ["localhost:2222", "localhost:2222", "localhost:99999"]
+network: shut
+"""
+
+
+@pytest.mark.parametrize("command", ["up", "validate"])
+def test_every_problem_of_a_spec_at_once_each_with_its_place(sandbox: Sandbox, command: str) -> None:
+    spec = sandbox.spec(BAD, "bad.yaml")
+    error = sandbox(command, spec, code=2).stderr
+    for place, words in {
+        "3:15": "-1",
+        "4:12": "did you mean 'tasks'",
+        "5:29": "localhost:2222",
+        "5:47": "99999",
+        "6:10": "closed",
+    }.items():
+        line = next((line for line in error.splitlines() if f"bad.yaml:{place}: " in line), "")
+        assert words in line, (place, error)
+    assert sandbox.leftovers() == []
+
+
+def test_validate_says_what_a_good_spec_holds(sandbox: Sandbox) -> None:
+    spec = sandbox.spec("name: good\njobs:\n  ps: {tasks: 1}\n  worker: {tasks: 2}\n")
+    assert sandbox("validate").stdout == "cluster.yaml is valid: cluster 'good', 1 ps, 2 worker\n"
+    layout = sandbox.json("validate", spec)
+    assert layout["cluster"] == "good"
+    assert len(layout["tasks"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["up", "nowhere.yaml"], "nowhere.yaml"),
+        (["up", "."], "."),
+        (["up", "--cluster-spec", "worker|nowhere"], "nowhere"),
+        (["up", "--timeout", "-1"], "--timeout"),
+        (["stauts"], "Did you mean 'status'?"),
+        (["run", "pie"], "pi"),
+        (["down", "--all", "-c", "x"], "not both"),
+        (["status", "-o", "xml"], "'json'"),
+    ],
+)
+def test_wrong_usage(sandbox: Sandbox, arguments: list[str], words: str) -> None:
+    assert words in sandbox(*arguments, code=2).stderr
+
+
+def test_a_state_folder_that_cannot_be_made(sandbox: Sandbox) -> None:
+    spec = sandbox.spec("jobs:\n  worker: {tasks: 1}\n")
+    error = sandbox("up", spec, code=1, env={"XDG_STATE_HOME": "/proc/nothing"}).stderr
+    assert "/proc/nothing" in error
+    assert "XDG_STATE_HOME" in error
+
+
+def test_a_socket_folder_that_others_can_enter(sandbox: Sandbox) -> None:
+    folder = sandbox.folder / "run" / "tfcluster"
+    folder.mkdir(mode=0o755)
+    error = sandbox("up", sandbox.spec("jobs:\n  worker: {tasks: 1}\n"), code=1).stderr
+    assert f"{folder}: not a folder that only you can enter (mode 0755)" in error
+
+
+def test_a_runtime_folder_too_long_for_a_socket(sandbox: Sandbox, tmp_path: Path) -> None:
+    long = tmp_path / ("x" * 100)
+    long.mkdir(mode=0o700)
+    spec = sandbox.spec(f"name: {'n' * 63}\njobs:\n  worker: {{tasks: 1}}\n")
+    environment = {"XDG_RUNTIME_DIR": str(long)}
+    sandbox("up", spec, env=environment)
+    sandbox("down", env=environment)
+
+
+def test_without_tensorflow_the_agent_says_what_to_install(sandbox: Sandbox) -> None:
+    """A stand-in for a Python that has no TensorFlow: one in which it cannot be found."""
+    hidden = sandbox.folder / "hidden"
+    hidden.mkdir()
+    (hidden / "sitecustomize.py").write_text(
+        "import importlib.util as u\nfound = u.find_spec\n"
+        "u.find_spec = lambda name, *rest: None if name == 'tensorflow' else found(name, *rest)\n"
+    )
+    path = f"{hidden}:{sandbox.environment['PYTHONPATH']}"
+    error = sandbox("up", sandbox.spec("jobs:\n  worker: {tasks: 1}\n"), code=1, env={"PYTHONPATH": path}).stderr
+    assert "TensorFlow is not installed" in error
+    assert "pip install tensorflow" in error
+    wait_for(lambda: not sandbox.leftovers(), seconds=10)

@@ -1,0 +1,147 @@
+"""A closed cluster answers nobody but this machine; an open one does. Tried from a host of its own."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Sandbox
+from tfcluster.model.layout import Layout, RestartPolicy, Task
+from tfcluster.runtime import server
+from tfcluster.runtime.c_api import TensorFlow, find_library
+from tfcluster.runtime.closed import NotClosedError
+
+_DIAL = """
+import socket, sys
+try:
+    socket.create_connection((sys.argv[1], int(sys.argv[2])), 2).close()
+    print("connected")
+except OSError as error:
+    print(type(error).__name__)
+"""
+
+
+@dataclass
+class OtherHost:
+    """Another machine: a network namespace on the far end of a veth pair."""
+
+    name: str
+    our_address: str
+
+    def dial(self, port: int) -> str:
+        """What a connection from there to a port here comes to."""
+        result = subprocess.run(
+            ["ip", "netns", "exec", self.name, "python3", "-c", _DIAL, self.our_address, str(port)],
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=True,
+        )
+        return result.stdout.strip()
+
+
+def ip(*arguments: str) -> None:
+    subprocess.run(["ip", *arguments], check=True, capture_output=True)
+
+
+@pytest.fixture
+def other_host() -> Iterator[OtherHost]:
+    name = f"tfc{os.getpid()}"
+    here, there = f"h{os.getpid()}", f"t{os.getpid()}"
+    ip("netns", "add", name)
+    try:
+        ip("link", "add", here, "type", "veth", "peer", "name", there, "netns", name)
+        ip("address", "add", "198.18.77.1/30", "dev", here)
+        ip("link", "set", here, "up")
+        ip("-n", name, "address", "add", "198.18.77.2/30", "dev", there)
+        ip("-n", name, "link", "set", there, "up")
+        yield OtherHost(name, "198.18.77.1")
+    finally:
+        ip("netns", "delete", name)
+
+
+@pytest.mark.parametrize(
+    ("network", "from_there", "own_address"),
+    [("closed", "ConnectionRefusedError", False), ("open", "connected", True)],
+)
+def test_who_can_connect(
+    sandbox: Sandbox, other_host: OtherHost, network: str, from_there: str, own_address: bool
+) -> None:
+    sandbox("up", sandbox.spec(f"name: net\nnetwork: {network}\njobs:\n  ps: {{tasks: 1}}\n  worker: {{tasks: 1}}\n"))
+    for task in sandbox.status()["tasks"]:
+        port = int(task["address"].rpartition(":")[2])
+        socket.create_connection(("127.0.0.1", port), 5).close()
+        assert other_host.dial(port) == from_there
+        assert connects(other_host.our_address, port) is own_address
+    sandbox("run", "pi", "--samples", "1000")
+
+
+def connects(host: str, port: int) -> bool:
+    try:
+        socket.create_connection((host, port), 5).close()
+    except OSError:
+        return False
+    return True
+
+
+def test_the_agent_listens_on_no_port(sandbox: Sandbox) -> None:
+    sandbox("up", sandbox.spec("name: ports\njobs:\n  worker: {tasks: 1}\n"))
+    servers = {task["pid"] for task in sandbox.status()["tasks"]}
+    assert servers
+    for pid in set(sandbox.processes()) - servers:
+        assert not listening_ports(pid)
+    assert all(len(listening_ports(pid)) == 1 for pid in servers)
+
+
+def listening_ports(pid: int) -> set[int]:
+    """The TCP ports that a process listens on."""
+    inodes = set()
+    for fd in Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            target = os.readlink(fd)
+        except OSError:
+            continue
+        if target.startswith("socket:["):
+            inodes.add(target[8:-1])
+    ports = set()
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A" and fields[9] in inodes:
+                ports.add(int(fields[1].rpartition(":")[2], 16))
+    return ports
+
+
+def test_a_server_that_cannot_be_closed_is_not_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel's refusal is played; the server, its process and its port are real."""
+
+    def refuse(port: int) -> None:
+        raise NotClosedError(f"the kernel refused to bind port {port} to loopback: Operation not permitted")
+
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    task = Task("worker", 0, "localhost", "localhost", port, 1, 0, {})
+    layout = Layout("shut", "shut.yaml", "closed", RestartPolicy("never", 0.1, 1.0, 5, 60.0), (task,))
+    tensorflow = TensorFlow(find_library())
+    ours, theirs = socket.socketpair()
+    pid = os.fork()
+    if pid == 0:
+        monkeypatch.setattr(server, "close_to_other_machines", refuse)
+        try:
+            server.serve(tensorflow, layout, task, tmp_path / "log", theirs)
+        finally:
+            os._exit(1)
+    theirs.close()
+    with ours:
+        ours.sendall(b"\n")
+        told = ours.makefile().readline()
+    assert "Operation not permitted" in told
+    assert "`network: open` in the spec" in told
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1
+    assert not connects("127.0.0.1", port)
