@@ -64,6 +64,7 @@ def test_bash_completes_commands_and_options() -> None:
     source completions/tfcluster.bash
     COMP_WORDS=(tfcluster ru) COMP_CWORD=1
     _tfcluster_completion tfcluster && echo "${COMPREPLY[@]}"
+    COMPREPLY=()
     COMP_WORDS=(tfcluster run pi --sa) COMP_CWORD=3
     _tfcluster_completion tfcluster && echo "${COMPREPLY[@]}"
     """

@@ -6,12 +6,14 @@ import asyncio
 import os
 import secrets
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from tfcluster.agent import logs
 from tfcluster.agent.examination import examine
 from tfcluster.agent.folder import StateFolder
+from tfcluster.agent.gpus import gpu_ids
 from tfcluster.agent.health import Prober
 from tfcluster.agent.ports import Ports
 from tfcluster.agent.runs import Runs
@@ -98,12 +100,12 @@ class Service:
         tensorflow = self._load()
         found = self._supervisor.layout
         if found is None:
-            ports = examine(Layout.from_json(layout), self._ports)
+            choices = examine(Layout.from_json(layout), self._ports, gpu_ids())
             self.awaiting = not dry
-            yield reply({"tensorflow": tensorflow.version, "ports": ports, "layout": None, "status": None})
+            yield reply({"tensorflow": tensorflow.version, "choices": asdict(choices), "found": None})
         else:
-            status = self._cluster_status().to_json()
-            yield reply({"tensorflow": tensorflow.version, "ports": {}, "layout": found.to_json(), "status": status})
+            up = {"layout": found.to_json(), "status": self._cluster_status().to_json()}
+            yield reply({"tensorflow": tensorflow.version, "choices": None, "found": up})
 
     async def _apply(self, layout: dict[str, Any], start: list[str]) -> AsyncIterator[Message]:
         self._refuse_when_going_down()

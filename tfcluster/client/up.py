@@ -64,14 +64,15 @@ def prepare(wanted: Layout, *, dry: bool) -> Prepared:
     try:
         reply = answer.finish()
     finally:
-        if dry and not reply.get("layout"):
+        if dry and not reply.get("found"):
             answer.wait_for_agent_end(_END_SECONDS)
-    complete = wanted.with_ports(reply["ports"])
-    if reply["layout"] is None:
+    found = reply["found"]
+    if found is None:
+        complete = wanted.with_choices(**reply["choices"])
         return Prepared(complete, plan(complete, None, ()), reply["tensorflow"])
-    found = Layout.from_json(reply["layout"])
-    tasks = ClusterStatus.from_json(reply["status"]).tasks
-    return Prepared(found, plan(complete, found, tasks), reply["tensorflow"])
+    layout = Layout.from_json(found["layout"])
+    tasks = ClusterStatus.from_json(found["status"]).tasks
+    return Prepared(layout, plan(wanted, layout, tasks), reply["tensorflow"])
 
 
 def apply(prepared: Prepared) -> None:

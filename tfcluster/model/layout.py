@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -29,8 +29,9 @@ class Task:
         address_host: The host part of the address that others dial.
         port: Its TCP port; None until one is chosen.
         cpus: Logical CPU devices that it offers.
-        gpus: GPUs of its host that it owns.
+        gpus: How many of its host's GPUs it owns.
         env: Environment variables set for it.
+        gpu_ids: The GPUs that it owns, as CUDA_VISIBLE_DEVICES names them; empty until they are chosen.
     """
 
     job: str
@@ -41,6 +42,7 @@ class Task:
     cpus: int
     gpus: int
     env: dict[str, str]
+    gpu_ids: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -111,18 +113,25 @@ class Layout:
                     return task
         return self.tasks[0]
 
-    def with_ports(self, ports: dict[str, int]) -> Layout:
-        """The same layout with the chosen ports, by a task's name, filled in."""
-        return replace(self, tasks=tuple(replace(task, port=ports.get(task.name, task.port)) for task in self.tasks))
+    def with_choices(self, ports: Mapping[str, int], gpus: Mapping[str, Sequence[str]]) -> Layout:
+        """The same layout with what a host chose filled in: ports and GPUs, by a task's name."""
+        return replace(
+            self,
+            tasks=tuple(
+                replace(
+                    task,
+                    port=ports.get(task.name, task.port),
+                    gpu_ids=tuple(gpus.get(task.name, task.gpu_ids)),
+                )
+                for task in self.tasks
+            ),
+        )
 
     def same_cluster_as(self, other: Layout) -> bool:
-        """Whether both describe the same cluster; a port that either leaves to choice agrees with any."""
+        """Whether both describe the same cluster; what either leaves to choice agrees with any choice."""
         if len(self.tasks) != len(other.tasks) or replace(self, spec="", tasks=()) != replace(other, spec="", tasks=()):
             return False
-        return all(
-            mine == theirs or (None in (mine.port, theirs.port) and replace(mine, port=theirs.port) == theirs)
-            for mine, theirs in zip(self.tasks, other.tasks, strict=True)
-        )
+        return all(_agree(mine, theirs) for mine, theirs in zip(self.tasks, other.tasks, strict=True))
 
     def to_json(self) -> dict[str, Any]:
         """The layout as JSON values."""
@@ -136,8 +145,15 @@ class Layout:
             spec=value["spec"],
             network=value["network"],
             restart=RestartPolicy(**value["restart"]),
-            tasks=tuple(Task(**task) for task in value["tasks"]),
+            tasks=tuple(Task(**{**task, "gpu_ids": tuple(task["gpu_ids"])}) for task in value["tasks"]),
         )
+
+
+def _agree(mine: Task, theirs: Task) -> bool:
+    """Whether two tasks are the same but for what was left to choice."""
+    port = None if None in (mine.port, theirs.port) else mine.port
+    mine = replace(mine, port=port, gpu_ids=())
+    return mine == replace(theirs, port=port if port is None else theirs.port, gpu_ids=())
 
 
 def lay_out(spec: Spec, spec_file: str) -> Layout:

@@ -20,13 +20,13 @@ VERSION = 1
 class Call(str, Enum):
     """The requests that an agent serves."""
 
-    PREPARE = "prepare"  # examine the host for a layout, choose ports: {layout} -> Prepared
+    PREPARE = "prepare"  # examine the host: {layout, dry} -> {tensorflow, choices, found: {layout, status}}
     APPLY = "apply"  # start tasks of a layout: {layout, start: [task names]} -> {}
-    WATCH = "watch"  # events: a ClusterStatus at each change, without end
+    WATCH = "watch"  # {timeout}; events: a ClusterStatus at each change
     STATUS = "status"  # -> ClusterStatus
     DOWN = "down"  # stop everything: {grace}; events: ClusterStatus -> {}
     LOGS = "logs"  # {tasks, lines, follow}; events: {task, line}
-    RUN = "run"  # {program, parameters, …}; events: those of the run
+    RUN = "run"  # {program, parameters, patterns, gpus, strict, timeout}; events: those of the run
     CANCEL = "cancel"  # {run} -> {}
 
 

@@ -6,7 +6,7 @@ from tfcluster.model.states import AT_REST
 from tfcluster.model.status import ClusterStatus
 from tfcluster.render.console import console
 from tfcluster.render.waiting import Waiting
-from tfcluster.render.words import plural
+from tfcluster.render.words import plural, some
 
 
 class DownView(Waiting):
@@ -22,7 +22,7 @@ class DownView(Waiting):
         self._tasks = len(status.tasks)
         left = [task.short for task in status.tasks if task.state not in AT_REST]
         if left:
-            self.say(f"{self._cluster}: stopping {', '.join(left)}")
+            self.say(f"{self._cluster}: stopping {some(left)}")
 
     def finish(self) -> None:
         """Say that it is over."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
+from rich.table import Table
 from rich.text import Text
 
 from tfcluster.model.status import ClusterStatus, TaskStatus
@@ -9,13 +12,32 @@ from tfcluster.render.console import console
 from tfcluster.render.table import table
 from tfcluster.render.words import dash, duration, memory, short_device, style_of
 
-_COLUMNS = ("TASK", "HOST", "ADDRESS", "STATE", "PID", "UPTIME", "RESTARTS", "CPU", "MEMORY", "DEVICES")
+_CELLS: dict[str, Callable[[TaskStatus], str]] = {
+    "TASK": lambda task: task.short,
+    "HOST": lambda task: task.host,
+    "ADDRESS": lambda task: task.address,
+    "STATE": lambda task: task.state.value,
+    "PID": lambda task: dash(task.pid),
+    "UPTIME": lambda task: duration(task.uptime_s),
+    "RESTARTS": lambda task: str(task.restarts),
+    "CPU": lambda task: "-" if task.cpu_percent is None else f"{task.cpu_percent:.0f}%",
+    "MEMORY": lambda task: memory(task.rss_bytes),
+    "DEVICES": lambda task: " ".join(map(short_device, task.devices)) or "-",
+}
+_COLUMNS = tuple(_CELLS)
 _NUMBERS = ("PID", "UPTIME", "RESTARTS", "CPU", "MEMORY")
 
 
 def show_status(status: ClusterStatus) -> None:
     """Print the cluster, its tasks, its runs, and how tasks that are not well ended."""
     screen = console()
+    tasks = _tasks(status, _COLUMNS)
+    hosts = {task.host for task in status.tasks}
+    unbounded = screen.options.update(max_width=10_000)
+    fits = screen.measure(tasks, options=unbounded).maximum <= screen.width
+    once = not fits and len(hosts) == 1  # then the title can say the host for all
+    if once:
+        tasks = _tasks(status, [column for column in _COLUMNS if column != "HOST"])
     versions = sorted({host.tensorflow for host in status.hosts if host.tensorflow})
     screen.print(
         Text.assemble(
@@ -23,30 +45,23 @@ def show_status(status: ClusterStatus) -> None:
             "  ",
             (status.state.value, style_of(status.state.value)),
             f"  TensorFlow {', '.join(versions)}" if versions else "",
+            f"  on {', '.join(hosts)}" if once else "",
             f"  {status.spec}",
-        )
+        ),
+        soft_wrap=True,
     )
     screen.print()
-    screen.print(table(_COLUMNS, [_row(task) for task in status.tasks], right=_NUMBERS))
+    screen.print(tasks)
     for task in status.tasks:
         if task.last_exit is not None:
-            screen.print(f"\n{task.short} last ended with {task.last_exit.reason}. {task.last_exit.detail}")
+            said = f": {task.last_exit.detail}" if task.last_exit.detail else ""
+            screen.print(f"\n{task.short} last ended with {task.last_exit.reason}{said}", soft_wrap=True)
     if status.runs:
         screen.print()
         rows = [(run.run, run.program, run.state.value, duration(run.seconds)) for run in status.runs]
         screen.print(table(("RUN", "PROGRAM", "STATE", "TIME"), rows, right=("TIME",)))
 
 
-def _row(task: TaskStatus) -> tuple[str, ...]:
-    return (
-        task.short,
-        task.host,
-        task.address,
-        task.state.value,
-        dash(task.pid),
-        duration(task.uptime_s),
-        str(task.restarts),
-        "-" if task.cpu_percent is None else f"{task.cpu_percent:.0f}%",
-        memory(task.rss_bytes),
-        " ".join(map(short_device, task.devices)) or "-",
-    )
+def _tasks(status: ClusterStatus, columns: Sequence[str]) -> Table:
+    rows = [[_CELLS[column](task) for column in columns] for task in status.tasks]
+    return table(columns, rows, right=_NUMBERS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rich.table import Table
+from rich.text import Text
 
 from tfcluster.render.words import style_of
 
@@ -17,12 +18,9 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, right: Seque
         rows: A cell for each column.
         right: The columns of numbers, which are aligned to the right.
     """
-    from rich.text import Text
-
     result = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for column in columns:
-        # Folding keeps every character where a narrow terminal cannot show a row in one line.
-        result.add_column(column, justify="right" if column in right else "left", overflow="fold")
+        result.add_column(column, justify="right" if column in right else "left", no_wrap=True)
     for row in rows:
         result.add_row(*(Text(cell, style=style_of(cell)) for cell in row))
     return result

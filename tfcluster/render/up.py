@@ -10,9 +10,7 @@ from tfcluster.model.status import ClusterStatus
 from tfcluster.render.console import console
 from tfcluster.render.table import table
 from tfcluster.render.waiting import Waiting
-from tfcluster.render.words import plural
-
-_NAMED = 4
+from tfcluster.render.words import plural, some
 
 
 class UpView(Waiting):
@@ -35,9 +33,8 @@ class UpView(Waiting):
         """Say who is not ready yet."""
         waiting = [task.short for task in status.tasks if task.state is not TaskState.READY]
         if waiting:
-            more = f" and {len(waiting) - _NAMED} more" if len(waiting) > _NAMED else ""
             ready = f"{len(status.tasks) - len(waiting)} of {plural(len(status.tasks), 'task')} ready"
-            self.say(f"{self._cluster}: {ready}, waiting for {', '.join(waiting[:_NAMED])}{more}")
+            self.say(f"{self._cluster}: {ready}, waiting for {some(waiting)}")
 
     def finish(self, status: ClusterStatus, started: int, seconds: float) -> None:
         """Print what is up.

@@ -11,7 +11,7 @@ from tfcluster.protocol.framing import encode
 from tfcluster.runtime import child, protos
 from tfcluster.runtime.c_api import TensorFlow, TensorFlowError
 from tfcluster.runtime.closed import NotClosedError, close_to_other_machines
-from tfcluster.runtime.environment import without_proxy
+from tfcluster.runtime.environment import gpu_variables, without_proxy
 
 OPEN_HINT = "`network: open` in the spec starts servers that every machine in reach can run code on."
 
@@ -54,4 +54,4 @@ def _start(tensorflow: TensorFlow, layout: Layout, task: Task, agent: socket.soc
 
 def _environment(layout: Layout, task: Task) -> dict[str, str]:
     hosts = [each.address_host for each in layout.tasks]
-    return {**without_proxy(os.environ, hosts), **task.env}
+    return {**without_proxy(os.environ, hosts), **gpu_variables(os.environ, task.gpu_ids), **task.env}
