@@ -88,7 +88,7 @@ class Machine:
             rest = TaskState.STOPPED if event is Event.CLEAN_EXIT else TaskState.FAILED
             return replace(ended, state=rest), None
         ends = (*(end for end in self.ends if end > now - self.policy.window), now)
-        if len(ends) >= self.policy.limit:
+        if len(ends) > self.policy.limit:
             return replace(ended, state=TaskState.FAILED, ends=ends), None
         return replace(
             ended, state=TaskState.BACKING_OFF, ends=ends, wake_at=now + _delay(self.policy, len(ends))

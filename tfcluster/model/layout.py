@@ -69,7 +69,7 @@ class RestartPolicy:
         policy: `never`, `on-failure` or `always`.
         initial: Seconds before the second restart; the first comes at once, each further doubles the wait.
         max: Longest wait in seconds.
-        limit: So many ends within `window` seconds make the task failed.
+        limit: So many restarts within `window` seconds are made; the next end makes the task failed.
         window: Seconds.
     """
 

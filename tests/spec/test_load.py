@@ -1,0 +1,271 @@
+"""What a spec may say, and the whole message for each thing that it may not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.spec.load import load_spec, parse_spec
+from tfcluster.spec.schema import Address, Backoff, Job, Limit, Restart, Spec
+from tfcluster.spec.source import MAX_BYTES
+
+
+def problems_of(text: str | bytes, default_name: str = "c") -> list[str]:
+    with pytest.raises(ClusterError) as caught:
+        parse_spec(text, "c.yaml", default_name)
+    assert caught.value.exit_code is ExitCode.USAGE
+    return caught.value.message.splitlines()
+
+
+def job_of(text: str) -> Job:
+    return parse_spec(f"jobs:\n  a: {text}\n", "c.yaml", "c").jobs["a"]
+
+
+def test_a_full_spec_is_read_into_frozen_values() -> None:
+    text = """
+name: demo
+jobs:
+  ps: {tasks: 1}
+  worker: {tasks: 2, cpus: 2, gpus: 1, env: {OMP_NUM_THREADS: "1"}}
+  local: ["localhost:2222", "127.0.0.2", "[::1]:2223"]
+network: open
+restart: {policy: always, backoff: {initial: 1, max: 2.5}, limit: 3 in 7.5}
+"""
+    spec = parse_spec(text, "c.yaml", "c")
+    assert spec == Spec(
+        name="demo",
+        jobs={
+            "ps": Job(tasks=(None,)),
+            "worker": Job(tasks=(None, None), cpus=2, gpus=1, env={"OMP_NUM_THREADS": "1"}),
+            "local": Job(
+                tasks=(
+                    Address(host="localhost", port=2222),
+                    Address(host="127.0.0.2"),
+                    Address(host="::1", port=2223),
+                )
+            ),
+        },
+        network="open",
+        restart=Restart(policy="always", backoff=Backoff(initial=1, max=2.5), limit=Limit(count=3, seconds=7.5)),
+    )
+    assert list(spec.jobs) == ["ps", "worker", "local"]
+    assert [str(address) for address in spec.jobs["local"].tasks] == [
+        "localhost:2222",
+        "127.0.0.2",
+        "[::1]:2223",
+    ]
+
+
+def test_everything_but_the_jobs_has_a_default() -> None:
+    spec = parse_spec("jobs: {worker_: {tasks: 1}}", "c.yaml", "fallback")
+    assert (spec.name, spec.network) == ("fallback", "closed")
+    assert spec.restart == Restart(
+        policy="on-failure", backoff=Backoff(initial=0.1, max=30), limit=Limit(count=5, seconds=60)
+    )
+    assert spec.jobs["worker_"] == Job(tasks=(None,), cpus=1, gpus=0, env={})
+
+
+def test_a_list_is_the_tasks_of_a_job() -> None:
+    assert job_of("[localhost:1, localhost:2]") == job_of("{tasks: [localhost:1, localhost:2]}")
+
+
+def test_merge_keys_are_overridden_by_the_keys_beside_them() -> None:
+    text = "jobs:\n  a: &a {tasks: 1, cpus: 2}\n  b: {cpus: 3, <<: *a}\n  c: {<<: [{cpus: 4}, *a]}"
+    jobs = parse_spec(text, "c.yaml", "c").jobs
+    assert jobs["b"] == Job(tasks=(None,), cpus=3)
+    assert jobs["c"] == Job(tasks=(None,), cpus=4)
+
+
+BAD_VALUES = {
+    # tasks
+    "{tasks: two}": "2:14: jobs.a.tasks: expected a whole number or a list of addresses, found the text 'two'",
+    "{tasks: '2'}": "2:14: jobs.a.tasks: expected a whole number or a list of addresses, found the text '2'",
+    "{tasks: true}": "2:14: jobs.a.tasks: expected a whole number or a list of addresses, found true",
+    "{tasks: 2.0}": "2:14: jobs.a.tasks: expected a whole number or a list of addresses, found 2.0",
+    "{tasks: }": "2:14: jobs.a.tasks: expected a whole number or a list of addresses, found nothing",
+    "{tasks: -1}": "2:14: jobs.a.tasks: must be 1 or more, found -1",
+    "{tasks: 1001}": "2:14: jobs.a.tasks: must be 1000 or less, found 1001",
+    "{tasks: []}": "2:14: jobs.a.tasks: expected 1 to 1000 addresses, found an empty list",
+    "[]": "2:6: jobs.a: expected 1 to 1000 addresses, found an empty list",
+    "{}": "2:3: jobs.a.tasks: this key is missing",
+    "2": "2:6: jobs.a: expected keys such as tasks:, or a list of addresses, found 2; write {tasks: 2}",
+    "two": "2:6: jobs.a: expected keys such as tasks:, or a list of addresses, found the text 'two'",
+    # addresses
+    "{tasks: [localhost:1, 7]}": "2:28: jobs.a.tasks[1]: expected an address such as localhost:2222, found 7",
+    "[~]": "2:7: jobs.a[0]: expected an address such as localhost:2222, found nothing",
+    "[localhost: 22]": "2:7: jobs.a[0]: expected an address such as localhost:2222, found keys and values; "
+    "write localhost:22 without the space",
+    "['a b']": "2:7: jobs.a[0]: expected an address such as localhost:2222 or [::1]:2222, found the text 'a b'",
+    "['::1']": "2:7: jobs.a[0]: expected an address such as localhost:2222 or [::1]:2222, found the text '::1'",
+    "[localhost:0]": "2:7: jobs.a[0]: expected a port from 1 to 65535, found the text 'localhost:0'",
+    "[localhost:65536]": "2:7: jobs.a[0]: expected a port from 1 to 65535, found the text 'localhost:65536'",
+    "[localhost:http]": "2:7: jobs.a[0]: expected a port from 1 to 65535, found the text 'localhost:http'",
+    "[10.0.0.1:2222]": "2:7: jobs.a[0]: the task's address is not on this machine: '10.0.0.1'; write localhost:2222",
+    "[gpu.example.org]": "2:7: jobs.a[0]: the task's address is not on this machine: 'gpu.example.org'; "
+    "write localhost:PORT",
+    # cpus, gpus
+    "{tasks: 1, cpus: 0}": "2:23: jobs.a.cpus: must be 1 or more, found 0",
+    "{tasks: 1, cpus: 257}": "2:23: jobs.a.cpus: must be 256 or less, found 257",
+    "{tasks: 1, cpus: true}": "2:23: jobs.a.cpus: expected a whole number, found true",
+    "{tasks: 1, cpus: 1.0}": "2:23: jobs.a.cpus: expected a whole number, found 1.0",
+    "{tasks: 1, gpus: -1}": "2:23: jobs.a.gpus: must be 0 or more, found -1",
+    "{tasks: 1, gpus: '1'}": "2:23: jobs.a.gpus: expected a whole number, found the text '1'",
+    # env
+    "{tasks: 1, env: [A=1]}": "2:22: jobs.a.env: expected names and values, found a list of 1",
+    "{tasks: 1, env: }": "2:22: jobs.a.env: expected names and values, found nothing",
+    "{tasks: 1, env: {OMP_NUM_THREADS: 1}}": "2:40: jobs.a.env.OMP_NUM_THREADS: expected text, found 1; "
+    'write it in quotes: "1"',
+    "{tasks: 1, env: {A: 010}}": '2:26: jobs.a.env.A: expected text, found 010; write it in quotes: "010"',
+    "{tasks: 1, env: {A: yes}}": '2:26: jobs.a.env.A: expected text, found true; write it in quotes: "yes"',
+    "{tasks: 1, env: {A: ~}}": '2:26: jobs.a.env.A: expected text, found nothing; write it in quotes: "~"',
+    "{tasks: 1, env: {A: [x]}}": "2:26: jobs.a.env.A: expected text, found a list of 1",
+    "{tasks: 1, env: {1A: x}}": "2:23: jobs.a.env.1A: expected the name of a variable to be letters, "
+    "digits and _, and not to start with a digit",
+    '{tasks: 1, env: {A: "\\0"}}': "2:26: jobs.a.env.A: the value of an environment variable cannot hold "
+    "a NUL character",
+    # keys
+    "{task: 1}": "2:7: jobs.a.task: unknown key; did you mean 'tasks'?",
+    "{tasks: 1, x: 1}": "2:17: jobs.a.x: unknown key; known keys: tasks, cpus, gpus, env",
+    # numbers and dates that YAML itself cannot make sense of
+    "{tasks: 2026-99-99}": "2:14: jobs.a.tasks: expected a whole number or a list of addresses, "
+    "found the date 2026-99-99",
+    "{tasks: " + "9" * 5000 + "}": "2:14: jobs.a.tasks: the number is 5000 characters long",
+    "{tasks: 0x" + "f" * 80 + "}": "2:14: jobs.a.tasks: must be 1000 or less, found 0x" + "f" * 57 + "…",
+    "{tasks: 1:30}": "2:14: jobs.a.tasks: YAML takes 1:30 for a number in base 60; write it in quotes",
+    "{tasks: !!int x}": "2:14: jobs.a.tasks: 'x' cannot be read as int",
+    "{tasks: !!python/name:os.system ''}": "2:14: jobs.a.tasks: the tag !!python/name:os.system has no "
+    "meaning here; delete it",
+    "!!set {tasks}": "2:6: jobs.a: the tag !!set has no meaning here; delete it",
+    "{<<: 1, tasks: 1}": "2:11: jobs.a.<<: expected an alias of keys and values, or a list of such",
+}
+
+
+@pytest.mark.parametrize("text", BAD_VALUES)
+def test_a_bad_job_is_explained_in_one_line(text: str) -> None:
+    assert problems_of(f"jobs:\n  a: {text}\n") == [f"c.yaml:{BAD_VALUES[text]}"]
+
+
+BAD_TOPS = {
+    "{}": "1:1: jobs: this key is missing",
+    "jobs: {}": "1:7: jobs: must have at least one entry, found an empty mapping",
+    "jobs:": "1:6: jobs: expected names and values, found nothing",
+    "jobs: {1: {tasks: 1}}": '1:8: jobs.1: YAML does not read this key as text; write it in quotes: "1"',
+    "jobs: {on: {tasks: 1}}": '1:8: jobs.on: YAML does not read this key as text; write it in quotes: "on"',
+    "jobs: {[a]: {tasks: 1}}": "1:8: jobs.?: expected a name as the key, found a list or a mapping",
+    "jobs: {b-c: {tasks: 1}}": "1:8: jobs.b-c: expected the name of a job to be letters, digits and _, "
+    "and to start with a letter",
+    "jobs: {a: {tasks: 1}}\nname: 1": '2:7: name: expected text, found 1; write it in quotes: "1"',
+    "jobs: {a: {tasks: 1}}\nname: -x": "2:7: name: expected a name of at most 63 letters, digits, _, . and - "
+    "that starts with a letter or digit, found the text '-x'",
+    "jobs: {a: {tasks: 1}}\nnetwork: off": "2:10: network: expected closed or open, found false",
+    "jobs: {a: {tasks: 1}}\nrestart: never": "2:10: restart: expected the keys policy, backoff, limit, "
+    "found the text 'never'",
+    "jobs: {a: {tasks: 1}}\nrestart: {policy: no}": "2:19: restart.policy: expected never, on-failure "
+    "or always, found false",
+    "jobs: {a: {tasks: 1}}\nrestart: {limit: 0 in 60}": "2:18: restart.limit: expected a count and seconds "
+    "such as 5 in 60, found the text '0 in 60'",
+    "jobs: {a: {tasks: 1}}\nrestart: {limit: 5}": "2:18: restart.limit: expected a count and seconds "
+    "such as 5 in 60, found 5",
+    "jobs: {a: {tasks: 1}}\nrestart: {backoff: 1}": "2:20: restart.backoff: expected the keys initial, max, found 1",
+    "jobs: {a: {tasks: 1}}\nrestart: {backoff: {initial: 0}}": "2:30: restart.backoff.initial: "
+    "must be more than 0, found 0",
+    "jobs: {a: {tasks: 1}}\nrestart: {backoff: {max: .nan}}": "2:26: restart.backoff.max: "
+    "expected a finite number, found .nan",
+    "jobs: {a: {tasks: 1}}\nrestart: {backoff: {max: soon}}": "2:26: restart.backoff.max: "
+    "expected a number, found the text 'soon'",
+    "jobs: {a: {tasks: 1}}\nrestart: {backoff: {initial: 50}}": "2:20: restart.backoff: "
+    "max (30) must be initial (50) or more",
+    "jobs: {a: {tasks: 1}}\nrestart: {backof: {}}": "2:11: restart.backof: unknown key; did you mean 'backoff'?",
+    "jobs: {a: {tasks: 1}}\nxyz: 1": "2:1: xyz: unknown key; known keys: name, jobs, network, restart",
+    'jobs: {a: {tasks: 1}}\n"x\\ny": 1': "2:1: x\\ny: unknown key; known keys: name, jobs, network, restart",
+    "jobs: {a: {tasks: 1}, a: {tasks: 2}}": "1:23: jobs.a: this key is already at line 1, column 8; "
+    "keep one of the two",
+    "jobs: {ps: [localhost:5], w: [localhost, localhost:5]}": "1:42: jobs.w[1]: w:1 has the address "
+    "localhost:5 of ps:0",
+    "jobs: {ps: {tasks: [localhost:5]}, w: ['[::1]:5']}": "1:40: jobs.w[0]: w:0 has the port of ps:0, "
+    "which is localhost:5; a TensorFlow server listens on every interface",
+}
+
+
+@pytest.mark.parametrize("text", BAD_TOPS)
+def test_a_bad_spec_is_explained_in_one_line(text: str) -> None:
+    assert problems_of(text) == [f"c.yaml:{BAD_TOPS[text]}"]
+
+
+def test_every_problem_is_told_at_once_in_the_order_of_the_file() -> None:
+    text = """\
+name: 1
+jobs:
+  1: {tasks: -1}
+  ps: {tasks: two, cpus: 2026-01-01, cpus: 3}
+  worker: [localhost:2222, "localhost:2222", 10.0.0.1]
+nettwork: open
+restart: {limit: !x 5 in 60, policy: sometimes}
+"""
+    assert problems_of(text) == [
+        'c.yaml:1:7: name: expected text, found 1; write it in quotes: "1"',
+        'c.yaml:3:3: jobs.1: YAML does not read this key as text; write it in quotes: "1"',
+        "c.yaml:4:15: jobs.ps.tasks: expected a whole number or a list of addresses, found the text 'two'",
+        "c.yaml:4:26: jobs.ps.cpus: expected a whole number, found the date 2026-01-01",
+        "c.yaml:4:38: jobs.ps.cpus: this key is already at line 4, column 20; keep one of the two",
+        "c.yaml:5:28: jobs.worker[1]: worker:1 has the address localhost:2222 of worker:0",
+        "c.yaml:5:46: jobs.worker[2]: the task's address is not on this machine: '10.0.0.1'; write localhost:PORT",
+        "c.yaml:6:1: nettwork: unknown key; did you mean 'network'?",
+        "c.yaml:7:18: restart.limit: the tag !x has no meaning here; delete it",
+        "c.yaml:7:38: restart.policy: expected never, on-failure or always, found the text 'sometimes'",
+    ]
+
+
+def test_a_problem_of_an_alias_is_told_where_it_is_written() -> None:
+    text = "jobs:\n  a: &a {tasks: 0}\n  b: *a\n"
+    assert problems_of(text) == [
+        "c.yaml:2:17: jobs.a.tasks: must be 1 or more, found 0",
+        "c.yaml:2:17: jobs.b.tasks: must be 1 or more, found 0",
+    ]
+
+
+def test_columns_count_characters() -> None:
+    text = "jobs: {a: {tasks: 1, env: {É: x, A: 1}}}"
+    assert [line.split(" ")[0] for line in problems_of(text.encode())] == ["c.yaml:1:28:", "c.yaml:1:37:"]
+
+
+def test_a_file_is_the_cluster_of_its_name(tmp_path: Path) -> None:
+    file = tmp_path / "demo.yaml"
+    file.write_text("jobs: {a: {tasks: 1}}")
+    assert load_spec(file).name == "demo"
+
+
+def test_a_file_name_that_cannot_name_a_cluster_asks_for_a_name(tmp_path: Path) -> None:
+    file = tmp_path / "my cluster.yaml"
+    file.write_text("# mine\njobs: {a: {tasks: 0}}")
+    with pytest.raises(ClusterError) as caught:
+        load_spec(file)
+    assert caught.value.message.splitlines() == [
+        f"{file}:2:1: name: the file's name 'my cluster' cannot be the name of a cluster; "
+        "add name: and a name to the file",
+        f"{file}:2:19: jobs.a.tasks: must be 1 or more, found 0",
+    ]
+
+
+@pytest.mark.parametrize(("name", "reason"), [("no.yaml", "no such file or directory"), ("", "is a directory")])
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, name: str, reason: str) -> None:
+    with pytest.raises(ClusterError) as caught:
+        load_spec(tmp_path / name)
+    assert caught.value.message == f"{tmp_path / name}: {reason}"
+    assert caught.value.hint == "tfcluster init writes a commented cluster.yaml"
+    assert caught.value.exit_code is ExitCode.USAGE
+
+
+def test_a_path_that_cannot_exist_is_an_error_like_another() -> None:
+    with pytest.raises(ClusterError, match="null byte"):
+        load_spec(Path("a\0b"))
+
+
+def test_a_file_that_is_too_large_is_not_read_to_its_end(tmp_path: Path) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_bytes(b"#" * (MAX_BYTES + 1))
+    with pytest.raises(ClusterError) as caught:
+        load_spec(file)
+    assert caught.value.message == f"{file}:1:1: the file is larger than 1 MiB"

@@ -1,0 +1,142 @@
+"""Malformed specs by the hundred end in a ClusterError; valid ones survive being written and read."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.spec.cluster_notation import parse_cluster_notation
+from tfcluster.spec.load import parse_spec
+from tfcluster.spec.schema import Backoff, Job, Restart, Spec
+from tfcluster.spec.template import TEMPLATE
+
+MANY = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+LINE = re.compile(r"(c\.yaml|--cluster-spec):[1-9][0-9]*:[1-9][0-9]*: .+")
+JARGON = re.compile(r"pydantic|Input should|something else|function-")  # "something else": an error nobody worded
+VALID = re.sub(r"^( *)#(?=\w+: )", r"\1", TEMPLATE, flags=re.MULTILINE)
+
+PIECES = [
+    *"\n:-,[]{}&*!|>'\"%@`#? \t~=.\r\x85\u2028\ufeff\0é🙂",
+    *("\n  ", "\n    ", ": ", "- ", "<<: ", "*a", "&a ", "---\n", "...\n", "5 in 60"),
+    *("!!int ", "!!str ", "!!binary ", "!!python/object:os.x ", '"\\ud83d"', '"\\0"', "9" * 5000),
+    *("1", "-1", "0x1f", "1e999", ".inf", ".nan", "1:30", "2026-99-99", "true", "null"),
+    *("localhost:2222", "10.0.0.1:1", "[::1]:7", "name", "jobs", "tasks", "env", "restart", "limit"),
+]
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.dates() | st.text(max_size=8) | st.binary()
+KEYS = st.sampled_from([*Spec.model_fields, *Job.model_fields, *Restart.model_fields, *Backoff.model_fields, "ps", "A"])
+VALUES = st.recursive(
+    SCALARS | st.sampled_from(["localhost:1", "localhost", "[::1]:1", "5 in 60", "open", 1, 2]),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(KEYS | SCALARS, inner, max_size=4),
+    max_leaves=15,
+)
+
+
+def check(text: str | bytes) -> None:
+    """The text is a spec, or an error with a place in every line."""
+    try:
+        spec = parse_spec(text, "c.yaml", "c")
+    except ClusterError as error:
+        check_error(error)
+    else:
+        assert Spec.model_validate(spec.model_dump()) == spec
+
+
+def check_error(error: ClusterError) -> None:
+    assert error.exit_code is ExitCode.USAGE
+    lines = error.message.splitlines()
+    assert lines
+    for line in lines:
+        assert LINE.fullmatch(line), line
+        assert not JARGON.search(line), line
+    error.message.encode()
+
+
+@MANY
+@given(st.lists(st.sampled_from(PIECES) | st.text(max_size=3), max_size=30).map("".join))
+def test_random_text(text: str) -> None:
+    check(text)
+
+
+@MANY
+@given(st.binary(max_size=60))
+def test_random_bytes(text: bytes) -> None:
+    check(text)
+
+
+@MANY
+@given(
+    st.lists(
+        st.tuples(st.integers(0, len(VALID)), st.integers(0, 12), st.sampled_from(["", *PIECES])),
+        min_size=1,
+        max_size=4,
+    )
+)
+def test_mutations_of_a_valid_spec(edits: list[tuple[int, int, str]]) -> None:
+    text = VALID
+    for start, length, piece in edits:
+        text = text[:start] + piece + text[start + length :]
+    check(text)
+
+
+@MANY
+@given(st.dictionaries(KEYS, VALUES, max_size=5) | VALUES)
+def test_random_values(value: Any) -> None:
+    check(yaml.safe_dump(value, allow_unicode=True))
+
+
+@MANY
+@given(st.dictionaries(st.sampled_from(["ps", "worker"]), VALUES, min_size=1), VALUES, VALUES)
+def test_random_values_in_their_places(jobs: Any, restart: Any, env: Any) -> None:
+    jobs["local"] = {"tasks": 1, "env": env}
+    check(yaml.safe_dump({"jobs": jobs, "restart": restart}, default_flow_style=None))
+
+
+@MANY
+@given(st.text("ab1|;,: []localhost.\n\0é", max_size=40))
+def test_random_cluster_notation(text: str) -> None:
+    try:
+        parse_cluster_notation(text)
+    except ClusterError as error:
+        check_error(error)
+
+
+@st.composite
+def _valid_specs(draw: st.DrawFn) -> dict[str, Any]:
+    ports = draw(st.lists(st.integers(1, 65535), unique=True, min_size=12, max_size=12))
+    hosts = st.sampled_from(["localhost", "127.0.0.1", "127.9.9.9", "[::1]"])
+    addresses = hosts | hosts.map(lambda host: f"{host}:{ports.pop()}")
+    tasks = st.integers(1, 1000) | st.lists(addresses, min_size=1, max_size=3)
+    text = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=8)
+    env = st.dictionaries(st.from_regex(r"[A-Za-z_][A-Za-z0-9_]*", fullmatch=True), text, max_size=3)
+    job = st.fixed_dictionaries(
+        {"tasks": tasks}, optional={"cpus": st.integers(1, 256), "gpus": st.integers(0), "env": env}
+    )
+    job_names = st.from_regex(r"[A-Za-z][A-Za-z0-9_]{0,8}", fullmatch=True)
+    initial = draw(st.floats(0.001, 10) | st.integers(1, 10))
+    limit = f"{draw(st.integers(1, 99))} in {draw(st.integers(1, 9999))}"
+    return {
+        "name": draw(st.from_regex(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}", fullmatch=True)),
+        "jobs": draw(st.dictionaries(job_names, job, min_size=1, max_size=4)),
+        "network": draw(st.sampled_from(["closed", "open"])),
+        "restart": {
+            "policy": draw(st.sampled_from(["never", "on-failure", "always"])),
+            "backoff": {"initial": initial, "max": initial + draw(st.integers(0, 10))},
+            "limit": limit,
+        },
+    }
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(_valid_specs(), st.booleans())
+def test_valid_specs_survive_being_written_and_read(value: dict[str, Any], flow: bool) -> None:
+    spec = parse_spec(yaml.safe_dump(value, default_flow_style=flow), "c.yaml", "c")
+    dumped = spec.model_dump(mode="json", exclude_unset=True)
+    assert dumped == value
+    assert Spec.model_validate(json.loads(json.dumps(dumped))) == spec
+    assert parse_spec(yaml.safe_dump(spec.model_dump()), "c.yaml", "other") == spec

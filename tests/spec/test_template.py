@@ -1,0 +1,34 @@
+"""The file that `tfcluster init` writes is valid, whichever of its keys are put to use."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tfcluster.spec.load import parse_spec
+from tfcluster.spec.schema import Backoff, Job, Restart, Spec
+from tfcluster.spec.template import TEMPLATE
+
+COMMENTED_OUT = re.compile(r"^( *)#(?=\w+: )", re.MULTILINE)
+KEYS = [match.start() for match in COMMENTED_OUT.finditer(TEMPLATE)]
+
+
+def test_it_is_one_ps_and_two_workers() -> None:
+    spec = parse_spec(TEMPLATE, "cluster.yaml", "cluster")
+    assert spec == Spec(name="cluster", jobs={"ps": Job(tasks=(None,)), "worker": Job(tasks=(None, None))})
+
+
+@pytest.mark.parametrize("start", KEYS)
+def test_each_key_can_be_put_to_use(start: int) -> None:
+    text = TEMPLATE[:start] + COMMENTED_OUT.sub(r"\1", TEMPLATE[start:], count=1)
+    parse_spec(text, "cluster.yaml", "cluster")
+
+
+def test_all_keys_can_be_put_to_use_at_once() -> None:
+    spec = parse_spec(COMMENTED_OUT.sub(r"\1", TEMPLATE), "cluster.yaml", "cluster")
+    assert spec.model_fields_set == set(Spec.model_fields)
+    assert spec.jobs["worker"].model_fields_set == set(Job.model_fields)
+    assert spec.restart.model_fields_set == set(Restart.model_fields)
+    assert spec.restart.backoff.model_fields_set == set(Backoff.model_fields)
+    assert spec.restart == Restart()  # it shows the defaults

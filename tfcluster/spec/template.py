@@ -1,0 +1,37 @@
+"""The commented cluster.yaml that `tfcluster init` writes."""
+
+from __future__ import annotations
+
+TEMPLATE = """\
+# A TensorFlow cluster. Start it with `tfcluster up`; check this file with `tfcluster validate`.
+# To use a key that is commented out, delete the # before it.
+
+# The name by which commands find the cluster. Default: this file's name.
+#name: demo
+
+# The jobs of the cluster; a job's name is free, for example ps, worker, chief, master or local.
+jobs:
+  ps:
+    # How many tasks (TensorFlow servers) the job has; their ports are chosen and kept.
+    # A list such as ["localhost:2222", "localhost:2223"] fixes them.
+    tasks: 1
+  worker:
+    tasks: 2
+    # The logical CPU devices of each task, to try programs for several devices without GPUs. Default: 1.
+    #cpus: 2
+    # The GPUs that each task has to itself. Default: 0.
+    #gpus: 1
+    # Added to the environment of each task; write numbers in quotes. Default: nothing.
+    #env: {OMP_NUM_THREADS: "1"}
+  # A job may also be written as the list of its addresses, as in TensorFlow's ClusterSpec.
+  #local: ["localhost:2222", "localhost:2223"]
+
+# Who can connect to the tasks: closed (this machine only) or open (everyone who reaches the ports, and
+# TensorFlow asks for no password). Default: closed.
+#network: closed
+
+# Which tasks that exit are started again: never, on-failure or always (policy, default: on-failure). The first
+# restart comes at once; the seconds before the next ones start with `initial` and double up to `max` (backoff,
+# default: 0.1 and 30). More restarts than the limit in so many seconds make a task fail (default: 5 in 60).
+#restart: {policy: on-failure, backoff: {initial: 0.1, max: 30}, limit: 5 in 60}
+"""
