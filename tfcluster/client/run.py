@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator
+import signal
+from collections.abc import Callable, Generator
 from dataclasses import asdict, dataclass
+from types import FrameType
 from typing import Any
 
 from tfcluster.client.connection import Connection
@@ -39,33 +41,63 @@ class Submission:
             ClusterError: It could not be started.
         """
         connection = Connection(cluster)
-        answer = connection.stream(Call.RUN, **asdict(self))
-        interrupt: BaseException | None = None
-        run = None
-        while True:
-            try:
-                event = next(answer, None)
-            except (KeyboardInterrupt, SystemExit) as error:
-                if run is None or interrupt is not None:
+        run: str | None = None
+
+        def cancel() -> bool:
+            if run is None:
+                return False
+            with contextlib.suppress(ClusterError):  # the cluster went down meanwhile, and the run with it
+                connection.call(Call.CANCEL, run=run)
+            return True
+
+        with _FirstInterrupt(cancel) as interrupt:
+            for event in connection.stream(Call.RUN, **asdict(self)):
+                run = event.get("run", run)
+                try:
+                    yield event
+                except GeneratorExit:  # whoever shows the events cannot go on
+                    cancel()
                     raise
-                interrupt = error
-                _cancel(connection, run)
-                continue  # the result says how far it came
-            if event is None:
-                break
-            run = event.get("run", run)
-            try:
-                yield event
-            except GeneratorExit:  # whoever shows the events was interrupted
-                _cancel(connection, run)
-                raise
-        if interrupt is not None:
-            raise interrupt
+        interrupt.raise_if_any()
 
 
-def _cancel(connection: Connection, run: str | None) -> None:
-    with contextlib.suppress(ClusterError):  # the cluster went down meanwhile, and the run with it
-        connection.call(Call.CANCEL, run=run)
+class _FirstInterrupt:
+    """Has the first SIGINT or SIGTERM cancel a run whose events are read on, to its result; a second one ends it.
+
+    An exception out of the signal's handler would strike anywhere, also between an event's arrival and its showing.
+    """
+
+    def __init__(self, cancel: Callable[[], bool]) -> None:
+        self._cancel = cancel
+        self._received: int | None = None
+        self._previous: dict[int, Any] = {}
+
+    def __enter__(self) -> _FirstInterrupt:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._previous[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def raise_if_any(self) -> None:
+        """Raise what the signal would have raised.
+
+        Raises:
+            KeyboardInterrupt: SIGINT came.
+            SystemExit: SIGTERM came.
+        """
+        if self._received == signal.SIGINT:
+            raise KeyboardInterrupt
+        if self._received is not None:
+            raise SystemExit(int(ExitCode.TERMINATED))
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        again = self._received is not None
+        self._received = number
+        if again or not self._cancel():
+            self.raise_if_any()
 
 
 def exit_code(result: dict[str, Any]) -> ExitCode:

@@ -30,7 +30,7 @@ def find_library() -> Path:
         raise ClusterError("TensorFlow is not installed for the agent's Python", hint=_INSTALL)
     library = Path(spec.origin).parent / _LIBRARY
     if not library.exists():
-        raise ClusterError(f"{library} is missing: tfcluster needs TensorFlow 2.12 or newer", hint=_INSTALL)
+        raise ClusterError(f"{library} is missing: tfcluster needs TensorFlow 2.14 or newer", hint=_INSTALL)
     return library
 
 
