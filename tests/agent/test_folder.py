@@ -1,0 +1,187 @@
+"""The state folder: private, locked by one process, and left with nothing but what is worth keeping."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tfcluster.agent.folder import StateFolder
+from tfcluster.errors import ClusterError
+
+_HOLDER = """
+import sys
+from pathlib import Path
+from tfcluster.agent.folder import StateFolder
+print(StateFolder(Path(sys.argv[1])).lock(), flush=True)
+sys.stdin.read()
+"""
+
+Folders = Callable[[], StateFolder]
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> Iterator[Folders]:
+    """Makes a further StateFolder of the same path, as another agent would; their locks go with the test."""
+    made: list[StateFolder] = []
+
+    def folder() -> StateFolder:
+        made.append(StateFolder(tmp_path / "demo" / "localhost"))
+        return made[-1]
+
+    yield folder
+    for each in made:
+        if each._lock is not None:
+            os.close(each._lock)
+
+
+def holder(folder: StateFolder) -> subprocess.Popen[str]:
+    """Another process that tries to lock the folder, says whether it could, and lives until its input ends."""
+    return subprocess.Popen(
+        [sys.executable, "-c", _HOLDER, str(folder.path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+
+
+def test_one_process_has_the_lock_until_it_ends(folders: Folders) -> None:
+    folder = folders()
+    folder.make()
+    with holder(folder) as first:
+        assert first.stdout is not None
+        assert first.stdout.readline() == "True\n"
+        before = os.listdir("/proc/self/fd")
+        assert not folder.lock()
+        assert os.listdir("/proc/self/fd") == before
+        first.kill()
+    assert folder.lock()
+    with holder(folder) as second:
+        assert second.communicate()[0] == "False\n"
+
+
+def test_two_agents_in_one_process_are_two(folders: Folders) -> None:
+    one, other = folders(), folders()
+    one.make()
+    assert one.lock()
+    assert not other.lock()
+
+
+def test_a_lock_is_not_inherited_by_programs(folders: Folders) -> None:
+    folder = folders()
+    folder.make()
+    assert folder.lock()
+    assert folder._lock is not None
+    assert not os.get_inheritable(folder._lock)
+    assert stat.S_IMODE(os.fstat(folder._lock).st_mode) == 0o600
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_lock_file_removed_while_it_is_opened_is_made_again(
+    folders: Folders, monkeypatch: pytest.MonkeyPatch, replaced: bool
+) -> None:
+    folder, other = folders(), folders()
+    folder.make()
+    real = fcntl.flock
+    calls: list[int] = []
+
+    def flock(fd: int, operation: int) -> None:
+        if not calls:  # the agent before us leaves just now, and perhaps another one comes and goes
+            (folder.path / "lock").unlink()
+            if replaced:
+                (folder.path / "lock").touch()
+        calls.append(fd)
+        real(fd, operation)
+
+    before = len(os.listdir("/proc/self/fd"))
+    monkeypatch.setattr(fcntl, "flock", flock)
+    assert folder.lock()
+    monkeypatch.undo()
+    assert len(calls) == 2
+    assert len(os.listdir("/proc/self/fd")) == before + 1
+    # What is locked is what the next one opens.
+    assert not other.lock()
+
+
+def test_the_folders_are_for_this_user_alone(folders: Folders) -> None:
+    folder = folders()
+    previous = os.umask(0)
+    try:
+        folder.make()
+        folder.make()
+    finally:
+        os.umask(previous)
+    assert stat.S_IMODE(folder.logs.stat().st_mode) == 0o700
+    assert stat.S_IMODE(folder.runs.stat().st_mode) == 0o700
+
+
+@pytest.mark.xfail(strict=True, reason="mkdir(parents=True) gives its mode to the last folder only")
+def test_the_folder_with_the_journal_is_for_this_user_alone(folders: Folders) -> None:
+    folder = folders()
+    folder.make()
+    assert stat.S_IMODE(folder.path.stat().st_mode) == 0o700
+
+
+def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ClusterError) as caught:
+        StateFolder(tmp_path / "file" / "localhost").make()
+    assert str(tmp_path / "file") in caught.value.message
+    assert caught.value.message.endswith(": cannot make the state folder: Not a directory")
+    assert "XDG_STATE_HOME" in caught.value.hint
+
+
+def test_the_logged_tasks_are_those_with_a_log(folders: Folders) -> None:
+    folder = folders()
+    folder.make()
+    for short in ("worker:1", "ps:0", "worker:0"):
+        folder.log_of(short).touch()
+    folder.agent_log.touch()
+    folder.interpreter_log.touch()
+    assert folder.logged_tasks() == ["ps:0", "worker:0", "worker:1"]
+    assert StateFolder(folder.path / "none").logged_tasks() == []
+
+
+def test_leaving_an_empty_folder_removes_it_and_the_clusters(folders: Folders, tmp_path: Path) -> None:
+    folder = folders()
+    folder.make()
+    assert folder.lock()
+    folder.journal.path.write_text("{}")
+    folder.agent_log.touch()
+    folder.interpreter_log.touch()
+    folder.leave()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_leaving_keeps_logs_and_runs_and_nothing_else(folders: Folders) -> None:
+    folder = folders()
+    folder.make()
+    assert folder.lock()
+    folder.journal.path.write_text("{}")
+    folder.journal.path.with_suffix(".new").write_text("{")
+    folder.agent_log.write_text("a traceback")
+    folder.interpreter_log.touch()
+    folder.log_of("worker:0").write_text("served")
+    folder.log_of("worker:1").touch()
+    (folder.runs / "pi-1").mkdir()
+    folder.leave()
+    assert sorted(str(path.relative_to(folder.path)) for path in folder.path.rglob("*")) == [
+        "logs",
+        "logs/agent.log",
+        "logs/worker:0.log",
+        "logs/worker:1.log",
+        "runs",
+        "runs/pi-1",
+    ]
+
+
+def test_leaving_keeps_the_folder_of_another_host(folders: Folders) -> None:
+    folder = folders()
+    folder.make()
+    (folder.path.parent / "alpha").mkdir()
+    folder.leave()
+    assert [path.name for path in folder.path.parent.iterdir()] == ["alpha"]
+    folder.leave()  # with nothing there any more

@@ -1,0 +1,109 @@
+"""The last lines of a log and what is appended to it, wherever blocks begin and end."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from unittest import mock
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tfcluster.agent import logs
+from tfcluster.agent.logs import follow_all, tail
+
+_BLOCK = logs._BLOCK
+
+
+@pytest.mark.parametrize(
+    ("content", "lines", "found"),
+    [
+        (b"", None, []),
+        (b"", 3, []),
+        (b"a\nb\nc\n", None, ["a", "b", "c"]),
+        (b"a\nb\nc\n", 2, ["b", "c"]),
+        (b"a\nb\nc\n", 3, ["a", "b", "c"]),
+        (b"a\nb\nc\n", 4, ["a", "b", "c"]),
+        (b"a\nb\nc\n", 1, ["c"]),
+        (b"a\nb\nc\n", 0, []),
+        (b"a\nb\nc", 1, ["c"]),
+        (b"a\nb\nc", 2, ["b", "c"]),
+        (b"c", 1, ["c"]),
+        (b"\n\n\n", 2, ["", ""]),
+        (b"a\n\n", 2, ["a", ""]),
+        (b"\xff\n\xc3\xa9\n", 2, ["\N{REPLACEMENT CHARACTER}", "é"]),
+    ],
+)
+def test_the_last_lines(tmp_path: Path, content: bytes, lines: int | None, found: list[str]) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(content)
+    assert tail(path, lines) == (found, len(content))
+
+
+def test_a_missing_file_is_an_empty_one(tmp_path: Path) -> None:
+    assert tail(tmp_path / "log", None) == ([], 0)
+    assert tail(tmp_path / "log", 5) == ([], 0)
+
+
+@pytest.mark.parametrize("size", [_BLOCK - 1, _BLOCK, _BLOCK + 1, 2 * _BLOCK - 1, 2 * _BLOCK, 2 * _BLOCK + 1])
+@pytest.mark.parametrize("end", [b"", b"\n"])
+def test_lines_as_long_as_a_block_are_whole(tmp_path: Path, size: int, end: bytes) -> None:
+    path = tmp_path / "log"
+    long = b"x" * (size - 1 - len(end))
+    path.write_bytes(b"first\nsecond\n" + long + b"y" + end)
+    last = long.decode() + "y"
+    assert tail(path, 1) == ([last], size + 13)
+    assert tail(path, 2) == (["second", last], size + 13)
+    assert tail(path, None) == (["first", "second", last], size + 13)
+
+
+def test_only_as_much_is_read_as_the_lines_need(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    with path.open("wb") as file:
+        file.truncate(1 << 35)  # a hole of 32 GiB
+        file.seek(0, 2)
+        file.write(b"\na\nb\n")
+    assert tail(path, 2) == (["a", "b"], (1 << 35) + 5)
+
+
+_CONTENT = st.lists(st.sampled_from([b"\n", b"a", b"bc", "é".encode(), b"\xff", b"\r", b"\r\n", b"\x0c", b" "])).map(
+    b"".join
+)
+
+
+@settings(deadline=None, max_examples=500)
+@given(content=_CONTENT, lines=st.none() | st.integers(0, 12), block=st.integers(1, 9))
+def test_the_last_lines_are_those_of_splitlines(
+    tmp_path_factory: pytest.TempPathFactory, content: bytes, lines: int | None, block: int
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "splitlines.log"
+    path.write_bytes(content)
+    with mock.patch.object(logs, "_BLOCK", block):
+        found, end = tail(path, lines)
+    whole = content.decode(errors="replace").splitlines()
+    assert found == (whole if lines is None else whole[len(whole) - min(lines, len(whole)) :])
+    assert end == len(content)
+
+
+def test_what_is_appended_comes_in_whole_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "_POLL_SECONDS", 0)
+    monkeypatch.setattr(logs, "_BLOCK", 4)
+    one, two = tmp_path / "one", tmp_path / "two"
+    one.write_bytes(b"old\n")
+
+    def append(path: Path, data: bytes) -> None:
+        with path.open("ab") as file:
+            file.write(data)
+
+    async def follow() -> None:
+        lines = follow_all({"one": one, "two": two}, {"one": 4, "two": 0})
+        append(one, b"a line longer than a block\nhalf")
+        assert await anext(lines) == ("one", "a line longer than a block")
+        append(two, b"of a file that was missing\n\xff\n")
+        assert await anext(lines) == ("two", "of a file that was missing")
+        assert await anext(lines) == ("two", "\N{REPLACEMENT CHARACTER}")
+        append(one, b" and half\n")
+        assert await anext(lines) == ("one", "half and half")
+
+    asyncio.run(follow())

@@ -1,0 +1,238 @@
+"""The state machine of a task: every state and event, and the counts and times between them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tfcluster.agent.machine import MISSES_ALLOWED, Action, Event, Machine
+from tfcluster.model.layout import RestartPolicy
+from tfcluster.model.states import WITH_PROCESS, TaskState
+
+POLICY = RestartPolicy("on-failure", initial=0.1, max=30.0, limit=5, window=60.0)
+NOW = 100.0
+
+# What a task in each state does at each event, under the policy on-failure; `.` is nothing at all.
+_TABLE = """
+                START           STOP               ANSWERED  MISSED        FAILED_EXIT  CLEAN_EXIT  DUE
+starting        .               stopping+TERMINATE ready     starting      backing-off  stopped     .
+ready           .               stopping+TERMINATE ready     ready         backing-off  stopped     .
+unresponsive    .               stopping+TERMINATE ready     unresponsive  backing-off  stopped     .
+backing-off     .               stopped            .         .             .            .           starting+SPAWN
+failed          starting+SPAWN  stopped            .         .             .            .           .
+stopping        .               .                  .         .             stopped      stopped     stopping+KILL
+stopped         starting+SPAWN  .                  .         .             .            .           .
+"""
+
+
+def in_state(state: TaskState, policy: RestartPolicy = POLICY) -> Machine:
+    """A machine as it is in a state, with its time come where it waits for one."""
+    waits = state in (TaskState.BACKING_OFF, TaskState.STOPPING)
+    misses = MISSES_ALLOWED if state is TaskState.UNRESPONSIVE else 0
+    return Machine(policy, state, restarts=2, misses=misses, wake_at=NOW if waits else None)
+
+
+def _rows() -> list[tuple[TaskState, Event, str]]:
+    head, *lines = (line.split() for line in _TABLE.strip().splitlines())
+    return [
+        (TaskState(state), Event[event], cell)
+        for state, *cells in lines
+        for event, cell in zip(head, cells, strict=True)
+    ]
+
+
+def test_the_table_has_every_state_and_every_event() -> None:
+    rows = [(state, event) for state, event, _ in _rows()]
+    assert len(rows) == len(set(rows))
+    assert set(rows) == set(product(TaskState, Event))
+
+
+@pytest.mark.parametrize(("state", "event", "cell"), _rows())
+def test_every_state_and_event(state: TaskState, event: Event, cell: str) -> None:
+    before = in_state(state)
+    after, action = before.after(event, NOW)
+    if cell == ".":
+        assert (after, action) == (before, None)
+        return
+    expected, _, act = cell.partition("+")
+    assert after.state is TaskState(expected)
+    assert action is (Action[act] if act else None)
+
+
+@pytest.mark.parametrize("start", [TaskState.STOPPED, TaskState.FAILED])
+def test_a_start_forgets_what_happened_before(start: TaskState) -> None:
+    before = Machine(POLICY, start, restarts=4, ends=(98.0, 99.0), misses=3, grace=7.0)
+    assert before.after(Event.START, NOW) == (Machine(POLICY, TaskState.STARTING, grace=7.0), Action.SPAWN)
+
+
+def test_a_stop_waits_its_grace_and_kills_once() -> None:
+    ready = replace(in_state(TaskState.READY), grace=3.0)
+    stopping, _ = ready.after(Event.STOP, NOW)
+    assert stopping.wake_at == NOW + 3.0
+    assert stopping.after(Event.STOP, NOW + 1) == (stopping, None)
+    assert stopping.after(Event.DUE, NOW + 2.9) == (stopping, None)
+    killed, action = stopping.after(Event.DUE, NOW + 3.0)
+    assert action is Action.KILL
+    assert killed.after(Event.DUE, NOW + 9.0) == (killed, None)
+    stopped, _ = killed.after(Event.FAILED_EXIT, NOW + 9.0)
+    assert (stopped.state, stopped.wake_at) == (TaskState.STOPPED, None)
+
+
+def test_a_stop_while_backing_off_wakes_nobody_any_more() -> None:
+    stopped, _ = in_state(TaskState.BACKING_OFF).after(Event.STOP, NOW)
+    assert stopped.wake_at is None
+    assert stopped.after(Event.DUE, NOW + 100) == (stopped, None)
+
+
+@pytest.mark.parametrize("state", sorted(WITH_PROCESS - {TaskState.STOPPING}))
+@pytest.mark.parametrize(
+    ("policy", "event", "expected"),
+    [
+        ("never", Event.FAILED_EXIT, TaskState.FAILED),
+        ("never", Event.CLEAN_EXIT, TaskState.STOPPED),
+        ("on-failure", Event.FAILED_EXIT, TaskState.BACKING_OFF),
+        ("on-failure", Event.CLEAN_EXIT, TaskState.STOPPED),
+        ("always", Event.FAILED_EXIT, TaskState.BACKING_OFF),
+        ("always", Event.CLEAN_EXIT, TaskState.BACKING_OFF),
+    ],
+)
+def test_the_policy_decides_what_an_exit_leads_to(
+    policy: str, event: Event, expected: TaskState, state: TaskState
+) -> None:
+    after, action = in_state(state, replace(POLICY, policy=policy)).after(event, NOW)
+    assert (after.state, action) == (expected, None)
+    assert after.misses == 0
+
+
+def delays(policy: RestartPolicy, ends: int, run_seconds: float = 0.0) -> list[float]:
+    """The waits of a task that ends again and again, each time `run_seconds` after it was started."""
+    machine, now, waits = in_state(TaskState.READY, policy), NOW, []
+    for number in range(ends):
+        machine, _ = machine.after(Event.FAILED_EXIT, now)
+        assert machine.state is TaskState.BACKING_OFF
+        assert machine.wake_at is not None
+        waits.append(machine.wake_at - now)
+        now = machine.wake_at
+        machine, action = machine.after(Event.DUE, now)
+        assert (machine.state, machine.restarts, action) == (TaskState.STARTING, 3 + number, Action.SPAWN)
+        now += run_seconds
+    return waits
+
+
+def test_waits_are_none_then_initial_then_double_up_to_the_most() -> None:
+    policy = replace(POLICY, initial=0.5, max=3.0, limit=100, window=1e9)
+    assert delays(policy, 7) == pytest.approx([0.0, 0.5, 1.0, 2.0, 3.0, 3.0, 3.0])
+
+
+def test_the_wait_never_passes_the_most_however_often_it_ends() -> None:
+    ends = tuple(float(number) for number in range(5000))
+    policy = replace(POLICY, limit=10_000, window=1e9)
+    after, _ = Machine(policy, TaskState.READY, ends=ends).after(Event.FAILED_EXIT, 5000.0)
+    assert after.wake_at == 5000.0 + policy.max
+
+
+def test_too_early_is_not_due() -> None:
+    waiting = replace(in_state(TaskState.BACKING_OFF), wake_at=NOW + 0.5)
+    assert waiting.after(Event.DUE, NOW + 0.49) == (waiting, None)
+    assert waiting.after(Event.DUE, NOW + 0.5)[1] is Action.SPAWN
+
+
+def test_so_many_restarts_within_the_window_are_the_limit() -> None:
+    policy = replace(POLICY, limit=3, initial=1.0)
+    assert delays(policy, 3, run_seconds=1.0) == pytest.approx([0.0, 1.0, 2.0])
+    machine = Machine(policy, TaskState.READY, restarts=3, ends=(NOW - 59.9, NOW - 2.0, NOW - 1.0))
+    failed, action = machine.after(Event.FAILED_EXIT, NOW)
+    assert (failed.state, failed.wake_at, failed.restarts, action) == (TaskState.FAILED, None, 3, None)
+
+
+def test_ends_before_the_window_are_forgotten() -> None:
+    machine = Machine(replace(POLICY, limit=2), TaskState.READY, ends=(NOW - 61.0, NOW - 60.0, NOW - 59.0))
+    after, _ = machine.after(Event.FAILED_EXIT, NOW)
+    assert after.state is TaskState.BACKING_OFF
+    assert after.ends == (NOW - 59.0, NOW)
+    assert after.wake_at == NOW + POLICY.initial
+
+
+def test_a_task_that_ends_once_in_a_window_restarts_at_once_for_ever() -> None:
+    assert delays(replace(POLICY, limit=1), 20, run_seconds=60.0) == [0.0] * 20
+
+
+def test_a_limit_of_one_is_one_restart() -> None:
+    policy = replace(POLICY, limit=1)
+    assert delays(policy, 1) == [0.0]
+    after, _ = Machine(policy, TaskState.READY, ends=(NOW - 1.0,)).after(Event.FAILED_EXIT, NOW)
+    assert after.state is TaskState.FAILED
+
+
+def missed(machine: Machine, times: int) -> tuple[Machine, list[Action | None]]:
+    actions = []
+    for _ in range(times):
+        machine, action = machine.after(Event.MISSED, NOW)
+        actions.append(action)
+    return machine, actions
+
+
+def test_a_task_is_unresponsive_after_so_many_misses_in_a_row() -> None:
+    almost, actions = missed(in_state(TaskState.READY), MISSES_ALLOWED - 1)
+    assert (almost.state, set(actions)) == (TaskState.READY, {None})
+    answered, _ = almost.after(Event.ANSWERED, NOW)
+    assert missed(answered, MISSES_ALLOWED - 1)[0].state is TaskState.READY
+    silent, actions = missed(almost, 1)
+    assert (silent.state, actions) == (TaskState.UNRESPONSIVE, [None])
+
+
+def test_an_unresponsive_task_is_killed_after_as_many_misses_again_and_restarted() -> None:
+    silent, _ = missed(in_state(TaskState.READY), MISSES_ALLOWED)
+    killed, actions = missed(silent, MISSES_ALLOWED)
+    assert actions == [None] * (MISSES_ALLOWED - 1) + [Action.KILL]
+    assert killed.state is TaskState.UNRESPONSIVE
+    assert missed(killed, MISSES_ALLOWED)[1] == [None] * MISSES_ALLOWED
+    ended, _ = killed.after(Event.FAILED_EXIT, NOW)
+    assert ended.state is TaskState.BACKING_OFF
+
+
+def test_an_unresponsive_task_that_answers_again_has_all_its_misses_before_it() -> None:
+    silent, _ = missed(in_state(TaskState.READY), 2 * MISSES_ALLOWED - 1)
+    answered, _ = silent.after(Event.ANSWERED, NOW)
+    assert (answered.state, answered.misses) == (TaskState.READY, 0)
+
+
+def test_with_the_policy_never_nothing_is_killed_for_its_silence() -> None:
+    silent, actions = missed(in_state(TaskState.READY, replace(POLICY, policy="never")), 10 * MISSES_ALLOWED)
+    assert (silent.state, set(actions)) == (TaskState.UNRESPONSIVE, {None})
+
+
+def test_a_task_that_never_answered_is_not_unresponsive() -> None:
+    starting = in_state(TaskState.STARTING)
+    assert missed(starting, 10 * MISSES_ALLOWED) == (starting, [None] * (10 * MISSES_ALLOWED))
+
+
+@settings(deadline=None, max_examples=300)
+@given(
+    policy=st.sampled_from(["never", "on-failure", "always"]),
+    limit=st.integers(1, 4),
+    steps=st.lists(st.tuples(st.sampled_from(Event), st.floats(0.0, 20.0)), max_size=60),
+)
+def test_state_and_process_agree_through_any_life(policy: str, limit: int, steps: list[tuple[Event, float]]) -> None:
+    machine, has_process, now = Machine(replace(POLICY, policy=policy, limit=limit)), False, NOW
+    for event, seconds in steps:
+        now += seconds
+        if event in (Event.FAILED_EXIT, Event.CLEAN_EXIT):
+            if not has_process:
+                continue
+            has_process = False
+        machine, action = machine.after(event, now)
+        if action is Action.SPAWN:
+            assert not has_process
+            has_process = True
+        elif action is not None:
+            assert has_process
+        assert has_process is (machine.state in WITH_PROCESS)
+        if machine.state is TaskState.BACKING_OFF:
+            assert machine.wake_at is not None
+        elif machine.state is not TaskState.STOPPING:
+            assert machine.wake_at is None

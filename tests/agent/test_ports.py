@@ -1,0 +1,217 @@
+"""Ports that an agent holds: refused to others, open to the task's own server, and given back."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from tfcluster.agent import ports as module
+from tfcluster.agent.ports import Ports, holder_of
+from tfcluster.errors import ClusterError
+
+
+def stream(family: socket.AddressFamily = socket.AF_INET6, *options: int) -> socket.socket:
+    """A socket for every address of the machine, with options of SOL_SOCKET set."""
+    made = socket.socket(family, socket.SOCK_STREAM)
+    if family == socket.AF_INET6:
+        made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+    for option in options:
+        made.setsockopt(socket.SOL_SOCKET, option, 1)
+    return made
+
+
+@pytest.fixture
+def listener() -> Iterator[socket.socket]:
+    """A server on a port that the kernel chose, with the options of gRPC's."""
+    with stream(socket.AF_INET6, socket.SO_REUSEADDR) as server:
+        server.bind(("", 0))
+        server.listen()
+        yield server
+
+
+@pytest.fixture
+def port() -> int:
+    """A port that is free, chosen by the kernel."""
+    with stream() as probe:
+        probe.bind(("", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture
+def ports() -> Iterator[Ports]:
+    made = Ports()
+    yield made
+    made.release()
+
+
+def may_bind(port: int, family: socket.AddressFamily = socket.AF_INET6, address: str = "") -> bool:
+    with stream(family) as binder:
+        try:
+            binder.bind((address, port))
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+            return False
+        return True
+
+
+@pytest.mark.parametrize("linger", [False, True])
+def test_a_held_port_is_refused_to_whoever_binds_exclusively(port: int, ports: Ports, linger: bool) -> None:
+    assert may_bind(port)
+    assert ports.hold(port, linger=linger)
+    assert not may_bind(port)
+    assert not may_bind(port, socket.AF_INET)
+    assert not may_bind(port, socket.AF_INET, "127.0.0.1")
+    assert not may_bind(port, socket.AF_INET6, "::1")
+
+
+def test_a_held_port_is_passed_by_in_another_agents_choice(port: int, ports: Ports) -> None:
+    other = Ports()
+    assert ports.hold(port, linger=False)
+    assert not other.hold(port, linger=False)
+    ports.release()
+    assert other.hold(port, linger=False)
+    other.release()
+
+
+def test_a_port_may_be_held_twice_by_the_same_agent(port: int, ports: Ports) -> None:
+    assert ports.hold(port, linger=False)
+    assert ports.hold(port, linger=False)
+    ports.release()
+    assert may_bind(port)
+
+
+@pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
+@pytest.mark.parametrize("options", [[socket.SO_REUSEADDR], [socket.SO_REUSEADDR, socket.SO_REUSEPORT]])
+def test_the_tasks_server_serves_beside_the_holder(
+    port: int, ports: Ports, family: socket.AddressFamily, options: list[int]
+) -> None:
+    assert ports.hold(port, linger=False)
+    for _ in range(2):  # and again after a restart
+        with stream(family, *options) as server:
+            server.bind(("", port))
+            server.listen()
+            with socket.create_connection(("127.0.0.1", port)) as client, server.accept()[0] as accepted:
+                accepted.sendall(b"x")
+                assert client.recv(1) == b"x"
+
+
+def test_nobody_answers_on_a_held_port(port: int, ports: Ports) -> None:
+    assert ports.hold(port, linger=False)
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port))
+
+
+@pytest.mark.parametrize("linger", [False, True])
+def test_a_port_that_somebody_listens_on_is_not_held(listener: socket.socket, ports: Ports, linger: bool) -> None:
+    port = listener.getsockname()[1]
+    assert not ports.hold(port, linger=linger)
+    ports.release()
+    with socket.create_connection(("127.0.0.1", port)):
+        pass
+
+
+@pytest.mark.parametrize("linger", [False, True])
+def test_a_port_that_is_listened_on_for_one_address_is_not_held(ports: Ports, linger: bool) -> None:
+    with stream(socket.AF_INET, socket.SO_REUSEADDR) as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        assert not ports.hold(server.getsockname()[1], linger=linger)
+
+
+def test_connections_that_linger_keep_a_port_from_the_choice_but_not_from_the_spec(
+    listener: socket.socket, ports: Ports
+) -> None:
+    port = listener.getsockname()[1]
+    with socket.create_connection(("127.0.0.1", port)) as client:
+        accepted, _ = listener.accept()
+        accepted.close()  # the side that closes first keeps the port in TIME_WAIT
+        assert client.recv(1) == b""
+    listener.close()
+    assert not ports.hold(port, linger=False)
+    assert ports.hold(port, linger=True)
+
+
+def test_who_holds_a_port_is_told(listener: socket.socket) -> None:
+    with open("/proc/self/cmdline", "rb") as file:
+        command = file.read().replace(b"\0", b" ").decode().strip()
+    assert holder_of(listener.getsockname()[1]) == f"process {os.getpid()} ({command[:80]})"
+
+
+def test_nobody_seen_on_a_port_is_told_too(port: int) -> None:
+    assert holder_of(port) == "a process that this user cannot see"
+
+
+def test_the_choice_counts_up_past_taken_held_and_named_ports(
+    listener: socket.socket, ports: Ports, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = listener.getsockname()[1]
+    monkeypatch.setattr(module, "FIRST_PORT", first)
+    monkeypatch.setattr(module, "_LAST_PORT", 65535)
+    [held] = ports.choose(1, [])
+    assert held > first
+    other = Ports()
+    [named] = other.choose(1, [])  # what would come next
+    other.release()
+    chosen = list(ports.choose(3, [named]))
+    assert chosen == sorted(set(chosen))
+    assert chosen[0] > named > held
+    assert not any(map(may_bind, chosen))
+
+
+def test_too_few_free_ports_are_an_error(
+    listener: socket.socket, ports: Ports, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken = listener.getsockname()[1]
+    monkeypatch.setattr(module, "FIRST_PORT", taken)
+    monkeypatch.setattr(module, "_LAST_PORT", taken)
+    with pytest.raises(ClusterError) as caught:
+        list(ports.choose(1, []))
+    assert caught.value.message == f"no free port between {taken} and {taken}"
+    assert list(ports.choose(0, [])) == []
+
+
+def test_the_choice_begins_at_tensorflows_port_below_the_ephemeral_ones() -> None:
+    assert module.FIRST_PORT == 2222
+    assert module._LAST_PORT == 32767
+
+
+def test_a_port_for_other_reasons_out_of_reach_is_no_taken_port(ports: Ports, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: socket.socket, address: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    before = os.listdir("/proc/self/fd")
+    monkeypatch.setattr(socket.socket, "bind", refuse)
+    with pytest.raises(PermissionError):
+        ports.hold(80, linger=True)
+    assert os.listdir("/proc/self/fd") == before
+
+
+def test_without_ipv6_ports_are_held_all_the_same(port: int, ports: Ports, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = socket.socket
+
+    def without_ipv6(family: int, kind: int) -> socket.socket:
+        if family == socket.AF_INET6:
+            raise OSError(errno.EAFNOSUPPORT, "Address family not supported by protocol")
+        return real(family, kind)
+
+    monkeypatch.setattr(socket, "socket", without_ipv6)
+    assert ports.hold(port, linger=False)
+    monkeypatch.undo()
+    assert not may_bind(port, socket.AF_INET)
+
+
+def test_no_descriptor_is_left(port: int, listener: socket.socket) -> None:
+    before = os.listdir("/proc/self/fd")
+    ports = Ports()
+    assert ports.hold(port, linger=True)
+    assert not ports.hold(listener.getsockname()[1], linger=True)
+    assert len(os.listdir("/proc/self/fd")) == len(before) + 1
+    ports.release()
+    assert os.listdir("/proc/self/fd") == before
+    assert may_bind(port)
+    ports.release()  # once more says nothing

@@ -1,0 +1,174 @@
+"""A spec laid out: tasks, addresses, the head, and which tasks a command's arguments name."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.model.layout import Layout, RestartPolicy, Task, lay_out, matching_tasks
+from tfcluster.spec.load import parse_spec
+
+FULL = """
+name: demo
+jobs:
+  ps: {tasks: 1}
+  worker: {tasks: 2, cpus: 2, gpus: 1, env: {OMP_NUM_THREADS: "1"}}
+  local: ["localhost:2222", "127.0.0.2", "[::1]:2223", "[::1]"]
+network: open
+restart: {policy: always, backoff: {initial: 1, max: 2.5}, limit: 3 in 7.5}
+"""
+
+
+def layout_of(text: str, spec_file: str = "cluster.yaml") -> Layout:
+    return lay_out(parse_spec(text, spec_file, "c"), spec_file)
+
+
+def task(
+    job: str, index: int, host: str, port: int | None, cpus: int = 1, gpus: int = 0, env: dict[str, str] | None = None
+) -> Task:
+    return Task(job, index, "localhost", host, port, cpus, gpus, env or {})
+
+
+def test_every_field_of_the_spec_reaches_the_layout() -> None:
+    assert layout_of(FULL, "here/demo.yaml") == Layout(
+        cluster="demo",
+        spec="here/demo.yaml",
+        network="open",
+        restart=RestartPolicy(policy="always", initial=1.0, max=2.5, limit=3, window=7.5),
+        tasks=(
+            task("ps", 0, "localhost", None),
+            task("worker", 0, "localhost", None, 2, 1, {"OMP_NUM_THREADS": "1"}),
+            task("worker", 1, "localhost", None, 2, 1, {"OMP_NUM_THREADS": "1"}),
+            task("local", 0, "localhost", 2222),
+            task("local", 1, "127.0.0.2", None),
+            task("local", 2, "::1", 2223),
+            task("local", 3, "::1", None),
+        ),
+    )
+
+
+def test_addresses_are_by_job_in_order_and_bracket_ipv6() -> None:
+    assert layout_of(FULL).addresses() == {
+        "ps": ["localhost"],
+        "worker": ["localhost", "localhost"],
+        "local": ["localhost:2222", "127.0.0.2", "[::1]:2223", "[::1]"],
+    }
+
+
+def test_a_task_has_a_long_and_a_short_name() -> None:
+    second = layout_of(FULL).tasks[2]
+    assert (second.name, second.short) == ("/job:worker/task:1", "worker:1")
+
+
+@pytest.mark.parametrize(
+    ("jobs", "head"),
+    [
+        ("{ps: {tasks: 1}, worker: {tasks: 2}, master: {tasks: 1}, chief: {tasks: 2}}", "chief:0"),
+        ("{worker: {tasks: 2}, master: {tasks: 2}}", "master:0"),
+        ("{ps: {tasks: 1}, worker: {tasks: 2}}", "worker:0"),
+        ("{b: {tasks: 1}, a: {tasks: 2}}", "b:0"),
+        ("{ps: {tasks: 3}}", "ps:0"),
+    ],
+)
+def test_the_head_is_chief_master_worker_or_first(jobs: str, head: str) -> None:
+    assert layout_of(f"jobs: {jobs}").head().short == head
+
+
+def test_choices_fill_only_what_they_name() -> None:
+    before = layout_of(FULL)
+    after = before.with_choices(
+        {"/job:ps/task:0": 5000, "/job:local/task:3": 5001}, {"/job:worker/task:1": ["1", "GPU-5f"]}
+    )
+    assert [each.gpu_ids for each in after.tasks] == [(), (), ("1", "GPU-5f"), (), (), (), ()]
+    assert [each.port for each in after.tasks] == [5000, None, None, 2222, None, 2223, 5001]
+    assert after.tasks[6].address == "[::1]:5001"
+    assert without_choices(after) == without_choices(before)
+    assert before.tasks[0].port is None
+    assert after.with_choices({}, {}) == after
+
+
+def without_choices(layout: Layout) -> list[Task]:
+    return [replace(each, port=None, gpu_ids=()) for each in layout.tasks]
+
+
+def test_the_same_cluster_may_come_from_another_file_and_with_its_choices_made() -> None:
+    wanted = layout_of(FULL, "one.yaml")
+    found = layout_of(FULL, "two.yaml").with_choices({"/job:ps/task:0": 5000}, {"/job:worker/task:0": ["0"]})
+    assert wanted.same_cluster_as(found)
+    assert found.same_cluster_as(wanted)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda text: text.replace("name: demo", "name: other"),
+        lambda text: text.replace("network: open", "network: closed"),
+        lambda text: text.replace("policy: always", "policy: never"),
+        lambda text: text.replace("initial: 1,", "initial: 2,"),
+        lambda text: text.replace("max: 2.5", "max: 3"),
+        lambda text: text.replace("3 in 7.5", "4 in 7.5"),
+        lambda text: text.replace("3 in 7.5", "3 in 8"),
+        lambda text: text.replace("{tasks: 1}", "{tasks: 2}"),
+        lambda text: text.replace("cpus: 2", "cpus: 1"),
+        lambda text: text.replace("gpus: 1", "gpus: 0"),
+        lambda text: text.replace('"1"}', '"2"}'),
+        lambda text: text.replace("  ps:", "  parameters:"),
+        lambda text: text.replace(":2222", ":2224"),
+        lambda text: text.replace("127.0.0.2", "127.0.0.3"),
+    ],
+)
+def test_any_other_difference_is_another_cluster(change: Callable[[str], str]) -> None:
+    changed = change(FULL)
+    assert changed != FULL
+    assert not layout_of(changed).same_cluster_as(layout_of(FULL))
+    assert not layout_of(FULL).same_cluster_as(layout_of(changed))
+
+
+def test_two_different_chosen_ports_are_two_clusters() -> None:
+    layout = layout_of("jobs: {a: {tasks: 1}}")
+    one, other = (layout.with_choices({"/job:a/task:0": port}, {}) for port in (5000, 5001))
+    assert not one.same_cluster_as(other)
+
+
+def test_a_layout_survives_json() -> None:
+    layout = layout_of(FULL).with_choices({"/job:ps/task:0": 5000}, {"/job:worker/task:0": ["0", "1"]})
+    assert Layout.from_json(json.loads(json.dumps(layout.to_json()))) == layout
+
+
+SHORTS = ["ps:0", "worker:0", "worker:1", "worker:10"]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found"),
+    [
+        ([], SHORTS),
+        (["worker"], ["worker:0", "worker:1", "worker:10"]),
+        (["/job:worker"], ["worker:0", "worker:1", "worker:10"]),
+        (["worker:1"], ["worker:1"]),
+        (["/job:worker/task:1"], ["worker:1"]),
+        (["worker:10", "ps", "worker:10"], ["ps:0", "worker:10"]),
+        (["worker:1", "worker"], ["worker:0", "worker:1", "worker:10"]),
+    ],
+)
+def test_arguments_name_tasks_in_the_clusters_order(wanted: list[str], found: list[str]) -> None:
+    assert matching_tasks(wanted, SHORTS) == found
+
+
+@pytest.mark.parametrize("name", ["work", "worker:2", "/job:worker/task:2", "worker:", ":0", "", "WORKER"])
+def test_an_argument_that_names_nothing_is_a_usage_error_with_the_choices(name: str) -> None:
+    with pytest.raises(ClusterError) as caught:
+        matching_tasks(["ps:0", name], SHORTS)
+    assert caught.value.message == f"no task {name!r}"
+    assert caught.value.hint == "The tasks are ps:0, worker:0, worker:1, worker:10."
+    assert caught.value.exit_code is ExitCode.USAGE
+
+
+def test_without_tasks_the_error_says_that_the_cluster_never_ran() -> None:
+    assert matching_tasks([], []) == []
+    with pytest.raises(ClusterError) as caught:
+        matching_tasks(["ps"], [])
+    assert caught.value.hint == "The cluster never ran."

@@ -1,0 +1,138 @@
+"""Counting points against an independent NumPy generator, and pi and its interval in closed form."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfcluster.programs import pi
+from tfcluster.programs.context import Context
+from tfcluster.programs.pi import SHARD, count_inside, estimate
+
+MASK = 0xFFFFFFFF
+
+
+def numpy_count(seed: int, shard: int, points: int) -> int:
+    """The points inside among a shard's first, by Threefry-2x32-20 written once more, in NumPy."""
+    keys = [seed & MASK, seed >> 32]
+    keys.append(keys[0] ^ keys[1] ^ 0x1BD11BDA)
+    x = np.arange(points, dtype=np.uint32) + np.uint32(keys[0])
+    y = np.full(points, shard, np.uint32) + np.uint32(keys[1])
+    for block in range(5):
+        for rotation in (13, 15, 26, 6) if block % 2 == 0 else (17, 29, 16, 24):
+            x += y
+            y = (y << np.uint32(rotation)) | (y >> np.uint32(32 - rotation))
+            y ^= x
+        x += np.uint32(keys[(block + 1) % 3])
+        y += np.uint32((keys[(block + 2) % 3] + block + 1) & MASK)
+    # In integers, where nothing is rounded.
+    squares = (x >> np.uint32(8)).astype(np.int64) ** 2 + (y >> np.uint32(8)).astype(np.int64) ** 2
+    return int(np.count_nonzero(squares <= 1 << 48))
+
+
+def tensorflow_count(seed: int, shard: int, points: int) -> int:
+    words = (tf.constant(word, tf.uint32) for word in (seed & MASK, seed >> 32, shard))
+    return int(count_inside(*words, tf.constant(points, tf.int32)))
+
+
+@pytest.mark.parametrize(
+    ("seed", "shard", "points"),
+    [
+        (0, 0, 0),
+        (0, 0, 1),
+        (0, 0, 2),
+        (1, 0, 1),
+        (7, 3, 1000),
+        (7, 0, SHARD - 1),
+        (7, 0, SHARD),
+        (7, 1, SHARD),
+        (2**32, 0, 100_000),
+        (2**32 + 7, 5, 100_001),
+        (2**63 - 1, 2**32 - 1, 100_000),
+        (2**64 - 1, 1, 100_000),
+    ],
+)
+def test_the_count_is_that_of_numpy(seed: int, shard: int, points: int) -> None:
+    assert tensorflow_count(seed, shard, points) == numpy_count(seed, shard, points)
+
+
+def test_both_halves_of_the_seed_and_the_shard_matter() -> None:
+    counts = {tensorflow_count(seed, shard, SHARD) for seed in (0, 1, 2**32, 2**32 + 1) for shard in (0, 1)}
+    assert len(counts) == 8
+
+
+def test_a_count_is_within_five_standard_errors_of_pi() -> None:
+    found = estimate(sum(tensorflow_count(2026, shard, SHARD) for shard in range(4)), 4 * SHARD)
+    assert abs(found["pi"] - math.pi) < 5 * found["stderr"]
+
+
+@pytest.mark.parametrize(
+    ("inside", "samples", "expected"),
+    [
+        # pi = 4p, its standard error 4 sqrt(p (1 - p) / n).
+        (75, 100, (3.0, 4 * math.sqrt(0.75 * 0.25 / 100))),
+        (1, 2, (2.0, 4 * math.sqrt(0.125))),
+        (0, 10, (0.0, 0.0)),
+        (10, 10, (4.0, 0.0)),
+        (2**53, 2**54, (2.0, 4 * 0.5 / 2**27)),
+    ],
+)
+def test_pi_and_its_standard_error(inside: int, samples: int, expected: tuple[float, float]) -> None:
+    found = estimate(inside, samples)
+    assert (found["pi"], found["stderr"]) == pytest.approx(expected, rel=1e-14)
+    assert (found["inside"], found["samples"]) == (inside, samples)
+    assert found.keys() == {"pi", "stderr", "interval", "samples", "inside"}
+
+
+@pytest.mark.parametrize(
+    ("inside", "samples"), [(0, 1), (1, 1), (0, 10), (10, 10), (1, 10), (75, 100), (785398, 1_000_000)]
+)
+def test_wilsons_interval_is_where_the_score_test_has_its_critical_value(inside: int, samples: int) -> None:
+    # The interval's ends are the two p with |inside/n - p| = z sqrt(p (1 - p) / n): roots of a quadratic.
+    z = 1.959963984540054
+    share = inside / samples
+    roots = np.roots([1 + z**2 / samples, -(2 * share + z**2 / samples), share**2])
+    assert estimate(inside, samples)["interval"] == pytest.approx(sorted(4 * roots), abs=1e-9)
+
+
+def test_wilsons_interval_with_none_and_all_inside() -> None:
+    z2 = 1.959963984540054**2
+    assert estimate(0, 10)["interval"] == pytest.approx([0.0, 4 * z2 / (10 + z2)], abs=1e-12)
+    assert estimate(10, 10)["interval"] == pytest.approx([4 * 10 / (10 + z2), 4.0], abs=1e-12)
+
+
+def run_here(monkeypatch: pytest.MonkeyPatch, devices: int, samples: int, seed: int) -> tuple[Context, dict[str, Any]]:
+    """Pi on so many CPU devices of this process, in place of a cluster's."""
+
+    def session(context: Context, graph: tf.Graph, used: Iterable[str]) -> Any:
+        assert list(used) == list(context.devices[: len(list(used))])
+        return tf.compat.v1.Session(graph=graph, config=tf.compat.v1.ConfigProto(device_count={"CPU": 2}))
+
+    monkeypatch.setattr(pi, "open_session", session)
+    names = tuple(f"/job:localhost/replica:0/task:0/device:CPU:{number}" for number in range(devices))
+    context = Context({"localhost": ["localhost:1"]}, names, lambda event, **fields: None)
+    return context, pi.run(context, samples=samples, seed=seed)
+
+
+@pytest.mark.parametrize(("samples", "seed"), [(2 * SHARD + 12_345, 2**40 + 7), (5, 3)])
+def test_the_result_is_numpys_however_many_devices_share_the_work(
+    monkeypatch: pytest.MonkeyPatch, samples: int, seed: int
+) -> None:
+    shards = range(-(-samples // SHARD))
+    inside = sum(numpy_count(seed, shard, min(SHARD, samples - shard * SHARD)) for shard in shards)
+    for devices in (1, 2):
+        context, result = run_here(monkeypatch, devices, samples, seed)
+        assert result["samples_per_s"] > 0
+        assert result == {
+            **estimate(inside, samples),
+            "samples_per_s": result["samples_per_s"],
+            "seed": seed,
+        }
+        assert sum(work["samples"] for work in context.work.values()) == samples
+        assert set(context.work) <= {f"/job:localhost/task:0/device:CPU:{number}" for number in range(devices)}
+        assert all(work["ops"] > 0 for work in context.work.values())

@@ -1,0 +1,123 @@
+"""Messages to and from bytes: however the bytes are cut, the same messages; anything else a ClusterError."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tfcluster.errors import ClusterError
+from tfcluster.protocol import framing
+from tfcluster.protocol.framing import LINE_LIMIT, Decoder, Message, encode
+
+_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+_MESSAGES = st.lists(st.dictionaries(st.text(), _VALUES, max_size=4), max_size=5)
+
+
+def decoded(pieces: Iterable[bytes]) -> list[Message]:
+    decoder = Decoder()
+    return [message for piece in pieces for message in decoder.feed(piece)]
+
+
+@settings(deadline=None)
+@given(messages=_MESSAGES, cuts=st.lists(st.integers(0, 2000), max_size=10))
+def test_any_split_of_the_bytes_gives_the_same_messages(messages: list[Message], cuts: list[int]) -> None:
+    data = b"".join(map(encode, messages))
+    places = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
+    pieces = [data[start:end] for start, end in pairwise(places)]
+    assert decoded(pieces) == messages
+    assert decoded(bytes([byte]) for byte in data) == messages
+
+
+@given(message=st.dictionaries(st.text(), _VALUES, max_size=4))
+@settings(deadline=None)
+def test_a_message_is_one_line_of_json(message: Message) -> None:
+    line = encode(message)
+    assert line.count(b"\n") == 1
+    assert line.endswith(b"\n")
+    assert json.loads(line) == message
+
+
+def test_a_message_comes_with_its_newline_and_not_before() -> None:
+    decoder = Decoder()
+    assert decoder.feed(b"") == []
+    assert decoder.feed(b'{"a":1}') == []
+    assert decoder.feed(b'\n{"b"') == [{"a": 1}]
+    assert decoder.feed(b':2}\n{"c":3}\n{') == [{"b": 2}, {"c": 3}]
+
+
+@pytest.mark.parametrize("line", [b"", b"x", b"{", b"{'a': 1}", b'{"a":1}}', b"\xff\xfe\xfd", b'{"a": "\xff"}', b"\0"])
+def test_a_line_that_is_not_json_is_told(line: bytes) -> None:
+    with pytest.raises(ClusterError) as caught:
+        decoded([line + b"\n"])
+    assert caught.value.message == f"a line that is not JSON arrived: {line!r}"
+
+
+@pytest.mark.parametrize("line", [b"[]", b"[{}]", b"1", b"null", b'"{}"', b"true", b"NaN"])
+def test_a_message_that_is_not_an_object_is_told(line: bytes) -> None:
+    with pytest.raises(ClusterError) as caught:
+        decoded([line + b"\n"])
+    assert caught.value.message == f"a message that is not an object arrived: {line!r}"
+
+
+def test_only_the_start_of_a_wrong_line_is_told() -> None:
+    with pytest.raises(ClusterError) as caught:
+        decoded([b"x" * 5000 + b"\n"])
+    assert caught.value.message == f"a line that is not JSON arrived: {b'x' * 80!r}"
+
+
+@pytest.mark.parametrize("line", [b"[" * 100_000, b'{"a":' * 100_000])
+@pytest.mark.xfail(
+    raises=RecursionError, strict=True, reason="json.loads raises RecursionError, which is no ValueError"
+)
+def test_a_line_that_is_nested_too_deeply_is_told(line: bytes) -> None:
+    with pytest.raises(ClusterError):
+        decoded([line + b"\n"])
+
+
+@settings(deadline=None, max_examples=300)
+@given(data=st.binary(max_size=60), cut=st.integers(0, 60))
+def test_any_bytes_are_messages_or_a_cluster_error(data: bytes, cut: int) -> None:
+    try:
+        messages = decoded([data[:cut], data[cut:]])
+    except ClusterError:
+        return
+    assert len(messages) == data.count(b"\n")
+
+
+def test_a_line_that_grows_too_long_is_refused_before_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(framing, "LINE_LIMIT", 100)
+    decoder = Decoder()
+    assert decoder.feed(b"x" * 100) == []
+    with pytest.raises(ClusterError) as caught:
+        decoder.feed(b"x")
+    assert caught.value.message == "a message longer than 100 bytes arrived"
+
+
+def test_a_line_of_the_limit_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    message = {"a": "x" * 50}
+    monkeypatch.setattr(framing, "LINE_LIMIT", len(encode(message)) - 1)
+    assert decoded([encode(message)[:-1], b"\n"]) == [message]
+
+
+@pytest.mark.xfail(strict=True, reason="the limit looks only at what has no newline yet")
+def test_a_line_that_is_too_long_is_refused_also_when_it_comes_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(framing, "LINE_LIMIT", 100)
+    with pytest.raises(ClusterError):
+        decoded([encode({"a": "x" * 200})])
+
+
+def test_the_limit_holds_a_layout_of_a_thousand_tasks() -> None:
+    task = {
+        "job": "worker", "index": 999, "host": "h" * 63, "address_host": "h" * 63, "port": 65535,
+        "cpus": 256, "gpus": 8, "env": {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "0,1,2,3"},
+    }  # fmt: skip
+    assert 16 * len(encode({"tasks": [task] * 1000})) < LINE_LIMIT

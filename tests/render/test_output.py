@@ -1,0 +1,367 @@
+"""What commands print into a pipe, whole."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.model.layout import Layout, RestartPolicy, Task
+from tfcluster.model.plan import plan
+from tfcluster.model.states import ClusterState, RunState, TaskState
+from tfcluster.model.status import ClusterStatus, HostStatus, LastExit, RunStatus, TaskStatus
+from tfcluster.render.console import console, error_console, moves
+from tfcluster.render.down import DownView
+from tfcluster.render.logs import LogView
+from tfcluster.render.run import RunView
+from tfcluster.render.status import show_status
+from tfcluster.render.up import UpView
+
+
+@pytest.fixture(autouse=True)
+def fresh_consoles(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Consoles are made once a process; each test needs those of its own captured output."""
+    for variable in ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
+        monkeypatch.delenv(variable, raising=False)
+    console.cache_clear()
+    error_console.cache_clear()
+    yield
+    console.cache_clear()
+    error_console.cache_clear()
+
+
+def printed(capsys: pytest.CaptureFixture[str]) -> str:
+    """What stands on standard output, without the blanks that end its lines."""
+    return _without_end_blanks(capsys.readouterr().out)
+
+
+def _without_end_blanks(text: str) -> str:
+    return "".join(line.rstrip() + "\n" for line in text.splitlines())
+
+
+def task(job: str, index: int, state: TaskState, **other: Any) -> TaskStatus:
+    values: dict[str, Any] = {
+        "pid": None,
+        "restarts": 0,
+        "uptime_s": None,
+        "cpu_percent": None,
+        "rss_bytes": None,
+        "devices": (),
+        "last_exit": None,
+    }
+    address = f"localhost:{2222 + index}"
+    return TaskStatus(f"/job:{job}/task:{index}", job, index, "localhost", address, state=state, **{**values, **other})
+
+
+def device(job: str, index: int, number: int) -> str:
+    return f"/job:{job}/replica:0/task:{index}/device:CPU:{number}"
+
+
+STATUS = ClusterStatus(
+    cluster="demo",
+    state=ClusterState.DEGRADED,
+    spec="specs/[demo].yaml",
+    hosts=(HostStatus("localhost", "up", 16, "2.21.0"),),
+    tasks=(
+        task(
+            "ps",
+            0,
+            TaskState.READY,
+            pid=17,
+            uptime_s=125.0,
+            cpu_percent=99.6,
+            rss_bytes=97 << 20,
+            devices=(device("ps", 0, 0),),
+        ),
+        task(
+            "worker",
+            0,
+            TaskState.READY,
+            pid=123456,
+            restarts=1,
+            uptime_s=3.1,
+            cpu_percent=0.0,
+            rss_bytes=1 << 30,
+            devices=(device("worker", 0, 0), device("worker", 0, 1)),
+            last_exit=LastExit("SIGKILL", 12.0),
+        ),
+        task("worker", 1, TaskState.FAILED, restarts=4, last_exit=LastExit("exit code 1", 12.0, "no port [2223]")),
+    ),
+    runs=(RunStatus("pi-3f9a", "pi", RunState.SUCCEEDED, 0.41), RunStatus("pi-0001", "pi", RunState.RUNNING, 75.0)),
+)
+
+
+def test_a_status(capsys: pytest.CaptureFixture[str]) -> None:
+    show_status(STATUS)
+    assert (
+        printed(capsys)
+        == """\
+demo  degraded  TensorFlow 2.21.0  specs/[demo].yaml
+
+TASK      HOST       ADDRESS         STATE      PID  UPTIME  RESTARTS   CPU   MEMORY  DEVICES
+ps:0      localhost  localhost:2222  ready       17   2m 5s         0  100%   97 MiB  CPU:0
+worker:0  localhost  localhost:2222  ready   123456    3.1s         1    0%  1.0 GiB  CPU:0 CPU:1
+worker:1  localhost  localhost:2223  failed       -       -         4     -        -  -
+
+worker:0 last ended with SIGKILL
+
+worker:1 last ended with exit code 1: no port [2223]
+
+RUN      PROGRAM  STATE        TIME
+pi-3f9a  pi       succeeded    0.4s
+pi-0001  pi       running    1m 15s
+"""
+    )
+
+
+def test_a_status_of_a_cluster_that_just_starts(capsys: pytest.CaptureFixture[str]) -> None:
+    show_status(
+        ClusterStatus(
+            "demo",
+            ClusterState.STARTING,
+            "c.yaml",
+            (HostStatus("localhost", "up", 16, None),),
+            (task("worker", 0, TaskState.STARTING, pid=5, uptime_s=0.0, cpu_percent=0.0, rss_bytes=0),),
+            (),
+        )
+    )
+    assert (
+        printed(capsys)
+        == """\
+demo  starting  c.yaml
+
+TASK      HOST       ADDRESS         STATE     PID  UPTIME  RESTARTS  CPU  MEMORY  DEVICES
+worker:0  localhost  localhost:2222  starting    5    0.0s         0   0%     0 B  -
+"""
+    )
+
+
+def test_a_long_row_is_one_line_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
+    devices = tuple(device("worker", 0, number) for number in range(64))
+    show_status(
+        ClusterStatus(
+            "demo", ClusterState.RUNNING, "c.yaml", (), (task("worker", 0, TaskState.READY, devices=devices),), ()
+        )
+    )
+    *_, row = printed(capsys).splitlines()
+    assert row.endswith(" ".join(f"CPU:{number}" for number in range(64)))
+
+
+PI: dict[str, Any] = {
+    "event": "result",
+    "run": "pi-3f9a",
+    "program": "pi",
+    "state": "succeeded",
+    "seconds": 0.41,
+    "result": {
+        "pi": 3.1414528,
+        "stderr": 0.00051929,
+        "interval": [3.14043486, 3.14247051],
+        "samples": 10_000_000,
+        "inside": 7_853_632,
+        "samples_per_s": 507_000_000,
+        "seed": 7,
+    },
+    "devices": {
+        "/job:worker/task:1/device:CPU:0": {"ops": 12, "samples": 5_805_696},
+        "/job:worker/task:0/device:CPU:0": {"ops": 12, "samples": 4_194_304},
+    },
+    "notes": ["4 GPU devices asked for, the cluster has 0: running on 2 CPU devices"],
+}
+
+
+def test_a_result_of_pi(capsys: pytest.CaptureFixture[str]) -> None:
+    RunView(silent=False).finish(PI)
+    assert (
+        printed(capsys)
+        == """\
+pi = 3.14145 ± 0.00052 (standard error), 95% interval 3.14043 to 3.14247
+7,853,632 of 10,000,000 random points in the unit square are inside the quarter circle
+0.4s, 507 M samples/s, seed 7
+
+DEVICE                           OPS    SAMPLES
+/job:worker/task:0/device:CPU:0   12  4,194,304
+/job:worker/task:1/device:CPU:0   12  5,805,696
+note: 4 GPU devices asked for, the cluster has 0: running on 2 CPU devices
+"""
+    )
+
+
+@pytest.mark.parametrize(
+    ("pi", "stderr", "interval", "line"),
+    [
+        (4.0, 0.0, [3.2, 4.0], "pi = 4.000000 ± 0.000000 (standard error), 95% interval 3.200000 to 4.000000"),
+        (3.2, 0.5, [2.2, 3.8], "pi = 3.20 ± 0.50 (standard error), 95% interval 2.20 to 3.80"),
+        (2.0, 1.4, [0.4, 3.6], "pi = 2.00 ± 1.40 (standard error), 95% interval 0.40 to 3.60"),
+    ],
+)
+def test_pi_has_the_digits_that_its_error_leaves_it(
+    capsys: pytest.CaptureFixture[str], pi: float, stderr: float, interval: list[float], line: str
+) -> None:
+    result = {**PI["result"], "pi": pi, "stderr": stderr, "interval": interval}
+    RunView(silent=False).finish({**PI, "result": result})
+    assert printed(capsys).splitlines()[0] == line
+
+
+def test_a_run_that_failed_is_its_error(capsys: pytest.CaptureFixture[str]) -> None:
+    error = ClusterError("pi-3f9a timed out after 1 s", exit_code=ExitCode.TIMED_OUT)
+    with pytest.raises(ClusterError) as caught:
+        RunView(silent=False).finish({**PI, "state": "failed", "result": None, "error": error.to_json()})
+    assert (caught.value.message, caught.value.exit_code) == (error.message, ExitCode.TIMED_OUT)
+    assert printed(capsys) == ""
+
+
+def test_a_run_that_was_cancelled_is_told_on_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
+    view = RunView(silent=False)
+    with view:
+        view.update({"event": "run", "run": "pi-3f9a"})
+        view.update({**PI, "state": "cancelled"})
+        view.finish({**PI, "state": "cancelled"})
+    out, err = capsys.readouterr()
+    assert (out, err) == ("", "pi-3f9a was cancelled after 0.4s\n")
+
+
+def test_progress_is_a_line_on_standard_error_when_one_is_due(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr("tfcluster.render.run.time.monotonic", lambda: now[0])
+    for silent in (False, True):
+        view = RunView(silent=silent)
+        with view:
+            view.update({"event": "run", "run": "pi-3f9a"})
+            for done, seconds in ((10, 0.5), (25_000_000, 1.0), (26_000_000, 1.5), (75_000_000, 2.0)):
+                now[0] += 0.5
+                view.update(
+                    {"event": "progress", "done": done, "total": 100_000_000, "unit": "samples", "seconds": seconds}
+                )
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err == (
+        "pi-3f9a: 25%, 25,000,000 of 100,000,000 samples, 25 M samples/s, 3.0s left\n"
+        "pi-3f9a: 75%, 75,000,000 of 100,000,000 samples, 37.5 M samples/s, 0.7s left\n"
+    )
+
+
+LAYOUT = Layout(
+    "demo",
+    "cluster.yaml",
+    "closed",
+    RestartPolicy("on-failure", 0.1, 30.0, 5, 60.0),
+    (
+        Task("ps", 0, "localhost", "localhost", 2222, 1, 0, {}),
+        Task("worker", 0, "localhost", "::1", 2223, 1, 0, {}),
+    ),
+)
+
+
+def test_a_plan(capsys: pytest.CaptureFixture[str]) -> None:
+    view = UpView("demo", silent=False)
+    view.show_plan(plan(LAYOUT, None, ()))
+    view.show_plan(())
+    assert (
+        printed(capsys)
+        == """\
+OPERATION  TASK      HOST       ADDRESS         CAUSE
+start      ps:0      localhost  localhost:2222  new
+start      worker:0  localhost  [::1]:2223      new
+demo is up already: nothing to do
+"""
+    )
+
+
+def cluster(*tasks: TaskStatus) -> ClusterStatus:
+    return ClusterStatus("demo", ClusterState.DEGRADED, "cluster.yaml", (), tasks, ())
+
+
+def test_the_way_up(capsys: pytest.CaptureFixture[str]) -> None:
+    view = UpView("demo", silent=False)
+    ready = [task("worker", index, TaskState.READY) for index in range(6)]
+    with view:
+        view.update(cluster(*(task("worker", index, TaskState.STARTING) for index in range(6))))
+        view.update(cluster(*(task("worker", index, TaskState.STARTING) for index in range(6))))
+        view.update(cluster(*ready[:5], task("worker", 5, TaskState.BACKING_OFF)))
+        view.update(cluster(*ready))
+    view.finish(cluster(*ready[:2]), 2, 0.4567)
+    view.finish(cluster(*ready[:2]), 0, 0.4567)
+    out, err = capsys.readouterr()
+    assert err == (
+        "demo: 0 of 6 tasks ready, waiting for worker:0, worker:1, worker:2, worker:3 and 2 more\n"
+        "demo: 5 of 6 tasks ready, waiting for worker:5\n"
+    )
+    assert (
+        _without_end_blanks(out)
+        == """\
+TASK      ADDRESS         STATE
+worker:0  localhost:2222  ready
+worker:1  localhost:2223  ready
+demo is up: 2 tasks started in 0.46 s
+demo is up already: nothing changed
+"""
+    )
+
+
+def test_the_way_down(capsys: pytest.CaptureFixture[str]) -> None:
+    view = DownView("demo", silent=False)
+    with view:
+        view.update(cluster(task("ps", 0, TaskState.READY), task("worker", 0, TaskState.STOPPING)))
+        view.update(cluster(task("ps", 0, TaskState.STOPPING), task("worker", 0, TaskState.STOPPED)))
+        view.update(cluster(task("ps", 0, TaskState.STOPPED), task("worker", 0, TaskState.FAILED)))
+    view.finish()
+    out, err = capsys.readouterr()
+    assert err == "demo: stopping ps:0, worker:0\ndemo: stopping ps:0\n"
+    assert out == "demo is down: 2 tasks stopped\n"
+
+
+def test_a_silent_view_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    for view in (UpView("demo", silent=True), DownView("demo", silent=True)):
+        with view:
+            view.update(cluster(task("ps", 0, TaskState.STARTING)))
+    assert capsys.readouterr() == ("", "")
+
+
+def test_log_lines_are_whole_and_literal(capsys: pytest.CaptureFixture[str]) -> None:
+    view = LogView()
+    view.show("ps:0", "[bold]no markup[/bold] :smile: \\[x]")
+    view.show("worker:0", "x" * 5000)
+    view.show("ps:0", "")
+    assert (
+        printed(capsys)
+        == f"""\
+ps:0 | [bold]no markup[/bold] :smile: \\[x]
+worker:0 | {"x" * 5000}
+ps:0     |
+"""
+    )
+
+
+def test_a_pipe_has_colours_only_when_they_are_forced(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    show_status(STATUS)
+    plain = capsys.readouterr().out
+    assert "\x1b" not in plain
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    console.cache_clear()
+    show_status(STATUS)
+    coloured = capsys.readouterr().out
+    assert re.search(r"\x1b\[32mready *\x1b\[0m", coloured)
+    assert not moves(console())
+
+
+def test_only_a_terminal_that_can_moves(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setenv("TERM", "xterm")
+    assert moves(Console(file=Terminal()))
+    assert not moves(Console(file=io.StringIO(), force_terminal=True))
+    monkeypatch.setenv("TERM", "dumb")
+    assert not moves(Console(file=Terminal()))

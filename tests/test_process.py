@@ -1,0 +1,104 @@
+"""A process is the same only with its pid and start time; how processes end, in words."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from tfcluster.process import ProcessId, reason, send
+
+
+@pytest.fixture
+def child() -> Iterator[subprocess.Popen[bytes]]:
+    """A process that lives until its input ends."""
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        yield process
+        process.kill()
+
+
+def of(process: subprocess.Popen[bytes]) -> ProcessId:
+    found = ProcessId.of(process.pid)
+    assert found is not None
+    return found
+
+
+def test_this_process_is_alive() -> None:
+    mine = ProcessId.of(os.getpid())
+    assert mine is not None
+    assert mine.pid == os.getpid()
+    assert mine.alive()
+
+
+def test_a_child_is_alive_until_it_is_a_zombie_or_gone(child: subprocess.Popen[bytes]) -> None:
+    process = of(child)
+    assert process.alive()
+    child.kill()
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and its pid is still taken
+    assert ProcessId.of(child.pid) is None
+    assert not process.alive()
+    assert process.open() is None
+    child.wait()
+    assert ProcessId.of(child.pid) is None
+    assert not process.alive()
+    assert process.open() is None
+
+
+def test_another_process_with_the_same_pid_is_neither_alive_nor_opened(child: subprocess.Popen[bytes]) -> None:
+    stranger = replace(of(child), start_time=of(child).start_time - 1)
+    before = os.listdir("/proc/self/fd")
+    assert not stranger.alive()
+    assert stranger.open() is None
+    assert os.listdir("/proc/self/fd") == before
+
+
+def test_an_opened_process_can_be_signalled(child: subprocess.Popen[bytes]) -> None:
+    pidfd = of(child).open()
+    assert pidfd is not None
+    try:
+        send(pidfd, signal.SIGTERM)
+        assert child.wait() == -signal.SIGTERM
+        send(pidfd, signal.SIGTERM)  # it has ended already
+    finally:
+        os.close(pidfd)
+
+
+def test_the_name_of_a_process_cannot_mislead() -> None:
+    program = "open('/proc/self/comm', 'w').write('x) Z 1 (2 3'); print(flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as child:
+        before = of(child)
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"\n"
+        assert of(child) == before
+        child.kill()
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        (None, "unknown exit"),
+        (0, "exit code 0"),
+        (1 << 8, "exit code 1"),
+        (255 << 8, "exit code 255"),
+        (signal.SIGTERM.value, "SIGTERM"),
+        (signal.SIGKILL.value, "SIGKILL"),
+        (signal.SIGSEGV.value | 0x80, "SIGSEGV"),  # with a core dump
+        (40, "signal 40"),  # a real-time signal without a name
+    ],
+)
+def test_how_a_process_ended(status: int | None, words: str) -> None:
+    assert reason(status) == words
+
+
+def test_how_a_real_process_ended() -> None:
+    with subprocess.Popen(["sh", "-c", "exit 3"]) as child:
+        _, status = os.waitpid(child.pid, 0)
+        child.returncode = 3
+    assert reason(status) == "exit code 3"
