@@ -102,9 +102,7 @@ class Sandbox:
     def task(self, short: str, code: int = 0) -> Any:
         """One task of the status."""
         job, index = short.split(":")
-        return next(
-            task for task in self.status(code)["tasks"] if task["job"] == job and task["index"] == int(index)
-        )
+        return next(task for task in self.status(code)["tasks"] if task["job"] == job and task["index"] == int(index))
 
     def spec(self, text: str, name: str = "cluster.yaml") -> Path:
         """Write a spec."""

@@ -120,6 +120,6 @@ def test_taken_ports_and_missing_gpus_are_told_at_once(ports: Ports, taken: list
         examine(layout, ports, [])
     port, gpus = caught.value.message.split("\n")
     assert port.startswith(f"ps:0: port {taken[0]} is taken by ")
-    assert gpus == "the tasks ask for 1 GPUs (worker:0 1), localhost has 0"
+    assert gpus == "the tasks ask for 1 GPU (worker:0 1), localhost has 0"
     assert "Stop that process" in caught.value.hint
     assert "Lower `gpus:`" in caught.value.hint

@@ -118,7 +118,6 @@ def test_the_folders_are_for_this_user_alone(folders: Folders) -> None:
     assert stat.S_IMODE(folder.runs.stat().st_mode) == 0o700
 
 
-@pytest.mark.xfail(strict=True, reason="mkdir(parents=True) gives its mode to the last folder only")
 def test_the_folder_with_the_journal_is_for_this_user_alone(folders: Folders) -> None:
     folder = folders()
     folder.make()

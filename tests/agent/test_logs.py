@@ -41,6 +41,15 @@ def test_the_last_lines(tmp_path: Path, content: bytes, lines: int | None, found
     assert tail(path, lines) == (found, len(content))
 
 
+def test_a_line_without_its_end_is_left_to_who_goes_on_reading(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(b"a\nb\nhal")
+    assert tail(path, 1, partial=False) == (["b"], 4)
+    assert tail(path, None, partial=False) == (["a", "b"], 4)
+    path.write_bytes(b"hal")
+    assert tail(path, 1, partial=False) == ([], 0)
+
+
 def test_a_missing_file_is_an_empty_one(tmp_path: Path) -> None:
     assert tail(tmp_path / "log", None) == ([], 0)
     assert tail(tmp_path / "log", 5) == ([], 0)
@@ -74,14 +83,14 @@ _CONTENT = st.lists(st.sampled_from([b"\n", b"a", b"bc", "é".encode(), b"\xff",
 
 @settings(deadline=None, max_examples=500)
 @given(content=_CONTENT, lines=st.none() | st.integers(0, 12), block=st.integers(1, 9))
-def test_the_last_lines_are_those_of_splitlines(
+def test_the_last_lines_are_what_stands_between_newlines(
     tmp_path_factory: pytest.TempPathFactory, content: bytes, lines: int | None, block: int
 ) -> None:
-    path = tmp_path_factory.getbasetemp() / "splitlines.log"
+    path = tmp_path_factory.getbasetemp() / "newlines.log"
     path.write_bytes(content)
     with mock.patch.object(logs, "_BLOCK", block):
         found, end = tail(path, lines)
-    whole = content.decode(errors="replace").splitlines()
+    whole = [line.decode(errors="replace") for line in content.removesuffix(b"\n").split(b"\n")] if content else []
     assert found == (whole if lines is None else whole[len(whole) - min(lines, len(whole)) :])
     assert end == len(content)
 

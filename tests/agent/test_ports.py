@@ -142,24 +142,28 @@ def test_who_holds_a_port_is_told(listener: socket.socket) -> None:
     assert holder_of(listener.getsockname()[1]) == f"process {os.getpid()} ({command[:80]})"
 
 
-def test_nobody_seen_on_a_port_is_told_too(port: int) -> None:
-    assert holder_of(port) == "a process that this user cannot see"
+def test_a_port_that_is_only_bound_is_told_too(port: int, ports: Ports) -> None:
+    assert ports.hold(port, linger=False)
+    assert holder_of(port).startswith("a process that does not listen on it")
 
 
-def test_the_choice_counts_up_past_taken_held_and_named_ports(
+def test_what_another_agent_holds_does_not_linger(port: int, ports: Ports) -> None:
+    other = Ports()
+    assert ports.hold(port, linger=False)
+    assert not other.hold(port, linger=True), "its server may be between two processes"
+
+
+def test_the_choice_counts_up_past_taken_and_held_ports(
     listener: socket.socket, ports: Ports, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = listener.getsockname()[1]
     monkeypatch.setattr(module, "FIRST_PORT", first)
     monkeypatch.setattr(module, "_LAST_PORT", 65535)
-    [held] = ports.choose(1, [])
+    [held] = ports.choose(1)
     assert held > first
-    other = Ports()
-    [named] = other.choose(1, [])  # what would come next
-    other.release()
-    chosen = list(ports.choose(3, [named]))
+    chosen = list(ports.choose(3))
     assert chosen == sorted(set(chosen))
-    assert chosen[0] > named > held
+    assert chosen[0] > held
     assert not any(map(may_bind, chosen))
 
 
@@ -170,9 +174,9 @@ def test_too_few_free_ports_are_an_error(
     monkeypatch.setattr(module, "FIRST_PORT", taken)
     monkeypatch.setattr(module, "_LAST_PORT", taken)
     with pytest.raises(ClusterError) as caught:
-        list(ports.choose(1, []))
+        list(ports.choose(1))
     assert caught.value.message == f"no free port between {taken} and {taken}"
-    assert list(ports.choose(0, [])) == []
+    assert list(ports.choose(0)) == []
 
 
 def test_the_choice_begins_at_tensorflows_port_below_the_ephemeral_ones() -> None:

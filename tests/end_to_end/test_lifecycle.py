@@ -219,9 +219,7 @@ def test_a_cluster_name_is_not_a_path(sandbox: Sandbox, name: str) -> None:
 def test_two_clusters_share_no_port(sandbox: Sandbox) -> None:
     for name in ("one", "two"):
         sandbox("up", sandbox.spec(f"name: {name}\njobs:\n  worker: {{tasks: 2}}\n", f"{name}.yaml"))
-    addresses = [
-        task["address"] for name in ("one", "two") for task in sandbox.json("status", "-c", name)["tasks"]
-    ]
+    addresses = [task["address"] for name in ("one", "two") for task in sandbox.json("status", "-c", name)["tasks"]]
     assert len(set(addresses)) == 4
 
 

@@ -141,7 +141,7 @@ def test_a_task_that_dies_in_mid_run_is_named(sandbox: Sandbox) -> None:
     for _ in range(2):
         process.stdout.readline()
     os.kill(sandbox.task("worker:1")["pid"], signal.SIGKILL)
-    output, error = process.communicate(timeout=30)
+    output, _ = process.communicate(timeout=30)
     assert process.returncode == 1
     final = events(output)[-1]
     assert final["state"] == "failed"
@@ -155,12 +155,8 @@ def test_a_run_needs_a_cluster(sandbox: Sandbox) -> None:
 
 def test_results_for_people(demo: Sandbox) -> None:
     lines = demo("run", "pi", "--samples", "1e7", "--seed", "7").stdout.splitlines()
-    assert lines[0] == (
-        "pi = 3.14091 ± 0.00052 (standard error), 95% interval 3.13989 to 3.14193"
-    )
-    assert lines[1] == (
-        "7,852,272 of 10,000,000 random points in the unit square are inside the quarter circle"
-    )
+    assert lines[0] == ("pi = 3.14091 ± 0.00052 (standard error), 95% interval 3.13989 to 3.14193")
+    assert lines[1] == ("7,852,272 of 10,000,000 random points in the unit square are inside the quarter circle")
     assert lines[2].endswith("seed 7")
     assert lines[4].split() == ["DEVICE", "OPS", "SAMPLES"]
     assert [line.split()[0] for line in lines[5:]] == [

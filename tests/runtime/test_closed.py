@@ -93,7 +93,6 @@ def packed_descriptors() -> Iterator[None]:
         yield
 
 
-@pytest.mark.xfail(strict=True, reason="a duplicate can get the number that the listing had, and is taken once more")
 @pytest.mark.usefixtures("packed_descriptors")
 def test_a_kernel_that_refuses_is_an_error_that_leaves_no_descriptor(
     monkeypatch: pytest.MonkeyPatch,

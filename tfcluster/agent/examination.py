@@ -41,13 +41,14 @@ def examine(layout: Layout, ports: Ports, gpus: Sequence[str]) -> Choices:
     needed = sum(task.gpus for task in layout.tasks)
     if needed > len(gpus):
         askers = ", ".join(f"{task.short} {task.gpus}" for task in layout.tasks if task.gpus)
-        problems.append(f"the tasks ask for {needed} GPUs ({askers}), {LOCAL_HOST} has {len(gpus)}")
+        asked = "1 GPU" if needed == 1 else f"{needed} GPUs"
+        problems.append(f"the tasks ask for {asked} ({askers}), {LOCAL_HOST} has {len(gpus)}")
         hints.append("Lower `gpus:` in the spec; `cpus: N` gives a task several CPU devices instead.")
     if problems:
+        ports.release()
         raise ClusterError("\n".join(problems), hint=" ".join(hints))
     without = [task for task in layout.tasks if task.port is None]
-    named = [task.port for task in layout.tasks if task.port is not None]
-    chosen = zip(without, ports.choose(len(without), named), strict=True)
+    chosen = zip(without, ports.choose(len(without)), strict=True)
     left = iter(gpus)
     return Choices(
         {task.name: port for task, port in chosen},

@@ -31,14 +31,18 @@ class StateFolder:
         Raises:
             ClusterError: It cannot be made.
         """
+        # By the umask, because mkdir gives its mode only to the last folder of a path.
+        previous = os.umask(0o077)
         try:
             for folder in (self.logs, self.runs):
-                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ClusterError(
                 f"{error.filename}: cannot make the state folder: {error.strerror}",
                 hint="Set XDG_STATE_HOME to a folder that you can write to.",
             ) from error
+        finally:
+            os.umask(previous)
 
     @property
     def logs(self) -> Path:

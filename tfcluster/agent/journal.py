@@ -65,7 +65,7 @@ class Journal:
                 Layout.from_json(value["layout"]),
                 {name: _task_record(task) for name, task in value["tasks"].items()},
             )
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None
 
     def remove(self) -> None:

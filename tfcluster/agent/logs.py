@@ -11,27 +11,34 @@ _BLOCK = 1 << 16
 _POLL_SECONDS = 0.05
 
 
-def tail(path: Path, lines: int | None) -> tuple[list[str], int]:
+def tail(path: Path, lines: int | None, *, partial: bool = True) -> tuple[list[str], int]:
     """The last lines of a file, and the offset behind them.
 
     Args:
         path: The file; one that is missing counts as empty.
         lines: How many; None for all.
+        partial: Whether a last line without its end counts; who goes on reading gets it whole later.
     """
     try:
         with path.open("rb") as file:
             end = file.seek(0, os.SEEK_END)
             data, start = b"", end
+            # One more than asked for, because the first may have begun in an earlier block.
             while start > 0 and (lines is None or data.count(b"\n") <= lines):
-                start = max(0, start - _BLOCK)
+                size = min(_BLOCK, start)
+                start -= size
                 file.seek(start)
-                data = file.read(min(_BLOCK, end - start - len(data))) + data
+                data = file.read(size) + data
     except FileNotFoundError:
         return [], 0
-    found = data.decode(errors="replace").splitlines()
+    *whole, last = data.split(b"\n")
+    if last and partial:
+        whole.append(last)
+    elif last:
+        end -= len(last)
     if lines is not None:
-        found = found[-lines:] if lines else []
-    return found, end
+        whole = whole[-lines:] if lines else []
+    return [line.decode(errors="replace") for line in whole], end
 
 
 async def follow_all(paths: Mapping[str, Path], offsets: Mapping[str, int]) -> AsyncIterator[tuple[str, str]]:

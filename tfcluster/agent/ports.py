@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import errno
 import socket
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from typing import Any
+
+import psutil
 
 from tfcluster.errors import ClusterError
 
 #: TensorFlow's customary first port; counting up from it stays below the kernel's ephemeral range (32768).
 FIRST_PORT = 2222
 _LAST_PORT = 32767
+
+_UNSEEN = "a process that this user cannot see"
 
 
 class Ports:
@@ -29,9 +34,8 @@ class Ports:
 
         Args:
             port: The port.
-            linger: Also when connections of an earlier server linger on it (TIME_WAIT, for a minute): a cluster
-                that went down may come up again at once. It is asked second, because a port that another agent
-                holds while its server restarts cannot be told from one where only connections linger.
+            linger: Also when nothing but connections of an earlier server lingers on it (TIME_WAIT, for a minute):
+                a cluster that went down may come up again at once.
 
         Raises:
             OSError: For another reason than somebody having it, as a port that needs privileges.
@@ -39,7 +43,7 @@ class Ports:
         if port in self._held:
             return True
         holder = _bind(port, reuse=False)
-        if holder is None and linger:
+        if holder is None and linger and _connections(port):
             holder = _bind(port, reuse=True)
         if holder is None:
             return False
@@ -47,14 +51,13 @@ class Ports:
         self._held[port] = holder
         return True
 
-    def choose(self, count: int, taken: Iterable[int]) -> Iterator[int]:
-        """Hold and give `count` free ports, counting up, past those in `taken`.
+    def choose(self, count: int) -> Iterator[int]:
+        """Hold and give `count` free ports, counting up.
 
         Raises:
             ClusterError: There are not so many free ports.
         """
-        skip = set(taken) | set(self._held)
-        candidates = (port for port in range(FIRST_PORT, _LAST_PORT + 1) if port not in skip)
+        candidates = (port for port in range(FIRST_PORT, _LAST_PORT + 1) if port not in self._held)
         for _ in range(count):
             port = next((port for port in candidates if self.hold(port, linger=False)), None)
             if port is None:
@@ -70,18 +73,19 @@ class Ports:
 
 def holder_of(port: int) -> str:
     """In words who listens on a port: the process, as far as this user may see it."""
-    import psutil  # only when a port is taken: it takes 25 ms to import
+    listening = [connection for connection in _connections(port) if connection.status == psutil.CONN_LISTEN]
+    if not listening:
+        return "a process that does not listen on it, as another cluster's agent while its server restarts"
+    pid = listening[0].pid
+    try:
+        return f"process {pid} ({' '.join(psutil.Process(pid).cmdline()).strip()[:80]})" if pid else _UNSEEN
+    except psutil.Error:
+        return _UNSEEN
 
-    for connection in psutil.net_connections(kind="tcp"):
-        if connection.laddr and connection.laddr.port == port and connection.status == psutil.CONN_LISTEN:
-            if connection.pid is None:
-                break
-            try:
-                command = " ".join(psutil.Process(connection.pid).cmdline())
-            except psutil.Error:
-                break
-            return f"process {connection.pid} ({command.strip()[:80]})"
-    return "a process that this user cannot see"
+
+def _connections(port: int) -> list[Any]:
+    """Sockets of this machine that have the port; those that are only bound are not among them."""
+    return [found for found in psutil.net_connections(kind="tcp") if found.laddr and found.laddr.port == port]
 
 
 def _bind(port: int, *, reuse: bool) -> socket.socket | None:

@@ -146,7 +146,7 @@ class Service:
         paths = self._log_files(tasks)
         offsets = {}
         for short, path in paths.items():
-            found, offsets[short] = logs.tail(path, lines)
+            found, offsets[short] = logs.tail(path, lines, partial=not follow)
             for line in found:
                 yield event({"task": short, "line": line})
         if follow:

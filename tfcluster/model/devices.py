@@ -86,7 +86,8 @@ def select(
         return Selection(tuple(candidates if patterns else found_gpus or cpus), ())
     if len(found_gpus) >= gpus:
         return Selection(tuple(found_gpus[:gpus]), ())
-    shortage = f"{_count(gpus, 'GPU device')} asked for, the cluster has {len(found_gpus)}"
+    where = "--devices names" if patterns else "the cluster has"
+    shortage = f"{_count(gpus, 'GPU device')} asked for, {where} {len(found_gpus)}"
     if strict or not cpus:
         raise ClusterError(
             shortage,

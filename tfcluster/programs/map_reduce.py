@@ -34,8 +34,11 @@ def map_shards(devices: Sequence[str], shards: int, step: Callable[[str, int, in
     does not depend on the bounds.
 
     Raises:
+        ValueError: There is work and no device.
         Exception: What `step` raised first; no device begins another step after that.
     """
+    if shards and not devices:
+        raise ValueError("there is no device to work on")
     work = _Work(shards, len(devices))
     results: SimpleQueue[Part[Value] | Exception] = SimpleQueue()
 

@@ -31,7 +31,7 @@ class Decoder:
             ClusterError: What arrived is not a JSON object on a line, or the line is too long.
         """
         *lines, self._rest = (self._rest + data).split(b"\n")
-        if len(self._rest) > LINE_LIMIT:
+        if max(map(len, (*lines, self._rest))) > LINE_LIMIT:
             raise ClusterError(f"a message longer than {LINE_LIMIT} bytes arrived")
         return [_decode(line) for line in lines]
 
@@ -39,7 +39,7 @@ class Decoder:
 def _decode(line: bytes) -> Message:
     try:
         message = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ClusterError(f"a line that is not JSON arrived: {line[:80]!r}") from error
     if not isinstance(message, dict):
         raise ClusterError(f"a message that is not an object arrived: {line[:80]!r}")

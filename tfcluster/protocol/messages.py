@@ -55,7 +55,7 @@ class Request:
                 hint="The cluster was started by another version of tfcluster: use that one to take it down.",
             )
         try:
-            return cls(Call(message["call"]), dict(message["arguments"]))
+            return cls(Call(message["call"]), {**message["arguments"]})
         except (KeyError, ValueError, TypeError) as error:
             raise ClusterError(f"not a request: {message!r:.200}") from error
 

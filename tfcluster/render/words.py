@@ -30,12 +30,15 @@ def style_of(state: str) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """A time span in its two largest units: 3.1 s, 2m 5s, 4h 10m, 3d 2h."""
+    """A time span in its two largest units: 3.1s, 2m 5s, 4h 10m, 3d 2h."""
     if seconds is None:
         return "-"
-    if seconds < 60:
-        return f"{seconds:.1f}s" if seconds < 10 else f"{seconds:.0f}s"
-    minutes, rest = divmod(int(seconds), 60)
+    if round(seconds, 1) < 10:
+        return f"{seconds:.1f}s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole}s"
+    minutes, rest = divmod(whole, 60)
     if minutes < 60:
         return f"{minutes}m {rest}s"
     hours, minutes = divmod(minutes, 60)
@@ -50,7 +53,7 @@ def memory(size: int | None) -> str:
         return "-"
     value = float(size)
     for unit in ("B", "KiB", "MiB"):
-        if value < 1024:
+        if round(value) < 1024:
             return f"{value:.0f} {unit}"
         value /= 1024
     return f"{value:.1f} GiB"
@@ -58,10 +61,12 @@ def memory(size: int | None) -> str:
 
 def rate(per_second: float, unit: str) -> str:
     """A rate with a metric prefix: 512 M samples/s."""
-    for divisor, prefix in ((1e9, "G "), (1e6, "M "), (1e3, "k ")):
-        if per_second >= divisor:
-            return f"{per_second / divisor:.3g} {prefix}{unit}/s"
-    return f"{per_second:.3g} {unit}/s"
+    value = per_second
+    for prefix in ("", "k ", "M "):
+        if round(value) < 1000:
+            return f"{value:.3g} {prefix}{unit}/s"
+        value /= 1000
+    return f"{value:.3g} G {unit}/s"
 
 
 def plural(count: int, noun: str) -> str:

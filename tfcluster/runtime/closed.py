@@ -25,32 +25,33 @@ def close_to_other_machines(port: int) -> None:
         NotClosedError: No such socket was found, or the kernel refused (it needs Linux 5.7, or root).
     """
     found = 0
-    for listener in _listeners(port):
-        with listener:
-            try:
-                listener.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, _LOOPBACK)
-            except OSError as error:
-                raise NotClosedError(f"the kernel refused to bind port {port} to loopback: {error.strerror}") from error
-        found += 1
+    for fd in map(int, os.listdir("/proc/self/fd")):
+        try:
+            found += _close(fd, port)
+        except OSError as error:
+            raise NotClosedError(f"the kernel refused to bind port {port} to loopback: {error.strerror}") from error
     if not found:
         raise NotClosedError(f"found no listening socket on port {port} to close")
 
 
-def _listeners(port: int) -> list[socket.socket]:
-    """Duplicates of this process's sockets that listen on `port`: one where IPv6 takes IPv4 along, else two."""
-    found = []
-    for fd in map(int, os.listdir("/proc/self/fd")):
-        try:
-            if not stat.S_ISSOCK(os.fstat(fd).st_mode):
-                continue
-            candidate = socket.socket(fileno=os.dup(fd))
-        except OSError:  # the descriptor that listed the folder is gone
-            continue
+def _close(fd: int, port: int) -> bool:
+    """Bind the socket behind a descriptor to loopback if it listens on `port`; whether it does.
+
+    There is one such socket where IPv6 takes IPv4 along, else two.
+    """
+    try:
+        if not stat.S_ISSOCK(os.fstat(fd).st_mode):
+            return False
+    except OSError:  # the descriptor that listed the folder is gone
+        return False
+    candidate = socket.socket(fileno=fd)
+    try:
         if _listens(candidate, port):
-            found.append(candidate)
-        else:
-            candidate.close()
-    return found
+            candidate.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, _LOOPBACK)
+            return True
+        return False
+    finally:
+        candidate.detach()  # the descriptor is TensorFlow's
 
 
 def _listens(candidate: socket.socket, port: int) -> bool:
@@ -58,5 +59,5 @@ def _listens(candidate: socket.socket, port: int) -> bool:
         candidate.family in (socket.AF_INET, socket.AF_INET6)
         and candidate.type == socket.SOCK_STREAM
         and bool(candidate.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
-        and candidate.getsockname()[1] == port
+        and bool(candidate.getsockname()[1] == port)
     )

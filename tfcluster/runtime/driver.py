@@ -76,7 +76,7 @@ def main(job: Job, interpreter: int) -> NoReturn:
     try:
         child.become(f"tfcluster: {job.cluster} {job.run}", log=folder / OUTPUT, parent=interpreter)
         signal.signal(signal.SIGTERM, _cancel)
-        hosts = [address.rpartition(":")[0] for tasks in job.addresses.values() for address in tasks]
+        hosts = [address.rpartition(":")[0].strip("[]") for tasks in job.addresses.values() for address in tasks]
         os.environ.update(without_proxy(os.environ, hosts))
         code = _drive(job, EventLog(folder / EVENTS))
     except _CancelledError:
