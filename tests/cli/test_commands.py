@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from tfcluster.cli.main import cli
+from tfcluster.cli.main import cli, main
 
 ROOT = Path(__file__).parent.parent.parent
 COMPLETIONS = {"bash": "tfcluster.bash", "zsh": "_tfcluster", "fish": "tfcluster.fish"}
@@ -78,3 +79,20 @@ def test_bash_completes_commands_and_options() -> None:
         check=True,
     )
     assert result.stdout.split() == ["run", "--samples"]
+
+
+def test_a_mistake_of_ours_is_one_message_with_its_place(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(**options: object) -> None:
+        raise RuntimeError("a gremlin")
+
+    monkeypatch.setattr(cli, "main", broken)
+    monkeypatch.setattr(signal, "signal", lambda *arguments: None)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 1
+    error = capsys.readouterr().err
+    assert error.startswith("error: tfcluster failed: RuntimeError: a gremlin (")
+    assert "test_commands.py" in error
+    assert "Traceback" not in error

@@ -30,6 +30,7 @@ from tfcluster.runtime.warm import warm
 
 _POLL_SECONDS = 0.02
 _CANCEL_GRACE = 3.0
+_REMEMBERED = 100
 
 
 @dataclass
@@ -111,6 +112,7 @@ class Runs:
         assert self._warm is not None, "warm_up() has just seen to it"
         run = Run(job)
         self.runs[job.run] = run
+        self._forget_old()
         EventLog(run.events).emit("run", run=job.run, program=job.program, devices=job.devices)
         if timeout is not None:
             error = ClusterError(f"{job.run} timed out after {timeout:g} s", exit_code=ExitCode.TIMED_OUT)
@@ -166,6 +168,12 @@ class Runs:
         """End the warm interpreter; no run goes on any more."""
         if self._warm is not None:
             self._warm.kill()
+
+    def _forget_old(self) -> None:
+        """Keep the latest ended runs only; the records of all of them are in their folders."""
+        ended = [identity for identity, run in self.runs.items() if run.state not in ACTIVE]
+        for identity in ended[:-_REMEMBERED]:
+            del self.runs[identity]
 
     def _stop(self, run: Run, state: RunState, error: ClusterError | None) -> None:
         if run.state not in ACTIVE or run.stopping is not None:

@@ -190,10 +190,11 @@ class Service:
 
     def _new_run(self, program: str) -> str:
         """A new run's id, with its folder made."""
-        while True:
-            identity = f"{program}-{secrets.token_hex(2)}"
-            if self._runs.make_folder(identity):
-                return identity
+        identity = f"{program}-{secrets.token_hex(2)}"
+        while not self._runs.make_folder(identity):
+            # Four digits are easy to type; an earlier run has them, so more are needed by now.
+            identity = f"{program}-{secrets.token_hex(4)}"
+        return identity
 
     def _load(self) -> TensorFlow:
         if self._tensorflow is None:

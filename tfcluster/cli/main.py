@@ -80,8 +80,10 @@ def main() -> NoReturn:
     """Run the command line and exit as the contract says; no traceback reaches the user."""
     signal.signal(signal.SIGTERM, _terminated)
     try:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         result: Any = cli.main(prog_name="tfcluster", standalone_mode=False)
         sys.stdout.flush()  # here, so that a broken pipe shows itself here
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
         sys.exit(int(result) if isinstance(result, int) else ExitCode.DONE)
     except ClusterError as error:
         _tell(error)
@@ -96,10 +98,24 @@ def main() -> NoReturn:
         # Whoever read our output has gone (`tfcluster logs | head`); the interpreter must not try again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         sys.exit(int(ExitCode.DONE))
+    except Exception as error:
+        _tell(_our_own_fault(error))
+        sys.exit(int(ExitCode.FAILED))
 
 
 def _terminated(signal_number: int, frame: object) -> NoReturn:
     sys.exit(int(ExitCode.TERMINATED))
+
+
+def _our_own_fault(error: Exception) -> ClusterError:
+    """An error that nobody foresaw, with the place that a report of it needs."""
+    import traceback
+
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    return ClusterError(
+        f"tfcluster failed: {type(error).__name__}: {error} ({place.filename}:{place.lineno} in {place.name})",
+        hint="This is a mistake in tfcluster, not in what you typed: please report it with this message.",
+    )
 
 
 def _tell(error: ClusterError) -> None:

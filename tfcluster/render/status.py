@@ -25,6 +25,7 @@ _CELLS: dict[str, Callable[[TaskStatus], str]] = {
     "DEVICES": lambda task: " ".join(map(short_device, task.devices)) or "-",
 }
 _COLUMNS = tuple(_CELLS)
+_RUNS_SHOWN = 8
 _NUMBERS = ("PID", "UPTIME", "RESTARTS", "CPU", "MEMORY")
 
 
@@ -58,7 +59,8 @@ def show_status(status: ClusterStatus) -> None:
             screen.print(f"\n{task.short} last ended with {task.last_exit.reason}{said}", soft_wrap=True)
     if status.runs:
         screen.print()
-        rows = [(run.run, run.program, run.state.value, duration(run.seconds)) for run in status.runs]
+        latest = status.runs[-_RUNS_SHOWN:]
+        rows = [(run.run, run.program, run.state.value, duration(run.seconds)) for run in latest]
         screen.print(table(("RUN", "PROGRAM", "STATE", "TIME"), rows, right=("TIME",)))
 
 

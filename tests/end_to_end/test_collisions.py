@@ -1,0 +1,81 @@
+"""Commands that meet: each ends, `status` tells the truth afterwards, and `down` clears it."""
+
+from __future__ import annotations
+
+import signal
+import time
+
+import pytest
+
+from tests.conftest import Sandbox
+
+SPEC = "name: meet\njobs:\n  ps: {tasks: 1}\n  worker: {tasks: 2}\n"
+
+
+def test_two_ups_at_once_make_one_cluster(sandbox: Sandbox) -> None:
+    sandbox.spec(SPEC)
+    ups = [sandbox.start("up") for _ in range(3)]
+    outputs = [up.communicate(timeout=60) for up in ups]
+    assert [up.returncode for up in ups] == [0, 0, 0], outputs
+    assert sandbox.status()["state"] == "running"
+    titles = sorted(title for title in sandbox.processes().values() if ":" in title.removeprefix("tfcluster:"))
+    assert titles == ["tfcluster: meet ps:0", "tfcluster: meet worker:0", "tfcluster: meet worker:1"]
+
+
+def test_two_downs_at_once(sandbox: Sandbox) -> None:
+    sandbox.spec(SPEC)
+    sandbox("up")
+    downs = [sandbox.start("down") for _ in range(3)]
+    codes = []
+    for down in downs:
+        _, error = down.communicate(timeout=60)
+        assert "Traceback" not in error
+        codes.append(down.returncode)
+    assert 0 in codes
+    assert set(codes) <= {0, 3}, "whoever came too late finds it not running"
+    assert sandbox.leftovers() == []
+
+
+def test_up_that_meets_down(sandbox: Sandbox) -> None:
+    sandbox.spec(SPEC)
+    sandbox("up")
+    down = sandbox.start("down")
+    up = sandbox.start("up")
+    for command in (down, up):
+        _, error = command.communicate(timeout=60)
+        assert "Traceback" not in error
+    assert down.returncode == 0
+    status = sandbox.start("status")
+    status.communicate(timeout=60)
+    assert status.returncode in (0, 3, 4)
+    sandbox.start("down").communicate(timeout=60)
+    assert sandbox.leftovers() == []
+
+
+@pytest.mark.parametrize("delay", [0.1, 0.2, 0.35, 0.5, 0.7])
+def test_an_interrupt_at_any_moment_of_up(sandbox: Sandbox, delay: float) -> None:
+    sandbox.spec(SPEC)
+    up = sandbox.start("up")
+    time.sleep(delay)  # the moment itself is what is tried
+    up.send_signal(signal.SIGINT)
+    _, error = up.communicate(timeout=60)
+    # A shell shows death by SIGINT as 130 too; it ends so before the command's own handler is there, and after.
+    assert up.returncode in (0, 130, -signal.SIGINT), error
+    assert "Traceback" not in error
+    sandbox("up")
+    sandbox("down")
+    assert sandbox.leftovers() == []
+
+
+def test_down_while_a_run_goes_on(sandbox: Sandbox) -> None:
+    sandbox.spec(SPEC)
+    sandbox("up")
+    run = sandbox.start("run", "pi", "--samples", "1e14", "-o", "json")
+    assert run.stdout is not None
+    run.stdout.readline()
+    sandbox("down")
+    output, error = run.communicate(timeout=60)
+    assert run.returncode == 1
+    assert "Traceback" not in error
+    assert '"state": "cancelled"' in output.splitlines()[-1]
+    assert sandbox.leftovers() == []
