@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 
 import pytest
 
-from tests.conftest import Sandbox
+from tests.conftest import Sandbox, wait_for
 
 SPEC = "name: meet\njobs:\n  ps: {tasks: 1}\n  worker: {tasks: 2}\n"
 
@@ -79,3 +80,20 @@ def test_down_while_a_run_goes_on(sandbox: Sandbox) -> None:
     assert "Traceback" not in error
     assert '"state": "cancelled"' in output.splitlines()[-1]
     assert sandbox.leftovers() == []
+
+
+def test_an_agent_that_dies_while_going_down_is_followed_by_one_that_goes_on(sandbox: Sandbox) -> None:
+    sandbox.spec(SPEC)
+    sandbox("up")
+    status = sandbox.status()
+    pids = {task["pid"] for task in status["tasks"]}
+    for task in status["tasks"]:
+        os.kill(task["pid"], signal.SIGSTOP)  # so that TERM alone does not end it
+    down = sandbox.start("down", "--grace", "30")
+    wait_for(lambda: '"wanted": false' in next(sandbox.folder.glob("state/**/journal.json")).read_text())
+    os.kill(status["hosts"][0]["agent_pid"], signal.SIGKILL)
+    _, error = down.communicate(timeout=60)
+    assert down.returncode == 1
+    assert "the agent went away" in error
+    sandbox("down", "--grace", "0.1")
+    assert not pids & set(sandbox.processes())

@@ -20,7 +20,7 @@ from tfcluster.agent.notice import Notice
 from tfcluster.agent.supervised import Supervised
 from tfcluster.errors import ClusterError
 from tfcluster.model.layout import PS_JOB, Layout
-from tfcluster.model.states import AT_REST, WITH_PROCESS, TaskState
+from tfcluster.model.states import AT_REST, WANTED, WITH_PROCESS, TaskState
 from tfcluster.model.status import LastExit
 from tfcluster.process import ProcessId, reason, send
 from tfcluster.protocol.framing import Message
@@ -69,16 +69,21 @@ class Supervisor:
         """
         self._tensorflow = tensorflow
         self._take(record.layout)
+        events = []
         for name, recorded in record.tasks.items():
             task = self.tasks[name]
-            if not recorded.wanted:
-                continue
-            task.machine = replace(task.machine, state=TaskState.STARTING, restarts=recorded.restarts)
             task.started = recorded.started
             if recorded.process is not None:
                 self._watch(task, recorded.process)
-            else:
-                self._feed(task, Event.FAILED_EXIT)
+            elif not recorded.wanted:
+                continue
+            task.machine = replace(task.machine, state=TaskState.STARTING, restarts=recorded.restarts)
+            if not recorded.wanted:
+                events.append((task, Event.STOP))
+            elif recorded.process is None:
+                events.append((task, Event.FAILED_EXIT))
+        # All at once: a journal written between two of them would not know the processes of the later ones.
+        self._feed_all(events)
         await asyncio.gather(*(self._check(task) for task in self.tasks.values() if task.process))
 
     async def stop(self, grace: float) -> None:
@@ -122,8 +127,9 @@ class Supervisor:
         self._feed_all([(task, event)])
 
     def _feed_all(self, events: Iterable[tuple[Supervised, Event]]) -> None:
-        """Feed events to their machines; forks among the actions share one writing of the journal."""
+        """Feed events to their machines; what changes because of them shares one writing of the journal."""
         forked = []
+        changed = False
         for task, event in events:
             before = task.machine
             task.machine, action = before.after(event, time.monotonic())
@@ -132,8 +138,10 @@ class Supervisor:
             elif action is not None and task.pidfd is not None:
                 send(task.pidfd, signal.SIGTERM if action is Action.TERMINATE else signal.SIGKILL)
             self._set_timer(task)
-            if task.machine.state is not before.state:
-                self.changed.tell()
+            changed = changed or task.machine.state is not before.state
+        if not changed:
+            return
+        self.changed.tell()
         try:
             self._write_journal()
         except ClusterError:
@@ -200,17 +208,12 @@ class Supervisor:
             return  # the answer, or silence, of a process that is gone says nothing of its successor
         if answer.error is None:
             task.devices = answer.devices
-        before = task.machine
-        task.machine, action = before.after(Event.MISSED if answer.error else Event.ANSWERED, time.monotonic())
-        if action is Action.KILL and task.pidfd is not None:
-            send(task.pidfd, signal.SIGKILL)
-        if task.machine.state is not before.state:
-            self.changed.tell()
+        self._feed(task, Event.MISSED if answer.error else Event.ANSWERED)
 
     def _write_journal(self) -> None:
         assert self.layout is not None, "events come to tasks, and tasks from a layout"
         tasks = {
-            name: TaskRecord(task.process, task.started, task.machine.restarts, task.machine.state not in AT_REST)
+            name: TaskRecord(task.process, task.started, task.machine.restarts, task.machine.state in WANTED)
             for name, task in self.tasks.items()
         }
         try:

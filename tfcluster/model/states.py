@@ -19,6 +19,8 @@ class TaskState(str, Enum):
 
 #: The task has a process.
 WITH_PROCESS = frozenset({TaskState.STARTING, TaskState.READY, TaskState.UNRESPONSIVE, TaskState.STOPPING})
+#: The task is meant to be up.
+WANTED = frozenset({TaskState.STARTING, TaskState.READY, TaskState.UNRESPONSIVE, TaskState.BACKING_OFF})
 #: The task has no process and gets none by itself.
 AT_REST = frozenset({TaskState.FAILED, TaskState.STOPPED})
 
