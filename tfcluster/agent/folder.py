@@ -64,6 +64,11 @@ class StateFolder:
         """What TensorFlow prints while the warm interpreter imports it."""
         return self.logs / "interpreter.log"
 
+    @property
+    def events(self) -> Path:
+        """What happened to the cluster; see `history`."""
+        return self.logs / "events.jsonl"
+
     def log_of(self, short: str) -> Path:
         """The log file of a task, by its short name."""
         return self.logs / f"{short}.log"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import secrets
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -63,6 +64,7 @@ class Service:
         record = self._folder.journal.read()
         if record is not None:
             self._prober.start()
+            self._supervisor.history.record("agent started", detail=f"pid {os.getpid()}, the last one died")
             await self._supervisor.adopt(record, self._load())
 
     async def watch(self) -> None:
@@ -89,6 +91,7 @@ class Service:
             Call.STATUS: self._status,
             Call.DOWN: self._down,
             Call.LOGS: self._logs,
+            Call.EVENTS: self._events,
             Call.RUN: self._run,
             Call.CANCEL: self._cancel,
         }
@@ -109,6 +112,8 @@ class Service:
 
     async def _apply(self, layout: dict[str, Any], start: list[str]) -> AsyncIterator[Message]:
         self._refuse_when_going_down()
+        if self.idle:
+            self._supervisor.history.record("up", detail=f"{len(start)} tasks, agent {os.getpid()}")
         self._supervisor.apply(Layout.from_json(layout), start, self._load())
         yield reply({})
 
@@ -135,6 +140,8 @@ class Service:
             await asyncio.wait({stopping, changed}, return_when=asyncio.FIRST_COMPLETED)
             changed.cancel()
         await stopping
+        if not self.idle:
+            self._supervisor.history.record("down")
         yield reply({})
         self.quitting.set()
 
@@ -152,6 +159,16 @@ class Service:
         if follow:
             async for short, line in logs.follow_all(paths, offsets):
                 yield event({"task": short, "line": line})
+        yield reply({})
+
+    async def _events(self, lines: int | None, follow: bool) -> AsyncIterator[Message]:
+        path = self._folder.events
+        found, offset = logs.tail(path, lines, partial=False)
+        for line in found:
+            yield event(json.loads(line))
+        if follow:
+            async for _, line in logs.follow_all({"": path}, {"": offset}):
+                yield event(json.loads(line))
         yield reply({})
 
     async def _run(

@@ -14,6 +14,7 @@ from functools import partial
 from tfcluster.agent import children
 from tfcluster.agent.folder import StateFolder
 from tfcluster.agent.health import Prober
+from tfcluster.agent.history import History, story
 from tfcluster.agent.journal import Record, TaskRecord
 from tfcluster.agent.machine import Action, Event, Machine
 from tfcluster.agent.notice import Notice
@@ -38,12 +39,14 @@ class Supervisor:
         layout: The cluster; None until there is one.
         tasks: Its tasks, by name.
         changed: Told whenever a task's state changes.
+        history: What happened and why.
     """
 
     def __init__(self, folder: StateFolder, prober: Prober) -> None:
         self.layout: Layout | None = None
         self.tasks: dict[str, Supervised] = {}
         self.changed = Notice()
+        self.history = History(folder.events)
         self._folder = folder
         self._prober = prober
         self._tensorflow: TensorFlow | None = None
@@ -84,6 +87,9 @@ class Supervisor:
                 events.append((task, Event.FAILED_EXIT))
         # All at once: a journal written between two of them would not know the processes of the later ones.
         self._feed_all(events)
+        for task in self.tasks.values():
+            if task.process is not None:
+                self.history.record("adopted", task=task.task.short, detail=f"pid {task.process.pid}")
         await asyncio.gather(*(self._check(task) for task in self.tasks.values() if task.process))
 
     async def stop(self, grace: float) -> None:
@@ -138,6 +144,8 @@ class Supervisor:
             elif action is not None and task.pidfd is not None:
                 send(task.pidfd, signal.SIGTERM if action is Action.TERMINATE else signal.SIGKILL)
             self._set_timer(task)
+            if told := story(task, before, event):
+                self.history.record(told[0], task=task.task.short, detail=told[1])
             changed = changed or task.machine.state is not before.state
         if not changed:
             return

@@ -20,6 +20,7 @@ _COMMANDS = {
     "run": "Run a program on the cluster.",
     "status": "Show what runs where.",
     "logs": "Show what the tasks print.",
+    "events": "Show what happened to the tasks, and why.",
     "down": "Stop a cluster.",
     "validate": "Check a spec without starting anything.",
     "init": "Write a commented cluster.yaml to start from.",

@@ -26,6 +26,7 @@ class Call(str, Enum):
     STATUS = "status"  # -> ClusterStatus
     DOWN = "down"  # stop everything: {grace}; events: ClusterStatus -> {}
     LOGS = "logs"  # {tasks, lines, follow}; events: {task, line}
+    EVENTS = "events"  # {lines, follow}; events: {time, event, task, detail}
     RUN = "run"  # {program, parameters, patterns, gpus, strict, timeout}; events: those of the run
     CANCEL = "cancel"  # {run} -> {}
 

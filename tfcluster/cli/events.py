@@ -1,0 +1,34 @@
+"""`tfcluster events`."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from tfcluster.cli.options import cluster_option, output_option
+
+
+@click.command(
+    "events",
+    short_help="Show what happened to the tasks, and why.",
+    epilog="Example: tfcluster events -f",
+)
+@click.option("-f", "--follow", is_flag=True, help="Go on with what happens from now on.")
+@click.option("-n", "--lines", type=click.IntRange(min=0), metavar="N", help="Only the last N events.")
+@cluster_option
+@output_option
+def command(follow: bool, lines: int | None, cluster: str | None, output: str) -> None:
+    """Show what happened to the cluster's tasks and why: started, ready, died, adopted by another agent.
+
+    The events are kept across agents and after `down`.
+    """
+    from tfcluster.client.choice import choose_cluster
+    from tfcluster.client.logs import read_events
+    from tfcluster.render.events import show_event
+
+    for event in read_events(choose_cluster(cluster), lines, follow):
+        if output == "json":
+            click.echo(json.dumps(event))
+        else:
+            show_event(event)

@@ -1,0 +1,27 @@
+"""What `events` shows: a line for each, with its time."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from rich.text import Text
+
+from tfcluster.render.console import console
+from tfcluster.render.words import style_of
+
+_STYLES = {"died": "red", "killed": "red"}
+
+
+def show_event(event: dict[str, Any]) -> None:
+    """Print one event: when, which task (or the cluster), what, why."""
+    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event["time"]))
+    word = event["event"]
+    line = Text.assemble(
+        (f"{when}  ", "dim"),
+        f"{event['task'] or 'cluster':<10}  ",
+        (f"{word:<13}", _STYLES.get(word) or style_of(word)),
+        f"  {event['detail']}",
+    )
+    line.rstrip()
+    console().print(line, soft_wrap=True)
