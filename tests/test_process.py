@@ -40,10 +40,10 @@ def test_a_child_is_alive_until_it_is_a_zombie_or_gone(child: subprocess.Popen[b
     assert process.alive()
     child.kill()
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and its pid is still taken
-    assert ProcessId.of(child.pid) is None
     assert not process.alive()
-    assert process.open() is None
+    assert process.exists(), "nobody else can have its pid before it is reaped"
     child.wait()
+    assert not process.exists()
     assert ProcessId.of(child.pid) is None
     assert not process.alive()
     assert process.open() is None

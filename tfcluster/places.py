@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import stat
@@ -12,22 +13,36 @@ from tfcluster.errors import ClusterError, ExitCode
 
 LOCAL_HOST = "localhost"
 
+#: The file in a state folder that an agent keeps locked while it lives.
+LOCK = "lock"
+
 #: What a cluster may be called: it names a folder.
 CLUSTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 
 # sun_path holds 108 bytes including the closing NUL (unix(7)).
 _SOCKET_PATH_LIMIT = 107
+_DIGEST = 12
 
 
 def state_root() -> Path:
     """The folder of all clusters' state of this user: $XDG_STATE_HOME/tfcluster."""
-    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    return Path(base).absolute() / "tfcluster"
+    named = Path(os.environ.get("XDG_STATE_HOME", ""))
+    # A relative one is to be ignored, says the XDG Base Directory Specification.
+    base = named if named.is_absolute() else Path("~/.local/state").expanduser()
+    return base / "tfcluster"
 
 
 def state_folder(cluster: str, host: str = LOCAL_HOST) -> Path:
     """The folder with the journal, logs/ and runs/ of one cluster on one host."""
     return state_root() / cluster / host
+
+
+def agent_socket(cluster: str, host: str = LOCAL_HOST) -> Path:
+    """Where the cluster's agent listens: as its lock file says, else where one started now would."""
+    try:
+        return Path(json.loads((state_folder(cluster, host) / LOCK).read_text())["socket"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return socket_path(cluster, host)
 
 
 def journal_path(cluster: str, host: str = LOCAL_HOST) -> Path:
@@ -64,7 +79,7 @@ def socket_path(cluster: str, host: str = LOCAL_HOST) -> Path:
     Raises:
         ClusterError: The folder for sockets is not private to this user.
     """
-    digest = hashlib.sha256(os.fsencode(state_folder(cluster, host))).hexdigest()[:12]
+    digest = hashlib.sha256(os.fsencode(state_folder(cluster, host))).hexdigest()[:_DIGEST]
     folder = _runtime_folder()
     readable = folder / f"{cluster}.{host}.{digest}"
     if len(os.fsencode(readable)) <= _SOCKET_PATH_LIMIT:
@@ -74,11 +89,9 @@ def socket_path(cluster: str, host: str = LOCAL_HOST) -> Path:
 
 def _runtime_folder() -> Path:
     """The private folder for sockets, made if missing."""
-    runtime = os.environ.get("XDG_RUNTIME_DIR")
-    # A digest and a slash must fit behind the folder's path; a runtime folder longer than that is of no use.
-    if runtime and len(os.fsencode(runtime)) + len("/tfcluster/") + 12 <= _SOCKET_PATH_LIMIT:
-        folder = Path(runtime) / "tfcluster"
-    else:
+    folder = Path(os.environ.get("XDG_RUNTIME_DIR", "")) / "tfcluster"
+    # A slash and a digest must fit behind it.
+    if not folder.is_absolute() or len(os.fsencode(folder)) + 1 + _DIGEST > _SOCKET_PATH_LIMIT:
         folder = Path(f"/tmp/tfcluster-{os.getuid()}")
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)

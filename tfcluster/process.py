@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
+import struct
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,30 +24,46 @@ class ProcessId:
 
     @classmethod
     def of(cls, pid: int) -> ProcessId | None:
-        """The process that has the pid now; None where there is none or only a zombie."""
+        """The process that has the pid now, though it be a zombie; None where there is none."""
         try:
-            stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+            return cls(pid, int(_fields(pid)[19]))
         except OSError:
             return None
-        # The second field is the command in parentheses and may itself hold spaces and parentheses.
-        fields = stat.rpartition(")")[2].split()
-        return None if fields[0] in "ZX" else cls(pid, int(fields[19]))
+
+    def exists(self) -> bool:
+        """Whether the pid is still this process's: it runs, or has ended and is not reaped yet."""
+        return ProcessId.of(self.pid) == self
 
     def alive(self) -> bool:
         """Whether this very process still runs."""
-        return ProcessId.of(self.pid) == self
+        try:
+            fields = _fields(self.pid)
+        except OSError:
+            return False
+        return fields[0] not in "ZX" and int(fields[19]) == self.start_time
 
     def open(self) -> int | None:
-        """A pidfd of this very process, to wait on and to signal; None when it has ended."""
+        """A pidfd of this very process, to wait on and to signal; None when it is gone.
+
+        Raises:
+            OSError: There is no descriptor left to open.
+        """
         try:
             fd = os.pidfd_open(self.pid)
-        except OSError:
+        except ProcessLookupError:
             return None
         # The pid may have been given away between our record and the open; not after it.
-        if not self.alive():
+        if not self.exists():
             os.close(fd)
             return None
         return fd
+
+
+def _fields(pid: int) -> list[str]:
+    """/proc/PID/stat from its third field, the state, on."""
+    stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    # The second field is the command in parentheses and may itself hold spaces and parentheses.
+    return stat.rpartition(")")[2].split()
 
 
 def send(pidfd: int, signal_number: signal.Signals) -> None:
@@ -54,6 +72,13 @@ def send(pidfd: int, signal_number: signal.Signals) -> None:
         signal.pidfd_send_signal(pidfd, signal_number)
     except ProcessLookupError:
         return
+
+
+def peer_of(connection: socket.socket) -> tuple[int, int]:
+    """The pid and uid of the process on the other end of a Unix socket, as the kernel knows them."""
+    size = struct.calcsize("3i")
+    pid, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
+    return pid, uid
 
 
 def reason(status: int | None) -> str:

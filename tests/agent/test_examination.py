@@ -25,7 +25,7 @@ def layout_of(jobs: str) -> Layout:
 def ports() -> Iterator[Ports]:
     made = Ports()
     yield made
-    made.release()
+    made.keep_only(())
 
 
 @pytest.fixture

@@ -11,9 +11,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tfcluster.agent import logs
-from tfcluster.agent.logs import follow_all, tail
+from tfcluster.agent.logs import follow_all, lines_between, span, tail
 
 _BLOCK = logs._BLOCK
+
+
+def last(path: Path, lines: int | None, *, partial: bool = True) -> tuple[list[str], int]:
+    """The last lines of a file and the offset behind them, as `logs` gets them."""
+    start, end = span(path, lines, partial=partial)
+
+    async def collect() -> list[str]:
+        return [line async for line in lines_between(path, start, end)]
+
+    return asyncio.run(collect()), end
 
 
 @pytest.mark.parametrize(
@@ -38,21 +48,21 @@ _BLOCK = logs._BLOCK
 def test_the_last_lines(tmp_path: Path, content: bytes, lines: int | None, found: list[str]) -> None:
     path = tmp_path / "log"
     path.write_bytes(content)
-    assert tail(path, lines) == (found, len(content))
+    assert last(path, lines) == (found, len(content))
 
 
 def test_a_line_without_its_end_is_left_to_who_goes_on_reading(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_bytes(b"a\nb\nhal")
-    assert tail(path, 1, partial=False) == (["b"], 4)
-    assert tail(path, None, partial=False) == (["a", "b"], 4)
+    assert last(path, 1, partial=False) == (["b"], 4)
+    assert last(path, None, partial=False) == (["a", "b"], 4)
     path.write_bytes(b"hal")
-    assert tail(path, 1, partial=False) == ([], 0)
+    assert last(path, 1, partial=False) == ([], 0)
 
 
 def test_a_missing_file_is_an_empty_one(tmp_path: Path) -> None:
-    assert tail(tmp_path / "log", None) == ([], 0)
-    assert tail(tmp_path / "log", 5) == ([], 0)
+    assert last(tmp_path / "log", None) == ([], 0)
+    assert last(tmp_path / "log", 5) == ([], 0)
 
 
 @pytest.mark.parametrize("size", [_BLOCK - 1, _BLOCK, _BLOCK + 1, 2 * _BLOCK - 1, 2 * _BLOCK, 2 * _BLOCK + 1])
@@ -61,10 +71,10 @@ def test_lines_as_long_as_a_block_are_whole(tmp_path: Path, size: int, end: byte
     path = tmp_path / "log"
     long = b"x" * (size - 1 - len(end))
     path.write_bytes(b"first\nsecond\n" + long + b"y" + end)
-    last = long.decode() + "y"
-    assert tail(path, 1) == ([last], size + 13)
-    assert tail(path, 2) == (["second", last], size + 13)
-    assert tail(path, None) == (["first", "second", last], size + 13)
+    third = long.decode() + "y"
+    assert last(path, 1) == ([third], size + 13)
+    assert last(path, 2) == (["second", third], size + 13)
+    assert last(path, None) == (["first", "second", third], size + 13)
 
 
 def test_only_as_much_is_read_as_the_lines_need(tmp_path: Path) -> None:
@@ -73,7 +83,7 @@ def test_only_as_much_is_read_as_the_lines_need(tmp_path: Path) -> None:
         file.truncate(1 << 35)  # a hole of 32 GiB
         file.seek(0, 2)
         file.write(b"\na\nb\n")
-    assert tail(path, 2) == (["a", "b"], (1 << 35) + 5)
+    assert last(path, 2) == (["a", "b"], (1 << 35) + 5)
 
 
 _CONTENT = st.lists(st.sampled_from([b"\n", b"a", b"bc", "é".encode(), b"\xff", b"\r", b"\r\n", b"\x0c", b" "])).map(
@@ -89,10 +99,13 @@ def test_the_last_lines_are_what_stands_between_newlines(
     path = tmp_path_factory.getbasetemp() / "newlines.log"
     path.write_bytes(content)
     with mock.patch.object(logs, "_BLOCK", block):
-        found, end = tail(path, lines)
+        found, end = last(path, lines)
     whole = [line.decode(errors="replace") for line in content.removesuffix(b"\n").split(b"\n")] if content else []
     assert found == (whole if lines is None else whole[len(whole) - min(lines, len(whole)) :])
     assert end == len(content)
+    if lines is not None:
+        with mock.patch.object(logs, "_BLOCK", block):
+            assert tail(path, lines) == (found, end)
 
 
 def test_what_is_appended_comes_in_whole_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,7 +119,8 @@ def test_what_is_appended_comes_in_whole_lines(tmp_path: Path, monkeypatch: pyte
             file.write(data)
 
     async def follow() -> None:
-        lines = follow_all({"one": one, "two": two}, {"one": 4, "two": 0})
+        over = asyncio.Event()
+        lines = follow_all({"one": one, "two": two}, {"one": 4, "two": 0}, over)
         append(one, b"a line longer than a block\nhalf")
         assert await anext(lines) == ("one", "a line longer than a block")
         append(two, b"of a file that was missing\n\xff\n")
@@ -114,5 +128,10 @@ def test_what_is_appended_comes_in_whole_lines(tmp_path: Path, monkeypatch: pyte
         assert await anext(lines) == ("two", "\N{REPLACEMENT CHARACTER}")
         append(one, b" and half\n")
         assert await anext(lines) == ("one", "half and half")
+        append(two, b"the last words\nand no more")
+        over.set()
+        assert await anext(lines) == ("two", "the last words")
+        with pytest.raises(StopAsyncIteration):
+            await anext(lines)
 
     asyncio.run(follow())

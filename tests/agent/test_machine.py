@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tfcluster.agent.machine import MISSES_ALLOWED, Action, Event, Machine
+from tfcluster.agent.machine import _STARTING_MISSES_ALLOWED, MISSES_ALLOWED, Action, Event, Machine
 from tfcluster.model.layout import RestartPolicy
 from tfcluster.model.states import WITH_PROCESS, TaskState
 
@@ -208,7 +208,10 @@ def test_with_the_policy_never_nothing_is_killed_for_its_silence() -> None:
 
 def test_a_task_that_never_answered_is_not_unresponsive() -> None:
     starting = in_state(TaskState.STARTING)
-    assert missed(starting, 10 * MISSES_ALLOWED) == (starting, [None] * (10 * MISSES_ALLOWED))
+    almost, actions = missed(starting, _STARTING_MISSES_ALLOWED - 1)
+    assert almost.state is TaskState.STARTING
+    assert actions == [None] * (_STARTING_MISSES_ALLOWED - 1)
+    assert missed(almost, 1)[1] == [Action.KILL]
 
 
 @settings(deadline=None, max_examples=300)

@@ -45,7 +45,7 @@ def port() -> int:
 def ports() -> Iterator[Ports]:
     made = Ports()
     yield made
-    made.release()
+    made.keep_only(())
 
 
 def may_bind(port: int, family: socket.AddressFamily = socket.AF_INET6, address: str = "") -> bool:
@@ -59,10 +59,9 @@ def may_bind(port: int, family: socket.AddressFamily = socket.AF_INET6, address:
         return True
 
 
-@pytest.mark.parametrize("linger", [False, True])
-def test_a_held_port_is_refused_to_whoever_binds_exclusively(port: int, ports: Ports, linger: bool) -> None:
+def test_a_held_port_is_refused_to_whoever_binds_exclusively(port: int, ports: Ports) -> None:
     assert may_bind(port)
-    assert ports.hold(port, linger=linger)
+    assert ports.hold(port)
     assert not may_bind(port)
     assert not may_bind(port, socket.AF_INET)
     assert not may_bind(port, socket.AF_INET, "127.0.0.1")
@@ -71,17 +70,17 @@ def test_a_held_port_is_refused_to_whoever_binds_exclusively(port: int, ports: P
 
 def test_a_held_port_is_passed_by_in_another_agents_choice(port: int, ports: Ports) -> None:
     other = Ports()
-    assert ports.hold(port, linger=False)
-    assert not other.hold(port, linger=False)
-    ports.release()
-    assert other.hold(port, linger=False)
-    other.release()
+    assert ports.hold(port)
+    assert not other.hold(port)
+    ports.keep_only(())
+    assert other.hold(port)
+    other.keep_only(())
 
 
 def test_a_port_may_be_held_twice_by_the_same_agent(port: int, ports: Ports) -> None:
-    assert ports.hold(port, linger=False)
-    assert ports.hold(port, linger=False)
-    ports.release()
+    assert ports.hold(port)
+    assert ports.hold(port)
+    ports.keep_only(())
     assert may_bind(port)
 
 
@@ -90,7 +89,7 @@ def test_a_port_may_be_held_twice_by_the_same_agent(port: int, ports: Ports) -> 
 def test_the_tasks_server_serves_beside_the_holder(
     port: int, ports: Ports, family: socket.AddressFamily, options: list[int]
 ) -> None:
-    assert ports.hold(port, linger=False)
+    assert ports.hold(port)
     for _ in range(2):  # and again after a restart
         with stream(family, *options) as server:
             server.bind(("", port))
@@ -101,39 +100,35 @@ def test_the_tasks_server_serves_beside_the_holder(
 
 
 def test_nobody_answers_on_a_held_port(port: int, ports: Ports) -> None:
-    assert ports.hold(port, linger=False)
+    assert ports.hold(port)
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", port))
 
 
-@pytest.mark.parametrize("linger", [False, True])
-def test_a_port_that_somebody_listens_on_is_not_held(listener: socket.socket, ports: Ports, linger: bool) -> None:
+def test_a_port_that_somebody_listens_on_is_not_held(listener: socket.socket, ports: Ports) -> None:
     port = listener.getsockname()[1]
-    assert not ports.hold(port, linger=linger)
-    ports.release()
+    assert not ports.hold(port)
+    ports.keep_only(())
     with socket.create_connection(("127.0.0.1", port)):
         pass
 
 
-@pytest.mark.parametrize("linger", [False, True])
-def test_a_port_that_is_listened_on_for_one_address_is_not_held(ports: Ports, linger: bool) -> None:
+def test_a_port_that_is_listened_on_for_one_address_is_not_held(ports: Ports) -> None:
     with stream(socket.AF_INET, socket.SO_REUSEADDR) as server:
         server.bind(("127.0.0.1", 0))
         server.listen()
-        assert not ports.hold(server.getsockname()[1], linger=linger)
+        assert not ports.hold(server.getsockname()[1])
 
 
-def test_connections_that_linger_keep_a_port_from_the_choice_but_not_from_the_spec(
-    listener: socket.socket, ports: Ports
-) -> None:
+def test_connections_that_linger_do_not_keep_a_port(listener: socket.socket, ports: Ports) -> None:
     port = listener.getsockname()[1]
     with socket.create_connection(("127.0.0.1", port)) as client:
         accepted, _ = listener.accept()
         accepted.close()  # the side that closes first keeps the port in TIME_WAIT
         assert client.recv(1) == b""
     listener.close()
-    assert not ports.hold(port, linger=False)
-    assert ports.hold(port, linger=True)
+    assert not may_bind(port)
+    assert ports.hold(port)
 
 
 def test_who_holds_a_port_is_told(listener: socket.socket) -> None:
@@ -143,14 +138,14 @@ def test_who_holds_a_port_is_told(listener: socket.socket) -> None:
 
 
 def test_a_port_that_is_only_bound_is_told_too(port: int, ports: Ports) -> None:
-    assert ports.hold(port, linger=False)
+    assert ports.hold(port)
     assert holder_of(port).startswith("a process that does not listen on it")
 
 
 def test_what_another_agent_holds_does_not_linger(port: int, ports: Ports) -> None:
     other = Ports()
-    assert ports.hold(port, linger=False)
-    assert not other.hold(port, linger=True), "its server may be between two processes"
+    assert ports.hold(port)
+    assert not other.hold(port), "its server may be between two processes"
 
 
 def test_the_choice_counts_up_past_taken_and_held_ports(
@@ -191,7 +186,7 @@ def test_a_port_for_other_reasons_out_of_reach_is_no_taken_port(ports: Ports, mo
     before = os.listdir("/proc/self/fd")
     monkeypatch.setattr(socket.socket, "bind", refuse)
     with pytest.raises(PermissionError):
-        ports.hold(80, linger=True)
+        ports.hold(80)
     assert os.listdir("/proc/self/fd") == before
 
 
@@ -204,7 +199,7 @@ def test_without_ipv6_ports_are_held_all_the_same(port: int, ports: Ports, monke
         return real(family, kind)
 
     monkeypatch.setattr(socket, "socket", without_ipv6)
-    assert ports.hold(port, linger=False)
+    assert ports.hold(port)
     monkeypatch.undo()
     assert not may_bind(port, socket.AF_INET)
 
@@ -212,10 +207,10 @@ def test_without_ipv6_ports_are_held_all_the_same(port: int, ports: Ports, monke
 def test_no_descriptor_is_left(port: int, listener: socket.socket) -> None:
     before = os.listdir("/proc/self/fd")
     ports = Ports()
-    assert ports.hold(port, linger=True)
-    assert not ports.hold(listener.getsockname()[1], linger=True)
+    assert ports.hold(port)
+    assert not ports.hold(listener.getsockname()[1])
     assert len(os.listdir("/proc/self/fd")) == len(before) + 1
-    ports.release()
+    ports.keep_only(())
     assert os.listdir("/proc/self/fd") == before
     assert may_bind(port)
-    ports.release()  # once more says nothing
+    ports.keep_only(())  # once more says nothing

@@ -361,6 +361,8 @@ def test_only_a_terminal_that_can_moves(monkeypatch: pytest.MonkeyPatch) -> None
             return True
 
     monkeypatch.setenv("TERM", "xterm")
+    assert not moves(Console(file=Terminal())), "standard output is no terminal"
+    monkeypatch.setattr("sys.stdout", Terminal())
     assert moves(Console(file=Terminal()))
     assert not moves(Console(file=io.StringIO(), force_terminal=True))
     monkeypatch.setenv("TERM", "dumb")

@@ -11,7 +11,8 @@ import traceback
 from collections.abc import Callable
 
 from tfcluster.process import ProcessId, send
-from tfcluster.protocol.framing import Decoder, Message
+from tfcluster.protocol.framing import Decoder, Message, encode
+from tfcluster.runtime.child import close_all_but
 
 
 class Child:
@@ -19,65 +20,105 @@ class Child:
 
     Attributes:
         process: Its pid and start time.
-        link: The agent's end of the socket pair.
     """
 
     def __init__(self, process: ProcessId, link: socket.socket) -> None:
         self.process = process
-        self.link = link
+        self._link = link
+        self._unsent = bytearray()
+
+    def send(self, message: Message) -> None:
+        """Send a line; what the child does not take at once goes as it reads. Nothing happens when it has ended."""
+        waiting = bool(self._unsent)
+        self._unsent += encode(message)
+        if not waiting:
+            self._write()
+
+    def on_message(self, received: Callable[[Message], None], ended: Callable[[], None]) -> None:
+        """Have the event loop hand over each line from the child, and tell when it hung up."""
+        decoder = Decoder()
+        loop = asyncio.get_running_loop()
+
+        def readable() -> None:
+            try:
+                data = self._link.recv(1 << 16)
+            except BlockingIOError:
+                return
+            except ConnectionError:
+                data = b""
+            if data:
+                for message in decoder.feed(data):
+                    received(message)
+                return
+            self.hang_up()
+            ended()
+
+        loop.add_reader(self._link, readable)
+
+    def hang_up(self) -> None:
+        """Close the socket to the child, which reads its end."""
+        if self._link.fileno() >= 0:
+            loop = asyncio.get_running_loop()
+            loop.remove_reader(self._link)
+            loop.remove_writer(self._link)
+            self._link.close()
 
     def kill(self) -> None:
-        """End it at once and wait for that, so that nothing of the agent is left when the agent ends."""
+        """End it at once."""
         pidfd = self.process.open()
         if pidfd is not None:
             send(pidfd, signal.SIGKILL)
             os.close(pidfd)
-            with contextlib.suppress(ChildProcessError):
-                os.waitpid(self.process.pid, 0)
+
+    def reap(self) -> None:
+        """Wait for its end."""
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(self.process.pid, 0)
+
+    def _write(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            sent = self._link.send(self._unsent)
+        except BlockingIOError:
+            sent = 0
+        except OSError:  # it has ended, and the reader will tell
+            self._unsent.clear()
+            sent = 0
+        del self._unsent[:sent]
+        if self._unsent:
+            loop.add_writer(self._link, self._write)
+        elif self._link.fileno() >= 0:
+            loop.remove_writer(self._link)
 
 
 def fork(body: Callable[[socket.socket], None]) -> Child:
     """Fork a process that runs `body` with its end of a socket pair, and ends with exit code 1 when it returns.
 
-    The agent has one thread, so the fork is a full copy in which nothing else goes on.
+    The agent has one thread, so the fork is a full copy in which nothing else goes on. The child lets go of all the
+    agent's descriptors at once: sockets whose end others wait for, held ports, the lock.
+
+    Raises:
+        OSError: The system has no process, memory or descriptors left for it.
     """
     ours, theirs = socket.socketpair()
-    pid = os.fork()
-    if pid == 0:
+    with theirs:
         try:
-            body(theirs)
-        except BaseException:  # nothing may unwind into the agent's event loop
-            traceback.print_exc()
-        finally:
-            os._exit(1)
-    theirs.close()
+            pid = os.fork()
+        except OSError:
+            ours.close()
+            raise
+        if pid == 0:
+            try:
+                close_all_but({0, 1, 2, theirs.fileno()})
+                body(theirs)
+            except BaseException:  # nothing may unwind into the agent's event loop
+                traceback.print_exc()
+            finally:
+                os._exit(1)
     ours.setblocking(False)
     process = ProcessId.of(pid)
-    # An unreaped child keeps its pid; one that ended within microseconds shows as a zombie without a start time.
-    return Child(process or ProcessId(pid, 0), ours)
-
-
-def read_messages(link: socket.socket, on_message: Callable[[Message], None], on_end: Callable[[], None]) -> None:
-    """Have the event loop hand over each message from a child, and tell when the child hung up."""
-    decoder = Decoder()
-    loop = asyncio.get_running_loop()
-
-    def readable() -> None:
-        try:
-            data = link.recv(1 << 16)
-        except BlockingIOError:
-            return
-        except ConnectionError:
-            data = b""
-        if data:
-            for message in decoder.feed(data):
-                on_message(message)
-            return
-        loop.remove_reader(link)
-        link.close()
-        on_end()
-
-    loop.add_reader(link, readable)
+    assert process is not None, "a child that is not reaped has its pid"
+    return Child(process, ours)
 
 
 def when_ended(process: ProcessId, ended: Callable[[int | None], None]) -> int | None:
@@ -86,16 +127,14 @@ def when_ended(process: ProcessId, ended: Callable[[int | None], None]) -> int |
     Returns:
         The process's pidfd, to signal it by, valid until `ended` is called; None when it was gone already (then
         `ended` is called all the same, later). The status is None for a process that is not a child.
+
+    Raises:
+        OSError: There is no descriptor left to watch it by.
     """
     loop = asyncio.get_running_loop()
-    try:
-        pidfd = os.pidfd_open(process.pid)
-    except OSError:
-        loop.call_soon(lambda: ended(None))
-        return None
-    if process.start_time and not process.alive() and not _is_unreaped_child(process.pid):
-        os.close(pidfd)
-        loop.call_soon(lambda: ended(None))
+    pidfd = process.open()
+    if pidfd is None:
+        loop.call_soon(ended, None)
         return None
 
     def readable() -> None:
@@ -105,13 +144,6 @@ def when_ended(process: ProcessId, ended: Callable[[int | None], None]) -> int |
 
     loop.add_reader(pidfd, readable)
     return pidfd
-
-
-def _is_unreaped_child(pid: int) -> bool:
-    try:
-        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-    except ChildProcessError:
-        return False
 
 
 def _reap(pid: int) -> int | None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import resource
 import socket
 import sys
 from pathlib import Path
@@ -24,7 +26,9 @@ def main(cluster: str) -> None:
     One line on standard output tells whoever started it that the socket is there (also when another agent
     was first), or what is wrong. Standard error is the agent's log.
     """
+    _raise_descriptor_limit()
     folder = StateFolder(state_folder(cluster))
+    path = None
     try:
         folder.make()
         if not folder.lock():
@@ -33,12 +37,15 @@ def main(cluster: str) -> None:
         _log_to(folder.agent_log)
         path = socket_path(cluster)
         listener = listen(path)
+        folder.tell_where(path)
+        child.set_title(f"tfcluster: {cluster} agent on {LOCAL_HOST}")
+        asyncio.run(_run(cluster, folder, path, listener))
     except (ClusterError, OSError) as problem:
         error = problem if isinstance(problem, ClusterError) else ClusterError(f"the agent failed: {problem}")
+        if path is not None:
+            path.unlink(missing_ok=True)
         _tell(messages.error(error))
         sys.exit(int(error.exit_code))
-    child.set_title(f"tfcluster: {cluster} agent on {LOCAL_HOST}")
-    asyncio.run(_run(cluster, folder, path, listener))
 
 
 async def _run(cluster: str, folder: StateFolder, path: Path, listener: socket.socket) -> None:
@@ -53,6 +60,12 @@ async def _run(cluster: str, folder: StateFolder, path: Path, listener: socket.s
     service.stop()
 
 
+def _raise_descriptor_limit() -> None:
+    """Take all descriptors that this user may have: a task needs two, and the usual limit is 1024."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
 def _log_to(path: Path) -> None:
     log = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     os.dup2(log, 2)
@@ -61,7 +74,8 @@ def _log_to(path: Path) -> None:
 
 def _tell(message: dict[str, object]) -> None:
     """Write the line for whoever started the agent, and hang up, so that they need not wait for its end."""
-    os.write(1, encode(message))
+    with contextlib.suppress(BrokenPipeError):  # the command that started us has been interrupted
+        os.write(1, encode(message))
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 1)
     os.close(nothing)

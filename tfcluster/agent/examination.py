@@ -8,6 +8,7 @@ from itertools import islice
 
 from tfcluster.agent.ports import Ports, holder_of
 from tfcluster.errors import ClusterError
+from tfcluster.model.counting import plural
 from tfcluster.model.layout import Layout
 from tfcluster.places import LOCAL_HOST
 
@@ -36,16 +37,16 @@ def examine(layout: Layout, ports: Ports, gpus: Sequence[str]) -> Choices:
     Raises:
         ClusterError: Named ports are taken or there are too few GPUs; all of it is told.
     """
+    before = ports.held
     problems = [problem for task in layout.tasks if task.port and (problem := _hold(task.short, task.port, ports))]
     hints = ["Stop that process, or give the task another port in the spec, or leave the port out."] * bool(problems)
     needed = sum(task.gpus for task in layout.tasks)
     if needed > len(gpus):
         askers = ", ".join(f"{task.short} {task.gpus}" for task in layout.tasks if task.gpus)
-        asked = "1 GPU" if needed == 1 else f"{needed} GPUs"
-        problems.append(f"the tasks ask for {asked} ({askers}), {LOCAL_HOST} has {len(gpus)}")
+        problems.append(f"the tasks ask for {plural(needed, 'GPU')} ({askers}), {LOCAL_HOST} has {len(gpus)}")
         hints.append("Lower `gpus:` in the spec; `cpus: N` gives a task several CPU devices instead.")
     if problems:
-        ports.release()
+        ports.keep_only(before)  # others may be waiting for theirs to be used
         raise ClusterError("\n".join(problems), hint=" ".join(hints))
     without = [task for task in layout.tasks if task.port is None]
     chosen = zip(without, ports.choose(len(without)), strict=True)
@@ -59,7 +60,7 @@ def examine(layout: Layout, ports: Ports, gpus: Sequence[str]) -> Choices:
 def _hold(short: str, port: int, ports: Ports) -> str | None:
     """Hold a port; or say why it cannot be."""
     try:
-        if ports.hold(port, linger=True):
+        if ports.hold(port):
             return None
     except OSError as error:
         return f"{short}: port {port} cannot be used: {error.strerror}"

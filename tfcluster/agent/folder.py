@@ -9,6 +9,8 @@ from pathlib import Path
 
 from tfcluster.agent.journal import Journal
 from tfcluster.errors import ClusterError
+from tfcluster.places import LOCK
+from tfcluster.protocol.framing import encode
 
 
 class StateFolder:
@@ -22,7 +24,7 @@ class StateFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.journal = Journal(path / "journal.json")
-        self._lock_path = path / "lock"
+        self._lock_path = path / LOCK
         self._lock: int | None = None
 
     def make(self) -> None:
@@ -96,6 +98,15 @@ class StateFolder:
             except FileNotFoundError:
                 pass
             os.close(fd)
+
+    def tell_where(self, socket_path: Path) -> None:
+        """Say in the lock file who holds it and where they listen.
+
+        A command may see another XDG_RUNTIME_DIR than the one that the agent was started with.
+        """
+        assert self._lock is not None, "only who holds the lock writes to it"
+        os.ftruncate(self._lock, 0)
+        os.pwrite(self._lock, encode({"pid": os.getpid(), "socket": str(socket_path)}), 0)
 
     def leave(self) -> None:
         """Remove what only a running cluster has; logs and runs stay."""

@@ -6,28 +6,37 @@ import asyncio
 import itertools
 import os
 from dataclasses import dataclass
+from enum import Enum, auto
 from functools import partial
 
 from tfcluster.agent import children
 from tfcluster.agent.children import Child
 from tfcluster.model.devices import Device
-from tfcluster.protocol.framing import Message, encode
+from tfcluster.protocol.framing import Message
 from tfcluster.runtime.prober import probe
 
-#: What the prober adds to a question's own time before it counts as gone.
-_MARGIN = 1.0
+#: What the prober may take longer than a question's own time before it counts as broken: importing gRPC, a busy host.
+_MARGIN = 10.0
+
+
+class Verdict(Enum):
+    """What came of a question."""
+
+    ANSWERED = auto()  # the server answered
+    SILENT = auto()  # the server did not
+    UNKNOWN = auto()  # the prober did not, which says nothing of the server
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a server said: its devices, or why it said nothing."""
+    """What came of a question, and the devices that the server named."""
 
-    devices: tuple[Device, ...]
-    error: str | None
+    verdict: Verdict
+    devices: tuple[Device, ...] = ()
 
 
 class Prober:
-    """The agent's side of the prober; it is forked at first use and again when it died."""
+    """The agent's side of the prober; it is forked at first use, and again when it died or broke."""
 
     def __init__(self, title: str) -> None:
         self._title = title
@@ -36,26 +45,39 @@ class Prober:
         self._waiting: dict[int, asyncio.Future[Answer]] = {}
 
     def start(self) -> None:
-        """Fork the prober, if there is none, so that it is ready when it is needed."""
+        """Fork the prober, if there is none, so that it is ready when it is needed.
+
+        Raises:
+            OSError: It cannot be forked.
+        """
         if self._child is None:
             child = children.fork(partial(probe, self._title, os.getpid()))
             children.when_ended(child.process, lambda status: None)
-            children.read_messages(child.link, self._answered, self._died)
+            child.on_message(self._answered, partial(self._ended, child))
             self._child = child
 
     async def ask(self, address: str, timeout: float) -> Answer:
-        """Ask the server at an address for its status; never raises and takes little more than `timeout` s."""
-        self.start()
-        assert self._child is not None, "start() has just seen to it"
-        identity = next(self._identities)
-        answer = asyncio.get_running_loop().create_future()
-        self._waiting[identity] = answer
-        question = {"id": identity, "address": address, "timeout": timeout}
+        """Ask the server at an address for its status.
+
+        Args:
+            address: `host:port`.
+            timeout: Seconds that the server has to answer.
+        """
         try:
-            await asyncio.get_running_loop().sock_sendall(self._child.link, encode(question))
+            self.start()
+        except OSError:
+            return Answer(Verdict.UNKNOWN)
+        child = self._child
+        assert child is not None, "start() has just seen to it"
+        identity = next(self._identities)
+        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._waiting[identity] = answer
+        child.send({"id": identity, "address": address, "timeout": timeout})
+        try:
             return await asyncio.wait_for(answer, timeout + _MARGIN)
-        except (OSError, asyncio.TimeoutError):
-            return Answer((), "the prober did not answer")
+        except asyncio.TimeoutError:
+            child.kill()  # the next question forks another
+            return Answer(Verdict.UNKNOWN)
         finally:
             self._waiting.pop(identity, None)
 
@@ -63,16 +85,19 @@ class Prober:
         """End the prober."""
         if self._child is not None:
             self._child.kill()
+            self._child.reap()
 
     def _answered(self, message: Message) -> None:
         waiting = self._waiting.pop(message["id"], None)
         if waiting is None or waiting.done():
             return
         devices = tuple(Device(**device) for device in message.get("devices", ()))
-        waiting.set_result(Answer(devices, message.get("error")))
+        verdict = Verdict.SILENT if "error" in message else Verdict.ANSWERED
+        waiting.set_result(Answer(verdict, devices))
 
-    def _died(self) -> None:
-        self._child = None
+    def _ended(self, child: Child) -> None:
+        if self._child is child:
+            self._child = None
         for waiting in self._waiting.values():
             if not waiting.done():
-                waiting.set_result(Answer((), "the prober died"))
+                waiting.set_result(Answer(Verdict.UNKNOWN))

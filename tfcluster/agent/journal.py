@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from tfcluster.errors import ClusterError
 from tfcluster.model.layout import Layout
 from tfcluster.process import ProcessId
 
@@ -58,15 +59,24 @@ class Journal:
         os.replace(temporary, self.path)
 
     def read(self) -> Record | None:
-        """The record; None where there is none or what is there cannot be understood."""
+        """The record; None where there is none.
+
+        Raises:
+            ClusterError: What is there cannot be understood. It is left as it is: it knows of processes.
+        """
         try:
             value = json.loads(self.path.read_text())
             return Record(
                 Layout.from_json(value["layout"]),
                 {name: _task_record(task) for name, task in value["tasks"].items()},
             )
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        except FileNotFoundError:
             return None
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ClusterError(
+                f"{self.path}: cannot be understood ({type(error).__name__}: {error})",
+                hint="Was the cluster started by another version of tfcluster? Take it down with that one.",
+            ) from error
 
     def remove(self) -> None:
         """Forget the cluster: it is down."""

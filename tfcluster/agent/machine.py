@@ -12,7 +12,9 @@ from tfcluster.model.layout import RestartPolicy
 from tfcluster.model.states import AT_REST, WITH_PROCESS, TaskState
 
 #: Health checks missed in a row before a task that was ready counts as unresponsive.
-MISSES_ALLOWED = 5
+MISSES_ALLOWED = 3
+#: The same for a task that has never answered: a server that takes a minute to reach its GPUs is still starting.
+_STARTING_MISSES_ALLOWED = 20
 
 
 class Event(Enum):
@@ -106,10 +108,12 @@ class Machine:
             return self, None
         if event is Event.ANSWERED:
             return replace(self, state=TaskState.READY, misses=0), None
-        # A server that is still starting has not answered yet; only one that used to answer has gone silent.
-        if self.state is TaskState.STARTING:
-            return self, None
         misses = self.misses + 1
+        # A server that is still starting has not answered yet; only one that takes far too long is given up.
+        if self.state is TaskState.STARTING:
+            if misses < _STARTING_MISSES_ALLOWED or self.policy.policy == "never":
+                return replace(self, misses=misses), None
+            return replace(self, misses=0), Action.KILL
         if misses < MISSES_ALLOWED:
             return replace(self, misses=misses), None
         if self.policy.policy == "never" or misses < 2 * MISSES_ALLOWED:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import socket
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import psutil
@@ -29,13 +29,11 @@ class Ports:
     def __init__(self) -> None:
         self._held: dict[int, socket.socket] = {}
 
-    def hold(self, port: int, *, linger: bool) -> bool:
+    def hold(self, port: int) -> bool:
         """Take the port if nobody has it.
 
-        Args:
-            port: The port.
-            linger: Also when nothing but connections of an earlier server lingers on it (TIME_WAIT, for a minute):
-                a cluster that went down may come up again at once.
+        Connections of an earlier server may linger on it (TIME_WAIT, for a minute): a cluster that went down may
+        come up again at once, and at the same ports.
 
         Raises:
             OSError: For another reason than somebody having it, as a port that needs privileges.
@@ -43,7 +41,7 @@ class Ports:
         if port in self._held:
             return True
         holder = _bind(port, reuse=False)
-        if holder is None and linger and _connections(port):
+        if holder is None and _connections(port):
             holder = _bind(port, reuse=True)
         if holder is None:
             return False
@@ -59,16 +57,20 @@ class Ports:
         """
         candidates = (port for port in range(FIRST_PORT, _LAST_PORT + 1) if port not in self._held)
         for _ in range(count):
-            port = next((port for port in candidates if self.hold(port, linger=False)), None)
+            port = next((port for port in candidates if self.hold(port)), None)
             if port is None:
                 raise ClusterError(f"no free port between {FIRST_PORT} and {_LAST_PORT}")
             yield port
 
-    def release(self) -> None:
-        """Give all ports back."""
-        for holder in self._held.values():
-            holder.close()
-        self._held.clear()
+    def keep_only(self, ports: Collection[int]) -> None:
+        """Give all ports back but these."""
+        for port in self._held.keys() - set(ports):
+            self._held.pop(port).close()
+
+    @property
+    def held(self) -> frozenset[int]:
+        """The ports that are held."""
+        return frozenset(self._held)
 
 
 def holder_of(port: int) -> str:

@@ -3,32 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tfcluster.agent import children
-from tfcluster.agent.children import Child
 from tfcluster.agent.folder import StateFolder
-from tfcluster.agent.logs import tail
+from tfcluster.agent.interpreter import Interpreter
+from tfcluster.agent.logs import read_block, tail
 from tfcluster.agent.notice import Notice
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.model.devices import Device
 from tfcluster.model.states import ACTIVE, RunState
 from tfcluster.model.status import RunStatus
 from tfcluster.process import ProcessId, reason, send
-from tfcluster.protocol.framing import Message, encode
+from tfcluster.protocol.framing import Message
 from tfcluster.runtime.driver import EVENTS, OUTPUT, Job
 from tfcluster.runtime.events import EventLog
-from tfcluster.runtime.warm import warm
 
 _POLL_SECONDS = 0.02
+#: Seconds between asking a driver to end and ending it, and then until the interpreter itself counts as broken.
 _CANCEL_GRACE = 3.0
 _REMEMBERED = 100
 
@@ -70,22 +69,23 @@ class Runs:
     """The runs that this agent started.
 
     Attributes:
-        runs: Every run, by its id.
+        runs: Every run that goes on and the latest that ended, by id.
+        changed: Told whenever a run's state changes.
     """
 
     def __init__(self, title: str, folder: StateFolder) -> None:
         self.runs: dict[str, Run] = {}
         self.changed = Notice()
-        self._title = title
         self._folder = folder
-        self._warm: Child | None = None
+        self._interpreter = Interpreter(title, folder.interpreter_log, self._heard, self._interpreter_died)
 
     def warm_up(self) -> None:
-        """Fork the warm interpreter, if there is none, so that the next run finds TensorFlow imported."""
-        if self._warm is None:
-            self._warm = children.fork(partial(warm, self._title, os.getpid(), self._folder.interpreter_log))
-            children.when_ended(self._warm.process, lambda status: None)
-            children.read_messages(self._warm.link, self._heard, self._interpreter_died)
+        """See to it that the next run finds TensorFlow imported.
+
+        Raises:
+            OSError: The interpreter cannot be forked.
+        """
+        self._interpreter.warm_up()
 
     def make_folder(self, run: str) -> bool:
         """Make the folder of a new run; False when an earlier run has that id.
@@ -101,23 +101,24 @@ class Runs:
             raise ClusterError(f"{error.filename}: cannot make the run's folder: {error.strerror}") from error
         return True
 
-    async def start(self, job: Job, timeout: float | None) -> Run:
+    def start(self, job: Job, timeout: float | None) -> Run:
         """Start a run; it goes on whether or not anybody follows it.
 
         Args:
             job: What to do.
             timeout: Seconds after which it is stopped; None for no bound.
+
+        Raises:
+            OSError: The interpreter cannot be forked, or the events cannot be written.
         """
-        self.warm_up()
-        assert self._warm is not None, "warm_up() has just seen to it"
         run = Run(job)
+        EventLog(run.events).emit("run", run=job.run, program=job.program, devices=job.devices)
+        self._interpreter.drive(job)
         self.runs[job.run] = run
         self._forget_old()
-        EventLog(run.events).emit("run", run=job.run, program=job.program, devices=job.devices)
         if timeout is not None:
             error = ClusterError(f"{job.run} timed out after {timeout:g} s", exit_code=ExitCode.TIMED_OUT)
             self._later(run, timeout, lambda: self._stop(run, RunState.FAILED, error))
-        await asyncio.get_running_loop().sock_sendall(self._warm.link, encode(job.__dict__))
         return run
 
     async def follow(self, run: Run) -> AsyncIterator[Message]:
@@ -125,7 +126,7 @@ class Runs:
         offset, rest = 0, b""
         while True:
             ended = run.state not in ACTIVE  # before the reading, so that nothing written since is missed
-            data = _read(run.events, offset)
+            data = read_block(run.events, offset)
             offset += len(data)
             *lines, rest = (rest + data).split(b"\n")
             for line in lines:
@@ -152,22 +153,24 @@ class Runs:
             task: The task's name.
             why: What happened to it, as `worker:1 died (SIGKILL)`.
         """
-        for run in self.runs.values():
+        for run in list(self.runs.values()):
             if any(Device(device, "").short.startswith(f"{task}/") for device in run.job.devices):
-                error = ClusterError(f"{why} during {run.job.run}", exit_code=ExitCode.FAILED)
+                error = ClusterError(
+                    f"{why} during {run.job.run}",
+                    hint="`tfcluster events` shows what happened to it; run the program again.",
+                )
                 self._stop(run, RunState.FAILED, error)
 
     async def cancel_all(self) -> None:
         """Cancel every run that goes on and wait until they have ended."""
-        for run in self.runs.values():
+        for run in list(self.runs.values()):
             self._stop(run, RunState.CANCELLED, None)
         while any(run.state in ACTIVE for run in self.runs.values()):
             await self.changed.wait()
 
     def stop(self) -> None:
         """End the warm interpreter; no run goes on any more."""
-        if self._warm is not None:
-            self._warm.kill()
+        self._interpreter.stop()
 
     def _forget_old(self) -> None:
         """Keep the latest ended runs only; the records of all of them are in their folders."""
@@ -179,38 +182,37 @@ class Runs:
         if run.state not in ACTIVE or run.stopping is not None:
             return
         run.stopping = (state, error)
-        self._terminate(run)
-
-    def _terminate(self, run: Run) -> None:
-        if run.pidfd is None:
-            return  # queued, and told when its driver starts; or its driver has just ended
-        send(run.pidfd, signal.SIGTERM)
+        if run.state is RunState.QUEUED:  # nothing of it runs; should its driver still start, it is ended at once
+            self._ended(run, None)
+            return
+        if run.pidfd is not None:
+            send(run.pidfd, signal.SIGTERM)
         self._later(run, _CANCEL_GRACE, lambda: self._kill(run))
 
     def _kill(self, run: Run) -> None:
+        """End a driver that does not end; an interpreter that then does not tell of its end is broken."""
         if run.pidfd is not None:
             send(run.pidfd, signal.SIGKILL)
+        self._later(run, _CANCEL_GRACE, self._interpreter.kill)
 
     def _later(self, run: Run, seconds: float, action: Callable[[], None]) -> None:
         run.timers.append(asyncio.get_running_loop().call_later(seconds, action))
 
     def _heard(self, message: Message) -> None:
-        if "run" not in message:
-            return
-        run = self.runs[message["run"]]
+        """The interpreter forked a driver, or one has ended."""
+        run = self.runs.get(message["run"])
         if "pid" in message:
-            self._driver_started(run, ProcessId(message["pid"], message["start_time"]))
-        else:
-            self._driver_ended(run, message["status"])
+            pidfd = ProcessId(message["pid"], message["start_time"]).open()
+            if run is not None and run.state is RunState.QUEUED:
+                run.state, run.pidfd = RunState.RUNNING, pidfd
+                self.changed.tell()
+            elif pidfd is not None:  # cancelled before it started
+                send(pidfd, signal.SIGKILL)
+                os.close(pidfd)
+        elif run is not None and run.state in ACTIVE:
+            self._ended(run, message["status"])
 
-    def _driver_started(self, run: Run, driver: ProcessId) -> None:
-        run.state = RunState.RUNNING
-        run.pidfd = driver.open()
-        if run.stopping is not None:
-            self._terminate(run)
-        self.changed.tell()
-
-    def _driver_ended(self, run: Run, status: int | None) -> None:
+    def _ended(self, run: Run, status: int | None) -> None:
         if run.pidfd is not None:
             os.close(run.pidfd)
             run.pidfd = None
@@ -230,33 +232,34 @@ class Runs:
         elif last.get("event") == "error":
             state, error = RunState.FAILED, ClusterError.from_json(last["error"])
         else:
-            state, error = RunState.FAILED, _died(run, status)
-        EventLog(run.events).emit(
-            "result",
-            run=run.job.run,
-            program=run.job.program,
-            state=state.value,
-            seconds=round(run.seconds or 0.0, 6),
-            result=None,
-            devices={},
-            notes=run.job.notes,
-            **({"error": error.to_json()} if error else {}),
-        )
+            state, error = RunState.FAILED, self._died(run, status)
+        with contextlib.suppress(OSError):  # a full disk must not keep the run from ending
+            EventLog(run.events).emit(
+                "result",
+                run=run.job.run,
+                program=run.job.program,
+                state=state.value,
+                seconds=round(run.seconds or 0.0, 6),
+                result=None,
+                devices={},
+                notes=run.job.notes,
+                **({"error": error.to_json()} if error else {}),
+            )
         return state
 
+    def _died(self, run: Run, status: int | None) -> ClusterError:
+        if status is None:
+            how, log = "with the interpreter that started it", self._interpreter.log
+        else:
+            how, log = reason(status), Path(run.job.folder) / OUTPUT
+        last, _ = tail(log, 10)
+        said = "; it said last:" + "".join(f"\n  {line}" for line in last) if last else ""
+        return ClusterError(f"the driver of {run.job.run} died ({how}){said}", hint=f"The whole log is {log}.")
+
     def _interpreter_died(self) -> None:
-        self._warm = None
-        for run in self.runs.values():
+        for run in list(self.runs.values()):
             if run.state in ACTIVE:
-                self._kill(run)
-                self._driver_ended(run, None)
-
-
-def _died(run: Run, status: int | None) -> ClusterError:
-    how = "with the interpreter that started it" if status is None else reason(status)
-    last, _ = tail(Path(run.job.folder) / OUTPUT, 10)
-    lines = "".join(f"\n  {line}" for line in last)
-    return ClusterError(f"the driver of {run.job.run} died ({how})" + (f"; it said last:{lines}" if lines else ""))
+                self._ended(run, None)
 
 
 def _last_event(path: Path) -> dict[str, Any]:
@@ -266,9 +269,3 @@ def _last_event(path: Path) -> dict[str, Any]:
     except (IndexError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
-
-
-def _read(path: Path, offset: int) -> bytes:
-    with path.open("rb") as file:
-        file.seek(offset)
-        return file.read(1 << 16)

@@ -6,18 +6,19 @@ import asyncio
 import contextlib
 import os
 import socket
-import struct
 import traceback
 from pathlib import Path
 
 from tfcluster.agent.service import Service
 from tfcluster.errors import ClusterError
+from tfcluster.process import peer_of
 from tfcluster.protocol import messages
 from tfcluster.protocol.framing import LINE_LIMIT, Decoder, encode
 from tfcluster.protocol.messages import Request
 
 #: Seconds that an agent without a cluster waits for the first request, and for the second of an `up`.
 _IDLE_SECONDS = 5.0
+_LAST_WORDS_SECONDS = 1.0
 
 
 def listen(path: Path) -> socket.socket:
@@ -46,11 +47,18 @@ class Server:
         server = await asyncio.start_unix_server(self._serve_one, sock=listener, limit=LINE_LIMIT)
         await self._service.quitting.wait()
         server.close()
+        # Whoever asked for the end, or follows something, is told that it has come.
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._unconnected(), _LAST_WORDS_SECONDS)
+
+    async def _unconnected(self) -> None:
+        while self._connections:
+            await asyncio.sleep(0.01)
 
     async def _serve_one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._connections += 1
         try:
-            if _peer_uid(writer.get_extra_info("socket")) == os.getuid():
+            if peer_of(writer.get_extra_info("socket"))[1] == os.getuid():
                 await self._answer(reader, writer)
         except ConnectionError:
             pass  # the command has gone
@@ -96,9 +104,3 @@ class Server:
 
         if self._service.idle:
             asyncio.get_running_loop().call_later(delay, quit_now)
-
-
-def _peer_uid(connection: socket.socket) -> int:
-    size = struct.calcsize("3i")
-    _, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
-    return int(uid)

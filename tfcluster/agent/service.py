@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import secrets
-from collections.abc import AsyncIterator, Callable, Sequence
+import traceback
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -19,10 +21,12 @@ from tfcluster.agent.health import Prober
 from tfcluster.agent.ports import Ports
 from tfcluster.agent.runs import Runs
 from tfcluster.agent.supervised import Supervised
-from tfcluster.agent.supervisor import Supervisor
+from tfcluster.agent.supervisor import HEALTH_INTERVAL, Supervisor
 from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.model.counting import plural
 from tfcluster.model.devices import select
 from tfcluster.model.layout import Layout, matching_tasks
+from tfcluster.model.plan import already_up
 from tfcluster.model.states import ClusterState, TaskState, cluster_state
 from tfcluster.model.status import ClusterStatus, HostStatus
 from tfcluster.places import LOCAL_HOST
@@ -49,10 +53,10 @@ class Service:
         self._folder = folder
         self._ports = Ports()
         self._prober = Prober(f"tfcluster: {cluster} prober")
-        self._supervisor = Supervisor(folder, self._prober)
+        self._supervisor = Supervisor(folder, self._prober, self._load)
         self._runs = Runs(f"tfcluster: {cluster} interpreter", folder)
         self._tensorflow: TensorFlow | None = None
-        self._going_down = False
+        self._going_down: asyncio.Task[None] | None = None
 
     @property
     def idle(self) -> bool:
@@ -65,17 +69,22 @@ class Service:
         if record is not None:
             self._prober.start()
             self._supervisor.history.record("agent started", detail=f"pid {os.getpid()}, the last one died")
-            await self._supervisor.adopt(record, self._load())
+            with contextlib.suppress(ClusterError):  # also without TensorFlow, what runs can be watched and stopped
+                self._load()
+            await self._supervisor.adopt(record)
 
     async def watch(self) -> None:
         """Watch the tasks until the agent ends."""
-        await asyncio.gather(self._supervisor.check_for_ever(), self._react_to_changes())
+        await asyncio.gather(
+            _for_ever(self._supervisor.check_all, every=HEALTH_INTERVAL),
+            _for_ever(self._react_to_changes, after=self._supervisor.changed.wait),
+        )
 
     def stop(self) -> None:
         """Let go of everything but the tasks' log files and the runs' folders."""
         self._prober.stop()
         self._runs.stop()
-        self._ports.release()
+        self._ports.keep_only(())
         self._folder.leave()
 
     def answer(self, request: Request) -> AsyncIterator[Message]:
@@ -104,7 +113,7 @@ class Service:
         found = self._supervisor.layout
         if found is None:
             choices = examine(Layout.from_json(layout), self._ports, gpu_ids())
-            self.awaiting = not dry
+            self.awaiting = self.awaiting or not dry
             yield reply({"tensorflow": tensorflow.version, "choices": asdict(choices), "found": None})
         else:
             up = {"layout": found.to_json(), "status": self._cluster_status().to_json()}
@@ -112,9 +121,13 @@ class Service:
 
     async def _apply(self, layout: dict[str, Any], start: list[str]) -> AsyncIterator[Message]:
         self._refuse_when_going_down()
-        if self.idle:
-            self._supervisor.history.record("up", detail=f"{len(start)} tasks, agent {os.getpid()}")
-        self._supervisor.apply(Layout.from_json(layout), start, self._load())
+        wanted, found = Layout.from_json(layout), self._supervisor.layout
+        if found is None:
+            self._supervisor.history.record("up", detail=f"{plural(len(start), 'task')}, agent {os.getpid()}")
+            self._ports.keep_only([task.port for task in wanted.tasks if task.port])
+        elif not wanted.same_cluster_as(found):  # another `up` was first
+            raise already_up(wanted, found)
+        self._supervisor.apply(wanted, start)
         yield reply({})
 
     async def _watch(self, timeout: float) -> AsyncIterator[Message]:
@@ -132,44 +145,47 @@ class Service:
         yield reply(self._cluster_status().to_json())
 
     async def _down(self, grace: float) -> AsyncIterator[Message]:
-        self._going_down = True
-        stopping = asyncio.ensure_future(self._stop_all(grace))
-        while not stopping.done() and not self.idle:
+        self._layout()
+        if self._going_down is None:  # goes on also when the command that asked for it dies
+            self._going_down = asyncio.ensure_future(self._stop_all(grace))
+        while not self._going_down.done():
             yield event(self._cluster_status().to_json())
             changed = asyncio.ensure_future(self._supervisor.changed.wait())
-            await asyncio.wait({stopping, changed}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({self._going_down, changed}, return_when=asyncio.FIRST_COMPLETED)
             changed.cancel()
-        await stopping
-        if not self.idle:
-            self._supervisor.history.record("down")
+        self._going_down.result()
         yield reply({})
-        self.quitting.set()
 
     async def _stop_all(self, grace: float) -> None:
-        await self._runs.cancel_all()
-        await self._supervisor.stop(grace)
+        try:
+            await self._runs.cancel_all()
+            await self._supervisor.stop(grace)
+            self._supervisor.history.record("down")
+        finally:
+            self.quitting.set()
 
     async def _logs(self, tasks: list[str], lines: int | None, follow: bool) -> AsyncIterator[Message]:
-        paths = self._log_files(tasks)
-        offsets = {}
-        for short, path in paths.items():
-            found, offsets[short] = logs.tail(path, lines, partial=not follow)
-            for line in found:
-                yield event({"task": short, "line": line})
-        if follow:
-            async for short, line in logs.follow_all(paths, offsets):
-                yield event({"task": short, "line": line})
+        async for short, line in self._lines(self._log_files(tasks), lines, follow):
+            yield event({"task": short, "line": line})
         yield reply({})
 
     async def _events(self, lines: int | None, follow: bool) -> AsyncIterator[Message]:
-        path = self._folder.events
-        found, offset = logs.tail(path, lines, partial=False)
-        for line in found:
+        async for _, line in self._lines({"": self._folder.events}, lines, follow):
             yield event(json.loads(line))
-        if follow:
-            async for _, line in logs.follow_all({"": path}, {"": offset}):
-                yield event(json.loads(line))
         yield reply({})
+
+    async def _lines(
+        self, paths: Mapping[str, Path], lines: int | None, follow: bool
+    ) -> AsyncIterator[tuple[str, str]]:
+        """Lines of files with their keys: the last of each, and then, to follow, those that come."""
+        ends = {}
+        for key, path in paths.items():
+            start, ends[key] = logs.span(path, lines, partial=not follow)
+            async for line in logs.lines_between(path, start, ends[key]):
+                yield key, line
+        if follow:
+            async for key, line in logs.follow_all(paths, ends, until=self.quitting):
+                yield key, line
 
     async def _run(
         self,
@@ -183,6 +199,7 @@ class Service:
         self._refuse_when_going_down()
         layout = self._layout()
         _refuse_when_down(await self._supervisor.check_now(_PROBE_BEFORE_RUN))
+        self._refuse_when_going_down()
         found = [device for task in self._supervisor.tasks.values() for device in task.devices]
         selection = select(found, patterns=patterns, gpus=gpus, strict=strict)
         identity = self._new_run(program)
@@ -196,9 +213,13 @@ class Service:
             parameters=parameters,
             notes=list(selection.notes),
         )
-        run = await self._runs.start(job, timeout)
-        async for each in self._runs.follow(run):
-            yield event(each)
+        run = self._runs.start(job, timeout)
+        try:
+            async for each in self._runs.follow(run):
+                yield event(each)
+        finally:
+            # Nothing, unless the command has gone without a word (a closed terminal): nobody waits for the result.
+            self._runs.cancel(identity)
         yield reply({})
 
     async def _cancel(self, run: str) -> AsyncIterator[Message]:
@@ -218,19 +239,17 @@ class Service:
             self._tensorflow = TensorFlow(find_library())
         return self._tensorflow
 
-    async def _react_to_changes(self) -> None:
+    def _react_to_changes(self) -> None:
         """Warm the interpreter up once the cluster is ready; end the runs of tasks that are no longer."""
-        while True:
-            states = [task.machine.state for task in self._supervisor.tasks.values()]
-            if states and cluster_state(states) is ClusterState.RUNNING:
-                self._runs.warm_up()
-            for task in self._supervisor.tasks.values():
-                if task.machine.state is not TaskState.READY:
-                    self._runs.fail_those_on(task.task.name, _what_is_wrong(task))
-            await self._supervisor.changed.wait()
+        for task in self._supervisor.tasks.values():
+            if task.machine.state is not TaskState.READY:
+                self._runs.fail_those_on(task.task.name, _what_is_wrong(task))
+        states = [task.machine.state for task in self._supervisor.tasks.values()]
+        if states and cluster_state(states) is ClusterState.RUNNING and self._going_down is None:
+            self._runs.warm_up()
 
     def _refuse_when_going_down(self) -> None:
-        if self._going_down:
+        if self._going_down is not None:
             raise ClusterError(
                 f"cluster {self._cluster!r} is going down", hint="Try again when `tfcluster down` is done."
             )
@@ -262,6 +281,18 @@ class Service:
         layout = self._supervisor.layout
         names = [task.short for task in layout.tasks] if layout else self._folder.logged_tasks()
         return {short: self._folder.log_of(short) for short in matching_tasks(wanted, names)}
+
+
+async def _for_ever(
+    work: Callable[[], None], *, every: float = 0.0, after: Callable[[], Awaitable[None]] | None = None
+) -> None:
+    """Do some work at an interval or after each of something; a failure is logged and does not end it."""
+    while True:
+        try:
+            work()
+        except Exception:
+            traceback.print_exc()
+        await (after() if after else asyncio.sleep(every))
 
 
 def _refuse_when_down(tasks: Sequence[Supervised]) -> None:

@@ -5,15 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import socket
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 
 from tfcluster.agent import children
 from tfcluster.agent.folder import StateFolder
-from tfcluster.agent.health import Prober
+from tfcluster.agent.health import Prober, Verdict
 from tfcluster.agent.history import History, story
 from tfcluster.agent.journal import Record, TaskRecord
 from tfcluster.agent.machine import Action, Event, Machine
@@ -28,6 +27,7 @@ from tfcluster.protocol.framing import Message
 from tfcluster.runtime.c_api import TensorFlow
 from tfcluster.runtime.server import serve
 
+#: Seconds between two health checks of a task.
 HEALTH_INTERVAL = 2.0
 _HEALTH_TIMEOUT = 2.0
 
@@ -42,35 +42,32 @@ class Supervisor:
         history: What happened and why.
     """
 
-    def __init__(self, folder: StateFolder, prober: Prober) -> None:
+    def __init__(self, folder: StateFolder, prober: Prober, load: Callable[[], TensorFlow]) -> None:
         self.layout: Layout | None = None
         self.tasks: dict[str, Supervised] = {}
         self.changed = Notice()
         self.history = History(folder.events)
         self._folder = folder
         self._prober = prober
-        self._tensorflow: TensorFlow | None = None
+        self._load = load
         self._background: set[asyncio.Task[None]] = set()
 
-    def apply(self, layout: Layout, start: Iterable[str], tensorflow: TensorFlow) -> None:
+    def apply(self, layout: Layout, start: Iterable[str]) -> None:
         """Take a layout over, if there is none yet, and start tasks of it.
 
         Args:
             layout: The cluster with every port chosen.
             start: Names of the tasks to start.
-            tensorflow: The library that the servers use.
         """
-        self._tensorflow = tensorflow
         if self.layout is None:
             self._take(layout)
         self._feed_all((self.tasks[name], Event.START) for name in start)
 
-    async def adopt(self, record: Record, tensorflow: TensorFlow) -> None:
+    async def adopt(self, record: Record) -> None:
         """Go on with what an earlier agent recorded: watch what still runs, restart by policy what does not.
 
         Returns when every task that still runs has been asked whether it answers.
         """
-        self._tensorflow = tensorflow
         self._take(record.layout)
         events = []
         for name, recorded in record.tasks.items():
@@ -105,21 +102,21 @@ class Supervisor:
             while any(task.machine.state not in AT_REST for task in tasks):
                 await self.changed.wait()
 
-    async def check_for_ever(self) -> None:
-        """Ask every task at an interval whether it answers."""
-        while True:
-            await asyncio.sleep(HEALTH_INTERVAL)
-            for task in self.tasks.values():
-                task.sample_use()
-                if task.machine.state in WITH_PROCESS and not task.being_checked:
-                    self._check_soon(task)
+    def check_all(self) -> None:
+        """Ask every task whether it answers."""
+        for task in self.tasks.values():
+            task.sample_use()
+            if task.machine.state in WITH_PROCESS and not task.being_checked:
+                self._check_soon(task)
 
     async def check_now(self, timeout: float) -> list[Supervised]:
         """Ask every task at once; those that do not answer within `timeout` seconds."""
         tasks = list(self.tasks.values())
         asked = [task for task in tasks if task.machine.state is TaskState.READY]
         answers = await asyncio.gather(*(self._prober.ask(task.task.address, timeout) for task in asked))
-        silent = {id(task) for task, answer in zip(asked, answers, strict=True) if answer.error}
+        silent = {
+            id(task) for task, answer in zip(asked, answers, strict=True) if answer.verdict is not Verdict.ANSWERED
+        }
         return [task for task in tasks if task not in asked or id(task) in silent]
 
     def _take(self, layout: Layout) -> None:
@@ -134,15 +131,17 @@ class Supervisor:
 
     def _feed_all(self, events: Iterable[tuple[Supervised, Event]]) -> None:
         """Feed events to their machines; what changes because of them shares one writing of the journal."""
-        forked = []
+        forked: list[children.Child] = []
         changed = False
         for task, event in events:
             before = task.machine
             task.machine, action = before.after(event, time.monotonic())
             if action is Action.SPAWN:
-                forked.append(self._fork(task))
+                self._try_to_fork(task, forked)
             elif action is not None and task.pidfd is not None:
                 send(task.pidfd, signal.SIGTERM if action is Action.TERMINATE else signal.SIGKILL)
+                if event is Event.MISSED:
+                    task.report = "it did not answer, so its agent ended it"
             self._set_timer(task)
             if told := story(task, before, event):
                 self.history.record(told[0], task=task.task.short, detail=told[1])
@@ -154,11 +153,11 @@ class Supervisor:
             self._write_journal()
         except ClusterError:
             for child in forked:  # nobody would know of them: have them end
-                child.link.shutdown(socket.SHUT_RDWR)
+                child.hang_up()
             raise
         for child in forked:
             # It stands in the journal now: if this agent dies, the next one knows of it.
-            child.link.send(b"\n")
+            child.send({})
 
     def _set_timer(self, task: Supervised) -> None:
         if task.timer is not None:
@@ -168,17 +167,28 @@ class Supervisor:
             delay = max(0.0, task.machine.wake_at - time.monotonic())
             task.timer = asyncio.get_running_loop().call_later(delay, self._feed, task, Event.DUE)
 
-    def _fork(self, task: Supervised) -> children.Child:
-        layout, tensorflow = self.layout, self._tensorflow
-        assert layout is not None, "a task belongs to a layout"
-        assert tensorflow is not None, "a layout is applied with the library"
-        log = self._folder.log_of(task.task.short)
-        child = children.fork(partial(serve, tensorflow, layout, task.task, log))
+    def _try_to_fork(self, task: Supervised, forked: list[children.Child]) -> None:
+        """Fork the task's server; where that fails the task counts as one that died, and is tried again by policy."""
         task.started = time.time()
         task.report = ""
-        self._watch(task, child.process)
-        children.read_messages(child.link, lambda message: self._reported(task, message), lambda: None)
-        return child
+        child = None
+        try:
+            child = self._fork(task)
+            self._watch(task, child.process)
+        except (OSError, ClusterError) as error:
+            if child is not None:
+                child.kill()
+                child.reap()
+            task.report = f"no process could be started for it: {error}"
+            asyncio.get_running_loop().call_soon(self._note_end, task, None)
+            return
+        child.on_message(partial(self._reported, task), lambda: None)
+        forked.append(child)
+
+    def _fork(self, task: Supervised) -> children.Child:
+        assert self.layout is not None, "a task belongs to a layout"
+        log = self._folder.log_of(task.task.short)
+        return children.fork(partial(serve, self._load(), self.layout, task.task, log))
 
     def _watch(self, task: Supervised, process: ProcessId) -> None:
         task.process = process
@@ -214,9 +224,11 @@ class Supervisor:
             task.being_checked = False
         if asked_of is None or task.process != asked_of:
             return  # the answer, or silence, of a process that is gone says nothing of its successor
-        if answer.error is None:
+        if answer.verdict is Verdict.UNKNOWN:
+            return
+        if answer.verdict is Verdict.ANSWERED:
             task.devices = answer.devices
-        self._feed(task, Event.MISSED if answer.error else Event.ANSWERED)
+        self._feed(task, Event.ANSWERED if answer.verdict is Verdict.ANSWERED else Event.MISSED)
 
     def _write_journal(self) -> None:
         assert self.layout is not None, "events come to tasks, and tasks from a layout"

@@ -11,7 +11,13 @@ from tfcluster.cli.options import cluster_option, output_option, seconds
 
 @click.command("down", short_help="Stop a cluster.", epilog="Example: tfcluster down --grace 2")
 @cluster_option
-@click.option("--all", "everything", is_flag=True, help="Stop every cluster of this user on this machine.")
+@click.option(
+    "--all",
+    "all_clusters",
+    is_flag=True,
+    envvar="TFCLUSTER_DOWN_ALL",
+    help="Stop every cluster of this user on this machine.",
+)
 @click.option(
     "--grace",
     type=seconds(0.0),
@@ -21,20 +27,31 @@ from tfcluster.cli.options import cluster_option, output_option, seconds
     help="Seconds between asking a task to end (TERM) and ending it (KILL).",
 )
 @output_option
-def command(cluster: str | None, everything: bool, grace: float, output: str) -> None:
+def command(cluster: str | None, all_clusters: bool, grace: float, output: str) -> None:
     """Stop everything that `up` started, the ps last; the logs and the runs' records stay.
 
     Exits with 3 when the cluster is not running.
     """
     from tfcluster.client import down
+    from tfcluster.errors import ClusterError
     from tfcluster.render.down import DownView
 
-    for name in down.clusters_to_stop(cluster, everything):
+    failed: list[ClusterError] = []
+    for name in down.clusters_to_stop(cluster, all_clusters):
         view = DownView(name, silent=output == "json")
-        with view:
-            for status in down.take_down(name, grace):
-                view.update(status)
+        try:
+            with view:
+                for status in down.take_down(name, grace):
+                    view.update(status)
+        except ClusterError as error:  # the others are taken down all the same
+            failed.append(error)
+            continue
         if output == "json":
             click.echo(json.dumps({"cluster": name, "state": "stopped"}))
         else:
             view.finish()
+    if failed:
+        hints = " ".join(dict.fromkeys(error.hint for error in failed))
+        raise ClusterError(
+            "\n".join(error.message for error in failed), hint=hints, exit_code=max(error.exit_code for error in failed)
+        )

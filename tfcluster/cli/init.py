@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import click
@@ -30,5 +31,5 @@ def command(spec: Path) -> None:
         ) from error
     except OSError as error:
         raise ClusterError(f"{spec}: cannot be written: {error.strerror}") from error
-    where = "" if spec == Path("cluster.yaml") else f" {spec}"
+    where = "" if spec == Path("cluster.yaml") else f" {shlex.quote(str(spec))}"
     click.echo(f"wrote {spec}; start the cluster with `tfcluster up{where}`")

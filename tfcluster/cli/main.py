@@ -99,6 +99,10 @@ def main() -> NoReturn:
         # Whoever read our output has gone (`tfcluster logs | head`); the interpreter must not try again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         sys.exit(int(ExitCode.DONE))
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        _tell(ClusterError(f"{where}{error.strerror or error}"))
+        sys.exit(int(ExitCode.FAILED))
     except Exception as error:
         _tell(_our_own_fault(error))
         sys.exit(int(ExitCode.FAILED))
@@ -120,7 +124,8 @@ def _our_own_fault(error: Exception) -> ClusterError:
 
 
 def _tell(error: ClusterError) -> None:
-    click.secho("error: ", fg="red", bold=True, nl=False, err=True)
-    click.echo(error.message, err=True)
+    # As rich decides it, which is not imported for this.
+    colour = bool(os.environ.get("FORCE_COLOR")) or (sys.stderr.isatty() and not os.environ.get("NO_COLOR"))
+    click.echo(click.style("error: ", fg="red", bold=True) + error.message, err=True, color=colour)
     if error.hint:
         click.echo(f"hint: {error.hint}", err=True)

@@ -25,6 +25,10 @@ def command() -> None:
     """
 
 
+# The options of programs are set as TFCLUSTER_RUN_OPTION, whatever the program.
+_CONTEXT = {"auto_envvar_prefix": "TFCLUSTER_RUN"}
+
+
 def _shared_options(function: Command) -> Command:
     """The options that every program has."""
     options: list[Callable[[Command], Command]] = [
@@ -35,7 +39,6 @@ def _shared_options(function: Command) -> Command:
         ),
         click.option(
             "--devices",
-            "patterns",
             multiple=True,
             metavar="PATTERN",
             help="Devices to compute on, as '/job:worker/task:*/device:CPU:0'; may be given several times.",
@@ -53,6 +56,7 @@ def _shared_options(function: Command) -> Command:
 
 @command.command(
     "pi",
+    context_settings=_CONTEXT,
     short_help="Pi from random points, counted on all devices.",
     epilog="Example: tfcluster run pi --samples 1e9 --seed 7 --devices '/job:worker/task:*'",
 )
@@ -78,7 +82,7 @@ def pi(samples: int, seed: int | None, **shared: Any) -> int:
 def _run(
     program: str,
     parameters: dict[str, Any],
-    patterns: tuple[str, ...],
+    devices: tuple[str, ...],
     gpus: int | None,
     strict: bool,
     timeout: float | None,
@@ -90,7 +94,7 @@ def _run(
     from tfcluster.client.run import Submission, exit_code
     from tfcluster.render.run import RunView
 
-    submission = Submission(program, parameters, list(patterns), gpus, strict, timeout)
+    submission = Submission(program, parameters, list(devices), gpus, strict, timeout)
     result: dict[str, Any] = {}
     view = RunView(silent=output == "json")
     events = submission.events(choose_cluster(cluster))

@@ -53,9 +53,13 @@ def command(spec: Path | None, cluster_spec: str | None, dry_run: bool, timeout:
     if prepared.operations:
         up.apply(prepared)
     status = None
-    with view:
-        for status in up.watch_until_ready(prepared.layout.cluster, timeout):
-            view.update(status)
+    try:
+        with view:
+            for status in up.watch_until_ready(prepared.layout.cluster, timeout):
+                view.update(status)
+    except KeyboardInterrupt:
+        click.echo(f"{prepared.layout.cluster} goes on starting: see `tfcluster status`, `tfcluster down`", err=True)
+        raise
     assert status is not None, "there is at least one status"
     if output == "json":
         click.echo(json.dumps(status.to_json()))

@@ -7,13 +7,15 @@ from collections.abc import Iterator
 from typing import Any
 
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.places import journal_path
+from tfcluster.places import LOCK, agent_socket, journal_path, state_folder
 from tfcluster.protocol.framing import Decoder, Message, encode
 from tfcluster.protocol.messages import Call, Request
 from tfcluster.transport import local
 
 # A command can meet an agent that is about to end; then it needs the next one.
 _ATTEMPTS = 5
+# For what an agent answers at once; streams of events take the time that they take.
+_ANSWER_SECONDS = 10.0
 
 
 class Connection:
@@ -28,7 +30,7 @@ class Connection:
         Raises:
             ClusterError: What the agent says, or that it went away.
         """
-        return Answer(self._open(), call, arguments).finish()
+        return Answer(self._open(), call, arguments, timeout=_ANSWER_SECONDS).finish()
 
     def stream(self, call: Call, *, start: bool = False, **arguments: Any) -> Answer:
         """Carry a request out and iterate over its events.
@@ -52,6 +54,13 @@ class Connection:
             if not start and not journal_path(self.cluster).exists():
                 break
             local.start(self.cluster)
+        lock = state_folder(self.cluster) / LOCK
+        if start or journal_path(self.cluster).exists():
+            raise ClusterError(
+                f"the agent of cluster {self.cluster!r} lives, but nothing listens at {agent_socket(self.cluster)}",
+                hint=f"Its pid is in {lock}: kill it. The tasks go on, and the next command starts another agent.",
+                exit_code=ExitCode.UNREACHABLE,
+            )
         raise not_running(self.cluster)
 
 
@@ -61,9 +70,10 @@ class Answer:
     Not a generator, which an interrupt would end: whoever handles it can go on with the events.
     """
 
-    def __init__(self, agent: local.Agent, call: Call, arguments: dict[str, Any]) -> None:
+    def __init__(self, agent: local.Agent, call: Call, arguments: dict[str, Any], timeout: float | None = None) -> None:
         self.reply: Message | None = None
         self._agent = agent
+        self._timeout = timeout
         self._decoder = Decoder()
         self._arrived: deque[Message] = deque()
         agent.send(encode(Request(call, arguments).to_message()))
@@ -76,12 +86,12 @@ class Answer:
 
         Raises:
             StopIteration: The request was carried out.
-            ClusterError: It failed, or the agent went away.
+            ClusterError: It failed, the agent went away, or did not answer in time.
         """
         if self.reply is not None:
             raise StopIteration
         while not self._arrived:
-            data = self._agent.receive()
+            data = self._agent.receive(self._timeout)
             if not data:
                 raise ClusterError(
                     "the agent went away before it answered",
@@ -109,9 +119,9 @@ class Answer:
         """Hang up, whether or not the answer has ended."""
         self._agent.close()
 
-    def wait_for_agent_end(self, timeout: float | None = None) -> None:
-        """Return when the agent that answered has ended, or after `timeout` seconds."""
-        self._agent.wait_for_end(timeout)
+    def wait_for_agent_end(self, timeout: float) -> bool:
+        """Wait until the agent that answered has ended; whether it did within `timeout` seconds."""
+        return self._agent.wait_for_end(timeout)
 
 
 def not_running(cluster: str) -> ClusterError:

@@ -11,6 +11,9 @@ from tfcluster.model.status import ClusterStatus
 from tfcluster.places import clusters_up
 from tfcluster.protocol.messages import Call
 
+# The agent ends as soon as it has answered.
+_END_SECONDS = 10.0
+
 
 def clusters_to_stop(named: str | None, everything: bool) -> list[str]:
     """Names of the clusters that `down` is about.
@@ -41,4 +44,5 @@ def take_down(cluster: str, grace: float) -> Iterator[ClusterStatus]:
     answer = Connection(cluster).stream(Call.DOWN, grace=grace)
     for message in answer:
         yield ClusterStatus.from_json(message)
-    answer.wait_for_agent_end()
+    if not answer.wait_for_agent_end(_END_SECONDS):
+        raise ClusterError(f"all tasks of {cluster!r} are stopped, but its agent has not ended")

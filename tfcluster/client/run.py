@@ -50,14 +50,12 @@ class Submission:
                 connection.call(Call.CANCEL, run=run)
             return True
 
-        with _FirstInterrupt(cancel) as interrupt:
-            for event in connection.stream(Call.RUN, **asdict(self)):
+        answer = connection.stream(Call.RUN, **asdict(self))
+        # Hanging up before the result, for whatever reason, cancels the run too.
+        with _FirstInterrupt(cancel) as interrupt, contextlib.closing(answer):
+            for event in answer:
                 run = event.get("run", run)
-                try:
-                    yield event
-                except GeneratorExit:  # whoever shows the events cannot go on
-                    cancel()
-                    raise
+                yield event
         interrupt.raise_if_any()
 
 

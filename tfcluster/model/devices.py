@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.model.counting import plural
 from tfcluster.model.layout import PS_JOB
 
 _PART = re.compile(r"/(?:(job|replica|task):([^/]+)|(?:device:)?([A-Za-z_]+|\*):(\d+|\*))")
@@ -87,13 +88,13 @@ def select(
     if len(found_gpus) >= gpus:
         return Selection(tuple(found_gpus[:gpus]), ())
     where = "--devices names" if patterns else "the cluster has"
-    shortage = f"{_count(gpus, 'GPU device')} asked for, {where} {len(found_gpus)}"
+    shortage = f"{plural(gpus, 'GPU device')} asked for, {where} {len(found_gpus)}"
     if strict or not cpus:
         raise ClusterError(
             shortage,
             hint="Give jobs GPUs with `gpus: N` in the spec, ask for fewer with --gpus, or drop --strict.",
         )
-    return Selection(tuple(cpus), (f"{shortage}: running on {_count(len(cpus), 'CPU device')}",))
+    return Selection(tuple(cpus), (f"{shortage}: running on {plural(len(cpus), 'CPU device')}",))
 
 
 def _matching(patterns: Sequence[str], devices: Sequence[Device]) -> list[Device]:
@@ -129,7 +130,3 @@ def _parts(name: str) -> dict[str, str]:
             exit_code=ExitCode.USAGE,
         )
     return parts
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" + ("" if number == 1 else "s")

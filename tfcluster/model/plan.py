@@ -36,15 +36,19 @@ def plan(wanted: Layout, found: Layout | None, tasks: tuple[TaskStatus, ...]) ->
     if found is None:
         return tuple(Operation("start", task, "new") for task in wanted.tasks)
     if not wanted.same_cluster_as(found):
-        raise ClusterError(
-            f"cluster {wanted.cluster!r} is already up from a different spec ({found.spec})",
-            hint=f"Take it down first with `tfcluster down -c {wanted.cluster}`, "
-            f"or give {wanted.spec} another `name:`.",
-            exit_code=ExitCode.USAGE,
-        )
+        raise already_up(wanted, found)
     state = {status.task: status for status in tasks}
     return tuple(
         Operation("start", task, _cause(state[task.name])) for task in found.tasks if state[task.name].state in AT_REST
+    )
+
+
+def already_up(wanted: Layout, found: Layout) -> ClusterError:
+    """That a different cluster of the wanted one's name is up."""
+    return ClusterError(
+        f"cluster {wanted.cluster!r} is already up from a different spec ({found.spec})",
+        hint=f"Take it down first with `tfcluster down -c {wanted.cluster}`, or give {wanted.spec} another `name:`.",
+        exit_code=ExitCode.USAGE,
     )
 
 

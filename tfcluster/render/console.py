@@ -25,8 +25,8 @@ def error_console() -> Console:
 
 
 def moves(target: Console) -> bool:
-    """Whether things may move on it: FORCE_COLOR makes a pipe colourful, not a terminal."""
-    return target.file.isatty() and os.environ.get("TERM") != "dumb"
+    """Whether things may move on it: only where standard output is a terminal too."""
+    return target.file.isatty() and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
 
 
 def _console(*, stderr: bool) -> Console:

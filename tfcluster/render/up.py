@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tfcluster.model.counting import plural
 from tfcluster.model.plan import Operation
 from tfcluster.model.states import TaskState
 from tfcluster.model.status import ClusterStatus
 from tfcluster.render.console import console
 from tfcluster.render.table import table
 from tfcluster.render.waiting import Waiting
-from tfcluster.render.words import plural, some
+from tfcluster.render.words import some
 
 
 class UpView(Waiting):

@@ -69,11 +69,6 @@ def rate(per_second: float, unit: str) -> str:
     return f"{value:.3g} G {unit}/s"
 
 
-def plural(count: int, noun: str) -> str:
-    """A count with its noun: 1 task, 3 tasks."""
-    return f"{count:,} {noun}" + ("" if count == 1 else "s")
-
-
 def short_device(device: str) -> str:
     """A device within its task: CPU:0."""
     return device.rpartition("/device:")[2]

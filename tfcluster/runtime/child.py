@@ -36,7 +36,7 @@ def become(title: str, *, log: Path | None = None, keep: Iterable[int] = (), par
         output = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         os.dup2(output, 1)
         os.dup2(output, 2)
-    _close_all_but({0, 1, 2, *keep})
+    close_all_but({0, 1, 2, *keep})
     set_title(title)
 
 
@@ -47,8 +47,8 @@ def _die_with(parent: int) -> None:
         os._exit(1)
 
 
-def _close_all_but(keep: set[int]) -> None:
-    """Close the agent's sockets, ports, pidfds and lock, which would otherwise live as long as the child."""
+def close_all_but(keep: set[int]) -> None:
+    """Close every other descriptor: the parent's sockets, ports and lock would live as long as the child."""
     for fd in map(int, os.listdir("/proc/self/fd")):
         if fd not in keep:
             try:

@@ -13,8 +13,17 @@ class EventLog:
     """Appends events to a run's file; one write a line, so that a reader never meets a torn one for long."""
 
     def __init__(self, path: Path) -> None:
-        self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._path = path
 
     def emit(self, event: str, **fields: Any) -> None:
-        """Append one event."""
-        os.write(self._fd, encode({"event": event, **fields}))
+        """Append one event.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+        # Opened for each: a driver writes ten a second at most, and an agent keeps no descriptor for every run.
+        fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.write(fd, encode({"event": event, **fields}))
+        finally:
+            os.close(fd)

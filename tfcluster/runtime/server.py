@@ -24,7 +24,7 @@ def serve(tensorflow: TensorFlow, layout: Layout, task: Task, log: Path, agent: 
         layout: The cluster.
         task: The task to serve.
         log: The task's log file.
-        agent: The child's end of a socket pair. A byte from the agent says that this process stands in the
+        agent: The child's end of a socket pair. A line from the agent says that this process stands in the
             journal; end of file says that the agent died first, and then nobody would ever know of this
             process. Back goes one line: that it serves, or what went wrong.
     """

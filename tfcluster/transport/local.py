@@ -6,21 +6,22 @@ import contextlib
 import os
 import select
 import socket
-import struct
 import subprocess
 import sys
 from pathlib import Path
 
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.places import socket_path
+from tfcluster.places import agent_socket
+from tfcluster.process import peer_of
 from tfcluster.protocol.framing import Decoder
 
 # The agent runs the very code that starts it, whether or not that is installed. It is put behind everything
 # else on the path, and the current directory is not on it: a stray json.py there must not end up in an agent.
 _PROGRAM = (
-    "import sys; sys.path[0:1] = []; sys.path.append(sys.argv[1]); "
+    "import sys; sys.path[:] = [*filter(None, sys.path), sys.argv[1]]; "
     "from tfcluster.agent.daemon import main; main(sys.argv[2])"
 )
+_START_SECONDS = 60.0
 _PACKAGE_ROOT = Path(__file__).parent.parent.parent
 
 
@@ -29,9 +30,7 @@ class Agent:
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
-        size = struct.calcsize("3i")
-        credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
-        self._pid, uid, _ = struct.unpack("3i", credentials)
+        self._pid, uid = peer_of(connection)
         if uid != os.getuid():
             connection.close()
             raise ClusterError("the agent's socket belongs to another user")
@@ -41,8 +40,18 @@ class Agent:
         with contextlib.suppress(ConnectionError):
             self._connection.sendall(data)
 
-    def receive(self) -> bytes:
-        """What has arrived, waiting for something; nothing when the agent hung up or died."""
+    def receive(self, timeout: float | None) -> bytes:
+        """What has arrived, waiting for something; nothing when the agent hung up or died.
+
+        Raises:
+            ClusterError: Nothing came within `timeout` seconds.
+        """
+        if not select.select([self._connection], [], [], timeout)[0]:
+            raise ClusterError(
+                f"the agent (pid {self._pid}) has not answered within {timeout:g} s",
+                hint=f"If it hangs, `kill -9 {self._pid}`: the tasks go on, and the next command starts another agent.",
+                exit_code=ExitCode.UNREACHABLE,
+            )
         try:
             return self._connection.recv(1 << 16)
         except ConnectionError:
@@ -52,29 +61,34 @@ class Agent:
         """Hang up."""
         self._connection.close()
 
-    def wait_for_end(self, timeout: float | None) -> None:
-        """Return when the agent's process has ended, or after `timeout` seconds."""
+    def wait_for_end(self, timeout: float) -> bool:
+        """Wait until the agent's process has ended; whether it did within `timeout` seconds."""
         try:
             pidfd = os.pidfd_open(self._pid)
-        except OSError:
-            return
-        select.select([pidfd], [], [], timeout)
+        except ProcessLookupError:
+            return True
+        ended = bool(select.select([pidfd], [], [], timeout)[0])
         os.close(pidfd)
+        return ended
 
 
 def connect(cluster: str) -> Agent | None:
-    """Connect to the agent of a cluster; None when there is none that listens."""
+    """Connect to the agent of a cluster; None when there is none that listens.
+
+    Raises:
+        ClusterError: There is one, and it cannot be reached.
+    """
+    path = agent_socket(cluster)
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        connection.connect(str(socket_path(cluster)))
+        connection.connect(str(path))
     except (FileNotFoundError, ConnectionRefusedError):
         connection.close()
         return None
     except OSError as error:
         connection.close()
         raise ClusterError(
-            f"{socket_path(cluster)}: cannot reach the agent: {error.strerror}",
-            exit_code=ExitCode.UNREACHABLE,
+            f"{path}: cannot reach the agent: {error.strerror}", exit_code=ExitCode.UNREACHABLE
         ) from error
     return Agent(connection)
 
@@ -90,14 +104,23 @@ def start(cluster: str) -> None:
         cwd="/",
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
         start_new_session=True,  # a Ctrl-C for the command is not for the cluster
     )
     assert process.stdout is not None, "it is a pipe"
-    with process.stdout:
+    assert process.stderr is not None, "it is a pipe"
+    with process.stdout, process.stderr:
+        if not select.select([process.stdout], [], [], _START_SECONDS)[0]:
+            raise ClusterError(
+                f"the agent (pid {process.pid}) has not said that it listens within {_START_SECONDS:g} s",
+                hint=f"Look what keeps it: `cat /proc/{process.pid}/stack`, or end it: `kill {process.pid}`.",
+                exit_code=ExitCode.UNREACHABLE,
+            )
         line = process.stdout.readline()
-    if not line:
-        raise ClusterError(f"the agent ended before it listened (exit code {process.wait()})")
+        if not line:
+            said = process.stderr.read().decode(errors="replace").strip().splitlines()
+            last = f": {said[-1]}" if said else ""
+            raise ClusterError(f"the agent ended before it listened (exit code {process.wait()}){last}")
     message = Decoder().feed(line)[0]
     if "error" in message:
         process.wait()

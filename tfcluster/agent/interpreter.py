@@ -1,0 +1,74 @@
+"""The agent's side of the warm interpreter, in which drivers of runs are forked."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from tfcluster.agent import children
+from tfcluster.agent.children import Child
+from tfcluster.protocol.framing import Message
+from tfcluster.runtime.driver import Job
+from tfcluster.runtime.warm import warm
+
+
+class Interpreter:
+    """Forked when the cluster is ready or at the first run, and again when it died.
+
+    Args:
+        title: What `ps` shows.
+        log: Where its words go.
+        heard: Called with each line about a run; see `warm`.
+        died: Called when it has ended by itself; its drivers end with it.
+    """
+
+    def __init__(self, title: str, log: Path, heard: Callable[[Message], None], died: Callable[[], None]) -> None:
+        self.log = log
+        self._title = title
+        self._heard = heard
+        self._died = died
+        self._child: Child | None = None
+
+    def warm_up(self) -> None:
+        """Fork it, if it is not there, so that the next run finds TensorFlow imported.
+
+        Raises:
+            OSError: It cannot be forked.
+        """
+        if self._child is None:
+            child = children.fork(partial(warm, self._title, os.getpid(), self.log))
+            children.when_ended(child.process, lambda status: None)
+            child.on_message(self._message, partial(self._ended, child))
+            self._child = child
+
+    def drive(self, job: Job) -> None:
+        """Have it fork a driver for a run.
+
+        Raises:
+            OSError: It is not there and cannot be forked.
+        """
+        self.warm_up()
+        assert self._child is not None, "warm_up() has just seen to it"
+        self._child.send(job.__dict__)
+
+    def kill(self) -> None:
+        """End it, and its drivers with it."""
+        if self._child is not None:
+            self._child.kill()
+
+    def stop(self) -> None:
+        """End it and wait for its end."""
+        if self._child is not None:
+            self._child.kill()
+            self._child.reap()
+
+    def _message(self, message: Message) -> None:
+        if "run" in message:
+            self._heard(message)
+
+    def _ended(self, child: Child) -> None:
+        if self._child is child:
+            self._child = None
+        self._died()
