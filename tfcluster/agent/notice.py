@@ -1,4 +1,4 @@
-"""Waking whoever waits for the next change of something."""
+"""Waking whoever waits for a change of something, without losing one that comes before the waiting."""
 
 from __future__ import annotations
 
@@ -6,16 +6,24 @@ import asyncio
 
 
 class Notice:
-    """Told of each change; wakes everybody who waits for the next one."""
+    """Told of each change; wakes everybody who waits for the next one.
+
+    Attributes:
+        count: How many changes there were. Whoever looks at what may change takes the count before, and then waits
+            for a change since: one that came meanwhile (while the look was being sent somewhere) does not wait.
+    """
 
     def __init__(self) -> None:
+        self.count = 0
         self._changed = asyncio.Event()
 
     def tell(self) -> None:
         """Something changed."""
+        self.count += 1
         self._changed.set()
         self._changed = asyncio.Event()
 
-    async def wait(self) -> None:
-        """Wait for the next change."""
-        await self._changed.wait()
+    async def since(self, count: int) -> None:
+        """Wait for a change after the first `count`."""
+        if self.count == count:
+            await self._changed.wait()

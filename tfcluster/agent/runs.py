@@ -166,7 +166,7 @@ class Runs:
         for run in list(self.runs.values()):
             self._stop(run, RunState.CANCELLED, None)
         while any(run.state in ACTIVE for run in self.runs.values()):
-            await self.changed.wait()
+            await self.changed.since(self.changed.count)
 
     def stop(self) -> None:
         """End the warm interpreter; no run goes on any more."""

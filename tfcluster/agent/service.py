@@ -75,9 +75,10 @@ class Service:
 
     async def watch(self) -> None:
         """Watch the tasks until the agent ends."""
+        changed = self._supervisor.changed
         await asyncio.gather(
-            _for_ever(self._supervisor.check_all, every=HEALTH_INTERVAL),
-            _for_ever(self._react_to_changes, after=self._supervisor.changed.wait),
+            _for_ever(self._supervisor.check_all, lambda: asyncio.sleep(HEALTH_INTERVAL)),
+            _for_ever(self._react_to_changes, lambda: changed.since(changed.count)),
         )
 
     def stop(self) -> None:
@@ -134,9 +135,10 @@ class Service:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
         while True:
+            seen = self._supervisor.changed.count
             yield event(self._cluster_status().to_json())
             try:
-                await asyncio.wait_for(self._supervisor.changed.wait(), deadline - loop.time())
+                await asyncio.wait_for(self._supervisor.changed.since(seen), deadline - loop.time())
             except asyncio.TimeoutError:
                 yield reply({})
                 return
@@ -149,8 +151,9 @@ class Service:
         if self._going_down is None:  # goes on also when the command that asked for it dies
             self._going_down = asyncio.ensure_future(self._stop_all(grace))
         while not self._going_down.done():
+            seen = self._supervisor.changed.count
             yield event(self._cluster_status().to_json())
-            changed = asyncio.ensure_future(self._supervisor.changed.wait())
+            changed = asyncio.ensure_future(self._supervisor.changed.since(seen))
             await asyncio.wait({self._going_down, changed}, return_when=asyncio.FIRST_COMPLETED)
             changed.cancel()
         self._going_down.result()
@@ -283,16 +286,14 @@ class Service:
         return {short: self._folder.log_of(short) for short in matching_tasks(wanted, names)}
 
 
-async def _for_ever(
-    work: Callable[[], None], *, every: float = 0.0, after: Callable[[], Awaitable[None]] | None = None
-) -> None:
-    """Do some work at an interval or after each of something; a failure is logged and does not end it."""
+async def _for_ever(work: Callable[[], None], pause: Callable[[], Awaitable[None]]) -> None:
+    """Do some work again and again, with a pause after each; a failure is logged and does not end it."""
     while True:
         try:
             work()
         except Exception:
             traceback.print_exc()
-        await (after() if after else asyncio.sleep(every))
+        await pause()
 
 
 def _refuse_when_down(tasks: Sequence[Supervised]) -> None:

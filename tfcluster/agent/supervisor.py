@@ -100,7 +100,7 @@ class Supervisor:
                 task.machine = replace(task.machine, grace=grace)
             self._feed_all([(task, Event.STOP) for task in tasks])
             while any(task.machine.state not in AT_REST for task in tasks):
-                await self.changed.wait()
+                await self.changed.since(self.changed.count)
 
     def check_all(self) -> None:
         """Ask every task whether it answers."""

@@ -1,0 +1,33 @@
+"""A notice wakes who waits, also for a change that came between the look and the waiting."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tfcluster.agent.notice import Notice
+
+
+def test_a_change_between_the_look_and_the_waiting_is_not_lost() -> None:
+    async def look_then_wait() -> None:
+        notice = Notice()
+        seen = notice.count
+        notice.tell()
+        await asyncio.wait_for(notice.since(seen), 10)
+
+    asyncio.run(look_then_wait())
+
+
+def test_a_change_wakes_everybody_and_once() -> None:
+    async def several_wait() -> None:
+        notice = Notice()
+        waiting = [asyncio.ensure_future(notice.since(notice.count)) for _ in range(3)]
+        await asyncio.sleep(0)
+        assert not any(each.done() for each in waiting)
+        notice.tell()
+        await asyncio.gather(*waiting)
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(notice.since(notice.count), 0)
+
+    asyncio.run(several_wait())

@@ -1,0 +1,207 @@
+"""Things that break underneath: folders that move, helpers that hang, commands that die, descriptors that run out."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import COMMAND, Sandbox, wait_for
+
+SPEC = "name: tough\njobs:\n  ps: {tasks: 1}\n  worker: {tasks: 2}\n"
+
+
+def agent_of(sandbox: Sandbox) -> int:
+    return int(sandbox.status()["hosts"][0]["agent_pid"])
+
+
+def helper(sandbox: Sandbox, word: str) -> int:
+    """The pid of one of the agent's helpers, once it is there."""
+    return int(wait_for(lambda: [pid for pid, title in sandbox.processes().items() if title.endswith(word)])[0])
+
+
+def test_the_agent_is_found_whatever_the_runtime_folder(sandbox: Sandbox, tmp_path: Path) -> None:
+    sandbox("up", sandbox.spec(SPEC))
+    elsewhere = {"XDG_RUNTIME_DIR": str(tmp_path / "elsewhere")}
+    (tmp_path / "elsewhere").mkdir(mode=0o700)
+    assert json.loads(sandbox("status", "-o", "json", env=elsewhere).stdout)["state"] == "running"
+    assert "already" in sandbox("up", env=elsewhere).stdout
+    sandbox("down", env=elsewhere)
+    assert sandbox.leftovers() == []
+
+
+def test_an_agent_without_its_socket_is_named_and_can_be_replaced(sandbox: Sandbox) -> None:
+    sandbox("up", sandbox.spec(SPEC))
+    agent = agent_of(sandbox)
+    next((sandbox.folder / "run/tfcluster").iterdir()).unlink()
+    for command in ("status", "up", "down"):
+        error = sandbox(command, code=5).stderr
+        assert "nothing listens at" in error
+        assert f"{sandbox.folder}/state/tfcluster/tough/localhost/lock" in error
+    os.kill(agent, signal.SIGKILL)
+    assert sandbox.status()["state"] == "running"
+
+
+def test_an_agent_that_hangs_is_named(sandbox: Sandbox) -> None:
+    sandbox("up", sandbox.spec(SPEC))
+    agent = agent_of(sandbox)
+    os.kill(agent, signal.SIGSTOP)
+    error = sandbox("status", code=5, timeout=30).stderr
+    assert f"the agent (pid {agent}) has not answered within 10 s" in error
+    os.kill(agent, signal.SIGKILL)
+    assert sandbox.status()["state"] == "running"
+
+
+def test_a_journal_that_cannot_be_read_is_left_and_named(sandbox: Sandbox) -> None:
+    sandbox("up", sandbox.spec(SPEC))
+    status = sandbox.status()
+    journal = next(sandbox.folder.glob("state/**/journal.json"))
+    kept = journal.read_text()
+    os.kill(status["hosts"][0]["agent_pid"], signal.SIGKILL)
+    journal.write_text('{"layout": 1}')
+    error = sandbox("status", code=1).stderr
+    assert f"{journal}: cannot be understood" in error
+    assert {task["pid"] for task in status["tasks"]} <= set(sandbox.processes())
+    journal.write_text(kept)
+    assert sandbox.status()["state"] == "running"
+
+
+def test_down_goes_on_when_its_command_dies(sandbox: Sandbox) -> None:
+    sandbox("up", sandbox.spec(SPEC))
+    for task in sandbox.status()["tasks"]:
+        os.kill(task["pid"], signal.SIGSTOP)  # so that it takes the grace period
+    down = sandbox.start("down", "--grace", "1")
+    assert down.stderr is not None
+    down.stderr.readline()
+    down.kill()
+    down.communicate()
+    wait_for(lambda: not sandbox.leftovers())
+    sandbox("up")
+
+
+def test_an_interpreter_that_hangs_holds_up_neither_a_run_nor_down(sandbox: Sandbox) -> None:
+    sandbox("up", sandbox.spec(SPEC))
+    os.kill(helper(sandbox, " interpreter"), signal.SIGSTOP)
+    sandbox("run", "pi", "--timeout", "1", code=124, timeout=30)
+    waiting = sandbox.start("run", "pi")
+    assert waiting.stdout is not None
+    wait_for(lambda: sandbox.status()["runs"][-1]["state"] == "queued")
+    sandbox("down", timeout=30)
+    _, error = waiting.communicate(timeout=30)
+    assert waiting.returncode == 1
+    assert "was cancelled" in error
+
+
+def test_a_run_whose_command_dies_is_cancelled(sandbox: Sandbox) -> None:
+    sandbox("up", sandbox.spec(SPEC))
+    run = sandbox.start("run", "pi", "--samples", "1e14", "-o", "json")
+    assert run.stdout is not None
+    run.stdout.readline()
+    run.kill()
+    run.communicate()
+    wait_for(lambda: sandbox.status()["runs"][-1]["state"] == "cancelled", seconds=15)
+
+
+def test_runs_cost_the_agent_no_descriptors(sandbox: Sandbox) -> None:
+    sandbox("up", sandbox.spec(SPEC))
+    agent = agent_of(sandbox)
+    counts = []
+    for _ in range(4):
+        sandbox("run", "pi", "--samples", "1000")
+        sandbox("run", "pi", "--samples", "1e12", "--timeout", "0.5", code=124)
+        counts.append(len(os.listdir(f"/proc/{agent}/fd")))
+    assert counts[-1] == counts[0]
+
+
+def test_too_few_descriptors_are_told_and_down_clears(sandbox: Sandbox) -> None:
+    spec = sandbox.spec("name: many\njobs:\n  worker: {tasks: 30}\nrestart: {policy: never}\n")
+    up = subprocess.run(
+        [*COMMAND, "up", str(spec), "--timeout", "20"],
+        env=sandbox.environment,
+        cwd=sandbox.folder,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64)),
+    )
+    assert up.returncode in (1, 4)
+    assert "Too many open files" in up.stderr
+    assert "Traceback" not in up.stderr
+    sandbox("down")
+    assert sandbox.leftovers() == []
+
+
+def test_two_ups_of_different_specs_at_once(sandbox: Sandbox) -> None:
+    one = sandbox.spec("name: same\njobs:\n  worker: {tasks: 1}\n", "one.yaml")
+    two = sandbox.spec("name: same\njobs:\n  trainer: {tasks: 1}\n", "two.yaml")
+    ups = [sandbox.start("up", spec) for spec in (one, two)]
+    errors = [up.communicate(timeout=60)[1] for up in ups]
+    assert sorted(up.returncode for up in ups) == [0, 2], errors
+    assert "is already up from a different spec" in "".join(errors)
+    assert len(sandbox.status()["tasks"]) == 1
+
+
+def test_following_ends_well_with_the_cluster(sandbox: Sandbox) -> None:
+    sandbox("up", sandbox.spec(SPEC))
+    followers = [sandbox.start("logs", "-f", "-n", "0"), sandbox.start("events", "-f")]
+    stdout = followers[1].stdout
+    assert stdout is not None
+    stdout.readline()
+    sandbox("down")
+    outputs = [follower.communicate(timeout=30)[0] for follower in followers]
+    assert [follower.returncode for follower in followers] == [0, 0]
+    assert outputs[1].splitlines()[-1].split()[2:] == ["cluster", "down"]
+
+
+def test_down_of_a_cluster_whose_logs_are_being_read(sandbox: Sandbox) -> None:
+    sandbox("up", sandbox.spec(SPEC))
+    sandbox("down")
+    reading = sandbox.start("logs", "-f", "-c", "tough", "-n", "1")
+    assert reading.stdout is not None
+    reading.stdout.readline()
+    assert "is not running" in sandbox("down", "-c", "tough", code=3).stderr
+    reading.send_signal(signal.SIGINT)
+    reading.communicate(timeout=30)
+    wait_for(lambda: not sandbox.leftovers())
+
+
+@pytest.mark.parametrize("command", ["status", "logs"])
+def test_output_that_cannot_be_written_is_no_mistake_of_ours(sandbox: Sandbox, command: str) -> None:
+    sandbox("up", sandbox.spec(SPEC))
+    with open("/dev/full", "w") as full:
+        result = subprocess.run(
+            [*COMMAND, command], env=sandbox.environment, stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert result.returncode == 1
+    assert result.stderr == "error: No space left on device\n"
+
+
+def test_what_happened_is_told_with_its_cause(sandbox: Sandbox) -> None:
+    sandbox("up", sandbox.spec("name: told\njobs:\n  worker: {tasks: 1}\n"))
+    os.kill(sandbox.task("worker:0")["pid"], signal.SIGKILL)
+    wait_for(lambda: sandbox.wait_until("running")["tasks"][0]["restarts"])
+    os.kill(agent_of(sandbox), signal.SIGKILL)
+    sandbox("status")
+    sandbox("down")
+    events = [json.loads(line) for line in sandbox("events", "-c", "told", "-o", "json").stdout.splitlines()]
+    assert [(event["task"], event["event"]) for event in events] == [
+        (None, "up"),
+        ("worker:0", "started"),
+        ("worker:0", "ready"),
+        ("worker:0", "died"),
+        ("worker:0", "started"),
+        ("worker:0", "ready"),
+        (None, "agent started"),
+        ("worker:0", "adopted"),
+        ("worker:0", "ready"),
+        ("worker:0", "stopping"),
+        ("worker:0", "stopped"),
+        (None, "down"),
+    ]
+    assert events[3]["detail"] == "SIGKILL; it is started again at once"
