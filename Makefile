@@ -11,12 +11,12 @@ BIN = .venv/bin
 	$(BIN)/python -m pip install --quiet --editable '.[test,lint]'
 	touch $@
 
-# The whole story in one command: a cluster comes up, computes pi, is looked at, and goes down again.
+# The whole story in one command: a cluster comes up, computes pi, is looked at, and goes down again, whatever happens.
+demo: export TFCLUSTER_CLUSTER = demo
 demo: .venv/installed
 	$(BIN)/tfcluster up examples/cluster.yaml
-	$(BIN)/tfcluster run pi --samples 1e7 --gpus 4
-	$(BIN)/tfcluster status
-	$(BIN)/tfcluster down
+	$(BIN)/tfcluster run pi --samples 1e7 --gpus 4 && $(BIN)/tfcluster status; \
+	code=$$?; $(BIN)/tfcluster down && exit $$code
 
 test: .venv/installed
 	$(BIN)/python -m pytest

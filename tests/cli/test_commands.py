@@ -96,3 +96,21 @@ def test_a_mistake_of_ours_is_one_message_with_its_place(
     assert error.startswith("error: tfcluster failed: RuntimeError: a gremlin (")
     assert "test_commands.py" in error
     assert "Traceback" not in error
+
+
+@pytest.mark.parametrize("words", all_commands(), ids=" ".join)
+def test_every_option_is_set_by_its_command_and_its_name(words: tuple[str, ...]) -> None:
+    """TFCLUSTER_COMMAND_OPTION, from the option as it is typed; a program's are those of `run`."""
+    context = click.Context(cli, info_name="tfcluster", auto_envvar_prefix="TFCLUSTER")
+    command: click.Command = cli
+    for word in words:
+        assert isinstance(command, click.Group)
+        found = command.get_command(context, word)
+        assert found is not None
+        command = found
+        context = click.Context(command, parent=context, info_name=word, **command.context_settings)
+    for option in command.params:
+        if isinstance(option, click.Option) and option.name not in ("help", "cluster"):
+            typed = max(option.opts, key=len).removeprefix("--").replace("-", "_").upper()
+            variable = f"TFCLUSTER_{words[0].upper()}_{typed}"
+            assert variable in (option.envvar, f"{context.auto_envvar_prefix}_{(option.name or '').upper()}")

@@ -46,10 +46,10 @@ def test_up_that_meets_down(sandbox: Sandbox) -> None:
         _, error = command.communicate(timeout=60)
         assert "Traceback" not in error
     assert down.returncode == 0
-    status = sandbox.start("status")
-    status.communicate(timeout=60)
-    assert status.returncode in (0, 3, 4)
-    sandbox.start("down").communicate(timeout=60)
+    assert up.returncode in (0, 1, 4), "it was too early, refused by an agent that goes down, or lost its tasks to it"
+    left = len([title for title in sandbox.processes().values() if " worker:" in title])
+    sandbox("status", code=0 if left else 3)
+    sandbox("down", code=0 if left else 3)
     assert sandbox.leftovers() == []
 
 

@@ -12,17 +12,18 @@ import tensorflow as tf
 
 from tfcluster.programs import pi
 from tfcluster.programs.context import Context
-from tfcluster.programs.pi import SHARD, count_inside, estimate
+from tfcluster.programs.pi import counter_of, estimate, shard_size
 
 MASK = 0xFFFFFFFF
+SHARD = 1 << 22
 
 
-def numpy_count(seed: int, shard: int, points: int) -> int:
-    """The points inside among a shard's first, by Threefry-2x32-20 written once more, in NumPy."""
+def numpy_count(seed: int, first: int, points: int) -> int:
+    """The points inside among those numbered from `first` on, by Threefry-2x32-20 written once more, in NumPy."""
     keys = [seed & MASK, seed >> 32]
     keys.append(keys[0] ^ keys[1] ^ 0x1BD11BDA)
-    x = np.arange(points, dtype=np.uint32) + np.uint32(keys[0])
-    y = np.full(points, shard, np.uint32) + np.uint32(keys[1])
+    x = np.arange(points, dtype=np.uint32) + np.uint32(first & MASK) + np.uint32(keys[0])
+    y = np.full(points, first >> 32, np.uint32) + np.uint32(keys[1])
     for block in range(5):
         for rotation in (13, 15, 26, 6) if block % 2 == 0 else (17, 29, 16, 24):
             x += y
@@ -35,9 +36,10 @@ def numpy_count(seed: int, shard: int, points: int) -> int:
     return int(np.count_nonzero(squares <= 1 << 48))
 
 
-def tensorflow_count(seed: int, shard: int, points: int) -> int:
-    words = (tf.constant(word, tf.uint32) for word in (seed & MASK, seed >> 32, shard))
-    return int(count_inside(*words, tf.constant(points, tf.int32)))
+def tensorflow_count(seed: int, shard: int, points: int, size: int = SHARD) -> int:
+    first = shard * size
+    words = (tf.constant(word, tf.uint32) for word in (seed & MASK, seed >> 32, first >> 32, first & MASK))
+    return int(counter_of(size)(*words, tf.constant(points, tf.int32)))
 
 
 @pytest.mark.parametrize(
@@ -58,7 +60,22 @@ def tensorflow_count(seed: int, shard: int, points: int) -> int:
     ],
 )
 def test_the_count_is_that_of_numpy(seed: int, shard: int, points: int) -> None:
-    assert tensorflow_count(seed, shard, points) == numpy_count(seed, shard, points)
+    assert tensorflow_count(seed, shard, points) == numpy_count(seed, shard * SHARD, points)
+
+
+def test_the_points_do_not_depend_on_the_size_of_the_shards() -> None:
+    large = tensorflow_count(5, 1, SHARD)
+    for size in (1 << 16, 1 << 20):
+        shards = range(SHARD // size, 2 * SHARD // size)
+        assert sum(tensorflow_count(5, shard, size, size) for shard in shards) == large
+
+
+@pytest.mark.parametrize(
+    ("samples", "devices", "exponent"),
+    [(1, 1, 16), (10**6, 16, 16), (10**7, 2, 20), (10**7, 16, 17), (10**9, 2, 22), (2**54, 1000, 22)],
+)
+def test_shards_give_each_device_several_within_bounds(samples: int, devices: int, exponent: int) -> None:
+    assert shard_size(samples, devices) == 1 << exponent
 
 
 def test_both_halves_of_the_seed_and_the_shard_matter() -> None:
@@ -124,7 +141,7 @@ def test_the_result_is_numpys_however_many_devices_share_the_work(
     monkeypatch: pytest.MonkeyPatch, samples: int, seed: int
 ) -> None:
     shards = range(-(-samples // SHARD))
-    inside = sum(numpy_count(seed, shard, min(SHARD, samples - shard * SHARD)) for shard in shards)
+    inside = sum(numpy_count(seed, shard * SHARD, min(SHARD, samples - shard * SHARD)) for shard in shards)
     for devices in (1, 2):
         context, result = run_here(monkeypatch, devices, samples, seed)
         assert result["samples_per_s"] > 0

@@ -120,15 +120,15 @@ class Service:
             up = {"layout": found.to_json(), "status": self._cluster_status().to_json()}
             yield reply({"tensorflow": tensorflow.version, "choices": None, "found": up})
 
-    async def _apply(self, layout: dict[str, Any], start: list[str]) -> AsyncIterator[Message]:
+    async def _apply(self, wanted: dict[str, Any], layout: dict[str, Any], start: list[str]) -> AsyncIterator[Message]:
         self._refuse_when_going_down()
-        wanted, found = Layout.from_json(layout), self._supervisor.layout
+        complete, found = Layout.from_json(layout), self._supervisor.layout
         if found is None:
             self._supervisor.history.record("up", detail=f"{plural(len(start), 'task')}, agent {os.getpid()}")
-            self._ports.keep_only([task.port for task in wanted.tasks if task.port])
-        elif not wanted.same_cluster_as(found):  # another `up` was first
-            raise already_up(wanted, found)
-        self._supervisor.apply(wanted, start)
+            self._ports.keep_only([task.port for task in complete.tasks if task.port])
+        elif not Layout.from_json(wanted).same_cluster_as(found):  # another `up` was first
+            raise already_up(complete, found)
+        self._supervisor.apply(complete, start)
         yield reply({})
 
     async def _watch(self, timeout: float) -> AsyncIterator[Message]:

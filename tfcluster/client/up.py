@@ -25,11 +25,13 @@ class Prepared:
     """What `up` found and what it would do.
 
     Attributes:
+        wanted: The cluster as the spec has it.
         layout: The cluster with every port chosen.
         operations: What there is to do.
         tensorflow: The host's TensorFlow version.
     """
 
+    wanted: Layout
     layout: Layout
     operations: tuple[Operation, ...]
     tensorflow: str
@@ -69,10 +71,10 @@ def prepare(wanted: Layout, *, dry: bool) -> Prepared:
     found = reply["found"]
     if found is None:
         complete = wanted.with_choices(**reply["choices"])
-        return Prepared(complete, plan(complete, None, ()), reply["tensorflow"])
+        return Prepared(wanted, complete, plan(complete, None, ()), reply["tensorflow"])
     layout = Layout.from_json(found["layout"])
     tasks = ClusterStatus.from_json(found["status"]).tasks
-    return Prepared(layout, plan(wanted, layout, tasks), reply["tensorflow"])
+    return Prepared(wanted, layout, plan(wanted, layout, tasks), reply["tensorflow"])
 
 
 def apply(prepared: Prepared) -> None:
@@ -81,8 +83,12 @@ def apply(prepared: Prepared) -> None:
     Raises:
         ClusterError: The agent could not.
     """
-    start = [operation.task.name for operation in prepared.operations]
-    Connection(prepared.layout.cluster).call(Call.APPLY, layout=prepared.layout.to_json(), start=start)
+    Connection(prepared.layout.cluster).call(
+        Call.APPLY,
+        wanted=prepared.wanted.to_json(),
+        layout=prepared.layout.to_json(),
+        start=[operation.task.name for operation in prepared.operations],
+    )
 
 
 def watch_until_ready(cluster: str, timeout: float) -> Iterator[ClusterStatus]:

@@ -13,7 +13,7 @@ Value = TypeVar("Value")
 
 # Long enough that a round trip (1 ms) does not show, short enough for progress and a quick cancel.
 _STEP_SECONDS = 0.4
-_FIRST_STEP = 16
+_FIRST_STEP = 1
 
 
 @dataclass(frozen=True)

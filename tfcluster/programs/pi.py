@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import math
 import time
+from functools import cache
 from typing import Any
 
 import tensorflow as tf
 
 from tfcluster.programs.context import Context
 from tfcluster.programs.map_reduce import map_shards
-from tfcluster.programs.session import count_operations, open_session
+from tfcluster.programs.session import count_operations, open_session, without_replica
 from tfcluster.programs.threefry import threefry_2x32
 
-#: Points in a shard. Large, because the dispatch of one shard costs as much as 200,000 points; the memory of a
-#: step does not grow with it, as the compiler fuses generation, test and count.
-SHARD = 1 << 22
+# Points in a shard, as powers of two. The dispatch of one shard costs as much as 200,000 points, so few large ones are
+# best; but a device that gets only one has nothing to do while others finish theirs. The memory of a step does not
+# grow with them, as the compiler fuses generation, test and count.
+_SMALLEST_SHARD, _LARGEST_SHARD = 16, 22
+_SHARDS_PER_DEVICE = 4
 
 # Coordinates have a float32's 24 bits. Their squares and the sum of these are exact in float64, so no device
 # rounds them another way than the others (with or without fused multiply-add) and the count is the same.
@@ -35,24 +38,33 @@ def run(context: Context, *, samples: int, seed: int) -> dict[str, Any]:
     Returns:
         pi, stderr (its standard error), interval (95 %, Wilson's), samples, inside, samples_per_s, seed.
     """
-    shards = -(-samples // SHARD)
+    size = shard_size(samples, len(context.devices))
+    shards = -(-samples // size)
     devices = context.devices[:shards]
-    graph, counters = _build(devices)
+    graph, counters = _build(devices, size)
     inside = done = 0
     with open_session(context, graph, devices) as session:
         counts = _Counter(context, session, counters, samples, seed)
         began = reported = time.monotonic()
         for part in map_shards(devices, shards, counts):
             inside += part.value
-            size = min((part.first + part.count) * SHARD, samples) - part.first * SHARD
-            done += size
-            work = context.work.setdefault(part.device.replace("/replica:0", ""), {"ops": 0, "samples": 0})
-            work["samples"] += size
+            points = min((part.first + part.count) * size, samples) - part.first * size
+            done += points
+            _work_of(context, part.device)["samples"] += points
             if time.monotonic() - reported >= _PROGRESS_SECONDS:
                 reported = time.monotonic()
                 context.progress(done, samples, "samples")
         seconds = time.monotonic() - began
     return {**estimate(inside, samples), "samples_per_s": round(samples / seconds), "seed": seed}
+
+
+def shard_size(samples: int, devices: int) -> int:
+    """How many points a shard has: a power of two that gives each device several shards, within bounds.
+
+    The points themselves do not depend on it: each is made from its own number.
+    """
+    exponent = (samples // (_SHARDS_PER_DEVICE * devices)).bit_length() - 1
+    return 1 << min(_LARGEST_SHARD, max(_SMALLEST_SHARD, exponent))
 
 
 def estimate(inside: int, samples: int) -> dict[str, Any]:
@@ -73,18 +85,26 @@ def estimate(inside: int, samples: int) -> dict[str, Any]:
     }
 
 
-@tf.function(jit_compile=True, autograph=False)  # type: ignore[untyped-decorator]
-def count_inside(key_low: Any, key_high: Any, shard: Any, points: Any) -> Any:
-    """How many of a shard's first `points` points are inside the quarter circle, as an int64 scalar.
+@cache
+def counter_of(size: int) -> Any:
+    """A compiled function that counts the points inside among the first of a shard of `size` points.
 
-    Point `i` of the shard is made from the counter (i, shard). All arguments are scalars: three uint32 and
-    an int32.
+    Its arguments are scalars: the key's low and high word, the high and low word of the number of the shard's first
+    point (all uint32; that number is a multiple of `size`), and how many points to look at (int32). It returns an
+    int64. Point n is made from the counter (n modulo 2^32, n divided by 2^32).
     """
-    index = tf.range(SHARD, dtype=tf.int32)
-    counter = (tf.cast(index, tf.uint32), tf.fill([SHARD], shard))
-    x, y = (_coordinate(bits) for bits in threefry_2x32((key_low, key_high), counter))
-    inside = x * x + y * y <= 2.0 ** (2 * _COORDINATE_BITS)
-    return tf.cast(tf.reduce_sum(tf.cast(inside & (index < points), tf.int32)), tf.int64)
+
+    def count_inside(key_low: Any, key_high: Any, high: Any, low: Any, points: Any) -> Any:
+        index = tf.range(size, dtype=tf.int32)
+        counter = (tf.cast(index, tf.uint32) + low, tf.fill([size], high))
+        x, y = (_coordinate(bits) for bits in threefry_2x32((key_low, key_high), counter))
+        inside = x * x + y * y <= 2.0 ** (2 * _COORDINATE_BITS)
+        return tf.cast(tf.reduce_sum(tf.cast(inside & (index < points), tf.int32)), tf.int64)
+
+    # A server keeps what it compiled under the function's name, for the sessions of all later runs: of two functions
+    # of one name and with arguments of the same shapes it would run the first for both.
+    count_inside.__name__ = f"pi_count_inside_{size}"
+    return tf.function(count_inside, jit_compile=True, autograph=False)
 
 
 def _coordinate(bits: Any) -> Any:
@@ -122,32 +142,37 @@ class _Counter:
         metadata = tf.compat.v1.RunMetadata()
         options = tf.compat.v1.RunOptions(output_partition_graphs=True)
         inside = int(self._session.run(counter["inside"], feed, options, metadata))
-        operations = count_operations(metadata)
-        self._context.work.setdefault(device.replace("/replica:0", ""), {"ops": 0, "samples": 0})["ops"] = (
-            operations.get(device.replace("/replica:0", ""), 0)
-        )
+        _work_of(self._context, device)["ops"] = count_operations(metadata).get(without_replica(device), 0)
         return inside
 
 
-def _build(devices: tuple[str, ...]) -> tuple[tf.Graph, dict[str, dict[str, Any]]]:
+def _work_of(context: Context, device: str) -> dict[str, int]:
+    """What a device did so far; part of the result."""
+    return context.work.setdefault(without_replica(device), {"ops": 0, "samples": 0})
+
+
+def _build(devices: tuple[str, ...], size: int) -> tuple[tf.Graph, dict[str, dict[str, Any]]]:
     """A graph with a loop over shards for each device, and for each device its inputs and its output."""
     graph = tf.Graph()
     counters = {}
     with graph.as_default():
         for device in devices:
             with tf.device(device):
-                counters[device] = _build_counter()
+                counters[device] = _build_counter(size)
     return graph, counters
 
 
-def _build_counter() -> dict[str, Any]:
+def _build_counter(size: int) -> dict[str, Any]:
     v1 = tf.compat.v1
+    count_inside = counter_of(size)
     first, count, samples = (v1.placeholder(tf.int64, []) for _ in range(3))
     key = v1.placeholder(tf.uint32, [2])
 
     def count_shard(shard: Any, inside: Any) -> tuple[Any, Any]:
-        points = tf.cast(tf.minimum(samples - shard * SHARD, SHARD), tf.int32)
-        return shard + 1, inside + count_inside(key[0], key[1], tf.cast(shard, tf.uint32), points)
+        start = shard * size
+        points = tf.cast(tf.minimum(samples - start, size), tf.int32)
+        high, low = (tf.cast(word, tf.uint32) for word in (start // 2**32, start % 2**32))
+        return shard + 1, inside + count_inside(key[0], key[1], high, low, points)
 
     # The loop stands outside the compiled function: inside it the compiler gives up its vector code.
     _, inside = v1.while_loop(

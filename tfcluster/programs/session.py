@@ -9,7 +9,8 @@ import tensorflow as tf
 
 from tfcluster.programs.context import Context
 
-# A step of a bundled program takes seconds at most; a task that stops answering must not hold the run for ever.
+# A step of a bundled program begins with one shard and grows to half a second; a task that stops answering must not
+# hold the run for ever.
 _STEP_TIMEOUT_MS = 120_000
 
 
@@ -17,6 +18,11 @@ def task_of(device: str) -> str:
     """The task of a device, as `/job:worker/task:1`."""
     spec = tf.DeviceSpec.from_string(device)
     return f"/job:{spec.job}/task:{spec.task}"
+
+
+def without_replica(device: str) -> str:
+    """A device's name as results key it: `/job:worker/task:1/device:CPU:0`."""
+    return device.replace("/replica:0", "")
 
 
 def open_session(context: Context, graph: tf.Graph, devices: Iterable[str]) -> Any:
@@ -42,7 +48,7 @@ def count_operations(metadata: Any) -> dict[str, int]:
     for graph in metadata.partition_graphs:
         for node in graph.node:
             if node.device:
-                device = node.device.replace("/replica:0", "")
+                device = without_replica(node.device)
                 counts[device] = counts.get(device, 0) + 1
     return counts
 

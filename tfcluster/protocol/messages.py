@@ -21,7 +21,7 @@ class Call(str, Enum):
     """The requests that an agent serves."""
 
     PREPARE = "prepare"  # examine the host: {layout, dry} -> {tensorflow, choices, found: {layout, status}}
-    APPLY = "apply"  # start tasks of a layout: {layout, start: [task names]} -> {}
+    APPLY = "apply"  # start tasks: {wanted, layout: wanted with all choices, start: [task names]} -> {}
     WATCH = "watch"  # {timeout}; events: a ClusterStatus at each change
     STATUS = "status"  # -> ClusterStatus
     DOWN = "down"  # stop everything: {grace}; events: ClusterStatus -> {}
