@@ -205,3 +205,16 @@ def test_what_happened_is_told_with_its_cause(sandbox: Sandbox) -> None:
         (None, "down"),
     ]
     assert events[3]["detail"] == "SIGKILL; it is started again at once"
+
+
+def test_a_journal_that_cannot_be_written_for_a_while(sandbox: Sandbox) -> None:
+    sandbox("up", sandbox.spec(SPEC + "restart: {backoff: {initial: 0.5, max: 0.5}, limit: 20 in 60}\n"))
+    obstacle = next(sandbox.folder.glob("state/**/journal.json")).with_suffix(".new")
+    obstacle.mkdir()  # where the next record would be written
+    worker = sandbox.task("worker:0")["pid"]
+    os.kill(worker, signal.SIGKILL)
+    wait_for(lambda: worker not in sandbox.processes())
+    obstacle.rmdir()
+    wait_for(lambda: sandbox.wait_until("running")["tasks"][1]["pid"] != worker)
+    sandbox("down")
+    assert sandbox.leftovers() == []

@@ -129,7 +129,7 @@ def test_a_task_that_is_down_is_named_at_once(sandbox: Sandbox) -> None:
     os.kill(sandbox.task("worker:1")["pid"], signal.SIGKILL)
     sandbox.wait_until("degraded")
     error = sandbox("run", "pi", code=4, timeout=10).stderr
-    assert error.startswith("error: worker:1 died (SIGKILL) and is failed\nhint: ")
+    assert error.startswith("error: worker:1 died (SIGKILL) and has failed\nhint: ")
     assert sandbox.status(code=4)["runs"] == []
 
 
@@ -152,7 +152,7 @@ def test_a_task_that_dies_in_mid_run_is_named(sandbox: Sandbox) -> None:
     assert process.returncode == 1
     final = events(output)[-1]
     assert final["state"] == "failed"
-    assert final["error"]["message"].startswith("worker:1 died (SIGKILL) and is failed during pi-")
+    assert final["error"]["message"].startswith("worker:1 died (SIGKILL) and has failed during pi-")
 
 
 def test_a_run_needs_a_cluster(sandbox: Sandbox) -> None:

@@ -7,8 +7,7 @@ import contextlib
 import json
 import os
 import secrets
-import traceback
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from tfcluster.agent.examination import examine
 from tfcluster.agent.folder import StateFolder
 from tfcluster.agent.gpus import gpu_ids
 from tfcluster.agent.health import Prober
+from tfcluster.agent.loop import for_ever
 from tfcluster.agent.ports import Ports
 from tfcluster.agent.runs import Runs
 from tfcluster.agent.supervised import Supervised
@@ -77,8 +77,8 @@ class Service:
         """Watch the tasks until the agent ends."""
         changed = self._supervisor.changed
         await asyncio.gather(
-            _for_ever(self._supervisor.check_all, lambda: asyncio.sleep(HEALTH_INTERVAL)),
-            _for_ever(self._react_to_changes, lambda: changed.since(changed.count)),
+            for_ever(self._supervisor.check_all, lambda: asyncio.sleep(HEALTH_INTERVAL)),
+            for_ever(self._react_to_changes, lambda: changed.since(changed.count)),
         )
 
     def stop(self) -> None:
@@ -150,22 +150,25 @@ class Service:
         self._layout()
         if self._going_down is None:  # goes on also when the command that asked for it dies
             self._going_down = asyncio.ensure_future(self._stop_all(grace))
-        while not self._going_down.done():
+        going_down = self._going_down
+        while not going_down.done():
             seen = self._supervisor.changed.count
             yield event(self._cluster_status().to_json())
             changed = asyncio.ensure_future(self._supervisor.changed.since(seen))
-            await asyncio.wait({self._going_down, changed}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({going_down, changed}, return_when=asyncio.FIRST_COMPLETED)
             changed.cancel()
-        self._going_down.result()
+        going_down.result()
         yield reply({})
 
     async def _stop_all(self, grace: float) -> None:
         try:
             await self._runs.cancel_all()
             await self._supervisor.stop(grace)
-            self._supervisor.history.record("down")
-        finally:
-            self.quitting.set()
+        except BaseException:
+            self._going_down = None  # what still runs is still ours, and the next `down` tries again
+            raise
+        self._supervisor.history.record("down")
+        self.quitting.set()
 
     async def _logs(self, tasks: list[str], lines: int | None, follow: bool) -> AsyncIterator[Message]:
         async for short, line in self._lines(self._log_files(tasks), lines, follow):
@@ -246,7 +249,7 @@ class Service:
         """Warm the interpreter up once the cluster is ready; end the runs of tasks that are no longer."""
         for task in self._supervisor.tasks.values():
             if task.machine.state is not TaskState.READY:
-                self._runs.fail_those_on(task.task.name, _what_is_wrong(task))
+                self._runs.fail_those_on(task.task.name, task.trouble())
         states = [task.machine.state for task in self._supervisor.tasks.values()]
         if states and cluster_state(states) is ClusterState.RUNNING and self._going_down is None:
             self._runs.warm_up()
@@ -286,29 +289,10 @@ class Service:
         return {short: self._folder.log_of(short) for short in matching_tasks(wanted, names)}
 
 
-async def _for_ever(work: Callable[[], None], pause: Callable[[], Awaitable[None]]) -> None:
-    """Do some work again and again, with a pause after each; a failure is logged and does not end it."""
-    while True:
-        try:
-            work()
-        except Exception:
-            traceback.print_exc()
-        await pause()
-
-
 def _refuse_when_down(tasks: Sequence[Supervised]) -> None:
     if tasks:
         raise ClusterError(
-            "; ".join(map(_what_is_wrong, tasks)),
+            "; ".join(task.trouble() for task in tasks),
             hint="`tfcluster status` shows the tasks, `tfcluster logs TASK` what one said last.",
             exit_code=ExitCode.UNHEALTHY,
         )
-
-
-def _what_is_wrong(task: Supervised) -> str:
-    state = task.machine.state
-    if state in (TaskState.READY, TaskState.UNRESPONSIVE):
-        return f"{task.task.short} at {task.task.address} does not answer"
-    if task.last_exit is not None:
-        return f"{task.task.short} died ({task.last_exit.reason}) and is {state.value}"
-    return f"{task.task.short} is {state.value}"

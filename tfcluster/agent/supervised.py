@@ -14,6 +14,12 @@ from tfcluster.model.states import WITH_PROCESS, TaskState
 from tfcluster.model.status import LastExit, TaskStatus
 from tfcluster.process import ProcessId
 
+_AFTER_DEATH = {
+    TaskState.BACKING_OFF: "waits to be started again",
+    TaskState.STARTING: "is being started again",
+    TaskState.FAILED: "has failed",
+}
+
 
 @dataclass
 class Supervised:
@@ -53,6 +59,17 @@ class Supervised:
     def sample_use(self) -> None:
         """Remember the processor time used so far, for the percentage in the next status."""
         self.usage = read_usage(self.process.pid) if self.process else None
+
+    def trouble(self) -> str:
+        """In words why it cannot serve, as `worker:1 died (SIGKILL) and has failed`."""
+        state = self.machine.state
+        if state in (TaskState.READY, TaskState.UNRESPONSIVE):
+            return f"{self.task.short} at {self.task.address} does not answer"
+        if self.last_exit is not None:
+            return (
+                f"{self.task.short} died ({self.last_exit.reason}) and {_AFTER_DEATH.get(state, f'is {state.value}')}"
+            )
+        return f"{self.task.short} is {state.value}"
 
     def status(self) -> TaskStatus:
         """What `status` says of it."""

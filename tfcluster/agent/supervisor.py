@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -151,10 +152,13 @@ class Supervisor:
         self.changed.tell()
         try:
             self._write_journal()
-        except ClusterError:
+        except ClusterError as error:
             for child in forked:  # nobody would know of them: have them end
                 child.hang_up()
-            raise
+            if forked:
+                raise
+            # What ended or is ending needs no record: the next agent finds it gone.
+            print(error.message, file=sys.stderr, flush=True)
         for child in forked:
             # It stands in the journal now: if this agent dies, the next one knows of it.
             child.send({})
