@@ -114,3 +114,24 @@ def test_every_option_is_set_by_its_command_and_its_name(words: tuple[str, ...])
             typed = max(option.opts, key=len).removeprefix("--").replace("-", "_").upper()
             variable = f"TFCLUSTER_{words[0].upper()}_{typed}"
             assert variable in (option.envvar, f"{context.auto_envvar_prefix}_{(option.name or '').upper()}")
+
+
+def test_an_interrupt_in_the_guise_of_another_error_is_an_interrupt(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(**options: object) -> None:
+        class Descriptor:
+            def __set_name__(self, owner: type, name: str) -> None:
+                raise KeyboardInterrupt
+
+        try:
+            type("Owner", (), {"descriptor": Descriptor()})
+        except KeyboardInterrupt as error:  # as it comes from Python 3.12 on
+            raise RuntimeError("Error calling __set_name__") from error
+
+    monkeypatch.setattr(cli, "main", interrupted)
+    monkeypatch.setattr(signal, "signal", lambda *arguments: None)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 130
+    assert capsys.readouterr().err == "interrupted\n"

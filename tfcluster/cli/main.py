@@ -104,12 +104,24 @@ def main() -> NoReturn:
         _tell(ClusterError(f"{where}{error.strerror or error}"))
         sys.exit(int(ExitCode.FAILED))
     except Exception as error:
+        if _stems_from_interrupt(error):
+            click.echo("interrupted", err=True)
+            sys.exit(int(ExitCode.INTERRUPTED))
         _tell(_our_own_fault(error))
         sys.exit(int(ExitCode.FAILED))
 
 
 def _terminated(signal_number: int, frame: object) -> NoReturn:
     sys.exit(int(ExitCode.TERMINATED))
+
+
+def _stems_from_interrupt(error: BaseException | None) -> bool:
+    """Whether an interrupt is behind an error: one that strikes while a class is made comes as a RuntimeError."""
+    while error is not None:
+        if isinstance(error, KeyboardInterrupt):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _our_own_fault(error: Exception) -> ClusterError:

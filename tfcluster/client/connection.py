@@ -91,13 +91,7 @@ class Answer:
         if self.reply is not None:
             raise StopIteration
         while not self._arrived:
-            data = self._agent.receive(self._timeout)
-            if not data:
-                raise ClusterError(
-                    "the agent went away before it answered",
-                    hint="`tfcluster status` starts another one, which finds the tasks.",
-                )
-            self._arrived.extend(self._decoder.feed(data))
+            self._arrived.extend(self._decoder.feed(self._receive()))
         message = self._arrived.popleft()
         if "event" in message:
             event: Message = message["event"]
@@ -107,6 +101,21 @@ class Answer:
             raise ClusterError.from_json(message["error"])
         self.reply = message["reply"]
         raise StopIteration
+
+    def _receive(self) -> bytes:
+        """What has arrived next; the connection is closed when nothing will."""
+        data = b""
+        try:
+            data = self._agent.receive(self._timeout)
+        finally:
+            if not data:
+                self._agent.close()
+        if not data:
+            raise ClusterError(
+                "the agent went away before it answered",
+                hint="`tfcluster status` starts another one, which finds the tasks.",
+            )
+        return data
 
     def finish(self) -> Message:
         """Pass over the events that are left and return the reply."""

@@ -111,6 +111,7 @@ def start(cluster: str) -> None:
     assert process.stderr is not None, "it is a pipe"
     with process.stdout, process.stderr:
         if not select.select([process.stdout], [], [], _START_SECONDS)[0]:
+            process.returncode = 0  # as below
             raise ClusterError(
                 f"the agent (pid {process.pid}) has not said that it listens within {_START_SECONDS:g} s",
                 hint=f"Look what keeps it: `cat /proc/{process.pid}/stack`, or end it: `kill {process.pid}`.",

@@ -1,0 +1,66 @@
+"""A prober that breaks says nothing about the servers, and is replaced."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+
+import pytest
+
+from tfcluster.agent import health
+from tfcluster.agent.health import Answer, Prober, Verdict
+
+
+def test_a_port_where_nobody_listens_is_silent() -> None:
+    async def ask() -> Answer:
+        prober = Prober("prober")
+        try:
+            return await prober.ask("localhost:1", 5.0)
+        finally:
+            prober.stop()
+
+    assert asyncio.run(ask()) == Answer(Verdict.SILENT)
+
+
+def test_a_prober_that_hangs_is_unknown_and_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def ask_twice() -> tuple[Answer, int, Answer, int]:
+        prober = Prober("prober")
+        prober.start()
+        child = prober._child
+        assert child is not None
+        first = child.process.pid
+        os.kill(first, signal.SIGSTOP)
+        monkeypatch.setattr(health, "_MARGIN", 0.1)
+        hanging = await prober.ask("localhost:1", 0.1)
+        while prober._child is child:  # its end is told by the event loop
+            await asyncio.sleep(0.01)
+        monkeypatch.setattr(health, "_MARGIN", 30.0)
+        try:
+            again = await prober.ask("localhost:1", 5.0)
+            assert prober._child is not None
+            return hanging, first, again, prober._child.process.pid
+        finally:
+            prober.stop()
+
+    hanging, first, again, second = asyncio.run(ask_twice())
+    assert hanging == Answer(Verdict.UNKNOWN)
+    assert again == Answer(Verdict.SILENT)
+    assert first != second
+
+
+def test_many_questions_at_once_are_all_answered() -> None:
+    """More than a socket's buffer holds, while the prober is still importing gRPC."""
+
+    async def ask_many() -> list[Answer]:
+        prober = Prober("prober")
+        try:
+            with socket.socket() as taken:  # bound and not listening: nobody answers there
+                taken.bind(("127.0.0.1", 0))
+                address = f"127.0.0.1:{taken.getsockname()[1]}"
+                return await asyncio.gather(*(prober.ask(address, 20.0) for _ in range(3000)))
+        finally:
+            prober.stop()
+
+    assert {answer.verdict for answer in asyncio.run(ask_many())} == {Verdict.SILENT}

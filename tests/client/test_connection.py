@@ -1,0 +1,116 @@
+"""A request and its answer, against an agent that this test plays on a real socket."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tfcluster.client import connection as module
+from tfcluster.client.connection import Connection
+from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.places import LOCK, state_folder
+from tfcluster.protocol.messages import Call
+
+Play = Callable[[socket.socket], None]
+
+
+@pytest.fixture
+def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Play], None]]:
+    """Has one connection answered by a function, as the agent of cluster `played`."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    path = tmp_path / "agent"
+    folder = state_folder("played")
+    folder.mkdir(parents=True)
+    (folder / LOCK).write_text(json.dumps({"pid": 1, "socket": str(path)}))
+    threads: list[threading.Thread] = []
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(str(path))
+        listener.listen()
+
+        def answer_with(play: Play) -> None:
+            def serve() -> None:
+                served, _ = listener.accept()
+                with served:
+                    play(served)
+
+            threads.append(threading.Thread(target=serve))
+            threads[-1].start()
+
+        yield answer_with
+        for thread in threads:
+            thread.join(30)
+
+
+def lines(*messages: object) -> bytes:
+    return b"".join(json.dumps(message).encode() + b"\n" for message in messages)
+
+
+def test_events_come_one_by_one_and_then_the_reply(agent: Callable[[Play], None]) -> None:
+    asked: list[object] = []
+
+    def play(served: socket.socket) -> None:
+        asked.append(json.loads(served.recv(1 << 16)))
+        data = lines({"event": {"n": 1}}, {"event": {"n": 2}}, {"reply": {"done": True}})
+        for at in range(0, len(data), 7):  # wherever the pieces end
+            served.sendall(data[at : at + 7])
+
+    agent(play)
+    answer = Connection("played").stream(Call.LOGS, tasks=["a"], lines=3)
+    assert [event["n"] for event in answer] == [1, 2]
+    assert answer.finish() == {"done": True}
+    assert asked == [{"version": 1, "call": "logs", "arguments": {"tasks": ["a"], "lines": 3}}]
+
+
+def test_an_error_is_raised_as_the_agent_told_it(agent: Callable[[Play], None]) -> None:
+    told = ClusterError("no port left", hint="free one", exit_code=ExitCode.UNHEALTHY)
+
+    def play(served: socket.socket) -> None:
+        served.recv(1 << 16)
+        served.sendall(lines({"error": told.to_json()}))
+
+    agent(play)
+    with pytest.raises(ClusterError) as caught:
+        Connection("played").call(Call.STATUS)
+    assert caught.value.to_json() == told.to_json()
+
+
+@pytest.mark.parametrize("before", [b"", b'{"event": {}}\n{"rep'])
+def test_an_agent_that_goes_away_is_told(agent: Callable[[Play], None], before: bytes) -> None:
+    def play(served: socket.socket) -> None:
+        served.recv(1 << 16)
+        served.sendall(before)
+
+    agent(play)
+    with pytest.raises(ClusterError, match="the agent went away before it answered"):
+        Connection("played").call(Call.STATUS)
+
+
+def test_an_agent_that_says_nothing_is_given_up(agent: Callable[[Play], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_ANSWER_SECONDS", 0.05)
+    over = threading.Event()
+
+    def play(served: socket.socket) -> None:
+        over.wait(30)
+
+    agent(play)
+    with pytest.raises(ClusterError, match=r"has not answered within 0\.05 s") as caught:
+        Connection("played").call(Call.STATUS)
+    over.set()
+    assert caught.value.exit_code is ExitCode.UNREACHABLE
+    assert "kill -9" in caught.value.hint
+
+
+def test_without_an_agent_and_a_journal_the_cluster_is_not_running(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    with pytest.raises(ClusterError) as caught:
+        Connection("nobody").call(Call.STATUS)
+    assert caught.value.exit_code is ExitCode.NOT_RUNNING

@@ -1,0 +1,44 @@
+"""Starting an agent that cannot start: its own words reach the user."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.transport import local
+
+
+@pytest.fixture(autouse=True)
+def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+
+
+def test_an_agent_that_dies_in_its_imports(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "_PROGRAM", "import no_such_module")
+    with pytest.raises(ClusterError) as caught:
+        local.start("early")
+    assert caught.value.message == (
+        "the agent ended before it listened (exit code 1): ModuleNotFoundError: No module named 'no_such_module'"
+    )
+
+
+def test_an_agent_that_says_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = ClusterError("no disk", hint="buy one", exit_code=ExitCode.UNHEALTHY).to_json()
+    monkeypatch.setattr(local, "_PROGRAM", f"import json; print(json.dumps({{'error': {told!r}}}))")
+    with pytest.raises(ClusterError) as caught:
+        local.start("told")
+    assert caught.value.to_json() == told
+
+
+def test_an_agent_that_says_nothing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "_PROGRAM", "import signal; signal.alarm(1); signal.pause()")
+    monkeypatch.setattr(local, "_START_SECONDS", 0.1)
+    with pytest.raises(ClusterError, match=r"the agent \(pid \d+\) has not said that it listens within 0\.1 s"):
+        local.start("mute")
+
+
+def test_without_a_socket_there_is_no_agent() -> None:
+    assert local.connect("nobody") is None
