@@ -149,6 +149,15 @@ def test_up_names_the_task_that_does_not_start_and_why(sandbox: Sandbox) -> None
     sandbox("down")
 
 
+def test_up_that_runs_out_of_time_says_who_is_not_ready(sandbox: Sandbox) -> None:
+    sandbox.spec("name: slow\njobs:\n  worker: {tasks: 8}\n")
+    error = sandbox("up", "--timeout", "0.1", code=4).stderr
+    assert re.search(r"cluster 'slow' is not ready: \d of 8 tasks are ready within 0.1 s", error)
+    assert re.search(r"worker:\d at localhost:\d+ on localhost is starting", error)
+    assert "0 tasks started" not in sandbox("up").stdout
+    assert sandbox.status()["state"] == "running"
+
+
 def restarted(status: Any) -> Any:
     """The first task that was started again."""
     return next((task for task in status["tasks"] if task["restarts"]), None)

@@ -1,0 +1,74 @@
+"""What a person at a terminal sees: colour and movement there, and neither where it was not asked for."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping
+
+import pexpect
+import pytest
+
+from tests.conftest import EXAMPLE, Sandbox
+
+_GREEN = "\x1b[32m"
+_CURSOR_UP_OR_HIDE = re.compile(r"\x1b\[(?:1A|\?25l)")
+
+
+def at_a_terminal(sandbox: Sandbox, arguments: str, columns: int = 100, env: Mapping[str, str] | None = None) -> str:
+    """What a command writes to a terminal, until it ends well."""
+    child = pexpect.spawn(
+        f"{sys.executable} -m tfcluster {arguments}",
+        env={**sandbox.environment, "TERM": "xterm-256color", **(env or {})},
+        cwd=str(sandbox.folder),
+        dimensions=(40, columns),
+        encoding="utf-8",
+        timeout=60,
+    )
+    child.expect(pexpect.EOF)
+    child.close()
+    assert child.exitstatus == 0
+    return str(child.before)
+
+
+def test_states_are_coloured_unless_that_is_refused(demo: Sandbox) -> None:
+    assert f"{_GREEN}ready" in at_a_terminal(demo, "status")
+    assert "\x1b[3" not in at_a_terminal(demo, "status", env={"NO_COLOR": "1"})
+    assert "\x1b" not in demo("status").stdout
+    assert f"{_GREEN}ready" in demo("status", env={"FORCE_COLOR": "1"}).stdout
+
+
+def test_a_run_shows_its_rate_and_the_time_left_while_it_goes_on(demo: Sandbox) -> None:
+    shown = at_a_terminal(demo, "run pi --samples 2e9")
+    assert _CURSOR_UP_OR_HIDE.search(shown)
+    assert re.search(r"pi-[0-9a-f]+ .*━.*\d+%", shown)
+    assert re.search(r"[MG] samples/s", shown)
+    assert "pi = " in re.sub(r"\x1b\[[0-9;]*m", "", shown)
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_status_fits_the_terminal(demo: Sandbox, columns: int) -> None:
+    lines = at_a_terminal(demo, "status", columns, {"NO_COLOR": "1"}).splitlines()
+    plain = [re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", line) for line in lines]
+    table = [line for line in plain if line.startswith(("TASK", "ps:0", "worker:"))]
+    assert len(table) == 4
+    assert all(len(line) <= columns for line in table)
+    assert ("HOST" in table[0]) is (columns == 120)
+    assert all("localhost:" in line and "ready" in line and line.rstrip().endswith("CPU:0") for line in table[1:])
+
+
+def test_nothing_moves_when_output_goes_to_a_file(sandbox: Sandbox) -> None:
+    shown = at_a_terminal(sandbox, f"up {EXAMPLE} --dry-run")
+    assert "OPERATION" in shown
+    child = pexpect.spawn(
+        "sh",
+        ["-c", f"{sys.executable} -m tfcluster up {EXAMPLE} > printed"],
+        env={**sandbox.environment, "TERM": "xterm-256color"},
+        cwd=str(sandbox.folder),
+        encoding="utf-8",
+        timeout=60,
+    )
+    child.expect(pexpect.EOF)
+    child.close()
+    assert not _CURSOR_UP_OR_HIDE.search(str(child.before))
+    assert "demo is up" in (sandbox.folder / "printed").read_text()
