@@ -21,13 +21,15 @@ _UNSEEN = "a process that this user cannot see"
 class Ports:
     """The ports that an agent holds for its tasks.
 
-    A held port is bound and not listened on: nobody who connects gets an answer from it, and another agent's
-    choice (which binds exclusively) passes it by, also while a task is between two processes. SO_REUSEADDR,
-    set after that exclusive bind, lets the task's own server (gRPC sets it too) bind beside it.
+    A held port is bound and not listened on: nobody who connects gets an answer from it, and the kernel gives it to
+    nobody else, also while a task is between two processes. SO_REUSEADDR, set after the bind, lets the task's own
+    server (gRPC sets it too) bind beside it. As that would let in another agent that finds connections lingering on
+    the port, agents keep each other out by a name of their own for the port: an abstract Unix socket, which like the
+    port belongs to the network namespace and goes with the process.
     """
 
     def __init__(self) -> None:
-        self._held: dict[int, socket.socket] = {}
+        self._held: dict[int, tuple[socket.socket, socket.socket]] = {}
 
     def hold(self, port: int) -> bool:
         """Take the port if nobody has it.
@@ -40,13 +42,21 @@ class Ports:
         """
         if port in self._held:
             return True
-        holder = _bind(port, reuse=False)
-        if holder is None and _connections(port):
-            holder = _bind(port, reuse=True)
+        name = _bind_name(port)
+        if name is None:
+            return False
+        try:
+            holder = _bind(port, reuse=False)
+            if holder is None and _connections(port):
+                holder = _bind(port, reuse=True)
+        except OSError:
+            name.close()
+            raise
         if holder is None:
+            name.close()
             return False
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self._held[port] = holder
+        self._held[port] = (holder, name)
         return True
 
     def choose(self, count: int) -> Iterator[int]:
@@ -65,7 +75,8 @@ class Ports:
     def keep_only(self, ports: Collection[int]) -> None:
         """Give all ports back but these."""
         for port in self._held.keys() - set(ports):
-            self._held.pop(port).close()
+            for held in self._held.pop(port):
+                held.close()
 
     @property
     def held(self) -> frozenset[int]:
@@ -88,6 +99,19 @@ def holder_of(port: int) -> str:
 def _connections(port: int) -> list[Any]:
     """Sockets of this machine that have the port; those that are only bound are not among them."""
     return [found for found in psutil.net_connections(kind="tcp") if found.laddr and found.laddr.port == port]
+
+
+def _bind_name(port: int) -> socket.socket | None:
+    """The name by which agents keep each other from a port; None when another agent has it."""
+    name = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    try:
+        name.bind(f"\0tfcluster-port-{port}")
+    except OSError as error:
+        name.close()
+        if error.errno == errno.EADDRINUSE:
+            return None
+        raise
+    return name
 
 
 def _bind(port: int, *, reuse: bool) -> socket.socket | None:

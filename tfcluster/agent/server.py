@@ -16,8 +16,10 @@ from tfcluster.protocol import messages
 from tfcluster.protocol.framing import LINE_LIMIT, Decoder, encode
 from tfcluster.protocol.messages import Request
 
-#: Seconds that an agent without a cluster waits for the first request, and for the second of an `up`.
-_IDLE_SECONDS = 5.0
+#: Seconds that an agent without a cluster waits for the first request; whoever started it is about to send it.
+_FIRST_SECONDS = 1.0
+#: The same for the second request of an `up`.
+_SECOND_SECONDS = 5.0
 _LAST_WORDS_SECONDS = 1.0
 
 
@@ -43,7 +45,7 @@ class Server:
 
     async def serve(self, listener: socket.socket) -> None:
         """Serve until the service quits, or is idle and nobody is connected."""
-        self._quit_if_idle(_IDLE_SECONDS)
+        self._quit_if_idle(_FIRST_SECONDS)
         server = await asyncio.start_unix_server(self._serve_one, sock=listener, limit=LINE_LIMIT)
         await self._service.quitting.wait()
         server.close()
@@ -64,7 +66,7 @@ class Server:
             pass  # the command has gone
         finally:
             self._connections -= 1
-            self._quit_if_idle(_IDLE_SECONDS if self._service.awaiting else 0.0)
+            self._quit_if_idle(_SECOND_SECONDS if self._service.awaiting else 0.0)
             writer.close()
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -168,6 +168,8 @@ class Service:
             self._going_down = None  # what still runs is still ours, and the next `down` tries again
             raise
         self._supervisor.history.record("down")
+        # While the agent still ends its helpers, the cluster is down already for every command that looks.
+        self._folder.journal.remove()
         self.quitting.set()
 
     async def _logs(self, tasks: list[str], lines: int | None, follow: bool) -> AsyncIterator[Message]:

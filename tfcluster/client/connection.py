@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Iterator
 from typing import Any
@@ -12,8 +13,8 @@ from tfcluster.protocol.framing import Decoder, Message, encode
 from tfcluster.protocol.messages import Call, Request
 from tfcluster.transport import local
 
-# A command can meet an agent that is about to end; then it needs the next one.
-_ATTEMPTS = 5
+# A command can meet an agent that is about to end, or has just begun; then it needs the next one, or a moment.
+_MEETING_SECONDS = 3.0
 # For what an agent answers at once; streams of events take the time that they take.
 _ANSWER_SECONDS = 10.0
 
@@ -47,7 +48,8 @@ class Connection:
 
     def _open(self, *, start: bool = False) -> local.Agent:
         """Connect; an agent that died while its cluster is up is replaced by one that goes on with it."""
-        for _ in range(_ATTEMPTS):
+        deadline = time.monotonic() + _MEETING_SECONDS
+        while time.monotonic() < deadline:
             agent = local.connect(self.cluster)
             if agent is not None:
                 return agent

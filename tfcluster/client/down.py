@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tfcluster.client.choice import choose_cluster
-from tfcluster.client.connection import Connection
+from tfcluster.client.connection import Connection, not_running
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.model.status import ClusterStatus
-from tfcluster.places import clusters_up
+from tfcluster.places import clusters_up, journal_path
 from tfcluster.protocol.messages import Call
 
 # The agent ends as soon as it has answered.
@@ -42,7 +42,12 @@ def take_down(cluster: str, grace: float) -> Iterator[ClusterStatus]:
         ClusterError: It is not running.
     """
     answer = Connection(cluster).stream(Call.DOWN, grace=grace)
-    for message in answer:
-        yield ClusterStatus.from_json(message)
+    try:
+        for message in answer:
+            yield ClusterStatus.from_json(message)
+    except ClusterError:
+        if journal_path(cluster).exists():
+            raise
+        raise not_running(cluster) from None  # another `down` was faster, and the agent went with it
     if not answer.wait_for_agent_end(_END_SECONDS):
         raise ClusterError(f"all tasks of {cluster!r} are stopped, but its agent has not ended")
