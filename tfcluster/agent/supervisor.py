@@ -7,9 +7,10 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from tfcluster.agent import children
 from tfcluster.agent.folder import StateFolder
@@ -31,6 +32,7 @@ from tfcluster.runtime.server import serve
 #: Seconds between two health checks of a task.
 HEALTH_INTERVAL = 2.0
 _HEALTH_TIMEOUT = 2.0
+_ASK_AGAIN_SECONDS, _ASK_AGAIN_TIMES = 0.05, 20
 
 
 class Supervisor:
@@ -108,7 +110,7 @@ class Supervisor:
         for task in self.tasks.values():
             task.sample_use()
             if task.machine.state in WITH_PROCESS and not task.being_checked:
-                self._check_soon(task)
+                self._in_background(self._check(task))
 
     async def check_now(self, timeout: float) -> list[Supervised]:
         """Ask every task at once; those that do not answer within `timeout` seconds."""
@@ -202,7 +204,7 @@ class Supervisor:
         if "error" in message:
             task.report = message["error"]
         else:
-            self._check_soon(task)
+            self._in_background(self._check_until_ready(task))
 
     def _ended(self, task: Supervised, status: int | None) -> None:
         task.forget_process()
@@ -214,12 +216,12 @@ class Supervisor:
         clean = status is not None and os.WIFEXITED(status) and os.WEXITSTATUS(status) == 0
         self._feed(task, Event.CLEAN_EXIT if clean else Event.FAILED_EXIT)
 
-    def _check_soon(self, task: Supervised) -> None:
-        checking = asyncio.get_running_loop().create_task(self._check(task))
-        self._background.add(checking)
-        checking.add_done_callback(self._background.discard)
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        doing = asyncio.get_running_loop().create_task(work)
+        self._background.add(doing)
+        doing.add_done_callback(self._background.discard)
 
-    async def _check(self, task: Supervised) -> None:
+    async def _check(self, task: Supervised, *, patient: bool = False) -> None:
         asked_of = task.process
         task.being_checked = True
         try:
@@ -228,11 +230,23 @@ class Supervisor:
             task.being_checked = False
         if asked_of is None or task.process != asked_of:
             return  # the answer, or silence, of a process that is gone says nothing of its successor
-        if answer.verdict is Verdict.UNKNOWN:
+        if answer.verdict is Verdict.UNKNOWN or (patient and answer.verdict is Verdict.SILENT):
             return
         if answer.verdict is Verdict.ANSWERED:
             task.devices = answer.devices
         self._feed(task, Event.ANSWERED if answer.verdict is Verdict.ANSWERED else Event.MISSED)
+
+    async def _check_until_ready(self, task: Supervised) -> None:
+        """Ask a task that says it serves, and again soon where a busy machine is slower to let it.
+
+        Somebody waits for it. Only the checks at the interval count as missed.
+        """
+        process = task.process
+        for _ in range(_ASK_AGAIN_TIMES):
+            await self._check(task, patient=True)
+            if task.process != process or task.machine.state is not TaskState.STARTING:
+                return
+            await asyncio.sleep(_ASK_AGAIN_SECONDS)
 
     def _write_journal(self) -> None:
         assert self.layout is not None, "events come to tasks, and tasks from a layout"

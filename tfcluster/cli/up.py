@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import threading
 import time
 from pathlib import Path
 
@@ -39,10 +41,14 @@ def command(spec: Path | None, cluster_spec: str | None, dry_run: bool, timeout:
     """
     from tfcluster.client import up
     from tfcluster.client.specs import read_layout
-    from tfcluster.render.up import UpView
 
     began = time.monotonic()
-    prepared = up.prepare(read_layout(spec, cluster_spec), dry=dry_run)
+    layout = read_layout(spec, cluster_spec)
+    # rich takes as long to import as a server to start; it is imported while the agent loads TensorFlow's library.
+    threading.Thread(target=importlib.import_module, args=["tfcluster.render.up"], daemon=True).start()
+    prepared = up.prepare(layout, dry=dry_run)
+    from tfcluster.render.up import UpView
+
     view = UpView(prepared.layout.cluster, silent=output == "json")
     if dry_run:
         if output == "json":
