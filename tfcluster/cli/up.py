@@ -39,10 +39,12 @@ def command(spec: Path | None, cluster_spec: str | None, dry_run: bool, timeout:
 
     A second `up` of the same spec changes nothing. Exits with 4 when a task does not get ready.
     """
+    began = time.monotonic()
     from tfcluster.client import up
+
+    up.begin()
     from tfcluster.client.specs import read_layout
 
-    began = time.monotonic()
     layout = read_layout(spec, cluster_spec)
     # rich takes as long to import as a server to start; it is imported while the agent loads TensorFlow's library.
     threading.Thread(target=importlib.import_module, args=["tfcluster.render.up"], daemon=True).start()

@@ -14,6 +14,7 @@ from tfcluster.model.plan import Operation, plan
 from tfcluster.model.states import AT_REST, ClusterState, TaskState
 from tfcluster.model.status import ClusterStatus, TaskStatus
 from tfcluster.protocol.messages import Call
+from tfcluster.transport import local
 
 _LAST_LINES = 8
 # An agent that only served a dry run ends at once, unless another command has given it a cluster meanwhile.
@@ -49,6 +50,11 @@ class Prepared:
             for operation in self.operations
         ]
         return {"cluster": self.layout.cluster, "tensorflow": self.tensorflow, "operations": operations}
+
+
+def begin() -> None:
+    """Have an agent begin to start while the spec is still being read; nothing comes of it if no `prepare` follows."""
+    local.begin()
 
 
 def prepare(wanted: Layout, *, dry: bool) -> Prepared:

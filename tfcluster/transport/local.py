@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import select
@@ -19,7 +20,7 @@ from tfcluster.protocol.framing import Decoder
 # else on the path, and the current directory is not on it: a stray json.py there must not end up in an agent.
 _PROGRAM = (
     "import sys; sys.path[:] = [*filter(None, sys.path), sys.argv[1]]; "
-    "from tfcluster.agent.daemon import main; main(sys.argv[2])"
+    "from tfcluster.agent.daemon import main; name = sys.stdin.readline(); name and main(name[:-1])"
 )
 _START_SECONDS = 60.0
 _PACKAGE_ROOT = Path(__file__).parent.parent.parent
@@ -93,23 +94,49 @@ def connect(cluster: str) -> Agent | None:
     return Agent(connection)
 
 
+def begin() -> None:
+    """Begin to start an agent whose cluster is not known yet: it imports what it needs and waits for a name.
+
+    So its imports and the reading of the spec go on side by side. If no `start` follows, it ends with this process.
+    """
+    _begun.append(_spawn())
+    atexit.register(_end_unused)
+
+
+_begun: list[subprocess.Popen[bytes]] = []
+
+
+def _end_unused() -> None:
+    while _begun:
+        unused = _begun.pop()
+        unused.kill()
+        unused.communicate()
+
+
+def _spawn() -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-c", _PROGRAM, str(_PACKAGE_ROOT)],
+        cwd="/",
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,  # a Ctrl-C for the command is not for the cluster
+    )
+
+
 def start(cluster: str) -> None:
     """Start the agent of a cluster, or find that another command has; returns when its socket is there.
 
     Raises:
         ClusterError: The agent could not start, with its own words.
     """
-    process = subprocess.Popen(
-        [sys.executable, "-c", _PROGRAM, str(_PACKAGE_ROOT), cluster],
-        cwd="/",
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,  # a Ctrl-C for the command is not for the cluster
-    )
+    process = _begun.pop() if _begun else _spawn()
+    assert process.stdin is not None, "it is a pipe"
     assert process.stdout is not None, "it is a pipe"
     assert process.stderr is not None, "it is a pipe"
     with process.stdout, process.stderr:
+        with contextlib.suppress(BrokenPipeError), process.stdin:  # one that has died tells why below
+            process.stdin.write(f"{cluster}\n".encode())
         if not select.select([process.stdout], [], [], _START_SECONDS)[0]:
             process.returncode = 0  # as below
             raise ClusterError(
