@@ -185,6 +185,8 @@ class Supervisor:
             if child is not None:
                 child.kill()
                 child.reap()
+                child.hang_up()
+            task.forget_process()
             task.report = f"no process could be started for it: {error}"
             asyncio.get_running_loop().call_soon(self._note_end, task, None)
             return

@@ -42,7 +42,7 @@ def command(spec: Path | None, cluster_spec: str | None, dry_run: bool, timeout:
     began = time.monotonic()
     from tfcluster.client import up
 
-    up.begin()
+    up.begin()  # before the imports that reading the spec takes: they and the agent's go on side by side
     from tfcluster.client.specs import read_layout
 
     layout = read_layout(spec, cluster_spec)

@@ -24,6 +24,8 @@ _PROGRAM = (
 )
 _START_SECONDS = 60.0
 _PACKAGE_ROOT = Path(__file__).parent.parent.parent
+# Agents that have begun to start and have not been told their cluster.
+_begun: list[subprocess.Popen[bytes]] = []
 
 
 class Agent:
@@ -101,9 +103,6 @@ def begin() -> None:
     """
     _begun.append(_spawn())
     atexit.register(_end_unused)
-
-
-_begun: list[subprocess.Popen[bytes]] = []
 
 
 def _end_unused() -> None:
