@@ -9,8 +9,8 @@ import socket
 
 import pytest
 
-from tfcluster.agent import health
-from tfcluster.agent.health import Answer, Prober, Verdict
+from tfcluster.agent.tasks import health
+from tfcluster.agent.tasks.health import Answer, Prober, Verdict
 
 
 def test_a_port_where_nobody_listens_is_silent() -> None:

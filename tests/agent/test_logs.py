@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tfcluster.agent import logs
-from tfcluster.agent.logs import follow_all, lines_between, span, tail
+from tfcluster.agent.logs import reading
+from tfcluster.agent.logs.reading import follow_all, lines_between, span, tail
 
-_BLOCK = logs._BLOCK
+_BLOCK = reading._BLOCK
 
 
 def last(path: Path, lines: int | None, *, partial: bool = True) -> tuple[list[str], int]:
@@ -98,19 +98,19 @@ def test_the_last_lines_are_what_stands_between_newlines(
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "newlines.log"
     path.write_bytes(content)
-    with mock.patch.object(logs, "_BLOCK", block):
+    with mock.patch.object(reading, "_BLOCK", block):
         found, end = last(path, lines)
     whole = [line.decode(errors="replace") for line in content.removesuffix(b"\n").split(b"\n")] if content else []
     assert found == (whole if lines is None else whole[len(whole) - min(lines, len(whole)) :])
     assert end == len(content)
     if lines is not None:
-        with mock.patch.object(logs, "_BLOCK", block):
+        with mock.patch.object(reading, "_BLOCK", block):
             assert tail(path, lines) == (found, end)
 
 
 def test_what_is_appended_comes_in_whole_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logs, "_POLL_SECONDS", 0)
-    monkeypatch.setattr(logs, "_BLOCK", 4)
+    monkeypatch.setattr(reading, "_POLL_SECONDS", 0)
+    monkeypatch.setattr(reading, "_BLOCK", 4)
     one, two = tmp_path / "one", tmp_path / "two"
     one.write_bytes(b"old\n")
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tfcluster.agent.machine import _STARTING_MISSES_ALLOWED, MISSES_ALLOWED, Action, Event, Machine
+from tfcluster.agent.tasks.machine import _STARTING_MISSES_ALLOWED, MISSES_ALLOWED, Action, Event, Machine
 from tfcluster.model.layout import RestartPolicy
 from tfcluster.model.states import WITH_PROCESS, TaskState
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tfcluster.agent import runs as module
 from tfcluster.agent.folder import StateFolder
-from tfcluster.agent.runs import Run, Runs
+from tfcluster.agent.runs import runs as module
+from tfcluster.agent.runs.runs import Run, Runs
 from tfcluster.model.states import RunState
 from tfcluster.runtime.driver import Job
 

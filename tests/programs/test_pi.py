@@ -132,7 +132,7 @@ def run_here(monkeypatch: pytest.MonkeyPatch, devices: int, samples: int, seed: 
 
     monkeypatch.setattr(pi, "open_session", session)
     names = tuple(f"/job:localhost/replica:0/task:0/device:CPU:{number}" for number in range(devices))
-    context = Context({"localhost": ["localhost:1"]}, names, lambda event, **fields: None)
+    context = Context("pi-1", {"localhost": ["localhost:1"]}, names, lambda event, **fields: None)
     return context, pi.run(context, samples=samples, seed=seed)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import signal
 import sys
@@ -11,6 +10,7 @@ from typing import Any, NoReturn
 import click
 
 from tfcluster import __version__
+from tfcluster.cli.lazy import LazyGroup
 from tfcluster.errors import ClusterError, ExitCode
 
 # Name -> what the list of commands says; the file in cli/ has the same name. Kept here so that `--help` imports
@@ -26,45 +26,13 @@ _COMMANDS = {
     "init": "Write a commented cluster.yaml to start from.",
     "completion": "Print the completion script for a shell.",
 }
-_ALIASES = {"ps": "status"}
-
-
-class _LazyGroup(click.Group):
-    """A group whose commands are imported when they are typed."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """The commands in the order in which a newcomer needs them."""
-        return list(_COMMANDS)
-
-    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        """Import a command; None when there is none of that name."""
-        name = _ALIASES.get(name, name)
-        if name not in _COMMANDS:
-            return None
-        command = importlib.import_module(f"tfcluster.cli.{name}").command
-        assert isinstance(command, click.Command), "every file in cli/ has one"
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the commands without importing them."""
-        with formatter.section("Commands"):
-            formatter.write_dl(list(_COMMANDS.items()))
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click does, and suggest the nearest name for one that is misspelt."""
-        if args and args[0] not in _COMMANDS and args[0] not in _ALIASES and not args[0].startswith("-"):
-            from difflib import get_close_matches
-
-            near = get_close_matches(args[0], [*_COMMANDS, *_ALIASES], 1)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
-            raise click.UsageError(f"No such command {args[0]!r}.{hint}", ctx)
-        return super().resolve_command(ctx, args)
 
 
 @click.group(
-    cls=_LazyGroup,
+    cls=LazyGroup,
+    package="tfcluster.cli",
+    commands=_COMMANDS,
+    aliases={"ps": "status"},
     context_settings={
         "help_option_names": ["-h", "--help"],
         "auto_envvar_prefix": "TFCLUSTER",

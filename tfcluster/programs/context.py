@@ -19,6 +19,7 @@ class Context:
     """The run that a program is part of.
 
     Attributes:
+        run: The run's id, also the name of the container that its variables are in.
         addresses: `host:port` of every task, by job.
         devices: Full names of the devices to compute on.
         emit: Writes an event of the run.
@@ -27,6 +28,7 @@ class Context:
         began: When its driver began, in monotonic seconds.
     """
 
+    run: str
     addresses: dict[str, list[str]]
     devices: tuple[str, ...]
     emit: Emit

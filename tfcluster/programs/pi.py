@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tfcluster.programs.context import Context
 from tfcluster.programs.map_reduce import map_shards
-from tfcluster.programs.session import count_operations, open_session, without_replica
+from tfcluster.programs.session import count_operations, open_session, run_graph, without_replica
 from tfcluster.programs.threefry import threefry_2x32
 
 # Points in a shard, as powers of two. The dispatch of one shard costs as much as 200,000 points, so few large ones are
@@ -41,7 +41,7 @@ def run(context: Context, *, samples: int, seed: int) -> dict[str, Any]:
     size = shard_size(samples, len(context.devices))
     shards = -(-samples // size)
     devices = context.devices[:shards]
-    graph, counters = _build(devices, size)
+    graph, counters = _build(context, devices, size)
     inside = done = 0
     with open_session(context, graph, devices) as session:
         counts = _Counter(context, session, counters, samples, seed)
@@ -151,11 +151,10 @@ def _work_of(context: Context, device: str) -> dict[str, int]:
     return context.work.setdefault(without_replica(device), {"ops": 0, "samples": 0})
 
 
-def _build(devices: tuple[str, ...], size: int) -> tuple[tf.Graph, dict[str, dict[str, Any]]]:
+def _build(context: Context, devices: tuple[str, ...], size: int) -> tuple[tf.Graph, dict[str, dict[str, Any]]]:
     """A graph with a loop over shards for each device, and for each device its inputs and its output."""
-    graph = tf.Graph()
     counters = {}
-    with graph.as_default():
+    with run_graph(context) as graph:
         for device in devices:
             with tf.device(device):
                 counters[device] = _build_counter(size)

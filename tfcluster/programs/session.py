@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -23,6 +24,17 @@ def task_of(device: str) -> str:
 def without_replica(device: str) -> str:
     """A device's name as results key it: `/job:worker/task:1/device:CPU:0`."""
     return device.replace("/replica:0", "")
+
+
+@contextlib.contextmanager
+def run_graph(context: Context) -> Iterator[tf.Graph]:
+    """A graph whose variables are in a container of the run's own, so that two runs at once share none.
+
+    The agent clears the container on every task when the run has ended, however it ended.
+    """
+    graph = tf.Graph()
+    with graph.as_default(), graph.container(context.run):
+        yield graph
 
 
 def open_session(context: Context, graph: tf.Graph, devices: Iterable[str]) -> Any:

@@ -93,7 +93,7 @@ def main(job: Job, interpreter: int) -> NoReturn:
 def _drive(job: Job, events: EventLog) -> int:
     from tfcluster.programs.context import Context
 
-    context = Context(job.addresses, tuple(job.devices), events.emit)
+    context = Context(job.run, job.addresses, tuple(job.devices), events.emit)
     try:
         program = importlib.import_module(f"tfcluster.programs.{job.program}")
         result = program.run(context, **job.parameters)

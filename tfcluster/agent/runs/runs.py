@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from tfcluster.agent.folder import StateFolder
-from tfcluster.agent.interpreter import Interpreter
-from tfcluster.agent.logs import read_block, tail
+from tfcluster.agent.logs.reading import read_block, tail
 from tfcluster.agent.notice import Notice
+from tfcluster.agent.runs.interpreter import Interpreter
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.model.devices import Device
 from tfcluster.model.states import ACTIVE, RunState

@@ -1,4 +1,4 @@
-"""The result of each bundled program in words."""
+"""The result of pi in words."""
 
 from __future__ import annotations
 
@@ -9,16 +9,13 @@ from rich.text import Text
 from tfcluster.render.words import duration, rate
 
 
-def summary(event: dict[str, Any]) -> list[Text]:
-    """The lines that say what a program found.
+def summary(result: dict[str, Any], seconds: float) -> list[Text]:
+    """The lines that say what pi is.
 
     Args:
-        event: The run's result event.
+        result: The result.
+        seconds: How long the run took.
     """
-    return _SUMMARIES[event["program"]](event["result"], event["seconds"])
-
-
-def _pi(result: dict[str, Any], seconds: float) -> list[Text]:
     low, high = result["interval"]
     digits = max(2, _digits(result["stderr"]))
     return [
@@ -40,6 +37,3 @@ def _digits(error: float) -> int:
     from math import floor, log10
 
     return -floor(log10(error)) + 1 if error > 0 else 6
-
-
-_SUMMARIES = {"pi": _pi}

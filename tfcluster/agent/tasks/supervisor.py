@@ -14,13 +14,14 @@ from typing import Any
 
 from tfcluster.agent import children
 from tfcluster.agent.folder import StateFolder
-from tfcluster.agent.health import Prober, Verdict
-from tfcluster.agent.history import History, story
 from tfcluster.agent.journal import Record, TaskRecord
-from tfcluster.agent.machine import Action, Event, Machine
+from tfcluster.agent.logs.history import History
 from tfcluster.agent.notice import Notice
-from tfcluster.agent.supervised import Supervised
-from tfcluster.errors import ClusterError
+from tfcluster.agent.tasks.health import Prober, Verdict
+from tfcluster.agent.tasks.machine import Action, Event, Machine
+from tfcluster.agent.tasks.story import story
+from tfcluster.agent.tasks.supervised import Supervised
+from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.model.layout import PS_JOB, Layout
 from tfcluster.model.states import AT_REST, WANTED, WITH_PROCESS, TaskState
 from tfcluster.model.status import LastExit
@@ -54,6 +55,28 @@ class Supervisor:
         self._prober = prober
         self._load = load
         self._background: set[asyncio.Task[None]] = set()
+
+    def layout_that_is_up(self) -> Layout:
+        """The cluster.
+
+        Raises:
+            ClusterError: There is none.
+        """
+        if self.layout is None:
+            raise ClusterError(
+                f"cluster {self._folder.path.parent.name!r} is not running",
+                hint="Start it with `tfcluster up`.",
+                exit_code=ExitCode.NOT_RUNNING,
+            )
+        return self.layout
+
+    def start_helpers(self) -> None:
+        """Fork the prober early, so that it has imported gRPC when it is needed.
+
+        Raises:
+            OSError: It cannot be forked.
+        """
+        self._prober.start()
 
     def apply(self, layout: Layout, start: Iterable[str]) -> None:
         """Take a layout over, if there is none yet, and start tasks of it.

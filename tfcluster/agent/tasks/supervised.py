@@ -6,8 +6,8 @@ import asyncio
 import time
 from dataclasses import dataclass
 
-from tfcluster.agent.machine import Machine
-from tfcluster.agent.usage import Usage, read_usage
+from tfcluster.agent.tasks.machine import Machine
+from tfcluster.agent.tasks.usage import Usage, read_usage
 from tfcluster.model.devices import Device
 from tfcluster.model.layout import Task
 from tfcluster.model.states import WITH_PROCESS, TaskState

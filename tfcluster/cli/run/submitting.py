@@ -1,4 +1,4 @@
-"""`tfcluster run`: a group with a command for each program."""
+"""What all programs share on the command line: their options, and how a run is submitted and shown."""
 
 from __future__ import annotations
 
@@ -12,24 +12,11 @@ import click
 
 from tfcluster.cli.options import Command, WholeNumber, cluster_option, output_option, seconds
 
-
-@click.group(
-    "run",
-    short_help="Run a program on the cluster.",
-    epilog="Example: tfcluster run pi --samples 1e7 --gpus 4",
-)
-def command() -> None:
-    """Run PROGRAM on the cluster that is up, and show its progress and result.
-
-    It runs beside the cluster: Ctrl-C cancels it and leaves the cluster as it was.
-    """
-
-
 # The options of programs are set as TFCLUSTER_RUN_OPTION, whatever the program.
-_CONTEXT = {"auto_envvar_prefix": "TFCLUSTER_RUN"}
+CONTEXT = {"auto_envvar_prefix": "TFCLUSTER_RUN"}
 
 
-def _shared_options(function: Command) -> Command:
+def shared_options(function: Command) -> Command:
     """The options that every program has."""
     options: list[Callable[[Command], Command]] = [
         click.option(
@@ -54,32 +41,12 @@ def _shared_options(function: Command) -> Command:
     return function
 
 
-@command.command(
-    "pi",
-    context_settings=_CONTEXT,
-    short_help="Pi from random points, counted on all devices.",
-    epilog="Example: tfcluster run pi --samples 1e9 --seed 7 --devices '/job:worker/task:*'",
-)
-@click.option(
-    "--samples",
-    type=WholeNumber(1, 2**54),
-    default="1e7",
-    show_default=True,
-    metavar="N",
-    help="How many points to make.",
-)
-@_shared_options
-def pi(samples: int, seed: int | None, **shared: Any) -> int:
-    """Estimate pi by counting random points inside the quarter circle, on the tasks' devices.
-
-    The count depends on the seed and the number of points alone, not on the devices that share the work.
-    """
-    if seed is None:
-        seed = secrets.randbits(32)
-    return _run("pi", {"samples": samples, "seed": seed}, **shared)
+def seed_or_new(seed: int | None) -> int:
+    """The seed that was given, or one chosen now."""
+    return secrets.randbits(32) if seed is None else seed
 
 
-def _run(
+def submit(
     program: str,
     parameters: dict[str, Any],
     devices: tuple[str, ...],
@@ -89,7 +56,18 @@ def _run(
     cluster: str | None,
     output: str,
 ) -> int:
-    """Submit a run, show its events, and give the exit code of its result."""
+    """Submit a run, show its events, and give the exit code of its result.
+
+    Args:
+        program: The program.
+        parameters: Its own parameters.
+        devices: `--devices`, as the other arguments are the options of `shared_options`.
+        gpus: `--gpus`.
+        strict: `--strict`.
+        timeout: `--timeout`.
+        cluster: `--cluster`.
+        output: `--output`.
+    """
     from tfcluster.client.choice import choose_cluster
     from tfcluster.client.run import Submission, exit_code
     from tfcluster.render.run import RunView

@@ -1,0 +1,1 @@
+"""What tasks print and what happened to them: written, read, followed."""

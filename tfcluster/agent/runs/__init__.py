@@ -1,0 +1,1 @@
+"""Runs of programs: started, followed, cancelled, recorded."""

@@ -1,0 +1,1 @@
+"""The tasks of this host: their lives, health and use."""

@@ -1,0 +1,63 @@
+"""A group of commands that are imported when they are typed, each from the file of its name."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported when they are typed.
+
+    Args:
+        package: The package in which each command is `command` in the file of its name.
+        commands: What the list of commands says, by name.
+        aliases: Other names for some of them.
+        **attributes: What every click group takes.
+    """
+
+    def __init__(
+        self,
+        *,
+        package: str,
+        commands: Mapping[str, str],
+        aliases: Mapping[str, str] | None = None,
+        **attributes: Any,
+    ) -> None:
+        super().__init__(**attributes)
+        self._package = package
+        self._listed = commands
+        self._aliases = aliases or {}
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The commands in the order in which a newcomer needs them."""
+        return list(self._listed)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        """Import a command; None when there is none of that name."""
+        name = self._aliases.get(name, name)
+        if name not in self._listed:
+            return None
+        command = importlib.import_module(f"{self._package}.{name}").command
+        assert isinstance(command, click.Command), "every file in the package has one"
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(self._listed.items()))
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does, and suggest the nearest name for one that is misspelt."""
+        if args and self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
+            from difflib import get_close_matches
+
+            near = get_close_matches(args[0], [*self._listed, *self._aliases], 1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            raise click.UsageError(f"No such command {args[0]!r}.{hint}", ctx)
+        return super().resolve_command(ctx, args)
