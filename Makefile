@@ -3,7 +3,7 @@
 PYTHON ?= python3
 BIN = .venv/bin
 
-.PHONY: demo test lint bench completions picture clean
+.PHONY: demo test lint bench soak completions picture clean
 
 .venv/installed: pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -30,6 +30,13 @@ bench: .venv/installed
 	$(BIN)/python benchmarks/cluster_start.py
 	$(BIN)/python benchmarks/status.py
 	$(BIN)/python benchmarks/run_pi.py
+	$(BIN)/python benchmarks/restart.py
+	$(BIN)/python benchmarks/idle.py
+
+# 300 random faults, which takes some ten minutes; FAULTS=1000 makes it more.
+soak: FAULTS = 300
+soak: .venv/installed
+	$(BIN)/python benchmarks/soak.py $(FAULTS)
 
 completions: .venv/installed
 	$(BIN)/tfcluster completion bash > completions/tfcluster.bash
