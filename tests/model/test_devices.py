@@ -222,3 +222,23 @@ def test_a_choice_is_of_the_clusters_devices_or_a_cluster_error(
         assert not patterns or any(matches(pattern, chosen) for pattern in patterns)
     if gpus is not None and not selection.notes:
         assert [chosen.type for chosen in selection.devices] == ["GPU"] * gpus
+
+
+H100 = "device: 0, name: NVIDIA H100 80GB HBM3, pci bus id: 0000:18:00.0, compute capability: 9.0"
+
+
+def test_a_gpu_is_told_by_its_description() -> None:
+    device = Device("/job:worker/replica:0/task:1/device:GPU:0", "GPU", 80 << 30, H100)
+    assert device.to_json() == {
+        "task": "/job:worker/task:1",
+        "name": "/job:worker/replica:0/task:1/device:GPU:0",
+        "type": "GPU",
+        "memory_bytes": 80 << 30,
+        "description": H100,
+        "gpu": {"name": "NVIDIA H100 80GB HBM3", "compute_capability": "9.0"},
+    }
+    assert Device.from_json(device.to_json()) == device
+
+
+def test_a_cpu_is_no_gpu() -> None:
+    assert Device("/job:worker/replica:0/task:1/device:CPU:0", "CPU", 1 << 28).to_json()["gpu"] is None

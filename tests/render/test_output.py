@@ -11,11 +11,13 @@ import pytest
 from rich.console import Console
 
 from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.model.devices import Device
 from tfcluster.model.layout import Layout, RestartPolicy, Task
 from tfcluster.model.plan import plan
 from tfcluster.model.states import ClusterState, RunState, TaskState
 from tfcluster.model.status import ClusterStatus, HostStatus, LastExit, RunStatus, TaskStatus
 from tfcluster.render.console import console, error_console, moves
+from tfcluster.render.devices import show_devices
 from tfcluster.render.down import DownView
 from tfcluster.render.logs import LogView
 from tfcluster.render.run import RunView
@@ -367,3 +369,21 @@ def test_only_a_terminal_that_can_moves(monkeypatch: pytest.MonkeyPatch) -> None
     assert not moves(Console(file=io.StringIO(), force_terminal=True))
     monkeypatch.setenv("TERM", "dumb")
     assert not moves(Console(file=Terminal()))
+
+
+def test_devices(capsys: pytest.CaptureFixture[str]) -> None:
+    description = "device: 0, name: NVIDIA H100, pci bus id: 0000:18:00.0, compute capability: 9.0"
+    show_devices(
+        [
+            Device(device("ps", 0, 0), "CPU", 256 << 20),
+            Device("/job:worker/replica:0/task:1/device:GPU:0", "GPU", 79 << 30, description),
+        ]
+    )
+    assert (
+        printed(capsys)
+        == """\
+DEVICE                           TYPE    MEMORY  DESCRIPTION
+/job:ps/task:0/device:CPU:0      CPU    256 MiB  -
+/job:worker/task:1/device:GPU:0  GPU   79.0 GiB  NVIDIA H100, compute capability 9.0
+"""
+    )

@@ -38,7 +38,10 @@ for data, addresses, job, index, cpus in json.load(sys.stdin):
 config = tf.compat.v1.ConfigProto(device_count={"CPU": 2})
 server = tf.distribute.Server({"w": ["localhost:0"]}, job_name="w", task_index=0, config=config)
 with tf.compat.v1.Session(server.target) as session:
-    devices = [{"name": device.name, "type": device.device_type} for device in session.list_devices()]
+    devices = [
+        {"name": each.name, "type": each.device_type, "memory_bytes": each.memory_limit_bytes, "description": ""}
+        for each in session.list_devices()
+    ]
 address = server.target.removeprefix("grpc://")
 with grpc.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)]) as channel:
     status = channel.unary_unary("/tensorflow.WorkerService/GetStatus")(b"", timeout=60)
@@ -101,7 +104,12 @@ def test_fields_of_a_device_that_nobody_uses_are_passed_over(tensorflow: Any) ->
     answer = bytes.fromhex(tensorflow["status"]) + b"\x0a" + bytes([len(gpu)]) + gpu
     assert devices_of(answer) == [
         *tensorflow["devices"],
-        {"name": "/job:w/replica:0/task:0/device:GPU:0", "type": "GPU"},
+        {
+            "name": "/job:w/replica:0/task:0/device:GPU:0",
+            "type": "GPU",
+            "memory_bytes": 1 << 40,
+            "description": "device: 0, name: H200",
+        },
     ]
 
 

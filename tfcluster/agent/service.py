@@ -24,6 +24,9 @@ from tfcluster.protocol.framing import Message
 from tfcluster.protocol.messages import Call, Request, event, reply
 from tfcluster.runtime.c_api import TensorFlow, find_library
 
+#: Seconds that a task has to name its devices.
+_DEVICES_SECONDS = 2.0
+
 
 class Service:
     """The agent of one cluster on one host.
@@ -93,6 +96,7 @@ class Service:
             Call.APPLY: self._changes.apply,
             Call.WATCH: self._watch,
             Call.STATUS: self._status,
+            Call.DEVICES: self._devices,
             Call.DOWN: self._down,
             Call.LOGS: self._log_calls.logs,
             Call.EVENTS: self._log_calls.events,
@@ -115,6 +119,11 @@ class Service:
 
     async def _status(self) -> AsyncIterator[Message]:
         yield reply(self._cluster_status().to_json())
+
+    async def _devices(self) -> AsyncIterator[Message]:
+        self._supervisor.layout_that_is_up()
+        devices, silent = await self._supervisor.devices_now(_DEVICES_SECONDS)
+        yield reply({"devices": [device.to_json() for device in devices], "silent": silent})
 
     async def _down(self, grace: float) -> AsyncIterator[Message]:
         self._supervisor.layout_that_is_up()

@@ -19,6 +19,7 @@ _COMMANDS = {
     "up": "Start a cluster from a spec and wait until it is ready.",
     "run": "Run a program on the cluster.",
     "status": "Show what runs where.",
+    "devices": "Show every device of every task.",
     "logs": "Show what the tasks print.",
     "events": "Show what happened to the tasks, and why.",
     "down": "Stop a cluster.",

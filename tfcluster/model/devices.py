@@ -4,15 +4,26 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
+from typing import Any
 
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.model.counting import plural
 from tfcluster.model.layout import PS_JOB
 
 _PART = re.compile(r"/(?:(job|replica|task):([^/]+)|(?:device:)?([A-Za-z_]+|\*):(\d+|\*))")
+# As TensorFlow describes one: "device: 0, name: NVIDIA H100, pci bus id: 0000:18:00.0, compute capability: 9.0".
+_GPU = re.compile(r"\bname: (.+?), pci bus id: .*?\bcompute capability: ([0-9.]+)")
 _COMPUTING_TYPES = ("GPU", "CPU")
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """What kind of GPU a device is, as `NVIDIA H100 80GB HBM3` of compute capability `9.0`."""
+
+    name: str
+    compute_capability: str
 
 
 @dataclass(frozen=True)
@@ -22,15 +33,46 @@ class Device:
     Attributes:
         name: Its full name, as `/job:worker/replica:0/task:0/device:CPU:0`.
         type: Its type, as `CPU`.
+        memory_bytes: Memory that TensorFlow may use on it; for CPUs it says 256 MiB, whatever they have.
+        description: What TensorFlow knows of the hardware; empty for CPUs.
     """
 
     name: str
     type: str
+    memory_bytes: int = 0
+    description: str = ""
 
     @property
     def short(self) -> str:
         """The name without the replica, as results key it."""
         return self.name.replace("/replica:0", "")
+
+    @property
+    def task(self) -> str:
+        """The name of its task, as `/job:worker/task:0`."""
+        return self.short.partition("/device:")[0]
+
+    @property
+    def gpu(self) -> Gpu | None:
+        """The GPU behind it; None where it is none."""
+        named = _GPU.search(self.description)
+        return Gpu(named[1], named[2]) if named else None
+
+    def to_json(self) -> dict[str, Any]:
+        """What `devices -o json` says of it."""
+        return {
+            "task": self.task,
+            "name": self.name,
+            "type": self.type,
+            "memory_bytes": self.memory_bytes,
+            "description": self.description,
+            "gpu": asdict(self.gpu) if self.gpu else None,
+        }
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Device:
+        """The device that `to_json` described."""
+        return cls(value["name"], value["type"], value["memory_bytes"], value["description"])
 
     @property
     def job(self) -> str:

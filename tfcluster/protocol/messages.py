@@ -24,6 +24,7 @@ class Call(str, Enum):
     APPLY = "apply"  # start tasks: {wanted, layout: wanted with all choices, start: [task names]} -> {}
     WATCH = "watch"  # {timeout}; events: a ClusterStatus at each change
     STATUS = "status"  # -> ClusterStatus
+    DEVICES = "devices"  # -> {devices: [each as `devices -o json` has it], silent: [why a task gave none]}
     DOWN = "down"  # stop everything: {grace}; events: ClusterStatus -> {}
     LOGS = "logs"  # {tasks, lines, follow}; events: {task, line}
     EVENTS = "events"  # {lines, follow}; events: {time, event, task, detail}

@@ -91,8 +91,16 @@ def server_def(addresses: dict[str, list[str]], job: str, index: int, cpus: int)
     return bytes(message.SerializeToString())
 
 
-def devices_of(status_response: bytes) -> list[dict[str, str]]:
-    """The devices in a serialised GetStatusResponse: name and type of each."""
+def devices_of(status_response: bytes) -> list[dict[str, Any]]:
+    """The devices in a serialised GetStatusResponse: name, type, memory in bytes and description of each."""
     message = _message("GetStatusResponse")
     message.ParseFromString(status_response)
-    return [{"name": device.name, "type": device.device_type} for device in message.device_attributes]
+    return [
+        {
+            "name": device.name,
+            "type": device.device_type,
+            "memory_bytes": device.memory_limit,
+            "description": device.physical_device_desc,
+        }
+        for device in message.device_attributes
+    ]

@@ -22,6 +22,7 @@ from tfcluster.agent.tasks.machine import Action, Event, Machine
 from tfcluster.agent.tasks.story import story
 from tfcluster.agent.tasks.supervised import Supervised
 from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.model.devices import Device
 from tfcluster.model.layout import PS_JOB, Layout
 from tfcluster.model.states import AT_REST, WANTED, WITH_PROCESS, TaskState
 from tfcluster.model.status import LastExit
@@ -140,10 +141,23 @@ class Supervisor:
         tasks = list(self.tasks.values())
         asked = [task for task in tasks if task.machine.state is TaskState.READY]
         answers = await asyncio.gather(*(self._prober.ask(task.task.address, timeout) for task in asked))
-        silent = {
-            id(task) for task, answer in zip(asked, answers, strict=True) if answer.verdict is not Verdict.ANSWERED
-        }
+        silent = set()
+        for task, answer in zip(asked, answers, strict=True):
+            if answer.verdict is Verdict.ANSWERED:
+                task.devices = answer.devices
+            else:
+                silent.add(id(task))
         return [task for task in tasks if task not in asked or id(task) in silent]
+
+    async def devices_now(self, timeout: float) -> tuple[list[Device], list[str]]:
+        """The devices that the tasks name when they are asked now, and why some tasks name none.
+
+        Args:
+            timeout: Seconds that they have to answer.
+        """
+        silent = await self.check_now(timeout)
+        answered = [task for task in self.tasks.values() if task not in silent]
+        return [device for task in answered for device in task.devices], [task.trouble() for task in silent]
 
     def _take(self, layout: Layout) -> None:
         self.layout = layout
