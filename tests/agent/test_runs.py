@@ -14,7 +14,7 @@ from tfcluster.runtime.driver import Job
 def test_only_the_latest_ended_runs_are_remembered_and_every_run_that_goes_on(tmp_path: Path) -> None:
     runs = Runs("title", StateFolder(tmp_path))
     for number in range(module._REMEMBERED + 5):
-        job = Job(f"pi-{number}", "demo", "pi", str(tmp_path), {}, [], {}, [])
+        job = Job(f"pi-{number}", "demo", "pi", str(tmp_path), {}, "localhost:1", [], {}, [])
         runs.runs[job.run] = Run(job, RunState.RUNNING if number == 0 else RunState.SUCCEEDED)
     runs._forget_old()
     assert list(runs.runs)[:2] == ["pi-0", "pi-5"]

@@ -9,6 +9,7 @@ import socket
 import traceback
 from pathlib import Path
 
+from tfcluster.agent.incoming import Incoming
 from tfcluster.agent.service import Service
 from tfcluster.errors import ClusterError
 from tfcluster.process import peer_of
@@ -74,18 +75,24 @@ class Server:
         line = await reader.readline()
         if not line:
             return
-        answering = asyncio.ensure_future(self._write_answer(line, writer))
-        hung_up = asyncio.ensure_future(reader.read(1))
+        try:
+            request = Request.from_message(Decoder().feed(line)[0])
+        except ClusterError as problem:
+            writer.write(encode(messages.error(problem)))
+            await writer.drain()
+            return
+        incoming = Incoming(reader, expects_file=request.sends_file)
+        answering = asyncio.ensure_future(self._write_answer(request, incoming, writer))
+        hung_up = asyncio.ensure_future(incoming.hung_up())
         await asyncio.wait({answering, hung_up}, return_when=asyncio.FIRST_COMPLETED)
         for pending in (answering, hung_up):
             pending.cancel()
             with contextlib.suppress(asyncio.CancelledError, ConnectionError):
                 await pending
 
-    async def _write_answer(self, line: bytes, writer: asyncio.StreamWriter) -> None:
+    async def _write_answer(self, request: Request, incoming: Incoming, writer: asyncio.StreamWriter) -> None:
         try:
-            request = Request.from_message(Decoder().feed(line)[0])
-            async for message in self._service.answer(request):
+            async for message in self._service.answer(request, incoming):
                 writer.write(encode(message))
                 await writer.drain()
         except ClusterError as problem:

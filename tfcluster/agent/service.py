@@ -6,9 +6,11 @@ import asyncio
 import contextlib
 import os
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 
 from tfcluster.agent.changes import Changes
 from tfcluster.agent.folder import StateFolder
+from tfcluster.agent.incoming import Incoming
 from tfcluster.agent.logs.calls import LogCalls
 from tfcluster.agent.loop import for_ever
 from tfcluster.agent.ports import Ports
@@ -85,8 +87,12 @@ class Service:
         self._ports.keep_only(())
         self._folder.leave()
 
-    def answer(self, request: Request) -> AsyncIterator[Message]:
+    def answer(self, request: Request, incoming: Incoming) -> AsyncIterator[Message]:
         """The lines that answer a request.
+
+        Args:
+            request: What is asked.
+            incoming: What the command sends behind the request.
 
         Raises:
             ClusterError: While iterating: the request cannot be carried out.
@@ -100,7 +106,7 @@ class Service:
             Call.DOWN: self._down,
             Call.LOGS: self._log_calls.logs,
             Call.EVENTS: self._log_calls.events,
-            Call.RUN: self._run_calls.run,
+            Call.RUN: partial(self._run_calls.run, incoming),
             Call.CANCEL: self._run_calls.cancel,
         }
         return answers[request.call](**request.arguments)

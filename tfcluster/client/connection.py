@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections import deque
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, BinaryIO
 
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.places import LOCK, agent_socket, journal_path, state_folder
-from tfcluster.protocol.framing import Decoder, Message, encode
+from tfcluster.protocol.framing import BLOCK_LIMIT, Decoder, Message, encode, encode_block
 from tfcluster.protocol.messages import Call, Request
 from tfcluster.transport import local
 
@@ -118,6 +119,18 @@ class Answer:
                 hint="`tfcluster status` starts another one, which finds the tasks.",
             )
         return data
+
+    def send_file(self, file: BinaryIO) -> None:
+        """Send a file behind the request, up to its end or until the agent has more to say than to take.
+
+        Raises:
+            OSError: It cannot be read.
+        """
+        data = None
+        while data != b"" and not self._agent.speaks_before(file.fileno()):
+            data = os.read(file.fileno(), BLOCK_LIMIT)
+            if not self._agent.send(encode_block(data)):
+                return
 
     def finish(self) -> Message:
         """Pass over the events that are left and return the reply."""

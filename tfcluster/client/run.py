@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import signal
 from collections.abc import Callable, Generator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from types import FrameType
-from typing import Any
+from typing import Any, BinaryIO
 
 from tfcluster.client.connection import Connection
 from tfcluster.errors import ClusterError, ExitCode
@@ -24,7 +24,9 @@ class Submission:
         patterns: TensorFlow device strings to choose devices by; none leaves it to the cluster.
         gpus: How many GPU devices to use; None leaves it to what there is.
         strict: Fewer GPUs than asked for is an error.
-        timeout: Seconds after which the run is stopped; None for no bound.
+        timeout: Seconds after which the run is stopped, from its submission on; None for no bound.
+        sent: An open file to send to the run; None for none.
+        sent_as: What the file is called there.
     """
 
     program: str
@@ -33,6 +35,8 @@ class Submission:
     gpus: int | None
     strict: bool
     timeout: float | None
+    sent: BinaryIO | None = None
+    sent_as: str = "sent"
 
     def events(self, cluster: str) -> Generator[dict[str, Any], None, None]:
         """Run it and give its events up to the result; an interrupt cancels the run.
@@ -50,12 +54,23 @@ class Submission:
                 connection.call(Call.CANCEL, run=run)
             return True
 
-        answer = connection.stream(Call.RUN, **asdict(self))
+        answer = connection.stream(
+            Call.RUN,
+            program=self.program,
+            parameters=self.parameters,
+            patterns=self.patterns,
+            gpus=self.gpus,
+            strict=self.strict,
+            timeout=self.timeout,
+            sent=None if self.sent is None else self.sent_as,
+        )
         # Hanging up before the result, for whatever reason, cancels the run too.
         with _FirstInterrupt(cancel) as interrupt, contextlib.closing(answer):
             for event in answer:
-                run = event.get("run", run)
+                first, run = run is None, event.get("run", run)
                 yield event
+                if first and self.sent is not None:
+                    answer.send_file(self.sent)
         interrupt.raise_if_any()
 
 

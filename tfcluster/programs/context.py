@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 
@@ -23,6 +24,9 @@ class Context:
         addresses: `host:port` of every task, by job.
         devices: Full names of the devices to compute on.
         emit: Writes an event of the run.
+        head: `host:port` of the task that leads the cluster.
+        folder: The run's own folder, for files that the program writes; it is kept with the run's record.
+        sent: The file that was sent with the run; it is there until the run has ended. None where none was sent.
         work: What each device did, by its name without the replica; part of the result.
         notes: What the user should know about how the run went; part of the result.
         began: When its driver began, in monotonic seconds.
@@ -32,6 +36,9 @@ class Context:
     addresses: dict[str, list[str]]
     devices: tuple[str, ...]
     emit: Emit
+    head: str = ""
+    folder: Path = Path()
+    sent: Path | None = None
     work: dict[str, dict[str, int]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     began: float = field(default_factory=time.monotonic)

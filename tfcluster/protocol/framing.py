@@ -1,8 +1,9 @@
-"""Messages as JSON lines, to and from bytes, without I/O."""
+"""Messages as JSON lines and files as blocks, to and from bytes, without I/O."""
 
 from __future__ import annotations
 
 import json
+import struct
 from typing import Any
 
 from tfcluster.errors import ClusterError
@@ -11,6 +12,13 @@ Message = dict[str, Any]
 
 #: Longest line accepted, in bytes: a layout of a thousand tasks is below 1 MiB.
 LINE_LIMIT = 16 * 2**20
+
+
+#: Longest block of a file that is sent, in bytes.
+BLOCK_LIMIT = 2**20
+_LENGTH = struct.Struct(">I")
+#: The bytes of the length in front of each block.
+BLOCK_HEADER = _LENGTH.size
 
 
 def encode(message: Message) -> bytes:
@@ -44,3 +52,20 @@ def _decode(line: bytes) -> Message:
     if not isinstance(message, dict):
         raise ClusterError(f"a message that is not an object arrived: {line[:80]!r}")
     return message
+
+
+def encode_block(data: bytes) -> bytes:
+    """One block of a file; an empty one is the file's end."""
+    return _LENGTH.pack(len(data)) + data
+
+
+def block_length(header: bytes) -> int:
+    """How long the block behind a header is, in bytes; 0 at the file's end.
+
+    Raises:
+        ClusterError: No block is that long.
+    """
+    length: int = _LENGTH.unpack(header)[0]
+    if length > BLOCK_LIMIT:
+        raise ClusterError(f"a block of {length} bytes arrived, the longest has {BLOCK_LIMIT}")
+    return length

@@ -1,7 +1,7 @@
 """What the command line asks of an agent, and the kinds of line that an agent answers with.
 
-A connection carries one request. The agent answers with any number of `event` lines and one last line that
-is either a `reply` or an `error`.
+A connection carries one request, behind which a file may follow (see Request.sends_file). The agent answers
+with any number of `event` lines and one last line that is either a `reply` or an `error`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Call(str, Enum):
     DOWN = "down"  # stop everything: {grace}; events: ClusterStatus -> {}
     LOGS = "logs"  # {tasks, lines, follow}; events: {task, line}
     EVENTS = "events"  # {lines, follow}; events: {time, event, task, detail}
-    RUN = "run"  # {program, parameters, patterns, gpus, strict, timeout}; events: those of the run
+    RUN = "run"  # {program, parameters, patterns, gpus, strict, timeout, sent}; events: those of the run
     CANCEL = "cancel"  # {run} -> {}
 
 
@@ -38,6 +38,11 @@ class Request:
 
     call: Call
     arguments: dict[str, Any]
+
+    @property
+    def sends_file(self) -> bool:
+        """Whether a file follows, in blocks, once the first event of the answer has come: `sent` is its name."""
+        return self.call is Call.RUN and self.arguments.get("sent") is not None
 
     def to_message(self) -> Message:
         """The request as a message."""

@@ -82,7 +82,8 @@ class RunView:
         if result["state"] != "succeeded":
             return
         screen = console()
-        screen.print(Group(*programs.summary(result), Text(), _devices(result)))
+        if lines := programs.summary(result):
+            screen.print(Group(*lines, Text(), _devices(result)))
         for note in result["notes"]:
             screen.print(Text(f"note: {note}", style="yellow"))
 

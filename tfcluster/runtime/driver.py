@@ -20,6 +20,8 @@ from tfcluster.runtime.events import EventLog
 
 #: The files of a run's folder.
 EVENTS, OUTPUT = "events.jsonl", "output.log"
+#: The folder in a run's folder that holds the file that was sent with it.
+SENT = "sent"
 
 
 @dataclass(frozen=True)
@@ -32,9 +34,11 @@ class Job:
         program: The bundled program.
         folder: The run's folder, for its events and output.
         addresses: `host:port` of every task, by job.
+        head: `host:port` of the task that leads the cluster.
         devices: Full names of the devices to compute on.
         parameters: The program's own parameters.
         notes: What the user should know of the choice of devices; part of the result.
+        sent: The name of the file that is sent with the run; None where there is none.
     """
 
     run: str
@@ -42,9 +46,16 @@ class Job:
     program: str
     folder: str
     addresses: dict[str, list[str]]
+    head: str
     devices: list[str]
     parameters: dict[str, Any]
     notes: list[str]
+    sent: str | None = None
+
+    @property
+    def sent_path(self) -> Path | None:
+        """Where the file that is sent with the run is."""
+        return None if self.sent is None else Path(self.folder) / SENT / self.sent
 
 
 class _CancelledError(BaseException):
@@ -93,7 +104,15 @@ def main(job: Job, interpreter: int) -> NoReturn:
 def _drive(job: Job, events: EventLog) -> int:
     from tfcluster.programs.context import Context
 
-    context = Context(job.run, job.addresses, tuple(job.devices), events.emit)
+    context = Context(
+        job.run,
+        job.addresses,
+        tuple(job.devices),
+        events.emit,
+        head=job.head,
+        folder=Path(job.folder),
+        sent=job.sent_path,
+    )
     try:
         program = importlib.import_module(f"tfcluster.programs.{job.program}")
         result = program.run(context, **job.parameters)

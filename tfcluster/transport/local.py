@@ -38,10 +38,18 @@ class Agent:
             connection.close()
             raise ClusterError("the agent's socket belongs to another user")
 
-    def send(self, data: bytes) -> None:
-        """Send the request; an agent that has gone shows itself when its answer is read."""
-        with contextlib.suppress(ConnectionError):
+    def send(self, data: bytes) -> bool:
+        """Send data; False when the agent has hung up, which shows itself too when its answer is read."""
+        try:
             self._connection.sendall(data)
+        except ConnectionError:
+            return False
+        return True
+
+    def speaks_before(self, fd: int) -> bool:
+        """Wait until a descriptor can be read or the agent has said something; whether the agent has."""
+        ours = self._connection.fileno()
+        return ours in select.select([ours, fd], [], [])[0]
 
     def receive(self, timeout: float | None) -> bytes:
         """What has arrived, waiting for something; nothing when the agent hung up or died.

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 from tfcluster.agent.folder import StateFolder
-from tfcluster.agent.runs.runs import Runs
+from tfcluster.agent.incoming import Incoming
+from tfcluster.agent.runs.receiving import check_name, receive
+from tfcluster.agent.runs.runs import Run, Runs
 from tfcluster.agent.tasks.supervised import Supervised
 from tfcluster.agent.tasks.supervisor import Supervisor
 from tfcluster.errors import ClusterError, ExitCode
@@ -39,12 +42,14 @@ class RunCalls:
 
     async def run(
         self,
+        incoming: Incoming,
         program: str,
         parameters: dict[str, Any],
         patterns: list[str],
         gpus: int | None,
         strict: bool,
         timeout: float | None,
+        sent: str | None,
     ) -> AsyncIterator[Message]:
         """Start a run and give its events up to the result."""
         self._refuse_when_going_down()
@@ -60,18 +65,34 @@ class RunCalls:
             program=program,
             folder=str(self._folder.runs / identity),
             addresses=layout.addresses(),
+            head=layout.head().address,
             devices=[device.name for device in selection.devices],
             parameters=parameters,
             notes=list(selection.notes),
+            sent=None if sent is None else check_name(sent),
         )
-        run = self._runs.start(job, timeout)
+        run = self._runs.submit(job, timeout)
+        starting = asyncio.ensure_future(self._start(run, incoming))
         try:
             async for each in self._runs.follow(run):
                 yield event(each)
         finally:
             # Nothing, unless the command has gone without a word (a closed terminal): nobody waits for the result.
+            starting.cancel()
             self._runs.cancel(identity)
         yield reply({})
+
+    async def _start(self, run: Run, incoming: Incoming) -> None:
+        """Start a run's driver once the file that is sent with it, if there is one, has come."""
+        try:
+            if (path := run.job.sent_path) is not None:
+                await receive(incoming, path)
+        except ConnectionError:
+            self._runs.cancel(run.job.run)
+        except ClusterError as problem:
+            self._runs.fail(run, problem)
+        else:
+            self._runs.start(run)
 
     async def cancel(self, run: str) -> AsyncIterator[Message]:
         """Stop a run."""

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import shutil
 import signal
 import time
 from collections.abc import AsyncIterator, Callable
@@ -23,7 +24,7 @@ from tfcluster.model.states import ACTIVE, RunState
 from tfcluster.model.status import RunStatus
 from tfcluster.process import ProcessId, reason, send
 from tfcluster.protocol.framing import Message
-from tfcluster.runtime.driver import EVENTS, OUTPUT, Job
+from tfcluster.runtime.driver import EVENTS, OUTPUT, SENT, Job
 from tfcluster.runtime.events import EventLog
 
 _POLL_SECONDS = 0.02
@@ -101,25 +102,36 @@ class Runs:
             raise ClusterError(f"{error.filename}: cannot make the run's folder: {error.strerror}") from error
         return True
 
-    def start(self, job: Job, timeout: float | None) -> Run:
-        """Start a run; it goes on whether or not anybody follows it.
+    def submit(self, job: Job, timeout: float | None) -> Run:
+        """Take a run on. It is bounded in time from now on; its driver starts with `start`.
 
         Args:
             job: What to do.
             timeout: Seconds after which it is stopped; None for no bound.
 
         Raises:
-            OSError: The interpreter cannot be forked, or the events cannot be written.
+            OSError: The events cannot be written.
         """
         run = Run(job)
         EventLog(run.events).emit("run", run=job.run, program=job.program, devices=job.devices)
-        self._interpreter.drive(job)
         self.runs[job.run] = run
         self._forget_old()
         if timeout is not None:
             error = ClusterError(f"{job.run} timed out after {timeout:g} s", exit_code=ExitCode.TIMED_OUT)
             self._later(run, timeout, lambda: self._stop(run, RunState.FAILED, error))
         return run
+
+    def start(self, run: Run) -> None:
+        """Have a run's driver started, unless the run has ended; it goes on whether or not anybody follows it."""
+        if run.state in ACTIVE:
+            try:
+                self._interpreter.drive(run.job)
+            except OSError as error:
+                self.fail(run, ClusterError(f"no driver could be started for {run.job.run}: {error.strerror}"))
+
+    def fail(self, run: Run, error: ClusterError) -> None:
+        """Stop a run because of an error."""
+        self._stop(run, RunState.FAILED, error)
 
     async def follow(self, run: Run) -> AsyncIterator[Message]:
         """The run's events from its first to its result, as they come."""
@@ -218,6 +230,8 @@ class Runs:
             run.pidfd = None
         for timer in run.timers:
             timer.cancel()
+        if run.job.sent is not None:
+            shutil.rmtree(Path(run.job.folder) / SENT, ignore_errors=True)
         run.seconds = time.monotonic() - run.submitted
         run.state = self._final_state(run, status)
         self.changed.tell()

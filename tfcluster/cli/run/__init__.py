@@ -9,19 +9,34 @@ from tfcluster.cli.lazy import LazyGroup
 # Name -> what the list of programs says; the file has the same name.
 _PROGRAMS = {
     "pi": "Pi from random points, counted on all devices.",
+    "script": "Your own script: `tfcluster run [OPTIONS] train.py ARGS`.",
 }
+
+
+class _Programs(LazyGroup):
+    """The programs, and scripts: what is a file's path is run as one."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """As click does, with `script` put in front of a script and the options before one."""
+        if args and args[0] not in ctx.help_option_names and (args[0].startswith("-") or _is_path(args[0])):
+            args = ["script", *args]
+        return super().parse_args(ctx, args)
+
+
+def _is_path(word: str) -> bool:
+    return word.endswith(".py") or "/" in word
 
 
 @click.group(
     "run",
-    cls=LazyGroup,
+    cls=_Programs,
     package="tfcluster.cli.run",
     commands=_PROGRAMS,
     short_help="Run a program on the cluster.",
     epilog="Example: tfcluster run pi --samples 1e7 --gpus 4",
 )
 def command() -> None:
-    """Run PROGRAM on the cluster that is up, and show its progress and result.
+    """Run PROGRAM, or a script of your own, on the cluster that is up, and show its progress and result.
 
     It runs beside the cluster: Ctrl-C cancels it and leaves the cluster as it was.
     """

@@ -6,7 +6,7 @@ import contextlib
 import json
 import secrets
 from collections.abc import Callable
-from typing import Any
+from typing import Any, BinaryIO
 
 import click
 
@@ -55,6 +55,8 @@ def submit(
     timeout: float | None,
     cluster: str | None,
     output: str,
+    sent: BinaryIO | None = None,
+    sent_as: str = "sent",
 ) -> int:
     """Submit a run, show its events, and give the exit code of its result.
 
@@ -67,12 +69,14 @@ def submit(
         timeout: `--timeout`.
         cluster: `--cluster`.
         output: `--output`.
+        sent: An open file, standard input among them, to send to the run; None for none.
+        sent_as: What the file is called there.
     """
     from tfcluster.client.choice import choose_cluster
     from tfcluster.client.run import Submission, exit_code
     from tfcluster.render.run import RunView
 
-    submission = Submission(program, parameters, list(devices), gpus, strict, timeout)
+    submission = Submission(program, parameters, list(devices), gpus, strict, timeout, sent, sent_as)
     result: dict[str, Any] = {}
     view = RunView(silent=output == "json")
     events = submission.events(choose_cluster(cluster))
