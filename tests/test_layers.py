@@ -25,7 +25,7 @@ ALLOWED = {
     "spec": _BASE,
     "model": {*_BASE, "spec"},
     "protocol": {*_BASE, "spec", "model"},
-    "programs": _BASE,
+    "programs": {*_BASE, "model"},
     "runtime": {*_BASE, "model", "protocol", "programs"},
     "agent": {*_PURE, "runtime"},
     "transport": _PURE,

@@ -8,6 +8,7 @@ from tfcluster.cli.lazy import LazyGroup
 
 # Name -> what the list of programs says; the file has the same name.
 _PROGRAMS = {
+    "graph": "A graph of constants, split over the tasks.",
     "pi": "Pi from random points, counted on all devices.",
     "script": "Your own script: `tfcluster run [OPTIONS] train.py ARGS`.",
 }

@@ -5,16 +5,16 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from rich.text import Text
+from rich.console import RenderableType
 
 
-def summary(event: dict[str, Any]) -> list[Text]:
-    """The lines that say what a program found.
+def summary(event: dict[str, Any]) -> list[RenderableType]:
+    """What says what a program found: lines, tables.
 
     Args:
         event: The run's result event.
     """
-    lines: list[Text] = importlib.import_module(f"tfcluster.render.programs.{event['program']}").summary(
+    lines: list[RenderableType] = importlib.import_module(f"tfcluster.render.programs.{event['program']}").summary(
         event["result"], event["seconds"]
     )
     return lines
