@@ -40,6 +40,7 @@ OWNERS = {
     "pydantic": {"spec"},
     "pydantic_core": {"spec"},
     "rich": {"render"},
+    "matplotlib": {"render"},
     "click": {"cli"},
     "grpc": {"runtime"},
     "google": {"runtime"},
@@ -132,6 +133,11 @@ def test_a_library_is_imported_only_where_it_belongs(library: str) -> None:
         if each.module.split(".")[0] == library and each.part not in OWNERS[library]
     ]
     assert wrong == []
+
+
+def test_what_may_not_be_installed_is_imported_only_when_it_is_needed() -> None:
+    found = [each for each in IMPORTS if each.module.split(".")[0] == "matplotlib"]
+    assert [(each.at.partition(":")[0], each.lazy) for each in found] == [("render/plot.py", True)]
 
 
 def test_the_rules_name_no_circle() -> None:

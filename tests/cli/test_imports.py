@@ -10,7 +10,18 @@ from pathlib import Path
 
 import pytest
 
-HEAVY = ("tensorflow", "numpy", "yaml", "psutil", "rich", "pydantic", "grpc", "google.protobuf", "asyncio")
+HEAVY = (
+    "tensorflow",
+    "numpy",
+    "yaml",
+    "psutil",
+    "rich",
+    "pydantic",
+    "grpc",
+    "google.protobuf",
+    "asyncio",
+    "matplotlib",
+)
 
 
 def imported(program: str, folder: Path) -> set[str]:
@@ -48,6 +59,8 @@ assert {words!r} in output.getvalue()
         (["status", "--help"], "Show every task"),
         (["up", "--help"], "Usage: tfcluster up"),
         (["run", "pi", "--help"], "Estimate pi"),
+        (["run", "graph", "--help"], "Compute EXPRESSION"),
+        (["run", "expfit", "--help"], "by gradient descent"),
         (["down", "--help"], "Usage: tfcluster down"),
         (["init", "-"], ""),
         (["completion", "bash"], "_TFCLUSTER_COMPLETE"),

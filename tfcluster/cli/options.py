@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -62,6 +63,19 @@ class WholeNumber(_IntType):
         if not self._low <= number <= self._high:
             self.fail(f"{value} is not between {self._low} and {self._high}", param, ctx)
         return int(number)
+
+
+class Number(click.FloatRange):
+    """A number that is neither infinite nor, as `nan` would be, none at all."""
+
+    name = "number"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The number; fails with what is wrong about it."""
+        number = float(super().convert(value, param, ctx))
+        if not math.isfinite(number):
+            self.fail(f"{value} is not a finite number", param, ctx)
+        return number
 
 
 def seconds(minimum: float) -> click.FloatRange:

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from tfcluster.cli.options import Number
 from tfcluster.cli.run.submitting import CONTEXT, shared_options, submit
 
 _EXPRESSION = "x = 2; y1 = x + 300; y2 = x - 66; y = y1 + y2"
@@ -29,17 +30,16 @@ def _split_devices(context: click.Context, option: click.Parameter, values: tupl
     epilog="Example: tfcluster run graph 'x = 5; (x - 8) * (x + 1)' --x 7 --device x=/job:ps/task:0",
 )
 @click.argument("expression", default=_EXPRESSION)
-@click.option("--x", type=float, metavar="NUMBER", help="The value of x, in place of the one in the expression.")
+@click.option("--x", type=Number(), metavar="NUMBER", help="The value of x, in place of the one in the expression.")
 @click.option(
     "--device",
-    "placed",
     multiple=True,
     metavar="NAME=DEVICE",
     callback=_split_devices,
     help="Where the operation NAME runs, as y2=/job:worker/task:1; may be given several times.",
 )
 @shared_options
-def command(expression: str, x: float | None, placed: dict[str, str], **shared: Any) -> int:
+def command(expression: str, x: float | None, device: dict[str, str], **shared: Any) -> int:
     """Compute EXPRESSION, each of its names on a device of its own, and show where it ran.
 
     EXPRESSION is statements name = value, separated by semicolons; the last one may go without a name. Values are
@@ -53,5 +53,5 @@ def command(expression: str, x: float | None, placed: dict[str, str], **shared: 
     given = {} if x is None else {"x": x}
     parse(expression, given)  # what is wrong with it is said at once, without a cluster
     del shared["seed"]  # which all programs take; nothing here is random
-    parameters = {"expression": expression, "given": given, "placed": placed, "strict": shared["strict"]}
+    parameters = {"expression": expression, "given": given, "placed": device, "strict": shared["strict"]}
     return submit("graph", parameters, **shared)

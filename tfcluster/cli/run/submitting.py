@@ -57,6 +57,7 @@ def submit(
     output: str,
     sent: BinaryIO | None = None,
     sent_as: str = "sent",
+    then: Callable[[dict[str, Any]], None] | None = None,
 ) -> int:
     """Submit a run, show its events, and give the exit code of its result.
 
@@ -71,6 +72,7 @@ def submit(
         output: `--output`.
         sent: An open file, standard input among them, to send to the run; None for none.
         sent_as: What the file is called there.
+        then: Called with the result event of a run that succeeded, after it is shown.
     """
     from tfcluster.client.choice import choose_cluster
     from tfcluster.client.run import Submission, exit_code
@@ -90,4 +92,6 @@ def submit(
                 result = event
     if output == "text":
         view.finish(result)
+    if then is not None and result["state"] == "succeeded":
+        then(result)
     return int(exit_code(result))

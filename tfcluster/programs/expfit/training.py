@@ -1,0 +1,146 @@
+"""Trains the network, in one mode or in several one after another, and reports how its loss falls."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfcluster.errors import ClusterError
+from tfcluster.programs.context import Context
+from tfcluster.programs.expfit.examples import Examples, initial_layers, largest_error
+from tfcluster.programs.expfit.network import Network, build, divide
+from tfcluster.programs.session import count_operations, open_session, task_of, without_replica
+
+# Jobs whose first task keeps the weights where the examples are divided; the first job that there is.
+_KEEPERS = ("ps", "chief", "master")
+# Steps in a call: as many as take so long, for progress and a quick cancel; at first few.
+_CALL_SECONDS = 0.3
+_FIRST_STEPS = 10
+# Examples that are sent in one call; 8 MB.
+_MOST_EXAMPLES = 1 << 20
+_CURVE_POINTS = 200
+
+
+def run(context: Context, *, modes: Sequence[str], steps: int, rate: float, batch: int, seed: int) -> dict[str, Any]:
+    """Learn e^x between -1 and 1 by gradient descent.
+
+    Args:
+        context: The run.
+        modes: What to train in turn; see `network.divide`. All see the same batches and begin with the same weights.
+        steps: How many batches to learn from.
+        rate: The learning rate.
+        batch: Examples in a batch.
+        seed: Where the first weights and the examples come from.
+
+    Returns:
+        For one mode mode, loss (the mean squared error on the last batch), max_error (the largest error between
+        -1 and 1), steps, seconds, steps_per_s, curve ([step, loss], at most 201) and seed; for several modes modes,
+        a list of these, and seed.
+
+    Raises:
+        ClusterError: The loss is no longer finite.
+    """
+    outcomes = []
+    for number, mode in enumerate(modes):
+        training = _Training(context, mode, rate, batch, seed)
+        outcomes.append(training.train(steps, before=number * steps, total=len(modes) * steps))
+    return {**outcomes[0], "seed": seed} if len(outcomes) == 1 else {"modes": outcomes, "seed": seed}
+
+
+def keeper_of(context: Context) -> str | None:
+    """The device of the cluster's parameter server or leading task; None when it has neither."""
+    job = next((job for job in _KEEPERS if context.addresses.get(job)), None)
+    return job and f"/job:{job}/replica:0/task:0/device:CPU:0"
+
+
+class _Training:
+    """One training in one mode."""
+
+    def __init__(self, context: Context, mode: str, rate: float, batch: int, seed: int) -> None:
+        self._context = context
+        self._mode = mode
+        self._rate = rate
+        self._batch = batch
+        self._seed = seed
+        self._division = divide(mode, context.devices, keeper_of(context), batch)
+        self._say_what_is_not_used()
+
+    def train(self, steps: int, before: int, total: int) -> dict[str, Any]:
+        """Make the steps.
+
+        Args:
+            steps: How many.
+            before: Steps of the run that were made before these.
+            total: All steps of the run.
+        """
+        network = build(self._context, self._division, initial_layers(self._seed), self._rate)
+        examples = Examples(self._seed, self._batch)
+        stride = -(-steps // _CURVE_POINTS)
+        curve: list[list[float]] = []
+        done, size = 0, _FIRST_STEPS
+        with open_session(self._context, network.graph, self._division.devices) as session:
+            session.run(network.begin)
+            began = time.monotonic()
+            while done < steps:
+                size = max(1, min(size, steps - done, _MOST_EXAMPLES // self._batch))
+                started = time.monotonic()
+                losses = self._call(session, network, examples.next(size), count=done == 0)
+                seconds = max(time.monotonic() - started, 1e-6)
+                self._check(losses, done)
+                numbered = enumerate(losses.tolist(), done + 1)
+                curve += [[at, loss] for at, loss in numbered if (at - 1) % stride == 0 or at == steps]
+                done += size
+                size = min(4 * size, int(size * _CALL_SECONDS / seconds) + 1)
+                self._context.emit("metric", mode=self._mode, step=done, loss=float(losses[-1]))
+                self._context.progress(before + done, total, "steps")
+            seconds = time.monotonic() - began
+            layers = session.run(network.layers)
+        return {
+            "mode": self._mode,
+            "loss": curve[-1][1],
+            "max_error": largest_error(layers),
+            "steps": steps,
+            "seconds": round(seconds, 6),
+            "steps_per_s": round(steps / seconds, 1),
+            "curve": curve,
+        }
+
+    def _call(self, session: Any, network: Network, batches: Any, *, count: bool) -> Any:
+        """The losses of the steps on some batches; counts operations too, if asked to."""
+        feed = {network.steps: len(batches)}
+        for share, placeholder in zip(self._division.shares, network.examples, strict=True):
+            feed[placeholder] = batches[:, share.start : share.stop]
+            self._work(share.device, examples=len(batches) * (share.stop - share.start))
+        if not count:
+            return session.run(network.losses, feed)
+        metadata = tf.compat.v1.RunMetadata()
+        losses = session.run(network.losses, feed, tf.compat.v1.RunOptions(output_partition_graphs=True), metadata)
+        for device, operations in count_operations(metadata).items():
+            self._work(device, ops=operations)
+        return losses
+
+    def _work(self, device: str, **done: int) -> None:
+        work = self._context.work.setdefault(without_replica(device), {"ops": 0, "examples": 0})
+        for measure, amount in done.items():
+            work[measure] += amount
+
+    def _check(self, losses: Any, before: int) -> None:
+        wrong = np.flatnonzero(~np.isfinite(losses))
+        if wrong.size:
+            raise ClusterError(
+                f"the loss is not finite at step {before + int(wrong[0]) + 1} ({self._mode}): "
+                f"the learning rate {self._rate:g} is too high",
+                hint=f"Try --lr {min(self._rate / 10, 0.05):g}.",
+            )
+
+    def _say_what_is_not_used(self) -> None:
+        division, devices = self._division, self._context.devices
+        if self._mode == "model-parallel" and len({task_of(device) for device in division.devices}) == 1:
+            self._context.notes.append("model-parallel: there is only one task, so both layers are on it")
+        unused = len(devices) - len({share.device for share in division.shares})
+        if self._mode == "data-parallel" and unused:
+            self._context.notes.append(f"data-parallel: a batch of {self._batch} leaves nothing to {unused} devices")
