@@ -60,7 +60,7 @@ assert {words!r} in output.getvalue()
         (["up", "--help"], "Usage: tfcluster up"),
         (["run", "pi", "--help"], "Estimate pi"),
         (["run", "graph", "--help"], "Compute EXPRESSION"),
-        (["run", "expfit", "--help"], "by gradient descent"),
+        (["run", "expfit", "--help"], "Teach a network"),
         (["down", "--help"], "Usage: tfcluster down"),
         (["init", "-"], ""),
         (["completion", "bash"], "_TFCLUSTER_COMPLETE"),

@@ -41,23 +41,27 @@ def open_session(context: Context, graph: tf.Graph, devices: Iterable[str], *, a
     """A session of `graph` on the tasks of `devices`; the first device's task is its master.
 
     Without device filters a session waits for every task of the cluster, also for those that it does not use.
-
-    Args:
-        context: The run.
-        graph: What the session computes.
-        devices: The devices that it uses.
-        as_written: Run every operation, on its device or, where there is none of that type, on its task's CPU. Else
-            the optimiser may fold operations together, and a device that is not there is an error.
+    `as_written` is that of `session_config`.
     """
     tasks = list(dict.fromkeys(task_of(device) for device in devices))
-    config = tf.compat.v1.ConfigProto(
-        device_filters=tasks, operation_timeout_in_ms=_STEP_TIMEOUT_MS, allow_soft_placement=as_written
-    )
+    config = session_config(as_written=as_written)
+    config.device_filters.extend(tasks)
+    master = tf.DeviceSpec.from_string(tasks[0])
+    return tf.compat.v1.Session(f"grpc://{context.addresses[master.job][master.task]}", graph=graph, config=config)
+
+
+def session_config(*, as_written: bool) -> Any:
+    """How sessions run graphs.
+
+    Args:
+        as_written: Run every operation that is in the graph, on its device or, where there is none of that type, on
+            its task's CPU. Else operations may be folded together, and a device that is not there is an error.
+    """
+    config = tf.compat.v1.ConfigProto(operation_timeout_in_ms=_STEP_TIMEOUT_MS, allow_soft_placement=as_written)
     if as_written:
         config.graph_options.optimizer_options.opt_level = tf.compat.v1.OptimizerOptions.L0
         config.graph_options.rewrite_options.disable_meta_optimizer = True
-    master = tf.DeviceSpec.from_string(tasks[0])
-    return tf.compat.v1.Session(f"grpc://{context.addresses[master.job][master.task]}", graph=graph, config=config)
+    return config
 
 
 def count_operations(metadata: Any) -> dict[str, int]:

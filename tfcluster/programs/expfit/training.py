@@ -143,4 +143,6 @@ class _Training:
             self._context.notes.append("model-parallel: there is only one task, so both layers are on it")
         unused = len(devices) - len({share.device for share in division.shares})
         if self._mode == "data-parallel" and unused:
-            self._context.notes.append(f"data-parallel: a batch of {self._batch} leaves nothing to {unused} devices")
+            self._context.notes.append(
+                f"data-parallel: a batch of {self._batch} leaves nothing to {unused} of {len(devices)} devices"
+            )
