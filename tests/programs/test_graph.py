@@ -64,7 +64,8 @@ def test_values(expression: str, value: float) -> None:
     assert result["operations"][result["name"]]["value"] == value
 
 
-WHOLE = st.one_of(st.integers(0, 99).map(str), st.sampled_from("xy"))
+# With a point each, so that Python computes in floats too.
+WHOLE = st.one_of(st.integers(0, 99).map("{}.".format), st.sampled_from("xy"))
 EXPRESSIONS = st.recursive(
     WHOLE,
     lambda inner: st.tuples(inner, st.sampled_from("+-*/"), inner).map(lambda parts: "({} {} -{})".format(*parts)),

@@ -11,7 +11,8 @@ from rich.text import Text
 Curve = Sequence[Sequence[float]]
 
 _ROWS = 10
-_LABEL = 7
+# As wide as 1.2e-123.
+_LABEL = 8
 _STYLES = ("green", "yellow", "cyan")
 _MARKS = "*+o"
 # The bits of a braille cell's dots, by their row and column.

@@ -1,0 +1,119 @@
+"""run expfit on clusters of several layouts: one curve in every mode, in words, as events and as a picture."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import EXAMPLE, Sandbox, _make
+
+LED = "name: led\njobs:\n  master: {tasks: 1}\n  worker: {tasks: 2, cpus: 2}\n  worker_: {tasks: 1}\n"
+# Of the short run's many steps each would be another message to each device.
+SHORT = ("--steps", "60", "--batch", "13", "--seed", "3")
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+@pytest.fixture(scope="module")
+def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
+    """The example, whose weights a ps keeps, and `led`, whose master keeps them."""
+    for sandbox in _make(tmp_path_factory.mktemp("expfit")):
+        sandbox("up", EXAMPLE)
+        sandbox("up", sandbox.spec(LED))
+        yield sandbox
+
+
+def losses(result: dict[str, Any]) -> list[float]:
+    return [loss for _, loss in result["curve"]]
+
+
+def tasks_of(event: dict[str, Any]) -> dict[str, int]:
+    """How many examples each task saw; only those of CPU:0 and CPU:1 in all."""
+    seen: dict[str, int] = {}
+    for device, work in event["devices"].items():
+        task = device.rpartition("/device:")[0].replace("/job:", "").replace("/task", "")
+        seen[task] = seen.get(task, 0) + work["examples"]
+    return seen
+
+
+def test_data_divided_among_any_devices_give_the_curve_of_one(clusters: Sandbox) -> None:
+    alone = clusters.json("run", "expfit", "-c", "led", *SHORT)
+    assert tasks_of(alone) == {"master:0": 60 * 13}
+    expected = losses(alone["result"])
+    assert len(expected) == 60
+    found = {}
+    for patterns in (["/job:worker_"], ["/job:worker"], ["/job:worker*"], ["/job:*"]):
+        words = [word for pattern in patterns for word in ("--devices", pattern)]
+        event = clusters.json("run", "expfit", "-c", "led", *SHORT, "--mode", "data-parallel", *words)
+        assert losses(event["result"]) == pytest.approx(expected, rel=1e-9)
+        found[patterns[0]] = tasks_of(event)
+    assert found["/job:worker_"] == {"master:0": 0, "worker_:0": 780}
+    assert found["/job:worker"] == {"master:0": 0, "worker:0": 360, "worker:1": 420}
+    assert sum(found["/job:*"].values()) == 780
+    assert all(found["/job:*"].values())
+    assert found["/job:*"].keys() == {"master:0", "worker:0", "worker:1", "worker_:0"}
+
+
+def test_modes_compared_where_a_ps_keeps_the_weights(clusters: Sandbox, tmp_path: Path) -> None:
+    picture = tmp_path / "curve.svg"
+    output = clusters("run", "expfit", "-c", "demo", *SHORT, "--compare", "--plot", picture, "-o", "json").stdout
+    *earlier, event = [json.loads(line) for line in output.splitlines()]
+    assert {each["event"] for each in earlier} == {"run", "metric", "progress"}
+    modes = event["result"]["modes"]
+    assert [each["mode"] for each in modes] == ["single", "data-parallel", "model-parallel"]
+    alone = clusters.json("run", "expfit", "-c", "led", *SHORT)["result"]
+    for each in modes:
+        assert losses(each) == pytest.approx(losses(alone), rel=1e-9)
+        assert each["max_error"] == pytest.approx(alone["max_error"], rel=1e-9)
+        assert each["steps"] == 60
+    # single: all on one; data-parallel: 6 and 7 of 13; model-parallel: all on both.
+    assert tasks_of(event) == {"worker:0": 60 * (13 + 6 + 13), "worker:1": 60 * (7 + 13), "ps:0": 0}
+    assert event["devices"]["/job:ps/task:0/device:CPU:0"]["ops"] > 0
+    assert picture.read_text().rstrip().endswith("</svg>")
+
+
+def test_layers_on_two_tasks(clusters: Sandbox) -> None:
+    event = clusters.json("run", "expfit", "-c", "led", *SHORT, "--mode", "model-parallel", "--devices", "/job:worker")
+    assert tasks_of(event) == {"worker:0": 780, "worker:1": 780}
+    assert event["notes"] == []
+    event = clusters.json("run", "expfit", "-c", "led", *SHORT, "--mode", "model-parallel", "--devices", "/job:worker_")
+    assert event["notes"] == ["model-parallel: there is only one task, so both layers are on it"]
+
+
+def test_it_learns_and_says_so(clusters: Sandbox, tmp_path: Path) -> None:
+    picture = tmp_path / "curve.png"
+    result = clusters("run", "expfit", "-c", "demo", "--seed", "1", "--plot", picture)
+    lines = result.stdout.splitlines()
+    assert lines[0].startswith("loss 0.00174 after 1,000 steps (single), no further than 0.16 from e^x between")
+    assert lines[1].endswith("s, seed 1")
+    assert any("⠀" < character <= "⣿" for character in "".join(lines[3:13]))
+    assert lines[14].split() == ["1", "1,000"]
+    assert result.stderr.splitlines()[-1] == f"the plot is in {picture}"
+    assert picture.read_bytes().startswith(PNG)
+
+
+def test_without_unicode_the_chart_is_ascii(clusters: Sandbox) -> None:
+    environment = {"PYTHONIOENCODING": "ascii", "LC_ALL": "C", "PYTHONUTF8": "0"}
+    output = clusters("run", "expfit", "-c", "demo", *SHORT, "--compare", env=environment).stdout
+    assert output.isascii()
+    lines = output.splitlines()
+    assert lines[0].split() == ["MODE", "LOSS", "MAX", "ERROR", "STEPS", "TIME", "STEPS/S"]
+    assert [line.split()[0] for line in lines[1:4]] == ["single", "data-parallel", "model-parallel"]
+    assert len({tuple(line.split()[1:4]) for line in lines[1:4]}) == 1
+    assert "* single   + data-parallel   o model-parallel" in output
+
+
+def test_a_rate_that_is_too_high_ends_the_run(clusters: Sandbox) -> None:
+    error = clusters("run", "expfit", "-c", "demo", "--lr", "3", "--seed", "1", code=1).stderr
+    assert "the loss is not finite at step " in error
+    assert "(single): the learning rate 3 is too high\nhint: Try --lr 0.05." in error
+
+
+def test_mistakes_that_need_no_cluster(sandbox: Sandbox) -> None:
+    assert "does not end in .png" in sandbox("run", "expfit", "--plot", "curve.gif", code=2).stderr
+    assert "leave out --mode" in sandbox("run", "expfit", "--compare", "--mode", "single", code=2).stderr
+    assert "'--lr'" in sandbox("run", "expfit", "--lr", "nan", code=2).stderr
+    assert "no cluster is running" in sandbox("run", "expfit", "--plot", "curve.png", code=3).stderr
