@@ -42,15 +42,15 @@ def test_curves_that_meet_take_turns() -> None:
     assert {str(span.style) for line in lines[:10] for span in line.spans} == {"green", "yellow", "cyan"}
 
 
-@pytest.mark.parametrize("curve", [[], [[1, 0.0]], [[1, -1.0], [2, 0.0]]])
+@pytest.mark.parametrize("curve", [[], [[1, 0.5]], [[1, -1.0], [2, 0.0], [3, 1.0]]])
 def test_nothing_that_can_be_drawn(curve: list[list[float]]) -> None:
     assert chart({"a": curve}, width=76, braille=True) == []
 
 
-def test_one_point_and_a_flat_curve() -> None:
-    for curve in ([[1, 0.5]], [[1, 0.5], [9, 0.5]]):
-        lines = [line.plain for line in chart({"a": curve}, width=30, braille=False)]
-        assert [number for number, line in enumerate(lines[:10]) if "*" in line] == [4]
+def test_a_flat_curve_is_in_the_middle() -> None:
+    lines = [line.plain for line in chart({"a": [[1, 0.5], [9, 0.5]]}, width=30, braille=False)]
+    assert [number for number, line in enumerate(lines[:10]) if "*" in line] == [4]
+    assert lines[4][10:] == "*" * 20
 
 
 POINTS = st.lists(st.tuples(st.integers(1, 10**8), st.floats(1e-300, 1e300)), min_size=1, max_size=30)
@@ -61,4 +61,5 @@ def test_no_line_is_wider_than_asked_for(curves: list[list[tuple[int, float]]], 
     named = {str(number): sorted(curve) for number, curve in enumerate(curves)}
     lines = chart(named, width=width, braille=braille)
     assert all(len(line.plain) <= max(width, 40) for line in lines)
-    assert any(line.plain[10:].strip() for line in lines[:10])
+    several = len({x for curve in curves for x, _ in curve}) > 1
+    assert any(line.plain[10:].strip() for line in lines[:10]) is several

@@ -9,6 +9,8 @@ from itertools import pairwise
 from rich.text import Text
 
 Curve = Sequence[Sequence[float]]
+# By row and column of a character: the curves that pass it and the braille dots that each sets there.
+_Cells = dict[tuple[int, int], dict[str, int]]
 
 _ROWS = 10
 # As wide as 1.2e-123.
@@ -29,10 +31,13 @@ def chart(curves: Mapping[str, Curve], *, width: int, braille: bool) -> list[Tex
         curves: By name, points (x, y) with rising x; a y that is not positive has no place on the axis.
         width: Characters in a line.
         braille: Draw with dots of braille, eight to a character; else with `*`, `+` and `o`.
+
+    Returns:
+        The lines; none where there is only one x, and nothing to see.
     """
     points = {name: [(x, math.log10(y)) for x, y in curve if y > 0] for name, curve in curves.items()}
     all_points = [point for each in points.values() for point in each]
-    if not all_points:
+    if len({x for x, _ in all_points}) < 2:
         return []
     area = _Area(
         columns=max(10, width - _LABEL - 2),
@@ -41,17 +46,9 @@ def chart(curves: Mapping[str, Curve], *, width: int, braille: bool) -> list[Tex
         low=min(y for _, y in all_points),
         high=max(y for _, y in all_points),
     )
-    across, down = (2, 4) if braille else (1, 1)
-    cells: dict[tuple[int, int], dict[str, int]] = {}
-    for name, each in points.items():
-        for x, y in area.dots(each, across, down):
-            of_cell = cells.setdefault((y // down, x // across), {})
-            of_cell[name] = of_cell.get(name, 0) | _DOTS[y % 4][x % 2]
+    cells = _cells(area, points, *((2, 4) if braille else (1, 1)))
     lines = [_row(area, row, cells, list(points), braille) for row in range(_ROWS)]
-    corner, bar = ("└", "─") if braille else ("+", "-")
-    ends = f"{area.left:,.0f}", f"{area.right:,.0f}"
-    lines.append(Text(f"{'':>{_LABEL}} {corner}{bar * area.columns}"))
-    lines.append(Text(f"{'':>{_LABEL}}  {ends[0]}{ends[1]:>{area.columns - len(ends[0])}}"))
+    lines += _axis(area, braille)
     if len(points) > 1:
         lines.append(_legend(list(points), braille))
     return lines
@@ -68,12 +65,9 @@ class _Area:
 
     def dots(self, points: Sequence[tuple[float, float]], across: int, down: int) -> list[tuple[int, int]]:
         """The dots of the lines between points, from the top left; `across` and `down` are those of a cell."""
-        wide, tall = self.columns * across - 1, _ROWS * down - 1
-        span = (self.right - self.left) or 1.0
-        places = [
-            (round((x - self.left) / span * wide), round((self.high - y) / (self.high - self.low) * tall))
-            for x, y in points
-        ]
+        wide = (self.columns * across - 1) / (self.right - self.left)
+        tall = (_ROWS * down - 1) / (self.high - self.low)
+        places = [(round((x - self.left) * wide), round((self.high - y) * tall)) for x, y in points]
         dots = places[:1]
         for (x0, y0), (x1, y1) in pairwise(places):
             pieces = max(abs(x1 - x0), abs(y1 - y0))
@@ -84,9 +78,25 @@ class _Area:
         return dots
 
 
-def _row(
-    area: _Area, row: int, cells: Mapping[tuple[int, int], Mapping[str, int]], names: list[str], braille: bool
-) -> Text:
+def _cells(area: _Area, points: Mapping[str, Sequence[tuple[float, float]]], across: int, down: int) -> _Cells:
+    cells: _Cells = {}
+    for name, each in points.items():
+        for x, y in area.dots(each, across, down):
+            cell = cells.setdefault((y // down, x // across), {})
+            cell[name] = cell.get(name, 0) | _DOTS[y % 4][x % 2]
+    return cells
+
+
+def _axis(area: _Area, braille: bool) -> list[Text]:
+    corner, bar = ("└", "─") if braille else ("+", "-")
+    left, right = f"{area.left:,.0f}", f"{area.right:,.0f}"
+    return [
+        Text(f"{'':>{_LABEL}} {corner}{bar * area.columns}"),
+        Text(f"{'':>{_LABEL}}  {left}{right:>{area.columns - len(left)}}"),
+    ]
+
+
+def _row(area: _Area, row: int, cells: _Cells, names: list[str], braille: bool) -> Text:
     value = 10 ** (area.high + (area.low - area.high) * row / (_ROWS - 1))
     # Every third row has its value.
     label = f"{value:.2g}" if row % 3 == 0 else ""

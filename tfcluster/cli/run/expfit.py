@@ -26,7 +26,7 @@ _MODES = ("single", "data-parallel", "model-parallel")
 @click.option(
     "--lr", type=Number(0, min_open=True), default=0.05, show_default=True, metavar="RATE", help="Learning rate."
 )
-@click.option("--batch", type=WholeNumber(1, 10**6), default="64", show_default=True, help="Examples in a batch.")
+@click.option("--batch", type=WholeNumber(1, 10**5), default="64", show_default=True, help="Examples in a batch.")
 @shared_options
 def command(
     mode: str | None,

@@ -7,6 +7,7 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
+from tfcluster.model.counting import plural
 from tfcluster.render.chart import chart
 from tfcluster.render.console import console
 from tfcluster.render.table import table
@@ -26,12 +27,11 @@ def summary(result: dict[str, Any], seconds: float) -> list[RenderableType]:
     curves = {each["mode"]: each["curve"] for each in modes}
     target = console()
     width = min(_WIDTH, target.width)
-    first: list[RenderableType] = [_line(result)] if len(modes) == 1 else [_comparison(modes)]
+    lines = chart(curves, width=width, braille=target.encoding.startswith("utf"))
     return [
-        *first,
+        _line(result) if len(modes) == 1 else _comparison(modes),
         Text(f"{duration(seconds)}, seed {result['seed']}"),
-        Text(),
-        *chart(curves, width=width, braille=target.encoding.startswith("utf")),
+        *([Text(), *lines] if lines else []),
     ]
 
 
@@ -39,8 +39,8 @@ def _line(result: dict[str, Any]) -> Text:
     return Text.assemble(
         ("loss ", "bold"),
         (f"{result['loss']:.3g}", "bold green"),
-        f" after {result['steps']:,} steps ({result['mode']}), no further than {result['max_error']:.2g} from e^x "
-        "between -1 and 1",
+        f" after {plural(result['steps'], 'step')} ({result['mode']}), ",
+        f"no further than {result['max_error']:.2g} from e^x between -1 and 1",
     )
 
 
