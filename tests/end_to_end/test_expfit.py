@@ -12,8 +12,8 @@ import pytest
 from tests.conftest import EXAMPLE, Sandbox, _make
 
 LED = "name: led\njobs:\n  master: {tasks: 1}\n  worker: {tasks: 2, cpus: 2}\n  worker_: {tasks: 1}\n"
-# Of the short run's many steps each would be another message to each device.
-SHORT = ("--steps", "60", "--batch", "13", "--seed", "3")
+STEPS = 30
+SHORT = ("--steps", str(STEPS), "--batch", "13", "--seed", "3")
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
@@ -31,7 +31,7 @@ def losses(result: dict[str, Any]) -> list[float]:
 
 
 def tasks_of(event: dict[str, Any]) -> dict[str, int]:
-    """How many examples each task saw; only those of CPU:0 and CPU:1 in all."""
+    """How many examples each task saw, on all its devices."""
     seen: dict[str, int] = {}
     for device, work in event["devices"].items():
         task = device.rpartition("/device:")[0].replace("/job:", "").replace("/task", "")
@@ -41,18 +41,18 @@ def tasks_of(event: dict[str, Any]) -> dict[str, int]:
 
 def test_data_divided_among_any_devices_give_the_curve_of_one(clusters: Sandbox) -> None:
     alone = clusters.json("run", "expfit", "-c", "led", *SHORT)
-    assert tasks_of(alone) == {"master:0": 60 * 13}
+    assert tasks_of(alone) == {"master:0": STEPS * 13}
     expected = losses(alone["result"])
-    assert len(expected) == 60
+    assert len(expected) == STEPS
     found = {}
-    for patterns in (["/job:worker_"], ["/job:worker"], ["/job:worker*"], ["/job:*"]):
-        words = [word for pattern in patterns for word in ("--devices", pattern)]
-        event = clusters.json("run", "expfit", "-c", "led", *SHORT, "--mode", "data-parallel", *words)
+    for pattern in ("/job:worker_", "/job:worker", "/job:*"):
+        words = ("--mode", "data-parallel", "--devices", pattern)
+        event = clusters.json("run", "expfit", "-c", "led", *SHORT, *words)
         assert losses(event["result"]) == pytest.approx(expected, rel=1e-9)
-        found[patterns[0]] = tasks_of(event)
-    assert found["/job:worker_"] == {"master:0": 0, "worker_:0": 780}
-    assert found["/job:worker"] == {"master:0": 0, "worker:0": 360, "worker:1": 420}
-    assert sum(found["/job:*"].values()) == 780
+        found[pattern] = tasks_of(event)
+    assert found["/job:worker_"] == {"master:0": 0, "worker_:0": STEPS * 13}
+    assert found["/job:worker"] == {"master:0": 0, "worker:0": STEPS * 6, "worker:1": STEPS * 7}
+    assert sum(found["/job:*"].values()) == STEPS * 13
     assert all(found["/job:*"].values())
     assert found["/job:*"].keys() == {"master:0", "worker:0", "worker:1", "worker_:0"}
 
@@ -68,16 +68,16 @@ def test_modes_compared_where_a_ps_keeps_the_weights(clusters: Sandbox, tmp_path
     for each in modes:
         assert losses(each) == pytest.approx(losses(alone), rel=1e-9)
         assert each["max_error"] == pytest.approx(alone["max_error"], rel=1e-9)
-        assert each["steps"] == 60
+        assert each["steps"] == STEPS
     # single: all on one; data-parallel: 6 and 7 of 13; model-parallel: all on both.
-    assert tasks_of(event) == {"worker:0": 60 * (13 + 6 + 13), "worker:1": 60 * (7 + 13), "ps:0": 0}
+    assert tasks_of(event) == {"worker:0": STEPS * (13 + 6 + 13), "worker:1": STEPS * (7 + 13), "ps:0": 0}
     assert event["devices"]["/job:ps/task:0/device:CPU:0"]["ops"] > 0
     assert picture.read_text().rstrip().endswith("</svg>")
 
 
 def test_layers_on_two_tasks(clusters: Sandbox) -> None:
     event = clusters.json("run", "expfit", "-c", "led", *SHORT, "--mode", "model-parallel", "--devices", "/job:worker")
-    assert tasks_of(event) == {"worker:0": 780, "worker:1": 780}
+    assert tasks_of(event) == {"worker:0": STEPS * 13, "worker:1": STEPS * 13}
     assert event["notes"] == []
     event = clusters.json("run", "expfit", "-c", "led", *SHORT, "--mode", "model-parallel", "--devices", "/job:worker_")
     assert event["notes"] == ["model-parallel: there is only one task, so both layers are on it"]
