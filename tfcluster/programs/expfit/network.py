@@ -77,7 +77,8 @@ def divide(mode: str, devices: Sequence[str], parameters: str | None, batch: int
         return Division(mode, (first, first), (Share(first, 0, batch),))
     if mode == "model-parallel":
         others = [device for device in devices if task_of(device) != task_of(first)] or list(devices[1:]) or [first]
-        return Division(mode, (first, others[0]), (Share(first, 0, batch), Share(others[0], 0, batch)))
+        layers = (first, others[0])
+        return Division(mode, layers, tuple(Share(device, 0, batch) for device in dict.fromkeys(layers)))
     workers = devices[:batch]
     bounds = [batch * number // len(workers) for number in range(len(workers) + 1)]
     shares = tuple(Share(*share) for share in zip(workers, bounds, bounds[1:], strict=False))
@@ -164,7 +165,7 @@ def _of_layers_apart(division: Division, layers: Sequence[Any], columns: Sequenc
     with tf.device(division.layers[0]):
         between = _hidden(layers[0].read_value(), columns[0])
     with tf.device(division.layers[1]):
-        loss = _loss(_output(layers[1].read_value(), between), columns[1])
+        loss = _loss(_output(layers[1].read_value(), between), columns[-1])
     return loss, tf.compat.v1.gradients(loss, layers, colocate_gradients_with_ops=True)
 
 
