@@ -84,9 +84,9 @@ def written(journal: Journal) -> Any:
         ("layout", "cluster"),
         ("layout", "spec"),
         ("layout", "network"),
-        ("layout", "restart"),
-        ("layout", "restart", "limit"),
         ("layout", "tasks"),
+        ("layout", "tasks", 0, "restart"),
+        ("layout", "tasks", 0, "restart", "limit"),
         ("layout", "tasks", 0, "job"),
         ("tasks", "/job:ps/task:0", "process"),
         ("tasks", "/job:ps/task:0", "process", "start_time"),
@@ -102,9 +102,9 @@ def test_a_journal_without_one_of_its_values_is_refused(journal: Journal, path: 
     assert refuses(journal)
 
 
-@pytest.mark.parametrize("path", [(), ("layout",), ("layout", "restart"), ("tasks", "/job:ps/task:0")])
+@pytest.mark.parametrize("path", [(), ("layout",), ("layout", "tasks", 0, "restart"), ("tasks", "/job:ps/task:0")])
 def test_a_journal_of_another_version_with_more_in_it_is_refused_or_the_same(
-    journal: Journal, path: tuple[str, ...]
+    journal: Journal, path: tuple[str | int, ...]
 ) -> None:
     value = inner = written(journal)
     for key in path:
@@ -117,7 +117,7 @@ def test_a_journal_of_another_version_with_more_in_it_is_refused_or_the_same(
 @pytest.mark.parametrize("other", [None, 1, "x", [1]])
 @pytest.mark.parametrize(
     "path",
-    [("layout",), ("layout", "restart"), ("layout", "tasks", 0), ("tasks", "/job:ps/task:0")],
+    [("layout",), ("layout", "tasks", 0, "restart"), ("layout", "tasks", 0), ("tasks", "/job:ps/task:0")],
 )
 def test_a_value_of_another_kind_is_refused(journal: Journal, path: tuple[str | int, ...], other: object) -> None:
     value = inner = written(journal)

@@ -128,8 +128,8 @@ def test_a_server_that_cannot_be_closed_is_not_started(tmp_path: Path, monkeypat
 
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    task = Task("worker", 0, "localhost", "localhost", port, 1, 0, {})
-    layout = Layout("shut", "shut.yaml", "closed", RestartPolicy("never", 0.1, 1.0, 5, 60.0), (task,))
+    task = Task("worker", 0, "localhost", "localhost", port, 1, 0, {}, RestartPolicy("never", 0.1, 1.0, 5, 60.0))
+    layout = Layout("shut", "shut.yaml", "closed", (task,))
     tensorflow = TensorFlow(find_library())
     ours, theirs = socket.socketpair()
     pid = os.fork()

@@ -16,7 +16,7 @@ FULL = """
 name: demo
 jobs:
   ps: {tasks: 1}
-  worker: {tasks: 2, cpus: 2, gpus: 1, env: {OMP_NUM_THREADS: "1"}}
+  worker: {tasks: 2, cpus: 2, gpus: 1, env: {OMP_NUM_THREADS: "1"}, restart: {policy: never, limit: 1 in 9}}
   local: ["localhost:2222", "127.0.0.2", "[::1]:2223", "[::1]"]
 network: open
 restart: {policy: always, backoff: {initial: 1, max: 2.5}, limit: 3 in 7.5}
@@ -27,10 +27,21 @@ def layout_of(text: str, spec_file: str = "cluster.yaml") -> Layout:
     return lay_out(parse_spec(text, spec_file, "c"), spec_file)
 
 
+ALWAYS = RestartPolicy(policy="always", initial=1.0, max=2.5, limit=3, window=7.5)
+NEVER = RestartPolicy(policy="never", initial=1.0, max=2.5, limit=1, window=9.0)
+
+
 def task(
-    job: str, index: int, host: str, port: int | None, cpus: int = 1, gpus: int = 0, env: dict[str, str] | None = None
+    job: str,
+    index: int,
+    host: str,
+    port: int | None,
+    cpus: int = 1,
+    gpus: int = 0,
+    env: dict[str, str] | None = None,
+    restart: RestartPolicy = ALWAYS,
 ) -> Task:
-    return Task(job, index, "localhost", host, port, cpus, gpus, env or {})
+    return Task(job, index, "localhost", host, port, cpus, gpus, env or {}, restart)
 
 
 def test_every_field_of_the_spec_reaches_the_layout() -> None:
@@ -38,11 +49,10 @@ def test_every_field_of_the_spec_reaches_the_layout() -> None:
         cluster="demo",
         spec="here/demo.yaml",
         network="open",
-        restart=RestartPolicy(policy="always", initial=1.0, max=2.5, limit=3, window=7.5),
         tasks=(
             task("ps", 0, "localhost", None),
-            task("worker", 0, "localhost", None, 2, 1, {"OMP_NUM_THREADS": "1"}),
-            task("worker", 1, "localhost", None, 2, 1, {"OMP_NUM_THREADS": "1"}),
+            task("worker", 0, "localhost", None, 2, 1, {"OMP_NUM_THREADS": "1"}, NEVER),
+            task("worker", 1, "localhost", None, 2, 1, {"OMP_NUM_THREADS": "1"}, NEVER),
             task("local", 0, "localhost", 2222),
             task("local", 1, "127.0.0.2", None),
             task("local", 2, "::1", 2223),

@@ -250,14 +250,14 @@ def test_progress_is_a_line_on_standard_error_when_one_is_due(
     )
 
 
+RESTART = RestartPolicy("on-failure", 0.1, 30.0, 5, 60.0)
 LAYOUT = Layout(
     "demo",
     "cluster.yaml",
     "closed",
-    RestartPolicy("on-failure", 0.1, 30.0, 5, 60.0),
     (
-        Task("ps", 0, "localhost", "localhost", 2222, 1, 0, {}),
-        Task("worker", 0, "localhost", "::1", 2223, 1, 0, {}),
+        Task("ps", 0, "localhost", "localhost", 2222, 1, 0, {}, RESTART),
+        Task("worker", 0, "localhost", "::1", 2223, 1, 0, {}, RESTART),
     ),
 )
 

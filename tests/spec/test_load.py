@@ -8,7 +8,8 @@ import pytest
 
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.spec.load import load_spec, parse_spec
-from tfcluster.spec.schema import Address, Backoff, Job, Limit, Restart, Spec
+from tfcluster.spec.restart import Backoff, JobBackoff, JobRestart, Limit, Restart
+from tfcluster.spec.schema import Address, Job, Spec
 from tfcluster.spec.source import MAX_BYTES
 
 
@@ -78,7 +79,46 @@ def test_merge_keys_are_overridden_by_the_keys_beside_them() -> None:
     assert jobs["c"] == Job(tasks=(None,), cpus=4)
 
 
+def test_a_job_overrides_key_by_key_what_the_cluster_says_of_restarts() -> None:
+    spec = parse_spec(
+        """
+jobs:
+  ps: {tasks: 1}
+  worker: {tasks: 1, restart: {policy: never}}
+  chief: {tasks: 1, restart: {backoff: {max: 7}, limit: 9 in 90}}
+restart: {policy: always, backoff: {initial: 2}, limit: 3 in 7.5}
+""",
+        "c.yaml",
+        "c",
+    )
+    cluster = Restart(policy="always", backoff=Backoff(initial=2, max=30), limit=Limit(count=3, seconds=7.5))
+    assert {name: spec.restart_of(job) for name, job in spec.jobs.items()} == {
+        "ps": cluster,
+        "worker": cluster.model_copy(update={"policy": "never"}),
+        "chief": Restart(policy="always", backoff=Backoff(initial=2, max=7), limit=Limit(count=9, seconds=90)),
+    }
+    assert spec.jobs["chief"].restart == JobRestart(backoff=JobBackoff(max=7), limit=Limit(count=9, seconds=90))
+
+
 BAD_VALUES = {
+    # restart
+    "{tasks: 1, restart: never}": "2:26: jobs.a.restart: expected the keys policy, backoff, limit, "
+    "found the text 'never'",
+    "{tasks: 1, restart: {policy: }}": "2:35: jobs.a.restart.policy: expected a value, found nothing",
+    "{tasks: 1, restart: {policy: no}}": "2:35: jobs.a.restart.policy: expected never, on-failure or always, "
+    "found false",
+    "{tasks: 1, restart: {limit: 5}}": "2:34: jobs.a.restart.limit: expected a count and seconds such as 5 in 60, "
+    "found 5",
+    "{tasks: 1, restart: {backof: {}}}": "2:27: jobs.a.restart.backof: unknown key; did you mean 'backoff'?",
+    "{tasks: 1, restart: {backoff: {most: 1}}}": "2:37: jobs.a.restart.backoff.most: unknown key; "
+    "known keys: initial, max",
+    "{tasks: 1, restart: {backoff: 1}}": "2:36: jobs.a.restart.backoff: expected the keys initial, max, found 1",
+    "{tasks: 1, restart: {backoff: {initial: 2, max: 1}}}": "2:36: jobs.a.restart.backoff: "
+    "max (1) must be initial (2) or more",
+    "{tasks: 1, restart: {backoff: {initial: 50}}}": "2:36: jobs.a.restart.backoff: "
+    "initial (50) must be the cluster's max (30) or less",
+    "{tasks: 1, restart: {backoff: {max: 0.01}}}": "2:36: jobs.a.restart.backoff: "
+    "max (0.01) must be the cluster's initial (0.1) or more",
     # tasks
     "{tasks: two}": "2:14: jobs.a.tasks: expected a whole number or a list of addresses, found the text 'two'",
     "{tasks: '2'}": "2:14: jobs.a.tasks: expected a whole number or a list of addresses, found the text '2'",
@@ -127,7 +167,7 @@ BAD_VALUES = {
     "a NUL character",
     # keys
     "{task: 1}": "2:7: jobs.a.task: unknown key; did you mean 'tasks'?",
-    "{tasks: 1, x: 1}": "2:17: jobs.a.x: unknown key; known keys: tasks, cpus, gpus, env",
+    "{tasks: 1, x: 1}": "2:17: jobs.a.x: unknown key; known keys: tasks, cpus, gpus, env, restart",
     # numbers and dates that YAML itself cannot make sense of
     "{tasks: 2026-99-99}": "2:14: jobs.a.tasks: expected a whole number or a list of addresses, "
     "found the date 2026-99-99",

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.spec.cluster_notation import parse_cluster_notation
 from tfcluster.spec.load import parse_spec
-from tfcluster.spec.schema import Backoff, Job, Restart, Spec
+from tfcluster.spec.restart import Backoff, Restart
+from tfcluster.spec.schema import Job, Spec
 from tfcluster.spec.template import TEMPLATE
 
 MANY = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -114,8 +115,13 @@ def _valid_specs(draw: st.DrawFn) -> dict[str, Any]:
     tasks = st.integers(1, 1000) | st.lists(addresses, min_size=1, max_size=3)
     text = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=8)
     env = st.dictionaries(st.from_regex(r"[A-Za-z_][A-Za-z0-9_]*", fullmatch=True), text, max_size=3)
+    policies = st.sampled_from(["never", "on-failure", "always"])
+    # Between the cluster's initial and max, whichever of the two it overrides.
+    waits = st.dictionaries(st.sampled_from(["initial", "max"]), st.just(11.0), max_size=1)
+    restart = st.fixed_dictionaries({}, optional={"policy": policies, "backoff": waits, "limit": st.just("2 in 30")})
     job = st.fixed_dictionaries(
-        {"tasks": tasks}, optional={"cpus": st.integers(1, 256), "gpus": st.integers(0), "env": env}
+        {"tasks": tasks},
+        optional={"cpus": st.integers(1, 256), "gpus": st.integers(0), "env": env, "restart": restart},
     )
     job_names = st.from_regex(r"[A-Za-z][A-Za-z0-9_]{0,8}", fullmatch=True)
     initial = draw(st.floats(0.001, 10) | st.integers(1, 10))
@@ -125,8 +131,8 @@ def _valid_specs(draw: st.DrawFn) -> dict[str, Any]:
         "jobs": draw(st.dictionaries(job_names, job, min_size=1, max_size=4)),
         "network": draw(st.sampled_from(["closed", "open"])),
         "restart": {
-            "policy": draw(st.sampled_from(["never", "on-failure", "always"])),
-            "backoff": {"initial": initial, "max": initial + draw(st.integers(0, 10))},
+            "policy": draw(policies),
+            "backoff": {"initial": initial, "max": 11 + draw(st.integers(0, 10))},
             "limit": limit,
         },
     }

@@ -7,7 +7,8 @@ import re
 import pytest
 
 from tfcluster.spec.load import parse_spec
-from tfcluster.spec.schema import Backoff, Job, Restart, Spec
+from tfcluster.spec.restart import Backoff, JobRestart, Restart
+from tfcluster.spec.schema import Job, Spec
 from tfcluster.spec.template import TEMPLATE
 
 COMMENTED_OUT = re.compile(r"^( *)#(?=\w+: )", re.MULTILINE)
@@ -29,6 +30,7 @@ def test_all_keys_can_be_put_to_use_at_once() -> None:
     spec = parse_spec(COMMENTED_OUT.sub(r"\1", TEMPLATE), "cluster.yaml", "cluster")
     assert spec.model_fields_set == set(Spec.model_fields)
     assert spec.jobs["worker"].model_fields_set == set(Job.model_fields)
+    assert spec.jobs["worker"].restart == JobRestart(policy="never")
     assert spec.restart.model_fields_set == set(Restart.model_fields)
     assert spec.restart.backoff.model_fields_set == set(Backoff.model_fields)
     assert spec.restart == Restart()  # it shows the defaults

@@ -10,12 +10,32 @@ from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.places import LOCAL_HOST
 
 if TYPE_CHECKING:  # The agent lays nothing out and must run where pydantic is not installed.
+    from tfcluster.spec.restart import Restart
     from tfcluster.spec.schema import Spec
 
 #: Jobs whose tasks hold variables or score them; programs compute elsewhere unless told otherwise.
 PS_JOB = "ps"
 #: Jobs that lead, in the order in which one is looked for; the first task of one is the cluster's head.
 _LEADING_JOBS = ("chief", "master")
+
+
+@dataclass(frozen=True)
+class RestartPolicy:
+    """When a task that ended is started again.
+
+    Attributes:
+        policy: `never`, `on-failure` or `always`.
+        initial: Seconds before the second restart at most; the first comes at once, each further doubles the wait.
+        max: Longest wait in seconds.
+        limit: So many restarts within `window` seconds are made; the next end makes the task failed.
+        window: Seconds.
+    """
+
+    policy: str
+    initial: float
+    max: float
+    limit: int
+    window: float
 
 
 @dataclass(frozen=True)
@@ -31,6 +51,7 @@ class Task:
         cpus: Logical CPU devices that it offers.
         gpus: How many of its host's GPUs it owns.
         env: Environment variables set for it.
+        restart: When it is started again.
         gpu_ids: The GPUs that it owns, as CUDA_VISIBLE_DEVICES names them; empty until they are chosen.
     """
 
@@ -42,6 +63,7 @@ class Task:
     cpus: int
     gpus: int
     env: dict[str, str]
+    restart: RestartPolicy
     gpu_ids: tuple[str, ...] = ()
 
     @property
@@ -62,25 +84,6 @@ class Task:
 
 
 @dataclass(frozen=True)
-class RestartPolicy:
-    """When a task that ended is started again.
-
-    Attributes:
-        policy: `never`, `on-failure` or `always`.
-        initial: Seconds before the second restart; the first comes at once, each further doubles the wait.
-        max: Longest wait in seconds.
-        limit: So many restarts within `window` seconds are made; the next end makes the task failed.
-        window: Seconds.
-    """
-
-    policy: str
-    initial: float
-    max: float
-    limit: int
-    window: float
-
-
-@dataclass(frozen=True)
 class Layout:
     """A cluster's tasks in the order of the spec, with what holds for all of them.
 
@@ -88,14 +91,12 @@ class Layout:
         cluster: Its name.
         spec: The spec's file as the user named it.
         network: `closed` or `open`.
-        restart: When a task is started again.
         tasks: Every task.
     """
 
     cluster: str
     spec: str
     network: str
-    restart: RestartPolicy
     tasks: tuple[Task, ...]
 
     def addresses(self) -> dict[str, list[str]]:
@@ -144,9 +145,12 @@ class Layout:
             cluster=value["cluster"],
             spec=value["spec"],
             network=value["network"],
-            restart=RestartPolicy(**value["restart"]),
-            tasks=tuple(Task(**{**task, "gpu_ids": tuple(task["gpu_ids"])}) for task in value["tasks"]),
+            tasks=tuple(_task_from_json(task) for task in value["tasks"]),
         )
+
+
+def _task_from_json(value: dict[str, Any]) -> Task:
+    return Task(**{**value, "restart": RestartPolicy(**value["restart"]), "gpu_ids": tuple(value["gpu_ids"])})
 
 
 def _agree(mine: Task, theirs: Task) -> bool:
@@ -173,18 +177,22 @@ def lay_out(spec: Spec, spec_file: str) -> Layout:
             cpus=job.cpus,
             gpus=job.gpus,
             env=dict(job.env),
+            restart=_restart_policy(spec.restart_of(job)),
         )
         for job_name, job in spec.jobs.items()
         for index, address in enumerate(job.tasks)
     )
-    restart = RestartPolicy(
-        policy=spec.restart.policy,
-        initial=spec.restart.backoff.initial,
-        max=spec.restart.backoff.max,
-        limit=spec.restart.limit.count,
-        window=spec.restart.limit.seconds,
+    return Layout(spec.name, spec_file, spec.network, tasks)
+
+
+def _restart_policy(restart: Restart) -> RestartPolicy:
+    return RestartPolicy(
+        policy=restart.policy,
+        initial=restart.backoff.initial,
+        max=restart.backoff.max,
+        limit=restart.limit.count,
+        window=restart.limit.seconds,
     )
-    return Layout(spec.name, spec_file, spec.network, restart, tasks)
 
 
 def matching_tasks(wanted: Sequence[str], shorts: Sequence[str]) -> list[str]:

@@ -11,7 +11,8 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from tfcluster.spec.problems import KeyPath, Position, Problem, describe, shorten
-from tfcluster.spec.schema import Backoff, Job, Restart, Spec
+from tfcluster.spec.restart import Backoff, JobBackoff, JobRestart, Restart
+from tfcluster.spec.schema import Job, Spec
 from tfcluster.spec.source import Source
 
 
@@ -92,7 +93,8 @@ def _model_at(path: KeyPath) -> type[BaseModel]:
     if not path:
         return Spec
     if path[0] == "jobs":
-        return Job
+        path = path[2:]  # without `jobs` and the job's name
+        return Job if not path else JobRestart if len(path) == 1 else JobBackoff
     return Restart if len(path) == 1 else Backoff
 
 

@@ -9,35 +9,22 @@ from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     PlainSerializer,
     StrictInt,
     StrictStr,
     model_validator,
 )
-from pydantic_core import PydanticCustomError
 
 from tfcluster.places import CLUSTER_NAME
+from tfcluster.spec.basis import Frozen, complaint
+from tfcluster.spec.restart import JobRestart, Restart
 
 MAX_TASKS = 1000
 
 _ADDRESS = re.compile(r"(\[[^\]]*\]|[^\s:\[\]]+)(?::([^:]*))?")
-_LIMIT = re.compile(r"([0-9]{1,9}) in ([0-9]{1,9}(?:\.[0-9]{1,9})?)")
 _NULL = object()  # stands for a null in a YAML list; None stands for a task whose address is chosen later
-
-
-def complaint(kind: Literal["found", "plain", "key"], message: str, hint: str = "") -> PydanticCustomError:
-    """An error of a validator, to be rendered by messages.py.
-
-    Args:
-        kind: `found` has what was found instead added to it, `plain` stands as it is, `key` is about a key.
-        message: What was expected, in words for the user.
-        hint: What to write instead.
-    """
-    return PydanticCustomError(kind, "{message}", {"message": message, "hint": hint})
 
 
 def _matches(pattern: str, kind: Literal["found", "key"], expected: str) -> AfterValidator:
@@ -82,11 +69,6 @@ VariableName = Annotated[
     ),
 ]
 VariableValue = Annotated[StrictStr, AfterValidator(_environment_value)]
-Seconds = Annotated[float, Field(gt=0, strict=True, allow_inf_nan=False)]
-
-
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
 
 def _local(host: str, port: str = "PORT") -> str:
@@ -102,7 +84,7 @@ def _local(host: str, port: str = "PORT") -> str:
     raise complaint("plain", message, f"write localhost:{port}")
 
 
-class Address(_Frozen):
+class Address(Frozen):
     """Where a task listens.
 
     Attributes:
@@ -168,7 +150,7 @@ def _plain_tasks(tasks: tuple[Address | None, ...]) -> int | list[str]:
     return [str(address or "localhost") for address in tasks]
 
 
-class Job(_Frozen):
+class Job(Frozen):
     """The tasks of one job.
 
     Attributes:
@@ -176,6 +158,7 @@ class Job(_Frozen):
         cpus: The logical CPU devices of each task.
         gpus: The GPUs of the host that each task has to itself.
         env: What is added to the environment of each task.
+        restart: What it says of restarts instead of the cluster.
     """
 
     tasks: Annotated[
@@ -186,6 +169,7 @@ class Job(_Frozen):
     cpus: Annotated[StrictInt, Field(ge=1, le=256)] = 1
     gpus: Annotated[StrictInt, Field(ge=0)] = 0
     env: Mapping[VariableName, VariableValue] = Field(default_factory=dict)
+    restart: JobRestart = JobRestart()
 
     @model_validator(mode="before")
     @classmethod
@@ -199,63 +183,21 @@ class Job(_Frozen):
         raise complaint("found", "expected keys such as tasks:, or a list of addresses", hint)
 
 
-class Backoff(_Frozen):
-    """How long to wait before a restart, in seconds; the wait doubles with each one up to `max`."""
-
-    initial: Seconds = 0.1
-    max: Seconds = 30.0
-
-    @model_validator(mode="after")
-    def _in_order(self) -> Backoff:
-        if self.max < self.initial:
-            raise complaint("plain", f"max ({self.max:g}) must be initial ({self.initial:g}) or more")
-        return self
-
-
-class Limit(_Frozen):
-    """How many restarts within how many seconds make a task fail for good; written `5 in 60`."""
-
-    count: Annotated[StrictInt, Field(ge=1)] = 5
-    seconds: Seconds = 60.0
-
-    def __str__(self) -> str:
-        return f"{self.count} in {self.seconds:.9f}".rstrip("0").rstrip(".")
-
-
-def _limit(value: Any) -> Limit:
-    if isinstance(value, Limit):
-        return value
-    match = _LIMIT.fullmatch(value) if isinstance(value, str) else None
-    if match is None or not int(match[1]) or not float(match[2]):
-        raise complaint("found", "expected a count and seconds such as 5 in 60")
-    return Limit(count=int(match[1]), seconds=float(match[2]))
-
-
-class Restart(_Frozen):
-    """When a task that exits is started again.
-
-    Attributes:
-        policy: `never`, `on-failure` (killed, or an exit code other than 0), or `always`.
-        backoff: How long to wait before each restart.
-        limit: When to give up.
-    """
-
-    policy: Literal["never", "on-failure", "always"] = "on-failure"
-    backoff: Backoff = Backoff()
-    limit: Annotated[Limit, BeforeValidator(_limit), PlainSerializer(Limit.__str__)] = Limit()
-
-
-class Spec(_Frozen):
+class Spec(Frozen):
     """What one cluster is to be. `Spec.model_validate(spec.model_dump())` equals `spec`.
 
     Attributes:
         name: The cluster's name, by which the commands find it.
         jobs: The jobs by name, in the order of the file.
         network: `closed`: the tasks can be reached from this machine only; `open`: from everywhere.
-        restart: When a task that exits is started again.
+        restart: When a task that exits is started again; a job's own keys override it.
     """
 
     name: ClusterName
     jobs: Annotated[Mapping[JobName, Job], Field(min_length=1)]
     network: Literal["closed", "open"] = "closed"
     restart: Restart = Restart()
+
+    def restart_of(self, job: Job) -> Restart:
+        """When a task of one of the jobs is started again."""
+        return job.restart.over(self.restart)

@@ -23,6 +23,8 @@ jobs:
     #gpus: 1
     # Added to the environment of each task; write numbers in quotes. Default: nothing.
     #env: {OMP_NUM_THREADS: "1"}
+    # Keys of `restart` (below) that are different for this job. Default: nothing.
+    #restart: {policy: never}
   # A job may also be written as the list of its addresses, as in TensorFlow's ClusterSpec.
   #local: ["localhost:2222", "localhost:2223"]
 
@@ -30,8 +32,10 @@ jobs:
 # TensorFlow asks for no password). Default: closed.
 #network: closed
 
-# Which tasks that exit are started again: never, on-failure or always (policy, default: on-failure). The first
-# restart comes at once; the seconds before the next ones start with `initial` and double up to `max` (backoff,
-# default: 0.1 and 30). More restarts than the limit in so many seconds make a task fail (default: 5 in 60).
+# Which tasks that exit are started again: never, on-failure (killed, or an exit code other than 0) or always
+# (policy, default: on-failure). The first restart comes at once; the seconds before the next ones start with
+# `initial` and double up to `max` (backoff, default: 0.1 and 30), and of each wait a random part of up to one half
+# is left out, so that tasks that died together do not all come back at the same moment. More restarts than the
+# limit in so many seconds make a task fail (default: 5 in 60).
 #restart: {policy: on-failure, backoff: {initial: 0.1, max: 30}, limit: 5 in 60}
 """

@@ -33,6 +33,7 @@ def build_spec(source: Source, default_name: str) -> Spec:
         spec = Spec.model_validate(value)
     except ValidationError as error:
         raise as_error([*problems, *explain(error, source)]) from None
+    problems += _waits_out_of_order(spec, source)
     if problems:
         raise as_error(problems)
     return spec
@@ -45,6 +46,21 @@ def _unusable_name(source: Source, name: str) -> list[Problem]:
         message = f"the file's name {name!r} cannot be the name of a cluster"
         return [source.problem(("name",), message, "add name: and a name to the file", source.values[()])]
     return []
+
+
+def _waits_out_of_order(spec: Spec, source: Source) -> Iterator[Problem]:
+    """The jobs whose first wait is longer than the longest, of which one is theirs and the other the cluster's."""
+    for name, job in spec.jobs.items():
+        try:
+            spec.restart_of(job)
+        except ValidationError:
+            own, cluster = job.restart.backoff, spec.restart.backoff
+            if own.initial is None:
+                message = f"max ({own.max:g}) must be the cluster's initial ({cluster.initial:g}) or more"
+            else:
+                message = f"initial ({own.initial:g}) must be the cluster's max ({cluster.max:g}) or less"
+            path: KeyPath = ("jobs", name, "restart", "backoff")
+            yield source.problem(path, message, at=source.values.get(path) or source.values[()])
 
 
 def _repeated_addresses(source: Source) -> Iterator[Problem]:

@@ -161,7 +161,7 @@ class Supervisor:
 
     def _take(self, layout: Layout) -> None:
         self.layout = layout
-        self.tasks = {task.name: Supervised(task, Machine(layout.restart)) for task in layout.tasks}
+        self.tasks = {task.name: Supervised(task, Machine(task.restart)) for task in layout.tasks}
 
     def _tasks_where(self, *, ps: bool) -> list[Supervised]:
         return [task for task in self.tasks.values() if (task.task.job == PS_JOB) is ps]

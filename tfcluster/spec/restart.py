@@ -1,0 +1,123 @@
+"""The schema of `restart:`, for the whole cluster and for a job that overrides it."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BeforeValidator,
+    Field,
+    PlainSerializer,
+    SerializerFunctionWrapHandler,
+    StrictInt,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
+
+from tfcluster.spec.basis import Frozen, complaint
+
+Seconds = Annotated[float, Field(gt=0, strict=True, allow_inf_nan=False)]
+
+_LIMIT = re.compile(r"([0-9]{1,9}) in ([0-9]{1,9}(?:\.[0-9]{1,9})?)")
+
+
+class Backoff(Frozen):
+    """How long to wait before a restart, in seconds; the wait doubles with each one up to `max`."""
+
+    initial: Seconds = 0.1
+    max: Seconds = 30.0
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Backoff:
+        if self.max < self.initial:
+            raise complaint("plain", f"max ({self.max:g}) must be initial ({self.initial:g}) or more")
+        return self
+
+
+class Limit(Frozen):
+    """How many restarts within how many seconds make a task fail for good; written `5 in 60`."""
+
+    count: Annotated[StrictInt, Field(ge=1)] = 5
+    seconds: Seconds = 60.0
+
+    def __str__(self) -> str:
+        return f"{self.count} in {self.seconds:.9f}".rstrip("0").rstrip(".")
+
+
+def _limit(value: Any) -> Limit:
+    if isinstance(value, Limit):
+        return value
+    match = _LIMIT.fullmatch(value) if isinstance(value, str) else None
+    if match is None or not int(match[1]) or not float(match[2]):
+        raise complaint("found", "expected a count and seconds such as 5 in 60")
+    return Limit(count=int(match[1]), seconds=float(match[2]))
+
+
+_Policy = Literal["never", "on-failure", "always"]
+_WrittenLimit = Annotated[Limit, BeforeValidator(_limit), PlainSerializer(Limit.__str__)]
+
+
+class Restart(Frozen):
+    """When a task that exits is started again.
+
+    Attributes:
+        policy: `never`, `on-failure` (killed, or an exit code other than 0), or `always`.
+        backoff: How long to wait before each restart.
+        limit: When to give up.
+    """
+
+    policy: _Policy = "on-failure"
+    backoff: Backoff = Backoff()
+    limit: _WrittenLimit = Limit()
+
+
+class _Overriding(Frozen):
+    """Keys that override others. One that is left out is None, which cannot be written."""
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _written(cls, value: Any) -> Any:
+        if value is None:
+            raise complaint("found", "expected a value")
+        return value
+
+    @model_serializer(mode="wrap")
+    def _without_left_out(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {key: value for key, value in serialize(self).items() if value is not None}
+
+
+class JobBackoff(_Overriding):
+    """What a job says of the waits; the cluster's where it says nothing."""
+
+    initial: Seconds | None = None
+    max: Seconds | None = None
+
+    @model_validator(mode="after")
+    def _in_order(self) -> JobBackoff:
+        if self.initial is not None and self.max is not None:
+            Backoff(initial=self.initial, max=self.max)
+        return self
+
+
+class JobRestart(_Overriding):
+    """What a job says of restarts; the cluster's where it says nothing."""
+
+    policy: _Policy | None = None
+    backoff: JobBackoff = JobBackoff()
+    limit: _WrittenLimit | None = None
+
+    def over(self, cluster: Restart) -> Restart:
+        """What holds for the job's tasks.
+
+        Args:
+            cluster: What holds for the whole cluster.
+
+        Raises:
+            ValidationError: With one of `initial` and `max` from the job and one from the cluster, `max` is less.
+        """
+        backoff = Backoff(
+            initial=self.backoff.initial or cluster.backoff.initial, max=self.backoff.max or cluster.backoff.max
+        )
+        return Restart(policy=self.policy or cluster.policy, backoff=backoff, limit=self.limit or cluster.limit)
