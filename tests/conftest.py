@@ -146,6 +146,56 @@ def wait_for(condition: Callable[[], Any], seconds: float = 30.0) -> Any:
     return value
 
 
+@dataclass
+class MemoryGroup:
+    """A memory control group of the test's own, inside that of the test.
+
+    Attributes:
+        folder: Its folder.
+        maximum: The file in it that limits its memory.
+    """
+
+    folder: Path
+    maximum: Path
+
+    def join(self) -> None:
+        """Put this process into it, and all that it starts."""
+        (self.folder / "cgroup.procs").write_text(str(os.getpid()))
+
+    def limit(self, size: int) -> None:
+        """Give it so many bytes, and none to swap to."""
+        self.maximum.write_text(str(size))
+        for name, left in (("memory.swap.max", 0), ("memory.memsw.limit_in_bytes", size)):
+            if (self.folder / name).exists():
+                (self.folder / name).write_text(str(left))
+
+
+@contextlib.contextmanager
+def memory_group() -> Iterator[MemoryGroup]:
+    """A fresh memory control group; the test is skipped where none can be made (no root, a read-only mount)."""
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        if "memory" in controllers.split(","):
+            parent, maximum = f"/sys/fs/cgroup/memory{path}", "memory.limit_in_bytes"
+        elif not controllers:
+            parent, maximum = f"/sys/fs/cgroup{path}", "memory.max"
+        else:
+            continue
+        folder = Path(parent) / f"tfcluster-test-{uuid.uuid4().hex}"
+        with contextlib.suppress(OSError):
+            folder.mkdir()
+            if (folder / maximum).exists():
+                break
+            folder.rmdir()
+    else:
+        pytest.skip("no memory control group can be made here")
+    try:
+        yield MemoryGroup(folder, folder / maximum)
+    finally:
+        wait_for(lambda: not (folder / "cgroup.procs").read_text())
+        folder.rmdir()
+
+
 def _make(folder: Path) -> Iterator[Sandbox]:
     (folder / "run").mkdir(mode=0o700)
     sandbox = Sandbox(folder)

@@ -81,6 +81,11 @@ def peer_of(connection: socket.socket) -> tuple[int, int]:
     return pid, uid
 
 
+def was_killed(status: int | None) -> bool:
+    """Whether SIGKILL ended a process, or may have: None where only its end is known."""
+    return status is None or (os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL)
+
+
 def reason(status: int | None) -> str:
     """In words how a process ended.
 

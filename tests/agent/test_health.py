@@ -50,8 +50,36 @@ def test_a_prober_that_hangs_is_unknown_and_replaced(monkeypatch: pytest.MonkeyP
     assert first != second
 
 
-def test_many_questions_at_once_are_all_answered() -> None:
+def test_an_answer_that_comes_far_too_late_says_nothing_of_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The prober stands still, as the whole machine may, and goes on when the server's time is over."""
+
+    async def ask() -> tuple[Answer, Answer]:
+        prober = Prober("prober")
+        try:
+            with socket.socket() as mute:  # takes connections and says nothing
+                mute.bind(("127.0.0.1", 0))
+                mute.listen()
+                address = f"127.0.0.1:{mute.getsockname()[1]}"
+                # However slow the machine: the prober has imported gRPC, and its silence is told.
+                monkeypatch.setattr(health, "_LATE", 60.0)
+                monkeypatch.setattr(health, "_MARGIN", 60.0)
+                in_time = await prober.ask(address, 0.2)
+                assert prober._child is not None
+                child = prober._child.process.pid
+                monkeypatch.setattr(health, "_LATE", 0.0)
+                os.kill(child, signal.SIGSTOP)
+                asyncio.get_running_loop().call_later(0.5, os.kill, child, signal.SIGCONT)
+                return in_time, await prober.ask(address, 0.2)
+        finally:
+            prober.stop()
+
+    assert asyncio.run(ask()) == (Answer(Verdict.SILENT), Answer(Verdict.UNKNOWN))
+
+
+def test_many_questions_at_once_are_all_answered(monkeypatch: pytest.MonkeyPatch) -> None:
     """More than a socket's buffer holds, while the prober is still importing gRPC."""
+    monkeypatch.setattr(health, "_LATE", 60.0)
+    monkeypatch.setattr(health, "_MARGIN", 60.0)
 
     async def ask_many() -> list[Answer]:
         prober = Prober("prober")

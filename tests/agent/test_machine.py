@@ -15,18 +15,20 @@ from tfcluster.model.states import WITH_PROCESS, TaskState
 
 POLICY = RestartPolicy("on-failure", initial=0.1, max=30.0, limit=5, window=60.0)
 NOW = 100.0
+WHOLE = 1.0  # the chance by which nothing of a wait is left out
 
 # What a task in each state does at each event, under the policy on-failure; `.` is nothing at all.
 _TABLE = """
-                START           STOP               ANSWERED  MISSED        FAILED_EXIT  CLEAN_EXIT  DUE
-starting        .               stopping+TERMINATE ready     starting      backing-off  stopped     .
-ready           .               stopping+TERMINATE ready     ready         backing-off  stopped     .
-unresponsive    .               stopping+TERMINATE ready     unresponsive  backing-off  stopped     .
-backing-off     .               stopped            .         .             .            .           starting+SPAWN
-failed          starting+SPAWN  stopped            .         .             .            .           .
-stopping        .               .                  .         .             stopped      stopped     stopping+KILL
-stopped         starting+SPAWN  .                  .         .             .            .           .
+             START          STOP          RESTART        ANSWERED MISSED       FAILED_EXIT CLEAN_EXIT DUE
+starting     .              stopping+TERM stopping+TERM  ready    starting     backing-off stopped    .
+ready        .              stopping+TERM stopping+TERM  ready    ready        backing-off stopped    .
+unresponsive .              stopping+TERM stopping+TERM  ready    unresponsive backing-off stopped    .
+backing-off  .              stopped       starting+SPAWN .        .            .           .          starting+SPAWN
+failed       starting+SPAWN stopped       starting+SPAWN .        .            .           .          .
+stopping     .              .             .              .        .            stopped     stopped    stopping+KILL
+stopped      starting+SPAWN .             starting+SPAWN .        .            .           .          .
 """
+_ACTIONS = {"SPAWN": Action.SPAWN, "TERM": Action.TERMINATE, "KILL": Action.KILL, "": None}
 
 
 def in_state(state: TaskState, policy: RestartPolicy = POLICY) -> Machine:
@@ -54,38 +56,84 @@ def test_the_table_has_every_state_and_every_event() -> None:
 @pytest.mark.parametrize(("state", "event", "cell"), _rows())
 def test_every_state_and_event(state: TaskState, event: Event, cell: str) -> None:
     before = in_state(state)
-    after, action = before.after(event, NOW)
+    after, action = before.after(event, NOW, WHOLE)
     if cell == ".":
         assert (after, action) == (before, None)
         return
     expected, _, act = cell.partition("+")
     assert after.state is TaskState(expected)
-    assert action is (Action[act] if act else None)
+    assert action is _ACTIONS[act]
 
 
 @pytest.mark.parametrize("start", [TaskState.STOPPED, TaskState.FAILED])
 def test_a_start_forgets_what_happened_before(start: TaskState) -> None:
     before = Machine(POLICY, start, restarts=4, ends=(98.0, 99.0), misses=3, grace=7.0)
-    assert before.after(Event.START, NOW) == (Machine(POLICY, TaskState.STARTING, grace=7.0), Action.SPAWN)
+    assert before.after(Event.START, NOW, WHOLE) == (Machine(POLICY, TaskState.STARTING, grace=7.0), Action.SPAWN)
 
 
 def test_a_stop_waits_its_grace_and_kills_once() -> None:
     ready = replace(in_state(TaskState.READY), grace=3.0)
-    stopping, _ = ready.after(Event.STOP, NOW)
+    stopping, _ = ready.after(Event.STOP, NOW, WHOLE)
     assert stopping.wake_at == NOW + 3.0
-    assert stopping.after(Event.STOP, NOW + 1) == (stopping, None)
-    assert stopping.after(Event.DUE, NOW + 2.9) == (stopping, None)
-    killed, action = stopping.after(Event.DUE, NOW + 3.0)
+    assert stopping.after(Event.STOP, NOW + 1, WHOLE) == (stopping, None)
+    assert stopping.after(Event.DUE, NOW + 2.9, WHOLE) == (stopping, None)
+    killed, action = stopping.after(Event.DUE, NOW + 3.0, WHOLE)
     assert action is Action.KILL
-    assert killed.after(Event.DUE, NOW + 9.0) == (killed, None)
-    stopped, _ = killed.after(Event.FAILED_EXIT, NOW + 9.0)
+    assert killed.after(Event.DUE, NOW + 9.0, WHOLE) == (killed, None)
+    stopped, _ = killed.after(Event.FAILED_EXIT, NOW + 9.0, WHOLE)
     assert (stopped.state, stopped.wake_at) == (TaskState.STOPPED, None)
 
 
 def test_a_stop_while_backing_off_wakes_nobody_any_more() -> None:
-    stopped, _ = in_state(TaskState.BACKING_OFF).after(Event.STOP, NOW)
+    stopped, _ = in_state(TaskState.BACKING_OFF).after(Event.STOP, NOW, WHOLE)
     assert stopped.wake_at is None
-    assert stopped.after(Event.DUE, NOW + 100) == (stopped, None)
+    assert stopped.after(Event.DUE, NOW + 100, WHOLE) == (stopped, None)
+
+
+@pytest.mark.parametrize("policy", ["never", "on-failure", "always"])
+@pytest.mark.parametrize("end", [Event.FAILED_EXIT, Event.CLEAN_EXIT])
+@pytest.mark.parametrize("state", sorted(WITH_PROCESS - {TaskState.STOPPING}))
+def test_a_restart_ends_the_process_and_starts_anew_whatever_the_policy(
+    state: TaskState, end: Event, policy: str
+) -> None:
+    before = replace(in_state(state, replace(POLICY, policy=policy)), ends=(98.0, 99.0), grace=3.0)
+    stopping, action = before.after(Event.RESTART, NOW, WHOLE)
+    assert (stopping.state, stopping.wake_at, stopping.wanted, action) == (
+        TaskState.STOPPING,
+        NOW + 3.0,
+        True,
+        Action.TERMINATE,
+    )
+    assert stopping.after(Event.RESTART, NOW + 1, WHOLE) == (stopping, None)
+    killed, action = stopping.after(Event.DUE, NOW + 3.0, WHOLE)
+    assert (killed.state, killed.wanted, action) == (TaskState.STOPPING, True, Action.KILL)
+    fresh = Machine(before.policy, TaskState.STARTING, grace=3.0)
+    assert stopping.after(end, NOW + 2, WHOLE) == (fresh, Action.SPAWN)
+    assert killed.after(end, NOW + 4, WHOLE) == (fresh, Action.SPAWN)
+
+
+@pytest.mark.parametrize("state", [TaskState.BACKING_OFF, TaskState.FAILED, TaskState.STOPPED])
+def test_a_restart_of_a_task_without_a_process_is_a_start(state: TaskState) -> None:
+    before = replace(in_state(state), ends=(98.0, 99.0), grace=7.0)
+    assert before.after(Event.RESTART, NOW, WHOLE) == (Machine(POLICY, TaskState.STARTING, grace=7.0), Action.SPAWN)
+
+
+def test_a_stop_during_a_restart_is_a_stop_within_the_shorter_grace() -> None:
+    restarting, _ = replace(in_state(TaskState.READY), grace=60.0).after(Event.RESTART, NOW, WHOLE)
+    stopping, action = replace(restarting, grace=2.0).after(Event.STOP, NOW + 1, WHOLE)
+    assert (stopping.state, stopping.wanted, stopping.wake_at, action) == (TaskState.STOPPING, False, NOW + 3.0, None)
+    assert stopping.after(Event.RESTART, NOW + 1, WHOLE) == (stopping, None), "a task that goes down stays down"
+    assert stopping.after(Event.FAILED_EXIT, NOW + 2, WHOLE)[0].state is TaskState.STOPPED
+    longer, _ = replace(restarting, grace=90.0).after(Event.STOP, NOW + 1, WHOLE)
+    assert longer.wake_at == NOW + 60.0
+    killed, _ = restarting.after(Event.DUE, NOW + 60.0, WHOLE)
+    assert killed.after(Event.STOP, NOW + 61.0, WHOLE)[0].wake_at is None, "it has been killed already"
+
+
+@pytest.mark.parametrize("state", TaskState)
+def test_a_task_is_wanted_until_it_is_stopped_or_has_failed(state: TaskState) -> None:
+    at_an_end = {TaskState.STOPPING, TaskState.STOPPED, TaskState.FAILED}
+    assert in_state(state).wanted is (state not in at_an_end)
 
 
 @pytest.mark.parametrize("state", sorted(WITH_PROCESS - {TaskState.STOPPING}))
@@ -103,7 +151,7 @@ def test_a_stop_while_backing_off_wakes_nobody_any_more() -> None:
 def test_the_policy_decides_what_an_exit_leads_to(
     policy: str, event: Event, expected: TaskState, state: TaskState
 ) -> None:
-    after, action = in_state(state, replace(POLICY, policy=policy)).after(event, NOW)
+    after, action = in_state(state, replace(POLICY, policy=policy)).after(event, NOW, WHOLE)
     assert (after.state, action) == (expected, None)
     assert after.misses == 0
 
@@ -112,12 +160,12 @@ def delays(policy: RestartPolicy, ends: int, run_seconds: float = 0.0) -> list[f
     """The waits of a task that ends again and again, each time `run_seconds` after it was started."""
     machine, now, waits = in_state(TaskState.READY, policy), NOW, []
     for number in range(ends):
-        machine, _ = machine.after(Event.FAILED_EXIT, now)
+        machine, _ = machine.after(Event.FAILED_EXIT, now, WHOLE)
         assert machine.state is TaskState.BACKING_OFF
         assert machine.wake_at is not None
         waits.append(machine.wake_at - now)
         now = machine.wake_at
-        machine, action = machine.after(Event.DUE, now)
+        machine, action = machine.after(Event.DUE, now, WHOLE)
         assert (machine.state, machine.restarts, action) == (TaskState.STARTING, 3 + number, Action.SPAWN)
         now += run_seconds
     return waits
@@ -128,30 +176,44 @@ def test_waits_are_none_then_initial_then_double_up_to_the_most() -> None:
     assert delays(policy, 7) == pytest.approx([0.0, 0.5, 1.0, 2.0, 3.0, 3.0, 3.0])
 
 
+@pytest.mark.parametrize(("chance", "wait"), [(0.0, 2.0), (0.5, 3.0), (1.0, 4.0)])
+def test_one_half_of_a_wait_is_left_to_chance(chance: float, wait: float) -> None:
+    policy = replace(POLICY, initial=1.0, limit=9)
+    machine = Machine(policy, TaskState.READY, ends=(NOW - 3.0, NOW - 2.0, NOW - 1.0))
+    after, _ = machine.after(Event.FAILED_EXIT, NOW, chance)
+    assert after.wake_at == NOW + wait
+
+
+@pytest.mark.parametrize("chance", [0.0, 0.5, 1.0])
+def test_the_first_restart_comes_at_once_whatever_the_chance(chance: float) -> None:
+    after, _ = in_state(TaskState.READY).after(Event.FAILED_EXIT, NOW, chance)
+    assert after.wake_at == NOW
+
+
 def test_the_wait_never_passes_the_most_however_often_it_ends() -> None:
     ends = tuple(float(number) for number in range(5000))
     policy = replace(POLICY, limit=10_000, window=1e9)
-    after, _ = Machine(policy, TaskState.READY, ends=ends).after(Event.FAILED_EXIT, 5000.0)
+    after, _ = Machine(policy, TaskState.READY, ends=ends).after(Event.FAILED_EXIT, 5000.0, WHOLE)
     assert after.wake_at == 5000.0 + policy.max
 
 
 def test_too_early_is_not_due() -> None:
     waiting = replace(in_state(TaskState.BACKING_OFF), wake_at=NOW + 0.5)
-    assert waiting.after(Event.DUE, NOW + 0.49) == (waiting, None)
-    assert waiting.after(Event.DUE, NOW + 0.5)[1] is Action.SPAWN
+    assert waiting.after(Event.DUE, NOW + 0.49, WHOLE) == (waiting, None)
+    assert waiting.after(Event.DUE, NOW + 0.5, WHOLE)[1] is Action.SPAWN
 
 
 def test_so_many_restarts_within_the_window_are_the_limit() -> None:
     policy = replace(POLICY, limit=3, initial=1.0)
     assert delays(policy, 3, run_seconds=1.0) == pytest.approx([0.0, 1.0, 2.0])
     machine = Machine(policy, TaskState.READY, restarts=3, ends=(NOW - 59.9, NOW - 2.0, NOW - 1.0))
-    failed, action = machine.after(Event.FAILED_EXIT, NOW)
+    failed, action = machine.after(Event.FAILED_EXIT, NOW, WHOLE)
     assert (failed.state, failed.wake_at, failed.restarts, action) == (TaskState.FAILED, None, 3, None)
 
 
 def test_ends_before_the_window_are_forgotten() -> None:
     machine = Machine(replace(POLICY, limit=2), TaskState.READY, ends=(NOW - 61.0, NOW - 60.0, NOW - 59.0))
-    after, _ = machine.after(Event.FAILED_EXIT, NOW)
+    after, _ = machine.after(Event.FAILED_EXIT, NOW, WHOLE)
     assert after.state is TaskState.BACKING_OFF
     assert after.ends == (NOW - 59.0, NOW)
     assert after.wake_at == NOW + POLICY.initial
@@ -164,14 +226,14 @@ def test_a_task_that_ends_once_in_a_window_restarts_at_once_for_ever() -> None:
 def test_a_limit_of_one_is_one_restart() -> None:
     policy = replace(POLICY, limit=1)
     assert delays(policy, 1) == [0.0]
-    after, _ = Machine(policy, TaskState.READY, ends=(NOW - 1.0,)).after(Event.FAILED_EXIT, NOW)
+    after, _ = Machine(policy, TaskState.READY, ends=(NOW - 1.0,)).after(Event.FAILED_EXIT, NOW, WHOLE)
     assert after.state is TaskState.FAILED
 
 
 def missed(machine: Machine, times: int) -> tuple[Machine, list[Action | None]]:
     actions = []
     for _ in range(times):
-        machine, action = machine.after(Event.MISSED, NOW)
+        machine, action = machine.after(Event.MISSED, NOW, WHOLE)
         actions.append(action)
     return machine, actions
 
@@ -179,7 +241,7 @@ def missed(machine: Machine, times: int) -> tuple[Machine, list[Action | None]]:
 def test_a_task_is_unresponsive_after_so_many_misses_in_a_row() -> None:
     almost, actions = missed(in_state(TaskState.READY), MISSES_ALLOWED - 1)
     assert (almost.state, set(actions)) == (TaskState.READY, {None})
-    answered, _ = almost.after(Event.ANSWERED, NOW)
+    answered, _ = almost.after(Event.ANSWERED, NOW, WHOLE)
     assert missed(answered, MISSES_ALLOWED - 1)[0].state is TaskState.READY
     silent, actions = missed(almost, 1)
     assert (silent.state, actions) == (TaskState.UNRESPONSIVE, [None])
@@ -191,13 +253,13 @@ def test_an_unresponsive_task_is_killed_after_as_many_misses_again_and_restarted
     assert actions == [None] * (MISSES_ALLOWED - 1) + [Action.KILL]
     assert killed.state is TaskState.UNRESPONSIVE
     assert missed(killed, MISSES_ALLOWED)[1] == [None] * MISSES_ALLOWED
-    ended, _ = killed.after(Event.FAILED_EXIT, NOW)
+    ended, _ = killed.after(Event.FAILED_EXIT, NOW, WHOLE)
     assert ended.state is TaskState.BACKING_OFF
 
 
 def test_an_unresponsive_task_that_answers_again_has_all_its_misses_before_it() -> None:
     silent, _ = missed(in_state(TaskState.READY), 2 * MISSES_ALLOWED - 1)
-    answered, _ = silent.after(Event.ANSWERED, NOW)
+    answered, _ = silent.after(Event.ANSWERED, NOW, WHOLE)
     assert (answered.state, answered.misses) == (TaskState.READY, 0)
 
 
@@ -218,17 +280,19 @@ def test_a_task_that_never_answered_is_not_unresponsive() -> None:
 @given(
     policy=st.sampled_from(["never", "on-failure", "always"]),
     limit=st.integers(1, 4),
-    steps=st.lists(st.tuples(st.sampled_from(Event), st.floats(0.0, 20.0)), max_size=60),
+    steps=st.lists(st.tuples(st.sampled_from(Event), st.floats(0.0, 20.0), st.floats(0.0, 1.0)), max_size=60),
 )
-def test_state_and_process_agree_through_any_life(policy: str, limit: int, steps: list[tuple[Event, float]]) -> None:
+def test_state_and_process_agree_through_any_life(
+    policy: str, limit: int, steps: list[tuple[Event, float, float]]
+) -> None:
     machine, has_process, now = Machine(replace(POLICY, policy=policy, limit=limit)), False, NOW
-    for event, seconds in steps:
+    for event, seconds, chance in steps:
         now += seconds
         if event in (Event.FAILED_EXIT, Event.CLEAN_EXIT):
             if not has_process:
                 continue
             has_process = False
-        machine, action = machine.after(event, now)
+        machine, action = machine.after(event, now, chance)
         if action is Action.SPAWN:
             assert not has_process
             has_process = True
@@ -237,5 +301,6 @@ def test_state_and_process_agree_through_any_life(policy: str, limit: int, steps
         assert has_process is (machine.state in WITH_PROCESS)
         if machine.state is TaskState.BACKING_OFF:
             assert machine.wake_at is not None
+            assert machine.wake_at <= now + POLICY.max
         elif machine.state is not TaskState.STOPPING:
             assert machine.wake_at is None

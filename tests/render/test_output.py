@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,6 +21,7 @@ from tfcluster.render.console import console, error_console, moves
 from tfcluster.render.devices import show_devices
 from tfcluster.render.down import DownView
 from tfcluster.render.logs import LogView
+from tfcluster.render.restart import RestartView
 from tfcluster.render.run import RunView
 from tfcluster.render.status import show_status
 from tfcluster.render.up import UpView
@@ -64,6 +66,8 @@ def device(job: str, index: int, number: int) -> str:
     return f"/job:{job}/replica:0/task:{index}/device:CPU:{number}"
 
 
+#: In the time zone of whoever looks.
+NOON = time.mktime((2026, 1, 31, 12, 0, 0, 0, 0, -1))
 STATUS = ClusterStatus(
     cluster="demo",
     state=ClusterState.DEGRADED,
@@ -90,9 +94,17 @@ STATUS = ClusterStatus(
             cpu_percent=0.0,
             rss_bytes=1 << 30,
             devices=(device("worker", 0, 0), device("worker", 0, 1)),
-            last_exit=LastExit("SIGKILL", 12.0),
+            last_exit=LastExit("SIGKILL", NOON),
         ),
-        task("worker", 1, TaskState.FAILED, restarts=4, last_exit=LastExit("exit code 1", 12.0, "no port [2223]")),
+        task(
+            "worker",
+            1,
+            TaskState.FAILED,
+            restarts=4,
+            last_exit=LastExit(
+                "exit code 1", NOON, "no port [2223]", ("2026-01-31 [bold] started", "bind: address in use")
+            ),
+        ),
     ),
     runs=(RunStatus("pi-3f9a", "pi", RunState.SUCCEEDED, 0.41), RunStatus("pi-0001", "pi", RunState.RUNNING, 75.0)),
 )
@@ -110,9 +122,11 @@ ps:0      localhost  localhost:2222  ready       17   2m 5s         0  100%   97
 worker:0  localhost  localhost:2222  ready   123456    3.1s         1    0%  1.0 GiB  CPU:0 CPU:1
 worker:1  localhost  localhost:2223  failed       -       -         4     -        -  -
 
-worker:0 last ended with SIGKILL
+worker:0 last ended with SIGKILL at 2026-01-31 12:00:00
 
-worker:1 last ended with exit code 1: no port [2223]
+worker:1 last ended with exit code 1 at 2026-01-31 12:00:00: no port [2223]
+  2026-01-31 [bold] started
+  bind: address in use
 
 RUN      PROGRAM  STATE        TIME
 pi-3f9a  pi       succeeded    0.4s
@@ -304,6 +318,26 @@ worker:0  localhost:2222  ready
 worker:1  localhost:2223  ready
 demo is up: 2 tasks started in 0.46 s
 demo is up already: nothing changed
+"""
+    )
+
+
+def test_the_way_through_a_restart_leaves_other_tasks_out(capsys: pytest.CaptureFixture[str]) -> None:
+    view = RestartView("demo", ("worker:0", "worker:1"), silent=False)
+    failed, ready = task("ps", 0, TaskState.FAILED), task("worker", 1, TaskState.READY)
+    with view:
+        view.update(cluster(failed, task("worker", 0, TaskState.STOPPING), ready))
+        view.update(cluster(failed, task("worker", 0, TaskState.STARTING), ready))
+    view.finish_restart(cluster(failed, task("worker", 0, TaskState.READY), ready), 0.4567)
+    out, err = capsys.readouterr()
+    assert err == "demo: 1 of 2 tasks ready, waiting for worker:0\n"
+    assert (
+        _without_end_blanks(out)
+        == """\
+TASK      ADDRESS         STATE
+worker:0  localhost:2222  ready
+worker:1  localhost:2223  ready
+demo: 2 tasks restarted in 0.46 s
 """
     )
 

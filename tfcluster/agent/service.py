@@ -16,6 +16,7 @@ from tfcluster.agent.loop import for_ever
 from tfcluster.agent.ports import Ports
 from tfcluster.agent.runs.calls import RunCalls
 from tfcluster.agent.runs.runs import Runs
+from tfcluster.agent.tasks.calls import TaskCalls
 from tfcluster.agent.tasks.health import Prober
 from tfcluster.agent.tasks.supervisor import HEALTH_INTERVAL, Supervisor
 from tfcluster.errors import ClusterError
@@ -49,6 +50,7 @@ class Service:
         self._going_down: asyncio.Task[None] | None = None
         refuse = self._refuse_when_going_down
         self._changes = Changes(self._supervisor, self._ports, self._load, self._cluster_status, refuse)
+        self._task_calls = TaskCalls(self._supervisor, refuse)
         self._run_calls = RunCalls(folder, self._supervisor, self._runs, refuse)
         self._log_calls = LogCalls(folder, self._supervisor, self.quitting)
 
@@ -103,6 +105,7 @@ class Service:
             Call.WATCH: self._watch,
             Call.STATUS: self._status,
             Call.DEVICES: self._devices,
+            Call.RESTART: self._task_calls.restart,
             Call.DOWN: self._down,
             Call.LOGS: self._log_calls.logs,
             Call.EVENTS: self._log_calls.events,

@@ -22,6 +22,7 @@ _COMMANDS = {
     "devices": "Show every device of every task.",
     "logs": "Show what the tasks print.",
     "events": "Show what happened to the tasks, and why.",
+    "restart": "End tasks and start them anew.",
     "down": "Stop a cluster.",
     "validate": "Check a spec without starting anything.",
     "init": "Write a commented cluster.yaml to start from.",

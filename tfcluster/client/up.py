@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ from tfcluster.client.connection import Connection
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.model.layout import Layout
 from tfcluster.model.plan import Operation, plan
-from tfcluster.model.states import AT_REST, ClusterState, TaskState
+from tfcluster.model.states import AT_REST, TaskState
 from tfcluster.model.status import ClusterStatus, TaskStatus
 from tfcluster.protocol.messages import Call
 from tfcluster.transport import local
@@ -97,12 +97,13 @@ def apply(prepared: Prepared) -> None:
     )
 
 
-def watch_until_ready(cluster: str, timeout: float) -> Iterator[ClusterStatus]:
-    """The cluster's status at each change, until every task is ready.
+def watch_until_ready(cluster: str, timeout: float, only: Collection[str] | None = None) -> Iterator[ClusterStatus]:
+    """The cluster's status at each change, until every task that is waited for is ready.
 
     Args:
         cluster: Its name.
         timeout: Seconds to wait at most.
+        only: Short names of the tasks to wait for; all when left out.
 
     Raises:
         ClusterError: A task failed for good, or time ran out; names the tasks, why, and the end of their logs.
@@ -114,22 +115,23 @@ def watch_until_ready(cluster: str, timeout: float) -> Iterator[ClusterStatus]:
         for message in watch:
             status = ClusterStatus.from_json(message)
             yield status
-            if status.state is ClusterState.RUNNING:
+            tasks = [task for task in status.tasks if only is None or task.short in only]
+            if all(task.state is TaskState.READY for task in tasks):
                 return
-            if any(task.state in AT_REST for task in status.tasks):
-                raise _not_ready(connection, status, "")
+            if any(task.state in AT_REST for task in tasks):
+                raise _not_ready(connection, tasks, "")
     assert status is not None, "the agent says how things stand before it waits"
-    raise _not_ready(connection, status, f" within {timeout:g} s")
+    raise _not_ready(connection, tasks, f" within {timeout:g} s")
 
 
-def _not_ready(connection: Connection, status: ClusterStatus, when: str) -> ClusterError:
-    """Which tasks are not ready, why, and what each said last."""
-    waiting = [task for task in status.tasks if task.state is not TaskState.READY]
+def _not_ready(connection: Connection, tasks: Sequence[TaskStatus], when: str) -> ClusterError:
+    """Which of the tasks that were waited for are not ready, why, and what each said last."""
+    waiting = [task for task in tasks if task.state is not TaskState.READY]
     failed = [task for task in waiting if task.state in AT_REST] or waiting
     told = [_why(connection, task) for task in failed]
-    count = f"{len(status.tasks) - len(waiting)} of {len(status.tasks)} tasks are ready{when}"
+    count = f"{len(tasks) - len(waiting)} of {len(tasks)} tasks are ready{when}"
     return ClusterError(
-        f"cluster {status.cluster!r} is not ready: {count}\n" + "\n".join(told),
+        f"cluster {connection.cluster!r} is not ready: {count}\n" + "\n".join(told),
         hint="`tfcluster up` tries the failed tasks again, `tfcluster down` stops the rest, "
         "`tfcluster logs TASK` shows a whole log.",
         exit_code=ExitCode.UNHEALTHY,
@@ -139,10 +141,11 @@ def _not_ready(connection: Connection, status: ClusterStatus, when: str) -> Clus
 def _why(connection: Connection, task: TaskStatus) -> str:
     text = f"{task.short} at {task.address} on {task.host} is {task.state.value}"
     if task.last_exit is not None:
-        text += f" ({task.last_exit.reason})"
+        text += f" ({task.last_exit})"
         if task.last_exit.detail:
-            return f"{text}: {task.last_exit.detail}"
-    said = [
-        event["line"] for event in connection.stream(Call.LOGS, tasks=[task.short], lines=_LAST_LINES, follow=False)
-    ]
+            text += f": {task.last_exit.detail}"
+    said: Iterable[str] = task.last_exit.log if task.last_exit is not None else ()
+    if not said:  # it has not failed, it takes its time: perhaps it says what it waits for
+        events = connection.stream(Call.LOGS, tasks=[task.short], lines=_LAST_LINES, follow=False)
+        said = (event["line"] for event in events)
     return text + "".join(f"\n  {line}" for line in said)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -15,12 +16,18 @@ class LastExit:
     Attributes:
         reason: In words, as `exit code 1` or `SIGKILL`.
         time: Unix time in seconds.
-        detail: What the task said went wrong; empty when it said nothing.
+        detail: What the task, or its agent, said went wrong; empty when nothing was said.
+        log: The last lines of its log, when it has failed for good.
     """
 
     reason: str
     time: float
     detail: str = ""
+    log: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        """How and when, as `SIGKILL at 2026-01-31 12:00:00`, in local time."""
+        return f"{self.reason} at {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(self.time))}"
 
 
 @dataclass(frozen=True)
@@ -55,7 +62,7 @@ class TaskStatus:
                 **value,
                 "state": TaskState(value["state"]),
                 "devices": tuple(value["devices"]),
-                "last_exit": LastExit(**last_exit) if last_exit else None,
+                "last_exit": LastExit(**{**last_exit, "log": tuple(last_exit["log"])}) if last_exit else None,
             }
         )
 

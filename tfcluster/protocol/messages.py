@@ -25,6 +25,7 @@ class Call(str, Enum):
     WATCH = "watch"  # {timeout}; events: a ClusterStatus at each change
     STATUS = "status"  # -> ClusterStatus
     DEVICES = "devices"  # -> {devices: [each as `devices -o json` has it], silent: [why a task gave none]}
+    RESTART = "restart"  # end tasks and start them anew: {tasks, grace} -> {}
     DOWN = "down"  # stop everything: {grace}; events: ClusterStatus -> {}
     LOGS = "logs"  # {tasks, lines, follow}; events: {task, line}
     EVENTS = "events"  # {lines, follow}; events: {time, event, task, detail}

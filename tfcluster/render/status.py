@@ -56,7 +56,9 @@ def show_status(status: ClusterStatus) -> None:
     for task in status.tasks:
         if task.last_exit is not None:
             said = f": {task.last_exit.detail}" if task.last_exit.detail else ""
-            screen.print(f"\n{task.short} last ended with {task.last_exit.reason}{said}", soft_wrap=True)
+            screen.print(f"\n{task.short} last ended with {task.last_exit}{said}", soft_wrap=True)
+            for line in task.last_exit.log:
+                screen.print(f"  {line}", soft_wrap=True)
     if status.runs:
         screen.print()
         latest = status.runs[-_RUNS_SHOWN:]

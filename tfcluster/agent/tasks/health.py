@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import time
 from dataclasses import dataclass
 from enum import Enum, auto
 from functools import partial
@@ -17,6 +18,9 @@ from tfcluster.runtime.prober import probe
 
 #: What the prober may take longer than a question's own time before it counts as broken: importing gRPC, a busy host.
 _MARGIN = 10.0
+# How much later than a question's own time its answer may come. A later one shows that the prober, this agent or the
+# whole machine (suspended, swapping) stood still, and then the server had no fair chance to answer either.
+_LATE = 1.0
 
 
 class Verdict(Enum):
@@ -24,7 +28,7 @@ class Verdict(Enum):
 
     ANSWERED = auto()  # the server answered
     SILENT = auto()  # the server did not
-    UNKNOWN = auto()  # the prober did not, which says nothing of the server
+    UNKNOWN = auto()  # the prober did not, or not in time, which says nothing of the server
 
 
 @dataclass(frozen=True)
@@ -72,9 +76,12 @@ class Prober:
         identity = next(self._identities)
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._waiting[identity] = answer
+        asked = time.monotonic()
         child.send({"id": identity, "address": address, "timeout": timeout})
         try:
-            return await asyncio.wait_for(answer, timeout + _MARGIN)
+            told = await asyncio.wait_for(answer, timeout + _MARGIN)
+            late = time.monotonic() - asked > timeout + _LATE
+            return Answer(Verdict.UNKNOWN) if late and told.verdict is Verdict.SILENT else told
         except asyncio.TimeoutError:
             child.kill()  # the next question forks another
             return Answer(Verdict.UNKNOWN)

@@ -1,6 +1,6 @@
-"""The life of a task as a pure state machine: (machine, event, now) -> (machine, action).
+"""The life of a task as a pure state machine: (machine, event, now, chance) -> (machine, action).
 
-Time is passed in as monotonic seconds, so every edge is tested without a clock or a process.
+Time is passed in as monotonic seconds and chance as a number: every edge is tested without a clock, luck or a process.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from enum import Enum, auto
 
 from tfcluster.model.layout import RestartPolicy
-from tfcluster.model.states import AT_REST, WITH_PROCESS, TaskState
+from tfcluster.model.states import AT_REST, WANTED, WITH_PROCESS, TaskState
 
 #: Health checks missed in a row before a task that was ready counts as unresponsive.
 MISSES_ALLOWED = 3
@@ -22,6 +22,7 @@ class Event(Enum):
 
     START = auto()  # somebody wants it up
     STOP = auto()  # somebody wants it down
+    RESTART = auto()  # somebody wants it ended, if it runs, and started anew
     ANSWERED = auto()  # it answered a health check
     MISSED = auto()  # it did not
     FAILED_EXIT = auto()  # its process ended with a signal or a code other than 0
@@ -49,6 +50,7 @@ class Machine:
         misses: Health checks missed in a row.
         wake_at: When the machine wants the event DUE, in monotonic seconds.
         grace: Seconds between TERM and KILL, while stopping.
+        again: It is stopping to be started anew.
     """
 
     policy: RestartPolicy
@@ -58,15 +60,29 @@ class Machine:
     misses: int = 0
     wake_at: float | None = None
     grace: float = 5.0
+    again: bool = False
 
-    def after(self, event: Event, now: float) -> tuple[Machine, Action | None]:
-        """The machine after an event at time `now`, and what to do; unchanged where the event says nothing."""
+    @property
+    def wanted(self) -> bool:
+        """Whether the task is meant to be up."""
+        return self.state in WANTED or self.again
+
+    def after(self, event: Event, now: float, chance: float) -> tuple[Machine, Action | None]:
+        """The machine after an event, and what to do; unchanged where the event says nothing.
+
+        Args:
+            event: What happened.
+            now: When, in monotonic seconds.
+            chance: A random number from 0 to 1, for the jitter of a wait.
+        """
         if event is Event.START:
             return self._start() if self.state in AT_REST else (self, None)
         if event is Event.STOP:
             return self._stop(now)
+        if event is Event.RESTART:
+            return self._restart(now)
         if event in (Event.FAILED_EXIT, Event.CLEAN_EXIT):
-            return self._ended(event, now) if self.state in WITH_PROCESS else (self, None)
+            return self._ended(event, now, chance) if self.state in WITH_PROCESS else (self, None)
         if event is Event.DUE:
             return self._due(now)
         return self._checked(event)
@@ -76,13 +92,26 @@ class Machine:
         return fresh, Action.SPAWN
 
     def _stop(self, now: float) -> tuple[Machine, Action | None]:
+        if self.state is TaskState.STOPPING and self.again:
+            # Whoever wants it down decides how long it may take, unless it has been killed already.
+            wake_at = None if self.wake_at is None else min(self.wake_at, now + self.grace)
+            return replace(self, again=False, wake_at=wake_at), None
         if self.state is TaskState.STOPPING or self.state is TaskState.STOPPED:
             return self, None
         if self.state in WITH_PROCESS:
             return replace(self, state=TaskState.STOPPING, wake_at=now + self.grace), Action.TERMINATE
         return replace(self, state=TaskState.STOPPED, wake_at=None), None
 
-    def _ended(self, event: Event, now: float) -> tuple[Machine, Action | None]:
+    def _restart(self, now: float) -> tuple[Machine, Action | None]:
+        if self.state not in WITH_PROCESS:
+            return self._start()
+        stopping, action = self._stop(now)
+        # One that is stopping already does so for good, or to be started anew: it stays at that.
+        return (replace(stopping, again=True), action) if action else (self, None)
+
+    def _ended(self, event: Event, now: float, chance: float) -> tuple[Machine, Action | None]:
+        if self.again:
+            return self._start()
         ended = replace(self, misses=0, wake_at=None)
         if self.state is TaskState.STOPPING:
             return replace(ended, state=TaskState.STOPPED), None
@@ -92,9 +121,8 @@ class Machine:
         ends = (*(end for end in self.ends if end > now - self.policy.window), now)
         if len(ends) > self.policy.limit:
             return replace(ended, state=TaskState.FAILED, ends=ends), None
-        return replace(
-            ended, state=TaskState.BACKING_OFF, ends=ends, wake_at=now + _delay(self.policy, len(ends))
-        ), None
+        wake_at = now + _delay(self.policy, len(ends), chance)
+        return replace(ended, state=TaskState.BACKING_OFF, ends=ends, wake_at=wake_at), None
 
     def _due(self, now: float) -> tuple[Machine, Action | None]:
         if self.wake_at is None or now < self.wake_at:
@@ -121,9 +149,15 @@ class Machine:
         return replace(self, misses=0), Action.KILL
 
 
-def _delay(policy: RestartPolicy, ends: int) -> float:
-    """Seconds to wait after so many ends: none after the first, then `initial`, doubling up to `max`."""
+def _delay(policy: RestartPolicy, ends: int, chance: float) -> float:
+    """Seconds to wait after so many ends: none after the first, then `initial`, doubling up to `max`, with jitter.
+
+    The jitter is the "equal jitter" of M. Brooker, Exponential Backoff And Jitter (AWS Architecture Blog, 2015): half
+    of the wait is kept and the other half is left to chance. Tasks that died together so come back one by one, and
+    none of them, as with "full jitter", without any wait, which would use up its limit in no time.
+    """
     if ends <= 1:
         return 0.0
     # A float's exponent ends at 1024; the wait reaches `max` long before.
-    return min(policy.max, policy.initial * 2.0 ** min(ends - 2, 64))
+    longest = min(policy.max, policy.initial * 2.0 ** min(ends - 2, 64))
+    return longest * (1.0 + chance) / 2.0

@@ -26,12 +26,12 @@ def story(task: Supervised, before: Machine, event: Event) -> tuple[str, str] | 
             return "unresponsive", f"it did not answer {after.misses} times in a row"
         case TaskState.BACKING_OFF:
             wait = max(0.0, (after.wake_at or 0.0) - after.ends[-1])
-            return "died", f"{how}; it is started again " + (f"in {wait:.3g} s" if wait else "at once")
+            return "died", f"{how}; " + (f"backing off {wait:.2g} s" if wait else "it is started again at once")
         case TaskState.FAILED:
             policy = after.policy
             limit = f"more than {policy.limit} restarts in {policy.window:g} s"
             return "failed", f"{how}; " + ("restart policy never" if policy.policy == "never" else limit)
         case TaskState.STOPPING:
-            return "stopping", ""
+            return "stopping", "to be started anew" if after.again else ""
         case TaskState.STOPPED:
             return "stopped", how

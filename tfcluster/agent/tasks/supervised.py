@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
+from tfcluster.agent.tasks.last_words import last_words
 from tfcluster.agent.tasks.machine import Machine
+from tfcluster.agent.tasks.memory import MemoryWatch
 from tfcluster.agent.tasks.usage import Usage, read_usage
 from tfcluster.model.devices import Device
 from tfcluster.model.layout import Task
@@ -28,6 +31,7 @@ class Supervised:
     Attributes:
         task: What it is.
         machine: Where it stands.
+        log: Its log file.
         process: Its process; None while it has none.
         pidfd: Its process's pidfd; None while it has none.
         started: Unix time at which its process was started.
@@ -37,10 +41,13 @@ class Supervised:
         being_checked: A health check is under way.
         timer: Wakes its machine.
         usage: Processor time at the latest sample.
+        memory: What the kernel's out-of-memory killer does around its process; None while it has none.
+        killed: This agent has sent its process SIGKILL.
     """
 
     task: Task
     machine: Machine
+    log: Path
     process: ProcessId | None = None
     pidfd: int | None = None
     started: float = 0.0
@@ -50,25 +57,31 @@ class Supervised:
     being_checked: bool = False
     timer: asyncio.TimerHandle | None = None
     usage: Usage | None = None
+    memory: MemoryWatch | None = None
+    killed: bool = False
 
     def forget_process(self) -> None:
         """Its process has ended."""
-        self.process = self.pidfd = self.usage = None
+        self.process = self.pidfd = self.usage = self.memory = None
         self.devices = ()
 
     def sample_use(self) -> None:
-        """Remember the processor time used so far, for the percentage in the next status."""
+        """Remember what its process has used and met so far: the next status and its end are compared with it."""
         self.usage = read_usage(self.process.pid) if self.process else None
+        if self.memory is not None:
+            self.memory.sample()
 
     def trouble(self) -> str:
         """In words why it cannot serve, as `worker:1 died (SIGKILL) and has failed`."""
         state = self.machine.state
         if state in (TaskState.READY, TaskState.UNRESPONSIVE):
             return f"{self.task.short} at {self.task.address} does not answer"
+        if state is TaskState.STOPPING and self.machine.again:
+            return f"{self.task.short} is being restarted by `tfcluster restart`"
         if self.last_exit is not None:
-            return (
-                f"{self.task.short} died ({self.last_exit.reason}) and {_AFTER_DEATH.get(state, f'is {state.value}')}"
-            )
+            detail = f": {self.last_exit.detail}" if self.last_exit.detail else ""
+            then = _AFTER_DEATH.get(state, f"is {state.value}")
+            return f"{self.task.short} died ({self.last_exit.reason}{detail}) and {then}"
         return f"{self.task.short} is {state.value}"
 
     def status(self) -> TaskStatus:
@@ -89,5 +102,11 @@ class Supervised:
             cpu_percent=usage.percent_since(self.usage) if usage else None,
             rss_bytes=usage.rss_bytes if usage else None,
             devices=tuple(device.name for device in self.devices) if ready else (),
-            last_exit=self.last_exit,
+            last_exit=self._told_exit(),
         )
+
+    def _told_exit(self) -> LastExit | None:
+        """How its latest process ended; of a task that has failed with the end of its log."""
+        if self.last_exit is None or self.machine.state is not TaskState.FAILED:
+            return self.last_exit
+        return replace(self.last_exit, log=last_words(self.log))

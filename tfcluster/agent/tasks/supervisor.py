@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import signal
 import sys
 import time
@@ -19,22 +20,30 @@ from tfcluster.agent.logs.history import History
 from tfcluster.agent.notice import Notice
 from tfcluster.agent.tasks.health import Prober, Verdict
 from tfcluster.agent.tasks.machine import Action, Event, Machine
+from tfcluster.agent.tasks.memory import MemoryWatch
 from tfcluster.agent.tasks.story import story
 from tfcluster.agent.tasks.supervised import Supervised
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.model.devices import Device
 from tfcluster.model.layout import PS_JOB, Layout
-from tfcluster.model.states import AT_REST, WANTED, WITH_PROCESS, TaskState
+from tfcluster.model.states import AT_REST, WITH_PROCESS, TaskState
 from tfcluster.model.status import LastExit
-from tfcluster.process import ProcessId, reason, send
+from tfcluster.process import ProcessId, reason, send, was_killed
 from tfcluster.protocol.framing import Message
 from tfcluster.runtime.c_api import TensorFlow
 from tfcluster.runtime.server import serve
 
 #: Seconds between two health checks of a task.
 HEALTH_INTERVAL = 2.0
-_HEALTH_TIMEOUT = 2.0
+# Less than the interval: the check of one interval has ended when that of the next is due.
+_HEALTH_TIMEOUT = 1.5
 _ASK_AGAIN_SECONDS, _ASK_AGAIN_TIMES = 0.05, 20
+
+#: What is said of a process that its agent ended because of an event.
+_WHY_ENDED = {
+    Event.MISSED: "it did not answer, so its agent ended it",
+    Event.RESTART: "`tfcluster restart` ended it",
+}
 
 
 class Supervisor:
@@ -129,6 +138,18 @@ class Supervisor:
             while any(task.machine.state not in AT_REST for task in tasks):
                 await self.changed.since(self.changed.count)
 
+    def restart(self, names: Iterable[str], grace: float) -> None:
+        """End tasks and start them anew, all at once: servers wait for nobody when they start.
+
+        Args:
+            names: Names of the tasks; those without a process are simply started.
+            grace: Seconds between TERM and KILL.
+        """
+        tasks = [self.tasks[name] for name in names]
+        for task in tasks:
+            task.machine = replace(task.machine, grace=grace)
+        self._feed_all((task, Event.RESTART) for task in tasks)
+
     def check_all(self) -> None:
         """Ask every task whether it answers."""
         for task in self.tasks.values():
@@ -137,7 +158,7 @@ class Supervisor:
                 self._in_background(self._check(task))
 
     async def check_now(self, timeout: float) -> list[Supervised]:
-        """Ask every task at once; those that do not answer within `timeout` seconds."""
+        """Ask every task at once; those that are not ready or are silent for `timeout` seconds."""
         tasks = list(self.tasks.values())
         asked = [task for task in tasks if task.machine.state is TaskState.READY]
         answers = await asyncio.gather(*(self._prober.ask(task.task.address, timeout) for task in asked))
@@ -145,7 +166,7 @@ class Supervisor:
         for task, answer in zip(asked, answers, strict=True):
             if answer.verdict is Verdict.ANSWERED:
                 task.devices = answer.devices
-            else:
+            elif answer.verdict is Verdict.SILENT:
                 silent.add(id(task))
         return [task for task in tasks if task not in asked or id(task) in silent]
 
@@ -161,7 +182,9 @@ class Supervisor:
 
     def _take(self, layout: Layout) -> None:
         self.layout = layout
-        self.tasks = {task.name: Supervised(task, Machine(task.restart)) for task in layout.tasks}
+        self.tasks = {
+            task.name: Supervised(task, Machine(task.restart), self._folder.log_of(task.short)) for task in layout.tasks
+        }
 
     def _tasks_where(self, *, ps: bool) -> list[Supervised]:
         return [task for task in self.tasks.values() if (task.task.job == PS_JOB) is ps]
@@ -175,13 +198,14 @@ class Supervisor:
         changed = False
         for task, event in events:
             before = task.machine
-            task.machine, action = before.after(event, time.monotonic())
+            task.machine, action = before.after(event, time.monotonic(), random.random())
             if action is Action.SPAWN:
                 self._try_to_fork(task, forked)
             elif action is not None and task.pidfd is not None:
                 send(task.pidfd, signal.SIGTERM if action is Action.TERMINATE else signal.SIGKILL)
-                if event is Event.MISSED:
-                    task.report = "it did not answer, so its agent ended it"
+                task.killed = task.killed or action is Action.KILL
+                if event in _WHY_ENDED:
+                    task.report = _WHY_ENDED[event]
             self._set_timer(task)
             if told := story(task, before, event):
                 self.history.record(told[0], task=task.task.short, detail=told[1])
@@ -214,6 +238,7 @@ class Supervisor:
         """Fork the task's server; where that fails the task counts as one that died, and is tried again by policy."""
         task.started = time.time()
         task.report = ""
+        task.killed = False
         child = None
         try:
             child = self._fork(task)
@@ -238,6 +263,7 @@ class Supervisor:
     def _watch(self, task: Supervised, process: ProcessId) -> None:
         task.process = process
         task.pidfd = children.when_ended(process, lambda status: self._ended(task, status))
+        task.memory = MemoryWatch(process.pid)
 
     def _reported(self, task: Supervised, message: Message) -> None:
         if "error" in message:
@@ -246,12 +272,15 @@ class Supervisor:
             self._in_background(self._check_until_ready(task))
 
     def _ended(self, task: Supervised, status: int | None) -> None:
+        by_kernel = ""
+        if task.memory is not None and not task.killed and was_killed(status):
+            by_kernel = task.memory.named()
         task.forget_process()
         # The report may still lie unread behind the news of the end.
-        asyncio.get_running_loop().call_soon(self._note_end, task, status)
+        asyncio.get_running_loop().call_soon(self._note_end, task, status, by_kernel)
 
-    def _note_end(self, task: Supervised, status: int | None) -> None:
-        task.last_exit = LastExit(reason(status), time.time(), task.report)
+    def _note_end(self, task: Supervised, status: int | None, by_kernel: str = "") -> None:
+        task.last_exit = LastExit(reason(status) + by_kernel, time.time(), task.report)
         clean = status is not None and os.WIFEXITED(status) and os.WEXITSTATUS(status) == 0
         self._feed(task, Event.CLEAN_EXIT if clean else Event.FAILED_EXIT)
 
@@ -290,7 +319,7 @@ class Supervisor:
     def _write_journal(self) -> None:
         assert self.layout is not None, "events come to tasks, and tasks from a layout"
         tasks = {
-            name: TaskRecord(task.process, task.started, task.machine.restarts, task.machine.state in WANTED)
+            name: TaskRecord(task.process, task.started, task.machine.restarts, task.machine.wanted)
             for name, task in self.tasks.items()
         }
         try:

@@ -1,0 +1,116 @@
+"""Ends by the kernel's out-of-memory killer are recognised by its counters; one of them is real."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import memory_group
+from tfcluster.agent.tasks.memory import Kills, MemoryWatch
+
+GROUP = "app.slice/my task"
+VERSION_2 = f"0::/{GROUP}\n"
+VERSION_1 = f"9:name=systemd:/else\n4:memory:/{GROUP}\n3:cpuset:/\n0::/\n"
+MIXED = f"4:hugetlb,memory:/{GROUP}\n0::/else\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "named"),
+    [
+        (Kills(0, 7), Kills(0, 7), ""),
+        (Kills(0, 7), Kills(1, 8), " (out of memory)"),
+        (Kills(2, None), Kills(4, None), " (out of memory)"),
+        (Kills(0, 7), Kills(0, 8), ", while the kernel's out-of-memory killer struck on this host"),
+        (Kills(None, 7), Kills(None, 8), ", while the kernel's out-of-memory killer struck on this host"),
+        (Kills(None, 7), Kills(3, 7), ""),
+        (Kills(3, None), Kills(None, 7), ""),
+        (Kills(None, None), Kills(None, None), ""),
+    ],
+)
+def test_what_is_named_is_what_was_counted(before: Kills, after: Kills, named: str) -> None:
+    assert before.until(after) == named
+
+
+class Kernel:
+    """The files in which the kernel says what is asked of it, for process 17."""
+
+    def __init__(self, folder: Path, memberships: str) -> None:
+        self.proc, self.groups = folder / "proc", folder / "cgroup"
+        (self.proc / "17").mkdir(parents=True)
+        (self.proc / "17" / "cgroup").write_text(memberships)
+
+    def counts(self, file: str, count: int) -> None:
+        (self.groups / file).parent.mkdir(parents=True, exist_ok=True)
+        (self.groups / file).write_text(f"low 0\noom 99\noom_kill {count}\noom_group_kill 50\n")
+
+    def counts_on_host(self, count: int) -> None:
+        (self.proc / "vmstat").write_text(f"nr_free_pages 1000\noom_kill {count}\ndrop_slab 4\n")
+
+    def watch(self) -> MemoryWatch:
+        return MemoryWatch(17, self.proc, self.groups)
+
+
+@pytest.mark.parametrize(
+    ("memberships", "file"),
+    [
+        (VERSION_2, f"{GROUP}/memory.events"),
+        (VERSION_1, f"memory/{GROUP}/memory.oom_control"),
+        (MIXED, f"memory/{GROUP}/memory.oom_control"),
+    ],
+)
+def test_the_group_of_the_process_is_found_and_stays_known_after_its_end(
+    tmp_path: Path, memberships: str, file: str
+) -> None:
+    kernel = Kernel(tmp_path, memberships)
+    kernel.counts(file, 3)
+    kernel.counts_on_host(5)
+    watch = kernel.watch()
+    assert watch.named() == ""
+    (kernel.proc / "17" / "cgroup").unlink()
+    kernel.counts(file, 4)
+    kernel.counts_on_host(6)
+    assert watch.named() == " (out of memory)"
+
+
+@pytest.mark.parametrize("memberships", ["", "0::/\n", VERSION_1, VERSION_2])
+def test_without_a_counter_for_the_group_that_of_the_host_is_a_hint(tmp_path: Path, memberships: str) -> None:
+    kernel = Kernel(tmp_path, memberships)
+    assert kernel.watch().named() == ""
+    kernel.counts_on_host(5)
+    watch = kernel.watch()
+    kernel.counts_on_host(6)
+    assert watch.named() == ", while the kernel's out-of-memory killer struck on this host"
+
+
+def test_a_kill_of_long_ago_was_that_of_something_else(tmp_path: Path) -> None:
+    kernel = Kernel(tmp_path, VERSION_2)
+    kernel.counts(f"{GROUP}/memory.events", 0)
+    watch = kernel.watch()
+    kernel.counts(f"{GROUP}/memory.events", 1)
+    for _ in range(15):
+        watch.sample()
+        assert watch.named() == " (out of memory)"
+    watch.sample()
+    assert watch.named() == ""
+
+
+def test_a_real_end_for_want_of_memory_is_told_from_a_kill() -> None:
+    with memory_group() as group:
+        hungry = subprocess.Popen(
+            [sys.executable, "-c", "input(); data = [bytearray(1 << 20) for _ in range(1024)]"],
+            stdin=subprocess.PIPE,
+            preexec_fn=group.join,
+        )
+        patient = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, preexec_fn=group.join)
+        watches = [MemoryWatch(process.pid) for process in (patient, hungry)]
+        patient.kill()
+        patient.communicate()
+        assert watches[0].named() != " (out of memory)"
+        group.limit(64 << 20)
+        hungry.communicate(b"\n")
+        assert hungry.returncode == -signal.SIGKILL
+        assert watches[1].named() == " (out of memory)"

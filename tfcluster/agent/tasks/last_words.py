@@ -1,0 +1,20 @@
+"""The end of what a task printed, for whoever is told that it failed."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+_LINES = 8
+# Enough for that many lines of TensorFlow's; a line of megabytes is cut, not read.
+_BYTES = 4096
+
+
+def last_words(log: Path) -> tuple[str, ...]:
+    """The last lines of a log, at most 8 and 4096 bytes; none where there is no log."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _BYTES))
+            return tuple(file.read(_BYTES).decode(errors="replace").splitlines()[-_LINES:])
+    except OSError:
+        return ()

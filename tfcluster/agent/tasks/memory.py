@@ -1,0 +1,104 @@
+"""Whether the kernel's out-of-memory killer ended a process: its counters before and after the end.
+
+The kernel tells nobody whom it killed. It counts, for the memory control group that the victim was in and for the host.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+_PROC = Path("/proc")
+_GROUPS = Path("/sys/fs/cgroup")
+# Samples that an end is compared with the oldest of: those of half a minute, in which even a process of hundreds of
+# gigabytes has ended. An older kill was that of something else in the group.
+_SAMPLES = 16
+
+
+@dataclass(frozen=True)
+class Kills:
+    """How many processes the out-of-memory killer has ended so far; None where the kernel does not say.
+
+    Attributes:
+        group: In one memory control group.
+        host: On the whole host.
+    """
+
+    group: int | None
+    host: int | None
+
+    def until(self, later: Kills) -> str:
+        """What to add to the reason of an end by SIGKILL between these counts and later ones; empty for nothing."""
+        if _grew(self.group, later.group):
+            return " (out of memory)"
+        if _grew(self.host, later.host):
+            return ", while the kernel's out-of-memory killer struck on this host"
+        return ""
+
+
+class MemoryWatch:
+    """The counters that concern one process, sampled from its start on.
+
+    Args:
+        pid: The process.
+        proc: Where the kernel shows processes.
+        groups: Where the control groups are mounted.
+    """
+
+    def __init__(self, pid: int, proc: Path = _PROC, groups: Path = _GROUPS) -> None:
+        # Now: when the process has ended, the kernel no longer says in which group it was.
+        self._group = _counter_of_group(_text(proc / str(pid) / "cgroup"), groups)
+        self._host = proc / "vmstat"
+        self._samples = deque([self._now()], maxlen=_SAMPLES)
+
+    def sample(self) -> None:
+        """Remember the counts as they are; what is named is what happened since a few samples ago."""
+        self._samples.append(self._now())
+
+    def named(self) -> str:
+        """What to add to the reason of its end by a SIGKILL that nobody here sent; empty for nothing."""
+        return self._samples[0].until(self._now())
+
+    def _now(self) -> Kills:
+        return Kills(_count(_text(self._group)) if self._group else None, _count(_text(self._host)))
+
+
+def _counter_of_group(memberships: str, groups: Path) -> Path | None:
+    """The file that counts the kills in a process's memory control group; None where there is none.
+
+    Args:
+        memberships: /proc/PID/cgroup; a line for each hierarchy, `NUMBER:CONTROLLERS:GROUP`.
+        groups: Where the hierarchies are mounted.
+    """
+    for line in memberships.splitlines():
+        _, controllers, group = line.split(":", 2)
+        if "memory" in controllers.split(","):
+            counter = groups / "memory" / group.lstrip("/") / "memory.oom_control"
+        elif not controllers:  # version 2, which has one hierarchy for all controllers
+            counter = groups / group.lstrip("/") / "memory.events"
+        else:
+            continue
+        if counter.exists():
+            return counter
+    return None
+
+
+def _count(text: str) -> int | None:
+    """The count of kills in memory.events, memory.oom_control or /proc/vmstat: all have a line `oom_kill N`."""
+    for line in text.splitlines():
+        key, _, count = line.partition(" ")
+        if key == "oom_kill":
+            return int(count)
+    return None
+
+
+def _grew(before: int | None, after: int | None) -> bool:
+    return before is not None and after is not None and after > before
+
+
+def _text(path: Path) -> str:
+    with suppress(OSError):  # gone with the process, or not shown to this user
+        return path.read_text()
+    return ""
