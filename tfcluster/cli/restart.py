@@ -32,9 +32,9 @@ from tfcluster.cli.options import cluster_option, output_option, seconds
     default=60.0,
     show_default=True,
     metavar="S",
-    help="Seconds to wait until all of them are ready.",
+    help="Seconds to wait until they are ready; with --rolling, for each.",
 )
-@click.option("-y", "--yes", is_flag=True, help="Do not ask before variables are lost; scripts must say so.")
+@click.option("--yes", is_flag=True, help="Do not ask, also where variables are lost.")
 @cluster_option
 @output_option
 def command(
@@ -48,9 +48,9 @@ def command(
 ) -> None:
     """Restart each TASK (worker:1, or worker for the whole job; all when left out) and wait until it answers.
 
-    Their restarts are counted anew; a task that failed or is stopped is simply started. A task that is restarted
-    loses the variables that it holds: those of a ps, or, in a cluster without a ps, of any task. This is asked
-    for on a terminal and needs --yes elsewhere. A run that computes on one of the tasks fails.
+    Their restarts are counted anew; a task that failed or is stopped is simply started. A run that computes on a
+    task that is restarted fails, and the variables that it holds are lost: those of a ps, or of any task in a
+    cluster without a ps. Then this asks, or wants --yes.
 
     Exits with 4 when a task does not get ready.
     """
@@ -59,7 +59,8 @@ def command(
     from tfcluster.client.choice import choose_cluster
 
     planned = restart.plan_restart(choose_cluster(cluster), tasks)
-    _confirm(planned.holders, planned.runs, yes=yes)
+    may_ask = output == "text" and sys.stdin.isatty() and sys.stdout.isatty()
+    _confirm(planned.cluster, planned.holders, planned.runs, yes=yes, may_ask=may_ask)
     from tfcluster.render.restart import RestartView
 
     view = RestartView(planned.cluster, planned.tasks, silent=output == "json")
@@ -79,7 +80,7 @@ def command(
         view.finish_restart(status, time.monotonic() - began)
 
 
-def _confirm(holders: tuple[str, ...], runs: tuple[str, ...], *, yes: bool) -> None:
+def _confirm(cluster: str, holders: tuple[str, ...], runs: tuple[str, ...], *, yes: bool, may_ask: bool) -> None:
     """Say what is lost, and ask whether that is meant.
 
     Raises:
@@ -91,12 +92,14 @@ def _confirm(holders: tuple[str, ...], runs: tuple[str, ...], *, yes: bool) -> N
         click.echo(f"runs that compute on what is restarted fail: {', '.join(runs)}", err=True)
     if not holders:
         return
-    lost = f"{', '.join(holders)}: the variables in memory are lost with a restart"
+    lost = f"the variables of {', '.join(holders)}"
     if yes:
-        click.echo(lost, err=True)
-    elif not sys.stdin.isatty():
+        click.echo(f"LOST: {lost}", err=True)
+    elif not may_ask:
         raise ClusterError(
-            lost, hint="Nothing was restarted. Say --yes if that is what you want.", exit_code=ExitCode.USAGE
+            f"cluster {cluster!r} would lose {lost}: nothing was restarted",
+            hint="`--yes` does it all the same.",
+            exit_code=ExitCode.USAGE,
         )
-    elif not click.confirm(f"{lost}. Go on?", err=True):
+    elif not click.confirm(f"LOST: {lost}\nGo on, and lose that?", err=True):
         raise ClusterError("nothing was restarted")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -67,12 +66,11 @@ def carry_out(restart: Restart, *, rolling: bool, grace: float, timeout: float) 
         restart: What to restart.
         rolling: One task after another, each when the one before is ready; else all at once.
         grace: Seconds between TERM and KILL.
-        timeout: Seconds for the whole.
+        timeout: Seconds to wait at most; when rolling, for each task.
 
     Raises:
         ClusterError: A task failed for good, or time ran out; further ones have not been touched.
     """
-    deadline = time.monotonic() + timeout
     for group in [[task] for task in restart.tasks] if rolling else [list(restart.tasks)]:
         Connection(restart.cluster).call(Call.RESTART, tasks=group, grace=grace)
-        yield from watch_until_ready(restart.cluster, max(0.0, deadline - time.monotonic()), only=group)
+        yield from watch_until_ready(restart.cluster, timeout, only=group)

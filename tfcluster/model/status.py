@@ -25,6 +25,11 @@ class LastExit:
     detail: str = ""
     log: tuple[str, ...] = ()
 
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> LastExit:
+        """The exit that `asdict` described."""
+        return cls(**{**value, "log": tuple(value["log"])})
+
     def __str__(self) -> str:
         """How and when, as `SIGKILL at 2026-01-31 12:00:00`, in local time."""
         return f"{self.reason} at {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(self.time))}"
@@ -62,7 +67,7 @@ class TaskStatus:
                 **value,
                 "state": TaskState(value["state"]),
                 "devices": tuple(value["devices"]),
-                "last_exit": LastExit(**{**last_exit, "log": tuple(last_exit["log"])}) if last_exit else None,
+                "last_exit": LastExit.from_json(last_exit) if last_exit else None,
             }
         )
 

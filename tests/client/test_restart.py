@@ -1,0 +1,64 @@
+"""What a restart is about: which tasks, in which order, and what is lost by it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tfcluster.client.restart import restart_of
+from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.model.states import ClusterState, RunState, TaskState
+from tfcluster.model.status import ClusterStatus, RunStatus, TaskStatus
+
+
+def status(*runs: RunStatus, **states: TaskState) -> ClusterStatus:
+    """A cluster of two tasks for each job, all in the job's state."""
+    tasks = tuple(
+        TaskStatus(f"/job:{job}/task:{index}", job, index, "h", "h:1", state, 1, 0, 1.0, 0.0, 1, (), None)
+        for job, state in states.items()
+        for index in (0, 1)
+    )
+    return ClusterStatus("demo", ClusterState.DEGRADED, "c.yaml", (), tasks, runs)
+
+
+READY, FAILED = TaskState.READY, TaskState.FAILED
+
+
+def test_everything_is_restarted_the_ps_first_when_nothing_is_named() -> None:
+    restart = restart_of(status(chief=READY, worker=READY, ps=READY), ())
+    assert restart.tasks == ("ps:0", "ps:1", "chief:0", "chief:1", "worker:0", "worker:1")
+    assert restart.holders == ("ps:0", "ps:1")
+
+
+def test_tasks_and_jobs_can_be_named_in_every_notation() -> None:
+    restart = restart_of(status(ps=READY, worker=READY), ("worker", "/job:ps/task:1", "worker:0"))
+    assert restart.tasks == ("ps:1", "worker:0", "worker:1")
+    assert restart.holders == ("ps:1",)
+
+
+def test_where_there_is_a_ps_the_others_hold_nothing() -> None:
+    assert restart_of(status(ps=READY, worker=READY), ("worker",)).holders == ()
+
+
+def test_where_there_is_no_ps_every_task_may_hold_variables() -> None:
+    assert restart_of(status(local=READY, worker=READY), ("worker:1", "local")).holders == (
+        "local:0",
+        "local:1",
+        "worker:1",
+    )
+
+
+@pytest.mark.parametrize("state", TaskState)
+def test_only_a_process_has_variables_to_lose(state: TaskState) -> None:
+    without = {TaskState.BACKING_OFF, TaskState.FAILED, TaskState.STOPPED}
+    assert restart_of(status(ps=state), ("ps:0",)).holders == (() if state in without else ("ps:0",))
+
+
+def test_only_runs_that_go_on_are_lost() -> None:
+    runs = [RunStatus(f"pi-{state.value}", "pi", state, 1.0) for state in RunState]
+    assert restart_of(status(*runs, ps=FAILED), ()).runs == ("pi-queued", "pi-running")
+
+
+def test_a_task_that_there_is_not_is_wrong_usage() -> None:
+    with pytest.raises(ClusterError) as caught:
+        restart_of(status(ps=READY), ("ps:0", "ps:7"))
+    assert (caught.value.message, caught.value.exit_code) == ("no task 'ps:7'", ExitCode.USAGE)

@@ -1,0 +1,182 @@
+"""Servers that die, hang, run out of memory or are restarted on purpose: what comes back, when, and what is said."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pexpect
+
+from tests.conftest import COMMAND, Sandbox, memory_group, wait_for
+
+
+def pids(sandbox: Sandbox) -> dict[str, int]:
+    """The pid of each task of a cluster that is ready, by short name."""
+    return {f"{task['job']}:{task['index']}": task["pid"] for task in sandbox.status()["tasks"]}
+
+
+def events(sandbox: Sandbox, *words: str) -> list[tuple[str, str, str]]:
+    """What happened: task, word, detail; only the events that are called like this, where that is said."""
+    lines = map(json.loads, sandbox("events", "-o", "json").stdout.splitlines())
+    return [(event["task"], event["event"], event["detail"]) for event in lines if not words or event["event"] in words]
+
+
+def restarted_by_itself(sandbox: Sandbox, short: str) -> Any:
+    """Kill a task and wait until it is up again, with its new status."""
+    before = sandbox.task(short)
+    os.kill(before["pid"], signal.SIGKILL)
+
+    def again() -> Any:
+        job, index = short.split(":")
+        for task in sandbox.wait_until("running")["tasks"]:
+            if (task["job"], task["index"]) == (job, int(index)):
+                return task if task["restarts"] > before["restarts"] else None
+        return None
+
+    return wait_for(again)
+
+
+def test_restart_on_purpose(sandbox: Sandbox) -> None:
+    sandbox("up", sandbox.spec("name: again\njobs:\n  worker: {tasks: 2}\n  ps: {tasks: 1}\n"))
+    first = pids(sandbox)
+
+    # Nobody is there to be asked, so the ps stays, and with it all that was named.
+    refused = sandbox("restart", code=2).stderr
+    assert refused.splitlines() == [
+        "error: cluster 'again' would lose the variables of ps:0: nothing was restarted",
+        "hint: `--yes` does it all the same.",
+    ]
+    assert "no task 'worker:9'" in sandbox("restart", "worker:9", code=2).stderr
+    assert pids(sandbox) == first
+
+    # The count begins anew, a run that computed on it says why it failed, and the others go on.
+    assert restarted_by_itself(sandbox, "worker:1")["restarts"] == 1
+    run = sandbox.start("run", "pi", "--samples", "1e14")
+    wait_for(lambda: [run["state"] for run in sandbox.status()["runs"]] == ["running"])
+    restart = sandbox("restart", "worker:1")
+    assert re.search(r"runs that compute on what is restarted fail: pi-\w+\n", restart.stderr)
+    assert re.search(r"again: 1 task restarted in \d+\.\d\d s\n", restart.stdout)
+    assert "worker:1 is being restarted by `tfcluster restart`" in run.communicate(timeout=60)[1]
+    assert run.returncode != 0
+    second = pids(sandbox)
+    assert [short for short in first if first[short] == second[short]] == ["worker:0", "ps:0"]
+    worker = sandbox.task("worker:1")
+    assert (worker["restarts"], worker["last_exit"]["reason"]) == (0, "SIGTERM")
+    assert worker["last_exit"]["detail"] == "`tfcluster restart` ended it"
+
+    # One after another, the ps first, each when the one before is ready.
+    told = len(events(sandbox))
+    status = sandbox.json("restart", "--rolling", "--yes")
+    assert status["state"] == "running"
+    assert not set(pids(sandbox).values()) & set(second.values())
+    steps = [
+        (task, word)
+        for task, word, detail in events(sandbox)[told:]
+        if word == "stopping" or (word == "ready" and "after its start" in detail)
+    ]
+    assert steps == [(task, word) for task in ("ps:0", "worker:0", "worker:1") for word in ("stopping", "ready")]
+    assert "pi = 3.1" in sandbox("run", "pi", "--samples", "1e6").stdout
+
+    # At a terminal one is asked.
+    before = pids(sandbox)
+    for answer, code in (("n", 1), ("y", 0)):
+        terminal = pexpect.spawn(
+            f"{sys.executable} -m tfcluster restart ps",
+            env={**sandbox.environment, "TERM": "dumb"},
+            cwd=str(sandbox.folder),
+            encoding="utf-8",
+            timeout=60,
+        )
+        terminal.expect("LOST: the variables of ps:0\r\nGo on, and lose that\\? \\[y/N\\]: ")
+        terminal.sendline(answer)
+        terminal.expect(pexpect.EOF)
+        terminal.close()
+        assert terminal.exitstatus == code, terminal.before
+        assert (pids(sandbox)["ps:0"] == before["ps:0"]) is (answer == "n")
+
+
+def test_each_job_has_its_policy_and_its_limit(sandbox: Sandbox) -> None:
+    spec = sandbox.spec(
+        "name: limits\njobs:\n  ps: {tasks: 1}\n  worker: {tasks: 1, restart: {policy: never}}\n"
+        "restart: {backoff: {initial: 0.2, max: 0.2}, limit: 2 in 3600}\n"
+    )
+    sandbox("up", spec)
+    for restarts in (1, 2):
+        assert restarted_by_itself(sandbox, "ps:0")["restarts"] == restarts
+    ps, worker = (task["pid"] for task in sandbox.status()["tasks"])
+    os.kill(ps, signal.SIGKILL)
+    assert [task["state"] for task in sandbox.wait_until("degraded")["tasks"]] == ["failed", "ready"]
+    os.kill(worker, signal.SIGKILL)
+    sandbox.wait_until("failed")
+    died = [detail for task, _, detail in events(sandbox, "died") if task == "ps:0"]
+    assert died[0] == "SIGKILL; it is started again at once"
+    assert re.fullmatch(r"SIGKILL; backing off 0\.[12]\d* s", died[1]), died
+    assert events(sandbox, "failed") == [
+        ("ps:0", "failed", "SIGKILL; more than 2 restarts in 3600 s"),
+        ("worker:0", "failed", "SIGKILL; restart policy never"),
+    ]
+    lines = sandbox("status", code=4).stdout.splitlines()
+    for short in ("ps:0", "worker:0"):
+        at = next(number for number, line in enumerate(lines) if line.startswith(f"{short} last ended with"))
+        assert re.fullmatch(rf"{short} last ended with SIGKILL at \d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d", lines[at])
+        assert "Started server with target" in "".join(lines[at + 1 : at + 9])
+    # Without a process a ps has nothing to lose: nobody need say yes.
+    assert "2 tasks restarted" in sandbox("restart").stdout
+    assert [task["restarts"] for task in sandbox.status()["tasks"]] == [0, 0]
+
+
+def test_a_server_that_hangs_is_unresponsive_and_then_replaced(sandbox: Sandbox) -> None:
+    sandbox("up", sandbox.spec("name: hangs\njobs:\n  worker: {tasks: 1}\n"))
+    before = sandbox.task("worker:0")
+    os.kill(before["pid"], signal.SIGSTOP)
+    wait_for(lambda: events(sandbox, "unresponsive"), seconds=120)
+    wait_for(lambda: events(sandbox, "killed"), seconds=120)
+    after = wait_for(lambda: sandbox.wait_until("running")["tasks"][0])
+    assert (after["pid"] != before["pid"], after["restarts"]) == (True, 1)
+    assert after["last_exit"]["reason"] == "SIGKILL"
+    assert after["last_exit"]["detail"] == "it did not answer, so its agent ended it"
+
+
+def test_a_server_that_the_kernel_ends_for_want_of_memory_says_so(sandbox: Sandbox) -> None:
+    with memory_group() as group:
+        up = subprocess.run(
+            [*COMMAND, "up", str(sandbox.spec("name: hungry\njobs:\n  worker: {tasks: 2}\n"))],
+            env=sandbox.environment,
+            cwd=sandbox.folder,
+            timeout=90,
+            check=False,
+            preexec_fn=group.join,
+        )
+        assert up.returncode == 0
+        worker = sandbox.task("worker:0")["pid"]
+        # The kernel picks the process with the highest score, and none with the lowest possible.
+        for pid in sandbox.processes():
+            with contextlib.suppress(OSError):  # a helper may just have ended
+                Path(f"/proc/{pid}/oom_score_adj").write_text("1000" if pid == worker else "-1000")
+        eater = subprocess.Popen(
+            [
+                sys.executable,
+                "-c",
+                "import os, sys\n"
+                "input()\n"
+                "data = []\n"
+                f"while os.path.exists('/proc/{worker}/fd'):\n"
+                "    data.append(bytearray(1 << 20))\n",
+            ],
+            stdin=subprocess.PIPE,
+            preexec_fn=group.join,
+        )
+        group.limit(1 << 30)
+        eater.communicate(b"\n", timeout=120)
+        again = wait_for(lambda: next((t for t in sandbox.wait_until("running")["tasks"] if t["restarts"]), None))
+        assert again["index"] == 0
+        assert again["last_exit"]["reason"] == "SIGKILL (out of memory)"
+        assert "SIGKILL (out of memory)" in sandbox("status").stdout
+        sandbox("down")
