@@ -51,7 +51,7 @@ class Kernel:
         (self.proc / "vmstat").write_text(f"nr_free_pages 1000\noom_kill {count}\ndrop_slab 4\n")
 
     def watch(self) -> MemoryWatch:
-        return MemoryWatch(17, self.proc, self.groups)
+        return MemoryWatch(17, 100.0, self.proc, self.groups)
 
 
 @pytest.mark.parametrize(
@@ -91,10 +91,10 @@ def test_a_kill_of_long_ago_was_that_of_something_else(tmp_path: Path) -> None:
     kernel.counts(f"{GROUP}/memory.events", 0)
     watch = kernel.watch()
     kernel.counts(f"{GROUP}/memory.events", 1)
-    for _ in range(15):
-        watch.sample()
+    for second in range(2, 40, 2):
+        watch.sample(100.0 + second)
         assert watch.named() == " (out of memory)"
-    watch.sample()
+    watch.sample(140.0)
     assert watch.named() == ""
 
 
@@ -106,7 +106,7 @@ def test_a_real_end_for_want_of_memory_is_told_from_a_kill() -> None:
             preexec_fn=group.join,
         )
         patient = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, preexec_fn=group.join)
-        watches = [MemoryWatch(process.pid) for process in (patient, hungry)]
+        watches = [MemoryWatch(process.pid, 0.0) for process in (patient, hungry)]
         patient.kill()
         patient.communicate()
         assert watches[0].named() != " (out of memory)"

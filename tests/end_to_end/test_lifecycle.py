@@ -140,7 +140,9 @@ def test_up_names_the_task_that_does_not_start_and_why(sandbox: Sandbox) -> None
     obstacle.mkdir(parents=True)
     error = sandbox("up", spec, code=4).stderr
     assert "cluster 'bad' is not ready" in error
-    assert re.search(r"worker:1 at localhost:\d+ on localhost is failed \(exit code 1\): .*Is a directory", error)
+    assert re.search(
+        r"worker:1 at localhost:\d+ on localhost is failed \(exit code 1 at [-:\d ]+\): .*Is a directory", error
+    )
     assert "worker:0 at" not in error.partition("error:")[2]
     status = sandbox.status(code=4)
     assert status["state"] == "degraded"

@@ -20,7 +20,7 @@ READY = TaskStatus(
     cpu_percent=99.5,
     rss_bytes=1024,
     devices=("/job:worker/replica:0/task:0/device:CPU:0",),
-    last_exit=LastExit("SIGKILL", 12.5, "what it said"),
+    last_exit=LastExit("SIGKILL", 12.5, "what it said", ("its last",)),
 )
 FAILED = TaskStatus(
     task="/job:worker/task:1",
@@ -67,7 +67,7 @@ def test_the_json_is_the_contract() -> None:
                 "cpu_percent": 99.5,
                 "rss_bytes": 1024,
                 "devices": ["/job:worker/replica:0/task:0/device:CPU:0"],
-                "last_exit": {"reason": "SIGKILL", "time": 12.5, "detail": "what it said"},
+                "last_exit": {"reason": "SIGKILL", "time": 12.5, "detail": "what it said", "log": ["its last"]},
             },
             {
                 "task": "/job:worker/task:1",

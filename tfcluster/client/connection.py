@@ -50,11 +50,13 @@ class Connection:
     def _open(self, *, start: bool = False) -> local.Agent:
         """Connect; an agent that died while its cluster is up is replaced by one that goes on with it."""
         deadline = time.monotonic() + _MEETING_SECONDS
-        while time.monotonic() < deadline:
+        while True:
             agent = local.connect(self.cluster)
             if agent is not None:
                 return agent
             if not start and not journal_path(self.cluster).exists():
+                break
+            if time.monotonic() > deadline:  # only now: a start may have taken longer than that by itself
                 break
             local.start(self.cluster)
         lock = state_folder(self.cluster) / LOCK

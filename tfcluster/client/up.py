@@ -144,8 +144,10 @@ def _why(connection: Connection, task: TaskStatus) -> str:
         text += f" ({task.last_exit})"
         if task.last_exit.detail:
             text += f": {task.last_exit.detail}"
-    said: Iterable[str] = task.last_exit.log if task.last_exit is not None else ()
-    if not said:  # it has not failed, it takes its time: perhaps it says what it waits for
+    said: Iterable[str]
+    if task.state in AT_REST:
+        said = task.last_exit.log if task.last_exit is not None else ()
+    else:  # it takes its time: perhaps it says what it waits for
         events = connection.stream(Call.LOGS, tasks=[task.short], lines=_LAST_LINES, follow=False)
         said = (event["line"] for event in events)
     return text + "".join(f"\n  {line}" for line in said)

@@ -17,7 +17,7 @@ class LastExit:
         reason: In words, as `exit code 1` or `SIGKILL`.
         time: Unix time in seconds.
         detail: What the task, or its agent, said went wrong; empty when nothing was said.
-        log: The last lines of its log, when it has failed for good.
+        log: The last lines of its log, when it is not started again by itself.
     """
 
     reason: str

@@ -12,9 +12,10 @@ from pathlib import Path
 
 _PROC = Path("/proc")
 _GROUPS = Path("/sys/fs/cgroup")
-# Samples that an end is compared with the oldest of: those of half a minute, in which even a process of hundreds of
-# gigabytes has ended. An older kill was that of something else in the group.
-_SAMPLES = 16
+# An end is compared with the oldest of so many samples, taken so many seconds apart: with half a minute ago, since
+# when even a process of hundreds of gigabytes has ended. An older kill was that of something else in the group.
+_SAMPLES = 4
+_APART = 10.0
 
 
 @dataclass(frozen=True)
@@ -43,25 +44,29 @@ class MemoryWatch:
 
     Args:
         pid: The process.
+        now: Monotonic seconds.
         proc: Where the kernel shows processes.
         groups: Where the control groups are mounted.
     """
 
-    def __init__(self, pid: int, proc: Path = _PROC, groups: Path = _GROUPS) -> None:
-        # Now: when the process has ended, the kernel no longer says in which group it was.
+    def __init__(self, pid: int, now: float, proc: Path = _PROC, groups: Path = _GROUPS) -> None:
+        # Already here: when the process has ended, the kernel no longer says in which group it was.
         self._group = _counter_of_group(_text(proc / str(pid) / "cgroup"), groups)
         self._host = proc / "vmstat"
-        self._samples = deque([self._now()], maxlen=_SAMPLES)
+        self._samples = deque([self._read()], maxlen=_SAMPLES)
+        self._sampled = now
 
-    def sample(self) -> None:
-        """Remember the counts as they are; what is named is what happened since a few samples ago."""
-        self._samples.append(self._now())
+    def sample(self, now: float) -> None:
+        """Remember the counts as they are, if it is time to; `now` in monotonic seconds."""
+        if now - self._sampled >= _APART:
+            self._samples.append(self._read())
+            self._sampled = now
 
     def named(self) -> str:
         """What to add to the reason of its end by a SIGKILL that nobody here sent; empty for nothing."""
-        return self._samples[0].until(self._now())
+        return self._samples[0].until(self._read())
 
-    def _now(self) -> Kills:
+    def _read(self) -> Kills:
         return Kills(_count(_text(self._group)) if self._group else None, _count(_text(self._host)))
 
 

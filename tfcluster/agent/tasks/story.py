@@ -32,6 +32,6 @@ def story(task: Supervised, before: Machine, event: Event) -> tuple[str, str] | 
             limit = f"more than {policy.limit} restarts in {policy.window:g} s"
             return "failed", f"{how}; " + ("restart policy never" if policy.policy == "never" else limit)
         case TaskState.STOPPING:
-            return "stopping", "to be started anew" if after.again else ""
+            return "stopping", "to be started anew by `tfcluster restart`" if after.again else ""
         case TaskState.STOPPED:
             return "stopped", how

@@ -13,7 +13,7 @@ from tfcluster.agent.tasks.memory import MemoryWatch
 from tfcluster.agent.tasks.usage import Usage, read_usage
 from tfcluster.model.devices import Device
 from tfcluster.model.layout import Task
-from tfcluster.model.states import WITH_PROCESS, TaskState
+from tfcluster.model.states import AT_REST, WITH_PROCESS, TaskState
 from tfcluster.model.status import LastExit, TaskStatus
 from tfcluster.process import ProcessId
 
@@ -69,7 +69,7 @@ class Supervised:
         """Remember what its process has used and met so far: the next status and its end are compared with it."""
         self.usage = read_usage(self.process.pid) if self.process else None
         if self.memory is not None:
-            self.memory.sample()
+            self.memory.sample(time.monotonic())
 
     def trouble(self) -> str:
         """In words why it cannot serve, as `worker:1 died (SIGKILL) and has failed`."""
@@ -106,7 +106,7 @@ class Supervised:
         )
 
     def _told_exit(self) -> LastExit | None:
-        """How its latest process ended; of a task that has failed with the end of its log."""
-        if self.last_exit is None or self.machine.state is not TaskState.FAILED:
+        """How its latest process ended; of a task that stays ended with the end of its log."""
+        if self.last_exit is None or self.machine.state not in AT_REST:
             return self.last_exit
         return replace(self.last_exit, log=last_words(self.log))

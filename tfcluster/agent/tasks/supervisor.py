@@ -263,7 +263,7 @@ class Supervisor:
     def _watch(self, task: Supervised, process: ProcessId) -> None:
         task.process = process
         task.pidfd = children.when_ended(process, lambda status: self._ended(task, status))
-        task.memory = MemoryWatch(process.pid)
+        task.memory = MemoryWatch(process.pid, time.monotonic())
 
     def _reported(self, task: Supervised, message: Message) -> None:
         if "error" in message:
