@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import time
+from dataclasses import replace
+
 import pytest
 
+from tfcluster.client.connection import Connection
 from tfcluster.client.restart import restart_of
+from tfcluster.client.up import _not_ready
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.model.states import ClusterState, RunState, TaskState
-from tfcluster.model.status import ClusterStatus, RunStatus, TaskStatus
+from tfcluster.model.status import ClusterStatus, LastExit, RunStatus, TaskStatus
 
 
 def status(*runs: RunStatus, **states: TaskState) -> ClusterStatus:
@@ -62,3 +67,17 @@ def test_a_task_that_there_is_not_is_wrong_usage() -> None:
     with pytest.raises(ClusterError) as caught:
         restart_of(status(ps=READY), ("ps:0", "ps:7"))
     assert (caught.value.message, caught.value.exit_code) == ("no task 'ps:7'", ExitCode.USAGE)
+
+
+def test_a_task_that_failed_is_told_with_how_and_when_it_ended_and_what_it_printed_last() -> None:
+    noon = time.mktime((2026, 1, 31, 12, 0, 0, 0, 0, -1))
+    well, bad = status(ps=READY).tasks[:1], status(worker=FAILED).tasks[:1]
+    end = LastExit("SIGSEGV", noon, "no CUDA", ("loading [/usr/lib]", "Segmentation fault"))
+    error = _not_ready(Connection("demo"), [*well, replace(bad[0], last_exit=end)], "")
+    assert error.exit_code is ExitCode.UNHEALTHY
+    assert error.message.splitlines() == [
+        "cluster 'demo' is not ready: 1 of 2 tasks are ready",
+        "worker:0 at h:1 on h is failed (SIGSEGV at 2026-01-31 12:00:00): no CUDA",
+        "  loading [/usr/lib]",
+        "  Segmentation fault",
+    ]
