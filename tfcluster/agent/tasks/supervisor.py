@@ -209,7 +209,8 @@ class Supervisor:
             self._set_timer(task)
             if told := story(task, before, event):
                 self.history.record(told[0], task=task.task.short, detail=told[1])
-            changed = changed or task.machine.state is not before.state
+            is_news = (task.machine.state, task.machine.wanted) != (before.state, before.wanted)
+            changed = changed or is_news
         if not changed:
             return
         self.changed.tell()
