@@ -138,8 +138,10 @@ def test_the_logged_tasks_are_those_with_a_log(folders: Folders) -> None:
     folder.make()
     for short in ("worker:1", "ps:0", "worker:0"):
         folder.log_of(short).touch()
+    folder.log_of("worker:1").with_name("worker:1.log.1").touch()
     folder.agent_log.touch()
     folder.interpreter_log.touch()
+    folder.events.touch()
     assert folder.logged_tasks() == ["ps:0", "worker:0", "worker:1"]
     assert StateFolder(folder.path / "none").logged_tasks() == []
 

@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from tfcluster.client import connection as module
-from tfcluster.client.connection import Connection
+from tfcluster.client import logs
+from tfcluster.client.connection import AgentGoneError, Connection
+from tfcluster.client.logs import read_logs
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.places import LOCK, state_folder
 from tfcluster.protocol.messages import Call
@@ -114,3 +116,44 @@ def test_without_an_agent_and_a_journal_the_cluster_is_not_running(
     with pytest.raises(ClusterError) as caught:
         Connection("nobody").call(Call.STATUS)
     assert caught.value.exit_code is ExitCode.NOT_RUNNING
+
+
+def printed(text: str, following: int) -> object:
+    return {"event": {"log": "ps:0", "next": following, "line": {"task": "ps:0", "time": 1.0, "line": text}}}
+
+
+def test_logs_go_on_at_the_next_agent_behind_the_last_line(agent: Callable[[Play], None]) -> None:
+    asked: list[dict[str, object]] = []
+
+    def play(served: socket.socket) -> None:
+        asked.append(json.loads(served.recv(1 << 16))["arguments"])
+        agent(play_next)
+        served.sendall(lines({"event": {"after": {"ps:0": 5, "worker:0": 9}}}, printed("one", 9)) + b'{"event": {"lo')
+
+    def play_next(served: socket.socket) -> None:
+        asked.append(json.loads(served.recv(1 << 16))["arguments"])
+        served.sendall(lines({"event": {"after": {"ps:0": 9, "worker:0": 9}}}, printed("two", 13), {"reply": {}}))
+
+    agent(play)
+    found = list(read_logs("played", ["ps", "worker"], lines=1, follow=True))
+    assert [line["line"] for line in found] == ["one", "two"]
+    first = {"tasks": ["ps", "worker"], "lines": 1, "since": None, "follow": True, "after": {}}
+    # There is no journal: the cluster went down with its agent, and there is only the rest to be read.
+    assert asked == [first, {**first, "follow": False, "after": {"ps:0": 9, "worker:0": 9}}]
+
+
+def test_agents_that_die_one_after_the_other_are_given_up(
+    agent: Callable[[Play], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logs, "_PAUSE_SECONDS", 0)
+    died: list[int] = []
+
+    def play(served: socket.socket) -> None:
+        died.append(len(served.recv(1 << 16)))
+        if len(died) < logs._AGENTS:
+            agent(play)
+
+    agent(play)
+    with pytest.raises(AgentGoneError):
+        list(read_logs("played"))
+    assert len(died) == logs._AGENTS

@@ -1,12 +1,17 @@
-"""logs: what the tasks print, the last lines of it, and what comes next."""
+"""logs: what the tasks print, when, the last lines of it, and what comes next, whatever happens meanwhile."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import signal
+import subprocess
+import sys
+from collections.abc import Iterator
 
 from tests.conftest import Sandbox, wait_for
+from tests.end_to_end.test_robustness import agent_of
 
 
 def test_logs_of_all_of_one_and_of_a_job(demo: Sandbox) -> None:
@@ -19,14 +24,23 @@ def test_logs_of_all_of_one_and_of_a_job(demo: Sandbox) -> None:
     for name in ("worker:1", "/job:worker/task:1"):
         assert {line.partition(" ")[0] for line in demo("logs", name).stdout.splitlines()} == {"worker:1"}
     of_job = demo("logs", "worker", "-n", "1").stdout.splitlines()
-    assert [line.partition(" ")[0] for line in of_job] == ["worker:0", "worker:1"]
+    assert sorted(line.partition(" ")[0] for line in of_job) == ["worker:0", "worker:1"]
     assert demo("logs", "-n", "0").stdout == ""
 
 
-def test_logs_as_json(demo: Sandbox) -> None:
-    line = json.loads(demo("logs", "ps", "-n", "1", "-o", "json").stdout)
-    assert list(line) == ["task", "line"]
-    assert line["task"] == "ps:0"
+def test_logs_with_their_time_without_names_and_since_a_time(demo: Sandbox) -> None:
+    lines = [json.loads(line) for line in demo("logs", "-o", "json").stdout.splitlines()]
+    assert {tuple(line) for line in lines} == {("task", "time", "line")}
+    assert [line["time"] for line in lines] == sorted(line["time"] for line in lines)
+    stamped = demo("logs", "-t", "--no-prefix").stdout.splitlines()
+    assert [line.partition(" ")[2] for line in stamped] == [line["line"] for line in lines]
+    assert all(re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z ", line) for line in stamped)
+    latest = stamped[-1].partition(" ")[0]
+    since = [json.loads(line) for line in demo("logs", "--since", latest, "-o", "json").stdout.splitlines()]
+    assert since == [line for line in lines if line["time"] >= lines[-1]["time"]]
+    assert len(demo("logs", "--since", "2d").stdout.splitlines()) == len(lines)
+    assert demo("logs", "--since", "2100-01-01").stdout == ""
+    assert "'yesterday' is no time (10m, " in demo("logs", "--since", "yesterday", code=2).stderr
 
 
 def test_logs_of_an_unknown_task(demo: Sandbox) -> None:
@@ -34,17 +48,131 @@ def test_logs_of_an_unknown_task(demo: Sandbox) -> None:
     assert error == "error: no task 'worker:7'\nhint: The tasks are ps:0, worker:0, worker:1.\n"
 
 
-def test_logs_follow_across_a_restart(sandbox: Sandbox) -> None:
-    sandbox("up", sandbox.spec("name: one\njobs:\n  worker: {tasks: 1}\n"))
-    following = sandbox.start("logs", "-f", "-n", "1")
-    assert following.stdout is not None
-    following.stdout.readline()
+# Prints numbered lines into the standard error of a process, as that would itself.
+_PRINT = """
+import os, sys
+pid, first, last, length = sys.argv[1], *map(int, sys.argv[2:])
+error = os.open(f"/proc/{pid}/fd/2", os.O_WRONLY | os.O_APPEND)
+for start in range(first, last, 1000):
+    numbers = range(start, min(start + 1000, last))
+    data = b"".join(b"line %08d" % number + b"." * (length - 14) + b"\\n" for number in numbers)
+    while data:
+        data = data[os.write(error, data):]
+"""
+
+
+def printing(pid: int, first: int, last: int, length: int = 100) -> subprocess.Popen[bytes]:
+    """Have a process print lines with the numbers from `first` up to `last`, of so many bytes each."""
+    return subprocess.Popen([sys.executable, "-c", _PRINT, *map(str, (pid, first, last, length))])
+
+
+def numbers_in(lines: Iterator[str] | list[str]) -> list[int]:
+    """The numbers of the lines that `printing` made."""
+    return [int(match[1]) for match in (re.search(r"line (\d{8})", line) for line in lines) if match]
+
+
+def used(sandbox: Sandbox) -> int:
+    """Bytes on the disk of all that the clusters of a sandbox have there."""
+    found = 0
+    for path in sandbox.folder.glob("state/tfcluster/**/*"):
+        try:
+            found += path.stat().st_blocks * 512
+        except FileNotFoundError:
+            continue
+    return found
+
+
+def test_a_task_that_prints_without_end_costs_what_its_limit_says(sandbox: Sandbox) -> None:
+    sandbox("up", sandbox.spec("name: loud\njobs:\n  worker: {tasks: 1}\nlogs: {size: 1 MB, count: 3}\n"))
+    pid = sandbox.task("worker:0")["pid"]
+    # In parts, so that what is freed shows itself however busy the machine is: 300 MB in all.
+    for part in range(5):
+        printer = printing(pid, part * 60_000, (part + 1) * 60_000, length=1000)
+        assert sandbox.status()["state"] == "running"
+        assert printer.wait() == 0
+        wait_for(lambda: used(sandbox) < 5_000_000)
+    assert sandbox("logs", "-n", "1", "--no-prefix").stdout == "line 00299999" + "." * 986 + "\n"
+    found = numbers_in(sandbox("logs").stdout.splitlines())
+    assert found == [*range(found[0], 300_000)]
+    assert len(found) > 1500
+    sandbox("down")
+    assert numbers_in(sandbox("logs", "-c", "loud").stdout.splitlines())[-1] == 299_999
+    folder = sandbox.folder / "state/tfcluster/loud/localhost/logs"
+    names = sorted(path.name for path in folder.glob("worker*"))
+    assert names == ["worker:0.log", "worker:0.log.1", "worker:0.log.2"]
+    assert all(path.stat().st_size <= 1_000_000 for path in folder.glob("worker*"))
+
+
+def test_following_loses_and_doubles_nothing_whatever_happens(sandbox: Sandbox) -> None:
+    """Rotation, a restart of the task, and the ends of the keeper and of the agent."""
+    sandbox("up", sandbox.spec("name: tough\njobs:\n  worker: {tasks: 2}\nlogs: {size: 100 kB, count: 50}\n"))
+    following = sandbox.start("logs", "-f", "worker:0")
+    events = sandbox.start("events", "-f", "-o", "json")
+    seen: list[str] = []
+
+    def see(until: str) -> None:
+        assert following.stdout is not None
+        while not seen or until not in seen[-1]:
+            seen.append(following.stdout.readline())
+            assert seen[-1], "it goes on"
+
+    def print_lines(first: int, last: int) -> None:
+        assert printing(sandbox.task("worker:0")["pid"], first, last).wait() == 0
+
+    print_lines(0, 5_000)
+    see("line 00004999")
+    os.kill(process_of(sandbox, "log keeper"), signal.SIGKILL)
+    print_lines(5_000, 7_000)
+    see("line 00006999")
     os.kill(sandbox.task("worker:0")["pid"], signal.SIGKILL)
-    while "Started server" not in following.stdout.readline():
-        continue
-    following.send_signal(signal.SIGINT)
-    assert following.wait(10) == 130
-    following.communicate()
+    wait_for(lambda: sandbox.wait_until("running")["tasks"][0]["restarts"])
+    see("Started server")
+    pid, agent = sandbox.task("worker:0")["pid"], agent_of(sandbox)
+    os.kill(agent, signal.SIGKILL)
+    assert printing(pid, 7_000, 12_000).wait() == 0
+    see("line 00011999")
+    wait_for(lambda: agent_of(sandbox) != agent)
+    print_lines(12_000, 15_000)
+    see("line 00014999")
+    assert numbers_in(seen) == [*range(15_000)]
+    assert sum("Started server" in line for line in seen) == 2
+    assert numbers_in(sandbox("logs").stdout.splitlines()) == [*range(15_000)]
+    assert (sandbox.folder / "state/tfcluster/tough/localhost/logs/worker:0.log.9").exists()
+    wait_for(lambda: process_of(sandbox, "log keeper"))
+
+    sandbox("down")
+    seen += following.communicate(timeout=60)[0].splitlines()
+    assert following.returncode == 0
+    assert numbers_in(seen) == [*range(15_000)]
+    told = [json.loads(line) for line in events.communicate(timeout=60)[0].splitlines()]
+    assert [json.loads(line) for line in sandbox("events", "-c", "tough", "-o", "json").stdout.splitlines()] == told
+    assert told[-1]["event"] == "down"
+    last = sandbox("events", "-c", "tough", "-n", "2", "-o", "json").stdout.splitlines()
+    assert [json.loads(line) for line in last] == told[-2:]
+    assert sandbox("events", "-c", "tough", "--since", "2100-01-01").stdout == ""
+
+
+def process_of(sandbox: Sandbox, what: str) -> int:
+    """The pid of the one process of a sandbox with such a title; 0 while there is none, or another yet."""
+    found = [pid for pid, title in sandbox.processes().items() if title.endswith(what)]
+    return found[0] if len(found) == 1 else 0
+
+
+def test_the_keeper_ends_with_the_cluster_also_without_an_agent(sandbox: Sandbox) -> None:
+    sandbox("up", sandbox.spec("name: left\njobs:\n  worker: {tasks: 1}\n"))
+    keeper: int = wait_for(lambda: process_of(sandbox, "log keeper"))
+    pid = sandbox.task("worker:0")["pid"]
+    os.kill(agent_of(sandbox), signal.SIGKILL)
+    assert printing(pid, 0, 10).wait() == 0
+    log = sandbox.folder / "state/tfcluster/left/localhost/logs/worker:0.log"
+    wait_for(lambda: numbers_in(log.read_text().splitlines()) == [*range(10)])
+    assert process_of(sandbox, "log keeper") == keeper
+    os.kill(pid, signal.SIGKILL)
+    (sandbox.folder / "state/tfcluster/left/localhost/journal.json").unlink()
+    wait_for(lambda: not sandbox.processes())
+    assert not (sandbox.folder / "state/tfcluster/left/localhost/spools").exists()
+    assert numbers_in(sandbox("logs", "-c", "left").stdout.splitlines()) == [*range(10)]
+    wait_for(lambda: not sandbox.leftovers())
 
 
 def test_logs_stay_readable_after_down_and_a_broken_pipe_is_no_error(sandbox: Sandbox) -> None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.model.layout import Layout, RestartPolicy, Task, lay_out, matching_tasks
+from tfcluster.model.layout import Layout, LogLimits, RestartPolicy, Task, lay_out, matching_tasks
 from tfcluster.spec.load import parse_spec
 
 FULL = """
@@ -20,6 +20,7 @@ jobs:
   local: ["localhost:2222", "127.0.0.2", "[::1]:2223", "[::1]"]
 network: open
 restart: {policy: always, backoff: {initial: 1, max: 2.5}, limit: 3 in 7.5}
+logs: {size: 2 kB, count: 3}
 """
 
 
@@ -58,6 +59,7 @@ def test_every_field_of_the_spec_reaches_the_layout() -> None:
             task("local", 2, "::1", 2223),
             task("local", 3, "::1", None),
         ),
+        logs=LogLimits(size=2000, count=3),
     )
 
 

@@ -363,9 +363,9 @@ def test_a_silent_view_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_log_lines_are_whole_and_literal(capsys: pytest.CaptureFixture[str]) -> None:
     view = LogView()
-    view.show("ps:0", "[bold]no markup[/bold] :smile: \\[x]")
-    view.show("worker:0", "x" * 5000)
-    view.show("ps:0", "")
+    view.show("ps:0", 0.0, "[bold]no markup[/bold] :smile: \\[x]")
+    view.show("worker:0", 0.0, "x" * 5000)
+    view.show("ps:0", 0.0, "")
     assert (
         printed(capsys)
         == f"""\
@@ -374,6 +374,12 @@ worker:0 | {"x" * 5000}
 ps:0     |
 """
     )
+
+
+def test_log_lines_with_their_time_and_without_a_name(capsys: pytest.CaptureFixture[str]) -> None:
+    LogView(timestamps=True).show("ps:0", 1795291028.25, "a line")
+    LogView(timestamps=True, prefix=False).show("ps:0", 0.001, "another")
+    assert printed(capsys) == "ps:0 | 2026-11-21T19:57:08.250Z a line\n1970-01-01T00:00:00.001Z another\n"
 
 
 def test_a_pipe_has_colours_only_when_they_are_forced(

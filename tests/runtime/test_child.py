@@ -85,6 +85,21 @@ report(oct(os.stat(arguments[0]).st_mode & 0o777))
     assert log.read_text() == "one\ntwo\none\ntwo\n"
 
 
+def test_what_c_prints_into_a_log_is_there_with_the_end_of_each_line(tmp_path: Path) -> None:
+    body = """
+import ctypes
+child.become("t", log=Path(arguments[0]), keep=[report_fd])
+libc = ctypes.CDLL(None)
+error = ctypes.c_void_p.in_dll(libc, "stderr")
+libc.printf(b"one\\n")
+libc.fputs(b"tw", error)
+before = Path(arguments[0]).read_text()
+libc.fputs(b"o\\n", error)
+report([before, Path(arguments[0]).read_text()])
+"""
+    assert forked(body, str(tmp_path / "log")) == ["one\n", "one\ntwo\n"]
+
+
 def test_it_leads_a_session_of_its_own_and_has_the_default_interrupt() -> None:
     body = """
 signal.signal(signal.SIGINT, signal.SIG_IGN)

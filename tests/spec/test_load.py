@@ -68,6 +68,28 @@ def test_everything_but_the_jobs_has_a_default() -> None:
     assert spec.jobs["worker_"] == Job(tasks=(None,), cpus=1, gpus=0, env={})
 
 
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("1000", 1000),
+        ("12345", 12345),
+        ("2000 B", 2000),
+        ("500 kB", 500_000),
+        ("10MB", 10_000_000),
+        ("1.5 gb", 1_500_000_000),
+        ("1 KiB", 1024),
+        ("64 MiB", 64 << 20),
+        ("1 GiB", 1 << 30),
+        ("2 TiB", 2 << 40),
+        ("1000 TB", 10**15),
+    ],
+)
+def test_a_size_is_bytes_or_has_a_unit(text: str, size: int) -> None:
+    spec = parse_spec(f"jobs: {{a: {{tasks: 1}}}}\nlogs: {{size: {text}}}", "c.yaml", "c")
+    assert (spec.logs.size, spec.logs.count) == (size, 5)
+    assert Spec.model_validate(spec.model_dump()) == spec
+
+
 def test_a_list_is_the_tasks_of_a_job() -> None:
     assert job_of("[localhost:1, localhost:2]") == job_of("{tasks: [localhost:1, localhost:2]}")
 
@@ -218,8 +240,20 @@ BAD_TOPS = {
     "jobs: {a: {tasks: 1}}\nrestart: {backoff: {initial: 50}}": "2:20: restart.backoff: "
     "max (30) must be initial (50) or more",
     "jobs: {a: {tasks: 1}}\nrestart: {backof: {}}": "2:11: restart.backof: unknown key; did you mean 'backoff'?",
-    "jobs: {a: {tasks: 1}}\nxyz: 1": "2:1: xyz: unknown key; known keys: name, jobs, network, restart",
-    'jobs: {a: {tasks: 1}}\n"x\\ny": 1': "2:1: x\\ny: unknown key; known keys: name, jobs, network, restart",
+    "jobs: {a: {tasks: 1}}\nxyz: 1": "2:1: xyz: unknown key; known keys: name, jobs, network, restart, logs",
+    'jobs: {a: {tasks: 1}}\n"x\\ny": 1': "2:1: x\\ny: unknown key; known keys: name, jobs, network, restart, logs",
+    "jobs: {a: {tasks: 1}}\nlogs: 5": "2:7: logs: expected the keys size, count, found 5",
+    "jobs: {a: {tasks: 1}}\nlogs: {sice: 5}": "2:8: logs.sice: unknown key; did you mean 'size'?",
+    "jobs: {a: {tasks: 1}}\nlogs: {size: 10 apples}": "2:14: logs.size: expected a size such as 10 MB, 1 GiB "
+    "or 500 kB, or bytes, found the text '10 apples'",
+    "jobs: {a: {tasks: 1}}\nlogs: {size: true}": "2:14: logs.size: expected a size such as 10 MB, 1 GiB "
+    "or 500 kB, or bytes, found true",
+    "jobs: {a: {tasks: 1}}\nlogs: {size: 1.5}": "2:14: logs.size: expected a size such as 10 MB, 1 GiB "
+    "or 500 kB, or bytes, found 1.5",
+    "jobs: {a: {tasks: 1}}\nlogs: {size: 0.9 kB}": "2:14: logs.size: must be 1 kB or more, found the text '0.9 kB'",
+    "jobs: {a: {tasks: 1}}\nlogs: {size: 1001 TB}": "2:14: logs.size: must be 1000 TB or less, "
+    "found the text '1001 TB'",
+    "jobs: {a: {tasks: 1}}\nlogs: {count: 0}": "2:15: logs.count: must be 1 or more, found 0",
     "jobs: {a: {tasks: 1}, a: {tasks: 2}}": "1:23: jobs.a: this key is already at line 1, column 8; "
     "keep one of the two",
     "jobs: {ps: [localhost:5], w: [localhost, localhost:5]}": "1:42: jobs.w[1]: w:1 has the address "

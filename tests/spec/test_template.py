@@ -7,6 +7,7 @@ import re
 import pytest
 
 from tfcluster.spec.load import parse_spec
+from tfcluster.spec.logs import Logs
 from tfcluster.spec.restart import Backoff, JobRestart, Restart
 from tfcluster.spec.schema import Job, Spec
 from tfcluster.spec.template import TEMPLATE
@@ -34,3 +35,5 @@ def test_all_keys_can_be_put_to_use_at_once() -> None:
     assert spec.restart.model_fields_set == set(Restart.model_fields)
     assert spec.restart.backoff.model_fields_set == set(Backoff.model_fields)
     assert spec.restart == Restart()  # it shows the defaults
+    assert spec.logs.model_fields_set == set(Logs.model_fields)
+    assert spec.logs == Logs()

@@ -69,15 +69,24 @@ class StateFolder:
     @property
     def events(self) -> Path:
         """What happened to the cluster; see `history`."""
-        return self.logs / "events.jsonl"
+        return self.logs / "events.log"
 
     def log_of(self, short: str) -> Path:
-        """The log file of a task, by its short name."""
+        """The newest file of a task's log, by its short name."""
         return self.logs / f"{short}.log"
+
+    @property
+    def spools(self) -> Path:
+        """Where the tasks' processes print, while there are any."""
+        return self.path / "spools"
+
+    def spool_of(self, short: str) -> Path:
+        """What a task's process prints into, by the task's short name."""
+        return self.spools / short
 
     def logged_tasks(self) -> list[str]:
         """Short names of the tasks that have a log, sorted."""
-        return sorted(path.stem for path in self.logs.glob("*:*.log"))
+        return sorted({path.name.rpartition(".log")[0] for path in self.logs.glob("*:*.log*")})
 
     def lock(self) -> bool:
         """Become the one agent of this folder; False when there is one.

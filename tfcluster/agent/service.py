@@ -12,6 +12,7 @@ from tfcluster.agent.changes import Changes
 from tfcluster.agent.folder import StateFolder
 from tfcluster.agent.incoming import Incoming
 from tfcluster.agent.logs.calls import LogCalls
+from tfcluster.agent.logs.keeper import LogKeeper
 from tfcluster.agent.loop import for_ever
 from tfcluster.agent.ports import Ports
 from tfcluster.agent.runs.calls import RunCalls
@@ -44,7 +45,8 @@ class Service:
         self._folder = folder
         self._ports = Ports()
         self._prober = Prober(f"tfcluster: {cluster} prober")
-        self._supervisor = Supervisor(folder, self._prober, self._load)
+        self._keeper = LogKeeper(f"tfcluster: {cluster} log keeper", folder)
+        self._supervisor = Supervisor(folder, self._prober, self._keeper, self._load)
         self._runs = Runs(f"tfcluster: {cluster} interpreter", folder)
         self._tensorflow: TensorFlow | None = None
         self._going_down: asyncio.Task[None] | None = None
@@ -85,6 +87,7 @@ class Service:
     def stop(self) -> None:
         """Let go of everything but the tasks' log files and the runs' folders."""
         self._prober.stop()
+        self._keeper.stop()
         self._runs.stop()
         self._ports.keep_only(())
         self._folder.leave()

@@ -6,7 +6,7 @@ import json
 
 import click
 
-from tfcluster.cli.options import cluster_option, output_option
+from tfcluster.cli.options import cluster_option, output_option, since_option
 
 
 @click.command(
@@ -15,10 +15,11 @@ from tfcluster.cli.options import cluster_option, output_option
     epilog="Example: tfcluster events -f",
 )
 @click.option("-f", "--follow", is_flag=True, help="Go on with what happens from now on.")
-@click.option("-n", "--lines", type=click.IntRange(min=0), metavar="N", help="Only the last N events.")
+@click.option("-n", "--tail", type=click.IntRange(min=0), metavar="N", help="Only the last N events.")
+@since_option
 @cluster_option
 @output_option
-def command(follow: bool, lines: int | None, cluster: str | None, output: str) -> None:
+def command(follow: bool, tail: int | None, since: float | None, cluster: str | None, output: str) -> None:
     """Show what happened to the cluster's tasks and why: started, ready, died, adopted by another agent.
 
     The events are kept across agents and after `down`.
@@ -27,7 +28,7 @@ def command(follow: bool, lines: int | None, cluster: str | None, output: str) -
     from tfcluster.client.logs import read_events
     from tfcluster.render.events import show_event
 
-    for event in read_events(choose_cluster(cluster), lines, follow):
+    for event in read_events(choose_cluster(cluster), lines=tail, since=since, follow=follow):
         if output == "json":
             click.echo(json.dumps(event))
         else:

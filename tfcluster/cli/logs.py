@@ -6,27 +6,40 @@ import json
 
 import click
 
-from tfcluster.cli.options import cluster_option, output_option
+from tfcluster.cli.options import cluster_option, output_option, since_option
 
 
 @click.command("logs", short_help="Show what the tasks print.", epilog="Example: tfcluster logs worker:0 ps -n 20 -f")
 @click.argument("tasks", nargs=-1, metavar="[TASK]...")
 @click.option("-f", "--follow", is_flag=True, help="Go on with what the tasks print from now on.")
-@click.option("-n", "--lines", type=click.IntRange(min=0), metavar="N", help="Only the last N lines of each.")
+@click.option("-n", "--tail", type=click.IntRange(min=0), metavar="N", help="Only the last N lines of each.")
+@since_option
+@click.option("-t", "--timestamps", is_flag=True, help="Show when each line came, in UTC.")
+@click.option("--no-prefix", is_flag=True, help="Leave out the tasks' names.")
 @cluster_option
 @output_option
-def command(tasks: tuple[str, ...], follow: bool, lines: int | None, cluster: str | None, output: str) -> None:
+def command(
+    tasks: tuple[str, ...],
+    follow: bool,
+    tail: int | None,
+    since: float | None,
+    timestamps: bool,
+    no_prefix: bool,
+    cluster: str | None,
+    output: str,
+) -> None:
     """Show the logs of all tasks, or of each TASK: worker:1, /job:worker/task:1, or worker for all of a job.
 
-    The logs of a cluster that is down can be read too.
+    Lines of several tasks come in the order of their time. Following goes on when a task is started again, and when
+    the cluster's agent is. The logs of a cluster that is down can be read too.
     """
     from tfcluster.client.choice import choose_cluster
     from tfcluster.client.logs import read_logs
     from tfcluster.render.logs import LogView
 
-    view = LogView()
-    for event in read_logs(choose_cluster(cluster), tasks, lines, follow):
+    view = LogView(prefix=not no_prefix, timestamps=timestamps)
+    for line in read_logs(choose_cluster(cluster), tasks, lines=tail, since=since, follow=follow):
         if output == "json":
-            click.echo(json.dumps(event))
+            click.echo(json.dumps(line))
         else:
-            view.show(event["task"], event["line"])
+            view.show(line["task"], line["time"], line["line"])

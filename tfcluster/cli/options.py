@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+import re
+import time
 from collections.abc import Callable
+from datetime import datetime
 from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -37,8 +40,9 @@ def output_option(function: Command) -> Command:
 
 if TYPE_CHECKING:  # generic since click 8.4
     _IntType = click.ParamType[int]
+    _FloatType = click.ParamType[float]
 else:
-    _IntType = click.ParamType
+    _IntType = _FloatType = click.ParamType
 
 
 class WholeNumber(_IntType):
@@ -76,6 +80,31 @@ class Number(click.FloatRange):
         if not math.isfinite(number):
             self.fail(f"{value} is not a finite number", param, ctx)
         return number
+
+
+class Moment(_FloatType):
+    """A time that has been, in Unix seconds: so long ago (10m, 1h30m, 2d), or a date and time as ISO 8601 has them."""
+
+    name = "time"
+    _LONG_AGO = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s)?")
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The time; fails with what can be written instead. A time without a zone is this machine's."""
+        ago = self._LONG_AGO.fullmatch(value)
+        if value and ago:
+            days, hours, minutes, seconds = (float(part or 0) for part in ago.groups())
+            return time.time() - (((days * 24 + hours) * 60 + minutes) * 60 + seconds)
+        try:
+            return datetime.fromisoformat(re.sub("[zZ]$", "+00:00", value)).timestamp()
+        except (ValueError, OverflowError, OSError):
+            self.fail(f"{value!r} is no time (10m, 1h30m, 2d, 2026-01-31T14:30 and 2026-01-31T13:30Z are)", param, ctx)
+
+
+def since_option(function: Command) -> Command:
+    """--since, which every command that shows what was has."""
+    return click.option(
+        "--since", type=Moment(), metavar="TIME", help="Only from then on: 10m or 1h30m ago, or 2026-01-31T14:30."
+    )(function)
 
 
 def seconds(minimum: float) -> click.FloatRange:

@@ -20,6 +20,10 @@ _MEETING_SECONDS = 3.0
 _ANSWER_SECONDS = 10.0
 
 
+class AgentGoneError(ClusterError):
+    """The agent went away before its answer ended."""
+
+
 class Connection:
     """A cluster's agents, for one command after another."""
 
@@ -91,7 +95,8 @@ class Answer:
 
         Raises:
             StopIteration: The request was carried out.
-            ClusterError: It failed, the agent went away, or did not answer in time.
+            AgentGoneError: The agent went away.
+            ClusterError: It failed, or the agent did not answer in time.
         """
         if self.reply is not None:
             raise StopIteration
@@ -116,7 +121,7 @@ class Answer:
             if not data:
                 self._agent.close()
         if not data:
-            raise ClusterError(
+            raise AgentGoneError(
                 "the agent went away before it answered",
                 hint="`tfcluster status` starts another one, which finds the tasks.",
             )

@@ -2,43 +2,80 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from tfcluster.client.connection import Connection, not_running
-from tfcluster.places import state_folder
+from tfcluster.client.connection import AgentGoneError, Connection, not_running
+from tfcluster.places import journal_path, state_folder
 from tfcluster.protocol.messages import Call
 
+# So many agents may die one after the other, without a line from any, before something is said to be wrong.
+_AGENTS = 5
+_PAUSE_SECONDS = 0.1
 
-def read_logs(cluster: str, tasks: Sequence[str], lines: int | None, follow: bool) -> Iterator[dict[str, Any]]:
-    """Lines of the tasks' logs, each as {task, line}.
+
+def read_logs(
+    cluster: str,
+    tasks: Sequence[str] = (),
+    *,
+    lines: int | None = None,
+    since: float | None = None,
+    follow: bool = False,
+) -> Iterator[dict[str, Any]]:
+    """Lines of the tasks' logs, each as {task, time, line}, by their time in Unix seconds.
 
     Args:
         cluster: Its name; it may be down, then its last logs are read.
         tasks: Tasks or jobs; all when empty.
         lines: Only the last so many of each; None for all.
-        follow: Go on until interrupted or the cluster goes down.
+        since: Only those from this Unix time on; None for all.
+        follow: Go on until interrupted or the cluster goes down, also across agents.
 
     Raises:
         ClusterError: The cluster never ran here, or a task is unknown.
     """
-    if not state_folder(cluster).exists():
-        raise not_running(cluster)
-    # Also for a cluster that is down it is an agent that reads the logs of its host.
-    return Connection(cluster).stream(Call.LOGS, start=True, tasks=list(tasks), lines=lines, follow=follow)
+    return _read(cluster, Call.LOGS, follow, {"tasks": list(tasks), "lines": lines, "since": since})
 
 
-def read_events(cluster: str, lines: int | None, follow: bool) -> Iterator[dict[str, Any]]:
+def read_events(
+    cluster: str, *, lines: int | None = None, since: float | None = None, follow: bool = False
+) -> Iterator[dict[str, Any]]:
     """What happened to a cluster, each as {time, event, task, detail}.
 
     Args:
         cluster: Its name; it may be down.
         lines: Only the last so many; None for all.
-        follow: Go on until interrupted or the cluster goes down.
+        since: Only those from this Unix time on; None for all.
+        follow: Go on until interrupted or the cluster goes down, also across agents.
 
     Raises:
         ClusterError: The cluster never ran here.
     """
+    return _read(cluster, Call.EVENTS, follow, {"lines": lines, "since": since})
+
+
+def _read(cluster: str, call: Call, follow: bool, arguments: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The lines that a call gives; where an agent dies, the next one goes on behind the last line."""
     if not state_folder(cluster).exists():
         raise not_running(cluster)
-    return Connection(cluster).stream(Call.EVENTS, start=True, lines=lines, follow=follow)
+    after: dict[str, int] = {}
+    lost = 0
+    while True:
+        try:
+            # Also for a cluster that is down it is an agent that reads the logs of its host.
+            for message in Connection(cluster).stream(call, start=True, follow=follow, after=after, **arguments):
+                if "after" in message:
+                    after.update(message["after"])
+                    continue
+                after[message["log"]] = message["next"]
+                lost = 0
+                yield message["line"]
+            return
+        except AgentGoneError:
+            lost += 1
+            if lost == _AGENTS:
+                raise
+            time.sleep(_PAUSE_SECONDS)
+            # Where the cluster went down with its agent, there is only the rest to be read.
+            follow = follow and journal_path(cluster).exists()

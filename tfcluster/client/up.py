@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tfcluster.client.connection import Connection
+from tfcluster.client.logs import read_logs
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.model.layout import Layout
 from tfcluster.model.plan import Operation, plan
@@ -148,6 +149,5 @@ def _why(connection: Connection, task: TaskStatus) -> str:
     if task.state in AT_REST:
         said = task.last_exit.log if task.last_exit is not None else ()
     else:  # it takes its time: perhaps it says what it waits for
-        events = connection.stream(Call.LOGS, tasks=[task.short], lines=_LAST_LINES, follow=False)
-        said = (event["line"] for event in events)
+        said = (each["line"] for each in read_logs(connection.cluster, [task.short], lines=_LAST_LINES))
     return text + "".join(f"\n  {line}" for line in said)

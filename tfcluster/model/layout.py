@@ -84,6 +84,19 @@ class Task:
 
 
 @dataclass(frozen=True)
+class LogLimits:
+    """How much of what each task prints is kept.
+
+    Attributes:
+        size: Bytes of each file of a task's log.
+        count: How many files each task's log has at most.
+    """
+
+    size: int = 10_000_000
+    count: int = 5
+
+
+@dataclass(frozen=True)
 class Layout:
     """A cluster's tasks in the order of the spec, with what holds for all of them.
 
@@ -92,12 +105,14 @@ class Layout:
         spec: The spec's file as the user named it.
         network: `closed` or `open`.
         tasks: Every task.
+        logs: How much of what each task prints is kept.
     """
 
     cluster: str
     spec: str
     network: str
     tasks: tuple[Task, ...]
+    logs: LogLimits = LogLimits()
 
     def addresses(self) -> dict[str, list[str]]:
         """Addresses by job, as TensorFlow's ClusterSpec has them."""
@@ -146,6 +161,7 @@ class Layout:
             spec=value["spec"],
             network=value["network"],
             tasks=tuple(_task_from_json(task) for task in value["tasks"]),
+            logs=LogLimits(**value["logs"]),
         )
 
 
@@ -182,7 +198,7 @@ def lay_out(spec: Spec, spec_file: str) -> Layout:
         for job_name, job in spec.jobs.items()
         for index, address in enumerate(job.tasks)
     )
-    return Layout(spec.name, spec_file, spec.network, tasks)
+    return Layout(spec.name, spec_file, spec.network, tasks, LogLimits(spec.logs.size, spec.logs.count))
 
 
 def _restart_policy(restart: Restart) -> RestartPolicy:

@@ -27,8 +27,9 @@ class Call(str, Enum):
     DEVICES = "devices"  # -> {devices: [each as `devices -o json` has it], silent: [why a task gave none]}
     RESTART = "restart"  # end tasks and start them anew: {tasks, grace} -> {}
     DOWN = "down"  # stop everything: {grace}; events: ClusterStatus -> {}
-    LOGS = "logs"  # {tasks, lines, follow}; events: {task, line}
-    EVENTS = "events"  # {lines, follow}; events: {time, event, task, detail}
+    # Of both: events {after: {log: position}}, and then {log, next, line}; `after` asks to go on behind such positions.
+    LOGS = "logs"  # {tasks, lines, since, follow, after}; line: {task, time, line}
+    EVENTS = "events"  # {lines, since, follow, after}; line: {time, event, task, detail}
     RUN = "run"  # {program, parameters, patterns, gpus, strict, timeout, sent}; events: those of the run
     CANCEL = "cancel"  # {run} -> {}
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
+
+from rich.control import strip_control_codes
 from rich.text import Text
 
 from tfcluster.render.console import console
@@ -10,16 +13,48 @@ _COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "red")
 
 
 class LogView:
-    """Prints lines of several tasks."""
+    """Prints lines of several tasks.
 
-    def __init__(self) -> None:
+    Args:
+        prefix: Whether a task's name stands before its lines.
+        timestamps: Whether the time at which a line came stands before it.
+    """
+
+    def __init__(self, *, prefix: bool = True, timestamps: bool = False) -> None:
+        self._prefix = prefix
+        self._timestamps = timestamps
         self._styles: dict[str, str] = {}
+        self._prefixes: dict[str, str] = {}
         self._width = 0
 
-    def show(self, task: str, line: str) -> None:
-        """Print one line of a task."""
-        style = self._styles.setdefault(task, _COLOURS[len(self._styles) % len(_COLOURS)])
-        self._width = max(self._width, len(task))
-        prefix = Text(f"{task:<{self._width}} | ", style=style)
-        # A log line is whole wherever the terminal ends, and is itself no markup.
-        console().print(prefix + Text(line), soft_wrap=True)
+    def show(self, task: str, time: float, line: str) -> None:
+        """Print one line of a task.
+
+        Args:
+            task: Its short name.
+            time: When the line came, in Unix seconds.
+            line: The line.
+        """
+        moment = f"{_iso(time)} " if self._timestamps else ""
+        # As it is, wherever the terminal ends and whatever looks like markup; and not by way of rich, which takes
+        # longer for each line than the agent for a hundred.
+        out = console().file
+        out.write(f"{self._before(task)}{moment}{strip_control_codes(line)}\n")
+        out.flush()
+
+    def _before(self, task: str) -> str:
+        if not self._prefix:
+            return ""
+        if task not in self._prefixes:
+            self._styles[task] = _COLOURS[len(self._styles) % len(_COLOURS)]
+            self._width = max(self._width, len(task))
+            for each, style in self._styles.items():
+                with console().capture() as captured:
+                    console().print(Text(f"{each:<{self._width}} | ", style=style), end="")
+                self._prefixes[each] = captured.get()
+        return self._prefixes[task]
+
+
+def _iso(time: float) -> str:
+    """A time as ISO 8601 in UTC, with milliseconds."""
+    return datetime.fromtimestamp(time, timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")

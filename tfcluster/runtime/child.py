@@ -10,6 +10,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
+_LINE_BUFFERED = 1  # _IOLBF
+_LINE_BUFFER = 1 << 14  # a longer line is written in parts
+_buffers: list[ctypes.Array[ctypes.c_char]] = []  # C uses them as long as the process lives
 
 
 def become(title: str, *, log: Path | None = None, keep: Iterable[int] = (), parent: int | None = None) -> None:
@@ -36,8 +39,19 @@ def become(title: str, *, log: Path | None = None, keep: Iterable[int] = (), par
         output = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         os.dup2(output, 1)
         os.dup2(output, 2)
+        _buffer_lines()
     close_all_but({0, 1, 2, *keep})
     set_title(title)
+
+
+def _buffer_lines() -> None:
+    """Have C and C++ write each line when it is whole: a file would get it by the block, or word by word."""
+    libc = ctypes.CDLL(None)
+    for stream in ("stdout", "stderr"):
+        # One of our own: with none given, glibc's stderr keeps the one of a single byte that it has.
+        buffer = ctypes.create_string_buffer(_LINE_BUFFER)
+        _buffers.append(buffer)
+        libc.setvbuf(ctypes.c_void_p.in_dll(libc, stream), buffer, _LINE_BUFFERED, ctypes.c_size_t(_LINE_BUFFER))
 
 
 def _die_with(parent: int) -> None:

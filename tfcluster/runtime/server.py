@@ -23,7 +23,7 @@ def serve(tensorflow: TensorFlow, layout: Layout, task: Task, log: Path, agent: 
         tensorflow: The library, loaded by the agent.
         layout: The cluster.
         task: The task to serve.
-        log: The task's log file.
+        log: What it prints into.
         agent: The child's end of a socket pair. A line from the agent says that this process stands in the
             journal; end of file says that the agent died first, and then nobody would ever know of this
             process. Back goes one line: that it serves, or what went wrong.

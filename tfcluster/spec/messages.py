@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from tfcluster.spec.logs import Logs
 from tfcluster.spec.problems import KeyPath, Position, Problem, describe, shorten
 from tfcluster.spec.restart import Backoff, JobBackoff, JobRestart, Restart
 from tfcluster.spec.schema import Job, Spec
@@ -95,6 +96,8 @@ def _model_at(path: KeyPath) -> type[BaseModel]:
     if path[0] == "jobs":
         path = path[2:]  # without `jobs` and the job's name
         return Job if not path else JobRestart if len(path) == 1 else JobBackoff
+    if path[0] == "logs":
+        return Logs
     return Restart if len(path) == 1 else Backoff
 
 

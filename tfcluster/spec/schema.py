@@ -19,6 +19,7 @@ from pydantic import (
 
 from tfcluster.places import CLUSTER_NAME
 from tfcluster.spec.basis import Frozen, complaint
+from tfcluster.spec.logs import Logs
 from tfcluster.spec.restart import JobRestart, Restart
 
 MAX_TASKS = 1000
@@ -191,12 +192,14 @@ class Spec(Frozen):
         jobs: The jobs by name, in the order of the file.
         network: `closed`: the tasks can be reached from this machine only; `open`: from everywhere.
         restart: When a task that exits is started again; a job's own keys override it.
+        logs: How much of what each task prints is kept.
     """
 
     name: ClusterName
     jobs: Annotated[Mapping[JobName, Job], Field(min_length=1)]
     network: Literal["closed", "open"] = "closed"
     restart: Restart = Restart()
+    logs: Logs = Logs()
 
     def restart_of(self, job: Job) -> Restart:
         """When a task of one of the jobs is started again."""

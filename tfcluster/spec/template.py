@@ -38,4 +38,8 @@ jobs:
 # is left out, so that tasks that died together do not all come back at the same moment. More restarts than the
 # limit in so many seconds make a task fail (default: 5 in 60).
 #restart: {policy: on-failure, backoff: {initial: 0.1, max: 30}, limit: 5 in 60}
+
+# How much of what each task prints is kept: in so many files of that size each, the oldest of which goes. A size is
+# written 10 MB, 1 GiB, 500 kB or in bytes. Default: 10 MB and 5.
+#logs: {size: 10 MB, count: 5}
 """

@@ -3,20 +3,33 @@
 from __future__ import annotations
 
 import asyncio
+import heapq
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
-from pathlib import Path
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import suppress
 
 from tfcluster.agent.folder import StateFolder
-from tfcluster.agent.logs import reading
+from tfcluster.agent.logs.stream import Stream
 from tfcluster.agent.tasks.supervisor import Supervisor
+from tfcluster.errors import ClusterError
 from tfcluster.model.layout import matching_tasks
 from tfcluster.protocol.framing import Message
 from tfcluster.protocol.messages import event, reply
+from tfcluster.runtime.logs.kept import Line
+
+_POLL_SECONDS = 0.05
+# So many lines are read before others get their turn.
+_AT_ONCE = 256
+
+Streams = dict[str, Stream]
 
 
 class LogCalls:
     """Answers the calls about logs and events.
+
+    Each line goes with the position behind it, and before the first one goes where each log is begun: with these, a
+    command whose agent died goes on at the next agent without a lost or doubled line.
 
     Args:
         folder: The cluster's state folder.
@@ -29,33 +42,104 @@ class LogCalls:
         self._supervisor = supervisor
         self._quitting = quitting
 
-    async def logs(self, tasks: list[str], lines: int | None, follow: bool) -> AsyncIterator[Message]:
-        """Lines of tasks' logs."""
-        async for short, line in self._lines(self._log_files(tasks), lines, follow):
-            yield event({"task": short, "line": line})
+    async def logs(
+        self, tasks: list[str], lines: int | None, since: float | None, follow: bool, after: dict[str, int]
+    ) -> AsyncIterator[Message]:
+        """Lines of tasks' logs, by their time."""
+        self._streams(tasks)  # whatever is wrong with the names is told now
+
+        def streams() -> Streams:
+            with suppress(ClusterError):  # a task that was named is no longer
+                return self._streams(tasks)
+            return {}
+
+        async for message in self._read(streams, lines, since, follow, after, _printed):
+            yield message
         yield reply({})
 
-    async def events(self, lines: int | None, follow: bool) -> AsyncIterator[Message]:
+    async def events(
+        self, lines: int | None, since: float | None, follow: bool, after: dict[str, int]
+    ) -> AsyncIterator[Message]:
         """What happened."""
-        async for _, line in self._lines({"": self._folder.events}, lines, follow):
-            yield event(json.loads(line))
+        streams = {"": Stream(self._folder.events)}
+        async for message in self._read(lambda: streams, lines, since, follow, after, _happened):
+            yield message
         yield reply({})
 
-    async def _lines(
-        self, paths: Mapping[str, Path], lines: int | None, follow: bool
-    ) -> AsyncIterator[tuple[str, str]]:
-        """Lines of files with their keys: the last of each, and then, to follow, those that come."""
-        ends = {}
-        for key, path in paths.items():
-            start, ends[key] = reading.span(path, lines, partial=not follow)
-            async for line in reading.lines_between(path, start, ends[key]):
-                yield key, line
-        if follow:
-            async for key, line in reading.follow_all(paths, ends, until=self._quitting):
-                yield key, line
-
-    def _log_files(self, wanted: Sequence[str]) -> dict[str, Path]:
-        """The log files of tasks by short name: of the cluster that is up, else of the one that was."""
+    def _streams(self, wanted: list[str]) -> Streams:
+        """The logs of tasks by short name: of the cluster that is up, else of the one that was."""
         layout = self._supervisor.layout
         names = [task.short for task in layout.tasks] if layout else self._folder.logged_tasks()
-        return {short: self._folder.log_of(short) for short in matching_tasks(wanted, names)}
+        return {
+            short: Stream(self._folder.log_of(short), self._folder.spool_of(short))
+            for short in matching_tasks(wanted, names)
+        }
+
+    async def _read(
+        self,
+        streams: Callable[[], Streams],
+        lines: int | None,
+        since: float | None,
+        follow: bool,
+        after: dict[str, int],
+        show: Callable[[str, Line], Message],
+    ) -> AsyncIterator[Message]:
+        """The lines of logs: what there is, and then, to follow, those that come, also of logs that come.
+
+        Args:
+            streams: The logs, by key.
+            lines: Only so many of the last ones of each; None for all.
+            since: Only those that came at this Unix time or later; None for all.
+            follow: Go on until the agent ends.
+            after: Where to begin instead, by key, as an earlier answer told it.
+            show: What is told of a line of a log.
+        """
+        found = streams()
+        ends = {key: stream.end() for key, stream in found.items()}
+        places = {
+            key: after[key] if key in after else _start(stream, ends[key], lines, since, partial=not follow)
+            for key, stream in found.items()
+        }
+        yield event({"after": dict(places)})
+        begun = time.time()
+        while True:
+            last = self._quitting.is_set()  # before the reading, so that nothing written since is missed
+            quiet = True
+            parts = [_tagged(key, each, places[key], ends[key], partial=not follow) for key, each in found.items()]
+            async for key, line in _in_turn(heapq.merge(*parts, key=lambda tagged: tagged[1].time)):
+                places[key], quiet = line.next, False
+                yield event({"log": key, "next": line.next, "line": show(key, line)})
+            if not follow or (quiet and last):
+                return
+            if quiet:
+                await asyncio.sleep(_POLL_SECONDS)
+            found = {**found, **streams()}
+            for key in found.keys() - places.keys():
+                places[key] = found[key].start_since(begun)
+            ends = {key: stream.end() for key, stream in found.items()}
+
+
+def _start(stream: Stream, end: int, lines: int | None, since: float | None, *, partial: bool) -> int:
+    start = 0 if since is None else stream.start_since(since)
+    return start if lines is None else max(start, stream.start_of_last(lines, end, partial=partial))
+
+
+def _tagged(key: str, stream: Stream, start: int, end: int, *, partial: bool) -> Iterator[tuple[str, Line]]:
+    return ((key, line) for line in stream.lines(start, end, partial=partial))
+
+
+async def _in_turn(lines: Iterable[tuple[str, Line]]) -> AsyncIterator[tuple[str, Line]]:
+    """Lines, with a pause now and then in which the agent does its other work."""
+    for number, tagged in enumerate(lines, 1):
+        yield tagged
+        if number % _AT_ONCE == 0:
+            await asyncio.sleep(0)
+
+
+def _printed(task: str, line: Line) -> Message:
+    return {"task": task, "time": line.time, "line": line.text.decode(errors="replace")}
+
+
+def _happened(_: str, line: Line) -> Message:
+    told: Message = json.loads(line.text)
+    return told

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import time
 from pathlib import Path
 
 from tfcluster.protocol.framing import encode
+from tfcluster.runtime.logs.kept import KeptLog
+
+_SIZE, _COUNT = 1_000_000, 4
 
 
 class History:
-    """Appends to the file of events. A full disk costs events, never the supervision."""
+    """Appends to the log of events. A full disk costs events, never the supervision."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._log = KeptLog(path, _SIZE, _COUNT)
+        self._position: int | None = None
 
     def record(self, event: str, *, task: str | None = None, detail: str = "") -> None:
         """Append one event.
@@ -24,10 +27,12 @@ class History:
             task: The short name of the task that it happened to; None for the cluster.
             detail: More, for people.
         """
-        line = encode({"time": round(time.time(), 3), "event": event, "task": task, "detail": detail})
-        with contextlib.suppress(OSError):
-            fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            try:
-                os.write(fd, line)
-            finally:
-                os.close(fd)
+        now = round(time.time(), 3)
+        line = encode({"time": now, "event": event, "task": task, "detail": detail})
+        try:
+            if self._position is None:
+                self._position = self._log.recover()
+            self._log.append(line, self._position, now)
+            self._position += len(line)
+        except OSError:
+            self._position = None  # a part of it may be there

@@ -10,11 +10,12 @@ _LINES = 8
 _BYTES = 4096
 
 
-def last_words(log: Path) -> tuple[str, ...]:
-    """The last lines of a log, at most 8 and 4096 bytes; none where there is no log."""
+def last_words(spool: Path) -> tuple[str, ...]:
+    """The last lines in a task's spool, at most 8 and 4096 bytes; none where there is no spool."""
     try:
-        with log.open("rb") as file:
+        with spool.open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - _BYTES))
-            return tuple(file.read(_BYTES).decode(errors="replace").splitlines()[-_LINES:])
+            said = file.read(_BYTES).lstrip(b"\0")  # a spool begins with a hole
+            return tuple(said.decode(errors="replace").splitlines()[-_LINES:])
     except OSError:
         return ()

@@ -31,7 +31,7 @@ class Supervised:
     Attributes:
         task: What it is.
         machine: Where it stands.
-        log: Its log file.
+        spool: What its process prints into.
         process: Its process; None while it has none.
         pidfd: Its process's pidfd; None while it has none.
         started: Unix time at which its process was started.
@@ -47,7 +47,7 @@ class Supervised:
 
     task: Task
     machine: Machine
-    log: Path
+    spool: Path
     process: ProcessId | None = None
     pidfd: int | None = None
     started: float = 0.0
@@ -109,4 +109,4 @@ class Supervised:
         """How its latest process ended; of a task that stays ended with the end of its log."""
         if self.last_exit is None or self.machine.state not in AT_REST:
             return self.last_exit
-        return replace(self.last_exit, log=last_words(self.log))
+        return replace(self.last_exit, log=last_words(self.spool))

@@ -17,6 +17,7 @@ from tfcluster.agent import children
 from tfcluster.agent.folder import StateFolder
 from tfcluster.agent.journal import Record, TaskRecord
 from tfcluster.agent.logs.history import History
+from tfcluster.agent.logs.keeper import LogKeeper
 from tfcluster.agent.notice import Notice
 from tfcluster.agent.tasks.health import Prober, Verdict
 from tfcluster.agent.tasks.machine import Action, Event, Machine
@@ -31,6 +32,7 @@ from tfcluster.model.status import LastExit
 from tfcluster.process import ProcessId, reason, send, was_killed
 from tfcluster.protocol.framing import Message
 from tfcluster.runtime.c_api import TensorFlow
+from tfcluster.runtime.logs.spool import prepare
 from tfcluster.runtime.server import serve
 
 #: Seconds between two health checks of a task.
@@ -56,13 +58,14 @@ class Supervisor:
         history: What happened and why.
     """
 
-    def __init__(self, folder: StateFolder, prober: Prober, load: Callable[[], TensorFlow]) -> None:
+    def __init__(self, folder: StateFolder, prober: Prober, keeper: LogKeeper, load: Callable[[], TensorFlow]) -> None:
         self.layout: Layout | None = None
         self.tasks: dict[str, Supervised] = {}
         self.changed = Notice()
         self.history = History(folder.events)
         self._folder = folder
         self._prober = prober
+        self._keeper = keeper
         self._load = load
         self._background: set[asyncio.Task[None]] = set()
 
@@ -183,8 +186,10 @@ class Supervisor:
     def _take(self, layout: Layout) -> None:
         self.layout = layout
         self.tasks = {
-            task.name: Supervised(task, Machine(task.restart), self._folder.log_of(task.short)) for task in layout.tasks
+            task.name: Supervised(task, Machine(task.restart), self._folder.spool_of(task.short))
+            for task in layout.tasks
         }
+        self._keeper.start(layout.logs)
 
     def _tasks_where(self, *, ps: bool) -> list[Supervised]:
         return [task for task in self.tasks.values() if (task.task.job == PS_JOB) is ps]
@@ -258,8 +263,9 @@ class Supervisor:
 
     def _fork(self, task: Supervised) -> children.Child:
         assert self.layout is not None, "a task belongs to a layout"
-        log = self._folder.log_of(task.task.short)
-        return children.fork(partial(serve, self._load(), self.layout, task.task, log))
+        spool = self._folder.spool_of(task.task.short)
+        prepare(spool, self._folder.log_of(task.task.short))
+        return children.fork(partial(serve, self._load(), self.layout, task.task, spool))
 
     def _watch(self, task: Supervised, process: ProcessId) -> None:
         task.process = process

@@ -1,0 +1,122 @@
+"""The answers to `logs`: by time, from the position that an earlier answer told, also of tasks that come later."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from tfcluster.agent.folder import StateFolder
+from tfcluster.agent.logs import calls
+from tfcluster.agent.logs.calls import LogCalls
+from tfcluster.agent.logs.history import History
+from tfcluster.agent.tasks.supervisor import Supervisor
+from tfcluster.protocol.framing import Message
+from tfcluster.runtime.logs.kept import KeptLog
+from tfcluster.runtime.logs.spool import prepare
+
+
+class Cluster:
+    """A state folder with the logs of tasks, and the calls about them."""
+
+    def __init__(self, path: Path, *tasks: str) -> None:
+        self.folder = StateFolder(path)
+        self.folder.make()
+        self.tasks = list(tasks)
+        self.quitting = asyncio.Event()
+        layout = SimpleNamespace(tasks=[])
+        self.supervisor = SimpleNamespace(layout=layout)
+        for short in tasks:
+            self.add(short)
+        self.calls = LogCalls(self.folder, cast(Supervisor, self.supervisor), self.quitting)
+
+    def add(self, short: str) -> None:
+        self.supervisor.layout.tasks.append(SimpleNamespace(short=short))
+
+    def print(self, short: str, text: str) -> None:
+        prepare(self.folder.spool_of(short), self.folder.log_of(short))
+        with self.folder.spool_of(short).open("ab") as file:
+            file.write(text.encode())
+
+    def logs(self, *tasks: str, after: dict[str, int] | None = None, **options: Any) -> AsyncIterator[Message]:
+        arguments = {"lines": None, "since": None, "follow": False, **options}
+        return self.calls.logs(list(tasks), after=after or {}, **arguments)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Cluster:
+    """A cluster with two tasks."""
+    return Cluster(tmp_path / "demo" / "localhost", "ps:0", "worker:0")
+
+
+def test_lines_come_by_their_time_and_end_with_a_reply(cluster: Cluster) -> None:
+    for short, begin in (("ps:0", 0), ("worker:0", 1)):
+        log = KeptLog(cluster.folder.log_of(short), 1000, 2)
+        for number in range(3):
+            log.append(b"%d\n" % number, 2 * number, 100.0 + 10 * number + begin)
+
+    async def ask(**options: Any) -> tuple[Message, list[tuple[str, str]], Message]:
+        first, *lines, last = [message async for message in cluster.logs(**options)]
+        found = [each["event"]["line"] for each in lines]
+        return first, [(line["task"], line["line"]) for line in found], last
+
+    first, lines, last = asyncio.run(ask())
+    assert first == {"event": {"after": {"ps:0": 0, "worker:0": 0}}}
+    assert lines == [(task, str(number)) for number in range(3) for task in ("ps:0", "worker:0")]
+    assert last == {"reply": {}}
+    assert asyncio.run(ask(lines=1))[1] == [("ps:0", "2"), ("worker:0", "2")]
+    assert asyncio.run(ask(since=111.0))[1] == [("worker:0", "1"), ("ps:0", "2"), ("worker:0", "2")]
+    assert asyncio.run(ask(since=111.0, lines=2))[1] == [("worker:0", "1"), ("ps:0", "2"), ("worker:0", "2")]
+    assert asyncio.run(ask(after={"ps:0": 4}, lines=0))[1] == [("ps:0", "2")]
+
+
+def test_following_goes_on_behind_a_position_and_takes_up_new_tasks(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calls, "_POLL_SECONDS", 0)
+
+    async def follow() -> None:
+        cluster.print("ps:0", "one\ntwo\nhal")
+        lines = cluster.logs(follow=True, after={"ps:0": 4})
+
+        async def following() -> tuple[str, str, int]:
+            found = (await anext(lines))["event"]
+            return found["log"], found["line"]["line"], found["next"]
+
+        assert (await anext(lines))["event"] == {"after": {"ps:0": 4, "worker:0": 0}}
+        assert await following() == ("ps:0", "two", 8)
+        cluster.print("ps:0", "f\n")
+        assert await following() == ("ps:0", "half", 13)
+        KeptLog(cluster.folder.log_of("worker:1"), 1000, 2).append(b"of an earlier life\n", 0, time.time() - 100)
+        cluster.add("worker:1")
+        cluster.print("worker:1", "new\n")
+        assert await following() == ("worker:1", "new", 23)
+        cluster.print("worker:0", "last words\nand no more")
+        cluster.quitting.set()
+        assert await following() == ("worker:0", "last words", 11)
+        assert await anext(lines) == {"reply": {}}
+
+    asyncio.run(follow())
+
+
+def test_events_are_kept_bounded_and_go_on_behind_a_position(cluster: Cluster) -> None:
+    async def ask(**options: Any) -> list[Message]:
+        arguments = {"lines": None, "since": None, "follow": False, "after": {}, **options}
+        _, *events, _ = [message async for message in cluster.calls.events(**arguments)]
+        return [event["event"] for event in events]
+
+    for number in range(3):  # each by an agent of its own
+        History(cluster.folder.events).record("ready", task="ps:0", detail=str(number))
+    events = asyncio.run(ask())
+    assert [event["line"]["detail"] for event in events] == ["0", "1", "2"]
+    assert asyncio.run(ask(after={"": events[1]["next"]})) == events[2:]
+    assert asyncio.run(ask(lines=1)) == events[2:]
+    history = History(cluster.folder.events)
+    for _ in range(6000):
+        history.record("ready", task="ps:0", detail="x" * 1000)
+    assert sum(path.stat().st_size for path in cluster.folder.logs.iterdir()) <= 4_000_000

@@ -1,0 +1,201 @@
+"""The stream of what a task printed, read while it is moved from its spool to numbered files, and by position."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from contextlib import closing
+from pathlib import Path
+from unittest import mock
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tfcluster.agent.logs.stream import Stream
+from tfcluster.runtime.logs import spool
+from tfcluster.runtime.logs.kept import KeptLog, files_of
+from tfcluster.runtime.logs.spool import Spool, prepare
+
+
+class Task:
+    """A task's spool and log, and a reader of both."""
+
+    def __init__(self, folder: Path, size: int, count: int) -> None:
+        self.log, self.spool = folder / "logs" / "worker:0.log", folder / "spools" / "worker:0"
+        self.log.parent.mkdir(parents=True)
+        self.size, self.count = size, count
+        self.printed = b""
+        self.start()
+        self.restart_keeper()
+        self.stream = Stream(self.log, self.spool)
+
+    def start(self) -> None:
+        prepare(self.spool, self.log)
+
+    def restart_keeper(self) -> None:
+        self.kept = Spool(self.spool, KeptLog(self.log, self.size, self.count))
+
+    def print(self, data: bytes) -> None:
+        with self.spool.open("ab") as file:
+            file.write(data)
+        self.printed += data
+
+    def end(self) -> None:
+        """End it, as `down` does."""
+        while self.kept.drain(ended=True):
+            continue
+        self.spool.unlink()
+
+    def all(self, start: int = 0, *, partial: bool = True) -> list[bytes]:
+        return [line.text for line in self.stream.lines(start, self.stream.end(), partial=partial)]
+
+    def last(self, count: int, *, partial: bool = True) -> list[bytes]:
+        end = self.stream.end()
+        return self.all(self.stream.start_of_last(count, end, partial=partial), partial=partial)
+
+
+@pytest.fixture
+def task(tmp_path: Path) -> Task:
+    """A task whose log files take about four lines of `lines`."""
+    return Task(tmp_path, 180, 4)
+
+
+def lines(*numbers: int) -> bytes:
+    return b"".join(b"line %03d\n" % number for number in numbers)
+
+
+def texts(*numbers: int) -> list[bytes]:
+    return lines(*numbers).splitlines()
+
+
+def split(data: bytes) -> list[bytes]:
+    return data.removesuffix(b"\n").split(b"\n") if data else []
+
+
+_PRINTED = st.lists(
+    st.sampled_from(
+        [b"\n", b"a", b"bc\n", b"\xff", b"\r\n", b" ", b"x" * 5000, b"y" * 3000 + b"\n", lines(*range(50))]
+    ),
+    max_size=6,
+).map(b"".join)
+_STEPS = st.lists(st.one_of(_PRINTED, st.sampled_from(["keep", "restart", "follow"])), max_size=20)
+_NUMBERS = itertools.count()
+
+
+@settings(deadline=None, max_examples=60)
+@given(steps=_STEPS, size=st.sampled_from([100, 5000, 10**6]), count=st.integers(0, 12))
+def test_it_is_all_that_was_printed_however_far_that_is_kept(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[bytes | str], size: int, count: int
+) -> None:
+    task = Task(tmp_path_factory.getbasetemp() / f"stream{next(_NUMBERS)}", size, 10**6)
+    followed: list[bytes] = []
+    place = 0
+    with mock.patch.multiple(spool, _STAYS=0, _FREED_AT_ONCE=1):
+        for step in steps:
+            if isinstance(step, bytes):
+                task.print(step)
+            elif step == "keep":
+                task.kept.drain()
+            elif step == "restart":
+                task.restart_keeper()
+            else:
+                for line in task.stream.lines(place, task.stream.end(), partial=False):
+                    followed.append(line.text)
+                    place = line.next
+        followed += task.all(place)
+        whole = split(task.printed)
+        assert followed == task.all() == whole
+        assert task.last(count) == whole[len(whole) - min(count, len(whole)) :]
+        ended = task.printed[: task.printed.rfind(b"\n") + 1]
+        assert task.all(partial=False) == split(ended)
+        assert task.last(count, partial=False) == split(ended)[len(split(ended)) - min(count, len(split(ended))) :]
+        task.end()
+        assert task.all() == whole
+        assert task.last(count) == whole[len(whole) - min(count, len(whole)) :]
+        assert task.stream.end() == len(task.printed)
+
+
+def test_a_log_that_never_was_is_empty(tmp_path: Path) -> None:
+    stream = Stream(tmp_path / "logs" / "no:0.log", tmp_path / "spools" / "no:0")
+    assert (stream.end(), stream.start_since(5.0), stream.start_of_last(3, 0, partial=True)) == (0, 0, 0)
+    assert list(stream.lines(0, 0, partial=True)) == []
+
+
+def test_a_reader_that_is_slower_than_the_rotation_goes_on_with_what_is_left(task: Task) -> None:
+    task.print(lines(*range(8)))
+    task.kept.drain()
+    reading = task.stream.lines(0, 10**6, partial=False)
+    assert [next(reading).text for _ in range(2)] == texts(0, 1)
+    task.print(lines(*range(8, 100)))
+    task.kept.drain()
+    # What it has open it still reads, then what is there by now.
+    rest = [line.text for line in reading]
+    assert rest[:6] == texts(*range(2, 8))
+    assert rest[6:] == texts(*range(8, 100))[-len(rest[6:]) :]
+    assert rest[-1] == b"line 099"
+
+
+def test_files_renamed_while_they_are_opened_are_all_found(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+    task.print(lines(*range(9)))
+    task.kept.drain()
+    assert len(files_of(task.log)) == 3
+    real, opened = Path.open, []
+
+    def rotate_meanwhile(path: Path, *arguments: object, **options: object) -> object:
+        file = real(path, *arguments, **options)  # type: ignore[call-overload]
+        if path.parent == task.log.parent and arguments == ("rb",):
+            opened.append(path.name)
+            if len(opened) == 1:
+                task.print(lines(*range(9, 13)))
+                monkeypatch.undo()
+                task.kept.drain()
+                monkeypatch.setattr(Path, "open", rotate_meanwhile)
+        return file
+
+    monkeypatch.setattr(Path, "open", rotate_meanwhile)
+    found = [line.text for line in task.stream.lines(0, 10**6, partial=False)]
+    assert opened[0] == "worker:0.log"
+    assert found == texts(*range(13))
+
+
+def test_lines_since_a_time(tmp_path: Path) -> None:
+    log = KeptLog(tmp_path / "log", 100, 99)
+    place = 0
+    for number in range(20):
+        log.append(lines(number), place, 1000.0 + number)
+        place += 9
+    stream = Stream(tmp_path / "log")
+
+    def since(time: float) -> list[bytes]:
+        return [line.text for line in stream.lines(stream.start_since(time), stream.end(), partial=True)]
+
+    assert since(0.0) == texts(*range(20))
+    assert since(1006.0) == texts(*range(6, 20))
+    assert since(1006.5) == texts(*range(7, 20))
+    assert since(1019.0) == texts(19)
+    assert since(1019.5) == []
+    assert [line.time for line in stream.lines(stream.start_since(1018.0), place, partial=True)] == [1018.0, 1019.0]
+
+
+def test_words_of_somebody_else_in_a_file_do_no_harm(task: Task) -> None:
+    task.print(lines(0, 1))
+    task.kept.drain()
+    with task.log.open("ab") as file:
+        file.write(b"somebody was here\n")
+    task.restart_keeper()
+    task.print(lines(2, 3))
+    task.kept.drain()
+    assert task.all() == texts(0, 1, 2, 3)
+    assert task.all(18) == texts(2, 3)
+
+
+def test_no_descriptor_is_left_open(task: Task) -> None:
+    before = os.listdir("/proc/self/fd")
+    task.print(lines(*range(20)))
+    task.kept.drain()
+    task.all()
+    task.last(3)
+    with closing(task.stream.lines(0, 10**6, partial=False)) as reading:
+        assert next(reading).text
+    assert os.listdir("/proc/self/fd") == before

@@ -1,0 +1,50 @@
+"""How --since is written."""
+
+from __future__ import annotations
+
+import time
+
+import click
+import pytest
+
+from tfcluster.cli.options import Moment
+
+NOW = 1795291200.0
+
+
+@pytest.mark.parametrize(
+    ("text", "ago"),
+    [
+        ("10m", 600),
+        ("1h30m", 5400),
+        ("2d", 172_800),
+        ("1d2h3m4.5s", 93_784.5),
+        ("0s", 0),
+        ("90s", 90),
+    ],
+)
+def test_a_duration_is_so_long_ago(monkeypatch: pytest.MonkeyPatch, text: str, ago: float) -> None:
+    monkeypatch.setattr(time, "time", lambda: NOW)
+    assert Moment().convert(text, None, None) == NOW - ago
+
+
+@pytest.mark.parametrize("text", ["2026-11-21T20:00:00Z", "2026-11-21T21:00+01:00", "2026-11-21 20:00:00.000z"])
+def test_an_iso_time_with_a_zone(text: str) -> None:
+    assert Moment().convert(text, None, None) == NOW
+
+
+def test_an_iso_time_without_a_zone_is_this_machines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "XYZ-2")
+    time.tzset()
+    try:
+        assert Moment().convert("2026-11-21T22:00", None, None) == NOW
+        assert Moment().convert("2026-11-21", None, None) == NOW - 22 * 3600
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+@pytest.mark.parametrize("text", ["", "10", "m", "30m1h", "-5m", "yesterday", "2026-13-01", "5 m", "0001-01-01"])
+def test_what_is_no_time_is_refused_with_what_can_be_written(text: str) -> None:
+    with pytest.raises(click.BadParameter, match="is no time \\(10m, 1h30m, 2d, "):
+        Moment().convert(text, None, None)

@@ -1,0 +1,79 @@
+"""The agent's side of the process that keeps what the tasks print."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from functools import partial
+
+from tfcluster.agent import children
+from tfcluster.agent.children import Child
+from tfcluster.agent.folder import StateFolder
+from tfcluster.model.layout import LogLimits
+from tfcluster.runtime.logs.keeper import Desk, keep
+
+_AGAIN_SECONDS = 0.5
+
+
+class LogKeeper:
+    """Has a keeper process live as long as there are tasks.
+
+    Args:
+        title: What `ps` shows of it.
+        folder: The cluster's state folder.
+    """
+
+    def __init__(self, title: str, folder: StateFolder) -> None:
+        self._title = title
+        self._folder = folder
+        self._limits = LogLimits()
+        self._child: Child | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self, limits: LogLimits) -> None:
+        """Fork the keeper soon, after the tasks that wait for their own fork, and again whenever it ends.
+
+        Args:
+            limits: How much is kept; they replace earlier ones.
+        """
+        self._limits = limits
+        self._fork_in(0.0)
+
+    def stop(self) -> None:
+        """End the keeper, keep what the tasks printed last, and remove what only a running cluster has."""
+        if self._timer is not None:
+            self._timer.cancel()
+        child, self._child = self._child, None
+        if child is not None:
+            child.kill()
+            child.reap()
+        if self._folder.spools.exists():
+            with contextlib.suppress(OSError):  # a full disk must not keep the cluster from going down
+                Desk(self._folder.spools, self._folder.logs, self._limits.size, self._limits.count).finish()
+
+    def _fork_in(self, seconds: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._fork)
+
+    def _fork(self) -> None:
+        folder, limits = self._folder, self._limits
+        body = partial(keep, self._title, folder.spools, folder.logs, limits.size, limits.count, folder.journal.path)
+        child = None
+        try:
+            child = children.fork(body)
+            children.when_ended(child.process, partial(self._ended, child))
+        except OSError:  # no process or no descriptor is left: what is printed waits in the spools
+            if child is not None:
+                child.kill()
+                child.reap()
+                child.hang_up()
+            self._fork_in(_AGAIN_SECONDS)
+            return
+        self._child = child
+
+    def _ended(self, child: Child, status: int | None) -> None:
+        child.hang_up()
+        if self._child is child:
+            self._child = None
+            self._fork_in(_AGAIN_SECONDS)

@@ -1,0 +1,1 @@
+"""What the processes of tasks print, on its way into log files of bounded size."""

@@ -1,0 +1,38 @@
+"""The schema of `logs:`, how much of what each task prints is kept."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, StrictInt
+
+from tfcluster.spec.basis import Frozen, complaint
+
+_SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,9})?) ?([kmgt]?)(i?)b", re.IGNORECASE)
+_SMALLEST, _LARGEST = 1000, 10**15
+
+
+def _size(value: Any) -> int:
+    """Bytes, from a number of them or from text such as 10 MB or 1 GiB."""
+    size = value
+    if isinstance(value, str) and (match := _SIZE.fullmatch(value)) and (match[2] or not match[3]):
+        # 1 kB is 1000 bytes, 1 KiB is 1024.
+        size = round(float(match[1]) * (1024 if match[3] else 1000) ** ("", *"kmgt").index(match[2].lower()))
+    if isinstance(size, bool) or not isinstance(size, int):
+        raise complaint("found", "expected a size such as 10 MB, 1 GiB or 500 kB, or bytes")
+    if not _SMALLEST <= size <= _LARGEST:
+        raise complaint("found", "must be 1 kB or more" if size < _SMALLEST else "must be 1000 TB or less")
+    return size
+
+
+class Logs(Frozen):
+    """How much of what each task prints is kept.
+
+    Attributes:
+        size: Bytes of each file of a task's log.
+        count: How many files each task's log has at most: the oldest one goes.
+    """
+
+    size: Annotated[int, BeforeValidator(_size)] = 10_000_000
+    count: Annotated[StrictInt, Field(ge=1, le=1000)] = 5
