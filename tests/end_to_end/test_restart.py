@@ -132,13 +132,13 @@ def test_each_job_has_its_policy_and_its_limit(sandbox: Sandbox) -> None:
     assert [task["restarts"] for task in sandbox.status()["tasks"]] == [0, 0]
     # Of tasks that are restarted one after another, those behind one that fails stay as they are.
     before = pids(sandbox)
-    log = next(sandbox.folder.glob("state/tfcluster/limits/localhost/logs/ps:0.log"))
-    log.rename(log.with_suffix(".away"))
-    log.mkdir()
+    spool = next(sandbox.folder.glob("state/tfcluster/limits/localhost/spools/ps:0"))
+    spool.rename(sandbox.folder / "away")
+    spool.mkdir()
     error = sandbox("restart", "--rolling", "--yes", code=4).stderr
     assert re.search(r"ps:0 at \S+ on localhost is failed \(exit code 1 at .*\): .*Is a directory", error)
     assert sandbox.task("worker:0", code=4)["pid"] == before["worker:0"]
-    log.rmdir()
+    spool.rmdir()
 
 
 def test_a_server_that_hangs_is_unresponsive_and_then_replaced(sandbox: Sandbox) -> None:

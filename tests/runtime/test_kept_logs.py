@@ -218,3 +218,25 @@ def test_whoever_comes_next_finds_how_far_it_is(tmp_path: Path, paths: tuple[Pat
     Desk(path.parent, log.parent, 1000, 3).finish()
     assert texts(log)[-1] == b"and"
     assert not path.parent.exists()
+
+
+def test_what_cannot_be_kept_waits_in_its_spool_and_holds_up_no_end(
+    paths: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, log = paths
+    put(path, b"one\n")
+    log.mkdir()
+    desk = Desk(path.parent, log.parent, 1000, 3)
+    assert not desk.work()
+    assert not desk.work()
+    assert desk.failing
+    assert capsys.readouterr().err.count("worker:0: cannot keep its output: ") == 1
+    log.rmdir()
+    while desk.work():
+        continue
+    assert (texts(log), desk.failing) == ([b"one"], False)
+    put(path, b"two\n")
+    log.unlink()
+    log.mkdir()
+    desk.finish()
+    assert not path.parent.exists()

@@ -102,12 +102,11 @@ class Desk:
         return _is_at(self._lock, self._folder / _LOCK)
 
     def finish(self) -> None:
-        """Keep all, now that nobody prints any more, and remove the spools, but for what cannot be kept."""
+        """Keep all, now that nobody prints, and remove the spools: what a full disk does not take is lost."""
         while self.work(ended=True):
             continue
-        if not self.failing:
-            for name in self._names():
-                (self._folder / name).unlink()
+        for name in self._names():
+            (self._folder / name).unlink()
         (self._folder / _LOCK).unlink(missing_ok=True)
         os.close(self._lock)
         with suppress(OSError):
