@@ -18,6 +18,8 @@ LOCK = "lock"
 
 #: What a cluster may be called: it names a folder.
 CLUSTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
+#: How many tasks a job may have.
+MAX_TASKS = 1000
 
 # sun_path holds 108 bytes including the closing NUL (unix(7)).
 _SOCKET_PATH_LIMIT = 107

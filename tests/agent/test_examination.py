@@ -10,7 +10,7 @@ from contextlib import ExitStack
 import pytest
 
 from tfcluster.agent import ports as ports_module
-from tfcluster.agent.examination import Choices, examine
+from tfcluster.agent.examination import Choices, examine, hold_ports
 from tfcluster.agent.ports import Ports
 from tfcluster.errors import ClusterError
 from tfcluster.model.layout import Layout, lay_out
@@ -123,3 +123,39 @@ def test_taken_ports_and_missing_gpus_are_told_at_once(ports: Ports, taken: list
     assert gpus == "the tasks ask for 1 GPU (worker:0 1), localhost has 0"
     assert "Stop that process" in caught.value.hint
     assert "Lower `gpus:`" in caught.value.hint
+
+
+def test_addresses_that_are_only_reserved_have_a_port_and_no_gpus(ports: Ports) -> None:
+    layout = layout_of("worker: {tasks: 1, max: 3, gpus: 1}")
+    choices = examine(layout, ports, ["0"])
+    assert list(choices.ports) == ["/job:worker/task:0", "/job:worker/task:1", "/job:worker/task:2"]
+    assert all(map(is_held, choices.ports.values()))
+    assert choices.gpus == {"/job:worker/task:0": ["0"]}
+
+
+def test_gpus_that_a_task_has_are_given_to_nobody_else(ports: Ports) -> None:
+    layout = layout_of("worker: {tasks: 3, gpus: 1}").with_choices({}, {"/job:worker/task:1": ["0"]})
+    gpus = examine(layout, ports, ["0", "1", "2"]).gpus
+    assert gpus == {"/job:worker/task:0": ["1"], "/job:worker/task:2": ["2"]}
+
+
+def test_the_ports_of_the_cluster_itself_are_neither_examined_nor_chosen(
+    ports: Ports, taken: list[int], monkeypatch: pytest.MonkeyPatch, free: int
+) -> None:
+    monkeypatch.setattr(ports_module, "FIRST_PORT", free)
+    monkeypatch.setattr(ports_module, "_LAST_PORT", 65535)
+    layout = layout_of(f"worker: ['localhost:{taken[0]}', localhost]")
+    chosen = examine(layout, ports, [], ours={taken[0], free}).ports
+    assert list(chosen) == ["/job:worker/task:1"]
+    assert free not in chosen.values()
+
+
+def test_ports_of_a_plan_are_held_all_or_none(ports: Ports, taken: list[int], free: int) -> None:
+    layout = layout_of(f"worker: ['localhost:{free}', 'localhost:{taken[0]}']")
+    with pytest.raises(ClusterError) as caught:
+        hold_ports(layout, ports, ())
+    assert caught.value.message.startswith(f"worker:1: port {taken[0]} is taken by process {os.getpid()} (")
+    assert caught.value.hint == "Nothing was changed. Run the command again: it plans anew."
+    assert not ports.held
+    hold_ports(layout, ports, {taken[0]})
+    assert ports.held == {free}

@@ -71,14 +71,16 @@ def test_second_up_changes_nothing(demo: Sandbox) -> None:
     assert [task["pid"] for task in demo.status()["tasks"]] == before
 
 
-def test_up_of_another_spec_with_the_same_name_is_refused(demo: Sandbox) -> None:
-    other = demo.spec("name: demo\njobs:\n  worker: {tasks: 5}\n", "other.yaml")
+def test_up_of_another_spec_with_the_same_name_loses_nothing_without_a_yes(demo: Sandbox) -> None:
+    before = demo.status()["tasks"]
+    other = demo.spec("name: demo\njobs:\n  worker: {tasks: 2}\n", "other.yaml")
     error = demo("up", other, code=2).stderr
     assert error.splitlines() == [
-        f"error: cluster 'demo' is already up from a different spec ({EXAMPLE})",
-        f"hint: Take it down first with `tfcluster down -c demo`, or give {other} another `name:`.",
+        "error: cluster 'demo' would lose the variables of ps:0: nothing was changed",
+        f"stop ps:0 on localhost at {before[0]['address']}: no longer wanted; LOST: the variables of ps:0",
+        "hint: `--yes` does it all the same, `--dry-run` shows the whole plan.",
     ]
-    assert len(demo.status()["tasks"]) == 3
+    assert [task["pid"] for task in demo.status()["tasks"]] == [task["pid"] for task in before]
 
 
 def test_dry_run_prints_the_plan_and_leaves_nothing(sandbox: Sandbox) -> None:

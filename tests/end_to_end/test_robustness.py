@@ -158,11 +158,13 @@ def test_too_few_descriptors_for_the_ports_are_told(sandbox: Sandbox) -> None:
 def test_two_ups_of_different_specs_at_once(sandbox: Sandbox) -> None:
     one = sandbox.spec("name: same\njobs:\n  worker: {tasks: 1}\n", "one.yaml")
     two = sandbox.spec("name: same\njobs:\n  trainer: {tasks: 1}\n", "two.yaml")
-    ups = [sandbox.start("up", spec) for spec in (one, two)]
+    ups = [sandbox.start("up", spec, "--yes") for spec in (one, two)]
     errors = [up.communicate(timeout=60)[1] for up in ups]
-    assert sorted(up.returncode for up in ups) == [0, 2], errors
-    assert "is already up from a different spec" in "".join(errors)
-    assert len(sandbox.status()["tasks"]) == 1
+    codes = sorted(up.returncode for up in ups)
+    assert codes in ([0, 0], [0, 1]), errors  # one after the other, or the later one is told
+    assert ("was changed by another command meanwhile" in "".join(errors)) is (codes == [0, 1])
+    (task,) = sandbox.status()["tasks"]
+    assert task["job"] in ("worker", "trainer")
 
 
 def test_following_ends_well_with_the_cluster(sandbox: Sandbox) -> None:

@@ -72,3 +72,26 @@ def test_nothing_moves_when_output_goes_to_a_file(sandbox: Sandbox) -> None:
     child.close()
     assert not _CURSOR_UP_OR_HIDE.search(str(child.before))
     assert "demo is up" in (sandbox.folder / "printed").read_text()
+
+
+def test_it_is_asked_before_something_is_lost(sandbox: Sandbox) -> None:
+    spec = "name: asks\njobs:\n  ps: {tasks: 1%s}\n"
+    sandbox("up", sandbox.spec(spec % ""))
+    before = sandbox.task("ps:0")["pid"]
+    sandbox.spec(spec % ", cpus: 2")
+    for answer, code in (("", 1), ("y", 0)):
+        child = pexpect.spawn(
+            f"{sys.executable} -m tfcluster up",
+            env={**sandbox.environment, "TERM": "xterm-256color"},
+            cwd=str(sandbox.folder),
+            dimensions=(40, 100),
+            encoding="utf-8",
+            timeout=60,
+        )
+        child.expect_exact("lose that? [y/N]")
+        assert "\x1b[33mrestart" in str(child.before)
+        child.sendline(answer)
+        child.expect(pexpect.EOF)
+        child.close()
+        assert child.exitstatus == code
+        assert (sandbox.task("ps:0")["pid"] == before) is (code == 1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -107,47 +106,10 @@ def without_choices(layout: Layout) -> list[Task]:
     return [replace(each, port=None, gpu_ids=()) for each in layout.tasks]
 
 
-def test_the_same_cluster_may_come_from_another_file_and_with_its_choices_made() -> None:
-    wanted = layout_of(FULL, "one.yaml")
-    found = layout_of(FULL, "two.yaml").with_choices({"/job:ps/task:0": 5000}, {"/job:worker/task:0": ["0"]})
-    assert wanted.same_cluster_as(found)
-    assert found.same_cluster_as(wanted)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda text: text.replace("name: demo", "name: other"),
-        lambda text: text.replace("network: open", "network: closed"),
-        lambda text: text.replace("policy: always", "policy: never"),
-        lambda text: text.replace("initial: 1,", "initial: 2,"),
-        lambda text: text.replace("max: 2.5", "max: 3"),
-        lambda text: text.replace("3 in 7.5", "4 in 7.5"),
-        lambda text: text.replace("3 in 7.5", "3 in 8"),
-        lambda text: text.replace("{tasks: 1}", "{tasks: 2}"),
-        lambda text: text.replace("cpus: 2", "cpus: 1"),
-        lambda text: text.replace("gpus: 1", "gpus: 0"),
-        lambda text: text.replace('"1"}', '"2"}'),
-        lambda text: text.replace("  ps:", "  parameters:"),
-        lambda text: text.replace(":2222", ":2224"),
-        lambda text: text.replace("127.0.0.2", "127.0.0.3"),
-    ],
-)
-def test_any_other_difference_is_another_cluster(change: Callable[[str], str]) -> None:
-    changed = change(FULL)
-    assert changed != FULL
-    assert not layout_of(changed).same_cluster_as(layout_of(FULL))
-    assert not layout_of(FULL).same_cluster_as(layout_of(changed))
-
-
-def test_two_different_chosen_ports_are_two_clusters() -> None:
-    layout = layout_of("jobs: {a: {tasks: 1}}")
-    one, other = (layout.with_choices({"/job:a/task:0": port}, {}) for port in (5000, 5001))
-    assert not one.same_cluster_as(other)
-
-
 def test_a_layout_survives_json() -> None:
-    layout = layout_of(FULL).with_choices({"/job:ps/task:0": 5000}, {"/job:worker/task:0": ["0", "1"]})
+    layout = layout_of(FULL.replace("cpus: 2", "cpus: 2, max: 3")).with_choices(
+        {"/job:ps/task:0": 5000}, {"/job:worker/task:0": ["0", "1"]}
+    )
     assert Layout.from_json(json.loads(json.dumps(layout.to_json()))) == layout
 
 

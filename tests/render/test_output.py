@@ -14,7 +14,7 @@ from rich.console import Console
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.model.devices import Device
 from tfcluster.model.layout import Layout, RestartPolicy, Task
-from tfcluster.model.plan import plan
+from tfcluster.model.plan import Operation, plan
 from tfcluster.model.states import ClusterState, RunState, TaskState
 from tfcluster.model.status import ClusterStatus, HostStatus, LastExit, RunStatus, TaskStatus
 from tfcluster.render.console import console, error_console, moves
@@ -278,7 +278,7 @@ LAYOUT = Layout(
 
 def test_a_plan(capsys: pytest.CaptureFixture[str]) -> None:
     view = UpView("demo", silent=False)
-    view.show_plan(plan(LAYOUT, None, ()))
+    view.show_plan(plan(LAYOUT, None))
     view.show_plan(())
     assert (
         printed(capsys)
@@ -303,8 +303,9 @@ def test_the_way_up(capsys: pytest.CaptureFixture[str]) -> None:
         view.update(cluster(*(task("worker", index, TaskState.STARTING) for index in range(6))))
         view.update(cluster(*ready[:5], task("worker", 5, TaskState.BACKING_OFF)))
         view.update(cluster(*ready))
-    view.finish(cluster(*ready[:2]), 2, 0.4567)
-    view.finish(cluster(*ready[:2]), 0, 0.4567)
+    view.finish(cluster(*ready[:2]), plan(LAYOUT, None), 0.4567)
+    view.finish(cluster(*ready[:2]), (), 0.4567)
+    view.finish(cluster(*ready[:2]), [Operation("update", None, "restart policy changed")], 0.4567)
     out, err = capsys.readouterr()
     assert err == (
         "demo: 0 of 6 tasks ready, waiting for worker:0, worker:1, worker:2, worker:3 and 2 more\n"
@@ -318,6 +319,7 @@ worker:0  localhost:2222  ready
 worker:1  localhost:2223  ready
 demo is up: 2 tasks started in 0.46 s
 demo is up already: nothing changed
+demo is up already: no task was touched
 """
     )
 
@@ -340,6 +342,34 @@ worker:1  localhost:2223  ready
 demo: 2 tasks restarted in 0.46 s
 """
     )
+
+
+def test_a_plan_that_loses_something(capsys: pytest.CaptureFixture[str]) -> None:
+    view = UpView("demo", silent=False)
+    ps, worker = LAYOUT.tasks
+    operations = [
+        Operation("stop", worker, "no longer wanted", ("run pi-3f9a",)),
+        Operation("restart", ps, "cpus 1 -> 2", ("the variables of ps:0", "run pi-3f9a")),
+        Operation("update", None, "restart policy changed"),
+    ]
+    view.show_plan(operations)
+    with view:
+        view.stopping(cluster(task("ps", 0, TaskState.STOPPING), task("worker", 0, TaskState.STOPPING)), operations)
+        view.stopping(cluster(task("ps", 0, TaskState.STOPPED), task("worker", 0, TaskState.STOPPING)), operations)
+        view.stopping(cluster(task("ps", 0, TaskState.STOPPED), task("worker", 0, TaskState.STOPPED)), operations)
+    out, err = capsys.readouterr()
+    assert (
+        _without_end_blanks(out)
+        == """\
+OPERATION  TASK      HOST       ADDRESS         CAUSE
+stop       worker:0  localhost  [::1]:2223      no longer wanted
+restart    ps:0      localhost  localhost:2222  cpus 1 -> 2
+update     -         -          -               restart policy changed
+LOST: run pi-3f9a
+LOST: the variables of ps:0
+"""
+    )
+    assert err == "demo: stopping ps:0, worker:0\ndemo: stopping worker:0\n"
 
 
 def test_the_way_down(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tfcluster.model.counting import plural
+from tfcluster.model.counting import plural, some
 from tfcluster.model.states import ClusterState, RunState, TaskState
-from tfcluster.render.words import dash, duration, memory, rate, short_device, some, style_of
+from tfcluster.render.words import dash, duration, memory, rate, short_device, style_of
 
 
 @pytest.mark.parametrize(

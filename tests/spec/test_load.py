@@ -174,6 +174,9 @@ BAD_VALUES = {
     "{tasks: 1, cpus: 1.0}": "2:23: jobs.a.cpus: expected a whole number, found 1.0",
     "{tasks: 1, gpus: -1}": "2:23: jobs.a.gpus: must be 0 or more, found -1",
     "{tasks: 1, gpus: '1'}": "2:23: jobs.a.gpus: expected a whole number, found the text '1'",
+    # max
+    "{tasks: 2, max: 1}": "2:6: jobs.a: max (1) must be the number of tasks (2) or more",
+    "{tasks: 1, max: 1001}": "2:22: jobs.a.max: must be 1000 or less, found 1001",
     # env
     "{tasks: 1, env: [A=1]}": "2:22: jobs.a.env: expected names and values, found a list of 1",
     "{tasks: 1, env: }": "2:22: jobs.a.env: expected names and values, found nothing",
@@ -189,7 +192,7 @@ BAD_VALUES = {
     "a NUL character",
     # keys
     "{task: 1}": "2:7: jobs.a.task: unknown key; did you mean 'tasks'?",
-    "{tasks: 1, x: 1}": "2:17: jobs.a.x: unknown key; known keys: tasks, cpus, gpus, env, restart",
+    "{tasks: 1, x: 1}": "2:17: jobs.a.x: unknown key; known keys: tasks, max, cpus, gpus, env, restart",
     # numbers and dates that YAML itself cannot make sense of
     "{tasks: 2026-99-99}": "2:14: jobs.a.tasks: expected a whole number or a list of addresses, "
     "found the date 2026-99-99",

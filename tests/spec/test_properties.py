@@ -121,7 +121,13 @@ def _valid_specs(draw: st.DrawFn) -> dict[str, Any]:
     restart = st.fixed_dictionaries({}, optional={"policy": policies, "backoff": waits, "limit": st.just("2 in 30")})
     job = st.fixed_dictionaries(
         {"tasks": tasks},
-        optional={"cpus": st.integers(1, 256), "gpus": st.integers(0), "env": env, "restart": restart},
+        optional={
+            "max": st.just(1000),
+            "cpus": st.integers(1, 256),
+            "gpus": st.integers(0),
+            "env": env,
+            "restart": restart,
+        },
     )
     job_names = st.from_regex(r"[A-Za-z][A-Za-z0-9_]{0,8}", fullmatch=True)
     initial = draw(st.floats(0.001, 10) | st.integers(1, 10))

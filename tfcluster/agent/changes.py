@@ -1,23 +1,32 @@
-"""The calls of `up`: examine the host, and start what is to be started."""
+"""The calls of `up` and `scale`: examine the host, and carry a plan out."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
-from tfcluster.agent.examination import examine
+from tfcluster.agent.examination import examine, hold_ports
 from tfcluster.agent.gpus import gpu_ids
 from tfcluster.agent.ports import Ports
+from tfcluster.agent.runs.runs import Runs
 from tfcluster.agent.tasks.supervisor import Supervisor
+from tfcluster.errors import ClusterError
+from tfcluster.model.change import Found, onto, without_forgotten
 from tfcluster.model.counting import plural
 from tfcluster.model.layout import Layout
-from tfcluster.model.plan import already_up
+from tfcluster.model.plan import RESTART, START, STOP, UPDATE, losses, only_starts, plan, summary
+from tfcluster.model.states import AT_REST
 from tfcluster.model.status import ClusterStatus
 from tfcluster.protocol.framing import Message
-from tfcluster.protocol.messages import reply
+from tfcluster.protocol.messages import event, reply
 from tfcluster.runtime.c_api import TensorFlow
+
+#: Seconds between TERM and KILL for a task that is stopped or restarted.
+_GRACE = 5.0
 
 
 class Changes:
@@ -31,6 +40,7 @@ class Changes:
         self,
         supervisor: Supervisor,
         ports: Ports,
+        runs: Runs,
         load: Callable[[], TensorFlow],
         status: Callable[[], ClusterStatus],
         refuse_when_going_down: Callable[[], None],
@@ -38,32 +48,152 @@ class Changes:
         self.awaited = False
         self._supervisor = supervisor
         self._ports = ports
+        self._runs = runs
         self._load = load
         self._status = status
         self._refuse_when_going_down = refuse_when_going_down
+        self._under_way: asyncio.Task[None] | None = None
+
+    async def layout(self) -> AsyncIterator[Message]:
+        """Tell what is up."""
+        await self.settled()
+        yield reply(self._supervisor.layout_that_is_up().to_json())
 
     async def prepare(self, layout: dict[str, Any], dry: bool) -> AsyncIterator[Message]:
-        """Examine the host for a layout, or tell what is up already."""
+        """Examine the host for a layout, and tell what is up already."""
+        await self.settled()
         self._refuse_when_going_down()
         self._supervisor.start_helpers()
         tensorflow = self._load()
-        found = self._supervisor.layout
+        wanted, found = Layout.from_json(layout), self._found()
         if found is None:
-            choices = examine(Layout.from_json(layout), self._ports, gpu_ids())
+            choices = examine(wanted, self._ports, gpu_ids())
             self.awaited = self.awaited or not dry
-            yield reply({"tensorflow": tensorflow.version, "choices": asdict(choices), "found": None})
         else:
-            up = {"layout": found.to_json(), "status": self._status().to_json()}
-            yield reply({"tensorflow": tensorflow.version, "choices": None, "found": up})
+            before = self._ports.held
+            choices = examine(onto(wanted, found), self._ports, gpu_ids(), found.layout.ports())
+            self._ports.keep_only(before)  # they are taken when the plan is carried out, if it ever is
+        yield reply(
+            {
+                "tensorflow": tensorflow.version,
+                "choices": asdict(choices),
+                "found": found.to_json() if found else None,
+            }
+        )
 
-    async def apply(self, wanted: dict[str, Any], layout: dict[str, Any], start: list[str]) -> AsyncIterator[Message]:
-        """Start tasks of a layout."""
+    async def apply(
+        self, wanted: dict[str, Any], base: dict[str, Any] | None, layout: dict[str, Any], lost: list[str] | None
+    ) -> AsyncIterator[Message]:
+        """Carry out the plan that leads to a layout; goes on to its end also when the command that asked dies.
+
+        Args:
+            wanted: The layout that is wanted, before anything was chosen.
+            base: The layout that the plan was made from; None when there was none.
+            layout: The layout that the plan leads to.
+            lost: What may be lost by it; None for anything.
+        """
+        await self.settled()
         self._refuse_when_going_down()
-        complete, found = Layout.from_json(layout), self._supervisor.layout
+        complete, found = Layout.from_json(layout), self._found()
         if found is None:
-            self._supervisor.history.record("up", detail=f"{plural(len(start), 'task')}, agent {os.getpid()}")
-            self._ports.keep_only([task.port for task in complete.tasks if task.port])
-        elif not Layout.from_json(wanted).same_cluster_as(found):  # another `up` was first
-            raise already_up(complete, found)
-        self._supervisor.apply(complete, start)
+            if base is not None:
+                self._supervisor.layout_that_is_up()  # it went down meanwhile
+            self._start_anew(complete)
+            yield reply({})
+            return
+        if base is None or Layout.from_json(base) != found.layout:
+            complete = onto(Layout.from_json(wanted), found)
+            if not only_starts(plan(complete, found), found):
+                raise _changed_meanwhile(complete, found)
+        if lost is not None and (more := set(losses(plan(complete, found))) - set(lost)):
+            raise _more_is_lost(complete, sorted(more))
+        hold_ports(complete, self._ports, found.layout.ports())
+        under_way = self._under_way = asyncio.ensure_future(self._carry_out(complete, found))
+        while not under_way.done():
+            seen = self._supervisor.changed.count
+            yield event(self._status().to_json())
+            changed = asyncio.ensure_future(self._supervisor.changed.since(seen))
+            await asyncio.wait({under_way, changed}, return_when=asyncio.FIRST_COMPLETED)
+            changed.cancel()
+        if under_way.cancelled():
+            self._refuse_when_going_down()
+        under_way.result()
         yield reply({})
+
+    async def settled(self) -> None:
+        """Wait until no plan is being carried out."""
+        while self._under_way is not None and not self._under_way.done():
+            await asyncio.wait({self._under_way})
+
+    async def abandon(self) -> None:
+        """Leave what is being carried out: the cluster goes down."""
+        if self._under_way is not None:
+            self._under_way.cancel()
+            with suppress(asyncio.CancelledError, ClusterError):
+                await self._under_way
+
+    def _start_anew(self, layout: Layout) -> None:
+        self._supervisor.history.record("up", detail=f"{plural(len(layout.tasks), 'task')}, agent {os.getpid()}")
+        self._ports.keep_only(layout.ports())
+        self._supervisor.apply(layout, [task.name for task in layout.tasks])
+
+    async def _carry_out(self, layout: Layout, found: Found) -> None:
+        """Stop what the layout has no more or otherwise, then take it over and start what it has new.
+
+        Until all of that has stopped the journal knows the old layout: an agent that dies meanwhile is followed by
+        one that has the old cluster with some tasks stopped, and the next `up` goes on from there.
+        """
+        operations = plan(layout, found)
+        try:
+            # A server that died and came back meanwhile knows only the old addresses: look again.
+            while stopping := self._to_be_stopped(layout):
+                await self._supervisor.stop(_GRACE, stopping)
+            now = self._found_now()
+            start = [
+                operation.task.name
+                for operation in plan(layout, now)
+                if operation.kind == START and operation.task is not None
+            ]
+            updates = dict.fromkeys(operation.cause for operation in operations if operation.kind == UPDATE)
+            told = ", ".join([summary(operations), *updates]).removeprefix(", ")
+            self._supervisor.history.record("changed", detail=told)
+            self._supervisor.apply(without_forgotten(layout, self._supervisor.generations().values()), start)
+        finally:
+            self._ports.keep_only(self._supervisor.layout_that_is_up().ports())
+
+    def _to_be_stopped(self, layout: Layout) -> list[str]:
+        """The tasks that must not run on if the layout is to be taken over."""
+        found = self._found_now()
+        at_rest = {status.task for status in found.tasks if status.state in AT_REST}
+        return [
+            operation.task.name
+            for operation in plan(layout, found)
+            if operation.kind in (STOP, RESTART) and operation.task is not None and operation.task.name not in at_rest
+        ]
+
+    def _found(self) -> Found | None:
+        return None if self._supervisor.layout is None else self._found_now()
+
+    def _found_now(self) -> Found:
+        return Found(
+            layout=self._supervisor.layout_that_is_up(),
+            tasks=self._status().tasks,
+            generations=self._supervisor.generations(),
+            runs=self._runs.tasks_in_use(),
+        )
+
+
+def _changed_meanwhile(wanted: Layout, found: Found) -> ClusterError:
+    return ClusterError(
+        f"cluster {wanted.cluster!r} was changed by another command meanwhile (it has {found.layout.spec} now): "
+        "nothing was done",
+        hint="Run the command again: it plans from what is up now.",
+    )
+
+
+def _more_is_lost(wanted: Layout, more: list[str]) -> ClusterError:
+    return ClusterError(
+        f"cluster {wanted.cluster!r} has changed since the plan was made, which would lose {', '.join(more)}: "
+        "nothing was done",
+        hint="Run the command again: it plans from what is up now.",
+    )

@@ -22,12 +22,14 @@ class TaskRecord:
         started: Unix time in seconds at which the process was started.
         restarts: How often it was started again by itself.
         wanted: Whether it is meant to be up.
+        generation: That of the layout which the process was started in.
     """
 
     process: ProcessId | None
     started: float
     restarts: int
     wanted: bool
+    generation: int = 0
 
 
 @dataclass(frozen=True)

@@ -59,13 +59,18 @@ class Ports:
         self._held[port] = (holder, name)
         return True
 
-    def choose(self, count: int) -> Iterator[int]:
+    def choose(self, count: int, without: Collection[int] = ()) -> Iterator[int]:
         """Hold and give `count` free ports, counting up.
+
+        Args:
+            count: How many.
+            without: Ports to pass by, whether or not they are free.
 
         Raises:
             ClusterError: There are not so many free ports.
         """
-        candidates = (port for port in range(FIRST_PORT, _LAST_PORT + 1) if port not in self._held)
+        passed = {*self._held, *without}
+        candidates = (port for port in range(FIRST_PORT, _LAST_PORT + 1) if port not in passed)
         for _ in range(count):
             port = next((port for port in candidates if self.hold(port)), None)
             if port is None:

@@ -51,7 +51,7 @@ class Service:
         self._tensorflow: TensorFlow | None = None
         self._going_down: asyncio.Task[None] | None = None
         refuse = self._refuse_when_going_down
-        self._changes = Changes(self._supervisor, self._ports, self._load, self._cluster_status, refuse)
+        self._changes = Changes(self._supervisor, self._ports, self._runs, self._load, self._cluster_status, refuse)
         self._task_calls = TaskCalls(self._supervisor, refuse)
         self._run_calls = RunCalls(folder, self._supervisor, self._runs, refuse)
         self._log_calls = LogCalls(folder, self._supervisor, self.quitting)
@@ -75,6 +75,9 @@ class Service:
             with contextlib.suppress(ClusterError):  # also without TensorFlow, what runs can be watched and stopped
                 self._load()
             await self._supervisor.adopt(record)
+            for task in record.layout.reserved:
+                with contextlib.suppress(OSError):  # somebody has it: told when the task is to be started
+                    self._ports.hold(task.port or 0)
 
     async def watch(self) -> None:
         """Watch the tasks until the agent ends."""
@@ -103,6 +106,7 @@ class Service:
             ClusterError: While iterating: the request cannot be carried out.
         """
         answers: dict[Call, Callable[..., AsyncIterator[Message]]] = {
+            Call.LAYOUT: self._changes.layout,
             Call.PREPARE: self._changes.prepare,
             Call.APPLY: self._changes.apply,
             Call.WATCH: self._watch,
@@ -121,6 +125,8 @@ class Service:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
         while True:
+            with contextlib.suppress(asyncio.TimeoutError):  # the tasks that a plan stops meanwhile have not failed
+                await asyncio.wait_for(self._changes.settled(), deadline - loop.time())
             seen = self._supervisor.changed.count
             yield event(self._cluster_status().to_json())
             try:
@@ -153,6 +159,7 @@ class Service:
 
     async def _stop_all(self, grace: float) -> None:
         try:
+            await self._changes.abandon()
             await self._runs.cancel_all()
             await self._supervisor.stop(grace)
         except BaseException:

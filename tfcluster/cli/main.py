@@ -23,6 +23,7 @@ _COMMANDS = {
     "logs": "Show what the tasks print.",
     "events": "Show what happened to the tasks, and why.",
     "restart": "End tasks and start them anew.",
+    "scale": "Change how many tasks the jobs of a cluster have.",
     "down": "Stop a cluster.",
     "validate": "Check a spec without starting anything.",
     "init": "Write a commented cluster.yaml to start from.",

@@ -29,5 +29,8 @@ def command(spec: Path | None, cluster_spec: str | None, output: str) -> None:
     if output == "json":
         click.echo(json.dumps(layout.to_json()))
         return
-    jobs = ", ".join(f"{len(tasks)} {job}" for job, tasks in layout.addresses().items())
+    jobs = ", ".join(
+        f"{len(tasks)} {job}" + (f" (max {layout.max[job]})" if job in layout.max else "")
+        for job, tasks in layout.addresses().items()
+    )
     click.echo(f"{layout.spec} is valid: cluster {layout.cluster!r}, {jobs}")

@@ -1,17 +1,18 @@
-"""Bringing a cluster up: prepare, plan, apply, wait until every task answers."""
+"""Bringing a cluster up or to another layout: prepare, plan, apply, wait until every task answers."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tfcluster.client.connection import Connection
+from tfcluster.client.connection import Connection, not_running
 from tfcluster.client.logs import read_logs
 from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.model.change import Found, onto, scaled
 from tfcluster.model.layout import Layout
-from tfcluster.model.plan import Operation, plan
+from tfcluster.model.plan import Operation, losses, plan
 from tfcluster.model.states import AT_REST, TaskState
 from tfcluster.model.status import ClusterStatus, TaskStatus
 from tfcluster.protocol.messages import Call
@@ -24,33 +25,31 @@ _END_SECONDS = 2.0
 
 @dataclass(frozen=True)
 class Prepared:
-    """What `up` found and what it would do.
+    """What `up` or `scale` found and what it would do.
 
     Attributes:
-        wanted: The cluster as the spec has it.
-        layout: The cluster with every port chosen.
+        wanted: The cluster as it is wanted.
+        base: The cluster that is up; None when none is.
+        layout: The wanted cluster with every port chosen.
         operations: What there is to do.
         tensorflow: The host's TensorFlow version.
     """
 
     wanted: Layout
+    base: Layout | None
     layout: Layout
     operations: tuple[Operation, ...]
     tensorflow: str
 
     def to_json(self) -> dict[str, Any]:
         """The plan as JSON values."""
-        operations = [
-            {
-                "operation": operation.kind,
-                "task": operation.task.name,
-                "host": operation.task.host,
-                "address": operation.task.address,
-                "cause": operation.cause,
-            }
-            for operation in self.operations
-        ]
-        return {"cluster": self.layout.cluster, "tensorflow": self.tensorflow, "operations": operations}
+        operations = [operation.to_json() for operation in self.operations]
+        return {
+            "cluster": self.layout.cluster,
+            "tensorflow": self.tensorflow,
+            "operations": operations,
+            "lost": losses(self.operations),
+        }
 
 
 def begin() -> None:
@@ -66,7 +65,7 @@ def prepare(wanted: Layout, *, dry: bool) -> Prepared:
         dry: Nothing will follow: an agent started for this ends again before this returns.
 
     Raises:
-        ClusterError: The host cannot run the cluster, or a different one of that name is up.
+        ClusterError: The host cannot run the cluster.
     """
     answer = Connection(wanted.cluster).stream(Call.PREPARE, start=True, layout=wanted.to_json(), dry=dry)
     reply: dict[str, Any] = {}
@@ -75,27 +74,50 @@ def prepare(wanted: Layout, *, dry: bool) -> Prepared:
     finally:
         if dry and not reply.get("found"):
             answer.wait_for_agent_end(_END_SECONDS)
-    found = reply["found"]
-    if found is None:
-        complete = wanted.with_choices(**reply["choices"])
-        return Prepared(wanted, complete, plan(complete, None, ()), reply["tensorflow"])
-    layout = Layout.from_json(found["layout"])
-    tasks = ClusterStatus.from_json(found["status"]).tasks
-    return Prepared(wanted, layout, plan(wanted, layout, tasks), reply["tensorflow"])
+    found = Found.from_json(reply["found"]) if reply["found"] else None
+    layout = (wanted if found is None else onto(wanted, found)).with_choices(**reply["choices"])
+    return Prepared(wanted, found.layout if found else None, layout, plan(layout, found), reply["tensorflow"])
 
 
-def apply(prepared: Prepared) -> None:
-    """Start the tasks that the plan starts; returns at once.
+def prepare_scaled(cluster: str, counts: Mapping[str, int], *, dry: bool) -> Prepared:
+    """Plan another number of tasks in some jobs of a cluster that is up.
+
+    Args:
+        cluster: Its name.
+        counts: The number of tasks by job.
+        dry: Nothing will follow.
 
     Raises:
-        ClusterError: The agent could not.
+        ClusterError: It is not running, or cannot have so many tasks.
     """
-    Connection(prepared.layout.cluster).call(
+    prepared = prepare(scaled(Layout.from_json(Connection(cluster).call(Call.LAYOUT)), counts), dry=dry)
+    if prepared.base is None:  # it went down in between
+        raise not_running(cluster)
+    return prepared
+
+
+def apply(prepared: Prepared, *, whatever_is_lost: bool) -> Iterator[ClusterStatus]:
+    """Carry the plan out, giving the cluster's status at each change while it stops what it stops.
+
+    When it ends, all that has to be started is being started.
+
+    Args:
+        prepared: The plan.
+        whatever_is_lost: Also what the plan does not say, as a run that was submitted since.
+
+    Raises:
+        ClusterError: The agent could not, or found another cluster than the one that the plan was made from.
+    """
+    answer = Connection(prepared.layout.cluster).stream(
         Call.APPLY,
         wanted=prepared.wanted.to_json(),
+        base=prepared.base and prepared.base.to_json(),
         layout=prepared.layout.to_json(),
-        start=[operation.task.name for operation in prepared.operations],
+        lost=None if whatever_is_lost else losses(prepared.operations),
     )
+    with contextlib.closing(answer):
+        for message in answer:
+            yield ClusterStatus.from_json(message)
 
 
 def watch_until_ready(cluster: str, timeout: float, only: Collection[str] | None = None) -> Iterator[ClusterStatus]:

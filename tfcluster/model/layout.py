@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from tfcluster.errors import ClusterError, ExitCode
@@ -53,6 +53,8 @@ class Task:
         env: Environment variables set for it.
         restart: When it is started again.
         gpu_ids: The GPUs that it owns, as CUDA_VISIBLE_DEVICES names them; empty until they are chosen.
+        known_from: Servers started in this generation of the layout, or a later one, know its address.
+        known_until: Those started in this generation or later no longer do; None while they do.
     """
 
     job: str
@@ -65,6 +67,8 @@ class Task:
     env: dict[str, str]
     restart: RestartPolicy
     gpu_ids: tuple[str, ...] = ()
+    known_from: int = 0
+    known_until: int | None = None
 
     @property
     def name(self) -> str:
@@ -81,6 +85,10 @@ class Task:
         """`host:port`, or only the host while no port is chosen; an IPv6 address stands in brackets."""
         host = f"[{self.address_host}]" if ":" in self.address_host else self.address_host
         return host if self.port is None else f"{host}:{self.port}"
+
+    def known_in(self, generation: int) -> bool:
+        """Whether a server that was started in a generation of the layout knows the task's address."""
+        return self.known_from <= generation and (self.known_until is None or generation < self.known_until)
 
 
 @dataclass(frozen=True)
@@ -106,6 +114,11 @@ class Layout:
         network: `closed` or `open`.
         tasks: Every task.
         logs: How much of what each task prints is kept.
+        reserved: Tasks that do not run, whose addresses are kept: for those that are to come, or because servers that
+            run on still know them.
+        max: For how many tasks a job has addresses from the start, by job, where the spec says so.
+        generation: Counts the changes of the cluster. A server knows the addresses of the layout that it was started
+            in, as long as it runs.
     """
 
     cluster: str
@@ -113,13 +126,21 @@ class Layout:
     network: str
     tasks: tuple[Task, ...]
     logs: LogLimits = LogLimits()
+    reserved: tuple[Task, ...] = ()
+    max: dict[str, int] = field(default_factory=dict)
+    generation: int = 0
 
     def addresses(self) -> dict[str, list[str]]:
-        """Addresses by job, as TensorFlow's ClusterSpec has them."""
-        jobs: dict[str, list[str]] = {}
-        for task in self.tasks:
-            jobs.setdefault(task.job, []).append(task.address)
-        return jobs
+        """Addresses of the tasks by job, as TensorFlow's ClusterSpec has them."""
+        return _addresses(self.tasks)
+
+    def known_addresses(self) -> dict[str, list[str]]:
+        """The addresses that a server started now knows, by job: also those kept for tasks that are to come."""
+        return _addresses(task for task in (*self.tasks, *self.reserved) if task.known_until is None)
+
+    def ports(self) -> set[int]:
+        """The ports of all tasks, running or not."""
+        return {task.port for task in (*self.tasks, *self.reserved) if task.port is not None}
 
     def head(self) -> Task:
         """The task that leads: the first chief or master, else worker:0, else the first task."""
@@ -131,23 +152,12 @@ class Layout:
 
     def with_choices(self, ports: Mapping[str, int], gpus: Mapping[str, Sequence[str]]) -> Layout:
         """The same layout with what a host chose filled in: ports and GPUs, by a task's name."""
-        return replace(
-            self,
-            tasks=tuple(
-                replace(
-                    task,
-                    port=ports.get(task.name, task.port),
-                    gpu_ids=tuple(gpus.get(task.name, task.gpu_ids)),
-                )
-                for task in self.tasks
-            ),
-        )
 
-    def same_cluster_as(self, other: Layout) -> bool:
-        """Whether both describe the same cluster; what either leaves to choice agrees with any choice."""
-        if len(self.tasks) != len(other.tasks) or replace(self, spec="", tasks=()) != replace(other, spec="", tasks=()):
-            return False
-        return all(_agree(mine, theirs) for mine, theirs in zip(self.tasks, other.tasks, strict=True))
+        def fill_in(task: Task) -> Task:
+            gpu_ids = tuple(gpus.get(task.name, task.gpu_ids))
+            return replace(task, port=ports.get(task.name, task.port), gpu_ids=gpu_ids)
+
+        return replace(self, tasks=tuple(map(fill_in, self.tasks)), reserved=tuple(map(fill_in, self.reserved)))
 
     def to_json(self) -> dict[str, Any]:
         """The layout as JSON values."""
@@ -160,20 +170,23 @@ class Layout:
             cluster=value["cluster"],
             spec=value["spec"],
             network=value["network"],
-            tasks=tuple(_task_from_json(task) for task in value["tasks"]),
+            tasks=tuple(map(_task_from_json, value["tasks"])),
+            reserved=tuple(map(_task_from_json, value["reserved"])),
             logs=LogLimits(**value["logs"]),
+            max=value["max"],
+            generation=value["generation"],
         )
+
+
+def _addresses(tasks: Iterable[Task]) -> dict[str, list[str]]:
+    jobs: dict[str, list[str]] = {}
+    for task in tasks:
+        jobs.setdefault(task.job, []).append(task.address)
+    return jobs
 
 
 def _task_from_json(value: dict[str, Any]) -> Task:
     return Task(**{**value, "restart": RestartPolicy(**value["restart"]), "gpu_ids": tuple(value["gpu_ids"])})
-
-
-def _agree(mine: Task, theirs: Task) -> bool:
-    """Whether two tasks are the same but for what was left to choice."""
-    port = None if None in (mine.port, theirs.port) else mine.port
-    mine = replace(mine, port=port, gpu_ids=())
-    return mine == replace(theirs, port=port if port is None else theirs.port, gpu_ids=())
 
 
 def lay_out(spec: Spec, spec_file: str) -> Layout:
@@ -183,7 +196,7 @@ def lay_out(spec: Spec, spec_file: str) -> Layout:
         spec: The spec.
         spec_file: The spec's file as the user named it, to be shown in `status`.
     """
-    tasks = tuple(
+    places = [
         Task(
             job=job_name,
             index=index,
@@ -196,9 +209,14 @@ def lay_out(spec: Spec, spec_file: str) -> Layout:
             restart=_restart_policy(spec.restart_of(job)),
         )
         for job_name, job in spec.jobs.items()
-        for index, address in enumerate(job.tasks)
+        for index, address in enumerate((*job.tasks, *[None] * ((job.max or 0) - len(job.tasks))))
+    ]
+    tasks = tuple(place for place in places if place.index < len(spec.jobs[place.job].tasks))
+    reserved = tuple(place for place in places if place.index >= len(spec.jobs[place.job].tasks))
+    max_tasks = {name: job.max for name, job in spec.jobs.items() if job.max is not None}
+    return Layout(
+        spec.name, spec_file, spec.network, tasks, LogLimits(spec.logs.size, spec.logs.count), reserved, max_tasks
     )
-    return Layout(spec.name, spec_file, spec.network, tasks, LogLimits(spec.logs.size, spec.logs.count))
 
 
 def _restart_policy(restart: Restart) -> RestartPolicy:

@@ -1,58 +1,180 @@
-"""What `up` has to do: the wanted layout against what was found, as operations, each with its cause."""
+"""What `up` and `scale` have to do: the wanted layout against what was found, as operations, each with its cause."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Any
 
-from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.model.layout import Layout, Task
+from tfcluster.model.change import Found
+from tfcluster.model.counting import plural, some
+from tfcluster.model.layout import PS_JOB, Layout, Task
 from tfcluster.model.states import AT_REST
 from tfcluster.model.status import TaskStatus
+
+STOP, RESTART, START, UPDATE = "stop", "restart", "start", "update"
+#: The kinds of operation, in the order in which they are carried out.
+KINDS = (STOP, RESTART, START, UPDATE)
+_DONE = {START: "started", RESTART: "restarted", STOP: "stopped"}
+#: In the cause of a restart that `max:` in the spec would have saved.
+MUST_KNOW = "it must know the address of"
 
 
 @dataclass(frozen=True)
 class Operation:
-    """One thing to do, and why."""
+    """One thing to do, and why.
+
+    Attributes:
+        kind: `stop`, `restart`, `start`, or `update` for what changes without a new process.
+        task: The task; None where it is about the whole cluster.
+        cause: Why.
+        lost: What is lost by it, in words.
+    """
 
     kind: str
-    task: Task
+    task: Task | None
     cause: str
+    lost: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return f"{self.kind} {self.task.short} on {self.task.host} at {self.task.address}: {self.cause}"
+        where = f" {self.task.short} on {self.task.host} at {self.task.address}" if self.task else ""
+        lost = f"; LOST: {', '.join(self.lost)}" if self.lost else ""
+        return f"{self.kind}{where}: {self.cause}{lost}"
+
+    def to_json(self) -> dict[str, Any]:
+        """The operation as JSON values."""
+        return {
+            "operation": self.kind,
+            "task": self.task.name if self.task else None,
+            "host": self.task.host if self.task else None,
+            "address": self.task.address if self.task else None,
+            "cause": self.cause,
+            "lost": list(self.lost),
+        }
 
 
-def plan(wanted: Layout, found: Layout | None, tasks: tuple[TaskStatus, ...]) -> tuple[Operation, ...]:
+def plan(wanted: Layout, found: Found | None) -> tuple[Operation, ...]:
     """The operations that lead from what was found to what is wanted; none when nothing has to change.
 
-    Args:
-        wanted: The layout of the spec.
-        found: The layout of the cluster of that name that is up; None when there is none.
-        tasks: The state of the found cluster's tasks.
+    A task that has to change gets a new process. So does a server that runs and does not know the address of
+    another task that is wanted: it could not fetch a tensor from it, and a ps could not be written to from there.
 
-    Raises:
-        ClusterError: A different cluster of that name is up.
+    Args:
+        wanted: The layout that is wanted, with what it leaves to choice as `onto` has it.
+        found: The cluster of that name that is up; None when there is none.
     """
     if found is None:
-        return tuple(Operation("start", task, "new") for task in wanted.tasks)
-    if not wanted.same_cluster_as(found):
-        raise already_up(wanted, found)
-    state = {status.task: status for status in tasks}
-    return tuple(
-        Operation("start", task, _cause(state[task.name])) for task in found.tasks if state[task.name].state in AT_REST
-    )
+        return tuple(Operation(START, task, "new") for task in wanted.tasks)
+    operations = [*_task_operations(wanted, found), *_updates(wanted, found.layout)]
+    return tuple(sorted(operations, key=_order))
 
 
-def already_up(wanted: Layout, found: Layout) -> ClusterError:
-    """That a different cluster of the wanted one's name is up."""
-    return ClusterError(
-        f"cluster {wanted.cluster!r} is already up from a different spec ({found.spec})",
-        hint=f"Take it down first with `tfcluster down -c {wanted.cluster}`, or give {wanted.spec} another `name:`.",
-        exit_code=ExitCode.USAGE,
-    )
+def losses(operations: Sequence[Operation]) -> list[str]:
+    """All that is lost by some operations, in words."""
+    return list(dict.fromkeys(lost for operation in operations for lost in operation.lost))
 
 
-def _cause(status: TaskStatus) -> str:
-    if status.last_exit is None:
-        return f"it is {status.state.value}"
-    return f"it is {status.state.value} ({status.last_exit.reason})"
+def summary(operations: Sequence[Operation]) -> str:
+    """How many tasks were started, restarted and stopped, as `2 tasks started, 1 stopped`; empty when none was."""
+    kinds = [operation.kind for operation in operations]
+    counts = [(kinds.count(kind), word) for kind, word in _DONE.items() if kind in kinds]
+    first = [f"{plural(count, 'task')} {word}" for count, word in counts[:1]]
+    return ", ".join([*first, *(f"{count} {word}" for count, word in counts[1:])])
+
+
+def only_starts(operations: Sequence[Operation], found: Found) -> bool:
+    """Whether no more is to do than to start tasks that are there already: what is wanted is up."""
+    there = {task.name for task in found.layout.tasks}
+    return all(each.kind == START and each.task is not None and each.task.name in there for each in operations)
+
+
+def _order(operation: Operation) -> tuple[int, bool]:
+    """As they are carried out; and a ps before those that need its variables."""
+    return KINDS.index(operation.kind), operation.task is not None and operation.task.job != PS_JOB
+
+
+def _task_operations(wanted: Layout, found: Found) -> Iterator[Operation]:
+    there = {task.name: task for task in found.layout.tasks}
+    states = {status.task: status for status in found.tasks}
+    names = {task.name for task in wanted.tasks}
+    network = _difference("network", found.layout.network, wanted.network)
+    unknown = {generation: _unknown(wanted, found, generation) for generation in set(found.generations.values())}
+    for task in found.layout.tasks:
+        if task.name not in names:
+            yield Operation(STOP, task, "no longer wanted", _lost_with(task, found))
+    for task in wanted.tasks:
+        old = there.get(task.name)
+        if old is None:
+            yield Operation(START, task, "new")
+            continue
+        causes = [*_differences(old, task), *network]
+        if states[task.name].state in AT_REST:
+            yield Operation(START, task, ", ".join([_at_rest(states[task.name]), *causes]))
+            continue
+        if task.name in found.generations and (others := unknown[found.generations[task.name]]):
+            others = [other for other in others if other != task.short]
+            causes += [f"{MUST_KNOW} {some(others)}"] * bool(others)
+        if causes:
+            yield Operation(RESTART, task, ", ".join(causes), _lost_with(old, found))
+        elif task.restart != old.restart:
+            yield Operation(UPDATE, task, "restart policy changed")
+
+
+def _updates(wanted: Layout, found: Layout) -> Iterator[Operation]:
+    causes = _difference("logs", found.logs, wanted.logs, told=False)
+    if PurePath(found.spec).name != PurePath(wanted.spec).name:  # the same file may be named by another path
+        causes += _difference("spec file", found.spec, wanted.spec)
+    for job in dict.fromkeys([*found.max, *wanted.max]):
+        causes += _difference(f"max of {job}", found.max.get(job), wanted.max.get(job))
+    yield from (Operation(UPDATE, None, cause) for cause in causes)
+
+
+def _unknown(wanted: Layout, found: Found, generation: int) -> list[str]:
+    """The wanted tasks whose address a server does not know that was started in a generation; short names."""
+    there = {task.name: task for task in (*found.layout.reserved, *found.layout.tasks)}
+
+    def is_known(task: Task) -> bool:
+        old = there.get(task.name)
+        return old is not None and old.address == task.address and old.known_in(generation)
+
+    return [task.short for task in wanted.tasks if not is_known(task)]
+
+
+def _differences(old: Task, new: Task) -> Iterator[str]:
+    """What of a task needs a new process. Values of environment variables may be secrets and are not told."""
+    yield from _difference("port", old.port, new.port)
+    yield from _difference("address", old.address_host, new.address_host)
+    yield from _difference("cpus", old.cpus, new.cpus)
+    yield from _difference("gpus", old.gpus, new.gpus)
+    for name in dict.fromkeys([*old.env, *new.env]):
+        if name not in old.env:
+            yield f"env {name} added"
+        elif name not in new.env:
+            yield f"env {name} removed"
+        else:
+            yield from _difference(f"env {name}", old.env[name], new.env[name], told=False)
+
+
+def _difference(what: str, old: object, new: object, *, told: bool = True) -> list[str]:
+    if old == new:
+        return []
+    return [f"{what} {_word(old)} -> {_word(new)}" if told else f"{what} changed"]
+
+
+def _word(value: object) -> str:
+    return "none" if value is None else str(value)
+
+
+def _lost_with(task: Task, found: Found) -> tuple[str, ...]:
+    """What ends with the process of a task; variables are on the ps, and where there is none, on any task."""
+    if task.name not in found.generations:
+        return ()
+    has_ps = any(each.job == PS_JOB for each in found.layout.tasks)
+    variables = [f"the variables of {task.short}"] * (task.job == PS_JOB or not has_ps)
+    return (*variables, *(f"run {run}" for run, tasks in found.runs.items() if task.name in tasks))
+
+
+def _at_rest(status: TaskStatus) -> str:
+    how = f" ({status.last_exit.reason})" if status.last_exit else ""
+    return f"it is {status.state.value}{how}"

@@ -20,8 +20,9 @@ VERSION = 1
 class Call(str, Enum):
     """The requests that an agent serves."""
 
-    PREPARE = "prepare"  # examine the host: {layout, dry} -> {tensorflow, choices, found: {layout, status}}
-    APPLY = "apply"  # start tasks: {wanted, layout: wanted with all choices, start: [task names]} -> {}
+    LAYOUT = "layout"  # -> the Layout of the cluster that is up
+    PREPARE = "prepare"  # examine the host: {layout, dry} -> {tensorflow, choices, found: a Found}
+    APPLY = "apply"  # carry a plan out: {wanted, base, layout, lost}; events: a ClusterStatus at each change -> {}
     WATCH = "watch"  # {timeout}; events: a ClusterStatus at each change
     STATUS = "status"  # -> ClusterStatus
     DEVICES = "devices"  # -> {devices: [each as `devices -o json` has it], silent: [why a task gave none]}

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from tfcluster.model.counting import plural
+from tfcluster.model.counting import plural, some
 from tfcluster.model.states import AT_REST
 from tfcluster.model.status import ClusterStatus
 from tfcluster.render.console import console
 from tfcluster.render.waiting import Waiting
-from tfcluster.render.words import some
 
 
 class DownView(Waiting):

@@ -1,34 +1,44 @@
-"""What `up` shows: the plan, who is being waited for, and what is up."""
+"""What `up` and `scale` show: the plan, who is being waited for, and what is up."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tfcluster.model.counting import plural
-from tfcluster.model.plan import Operation
-from tfcluster.model.states import TaskState
+from rich.text import Text
+
+from tfcluster.model.counting import plural, some
+from tfcluster.model.plan import RESTART, STOP, Operation, losses, summary
+from tfcluster.model.states import AT_REST, TaskState
 from tfcluster.model.status import ClusterStatus
 from tfcluster.render.console import console
 from tfcluster.render.table import table
 from tfcluster.render.waiting import Waiting
-from tfcluster.render.words import some
 
 
 class UpView(Waiting):
-    """Follows a cluster on its way up."""
+    """Follows a cluster on its way to what is wanted."""
 
     def __init__(self, cluster: str, *, silent: bool) -> None:
         super().__init__(silent=silent)
         self._cluster = cluster
 
     def show_plan(self, operations: Sequence[Operation]) -> None:
-        """Print what `up` would do."""
+        """Print what is to be done, and what is lost by it."""
         screen = console()
         if not operations:
             screen.print(f"{self._cluster} is up already: nothing to do")
             return
-        rows = [(each.kind, each.task.short, each.task.host, each.task.address, each.cause) for each in operations]
-        screen.print(table(("OPERATION", "TASK", "HOST", "ADDRESS", "CAUSE"), rows))
+        columns = ("OPERATION", "TASK", "HOST", "ADDRESS", "CAUSE")
+        screen.print(table(columns, list(map(_row, operations)), wrapped=["CAUSE"]))
+        for lost in losses(operations):
+            screen.print(Text.assemble(("LOST", "bold red"), f": {lost}"), soft_wrap=True)
+
+    def stopping(self, status: ClusterStatus, operations: Sequence[Operation]) -> None:
+        """Say who has not stopped yet of those that have to."""
+        names = {each.task.name for each in operations if each.task and each.kind in (STOP, RESTART)}
+        left = [task.short for task in status.tasks if task.task in names and task.state not in AT_REST]
+        if left:
+            self.say(f"{self._cluster}: stopping {some(left)}")
 
     def update(self, status: ClusterStatus) -> None:
         """Say who is not ready yet."""
@@ -37,18 +47,25 @@ class UpView(Waiting):
             ready = f"{len(status.tasks) - len(waiting)} of {plural(len(status.tasks), 'task')} ready"
             self.say(f"{self._cluster}: {ready}, waiting for {some(waiting)}")
 
-    def finish(self, status: ClusterStatus, started: int, seconds: float) -> None:
+    def finish(self, status: ClusterStatus, operations: Sequence[Operation], seconds: float) -> None:
         """Print what is up.
 
         Args:
             status: The cluster, ready.
-            started: How many tasks this command started.
+            operations: What was done.
             seconds: How long it took.
         """
         screen = console()
-        if not started:
-            screen.print(f"{self._cluster} is up already: nothing changed")
+        done = summary(operations)
+        if not done:
+            screen.print(f"{self._cluster} is up already: {'no task was touched' if operations else 'nothing changed'}")
             return
         rows = [(task.short, task.address, task.state.value) for task in status.tasks]
         screen.print(table(("TASK", "ADDRESS", "STATE"), rows))
-        screen.print(f"{self._cluster} is up: {plural(started, 'task')} started in {seconds:.2f} s")
+        screen.print(f"{self._cluster} is up: {done} in {seconds:.2f} s")
+
+
+def _row(operation: Operation) -> tuple[str, str, str, str, str]:
+    task = operation.task
+    where = (task.short, task.host, task.address) if task else ("-", "-", "-")
+    return (operation.kind, *where, operation.cause)

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
-
-_NAMED = 4
 
 _STYLES = {
     "ready": "green",
@@ -21,6 +18,10 @@ _STYLES = {
     "failed": "bold red",
     "stopped": "dim",
     "cancelled": "dim",
+    "start": "green",
+    "restart": "yellow",
+    "stop": "red",
+    "update": "cyan",
 }
 
 
@@ -77,9 +78,3 @@ def short_device(device: str) -> str:
 def dash(value: Any) -> str:
     """A value, or a dash where there is none."""
     return "-" if value is None else str(value)
-
-
-def some(names: Sequence[str]) -> str:
-    """Names in a list that stays short: the first four, and how many more."""
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ", ".join(names[:_NAMED]) + more

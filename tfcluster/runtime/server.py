@@ -41,7 +41,7 @@ def serve(tensorflow: TensorFlow, layout: Layout, task: Task, log: Path, agent: 
 
 
 def _start(tensorflow: TensorFlow, layout: Layout, task: Task, agent: socket.socket) -> None:
-    definition = protos.server_def(layout.addresses(), task.job, task.index, task.cpus)
+    definition = protos.server_def(layout.known_addresses(), task.job, task.index, task.cpus)
     server = tensorflow.new_server(definition)
     if layout.network == "closed":
         assert task.port is not None, "a task is started only when its port is chosen"
@@ -53,5 +53,5 @@ def _start(tensorflow: TensorFlow, layout: Layout, task: Task, agent: socket.soc
 
 
 def _environment(layout: Layout, task: Task) -> dict[str, str]:
-    hosts = [each.address_host for each in layout.tasks]
+    hosts = [each.address_host for each in (*layout.tasks, *layout.reserved)]
     return {**without_proxy(os.environ, hosts), **gpu_variables(os.environ, task.gpu_ids), **task.env}

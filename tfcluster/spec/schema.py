@@ -17,12 +17,10 @@ from pydantic import (
     model_validator,
 )
 
-from tfcluster.places import CLUSTER_NAME
+from tfcluster.places import CLUSTER_NAME, MAX_TASKS
 from tfcluster.spec.basis import Frozen, complaint
 from tfcluster.spec.logs import Logs
 from tfcluster.spec.restart import JobRestart, Restart
-
-MAX_TASKS = 1000
 
 _ADDRESS = re.compile(r"(\[[^\]]*\]|[^\s:\[\]]+)(?::([^:]*))?")
 _NULL = object()  # stands for a null in a YAML list; None stands for a task whose address is chosen later
@@ -156,6 +154,7 @@ class Job(Frozen):
 
     Attributes:
         tasks: The address of each task; None where host and port are to be chosen.
+        max: For so many tasks addresses are chosen and kept from the start; None for as many as there are.
         cpus: The logical CPU devices of each task.
         gpus: The GPUs of the host that each task has to itself.
         env: What is added to the environment of each task.
@@ -167,6 +166,7 @@ class Job(Frozen):
         BeforeValidator(_tasks),
         PlainSerializer(_plain_tasks),
     ]
+    max: Annotated[StrictInt, Field(ge=1, le=MAX_TASKS)] | None = None
     cpus: Annotated[StrictInt, Field(ge=1, le=256)] = 1
     gpus: Annotated[StrictInt, Field(ge=0)] = 0
     env: Mapping[VariableName, VariableValue] = Field(default_factory=dict)
@@ -182,6 +182,12 @@ class Job(Frozen):
             return value
         hint = f"write {{tasks: {value}}}" if type(value) is int else ""
         raise complaint("found", "expected keys such as tasks:, or a list of addresses", hint)
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Job:
+        if self.max is not None and self.max < len(self.tasks):
+            raise complaint("plain", f"max ({self.max}) must be the number of tasks ({len(self.tasks)}) or more")
+        return self
 
 
 class Spec(Frozen):

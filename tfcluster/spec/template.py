@@ -17,6 +17,9 @@ jobs:
     tasks: 1
   worker:
     tasks: 2
+    # Servers learn each other's addresses when they start. With `max` the addresses of so many tasks are known from
+    # the start, and the job can grow up to it (`tfcluster scale worker=4`) without restarting any. Default: tasks.
+    #max: 8
     # The logical CPU devices of each task, to try programs for several devices without GPUs. Default: 1.
     #cpus: 2
     # The GPUs that each task has to itself. Default: 0.

@@ -36,8 +36,12 @@ class LogKeeper:
         Args:
             limits: How much is kept; they replace earlier ones.
         """
-        self._limits = limits
-        self._fork_in(0.0)
+        if self._child is None:
+            self._limits = limits
+            self._fork_in(0.0)
+        elif limits != self._limits:
+            self._limits = limits
+            self._child.kill()
 
     def stop(self) -> None:
         """End the keeper, keep what the tasks printed last, and remove what only a running cluster has."""

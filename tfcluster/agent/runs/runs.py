@@ -158,6 +158,14 @@ class Runs:
             raise ClusterError(f"no run {identity!r}", hint="`tfcluster status` lists the runs.")
         self._stop(self.runs[identity], RunState.CANCELLED, None)
 
+    def tasks_in_use(self) -> dict[str, list[str]]:
+        """The names of the tasks that each run which goes on computes on, by the run's id."""
+        return {
+            identity: sorted({Device(device, "").short.partition("/device:")[0] for device in run.job.devices})
+            for identity, run in self.runs.items()
+            if run.state in ACTIVE
+        }
+
     def fail_those_on(self, task: str, why: str) -> None:
         """Stop the runs that compute on a task which no longer serves them.
 

@@ -35,6 +35,7 @@ class Supervised:
         process: Its process; None while it has none.
         pidfd: Its process's pidfd; None while it has none.
         started: Unix time at which its process was started.
+        generation: That of the layout which its process was started in.
         devices: The devices that it named in its latest answer.
         last_exit: How its latest process ended.
         report: What its process said went wrong while it started.
@@ -51,6 +52,7 @@ class Supervised:
     process: ProcessId | None = None
     pidfd: int | None = None
     started: float = 0.0
+    generation: int = 0
     devices: tuple[Device, ...] = ()
     last_exit: LastExit | None = None
     report: str = ""

@@ -8,7 +8,7 @@ import random
 import signal
 import sys
 import time
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Collection, Coroutine, Iterable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -92,14 +92,23 @@ class Supervisor:
         self._prober.start()
 
     def apply(self, layout: Layout, start: Iterable[str]) -> None:
-        """Take a layout over, if there is none yet, and start tasks of it.
+        """Take a layout over in place of the one there is, if any, and start tasks of it.
 
         Args:
-            layout: The cluster with every port chosen.
+            layout: The cluster with every port chosen. What of the one before it no longer has is at rest, and so is
+                what it has otherwise.
             start: Names of the tasks to start.
+
+        Raises:
+            ClusterError: The journal cannot be written; all is as before.
         """
-        if self.layout is None:
-            self._take(layout)
+        before = self.layout
+        self._take(layout)
+        try:
+            self._write_journal()
+        except ClusterError:
+            self._take(before)
+            raise
         self._feed_all((self.tasks[name], Event.START) for name in start)
 
     async def adopt(self, record: Record) -> None:
@@ -111,7 +120,7 @@ class Supervisor:
         events = []
         for name, recorded in record.tasks.items():
             task = self.tasks[name]
-            task.started = recorded.started
+            task.started, task.generation = recorded.started, recorded.generation
             if recorded.process is not None:
                 self._watch(task, recorded.process)
             elif not recorded.wanted:
@@ -128,18 +137,26 @@ class Supervisor:
                 self.history.record("adopted", task=task.task.short, detail=f"pid {task.process.pid}")
         await asyncio.gather(*(self._check(task) for task in self.tasks.values() if task.process))
 
-    async def stop(self, grace: float) -> None:
-        """Stop every task, the ps last: whoever still computes needs its variables.
+    def generations(self) -> dict[str, int]:
+        """The generation of the layout that a task was started in, by name, for those that have a process."""
+        return {name: task.generation for name, task in self.tasks.items() if task.process is not None}
+
+    async def stop(self, grace: float, names: Collection[str] | None = None) -> None:
+        """Stop tasks, the ps last: whoever still computes needs its variables.
 
         Args:
             grace: Seconds between TERM and KILL.
+            names: Names of the tasks; None for all.
         """
-        for tasks in (self._tasks_where(ps=False), self._tasks_where(ps=True)):
+        chosen = [task for name, task in self.tasks.items() if names is None or name in names]
+        for ps in (False, True):
+            tasks = [task for task in chosen if (task.task.job == PS_JOB) is ps]
             for task in tasks:
                 task.machine = replace(task.machine, grace=grace)
             self._feed_all([(task, Event.STOP) for task in tasks])
             while any(task.machine.state not in AT_REST for task in tasks):
                 await self.changed.since(self.changed.count)
+                self._feed_all([(task, Event.STOP) for task in tasks])  # one may have been started again meanwhile
 
     def restart(self, names: Iterable[str], grace: float) -> None:
         """End tasks and start them anew, all at once: servers wait for nobody when they start.
@@ -183,16 +200,17 @@ class Supervisor:
         answered = [task for task in self.tasks.values() if task not in silent]
         return [device for task in answered for device in task.devices], [task.trouble() for task in silent]
 
-    def _take(self, layout: Layout) -> None:
-        self.layout = layout
-        self.tasks = {
-            task.name: Supervised(task, Machine(task.restart), self._folder.spool_of(task.short))
-            for task in layout.tasks
-        }
-        self._keeper.start(layout.logs)
-
-    def _tasks_where(self, *, ps: bool) -> list[Supervised]:
-        return [task for task in self.tasks.values() if (task.task.job == PS_JOB) is ps]
+    def _take(self, layout: Layout | None) -> None:
+        before, self.layout = self.tasks, layout
+        self.tasks = {}
+        for task in layout.tasks if layout else ():
+            kept = before.get(task.name)  # what watches its process knows it
+            if kept is None:
+                kept = Supervised(task, Machine(task.restart), self._folder.spool_of(task.short))
+            kept.task, kept.machine = task, replace(kept.machine, policy=task.restart)
+            self.tasks[task.name] = kept
+        if layout:
+            self._keeper.start(layout.logs)
 
     def _feed(self, task: Supervised, event: Event) -> None:
         self._feed_all([(task, event)])
@@ -242,7 +260,8 @@ class Supervisor:
 
     def _try_to_fork(self, task: Supervised, forked: list[children.Child]) -> None:
         """Fork the task's server; where that fails the task counts as one that died, and is tried again by policy."""
-        task.started = time.time()
+        assert self.layout is not None, "a task belongs to a layout"
+        task.started, task.generation = time.time(), self.layout.generation
         task.report = ""
         task.killed = False
         child = None
@@ -326,7 +345,7 @@ class Supervisor:
     def _write_journal(self) -> None:
         assert self.layout is not None, "events come to tasks, and tasks from a layout"
         tasks = {
-            name: TaskRecord(task.process, task.started, task.machine.restarts, task.machine.wanted)
+            name: TaskRecord(task.process, task.started, task.machine.restarts, task.machine.wanted, task.generation)
             for name, task in self.tasks.items()
         }
         try:

@@ -1,0 +1,92 @@
+"""Clusters for tests of layouts and plans: a pretended agent that chooses ports, starts servers and stops them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+
+from tfcluster.model.change import Found, onto, without_forgotten
+from tfcluster.model.layout import Layout, lay_out
+from tfcluster.model.plan import RESTART, START, STOP, Operation, plan
+from tfcluster.model.states import TaskState
+from tfcluster.model.status import LastExit, TaskStatus
+from tfcluster.spec.load import parse_spec
+
+FIRST_PORT = 2222
+
+
+def layout_of(text: str, spec_file: str = "cluster.yaml") -> Layout:
+    return lay_out(parse_spec(text, spec_file, "c"), spec_file)
+
+
+def with_ports(layout: Layout, taken: Collection[int] = ()) -> Layout:
+    """The layout with every port and GPU chosen that it leaves open."""
+    passed = {*taken, *layout.ports()}
+    ports, gpus = {}, {}
+    for task in (*layout.tasks, *layout.reserved):
+        if task.port is None:
+            ports[task.name] = next(port for port in range(FIRST_PORT, 65536) if port not in passed)
+            passed.add(ports[task.name])
+    for task in layout.tasks:
+        if task.gpus and not task.gpu_ids:
+            gpus[task.name] = [f"{task.short}-{number}" for number in range(task.gpus)]
+    return layout.with_choices(ports, gpus)
+
+
+def found_of(
+    layout: Layout,
+    generations: Mapping[str, int] | None = None,
+    *,
+    states: Mapping[str, TaskState] | None = None,
+    last_exit: LastExit | None = None,
+    runs: Mapping[str, Collection[str]] | None = None,
+) -> Found:
+    """A cluster that is up; its tasks are ready, and were started in the generation of the layout."""
+    generations = {task.name: layout.generation for task in layout.tasks} if generations is None else generations
+    statuses = []
+    for task in layout.tasks:
+        other = TaskState.READY if task.name in generations else TaskState.STOPPED
+        state = (states or {}).get(task.short, other)
+        if state in (TaskState.FAILED, TaskState.STOPPED, TaskState.BACKING_OFF):
+            generations = {name: number for name, number in generations.items() if name != task.name}
+        statuses.append(
+            TaskStatus(
+                task=task.name,
+                job=task.job,
+                index=task.index,
+                host=task.host,
+                address=task.address,
+                state=state,
+                pid=None,
+                restarts=0,
+                uptime_s=None,
+                cpu_percent=None,
+                rss_bytes=None,
+                devices=(),
+                last_exit=last_exit,
+            )
+        )
+    return Found(layout, tuple(statuses), generations, runs or {})
+
+
+def up(text: str, spec_file: str = "cluster.yaml") -> Found:
+    """The cluster of a spec, up and ready."""
+    return found_of(with_ports(layout_of(text, spec_file)))
+
+
+def carried_out(wanted: Layout, found: Found) -> tuple[Found, tuple[Operation, ...]]:
+    """The cluster after the plan that leads to a layout, and the plan."""
+    complete = with_ports(onto(wanted, found), found.layout.ports())
+    operations = plan(complete, found)
+    touched = {each.task.name for each in operations if each.task and each.kind in (STOP, RESTART)}
+    generations = {name: number for name, number in found.generations.items() if name not in touched}
+    complete = without_forgotten(complete, generations.values())
+    for operation in operations:
+        if operation.task is not None and operation.kind in (RESTART, START):
+            generations[operation.task.name] = complete.generation
+    return found_of(complete, generations), operations
+
+
+def with_restarted(found: Found, name: str) -> Found:
+    """The cluster after a server died and was started again by itself."""
+    return replace(found, generations={**found.generations, name: found.layout.generation})

@@ -1,0 +1,223 @@
+"""Another layout in place of one that is up: what stays, who knows whose address, and `scale`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.model.clusters import carried_out, found_of, layout_of, up, with_ports, with_restarted
+from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.model.change import Found, onto, scaled
+from tfcluster.model.layout import Layout
+from tfcluster.model.plan import MUST_KNOW, RESTART, START, STOP
+
+PS = "/job:ps/task:0"
+
+
+def workers(count: int, limit: int | None = None) -> str:
+    return f"jobs: {{ps: {{tasks: 1}}, worker: {{tasks: {count}{f', max: {limit}' if limit else ''}}}}}"
+
+
+def kinds(wanted: Layout, found: Found) -> list[tuple[str, str]]:
+    return [(each.kind, each.task.short if each.task else "") for each in carried_out(wanted, found)[1]]
+
+
+def places(layout: Layout) -> dict[str, int | None]:
+    """The ports that are kept for tasks that do not run."""
+    return {task.short: task.port for task in layout.reserved}
+
+
+def test_max_reserves_addresses_that_servers_know_and_programs_do_not() -> None:
+    layout = up(workers(2, 4)).layout
+    assert places(layout) == {"worker:2": 2225, "worker:3": 2226}
+    assert layout.addresses() == {"ps": ["localhost:2222"], "worker": ["localhost:2223", "localhost:2224"]}
+    assert layout.known_addresses()["worker"] == [f"localhost:{port}" for port in (2223, 2224, 2225, 2226)]
+    assert layout.ports() == {2222, 2223, 2224, 2225, 2226}
+    assert layout.max == {"worker": 4}
+
+
+def test_what_is_removed_keeps_its_address_as_long_as_a_server_knows_it() -> None:
+    found, _ = carried_out(layout_of(workers(2)), up(workers(3)))
+    assert places(found.layout) == {"worker:2": 2225}
+    assert found.layout.known_addresses()["worker"] == ["localhost:2223", "localhost:2224"], "for those started now"
+    for name in found.generations:
+        found, _ = carried_out(layout_of(workers(2)), found)
+        assert places(found.layout) == {"worker:2": 2225}, "some know it"
+        found = with_restarted(found, name)
+    found, _ = carried_out(layout_of(workers(2)), found)
+    assert places(found.layout) == {}
+
+
+def test_what_is_removed_comes_back_at_its_address_without_a_restart() -> None:
+    found, _ = carried_out(layout_of(workers(2)), up(workers(3)))
+    assert kinds(layout_of(workers(3)), found) == [("start", "worker:2")]
+    back, _ = carried_out(layout_of(workers(3)), found)
+    assert back.layout.addresses()["worker"][2] == "localhost:2225"
+    assert kinds(layout_of(workers(3)), back) == []
+
+
+def test_only_who_was_started_in_between_must_learn_of_what_comes_back() -> None:
+    found, _ = carried_out(layout_of(workers(2)), up(workers(3)))
+    found = with_restarted(found, "/job:worker/task:1")
+    assert kinds(layout_of(workers(3)), found) == [("restart", "worker:1"), ("start", "worker:2")]
+
+
+def test_a_raised_max_is_of_use_to_those_who_are_started_later() -> None:
+    found, operations = carried_out(layout_of(workers(2, 4)), up(workers(2)))
+    assert [str(operation) for operation in operations] == ["update: max of worker none -> 4"]
+    three = layout_of(workers(3, 4))
+    assert kinds(three, found) == [("restart", "ps:0"), ("restart", "worker:0"), ("restart", "worker:1"),
+                                   ("start", "worker:2")]  # fmt: skip
+    assert kinds(three, with_restarted(found, PS))[0] == ("restart", "worker:0"), "the ps knows worker:2 by now"
+    everybody = found
+    for name in found.generations:
+        everybody = with_restarted(everybody, name)
+    assert kinds(three, everybody) == [("start", "worker:2")]
+
+
+def test_an_address_kept_again_counts_as_unknown_while_somebody_was_started_without_it() -> None:
+    found, _ = carried_out(layout_of(workers(2)), up(workers(3)))
+    found = with_restarted(found, "/job:worker/task:0")  # does not know worker:2
+    found, _ = carried_out(layout_of(workers(2, 3)), found)
+    assert places(found.layout) == {"worker:2": 2225}
+    assert ("restart", "worker:0") in kinds(layout_of(workers(3, 3)), found)
+
+
+def test_kept_gpus_stay_where_they_are() -> None:
+    found = up("jobs: {worker: {tasks: 2, gpus: 1}}")
+    one = onto(layout_of("jobs: {worker: {tasks: 3, gpus: 1}}"), found)
+    assert [task.gpu_ids for task in one.tasks] == [("worker:0-0",), ("worker:1-0",), ()]
+    other = onto(layout_of("jobs: {worker: {tasks: 1, gpus: 2, max: 2}}"), found)
+    assert [task.gpu_ids for task in (*other.tasks, *other.reserved)] == [(), ()]
+
+
+def test_an_address_that_the_spec_gives_to_another_task_is_not_kept() -> None:
+    found = up("jobs: {a: {tasks: 2}}")
+    after, _ = carried_out(layout_of("jobs: {a: {tasks: 1}, b: ['localhost:2223']}"), found)
+    assert after.layout.addresses() == {"a": ["localhost:2222"], "b": ["localhost:2223"]}
+    assert places(after.layout) == {}
+
+
+def test_what_was_found_survives_json() -> None:
+    found = found_of(with_ports(layout_of(workers(2, 3))), runs={"pi-1": ["/job:worker/task:0"]})
+    assert Found.from_json(json.loads(json.dumps(found.to_json()))) == found
+
+
+def test_scaled_tasks_are_like_the_last_one_of_their_job() -> None:
+    found = up("jobs: {ps: {tasks: 1}, worker: {tasks: [localhost, '127.0.0.2'], cpus: 2, env: {A: b}}}")
+    layout = scaled(found.layout, {"worker": 4, "ps": 2})
+    assert [task.short for task in layout.tasks] == ["ps:0", "ps:1", "worker:0", "worker:1", "worker:2", "worker:3"]
+    added = layout.tasks[-1]
+    assert (added.address_host, added.port, added.cpus, added.env) == ("127.0.0.2", None, 2, {"A": "b"})
+    assert layout.spec == found.layout.spec
+
+
+def test_scaling_within_max_and_back_keeps_the_addresses() -> None:
+    found = up(workers(2, 4))
+    grown, _ = carried_out(scaled(found.layout, {"worker": 4}), found)
+    assert places(grown.layout) == {}
+    shrunk, _ = carried_out(scaled(grown.layout, {"worker": 1}), grown)
+    assert places(shrunk.layout) == {"worker:1": 2224, "worker:2": 2225, "worker:3": 2226}
+    assert len(shrunk.layout.known_addresses()["worker"]) == 4
+    back, operations = carried_out(layout_of(workers(2, 4)), shrunk)
+    assert [str(operation) for operation in operations] == ["start worker:1 on localhost at localhost:2224: new"]
+    assert replace(back.layout, generation=0).tasks == found.layout.tasks
+
+
+def test_scaling_a_job_to_nothing_and_back() -> None:
+    found = up(workers(2))
+    gone, _ = carried_out(scaled(found.layout, {"worker": 0}), found)
+    assert gone.layout.addresses() == gone.layout.known_addresses() == {"ps": ["localhost:2222"]}
+    assert kinds(scaled(gone.layout, {"worker": 2}), gone) == [("start", "worker:0"), ("start", "worker:1")]
+
+
+@pytest.mark.parametrize(
+    ("counts", "message"),
+    [
+        ({"trainer": 1}, "cluster 'c' has no job 'trainer'"),
+        ({"worker": 0, "ps": 0}, "no task of cluster 'c' would be left"),
+        ({"worker": 1001}, "worker=1001: a job has at most 1000 tasks"),
+    ],
+)
+def test_what_cannot_be_scaled_to_is_a_usage_error(counts: dict[str, int], message: str) -> None:
+    with pytest.raises(ClusterError) as caught:
+        scaled(up(workers(2)).layout, counts)
+    assert caught.value.message == message
+    assert caught.value.hint
+    assert caught.value.exit_code is ExitCode.USAGE
+
+
+JOBS: st.SearchStrategy[dict[str, dict[str, Any]]] = st.dictionaries(
+    st.sampled_from(["ps", "worker", "chief"]),
+    st.one_of(
+        st.tuples(st.integers(1, 4), st.integers(0, 3), st.integers(1, 2)).map(
+            lambda drawn: {"tasks": drawn[0], "max": drawn[0] + drawn[1], "cpus": drawn[2]}
+        ),
+        st.integers(1, 4).map(lambda count: {"tasks": count}),
+        st.lists(st.sampled_from([None, 2222, 2223, 2224, 2225]), min_size=1, max_size=3).map(
+            lambda ports: {"tasks": ["localhost" if port is None else f"localhost:{port}" for port in ports]}
+        ),
+    ),
+    min_size=1,
+)
+
+
+def _has_each_port_once(jobs: dict[str, dict[str, Any]]) -> bool:
+    named = [address for job in jobs.values() if isinstance(job["tasks"], list) for address in job["tasks"]]
+    named = [address for address in named if ":" in address]
+    return len(named) == len(set(named))
+
+
+SPECS = st.builds(
+    lambda jobs, network: json.dumps({"jobs": jobs, "network": network}),
+    JOBS.filter(_has_each_port_once),
+    st.sampled_from(["closed", "closed", "closed", "open"]),
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(SPECS, st.lists(st.tuples(SPECS, st.lists(st.integers(0, 8), max_size=3)), min_size=1, max_size=5))
+def test_after_every_plan_each_server_knows_every_other_and_none_was_restarted_in_vain(
+    first: str, changes: list[tuple[str, list[int]]]
+) -> None:
+    """Plays servers that know what they were started with, through plans and restarts of their own."""
+    found = up(first)
+    known = {name: found.layout.known_addresses() for name in found.generations}
+
+    def knows(server: str, job: str, index: int, address: str) -> bool:
+        addresses = known[server].get(job, [])
+        return index < len(addresses) and addresses[index] == address
+
+    for text, died in changes:
+        for number in died:
+            name = sorted(found.generations)[number % len(found.generations)]
+            found, known[name] = with_restarted(found, name), found.layout.known_addresses()
+        wanted = layout_of(text)
+        before, (found, operations) = found, carried_out(wanted, found)
+        for operation in operations:
+            if operation.task is not None and operation.kind == RESTART and operation.cause.startswith(MUST_KNOW):
+                server = operation.task.name
+                assert any(not knows(server, each.job, each.index, each.address) for each in found.layout.tasks)
+            if operation.task is not None and operation.kind == STOP:
+                del known[operation.task.name]
+        for operation in operations:
+            if operation.task is not None and operation.kind in (START, RESTART):
+                known[operation.task.name] = found.layout.known_addresses()
+        assert known.keys() == found.generations.keys() == {task.name for task in wanted.tasks}
+        for server in known:
+            assert all(knows(server, each.job, each.index, each.address) for each in found.layout.tasks)
+        # What is there is what is wanted, and nobody else can get an address that a server still knows.
+        for task, there in zip(wanted.tasks, found.layout.tasks, strict=True):
+            assert task.port in (None, there.port)
+            assert replace(task, port=there.port, gpu_ids=there.gpu_ids, known_from=there.known_from) == there
+        ports = [task.port for task in (*found.layout.tasks, *found.layout.reserved)]
+        assert len(ports) == len(set(ports))
+        assert carried_out(wanted, found)[1] == ()
+        restarted = {each.task.name for each in operations if each.task and each.kind == RESTART}
+        for name in before.generations.keys() & known.keys():
+            assert (before.generations[name] != found.generations[name]) is (name in restarted)

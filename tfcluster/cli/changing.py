@@ -1,0 +1,108 @@
+"""What `up` and `scale` share: showing a plan, asking before something is lost, and carrying it out."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import click
+
+from tfcluster.cli.options import Command, output_option, seconds
+from tfcluster.errors import ClusterError, ExitCode
+
+if TYPE_CHECKING:
+    from tfcluster.client.up import Prepared
+
+
+def changing_options(function: Command) -> Command:
+    """The options of a command that changes a cluster."""
+    options: list[Callable[[Command], Command]] = [
+        click.option(
+            "--dry-run", is_flag=True, help="Print what would be done, where, why, and what is lost; do nothing."
+        ),
+        click.option("--yes", is_flag=True, help="Do not ask, also where variables or runs are lost."),
+        click.option(
+            "--timeout",
+            type=seconds(0.1),
+            default=60.0,
+            show_default=True,
+            metavar="S",
+            help="Seconds to wait until every task is ready.",
+        ),
+        output_option,
+    ]
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+def carry_out(prepared: Prepared, *, dry_run: bool, yes: bool, timeout: float, output: str, began: float) -> None:
+    """Show a plan, ask where something is lost by it, carry it out, and wait until every task is ready.
+
+    Args:
+        prepared: The plan.
+        dry_run: Show it, and that is all.
+        yes: Do not ask.
+        timeout: Seconds to wait at most.
+        output: text or json.
+        began: When the command began, in monotonic seconds.
+
+    Raises:
+        ClusterError: Something would be lost that nobody has said yes to, or it did not work.
+    """
+    from tfcluster.client import up
+    from tfcluster.render.up import UpView
+
+    cluster, operations = prepared.layout.cluster, prepared.operations
+    view = UpView(cluster, silent=output == "json")
+    if dry_run and output == "json":
+        click.echo(json.dumps(prepared.to_json()))
+    elif dry_run or (prepared.base is not None and operations and output == "text"):
+        view.show_plan(operations)
+    if dry_run:
+        return
+    if not yes:
+        _confirm_losses(prepared, may_ask=output == "text" and sys.stdin.isatty() and sys.stdout.isatty())
+    status = None
+    try:
+        with view:
+            for status in up.apply(prepared, whatever_is_lost=yes) if operations else ():
+                view.stopping(status, operations)
+            for status in up.watch_until_ready(cluster, timeout):
+                view.update(status)
+    except KeyboardInterrupt:
+        click.echo(f"{cluster} goes on changing: see `tfcluster status`, `tfcluster down`", err=True)
+        raise
+    assert status is not None, "there is at least one status"
+    if output == "json":
+        click.echo(json.dumps(status.to_json()))
+    else:
+        view.finish(status, operations, time.monotonic() - began)
+
+
+def _confirm_losses(prepared: Prepared, *, may_ask: bool) -> None:
+    from tfcluster.model.plan import MUST_KNOW, losses
+
+    lost = losses(prepared.operations)
+    if not lost:
+        return
+    if may_ask:
+        if not click.confirm("Go on, and lose that?", err=True):
+            raise ClusterError("nothing was changed")
+        return
+    hint = "`--yes` does it all the same, `--dry-run` shows the whole plan."
+    if any(MUST_KNOW in operation.cause for operation in prepared.operations):
+        hint += " A job that comes up with `max: N` in the spec grows to N tasks without restarting any."
+    raise ClusterError(
+        "\n".join(
+            [
+                f"cluster {prepared.layout.cluster!r} would lose {', '.join(lost)}: nothing was changed",
+                *(str(operation) for operation in prepared.operations if operation.lost),
+            ]
+        ),
+        hint=hint,
+        exit_code=ExitCode.USAGE,
+    )

@@ -1,0 +1,159 @@
+"""A cluster that is up and another wanted in its place: what stays as it is, and whose addresses who knows."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.model.layout import Layout, Task
+from tfcluster.model.status import TaskStatus
+from tfcluster.places import MAX_TASKS
+
+
+@dataclass(frozen=True)
+class Found:
+    """A cluster that is up.
+
+    Attributes:
+        layout: What it is.
+        tasks: How its tasks are.
+        generations: The generation of the layout that a task's server was started in, by the task's name, for
+            those that have a process.
+        runs: The runs that go on, each with the names of the tasks that it computes on.
+    """
+
+    layout: Layout
+    tasks: tuple[TaskStatus, ...]
+    generations: Mapping[str, int]
+    runs: Mapping[str, Collection[str]]
+
+    def to_json(self) -> dict[str, Any]:
+        """What was found as JSON values."""
+        return {
+            "layout": self.layout.to_json(),
+            "tasks": [asdict(task) for task in self.tasks],
+            "generations": dict(self.generations),
+            "runs": {run: list(tasks) for run, tasks in self.runs.items()},
+        }
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Found:
+        """What `to_json` described."""
+        return cls(
+            layout=Layout.from_json(value["layout"]),
+            tasks=tuple(map(TaskStatus.from_json, value["tasks"])),
+            generations=value["generations"],
+            runs=value["runs"],
+        )
+
+
+def onto(wanted: Layout, found: Found) -> Layout:
+    """The wanted layout in place of the one that was found.
+
+    What it leaves to choice stays as it is: a task that was there keeps its port and its GPUs. A task that is no
+    longer wanted keeps its address in `reserved`, as servers that run on know it: nobody else may get it.
+
+    Args:
+        wanted: The layout of a spec, or one made by `scaled`.
+        found: The cluster that is up.
+
+    Returns:
+        The layout of the next generation; only ports and GPUs that nobody had yet are still to be chosen.
+    """
+    there = {task.name: task for task in (*found.layout.reserved, *found.layout.tasks)}
+    running = {task.name for task in found.layout.tasks}
+    generation = found.layout.generation + 1
+    owners = {task.port: task.name for task in (*wanted.tasks, *wanted.reserved) if task.port is not None}
+
+    def settle(task: Task) -> Task:
+        old = there.get(task.name)
+        gpu_ids = old.gpu_ids if old is not None and task.name in running and old.gpus == task.gpus else ()
+        if old is None or not _keeps_address(task, old, owners):
+            return replace(task, gpu_ids=gpu_ids, known_from=generation, known_until=None)
+        return replace(task, port=old.port, gpu_ids=gpu_ids, known_from=old.known_from, known_until=None)
+
+    def settle_reserved(task: Task) -> Task:
+        settled, old = replace(settle(task), gpu_ids=()), there.get(task.name)
+        # No server is restarted for the sake of a task that does not run. So as long as one runs that was started
+        # while the address was not kept, the address counts as one that nobody knows.
+        if old is not None and not all(old.known_in(each) for each in found.generations.values()):
+            return replace(settled, known_from=generation)
+        return settled
+
+    tasks = tuple(map(settle, wanted.tasks))
+    reserved = tuple(map(settle_reserved, wanted.reserved))
+    kept = {task.name for task in (*tasks, *reserved)}
+    ports = {task.port for task in (*tasks, *reserved)}
+    left = (
+        replace(task, gpu_ids=(), known_until=generation if task.known_until is None else task.known_until)
+        for task in (*found.layout.tasks, *found.layout.reserved)
+        if task.name not in kept and task.port not in ports
+    )
+    return replace(wanted, tasks=tasks, reserved=(*reserved, *left), generation=generation)
+
+
+def without_forgotten(layout: Layout, generations: Collection[int]) -> Layout:
+    """The layout without the addresses of earlier tasks that no server knows any more.
+
+    Args:
+        layout: The layout.
+        generations: Those in which the servers that run were started.
+    """
+    reserved = tuple(
+        task for task in layout.reserved if task.known_until is None or any(map(task.known_in, generations))
+    )
+    return replace(layout, reserved=reserved)
+
+
+def scaled(found: Layout, counts: Mapping[str, int]) -> Layout:
+    """The layout with another number of tasks in some jobs; added tasks are like the last one of their job.
+
+    Args:
+        found: The layout of the cluster that is up.
+        counts: The number of tasks by job; 0 removes the job.
+
+    Raises:
+        ClusterError: There is no such job, no task would be left, or a number is too large.
+    """
+    kept = [task for task in found.reserved if task.known_until is None]
+    samples = {task.job: task for task in (*found.reserved, *found.tasks)}
+    for job, count in counts.items():
+        if job not in samples:
+            raise _refused(
+                f"cluster {found.cluster!r} has no job {job!r}",
+                f"Its jobs are {', '.join(found.addresses())}; `tfcluster up SPEC` adds one that the spec has.",
+            )
+        if count > MAX_TASKS:
+            raise _refused(f"{job}={count}: a job has at most {MAX_TASKS} tasks", "Ask for fewer.")
+    tasks: list[Task] = []
+    reserved: list[Task] = []
+    for job in dict.fromkeys([*found.addresses(), *samples]):
+        places = [task for task in (*found.tasks, *kept) if task.job == job]
+        before = sum(task.job == job for task in found.tasks)
+        count = counts.get(job, before)
+        places += [_next(samples[job], index) for index in range(len(places), count)]
+        tasks += places[:count]
+        reserved += places[count : max(found.max.get(job, 0), count)]
+    if not tasks:
+        raise _refused(
+            f"no task of cluster {found.cluster!r} would be left", f"`tfcluster down -c {found.cluster}` stops it."
+        )
+    return replace(found, tasks=tuple(tasks), reserved=tuple(reserved))
+
+
+def _keeps_address(task: Task, old: Task, owners: Mapping[int, str]) -> bool:
+    """Whether a task has the address that it had, given whose each port is that the layout names."""
+    if task.address_host != old.address_host or old.port is None:
+        return False
+    return task.port == old.port or (task.port is None and owners.get(old.port, task.name) == task.name)
+
+
+def _next(sample: Task, index: int) -> Task:
+    """A new task of a job that is like another one of it."""
+    return replace(sample, index=index, port=None, gpu_ids=(), known_from=0, known_until=None)
+
+
+def _refused(message: str, hint: str) -> ClusterError:
+    return ClusterError(message, hint=hint, exit_code=ExitCode.USAGE)
