@@ -70,9 +70,9 @@ class Changes:
             choices = examine(wanted, self._ports, gpu_ids())
             self.awaited = self.awaited or not dry
         else:
-            before = self._ports.held
-            choices = examine(onto(wanted, found), self._ports, gpu_ids(), found.layout.ports())
-            self._ports.keep_only(before)  # they are taken when the plan is carried out, if it ever is
+            ours, before = found.layout.ports(), self._ports.held
+            choices = examine(onto(wanted, found), self._ports, gpu_ids(), ours)
+            self._ports.keep_only({*before, *ours})  # the new ones are held when the plan is carried out, if it ever is
         yield reply(
             {
                 "tensorflow": tensorflow.version,

@@ -47,7 +47,7 @@ def examine(layout: Layout, ports: Ports, gpus: Sequence[str], ours: Collection[
         problems.append(f"the tasks ask for {plural(needed, 'GPU')} ({askers}), {LOCAL_HOST} has {len(gpus)}")
         hints.append("Lower `gpus:` in the spec; `cpus: N` gives a task several CPU devices instead.")
     if problems:
-        ports.keep_only(before)  # others may be waiting for theirs to be used
+        ports.keep_only({*before, *ours})  # others may be waiting for theirs to be used
         raise ClusterError("\n".join(problems), hint=" ".join(hints))
     without = [task for task in (*layout.tasks, *layout.reserved) if task.port is None]
     chosen = zip(without, ports.choose(len(without), ours), strict=True)
@@ -67,7 +67,7 @@ def hold_ports(layout: Layout, ports: Ports, ours: Collection[int]) -> None:
     """
     before = ports.held
     if problems := _taken_ports(layout, ports, ours):
-        ports.keep_only(before)
+        ports.keep_only({*before, *ours})
         raise ClusterError("\n".join(problems), hint="Nothing was changed. Run the command again: it plans anew.")
 
 
