@@ -85,6 +85,10 @@ def pids(sandbox: Sandbox) -> dict[str, int]:
     return {f"{task['job']}:{task['index']}": task["pid"] for task in sandbox.status()["tasks"]}
 
 
+def keepers(sandbox: Sandbox) -> list[int]:
+    return [pid for pid, title in sandbox.processes().items() if title.endswith(" log keeper")]
+
+
 def is_free(port: int) -> bool:
     with socket.socket(socket.AF_INET6, socket.SOCK_STREAM) as binder:
         try:
@@ -183,10 +187,12 @@ def test_runs_are_not_ended_without_a_yes(sandbox: Sandbox) -> None:
     result = json.loads(output.splitlines()[-1])
     assert (run.returncode, result["state"]) == (1, "failed")
     assert "worker:1 is stopping" in result["error"]["message"]
-    sandbox.spec(text.replace("tasks: 2}", "tasks: 1}\nrestart: {policy: always}"))
     before = pids(sandbox)
+    (keeper,) = wait_for(lambda: keepers(sandbox))
+    sandbox.spec(text.replace("tasks: 2}", "tasks: 1}\nrestart: {policy: always}\nlogs: {count: 2}"))
     assert sandbox("up").stdout.splitlines()[-1] == "busy is up already: no task was touched"
     assert pids(sandbox) == before
+    wait_for(lambda: len(keepers(sandbox)) == 1 and keeper not in keepers(sandbox))
 
 
 def test_a_plan_is_carried_out_only_on_the_cluster_that_it_was_made_from(
