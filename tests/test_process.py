@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from tfcluster.process import ProcessId, reason, send
+from tfcluster.process import ProcessId, boot_id, exit_status, reason, send
 
 
 @pytest.fixture
@@ -102,3 +104,73 @@ def test_how_a_real_process_ended() -> None:
         _, status = os.waitpid(child.pid, 0)
         child.returncode = 3
     assert reason(status) == "exit code 3"
+
+
+def orphan(program: str) -> int:
+    """The pid of a process that runs a shell program and is nobody's child here: its parent has ended."""
+    starting = subprocess.run(
+        ["sh", "-c", f"({program}) >/dev/null 2>&1 & echo $!"], stdout=subprocess.PIPE, text=True, check=True
+    )
+    return int(starting.stdout)
+
+
+def wait_for_end(pidfd: int) -> None:
+    assert select.select([pidfd], [], [], 60)[0]
+
+
+@pytest.mark.parametrize(("program", "words"), [("read x < FIFO; exit 3", "exit code 3"), ("read x < FIFO", "SIGKILL")])
+def test_how_a_process_ended_that_is_no_child(tmp_path: Path, program: str, words: str) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    pid = orphan(program.replace("FIFO", str(fifo)))
+    process = ProcessId.of(pid)
+    assert process is not None
+    pidfd = process.open()
+    assert pidfd is not None
+    try:
+        if words == "SIGKILL":
+            send(pidfd, signal.SIGKILL)
+        else:
+            fifo.write_text("go\n")
+        wait_for_end(pidfd)
+        # It may have been reaped by then, which only Linux 6.15 and newer outlive.
+        assert reason(exit_status(process, pidfd)) in {words, "unknown exit"}
+        if kernel() >= (6, 15):
+            assert reason(exit_status(process, pidfd)) == words
+    finally:
+        os.close(pidfd)
+
+
+def test_the_exit_of_a_child_that_somebody_reaped(child: subprocess.Popen[bytes]) -> None:
+    process = of(child)
+    pidfd = process.open()
+    assert pidfd is not None
+    try:
+        child.kill()
+        child.wait()
+        assert exit_status(process, pidfd) == (signal.SIGKILL if kernel() >= (6, 15) else None)
+    finally:
+        os.close(pidfd)
+
+
+def test_a_childs_exit_is_reaped(child: subprocess.Popen[bytes]) -> None:
+    process = of(child)
+    pidfd = process.open()
+    assert pidfd is not None
+    try:
+        child.kill()
+        wait_for_end(pidfd)
+        assert exit_status(process, pidfd) == signal.SIGKILL
+        assert not process.exists()
+    finally:
+        os.close(pidfd)
+        child.returncode = -signal.SIGKILL
+
+
+def test_a_boot_has_one_name() -> None:
+    assert boot_id() == boot_id() == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def kernel() -> tuple[int, int]:
+    major, minor = os.uname().release.split(".")[:2]
+    return int(major), int(minor)

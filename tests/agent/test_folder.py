@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -39,6 +40,8 @@ def folders(tmp_path: Path) -> Iterator[Folders]:
     for each in made:
         if each._lock is not None:
             os.close(each._lock)
+        if each._name is not None:
+            each._name.close()
 
 
 def holder(folder: StateFolder) -> subprocess.Popen[str]:
@@ -101,9 +104,64 @@ def test_a_lock_file_removed_while_it_is_opened_is_made_again(
     assert folder.lock()
     monkeypatch.undo()
     assert len(calls) == 2
-    assert len(os.listdir("/proc/self/fd")) == before + 1
+    assert len(os.listdir("/proc/self/fd")) == before + 2  # the lock and the name
     # What is locked is what the next one opens.
     assert not other.lock()
+
+
+def test_a_deleted_folder_lets_no_second_agent_in_and_is_made_again(folders: Folders, tmp_path: Path) -> None:
+    folder, other = folders(), folders()
+    folder.make()
+    assert folder.lock()
+    folder.tell_where(tmp_path / "socket")
+    where = (folder.path / "lock").read_text()
+    mended: list[None] = []
+    folder.mended = lambda: mended.append(None)
+    assert not folder.mend()
+    shutil.rmtree(folder.path.parent)
+    other.make()
+    assert not other.lock()
+    assert folder.calls.recv(1) == b"", "the agent is told that somebody looked for it"
+    before = len(os.listdir("/proc/self/fd"))
+    assert folder.mend()
+    assert not folder.mend()
+    assert mended == [None]
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert (folder.path / "lock").read_text() == where
+    assert not other.lock()
+    shutil.rmtree(folder.logs)
+    assert folder.mend()
+    assert folder.logs.is_dir()
+
+
+def test_a_folder_that_cannot_be_made_again_is_told_and_made_later(folders: Folders) -> None:
+    folder = folders()
+    folder.make()
+    assert folder.lock()
+    shutil.rmtree(folder.path)
+    folder.path.touch()
+    for _ in range(2):
+        with pytest.raises(ClusterError, match="cannot make the state folder"):
+            folder.mend()
+    folder.path.unlink()
+    assert folder.mend()
+
+
+def test_the_lock_alone_keeps_out_an_agent_of_another_network(
+    folders: Folders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, other = folders(), folders()
+    folder.make()
+    assert folder.lock()
+    monkeypatch.setattr(StateFolder, "agent_name", "elsewhere")  # names belong to the network namespace
+    before = os.listdir("/proc/self/fd")
+    assert not other.lock()
+    assert os.listdir("/proc/self/fd") == before
+    shutil.rmtree(folder.path)
+    other.make()
+    assert other.lock()
+    with pytest.raises(ClusterError, match="another agent has locked it"):
+        folder.mend()
 
 
 def test_the_folders_are_for_this_user_alone(folders: Folders) -> None:
@@ -163,6 +221,7 @@ def test_leaving_keeps_logs_and_runs_and_nothing_else(folders: Folders) -> None:
     assert folder.lock()
     folder.journal.path.write_text("{}")
     folder.journal.path.with_suffix(".new").write_text("{")
+    folder.journal.path.with_suffix(".copy").write_text("{}")
     folder.agent_log.write_text("a traceback")
     folder.interpreter_log.touch()
     folder.log_of("worker:0").write_text("served")

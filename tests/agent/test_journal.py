@@ -1,4 +1,4 @@
-"""The journal: what is written is read, anything else is no journal, and a writing replaces it whole."""
+"""The journal: what is written is read, what is damaged is read from the copy, and anything else is no journal."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ from typing import Any
 
 import pytest
 
+from tfcluster.agent import journal as module
 from tfcluster.agent.journal import Journal, Record, TaskRecord
 from tfcluster.errors import ClusterError
 from tfcluster.model.layout import lay_out
+from tfcluster.model.states import TaskState
+from tfcluster.model.status import LastExit
 from tfcluster.process import ProcessId
 from tfcluster.spec.load import parse_spec
 
@@ -22,9 +25,11 @@ LAYOUT = lay_out(
 RECORD = Record(
     LAYOUT,
     {
-        "/job:ps/task:0": TaskRecord(ProcessId(17, 123456), 1700000000.25, 3, True),
-        "/job:worker/task:0": TaskRecord(None, 1700000001.5, 0, True),
-        "/job:worker/task:1": TaskRecord(None, 0.0, 5, False),
+        "/job:ps/task:0": TaskRecord(ProcessId(17, 123456), 1700000000.25, 3, TaskState.READY, ends=(11.5, 12.25)),
+        "/job:worker/task:0": TaskRecord(None, 1700000001.5, 0, TaskState.BACKING_OFF, (7.0,), wake_at=8.5),
+        "/job:worker/task:1": TaskRecord(
+            None, 0.0, 5, TaskState.FAILED, last_exit=LastExit("SIGKILL", 1700000002.0, "why")
+        ),
     },
 )
 
@@ -58,11 +63,56 @@ def test_a_folder_in_its_place_is_refused(journal: Journal) -> None:
     assert refuses(journal)
 
 
-def test_a_journal_cut_at_any_byte_is_refused(journal: Journal) -> None:
+def copy_of(journal: Journal) -> Path:
+    return journal.path.with_suffix(".copy")
+
+
+def test_a_journal_cut_at_any_byte_is_refused_where_it_has_no_copy(journal: Journal) -> None:
     journal.write(RECORD)
+    copy_of(journal).unlink()
     for length in reversed(range(journal.path.stat().st_size)):
         os.truncate(journal.path, length)
         assert refuses(journal), length
+
+
+def test_a_journal_cut_at_any_byte_is_read_from_its_copy(journal: Journal) -> None:
+    journal.write(Record(LAYOUT, {}))
+    journal.write(RECORD)
+    for length in reversed(range(journal.path.stat().st_size)):
+        os.truncate(journal.path, length)
+        assert journal.read() == RECORD, length
+
+
+def test_a_journal_whose_copy_is_damaged_too_is_refused(journal: Journal) -> None:
+    journal.write(RECORD)
+    journal.path.write_text("")
+    for text in ("", "{", "[]", '{"layout": 1}'):
+        copy_of(journal).write_text(text)
+        assert refuses(journal), text
+
+
+def test_a_copy_alone_is_no_journal(journal: Journal) -> None:
+    journal.write(RECORD)
+    journal.path.unlink()
+    assert journal.read() is None
+
+
+def test_a_journal_of_another_version_is_refused_whatever_its_copy(journal: Journal) -> None:
+    journal.write(RECORD)
+    journal.path.write_text('{"layout": 1}')
+    assert refuses(journal)
+
+
+def test_after_a_boot_no_process_is_ours_and_no_time_means_anything(
+    journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal.write(RECORD)
+    monkeypatch.setattr(module, "boot_id", lambda: "another")
+    found = journal.read()
+    assert found is not None
+    assert {(task.process, task.ends, task.wake_at) for task in found.tasks.values()} == {(None, (), None)}
+    assert [task.restarts for task in found.tasks.values()] == [3, 0, 5]
+    assert [task.state for task in found.tasks.values()] == [task.state for task in RECORD.tasks.values()]
 
 
 @pytest.mark.parametrize("text", [b"x", b"null", b"1", b'"x"', b"[]", b"{}", b"\xff\xfe", b"\0" * 100, b"{}{}"])
@@ -90,7 +140,10 @@ def written(journal: Journal) -> Any:
         ("layout", "tasks", 0, "job"),
         ("tasks", "/job:ps/task:0", "process"),
         ("tasks", "/job:ps/task:0", "process", "start_time"),
-        ("tasks", "/job:ps/task:0", "wanted"),
+        ("tasks", "/job:ps/task:0", "state"),
+        ("tasks", "/job:ps/task:0", "ends"),
+        ("tasks", "/job:ps/task:0", "last_exit"),
+        ("boot",),
     ],
 )
 def test_a_journal_without_one_of_its_values_is_refused(journal: Journal, path: tuple[str | int, ...]) -> None:
@@ -134,14 +187,14 @@ def test_tasks_of_another_kind_are_refused(journal: Journal, other: object) -> N
     assert refuses(journal)
 
 
-def test_a_writing_replaces_the_file_and_leaves_nothing_beside_it(journal: Journal) -> None:
+def test_a_writing_replaces_the_file_and_leaves_nothing_beside_it_but_the_copy(journal: Journal) -> None:
     journal.write(RECORD)
     with journal.path.open() as reader:
         journal.write(Record(LAYOUT, {}))
         # Whoever had opened it reads the whole record of before.
         assert json.load(reader)["tasks"].keys() == RECORD.tasks.keys()
     assert journal.read() == Record(LAYOUT, {})
-    assert list(journal.path.parent.iterdir()) == [journal.path]
+    assert sorted(journal.path.parent.iterdir()) == [copy_of(journal), journal.path]
 
 
 def test_a_writing_that_fails_leaves_the_record_of_before(journal: Journal) -> None:

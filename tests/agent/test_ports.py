@@ -209,12 +209,42 @@ def test_without_ipv6_ports_are_held_all_the_same(port: int, ports: Ports, monke
     assert not may_bind(port, socket.AF_INET)
 
 
+def test_a_reserved_port_is_left_to_its_server_and_held_once_that_has_ended(
+    listener: socket.socket, ports: Ports
+) -> None:
+    port = listener.getsockname()[1]
+    other = Ports()
+    ports.reserve(port)
+    ports.reserve(port)
+    assert not ports.hold(port)
+    with socket.create_connection(("127.0.0.1", port)):
+        listener.accept()[0].close()
+    listener.close()
+    assert not other.hold(port), "another agent's choice passes it by"
+    assert ports.hold(port)
+    assert not may_bind(port)
+    with stream(socket.AF_INET6, socket.SO_REUSEADDR) as server:  # the next process of the task
+        server.bind(("", port))
+        server.listen()
+
+
+def test_a_port_that_another_agent_holds_is_not_reserved(port: int, ports: Ports) -> None:
+    other = Ports()
+    assert other.hold(port)
+    ports.reserve(port)
+    assert not ports.hold(port)
+    other.keep_only(())
+    assert ports.hold(port)
+
+
 def test_no_descriptor_is_left(port: int, listener: socket.socket) -> None:
     before = os.listdir("/proc/self/fd")
     ports = Ports()
     assert ports.hold(port)
     assert not ports.hold(listener.getsockname()[1])
     assert len(os.listdir("/proc/self/fd")) == len(before) + 2
+    ports.reserve(listener.getsockname()[1])
+    assert len(os.listdir("/proc/self/fd")) == len(before) + 3
     ports.keep_only(())
     assert os.listdir("/proc/self/fd") == before
     assert may_bind(port)

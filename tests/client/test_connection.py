@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from tfcluster.client.logs import read_logs
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.places import LOCK, state_folder
 from tfcluster.protocol.messages import Call
+from tfcluster.transport import local
 
 Play = Callable[[socket.socket], None]
 
@@ -157,3 +159,26 @@ def test_agents_that_die_one_after_the_other_are_given_up(
     with pytest.raises(AgentGoneError):
         list(read_logs("played"))
     assert len(died) == logs._AGENTS
+
+
+def test_an_agent_whose_start_takes_long_is_connected_to_all_the_same(
+    agent: Callable[[Play], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock = state_folder("played") / LOCK
+    where = lock.read_text()
+    lock.write_text(where.replace("agent", "nobody"))
+    monkeypatch.setattr(module, "_MEETING_SECONDS", 0.05)
+
+    def start(cluster: str) -> None:
+        over = time.monotonic() + 0.1
+        while time.monotonic() < over:  # longer than a meeting
+            time.sleep(0.01)
+        lock.write_text(where)
+
+    def play(served: socket.socket) -> None:
+        served.recv(1 << 16)
+        served.sendall(lines({"reply": {"done": True}}))
+
+    monkeypatch.setattr(local, "start", start)
+    agent(play)
+    assert Connection("played").stream(Call.LOGS, start=True).finish() == {"done": True}

@@ -95,6 +95,7 @@ class Changes:
         await self.settled()
         self._refuse_when_going_down()
         complete, found = Layout.from_json(layout), self._found()
+        self.awaited = False
         if found is None:
             if base is not None:
                 self._supervisor.layout_that_is_up()  # it went down meanwhile

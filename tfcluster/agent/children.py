@@ -10,7 +10,7 @@ import socket
 import traceback
 from collections.abc import Callable
 
-from tfcluster.process import ProcessId, send
+from tfcluster.process import ProcessId, exit_status, send
 from tfcluster.protocol.framing import Decoder, Message, encode
 from tfcluster.runtime.child import close_all_but
 
@@ -126,7 +126,7 @@ def when_ended(process: ProcessId, ended: Callable[[int | None], None]) -> int |
 
     Returns:
         The process's pidfd, to signal it by, valid until `ended` is called; None when it was gone already (then
-        `ended` is called all the same, later). The status is None for a process that is not a child.
+        `ended` is called all the same, later, with None). See `exit_status` for when the status is None.
 
     Raises:
         OSError: There is no descriptor left to watch it by.
@@ -139,16 +139,9 @@ def when_ended(process: ProcessId, ended: Callable[[int | None], None]) -> int |
 
     def readable() -> None:
         loop.remove_reader(pidfd)
+        status = exit_status(process, pidfd)
         os.close(pidfd)
-        ended(_reap(process.pid))
+        ended(status)
 
     loop.add_reader(pidfd, readable)
     return pidfd
-
-
-def _reap(pid: int) -> int | None:
-    """The status of an ended child; None when it is somebody else's child."""
-    try:
-        return os.waitpid(pid, os.WNOHANG)[1]
-    except ChildProcessError:
-        return None

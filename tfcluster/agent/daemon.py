@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import os
 import resource
 import socket
 import sys
+from functools import partial
 from pathlib import Path
 
 from tfcluster.agent.folder import StateFolder
@@ -23,8 +25,8 @@ from tfcluster.runtime import child
 def main(cluster: str) -> None:
     """Be the agent of a cluster on this host.
 
-    One line on standard output tells whoever started it that the socket is there (also when another agent
-    was first), or what is wrong. Standard error is the agent's log.
+    One line on standard output tells whoever started it that the socket is there, whether it is this agent's or
+    that of one that was first, or what is wrong. Standard error is the agent's log.
     """
     _raise_descriptor_limit()
     folder = StateFolder(state_folder(cluster))
@@ -32,9 +34,10 @@ def main(cluster: str) -> None:
     try:
         folder.make()
         if not folder.lock():
-            _tell(messages.reply({}))
+            _tell(messages.reply({"serves": False}))
             return
         _log_to(folder.agent_log)
+        folder.mended = partial(_log_to, folder.agent_log)
         path = socket_path(cluster)
         listener = listen(path)
         folder.tell_where(path)
@@ -52,7 +55,7 @@ async def _run(cluster: str, folder: StateFolder, path: Path, listener: socket.s
     service = Service(cluster, folder)
     await service.adopt()
     watching = asyncio.ensure_future(service.watch())
-    _tell(messages.reply({}))
+    _tell(messages.reply({"serves": True}))
     await Server(service).serve(listener)
     watching.cancel()
     # Before the lock goes: after that the socket at this path may be the next agent's.
@@ -66,10 +69,20 @@ def _raise_descriptor_limit() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
+class _Words(io.TextIOBase):
+    """Standard error that a full disk costs words, and nobody who prints to it an exception."""
+
+    def write(self, text: str) -> int:
+        with contextlib.suppress(OSError):
+            os.write(2, text.encode(errors="backslashreplace"))
+        return len(text)
+
+
 def _log_to(path: Path) -> None:
     log = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     os.dup2(log, 2)
     os.close(log)
+    sys.stderr = _Words()
 
 
 def _tell(message: dict[str, object]) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import psutil
 
+from tfcluster.agent import names
 from tfcluster.errors import ClusterError
 
 #: TensorFlow's customary first port; counting up from it stays below the kernel's ephemeral range (32768).
@@ -26,10 +27,24 @@ class Ports:
     server (gRPC sets it too) bind beside it. As that would let in another agent that finds connections lingering on
     the port, agents keep each other out by a name of their own for the port: an abstract Unix socket, which like the
     port belongs to the network namespace and goes with the process.
+
+    An agent that adopts a server finds it listening, and nothing can bind beside a listening socket but with
+    SO_REUSEPORT on both, which would open the port to every gRPC server of this user: they set it too. So the port
+    of an adopted server is reserved, by the name alone, and held as soon as the server has ended.
     """
 
     def __init__(self) -> None:
-        self._held: dict[int, tuple[socket.socket, socket.socket]] = {}
+        self._held: dict[int, socket.socket] = {}
+        self._names: dict[int, socket.socket] = {}
+
+    def reserve(self, port: int) -> None:
+        """Keep other agents from a port on which a server of ours listens.
+
+        Raises:
+            OSError: The system has no descriptor left for it.
+        """
+        if port not in self._names and (name := names.take(f"port-{port}")) is not None:
+            self._names[port] = name
 
     def hold(self, port: int) -> bool:
         """Take the port if nobody has it.
@@ -42,21 +57,22 @@ class Ports:
         """
         if port in self._held:
             return True
-        name = _bind_name(port)
-        if name is None:
+        known = port in self._names
+        self.reserve(port)
+        if port not in self._names:
             return False
+        holder = None
         try:
             holder = _bind(port, reuse=False)
             if holder is None and _connections(port):
                 holder = _bind(port, reuse=True)
-        except OSError:
-            name.close()
-            raise
+        finally:
+            if holder is None and not known:
+                self._names.pop(port).close()
         if holder is None:
-            name.close()
             return False
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self._held[port] = (holder, name)
+        self._held[port] = holder
         return True
 
     def choose(self, count: int, without: Collection[int] = ()) -> Iterator[int]:
@@ -79,9 +95,9 @@ class Ports:
 
     def keep_only(self, ports: Collection[int]) -> None:
         """Give all ports back but these."""
-        for port in self._held.keys() - set(ports):
-            for held in self._held.pop(port):
-                held.close()
+        for sockets in (self._held, self._names):
+            for port in sockets.keys() - set(ports):
+                sockets.pop(port).close()
 
     @property
     def held(self) -> frozenset[int]:
@@ -104,19 +120,6 @@ def holder_of(port: int) -> str:
 def _connections(port: int) -> list[Any]:
     """Sockets of this machine that have the port; those that are only bound are not among them."""
     return [found for found in psutil.net_connections(kind="tcp") if found.laddr and found.laddr.port == port]
-
-
-def _bind_name(port: int) -> socket.socket | None:
-    """The name by which agents keep each other from a port; None when another agent has it."""
-    name = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    try:
-        name.bind(f"\0tfcluster-port-{port}")
-    except OSError as error:
-        name.close()
-        if error.errno == errno.EADDRINUSE:
-            return None
-        raise
-    return name
 
 
 def _bind(port: int, *, reuse: bool) -> socket.socket | None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import socket
+import sys
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 
@@ -46,7 +48,7 @@ class Service:
         self._ports = Ports()
         self._prober = Prober(f"tfcluster: {cluster} prober")
         self._keeper = LogKeeper(f"tfcluster: {cluster} log keeper", folder)
-        self._supervisor = Supervisor(folder, self._prober, self._keeper, self._load)
+        self._supervisor = Supervisor(folder, self._ports, self._prober, self._keeper, self._load)
         self._runs = Runs(f"tfcluster: {cluster} interpreter", folder)
         self._tensorflow: TensorFlow | None = None
         self._going_down: asyncio.Task[None] | None = None
@@ -80,9 +82,12 @@ class Service:
                     self._ports.hold(task.port or 0)
 
     async def watch(self) -> None:
-        """Watch the tasks until the agent ends."""
+        """Watch the tasks and the state folder until the agent ends."""
         changed = self._supervisor.changed
+        calls = self._folder.calls
+        asyncio.get_running_loop().add_reader(calls, self._called, calls)
         await asyncio.gather(
+            for_ever(self._mend, lambda: asyncio.sleep(HEALTH_INTERVAL)),
             for_ever(self._supervisor.check_all, lambda: asyncio.sleep(HEALTH_INTERVAL)),
             for_ever(self._react_to_changes, lambda: changed.since(changed.count)),
         )
@@ -165,10 +170,37 @@ class Service:
         except BaseException:
             self._going_down = None  # what still runs is still ours, and the next `down` tries again
             raise
-        self._supervisor.history.record("down")
         # While the agent still ends its helpers, the cluster is down already for every command that looks.
-        self._folder.journal.remove()
+        try:
+            self._folder.journal.remove()
+        except OSError as error:
+            # Without this agent the journal would have the next one start every task again.
+            self._going_down = None
+            raise ClusterError(
+                f"all tasks of {self._cluster!r} are stopped, but {self._folder.path} cannot be cleared: "
+                f"{error.strerror}",
+                hint="Make it writable and type `tfcluster down` again.",
+            ) from error
+        self._supervisor.history.record("down")
         self.quitting.set()
+
+    def _called(self, calls: socket.socket) -> None:
+        """Another process has tried to be the agent: perhaps because the lock file is gone, which leads to this one."""
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                calls.recv(1)
+        self._mend()
+
+    def _mend(self) -> None:
+        """Write the state folder anew where somebody has deleted it; see `StateFolder.mend`."""
+        if self.idle or self._going_down is not None:
+            return
+        try:
+            if self._folder.mend() or not self._folder.journal.path.exists():
+                self._supervisor.history.record("mended", detail=f"{self._folder.path} had been deleted")
+                self._supervisor.write_journal()
+        except ClusterError as error:
+            print(error.message, file=sys.stderr, flush=True)
 
     def _load(self) -> TensorFlow:
         if self._tensorflow is None:

@@ -18,6 +18,9 @@ from tfcluster.transport import local
 _MEETING_SECONDS = 3.0
 # For what an agent answers at once; streams of events take the time that they take.
 _ANSWER_SECONDS = 10.0
+# For the end of an agent's process: killing its helpers and letting go of TensorFlow, on a host that is busy.
+_END_SECONDS = 30.0
+_LOOK_SECONDS = 0.05
 
 
 class AgentGoneError(ClusterError):
@@ -36,7 +39,15 @@ class Connection:
         Raises:
             ClusterError: What the agent says, or that it went away.
         """
-        return Answer(self._open(), call, arguments, timeout=_ANSWER_SECONDS).finish()
+        return self.ask(call, arguments).finish()
+
+    def ask(self, call: Call, arguments: dict[str, Any]) -> Answer:
+        """Send a request that is answered at once; an agent that does not answer is given up.
+
+        Raises:
+            ClusterError: There is no agent, or none could be started.
+        """
+        return Answer(self.cluster, self._open(), call, arguments, timeout=_ANSWER_SECONDS)
 
     def stream(self, call: Call, *, start: bool = False, **arguments: Any) -> Answer:
         """Carry a request out and iterate over its events.
@@ -49,7 +60,7 @@ class Connection:
         Raises:
             ClusterError: There is no agent, or none could be started.
         """
-        return Answer(self._open(start=start), call, arguments)
+        return Answer(self.cluster, self._open(start=start), call, arguments)
 
     def _open(self, *, start: bool = False) -> local.Agent:
         """Connect; an agent that died while its cluster is up is replaced by one that goes on with it."""
@@ -59,18 +70,15 @@ class Connection:
             if agent is not None:
                 return agent
             if not start and not journal_path(self.cluster).exists():
-                break
-            if time.monotonic() > deadline:  # only now: a start may have taken longer than that by itself
-                break
-            local.start(self.cluster)
-        lock = state_folder(self.cluster) / LOCK
-        if start or journal_path(self.cluster).exists():
-            raise ClusterError(
-                f"the agent of cluster {self.cluster!r} lives, but nothing listens at {agent_socket(self.cluster)}",
-                hint=f"Its pid is in {lock}: kill it. The tasks go on, and the next command starts another agent.",
-                exit_code=ExitCode.UNREACHABLE,
-            )
-        raise not_running(self.cluster)
+                raise not_running(self.cluster)
+            if time.monotonic() > deadline:
+                raise ClusterError(
+                    f"the agent of cluster {self.cluster!r} lives, but nothing listens at {agent_socket(self.cluster)}",
+                    hint=f"Its pid is in {state_folder(self.cluster) / LOCK}: kill it. "
+                    "The tasks go on, and the next command starts another agent.",
+                    exit_code=ExitCode.UNREACHABLE,
+                )
+            local.start(self.cluster)  # on a busy host this alone can take longer than a meeting
 
 
 class Answer:
@@ -79,8 +87,11 @@ class Answer:
     Not a generator, which an interrupt would end: whoever handles it can go on with the events.
     """
 
-    def __init__(self, agent: local.Agent, call: Call, arguments: dict[str, Any], timeout: float | None = None) -> None:
+    def __init__(
+        self, cluster: str, agent: local.Agent, call: Call, arguments: dict[str, Any], timeout: float | None = None
+    ) -> None:
         self.reply: Message | None = None
+        self._cluster = cluster
         self._agent = agent
         self._timeout = timeout
         self._decoder = Decoder()
@@ -150,9 +161,22 @@ class Answer:
         """Hang up, whether or not the answer has ended."""
         self._agent.close()
 
-    def wait_for_agent_end(self, timeout: float) -> bool:
-        """Wait until the agent that answered has ended; whether it did within `timeout` seconds."""
-        return self._agent.wait_for_end(timeout)
+    def wait_for_agent_end(self) -> bool:
+        """Wait until the process of the agent that answered has ended; whether it did before patience ran out."""
+        return self._agent.wait_for_end(_END_SECONDS)
+
+    def leave(self) -> None:
+        """Hang up; an agent that has no cluster ends now, and this returns when its process has.
+
+        So a command that had one started, only to read a log perhaps, leaves nothing. If another command uses
+        the agent too, this waits until that one leaves or brings it a cluster.
+        """
+        self._agent.close()
+        deadline = time.monotonic() + _END_SECONDS
+        while not (self._agent.wait_for_end(0.0) or journal_path(self._cluster).exists()):
+            if time.monotonic() > deadline:
+                return
+            self._agent.wait_for_end(_LOOK_SECONDS)
 
 
 def not_running(cluster: str) -> ClusterError:

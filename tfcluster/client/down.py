@@ -11,9 +11,6 @@ from tfcluster.model.status import ClusterStatus
 from tfcluster.places import clusters_up, journal_path
 from tfcluster.protocol.messages import Call
 
-# The agent ends as soon as it has answered.
-_END_SECONDS = 10.0
-
 
 def clusters_to_stop(named: str | None, everything: bool) -> list[str]:
     """Names of the clusters that `down` is about.
@@ -48,6 +45,7 @@ def take_down(cluster: str, grace: float) -> Iterator[ClusterStatus]:
     except ClusterError:
         if journal_path(cluster).exists():
             raise
+        answer.leave()
         raise not_running(cluster) from None  # another `down` was faster, and the agent went with it
-    if not answer.wait_for_agent_end(_END_SECONDS):
+    if not answer.wait_for_agent_end():
         raise ClusterError(f"all tasks of {cluster!r} are stopped, but its agent has not ended")

@@ -62,9 +62,10 @@ def _read(cluster: str, call: Call, follow: bool, arguments: dict[str, Any]) -> 
     after: dict[str, int] = {}
     lost = 0
     while True:
+        # Also for a cluster that is down it is an agent that reads the logs of its host.
+        answer = Connection(cluster).stream(call, start=True, follow=follow, after=after, **arguments)
         try:
-            # Also for a cluster that is down it is an agent that reads the logs of its host.
-            for message in Connection(cluster).stream(call, start=True, follow=follow, after=after, **arguments):
+            for message in answer:
                 if "after" in message:
                     after.update(message["after"])
                     continue
@@ -79,3 +80,5 @@ def _read(cluster: str, call: Call, follow: bool, arguments: dict[str, Any]) -> 
             time.sleep(_PAUSE_SECONDS)
             # Where the cluster went down with its agent, there is only the rest to be read.
             follow = follow and journal_path(cluster).exists()
+        finally:
+            answer.leave()  # an agent that was started for this ends before it does

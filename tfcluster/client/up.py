@@ -19,8 +19,6 @@ from tfcluster.protocol.messages import Call
 from tfcluster.transport import local
 
 _LAST_LINES = 8
-# An agent that only served a dry run ends at once, unless another command has given it a cluster meanwhile.
-_END_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
@@ -68,12 +66,13 @@ def prepare(wanted: Layout, *, dry: bool) -> Prepared:
         ClusterError: The host cannot run the cluster.
     """
     answer = Connection(wanted.cluster).stream(Call.PREPARE, start=True, layout=wanted.to_json(), dry=dry)
-    reply: dict[str, Any] = {}
     try:
         reply = answer.finish()
-    finally:
-        if dry and not reply.get("found"):
-            answer.wait_for_agent_end(_END_SECONDS)
+    except BaseException:
+        answer.leave()
+        raise
+    if dry:
+        answer.leave()
     found = Found.from_json(reply["found"]) if reply["found"] else None
     layout = (wanted if found is None else onto(wanted, found)).with_choices(**reply["choices"])
     return Prepared(wanted, found.layout if found else None, layout, plan(layout, found), reply["tensorflow"])
@@ -116,8 +115,12 @@ def apply(prepared: Prepared, *, whatever_is_lost: bool) -> Iterator[ClusterStat
         lost=None if whatever_is_lost else losses(prepared.operations),
     )
     with contextlib.closing(answer):
-        for message in answer:
-            yield ClusterStatus.from_json(message)
+        try:
+            for message in answer:
+                yield ClusterStatus.from_json(message)
+        except ClusterError:
+            answer.leave()
+            raise
 
 
 def watch_until_ready(cluster: str, timeout: float, only: Collection[str] | None = None) -> Iterator[ClusterStatus]:

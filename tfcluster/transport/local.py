@@ -160,5 +160,8 @@ def start(cluster: str) -> None:
     if "error" in message:
         process.wait()
         raise ClusterError.from_json(message["error"])
+    if not message["reply"]["serves"]:
+        process.wait()  # another one is first, and this one ends
+        return
     # It runs on without us; Popen must not wait for it, nor warn that nobody did.
     process.returncode = 0

@@ -9,16 +9,19 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Collection, Coroutine, Iterable
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from tfcluster.agent import children
 from tfcluster.agent.folder import StateFolder
-from tfcluster.agent.journal import Record, TaskRecord
+from tfcluster.agent.journal import Record
 from tfcluster.agent.logs.history import History
 from tfcluster.agent.logs.keeper import LogKeeper
 from tfcluster.agent.notice import Notice
+from tfcluster.agent.ports import Ports
+from tfcluster.agent.tasks.adoption import recorded, resumed
 from tfcluster.agent.tasks.health import Prober, Verdict
 from tfcluster.agent.tasks.machine import Action, Event, Machine
 from tfcluster.agent.tasks.memory import MemoryWatch
@@ -58,12 +61,20 @@ class Supervisor:
         history: What happened and why.
     """
 
-    def __init__(self, folder: StateFolder, prober: Prober, keeper: LogKeeper, load: Callable[[], TensorFlow]) -> None:
+    def __init__(
+        self,
+        folder: StateFolder,
+        ports: Ports,
+        prober: Prober,
+        keeper: LogKeeper,
+        load: Callable[[], TensorFlow],
+    ) -> None:
         self.layout: Layout | None = None
         self.tasks: dict[str, Supervised] = {}
         self.changed = Notice()
         self.history = History(folder.events)
         self._folder = folder
+        self._ports = ports
         self._prober = prober
         self._keeper = keeper
         self._load = load
@@ -105,7 +116,7 @@ class Supervisor:
         before = self.layout
         self._take(layout)
         try:
-            self._write_journal()
+            self.write_journal()
         except ClusterError:
             self._take(before)
             raise
@@ -118,18 +129,19 @@ class Supervisor:
         """
         self._take(record.layout)
         events = []
-        for name, recorded in record.tasks.items():
+        for name, known in record.tasks.items():
             task = self.tasks[name]
-            task.started, task.generation = recorded.started, recorded.generation
-            if recorded.process is not None:
-                self._watch(task, recorded.process)
-            elif not recorded.wanted:
-                continue
-            task.machine = replace(task.machine, state=TaskState.STARTING, restarts=recorded.restarts)
-            if not recorded.wanted:
-                events.append((task, Event.STOP))
-            elif recorded.process is None:
-                events.append((task, Event.FAILED_EXIT))
+            task.started, task.last_exit, task.generation = known.started, known.last_exit, known.generation
+            task.machine, owed = resumed(task.machine, known, time.monotonic())
+            if owed is not None:
+                events.append((task, owed))
+            if known.process is not None:
+                self._watch(task, known.process)
+            self._hold_port(task)
+            self._set_timer(task)
+        for port in record.layout.reserved_ports():
+            with suppress(OSError):
+                self._ports.hold(port)
         # All at once: a journal written between two of them would not know the processes of the later ones.
         self._feed_all(events)
         for task in self.tasks.values():
@@ -212,6 +224,20 @@ class Supervisor:
         if layout:
             self._keeper.start(layout.logs)
 
+    def write_journal(self) -> None:
+        """Record where every task stands.
+
+        Raises:
+            ClusterError: The record cannot be written.
+        """
+        assert self.layout is not None, "events come to tasks, and tasks from a layout"
+        tasks = {name: recorded(task) for name, task in self.tasks.items()}
+        try:
+            self._folder.mend()
+            self._folder.journal.write(Record(self.layout, tasks))
+        except OSError as error:
+            raise ClusterError(f"{self._folder.journal.path}: cannot write the journal: {error.strerror}") from error
+
     def _feed(self, task: Supervised, event: Event) -> None:
         self._feed_all([(task, event)])
 
@@ -238,7 +264,7 @@ class Supervisor:
             return
         self.changed.tell()
         try:
-            self._write_journal()
+            self.write_journal()
         except ClusterError as error:
             for child in forked:  # nobody would know of them: have them end
                 child.hang_up()
@@ -266,6 +292,7 @@ class Supervisor:
         task.killed = False
         child = None
         try:
+            self._folder.mend()  # its log goes there
             child = self._fork(task)
             self._watch(task, child.process)
         except (OSError, ClusterError) as error:
@@ -297,11 +324,24 @@ class Supervisor:
         else:
             self._in_background(self._check_until_ready(task))
 
+    def _hold_port(self, task: Supervised) -> None:
+        """Hold a task's port; while the server that listens on it is an adopted one, only reserve it."""
+        if task.task.port is None:
+            return
+        with suppress(OSError):  # out of descriptors, it is the server that must have them
+            self._ports.reserve(task.task.port)
+            if task.process is None:
+                self._ports.hold(task.task.port)
+
     def _ended(self, task: Supervised, status: int | None) -> None:
         by_kernel = ""
         if task.memory is not None and not task.killed and was_killed(status):
             by_kernel = task.memory.named()
         task.forget_process()
+        if task.machine.state is not TaskState.STOPPING:
+            self._hold_port(task)  # at once: nobody listens on it now
+        if status is None:
+            task.report = task.report or "its exit status is not known: an earlier agent had started it"
         # The report may still lie unread behind the news of the end.
         asyncio.get_running_loop().call_soon(self._note_end, task, status, by_kernel)
 
@@ -341,14 +381,3 @@ class Supervisor:
             if task.process != process or task.machine.state is not TaskState.STARTING:
                 return
             await asyncio.sleep(_ASK_AGAIN_SECONDS)
-
-    def _write_journal(self) -> None:
-        assert self.layout is not None, "events come to tasks, and tasks from a layout"
-        tasks = {
-            name: TaskRecord(task.process, task.started, task.machine.restarts, task.machine.wanted, task.generation)
-            for name, task in self.tasks.items()
-        }
-        try:
-            self._folder.journal.write(Record(self.layout, tasks))
-        except OSError as error:
-            raise ClusterError(f"{self._folder.journal.path}: cannot write the journal: {error.strerror}") from error

@@ -1,0 +1,176 @@
+"""The journal across every crash: the agent killed, or the disk full, at any step, with or without a power loss.
+
+The steps are those of the file layer. A power loss also takes back what was not on the disk: here the data of every
+file that was not synced is anything at all, and names may have changed or not.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from tests.agent.test_journal import RECORD
+from tfcluster.agent.files import Files
+from tfcluster.agent.journal import Journal, Record
+
+OLD = Record(RECORD.layout, {})
+NEW = RECORD
+
+Work = Callable[[Journal], None]
+
+
+class Crash(BaseException):
+    """Nobody handles it, as nobody handles SIGKILL."""
+
+
+class Disk:
+    """Counts steps, fails one of them, and knows what of each file is on the disk.
+
+    Args:
+        fails_at: The number of the step that is not made.
+        problem: What it raises.
+        always: Whether every later writing is refused too.
+    """
+
+    def __init__(self, fails_at: int, problem: BaseException, *, always: bool = False) -> None:
+        self.step = -1
+        self.failed = False
+        self.unsynced: set[Path] = set()
+        self._fails_at = fails_at
+        self._problem = problem
+        self._always = always
+
+    def before(self, step: str, path: Path) -> None:
+        self.step += 1
+        if self.step == self._fails_at or (self.failed and self._always and step in ("open", "write", "sync")):
+            self.failed = True
+            if step in ("sync", "close"):  # it was written in part
+                os.truncate(path, path.stat().st_size // 2)
+            raise self._problem
+        if step == "open":
+            self.unsynced.add(path)
+        elif step == "sync":
+            self.unsynced.discard(path)
+        elif step == "replace" and path.with_suffix(".new") in self.unsynced:
+            self.unsynced.remove(path.with_suffix(".new"))
+            self.unsynced.add(path)
+
+
+def crashes(folder: Path, begin: Work, work: Work) -> Iterator[tuple[Journal, Disk]]:
+    """The journal after a crash before each step of some work in turn, until the work has no further step."""
+    for number in count():
+        path = folder / str(number) / "journal.json"
+        path.parent.mkdir()
+        begin(Journal(path))
+        disk = Disk(number, Crash())
+        try:
+            work(Journal(path, Files(disk.before)))
+        except Crash:
+            yield Journal(path), disk
+        else:
+            assert number > 2, "a work of so few steps was not looked at"
+            return
+
+
+def write_new(journal: Journal) -> None:
+    journal.write(NEW)
+
+
+def write_old(journal: Journal) -> None:
+    journal.write(OLD)
+
+
+def remove(journal: Journal) -> None:
+    journal.remove()
+
+
+def nothing(journal: Journal) -> None:
+    pass
+
+
+CASES = [
+    pytest.param(nothing, write_new, [None, NEW], id="first"),
+    pytest.param(write_old, write_new, [OLD, NEW], id="again"),
+    pytest.param(write_old, remove, [OLD, None], id="removal"),
+]
+
+
+@pytest.mark.parametrize(("begin", "work", "allowed"), CASES)
+def test_an_agent_killed_at_any_step(tmp_path: Path, begin: Work, work: Work, allowed: list[Record | None]) -> None:
+    found = []
+    for journal, _ in crashes(tmp_path, begin, work):
+        found.append(journal.read())
+        # And the next agent goes on as if nothing had been.
+        journal.write(NEW)
+        assert journal.read() == NEW
+        journal.remove()
+        assert list(journal.path.parent.iterdir()) == []
+    assert [record for record in found if record not in allowed] == []
+    assert found == sorted(found, key=allowed.index), "once it is the new one, it stays"
+
+
+@pytest.mark.parametrize("garbage", [b"", b"{", b"\0" * 4096, b"null"])
+@pytest.mark.parametrize(("begin", "work", "allowed"), CASES)
+def test_a_power_loss_at_any_step(
+    tmp_path: Path, begin: Work, work: Work, allowed: list[Record | None], garbage: bytes
+) -> None:
+    for journal, disk in crashes(tmp_path, begin, work):
+        # Of an earlier writing, too, only the journal was synced.
+        for path in {*disk.unsynced, journal.path.with_suffix(".copy")}:
+            if path.exists():
+                path.write_bytes(garbage)
+        assert journal.read() in allowed, f"before step {disk.step}"
+
+
+@pytest.mark.parametrize("always", [False, True], ids=["once", "from then on"])
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EROFS])
+@pytest.mark.parametrize(("begin", "work", "allowed"), CASES[:2])
+def test_a_disk_that_refuses_any_step_of_a_writing(
+    tmp_path: Path, begin: Work, work: Work, allowed: list[Record | None], number: int, always: bool
+) -> None:
+    old, new = allowed
+    for step in count():
+        path = tmp_path / str(step) / "journal.json"
+        path.parent.mkdir()
+        begin(Journal(path))
+        disk = Disk(step, OSError(number, os.strerror(number)), always=always)
+        try:
+            work(Journal(path, Files(disk.before)))
+            expected = new
+        except OSError:
+            expected = old
+        assert Journal(path).read() == expected, f"what was said of step {step} is not what is read"
+        assert not path.with_suffix(".new").exists(), "it keeps nothing of a full disk"
+        if not disk.failed:
+            break
+        # With the journal damaged, the copy is never of another time than the journal was.
+        if path.exists():
+            path.write_text("{")
+            if path.with_suffix(".copy").exists():
+                assert Journal(path).read() == expected
+
+
+@pytest.mark.parametrize("steps", range(3))
+def test_a_removal_that_is_refused_leaves_the_record(tmp_path: Path, steps: int) -> None:
+    journal = Journal(tmp_path / "journal.json")
+    journal.write(NEW)
+    refusing = Journal(journal.path, Files(Disk(steps, OSError(errno.EROFS, "Read-only file system")).before))
+    with pytest.raises(OSError, match="Read-only"):
+        refusing.remove()
+    assert journal.read() == NEW
+    refusing.remove()
+    assert journal.read() is None
+
+
+def test_a_short_write_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.write
+    monkeypatch.setattr(os, "write", lambda fd, data: real(fd, data[:7]))
+    journal = Journal(tmp_path / "journal.json")
+    journal.write(NEW)
+    monkeypatch.undo()
+    assert journal.read() == NEW

@@ -1,0 +1,71 @@
+"""Up and down again and again: nothing of it is left, and nothing grows. `pytest --cycles 100` does it often."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Sandbox
+from tfcluster.agent.folder import StateFolder
+
+SPEC = "name: cycle\njobs:\n  worker: {tasks: 1}\n"
+
+
+def files(sandbox: Sandbox) -> set[str]:
+    """Every file and folder of the sandbox's clusters, but what the interpreter printed if it came so far."""
+    found = {path for part in ("state", "run") for path in (sandbox.folder / part).rglob("*")}
+    return {str(path) for path in found if path.name != "interpreter.log"}
+
+
+def names_of_agents() -> str:
+    """The abstract Unix sockets of this network."""
+    return Path("/proc/self/net/unix").read_text()
+
+
+def test_cycles_leave_nothing(sandbox: Sandbox, pytestconfig: pytest.Config) -> None:
+    spec = sandbox.spec(SPEC)
+    name = StateFolder(sandbox.folder / "state/tfcluster/cycle/localhost").agent_name
+    before = len(os.listdir("/proc/self/fd"))
+    first: set[str] = set()
+    for _ in range(pytestconfig.getoption("cycles")):
+        sandbox("up", spec)
+        assert name in names_of_agents()
+        sandbox("down")
+        assert sandbox.leftovers() == [], "down returns when the agent's process has ended"
+        sandbox("logs", "-c", "cycle")
+        assert sandbox.leftovers() == [], "so does a command for which one was started"
+        assert name not in names_of_agents()
+        first = first or files(sandbox)
+        assert files(sandbox) == first
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_what_starts_an_agent_for_nothing_leaves_none(sandbox: Sandbox) -> None:
+    spec = sandbox.spec("name: cycle\njobs:\n  worker: {tasks: 1, gpus: 64}\n")
+    for options in ([], ["--dry-run"]):
+        sandbox("up", spec, *options, code=1)
+        assert sandbox.leftovers() == []
+    ups = [sandbox.start("up", sandbox.spec(SPEC)) for _ in range(4)]
+    for up in ups:
+        up.communicate(timeout=60)
+    unnamed = [title for title in sandbox.processes().values() if not title.startswith("tfcluster: ")]
+    assert unnamed == [], "an agent that came second has ended"
+
+
+def test_down_returns_when_the_agent_has_ended_however_long_that_takes(sandbox: Sandbox) -> None:
+    sandbox("up", sandbox.spec(SPEC))
+    following = sandbox.start("events", "-f")
+    assert following.stdout is not None
+    following.stdout.readline()
+    agent = sandbox.status()["hosts"][0]["agent_pid"]
+    following.send_signal(signal.SIGSTOP)  # so that the agent waits for it before it ends
+    sandbox("down")
+    left = sandbox.processes()
+    following.send_signal(signal.SIGCONT)
+    assert agent not in left
+    assert list(left) == [following.pid]
+    following.communicate(timeout=60)
+    assert sandbox.leftovers() == []

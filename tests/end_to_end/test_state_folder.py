@@ -1,0 +1,140 @@
+"""A state folder in trouble: deleted underneath, on a disk that is full, on one that has become read-only."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Sandbox, wait_for
+
+SPEC = "name: tough\njobs:\n  worker: {tasks: 2}\nrestart: {backoff: {initial: 0.5, max: 0.5}, limit: 1000 in 60}\n"
+
+Mount = Callable[..., None]
+
+
+@pytest.fixture
+def mount(sandbox: Sandbox) -> Iterator[Mount]:
+    """Mounts over the sandbox's state folder; what is mounted goes with the test."""
+    target = sandbox.folder / "state"
+    target.mkdir()
+    mounted = 0
+
+    def mount(*arguments: str | Path) -> None:
+        nonlocal mounted
+        done = subprocess.run(["mount", *arguments, target], capture_output=True, text=True, check=False)
+        if done.returncode:
+            pytest.skip(f"mounting needs root: {done.stderr.strip()}")
+        mounted += 1
+
+    yield mount
+    for _ in range(mounted):
+        subprocess.run(["umount", "-l", target], check=False, capture_output=True)
+
+
+def fill(folder: Path) -> Path:
+    """Fill the disk of a folder to the last byte."""
+    path = folder / "filler"
+    with path.open("wb", buffering=0) as file:
+        for size in (1 << 16, 1 << 12, 1):
+            try:
+                while True:
+                    file.write(b"x" * size)
+            except OSError:
+                continue
+    return path
+
+
+def delete(folder: Path) -> None:
+    """Remove a folder, if it is there, at one stroke: one that is removed file by file can be mended meanwhile."""
+    if not folder.exists():
+        return
+    gone = folder.rename(folder.with_name("gone"))
+    shutil.rmtree(gone)
+
+
+def test_a_state_folder_that_is_deleted_is_written_anew(sandbox: Sandbox, tmp_path: Path) -> None:
+    spec = sandbox.spec(SPEC)
+    sandbox("up", spec)
+    status = sandbox.status()
+    pids = [task["pid"] for task in status["tasks"]]
+    state = sandbox.folder / "state"
+    delete(state)
+    found = sandbox.status()
+    assert [task["pid"] for task in found["tasks"]] == pids
+    assert found["hosts"] == status["hosts"]
+    # A command that looks for the agent elsewhere starts another one, which calls the one that there is.
+    delete(state)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir(mode=0o700)
+    assert "already" in sandbox("up", spec, env={"XDG_RUNTIME_DIR": str(elsewhere)}).stdout
+    assert [task["pid"] for task in sandbox.status()["tasks"]] == pids
+    # What is written anew is what the next agent needs.
+    delete(state)
+    wait_for(lambda: list(state.glob("tfcluster/tough/localhost/journal.json")))
+    os.kill(status["hosts"][0]["agent_pid"], signal.SIGKILL)
+    assert [task["pid"] for task in sandbox.wait_until("running")["tasks"]] == pids
+    # A task that is started again finds a folder for its log.
+    delete(state)
+    os.kill(pids[0], signal.SIGKILL)
+    wait_for(lambda: sandbox.wait_until("running")["tasks"][0]["pid"] != pids[0])
+    assert sandbox("logs", "worker:0").returncode == 0
+    delete(state)
+    sandbox("down")
+    assert sandbox.leftovers() == []
+
+
+def test_a_full_disk(sandbox: Sandbox, mount: Mount) -> None:
+    mount("-t", "tmpfs", "-o", "size=1m,mode=0700", "tmpfs")
+    spec = sandbox.spec(SPEC)
+    state = sandbox.folder / "state"
+    filler = fill(state)
+    error = sandbox("up", spec, code=1).stderr
+    assert "No space left on device" in error
+    assert sandbox.processes() == {}
+    filler.unlink()
+    sandbox("up", spec)
+    before = sandbox.status()["tasks"]
+    filler = fill(state)
+    os.kill(before[0]["pid"], signal.SIGKILL)
+    # Without a place in the journal a server may not run: the next agent would not know of it.
+    tasks = sandbox.wait_until("degraded")["tasks"]
+    assert (tasks[0]["state"], tasks[1]["pid"]) == ("backing-off", before[1]["pid"])
+    filler.unlink()
+    after = sandbox.wait_until("running")
+    assert after["tasks"][0]["pid"] not in (None, before[0]["pid"])
+    fill(state)
+    sandbox("down")
+    assert sandbox.leftovers() == []
+
+
+def test_a_disk_that_has_become_read_only(sandbox: Sandbox, mount: Mount) -> None:
+    mount("-t", "tmpfs", "-o", "size=1m,mode=0700", "tmpfs")
+    spec = sandbox.spec(SPEC)
+    state = sandbox.folder / "state"
+    sandbox("up", spec)
+    mount("--bind", "-o", "ro", state)
+    subprocess.run(["mount", "-o", "remount,bind,ro", state], check=True)
+    before = sandbox.status()
+    assert before["state"] == "running"
+    os.kill(before["tasks"][0]["pid"], signal.SIGKILL)
+    after = sandbox.wait_until("degraded")["tasks"]
+    assert (after[0]["state"], after[1]["pid"]) == ("backing-off", before["tasks"][1]["pid"])
+    error = sandbox("down", code=1).stderr
+    assert "all tasks of 'tough' are stopped, but" in error
+    assert "cannot be cleared: Read-only file system" in error
+    status = sandbox.status(code=4)
+    assert status["state"] == "stopped"
+    assert [pid for pid, title in sandbox.processes().items() if " worker:" in title] == []
+    subprocess.run(["umount", state], check=True)
+    sandbox("down")
+    assert sandbox.leftovers() == []
+    # A host on which nothing can be written starts no agent.
+    subprocess.run(["mount", "-o", "remount,ro", state], check=True)
+    assert "Read-only file system" in sandbox("up", spec, code=1).stderr
+    assert sandbox.processes() == {}

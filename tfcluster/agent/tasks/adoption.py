@@ -1,0 +1,50 @@
+"""Where a task stands, into the journal and out of it again: pure, so that every state is tested without processes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tfcluster.agent.journal import TaskRecord
+from tfcluster.agent.tasks.machine import Event, Machine
+from tfcluster.agent.tasks.supervised import Supervised
+from tfcluster.model.states import AT_REST, TaskState
+
+
+def recorded(task: Supervised) -> TaskRecord:
+    """What the next agent must know of a task."""
+    machine = task.machine
+    # While there is a process, `wake_at` is when its time to end is over: the next agent gives it the whole time.
+    wake_at = machine.wake_at if machine.state is TaskState.BACKING_OFF else None
+    return TaskRecord(
+        task.process,
+        task.started,
+        machine.restarts,
+        machine.state,
+        machine.ends,
+        wake_at,
+        task.last_exit,
+        machine.again,
+        task.generation,
+    )
+
+
+def resumed(machine: Machine, record: TaskRecord, now: float) -> tuple[Machine, Event | None]:
+    """A fresh machine brought to where a record says its task stands, and the event that it is owed.
+
+    Args:
+        machine: The machine of a task that has done nothing yet.
+        record: What an earlier agent recorded.
+        now: Monotonic seconds.
+    """
+    machine = replace(machine, state=record.state, restarts=record.restarts, ends=record.ends)
+    if record.state in AT_REST:
+        return machine, None
+    if record.state is TaskState.BACKING_OFF:
+        return replace(machine, wake_at=now if record.wake_at is None else record.wake_at), None
+    if record.state is TaskState.STOPPING and record.process is None:
+        return replace(machine, state=TaskState.STOPPED), Event.START if record.again else None
+    # Whether it answers is to be seen.
+    starting = replace(machine, state=TaskState.STARTING)
+    if record.state is TaskState.STOPPING:
+        return starting, Event.RESTART if record.again else Event.STOP
+    return starting, None if record.process else Event.FAILED_EXIT
