@@ -132,5 +132,6 @@ def test_the_limit_of_restarts_holds_for_all_agents_together(sandbox: Sandbox) -
     assert after["tasks"][1] | {"uptime_s": None} == status["tasks"][1] | {"uptime_s": None}, "failed for all agents"
     assert after["tasks"][0]["pid"] == status["tasks"][0]["pid"]
     assert after["tasks"][0]["restarts"] == 0
+    (spools / "worker:1").rmdir()
     sandbox("down")
     assert sandbox.leftovers() == []
