@@ -220,7 +220,7 @@ def test_a_plan_is_carried_out_only_on_the_cluster_that_it_was_made_from(
 
     os.kill(sandbox.task("worker:2")["pid"], signal.SIGSTOP)  # so that TERM alone does not end it
     scale = sandbox.start("scale", "worker=2")
-    wait_for(lambda: '"wanted": false' in next(sandbox.folder.glob("state/**/journal.json")).read_text())
+    wait_for(lambda: '"state": "stopping"' in next(sandbox.folder.glob("state/**/journal.json")).read_text())
     sandbox("down", "--grace", "0.2")
     output, error = scale.communicate(timeout=60)
     # The agent waits 5 seconds for worker:2; a `down` that takes longer to come finds the change made.
@@ -236,7 +236,7 @@ def test_an_agent_that_dies_while_it_changes_the_cluster_is_followed_by_one_that
     os.kill(before["tasks"][2]["pid"], signal.SIGSTOP)  # so that TERM alone does not end it
     sandbox.spec(text.replace("tasks: 2", "tasks: 1"))
     up = sandbox.start("up")
-    wait_for(lambda: '"wanted": false' in next(sandbox.folder.glob("state/**/journal.json")).read_text())
+    wait_for(lambda: '"state": "stopping"' in next(sandbox.folder.glob("state/**/journal.json")).read_text())
     os.kill(before["hosts"][0]["agent_pid"], signal.SIGKILL)
     os.kill(before["tasks"][2]["pid"], signal.SIGCONT)
     _, error = up.communicate(timeout=60)
