@@ -1,29 +1,105 @@
-"""The runs that an agent remembers."""
+"""What is kept of runs: records that survive, names that can be shortened, a bound on how many."""
 
 from __future__ import annotations
 
+import os
+from dataclasses import replace
 from pathlib import Path
 
-from tfcluster.agent.folder import StateFolder
-from tfcluster.agent.runs import runs as module
-from tfcluster.agent.runs.runs import Run, Runs
+import pytest
+
+from tfcluster.agent.runs.records import KEPT, Records, RunRecord
+from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.model.states import RunState
-from tfcluster.runtime.driver import Job
+from tfcluster.process import ProcessId
+from tfcluster.runtime.driver import claim, claimed_by
+
+RECORD = RunRecord(
+    "pi-0000", "pi", {"samples": 10}, ["/job:w/replica:0/task:0/device:CPU:0"], [], 5.0, 9.5, RunState.RUNNING
+)
 
 
-def test_only_the_latest_ended_runs_are_remembered_and_every_run_that_goes_on(tmp_path: Path) -> None:
-    runs = Runs("title", StateFolder(tmp_path))
-    for number in range(module._REMEMBERED + 5):
-        job = Job(f"pi-{number}", "demo", "pi", str(tmp_path), {}, "localhost:1", [], {}, [])
-        runs.runs[job.run] = Run(job, RunState.RUNNING if number == 0 else RunState.SUCCEEDED)
-    runs._forget_old()
-    assert list(runs.runs)[:2] == ["pi-0", "pi-5"]
-    assert len(runs.runs) == module._REMEMBERED + 1
+def keep(records: Records, *runs: RunRecord) -> None:
+    for run in runs:
+        assert records.make_folder(run.run)
+        records.write(run)
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        RECORD,
+        replace(RECORD, stopping=(RunState.FAILED, {"message": "m", "hint": "", "exit_code": 124})),
+        replace(RECORD, stopping=(RunState.CANCELLED, None), state=RunState.CANCELLED, seconds=1.5),
+        replace(RECORD, state=RunState.SUCCEEDED, result={"pi": 3.1}, deadline=None),
+    ],
+)
+def test_a_record_is_read_as_it_was_written(tmp_path: Path, record: RunRecord) -> None:
+    records = Records(tmp_path)
+    keep(records, record)
+    assert records.read("pi-0000") == record
+    assert records.read_all() == [record]
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"run": "pi-0000"}', '{"stopping": 5}'])
+def test_a_record_that_cannot_be_understood_is_none(tmp_path: Path, text: str) -> None:
+    records = Records(tmp_path)
+    records.make_folder("pi-0000")
+    assert records.read("pi-0000") is None
+    (tmp_path / "pi-0000" / "record.json").write_text(text)
+    assert records.read("pi-0000") is None
+    assert records.read_all() == []
 
 
 def test_a_run_does_not_get_the_folder_of_an_earlier_one(tmp_path: Path) -> None:
-    folder = StateFolder(tmp_path)
-    folder.make()
-    runs = Runs("title", folder)
-    assert runs.make_folder("pi-0000")
-    assert not runs.make_folder("pi-0000")
+    records = Records(tmp_path)
+    assert records.make_folder("pi-0000")
+    assert not records.make_folder("pi-0000")
+
+
+def test_a_run_is_named_by_its_beginning(tmp_path: Path) -> None:
+    records = Records(tmp_path)
+    for name in ("pi-12", "pi-1234", "mean-12"):
+        records.make_folder(name)
+    assert records.find("m") == "mean-12"
+    assert records.find("pi-123") == "pi-1234"
+    assert records.find("pi-12") == "pi-12", "a whole id, though it begins another"
+    with pytest.raises(ClusterError, match="several runs begin with 'pi': pi-12, pi-1234") as several:
+        records.find("pi")
+    assert several.value.exit_code is ExitCode.USAGE
+    for name in ("", "x", "pi-12345", "../localhost"):
+        with pytest.raises(ClusterError, match="no run "):
+            records.find(name)
+    with pytest.raises(ClusterError, match="no run "):
+        Records(tmp_path / "none").find("pi")
+
+
+def test_the_latest_ended_runs_are_kept_and_every_run_that_goes_on(tmp_path: Path) -> None:
+    records = Records(tmp_path)
+    for number in range(KEPT + 5):
+        keep(records, replace(RECORD, run=f"pi-{number}", state=RunState.SUCCEEDED, started=float(number)))
+        os.utime(tmp_path / f"pi-{number}" / "record.json", (number, number))
+    keep(records, replace(RECORD, run="going-on", started=-1.0))
+    os.utime(tmp_path / "going-on" / "record.json", (-1, -1))
+    records.remove_old(["pi-1"])
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "going-on",
+        "pi-1",
+        *(f"pi-{number}" for number in range(6, KEPT + 5)),
+        "pi-5",
+    }
+    assert [record.run for record in records.read_all()][:3] == ["going-on", "pi-1", "pi-5"]
+
+
+def test_one_process_drives_a_run_or_nobody(tmp_path: Path) -> None:
+    driver = ProcessId(17, 4711)
+    assert claimed_by(tmp_path) is None
+    assert claim(tmp_path, driver)
+    assert not claim(tmp_path, None)
+    assert not claim(tmp_path, ProcessId(18, 4712))
+    assert claimed_by(tmp_path) == driver
+    ended = tmp_path / "ended"
+    ended.mkdir()
+    assert claim(ended, None)
+    assert not claim(ended, driver), "a driver that comes too late"
+    assert claimed_by(ended) is None

@@ -180,7 +180,7 @@ class Changes:
             layout=self._supervisor.layout_that_is_up(),
             tasks=self._status().tasks,
             generations=self._supervisor.generations(),
-            runs=self._runs.tasks_in_use(),
+            runs=self._runs.tasks_in_use(self._supervisor.tasks),
         )
 
 

@@ -32,6 +32,8 @@ from tfcluster.runtime.c_api import TensorFlow, find_library
 
 #: Seconds that a task has to name its devices.
 _DEVICES_SECONDS = 2.0
+#: Seconds that a task has to clear a run's variables.
+_CLEAR_SECONDS = 1.0
 
 
 class Service:
@@ -49,7 +51,7 @@ class Service:
         self._prober = Prober(f"tfcluster: {cluster} prober")
         self._keeper = LogKeeper(f"tfcluster: {cluster} log keeper", folder)
         self._supervisor = Supervisor(folder, self._ports, self._prober, self._keeper, self._load)
-        self._runs = Runs(f"tfcluster: {cluster} interpreter", folder)
+        self._runs = Runs(f"tfcluster: {cluster} interpreter", folder, self._clear)
         self._tensorflow: TensorFlow | None = None
         self._going_down: asyncio.Task[None] | None = None
         refuse = self._refuse_when_going_down
@@ -80,6 +82,9 @@ class Service:
             for task in record.layout.reserved:
                 with contextlib.suppress(OSError):  # somebody has it: told when the task is to be started
                     self._ports.hold(task.port or 0)
+        self._runs.adopt()
+        if record is None:
+            await self._runs.cancel_all()  # of a cluster that is down
 
     async def watch(self) -> None:
         """Watch the tasks and the state folder until the agent ends."""
@@ -122,6 +127,8 @@ class Service:
             Call.LOGS: self._log_calls.logs,
             Call.EVENTS: self._log_calls.events,
             Call.RUN: partial(self._run_calls.run, incoming),
+            Call.RUNS: self._run_calls.runs,
+            Call.ATTACH: self._run_calls.attach,
             Call.CANCEL: self._run_calls.cancel,
         }
         return answers[request.call](**request.arguments)
@@ -209,12 +216,19 @@ class Service:
 
     def _react_to_changes(self) -> None:
         """Warm the interpreter up once the cluster is ready; end the runs of tasks that are no longer."""
-        for task in self._supervisor.tasks.values():
-            if task.machine.state is not TaskState.READY:
-                self._runs.fail_those_on(task.task.name, task.trouble())
+        tasks = self._supervisor.tasks
+        down = {name: task.trouble() for name, task in tasks.items() if task.machine.state is not TaskState.READY}
+        self._runs.tasks_are(tasks.keys(), down)
         states = [task.machine.state for task in self._supervisor.tasks.values()]
         if states and cluster_state(states) is ClusterState.RUNNING and self._going_down is None:
             self._runs.warm_up()
+
+    async def _clear(self, container: str) -> None:
+        """Clear a container on every task; a task that does not answer in time keeps it."""
+        tasks = self._supervisor.layout.tasks if self._supervisor.layout else ()
+        asking = [self._prober.ask(task.address, _CLEAR_SECONDS, clear=container) for task in tasks]
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(asyncio.gather(*asking), 2 * _CLEAR_SECONDS)
 
     def _refuse_when_going_down(self) -> None:
         if self._going_down is not None:

@@ -18,6 +18,9 @@ from tfcluster.errors import ClusterError, ExitCode
 _COMMANDS = {
     "up": "Start a cluster from a spec and wait until it is ready.",
     "run": "Run a program on the cluster.",
+    "runs": "List the cluster's runs.",
+    "attach": "Follow a run from its beginning to its result.",
+    "cancel": "Stop runs.",
     "status": "Show what runs where.",
     "devices": "Show every device of every task.",
     "logs": "Show what the tasks print.",

@@ -1,4 +1,4 @@
-"""Submitting a run of a program and following it."""
+"""Submitting a run of a program and following it, also from one agent to the next."""
 
 from __future__ import annotations
 
@@ -9,9 +9,15 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any, BinaryIO
 
-from tfcluster.client.connection import Connection
+from tfcluster.client.connection import AgentGoneError, Answer, Connection, not_running
 from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.places import state_folder
 from tfcluster.protocol.messages import Call
+
+Event = dict[str, Any]
+
+#: Agents that may be lost one after the other, with no event between them, before there is no point in another.
+_AGENTS_LOST = 3
 
 
 @dataclass(frozen=True)
@@ -25,6 +31,7 @@ class Submission:
         gpus: How many GPU devices to use; None leaves it to what there is.
         strict: Fewer GPUs than asked for is an error.
         timeout: Seconds after which the run is stopped, from its submission on; None for no bound.
+        detach: Leave the run alone once it is on its way.
         sent: An open file to send to the run; None for none.
         sent_as: What the file is called there.
     """
@@ -35,11 +42,14 @@ class Submission:
     gpus: int | None
     strict: bool
     timeout: float | None
+    detach: bool = False
     sent: BinaryIO | None = None
     sent_as: str = "sent"
 
-    def events(self, cluster: str) -> Generator[dict[str, Any], None, None]:
+    def events(self, cluster: str) -> Generator[Event, None, None]:
         """Run it and give its events up to the result; an interrupt cancels the run.
+
+        Of a run that is detached the first event only, unless it has ended by then.
 
         Raises:
             ClusterError: It could not be started.
@@ -62,16 +72,59 @@ class Submission:
             gpus=self.gpus,
             strict=self.strict,
             timeout=self.timeout,
+            detach=self.detach,
             sent=None if self.sent is None else self.sent_as,
         )
         # Hanging up before the result, for whatever reason, cancels the run too.
         with _FirstInterrupt(cancel) as interrupt, contextlib.closing(answer):
-            for event in answer:
-                first, run = run is None, event.get("run", run)
-                yield event
-                if first and self.sent is not None:
-                    answer.send_file(self.sent)
+            first = next(answer)
+            run = str(first["run"])
+            yield first
+            if self.sent is not None:
+                answer.send_file(self.sent)
+            yield from _follow(connection, answer, run, events=1, owned=True)
         interrupt.raise_if_any()
+
+
+def attach(cluster: str, run: str) -> Generator[Event, None, None]:
+    """The events of a run from its first to its result; the run goes on whether or not they are read.
+
+    Args:
+        cluster: Its cluster; it may be down.
+        run: Its id, or a unique beginning of it.
+
+    Raises:
+        ClusterError: There is no such run.
+    """
+    if not state_folder(cluster).exists():
+        raise not_running(cluster)
+    connection = Connection(cluster)
+    answer = connection.stream(Call.ATTACH, start=True, run=run, events=0, output=0, owned=False)
+    return _follow(connection, answer, run, events=0, owned=False)
+
+
+def _follow(
+    connection: Connection, answer: Answer, run: str, *, events: int, owned: bool
+) -> Generator[Event, None, None]:
+    """The events of a run up to its result: when its agent is lost the next one goes on where that stopped."""
+    output = lost = 0
+    while True:
+        try:
+            with contextlib.closing(answer):
+                for event in answer:
+                    lost = 0
+                    run = event.get("run", run)
+                    if event["event"] == "output":
+                        output += 1
+                    else:
+                        events += 1
+                    yield event
+            return
+        except AgentGoneError:
+            lost += 1
+            if lost > _AGENTS_LOST:
+                raise
+        answer = connection.stream(Call.ATTACH, start=True, run=run, events=events, output=output, owned=owned)
 
 
 class _FirstInterrupt:
@@ -113,7 +166,7 @@ class _FirstInterrupt:
             self.raise_if_any()
 
 
-def exit_code(result: dict[str, Any]) -> ExitCode:
+def exit_code(result: Event) -> ExitCode:
     """The exit code of `run` for a run's result event."""
     if result["state"] == "succeeded":
         return ExitCode.DONE

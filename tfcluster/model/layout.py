@@ -142,10 +142,6 @@ class Layout:
         """The ports of all tasks, running or not."""
         return {task.port for task in (*self.tasks, *self.reserved) if task.port is not None}
 
-    def reserved_ports(self) -> set[int]:
-        """The ports of the tasks that do not run."""
-        return self.ports() - {task.port for task in self.tasks}
-
     def head(self) -> Task:
         """The task that leads: the first chief or master, else worker:0, else the first task."""
         for job in (*_LEADING_JOBS, "worker"):

@@ -55,6 +55,8 @@ class RunView:
             self._run = event["run"]
         if self._silent:
             return
+        if event["event"] == "output":
+            self._print(event["line"])
         if event["event"] == "result" and event["state"] == "cancelled":
             error_console().print(f"{self._run} was cancelled after {duration(event['seconds'])}")
         if event["event"] != "progress":
@@ -70,6 +72,13 @@ class RunView:
         elif time.monotonic() - self._said >= _LINE_SECONDS:
             self._said = time.monotonic()
             error_console().print(_line(self._run, event))
+
+    def _print(self, line: str) -> None:
+        """Print what a script has printed, as it is; nothing may move beside it."""
+        if self._progress is not None:
+            self._progress.stop()
+            self._progress = None
+        print(line, flush=True)
 
     def finish(self, result: dict[str, Any]) -> None:
         """Print the result, or raise what went wrong.

@@ -24,7 +24,7 @@ def become(title: str, *, log: Path | None = None, keep: Iterable[int] = (), par
             would read the pipe. None keeps them as they are.
         keep: Descriptors that stay open besides 0, 1 and 2.
         parent: The pid of the parent that it must not outlive, however that ends; None for a process, as a
-            server, that is worth more than its parent.
+            server or a run's driver, that is worth more than its parent.
     """
     if parent is not None:
         _die_with(parent)

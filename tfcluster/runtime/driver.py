@@ -1,4 +1,4 @@
-"""The process that drives one run of a program against the cluster."""
+"""The process that drives one run of a program against the cluster; it outlives the agent, and ends without it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import importlib
 import os
 import signal
 import sys
+import threading
 import time
 import traceback
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from tfcluster.errors import ClusterError
+from tfcluster.process import ProcessId
 from tfcluster.runtime import child
 from tfcluster.runtime.environment import without_proxy
 from tfcluster.runtime.events import EventLog
@@ -22,6 +24,9 @@ from tfcluster.runtime.events import EventLog
 EVENTS, OUTPUT = "events.jsonl", "output.log"
 #: The folder in a run's folder that holds the file that was sent with it.
 SENT = "sent"
+# The link that says who drives the run.
+_CLAIM = "driver"
+_WATCH_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -58,6 +63,33 @@ class Job:
         return None if self.sent is None else Path(self.folder) / SENT / self.sent
 
 
+def claim(folder: Path, process: ProcessId | None) -> bool:
+    """Settle once and for all who drives a run: one process, or nobody. False when that is settled already.
+
+    A driver claims its run before it does anything, and an agent that finds a run without a driver claims it for
+    nobody: so neither a driver that starts late nor one whose agent died between the fork and the record is lost.
+
+    Args:
+        folder: The run's folder.
+        process: The driver; None for nobody.
+    """
+    target = f"{process.pid}:{process.start_time}" if process else "nobody"
+    try:
+        os.symlink(target, folder / _CLAIM)  # made with what it says in one step, as editors lock their files
+    except FileExistsError:
+        return False
+    return True
+
+
+def claimed_by(folder: Path) -> ProcessId | None:
+    """The process that drives or drove a run; None where nobody does."""
+    try:
+        pid, _, start_time = os.readlink(folder / _CLAIM).partition(":")
+        return ProcessId(int(pid), int(start_time))
+    except (OSError, ValueError):
+        return None
+
+
 class _CancelledError(BaseException):
     """Raised in the main thread by SIGTERM, past every `except Exception`."""
 
@@ -74,19 +106,16 @@ def import_tensorflow() -> None:
     session.touch_lazy_modules()
 
 
-def main(job: Job, interpreter: int) -> NoReturn:
-    """Drive one run and end the process: with 0 when it succeeded, with 1 when it failed.
-
-    Args:
-        job: What to do.
-        interpreter: The pid of the warm interpreter. Without it, and the agent behind it, nobody could cancel
-            the run or take its result.
-    """
+def main(job: Job) -> NoReturn:
+    """Drive one run and end the process: with 0 when it succeeded, with 1 when it failed."""
     folder = Path(job.folder)
     code = 1
     try:
-        child.become(f"tfcluster: {job.cluster} {job.run}", log=folder / OUTPUT, parent=interpreter)
+        child.become(f"tfcluster: {job.cluster} {job.run}", log=folder / OUTPUT)
         signal.signal(signal.SIGTERM, _cancel)
+        if not claim(folder, ProcessId.of(os.getpid())):
+            os._exit(code)  # the run ended before it began
+        threading.Thread(target=_end_with, args=(folder,), daemon=True).start()
         hosts = [address.rpartition(":")[0].strip("[]") for tasks in job.addresses.values() for address in tasks]
         os.environ.update(without_proxy(os.environ, hosts))
         code = _drive(job, EventLog(folder / EVENTS))
@@ -134,6 +163,13 @@ def _drive(job: Job, events: EventLog) -> int:
         notes=[*job.notes, *context.notes],
     )
     return 0
+
+
+def _end_with(folder: Path) -> None:
+    """End with the run's folder: no agent could find the driver any more, and nobody its result."""
+    while folder.exists():
+        time.sleep(_WATCH_SECONDS)
+    os._exit(1)
 
 
 def _first_line(problem: Exception) -> str:

@@ -1,6 +1,7 @@
 """The process that asks servers whether they answer; gRPC starts threads, and the agent must stay forkable.
 
-It reads lines `{"id", "address", "timeout"}` and answers each with `{"id", "devices"}` or `{"id", "error"}`.
+It reads lines `{"id", "address", "timeout", "clear"}` and answers each with `{"id", "devices"}` or `{"id", "error"}`.
+Where `clear` names a container, the server is not asked for its status but clears the container, and names no devices.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from typing import Any
 from tfcluster.protocol.framing import Decoder, Message, encode
 from tfcluster.runtime import child, protos
 
+_STATUS = "/tensorflow.WorkerService/GetStatus"
+_CLEANUP = "/tensorflow.WorkerService/CleanupAll"
 # Reconnect at once: whether to ask again, and when, is the agent's decision.
 _CHANNEL_OPTIONS = [
     ("grpc.enable_http_proxy", 0),
@@ -34,21 +37,23 @@ def probe(title: str, parent: int, agent: socket.socket) -> None:
     import grpc  # after the fork: it starts threads
 
     answering = threading.Lock()
-    calls: dict[str, Any] = {}
+    calls: dict[tuple[str, str], Any] = {}
     decoder = Decoder()
     while data := agent.recv(1 << 16):
         for question in decoder.feed(data):
-            address = question["address"]
-            if address not in calls:
+            address, container = question["address"], question["clear"]
+            if (address, _STATUS) not in calls:
                 channel = grpc.insecure_channel(address, options=_CHANNEL_OPTIONS)
-                # No serialisers: bytes go and come as they are.
-                calls[address] = channel.unary_unary("/tensorflow.WorkerService/GetStatus", None, None)
-            future = calls[address].future(b"", timeout=question["timeout"])
+                for method in (_STATUS, _CLEANUP):  # no serialisers: bytes go and come as they are
+                    calls[address, method] = channel.unary_unary(method, None, None)
+            call = calls[address, _STATUS if container is None else _CLEANUP]
+            request = b"" if container is None else protos.cleanup_request(container)
+            future = call.future(request, timeout=question["timeout"])
             future.add_done_callback(partial(_answer, agent, answering, question["id"]))
 
 
 def _answer(agent: socket.socket, answering: threading.Lock, identity: int, future: Any) -> None:
-    """Send what came of one question; runs on one of gRPC's threads."""
+    """Send what came of one question; runs on one of gRPC's threads. A reply to a clearing is empty: no devices."""
     answer: Message = {"id": identity}
     if (error := future.exception()) is not None:
         answer["error"] = f"{error.code().name}: {error.details()}"

@@ -41,6 +41,7 @@ _MESSAGES: dict[str, dict[str, tuple[int, Any, Any]]] = {
         "physical_device_desc": (7, _STRING, _ONE),
     },
     "GetStatusResponse": {"device_attributes": (1, "DeviceAttributes", _MANY)},
+    "CleanupAllRequest": {"container": (1, _STRING, _MANY)},
 }
 
 
@@ -104,3 +105,10 @@ def devices_of(status_response: bytes) -> list[dict[str, Any]]:
         }
         for device in message.device_attributes
     ]
+
+
+def cleanup_request(container: str) -> bytes:
+    """A serialised CleanupAllRequest that clears one container."""
+    message = _message("CleanupAllRequest")
+    message.container.append(container)
+    return bytes(message.SerializeToString())

@@ -44,10 +44,9 @@ def warm(title: str, parent: int, log: Path, agent: socket.socket) -> None:
 
 
 def _fork_driver(selector: selectors.BaseSelector, job: driver.Job, agent: socket.socket) -> None:
-    interpreter = os.getpid()
     pid = os.fork()
     if pid == 0:
-        driver.main(job, interpreter)
+        driver.main(job)
     process = ProcessId.of(pid)
     selector.register(os.pidfd_open(pid), selectors.EVENT_READ, (job.run, pid))
     start_time = process.start_time if process else 0

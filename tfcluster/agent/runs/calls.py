@@ -1,16 +1,20 @@
-"""The calls about runs: start one and follow it, cancel one."""
+"""The calls about runs: start one, follow it, list them, cancel one."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
+import shutil
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 from tfcluster.agent.folder import StateFolder
 from tfcluster.agent.incoming import Incoming
+from tfcluster.agent.runs.following import from_place
 from tfcluster.agent.runs.receiving import check_name, receive
-from tfcluster.agent.runs.runs import Run, Runs
+from tfcluster.agent.runs.run import Run
+from tfcluster.agent.runs.runs import Runs
 from tfcluster.agent.tasks.supervised import Supervised
 from tfcluster.agent.tasks.supervisor import Supervisor
 from tfcluster.errors import ClusterError, ExitCode
@@ -20,6 +24,7 @@ from tfcluster.protocol.messages import event, reply
 from tfcluster.runtime.driver import Job
 
 _PROBE_BEFORE_RUN = 1.0
+_POLL_SECONDS = 0.05
 
 
 class RunCalls:
@@ -49,15 +54,17 @@ class RunCalls:
         gpus: int | None,
         strict: bool,
         timeout: float | None,
+        detach: bool,
         sent: str | None,
     ) -> AsyncIterator[Message]:
-        """Start a run and give its events up to the result."""
+        """Start a run and give its events up to the result; of a detached one the first, once it can be left alone."""
         self._refuse_when_going_down()
         layout = self._supervisor.layout_that_is_up()
         _refuse_when_down(await self._supervisor.check_now(_PROBE_BEFORE_RUN))
         self._refuse_when_going_down()
         found = [device for task in self._supervisor.tasks.values() for device in task.devices]
         selection = select(found, patterns=patterns, gpus=gpus, strict=strict)
+        name = None if sent is None else check_name(sent)
         identity = self._new_run(program)
         job = Job(
             run=identity,
@@ -69,40 +76,82 @@ class RunCalls:
             devices=[device.name for device in selection.devices],
             parameters=parameters,
             notes=list(selection.notes),
-            sent=None if sent is None else check_name(sent),
+            sent=name,
         )
-        run = self._runs.submit(job, timeout)
-        starting = asyncio.ensure_future(self._start(run, incoming))
         try:
-            async for each in self._runs.follow(run):
-                yield event(each)
+            run = self._runs.submit(job, timeout)
+        except OSError as error:
+            shutil.rmtree(job.folder, ignore_errors=True)
+            raise ClusterError(f"{job.folder}: cannot record the run: {error.strerror}") from error
+        starting = asyncio.ensure_future(self._start(run, incoming))
+        left_alone = False
+        try:
+            async with contextlib.aclosing(self._runs.follow(identity)) as events:
+                async for each in events:
+                    yield event(each)
+                    while detach and run.active and not starting.done():
+                        await asyncio.wait({starting}, timeout=_POLL_SECONDS)
+                    if detach and run.active and not run.ending:
+                        left_alone = True
+                        break
         finally:
-            # Nothing, unless the command has gone without a word (a closed terminal): nobody waits for the result.
             starting.cancel()
-            self._runs.cancel(identity)
+            if not left_alone:
+                # Nothing, unless the command has gone without a word (a closed terminal): nobody waits for the result.
+                self._runs.cancel(identity)
         yield reply({})
 
     async def _start(self, run: Run, incoming: Incoming) -> None:
         """Start a run's driver once the file that is sent with it, if there is one, has come."""
+        assert run.job is not None, "it has just been submitted"
         try:
             if (path := run.job.sent_path) is not None:
                 await receive(incoming, path)
         except ConnectionError:
-            self._runs.cancel(run.job.run)
+            self._runs.cancel(run.identity)
         except ClusterError as problem:
             self._runs.fail(run, problem)
         else:
             self._runs.start(run)
+        finally:
+            if not run.active:  # it ended while the file came
+                shutil.rmtree(run.sent, ignore_errors=True)
+
+    async def runs(self, lines: int | None) -> AsyncIterator[Message]:
+        """The runs, the oldest first: the last `lines`, or all."""
+        records = self._runs.all_records()
+        if lines is not None:
+            records = records[len(records) - min(lines, len(records)) :]
+        yield reply({"runs": [record.summary() for record in records]})
+
+    async def attach(self, run: str, events: int, output: int, owned: bool) -> AsyncIterator[Message]:
+        """A run's events from the first that the command has not had yet, up to the result.
+
+        Args:
+            run: The run, or a unique beginning of its id.
+            events: How many of its events the command has had, without output.
+            output: How many lines of output it has had.
+            owned: Whether the run is the command's own, so that the run is cancelled when the command goes away.
+        """
+        identity = self._runs.records.find(run)
+        try:
+            async for each in from_place(self._runs.follow(identity), events, output):
+                yield event(each)
+        finally:
+            if owned:
+                self._runs.cancel(identity)
+        yield reply({})
 
     async def cancel(self, run: str) -> AsyncIterator[Message]:
-        """Stop a run."""
-        self._runs.cancel(run)
-        yield reply({})
+        """Stop a run; one that has ended already is left as it is."""
+        identity = self._runs.records.find(run)
+        self._runs.cancel(identity)
+        yield reply({"run": identity})
 
     def _new_run(self, program: str) -> str:
         """A new run's id, with its folder made."""
         identity = f"{program}-{secrets.token_hex(2)}"
-        while not self._runs.make_folder(identity):
+        while not self._runs.records.make_folder(identity):
             # Four digits are easy to type; an earlier run has them, so more are needed by now.
             identity = f"{program}-{secrets.token_hex(4)}"
         return identity

@@ -21,7 +21,7 @@ class Interpreter:
         title: What `ps` shows.
         log: Where its words go.
         heard: Called with each line about a run; see `warm`.
-        died: Called when it has ended by itself; its drivers end with it.
+        died: Called when it has ended by itself; its drivers go on.
     """
 
     def __init__(self, title: str, log: Path, heard: Callable[[Message], None], died: Callable[[], None]) -> None:
@@ -54,7 +54,7 @@ class Interpreter:
         self._child.send(job.__dict__)
 
     def kill(self) -> None:
-        """End it, and its drivers with it."""
+        """End it; its drivers go on."""
         if self._child is not None:
             self._child.kill()
 

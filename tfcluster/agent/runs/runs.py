@@ -1,84 +1,62 @@
-"""Runs of programs: started in the warm interpreter, followed by their events, cancelled, recorded."""
+"""Runs of programs: submitted, driven in processes of their own, stopped, adopted from an earlier agent, recorded."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
-import os
 import shutil
 import signal
+import sys
 import time
-from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
 
+from tfcluster.agent import children
 from tfcluster.agent.folder import StateFolder
-from tfcluster.agent.logs.reading import read_block, tail
 from tfcluster.agent.notice import Notice
+from tfcluster.agent.runs.ending import conclude
+from tfcluster.agent.runs.following import follow
 from tfcluster.agent.runs.interpreter import Interpreter
+from tfcluster.agent.runs.records import KEPT, Records, RunRecord
+from tfcluster.agent.runs.run import Run
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.model.devices import Device
+from tfcluster.model.programs import SCRIPT, SURVIVORS, cannot_go_on, tasks_used
 from tfcluster.model.states import ACTIVE, RunState
-from tfcluster.model.status import RunStatus
-from tfcluster.process import ProcessId, reason, send
+from tfcluster.process import ProcessId, send
 from tfcluster.protocol.framing import Message
-from tfcluster.runtime.driver import EVENTS, OUTPUT, SENT, Job
+from tfcluster.runtime.driver import EVENTS, OUTPUT, Job, claim, claimed_by
 from tfcluster.runtime.events import EventLog
 
 _POLL_SECONDS = 0.02
 #: Seconds between asking a driver to end and ending it, and then until the interpreter itself counts as broken.
 _CANCEL_GRACE = 3.0
-_REMEMBERED = 100
-
-
-@dataclass
-class Run:
-    """One run.
-
-    Attributes:
-        job: What its driver does.
-        state: Its state.
-        submitted: When it was submitted, in monotonic seconds.
-        seconds: How long it took; None while it goes on.
-        pidfd: Its driver's pidfd; None without a driver.
-        stopping: Why it is being stopped: the state that it ends in and the error, if any.
-        timers: What will stop or kill it later.
-    """
-
-    job: Job
-    state: RunState = RunState.QUEUED
-    submitted: float = field(default_factory=time.monotonic)
-    seconds: float | None = None
-    pidfd: int | None = None
-    stopping: tuple[RunState, ClusterError | None] | None = None
-    timers: list[asyncio.TimerHandle] = field(default_factory=list)
-
-    @property
-    def events(self) -> Path:
-        """The file of its events."""
-        return Path(self.job.folder) / EVENTS
-
-    def status(self) -> RunStatus:
-        """What `status` says of it."""
-        seconds = time.monotonic() - self.submitted if self.seconds is None else self.seconds
-        return RunStatus(self.job.run, self.job.program, self.state, round(seconds, 3))
+#: Seconds without any task before a run that can do with fewer is stopped; one that died is up again by then.
+_STRANDED_SECONDS = 5.0
 
 
 class Runs:
-    """The runs that this agent started.
+    """The runs that go on, and those that ended since this agent began.
+
+    Args:
+        title: What `ps` shows for the interpreter.
+        folder: The cluster's state folder.
+        clear: Clears a container on every task.
 
     Attributes:
-        runs: Every run that goes on and the latest that ended, by id.
+        runs: The runs, by id, the oldest first.
+        records: What is kept of every run, also of earlier ones.
         changed: Told whenever a run's state changes.
     """
 
-    def __init__(self, title: str, folder: StateFolder) -> None:
+    def __init__(self, title: str, folder: StateFolder, clear: Callable[[str], Awaitable[None]]) -> None:
         self.runs: dict[str, Run] = {}
+        self.records = Records(folder.runs)
         self.changed = Notice()
-        self._folder = folder
+        self._clear = clear
         self._interpreter = Interpreter(title, folder.interpreter_log, self._heard, self._interpreter_died)
+        self._background: set[asyncio.Task[None]] = set()
 
     def warm_up(self) -> None:
         """See to it that the next run finds TensorFlow imported.
@@ -88,20 +66,6 @@ class Runs:
         """
         self._interpreter.warm_up()
 
-    def make_folder(self, run: str) -> bool:
-        """Make the folder of a new run; False when an earlier run has that id.
-
-        Raises:
-            ClusterError: It cannot be made.
-        """
-        try:
-            (self._folder.runs / run).mkdir(mode=0o700)
-        except FileExistsError:
-            return False
-        except OSError as error:
-            raise ClusterError(f"{error.filename}: cannot make the run's folder: {error.strerror}") from error
-        return True
-
     def submit(self, job: Job, timeout: float | None) -> Run:
         """Take a run on. It is bounded in time from now on; its driver starts with `start`.
 
@@ -110,101 +74,174 @@ class Runs:
             timeout: Seconds after which it is stopped; None for no bound.
 
         Raises:
-            OSError: The events cannot be written.
+            OSError: The run cannot be recorded.
         """
-        run = Run(job)
+        now = time.time()
+        deadline = None if timeout is None else now + timeout
+        record = RunRecord(
+            job.run, job.program, job.parameters, job.devices, job.notes, round(now, 3), deadline, RunState.QUEUED
+        )
+        run = Run(record, Path(job.folder), job=job)
         EventLog(run.events).emit("run", run=job.run, program=job.program, devices=job.devices)
-        self.runs[job.run] = run
+        self.records.write(record)
+        self._take(run)
         self._forget_old()
-        if timeout is not None:
-            error = ClusterError(f"{job.run} timed out after {timeout:g} s", exit_code=ExitCode.TIMED_OUT)
-            self._later(run, timeout, lambda: self._stop(run, RunState.FAILED, error))
         return run
 
     def start(self, run: Run) -> None:
         """Have a run's driver started, unless the run has ended; it goes on whether or not anybody follows it."""
-        if run.state in ACTIVE:
+        if run.active and not run.ending:
+            assert run.job is not None, "who adopts a run does not start it"
+            run.driven = True
             try:
                 self._interpreter.drive(run.job)
             except OSError as error:
-                self.fail(run, ClusterError(f"no driver could be started for {run.job.run}: {error.strerror}"))
+                self.fail(run, ClusterError(f"no driver could be started for {run.identity}: {error.strerror}"))
+
+    def adopt(self) -> None:
+        """Go on with the runs that an earlier agent left: watch drivers that live, conclude what has ended."""
+        for record in self.records.read_all():
+            if record.state in ACTIVE:
+                folder = self.records.folder(record.run)
+                run = Run(record, folder, began=time.monotonic() - (time.time() - record.started))
+                self._take(run)
+                self._watch(run, "its agent died before the driver had started")
+                if run.record.stopping is not None and run.active:
+                    self._terminate(run)
+
+    async def follow(self, identity: str) -> AsyncGenerator[Message, None]:
+        """A run's events from its first to its result, as they come; also those of a run that ended long ago.
+
+        Raises:
+            ClusterError: Nothing is left of it.
+        """
+        run = self.runs.get(identity)
+        record = run.record if run is not None else self.records.read(identity)
+        if record is None:
+            raise ClusterError(f"of {identity} no record is left")
+        folder = self.records.folder(identity)
+
+        async def wait() -> None:
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self.changed.since(self.changed.count), _POLL_SECONDS)
+
+        output = folder / OUTPUT if record.program == SCRIPT else None
+        async for event in follow(folder / EVENTS, output, lambda: run is not None and run.active, wait):
+            yield event
+
+    def cancel(self, identity: str) -> None:
+        """Stop a run; one that has ended already is left as it is."""
+        if identity in self.runs:
+            self._stop(self.runs[identity], RunState.CANCELLED, None)
 
     def fail(self, run: Run, error: ClusterError) -> None:
         """Stop a run because of an error."""
         self._stop(run, RunState.FAILED, error)
 
-    async def follow(self, run: Run) -> AsyncIterator[Message]:
-        """The run's events from its first to its result, as they come."""
-        offset, rest = 0, b""
-        while True:
-            ended = run.state not in ACTIVE  # before the reading, so that nothing written since is missed
-            data = read_block(run.events, offset)
-            offset += len(data)
-            *lines, rest = (rest + data).split(b"\n")
-            for line in lines:
-                yield json.loads(line)
-            if ended and not data:
-                return
-            if not data:
-                await asyncio.sleep(_POLL_SECONDS)
+    def tasks_are(self, every: Collection[str], down: Mapping[str, str]) -> None:
+        """Stop the runs that cannot go on without the tasks that are down.
 
-    def cancel(self, identity: str) -> None:
-        """Stop a run; one that has ended already is left as it is.
-
-        Raises:
-            ClusterError: There is no such run.
-        """
-        if identity not in self.runs:
-            raise ClusterError(f"no run {identity!r}", hint="`tfcluster status` lists the runs.")
-        self._stop(self.runs[identity], RunState.CANCELLED, None)
-
-    def tasks_in_use(self) -> dict[str, list[str]]:
-        """The names of the tasks that each run which goes on computes on, by the run's id."""
-        return {
-            identity: sorted({Device(device, "").short.partition("/device:")[0] for device in run.job.devices})
-            for identity, run in self.runs.items()
-            if run.state in ACTIVE
-        }
-
-    def fail_those_on(self, task: str, why: str) -> None:
-        """Stop the runs that compute on a task which no longer serves them.
+        A program that sees to lost tasks itself is stopped only when it has had none for a while.
 
         Args:
-            task: The task's name.
-            why: What happened to it, as `worker:1 died (SIGKILL)`.
+            every: Names of the cluster's tasks.
+            down: In words what happened to each of those that do not serve, as `worker:1 died (SIGKILL)`.
         """
         for run in list(self.runs.values()):
-            if any(Device(device, "").short.startswith(f"{task}/") for device in run.job.devices):
+            program = run.record.program
+            lost = cannot_go_on(program, tasks_used(program, run.record.devices, every), down)
+            if lost and run.active:
                 error = ClusterError(
-                    f"{why} during {run.job.run}",
-                    hint="`tfcluster events` shows what happened to it; run the program again.",
+                    f"{'; '.join(down[task] for task in lost)} during {run.identity}",
+                    hint="`tfcluster events` shows what happened; run the program again.",
                 )
-                self._stop(run, RunState.FAILED, error)
+                if program not in SURVIVORS:
+                    self.fail(run, error)
+                elif run.stranded is None:
+                    loop = asyncio.get_running_loop()
+                    run.stranded = loop.call_later(_STRANDED_SECONDS, self.fail, run, error)
+            elif run.stranded is not None:
+                run.stranded.cancel()
+                run.stranded = None
+
+    def all_records(self) -> list[RunRecord]:
+        """What is known of every run, in the order in which they were submitted."""
+        kept = self.records.read_all()
+        return [self.runs[record.run].now() if record.run in self.runs else record for record in kept]
+
+    def tasks_in_use(self, every: Collection[str]) -> dict[str, list[str]]:
+        """The names of the tasks that each run which goes on uses, by the run's id.
+
+        Args:
+            every: Names of the cluster's tasks.
+        """
+        return {
+            identity: sorted(tasks_used(run.record.program, run.record.devices, every))
+            for identity, run in self.runs.items()
+            if run.active
+        }
 
     async def cancel_all(self) -> None:
         """Cancel every run that goes on and wait until they have ended."""
         for run in list(self.runs.values()):
             self._stop(run, RunState.CANCELLED, None)
-        while any(run.state in ACTIVE for run in self.runs.values()):
+        while any(run.active for run in self.runs.values()):
             await self.changed.since(self.changed.count)
 
     def stop(self) -> None:
         """End the warm interpreter; no run goes on any more."""
         self._interpreter.stop()
 
+    def _take(self, run: Run) -> None:
+        self.runs[run.identity] = run
+        if run.record.deadline is not None:
+            bound = run.record.deadline - run.record.started
+            error = ClusterError(f"{run.identity} timed out after {bound:g} s", exit_code=ExitCode.TIMED_OUT)
+            self._later(run, max(0.0, run.record.deadline - time.time()), partial(self.fail, run, error))
+
     def _forget_old(self) -> None:
-        """Keep the latest ended runs only; the records of all of them are in their folders."""
-        ended = [identity for identity, run in self.runs.items() if run.state not in ACTIVE]
-        for identity in ended[:-_REMEMBERED]:
+        """Keep the latest ended runs only, here and on the disk."""
+        ended = [identity for identity, run in self.runs.items() if not run.active]
+        for identity in ended[:-KEPT]:
             del self.runs[identity]
+        self.records.remove_old([identity for identity, run in self.runs.items() if run.active])
+
+    def _watch(self, run: Run, why_none: str) -> None:
+        """Watch the driver of a run that nobody will tell us of: another agent's, or of an interpreter that died.
+
+        Args:
+            run: The run.
+            why_none: Why it has no driver, if it has none.
+        """
+        if claim(run.folder, None):  # should a driver still start, it finds that and ends
+            self._ended(run, None, why_none)
+            return
+        process = claimed_by(run.folder)
+        if process is None:
+            self._ended(run, None, why_none)
+            return
+        run.forget_driver()
+        run.has_driver(process, children.when_ended(process, partial(self._driver_gone, run)))
+
+    def _driver_gone(self, run: Run, status: int | None) -> None:
+        run.pidfd = None  # closed by who watched it
+        self._ended(run, status, "nobody was there to see how")
 
     def _stop(self, run: Run, state: RunState, error: ClusterError | None) -> None:
-        if run.state not in ACTIVE or run.stopping is not None:
+        if not run.active or run.ending or run.record.stopping is not None:
             return
-        run.stopping = (state, error)
-        if run.state is RunState.QUEUED:  # nothing of it runs; should its driver still start, it is ended at once
-            self._ended(run, None)
-            return
+        run.record = replace(run.record, stopping=(state, error.to_json() if error else None))
+        self._write(run)
+        self._terminate(run)
+
+    def _terminate(self, run: Run) -> None:
+        if run.process is None:  # nothing of it runs yet, or nobody has told us
+            if claim(run.folder, None):
+                self._ended(run, None)
+                return
+            process = claimed_by(run.folder)
+            if process is not None:
+                run.has_driver(process, process.open())
         if run.pidfd is not None:
             send(run.pidfd, signal.SIGTERM)
         self._later(run, _CANCEL_GRACE, lambda: self._kill(run))
@@ -213,7 +250,8 @@ class Runs:
         """End a driver that does not end; an interpreter that then does not tell of its end is broken."""
         if run.pidfd is not None:
             send(run.pidfd, signal.SIGKILL)
-        self._later(run, _CANCEL_GRACE, self._interpreter.kill)
+        if run.driven:
+            self._later(run, _CANCEL_GRACE, self._interpreter.kill)
 
     def _later(self, run: Run, seconds: float, action: Callable[[], None]) -> None:
         run.timers.append(asyncio.get_running_loop().call_later(seconds, action))
@@ -221,73 +259,43 @@ class Runs:
     def _heard(self, message: Message) -> None:
         """The interpreter forked a driver, or one has ended."""
         run = self.runs.get(message["run"])
-        if "pid" in message:
-            pidfd = ProcessId(message["pid"], message["start_time"]).open()
-            if run is not None and run.state is RunState.QUEUED:
-                run.state, run.pidfd = RunState.RUNNING, pidfd
-                self.changed.tell()
-            elif pidfd is not None:  # cancelled before it started
-                send(pidfd, signal.SIGKILL)
-                os.close(pidfd)
-        elif run is not None and run.state in ACTIVE:
+        if run is None or not run.active or run.ending:
+            return  # its driver finds that nobody waits for it
+        if "status" in message:
             self._ended(run, message["status"])
-
-    def _ended(self, run: Run, status: int | None) -> None:
-        if run.pidfd is not None:
-            os.close(run.pidfd)
-            run.pidfd = None
-        for timer in run.timers:
-            timer.cancel()
-        if run.job.sent is not None:
-            shutil.rmtree(Path(run.job.folder) / SENT, ignore_errors=True)
-        run.seconds = time.monotonic() - run.submitted
-        run.state = self._final_state(run, status)
-        self.changed.tell()
-
-    def _final_state(self, run: Run, status: int | None) -> RunState:
-        """The state in which a run ended; a driver writes the result only of a run that succeeded."""
-        last = _last_event(run.events)
-        if last.get("event") == "result":
-            return RunState.SUCCEEDED
-        if run.stopping is not None:
-            state, error = run.stopping
-        elif last.get("event") == "error":
-            state, error = RunState.FAILED, ClusterError.from_json(last["error"])
-        else:
-            state, error = RunState.FAILED, self._died(run, status)
-        with contextlib.suppress(OSError):  # a full disk must not keep the run from ending
-            EventLog(run.events).emit(
-                "result",
-                run=run.job.run,
-                program=run.job.program,
-                state=state.value,
-                seconds=round(run.seconds or 0.0, 6),
-                result=None,
-                devices={},
-                notes=run.job.notes,
-                **({"error": error.to_json()} if error else {}),
-            )
-        return state
-
-    def _died(self, run: Run, status: int | None) -> ClusterError:
-        if status is None:
-            how, log = "with the interpreter that started it", self._interpreter.log
-        else:
-            how, log = reason(status), Path(run.job.folder) / OUTPUT
-        last, _ = tail(log, 10)
-        said = "; it said last:" + "".join(f"\n  {line}" for line in last) if last else ""
-        return ClusterError(f"the driver of {run.job.run} died ({how}){said}", hint=f"The whole log is {log}.")
+        elif run.process is None:
+            process = ProcessId(message["pid"], message["start_time"])
+            run.has_driver(process, process.open())
+            self.changed.tell()
 
     def _interpreter_died(self) -> None:
         for run in list(self.runs.values()):
-            if run.state in ACTIVE:
-                self._ended(run, None)
+            if run.active and run.driven and not run.ending:
+                run.driven = False
+                self._watch(run, "with the interpreter that was to start it")
 
+    def _ended(self, run: Run, status: int | None, why: str = "") -> None:
+        if run.ending:
+            return
+        run.ending = True
+        run.forget_driver()
+        run.forget_timers()
+        finishing = asyncio.ensure_future(self._finish(run, status, why))
+        self._background.add(finishing)
+        finishing.add_done_callback(self._background.discard)
 
-def _last_event(path: Path) -> dict[str, Any]:
-    lines, _ = tail(path, 1)
-    try:
-        found = json.loads(lines[0])
-    except (IndexError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
+    async def _finish(self, run: Run, status: int | None, why: str) -> None:
+        """See to what a run leaves: its variables on the tasks, the file that was sent, its record."""
+        if run.process is not None:
+            await self._clear(run.identity)
+        shutil.rmtree(run.sent, ignore_errors=True)
+        log = self._interpreter.log if run.process is None else run.output
+        run.record = conclude(run, status, why, log)
+        self._write(run)
+        self.changed.tell()
+
+    def _write(self, run: Run) -> None:
+        try:
+            self.records.write(run.record)
+        except OSError as error:  # a full disk costs the record, not the run
+            print(f"{run.folder}: cannot write the run's record: {error.strerror}", file=sys.stderr, flush=True)

@@ -60,12 +60,13 @@ class Prober:
             child.on_message(self._answered, partial(self._ended, child))
             self._child = child
 
-    async def ask(self, address: str, timeout: float) -> Answer:
+    async def ask(self, address: str, timeout: float, *, clear: str | None = None) -> Answer:
         """Ask the server at an address for its status.
 
         Args:
             address: `host:port`.
             timeout: Seconds that the server has to answer.
+            clear: Have it clear this container instead; the answer then has no devices.
         """
         try:
             self.start()
@@ -77,7 +78,7 @@ class Prober:
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._waiting[identity] = answer
         asked = time.monotonic()
-        child.send({"id": identity, "address": address, "timeout": timeout})
+        child.send({"id": identity, "address": address, "timeout": timeout, "clear": clear})
         try:
             told = await asyncio.wait_for(answer, timeout + _MARGIN)
             late = time.monotonic() - asked > timeout + _LATE

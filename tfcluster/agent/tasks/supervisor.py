@@ -139,9 +139,6 @@ class Supervisor:
                 self._watch(task, known.process)
             self._hold_port(task)
             self._set_timer(task)
-        for port in record.layout.reserved_ports():
-            with suppress(OSError):
-                self._ports.hold(port)
         # All at once: a journal written between two of them would not know the processes of the later ones.
         self._feed_all(events)
         for task in self.tasks.values():

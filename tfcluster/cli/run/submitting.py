@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any, BinaryIO
 
 import click
@@ -33,6 +33,7 @@ def shared_options(function: Command) -> Command:
         click.option("--gpus", type=click.IntRange(min=1), metavar="N", help="How many GPU devices to use."),
         click.option("--strict", is_flag=True, help="Fail when there are fewer GPUs than asked for."),
         click.option("--timeout", type=seconds(0.1), metavar="S", help="Seconds after which the run is stopped."),
+        click.option("--detach", is_flag=True, help="Print the run's id and leave it alone; see `tfcluster attach`."),
         cluster_option,
         output_option,
     ]
@@ -53,13 +54,14 @@ def submit(
     gpus: int | None,
     strict: bool,
     timeout: float | None,
+    detach: bool,
     cluster: str | None,
     output: str,
     sent: BinaryIO | None = None,
     sent_as: str = "sent",
     then: Callable[[dict[str, Any]], None] | None = None,
 ) -> int:
-    """Submit a run, show its events, and give the exit code of its result.
+    """Submit a run, show its events, and give the exit code of its result; of a detached one show its id.
 
     Args:
         program: The program.
@@ -68,6 +70,7 @@ def submit(
         gpus: `--gpus`.
         strict: `--strict`.
         timeout: `--timeout`.
+        detach: `--detach`.
         cluster: `--cluster`.
         output: `--output`.
         sent: An open file, standard input among them, to send to the run; None for none.
@@ -75,21 +78,39 @@ def submit(
         then: Called with the result event of a run that succeeded, after it is shown.
     """
     from tfcluster.client.choice import choose_cluster
-    from tfcluster.client.run import Submission, exit_code
+    from tfcluster.client.run import Submission
+
+    submission = Submission(program, parameters, list(devices), gpus, strict, timeout, detach, sent, sent_as)
+    return show(submission.events(choose_cluster(cluster)), output)
+
+
+def show(events: Generator[dict[str, Any], None, None], output: str) -> int:
+    """Show the events of a run as they come, and give the exit code of its result.
+
+    Args:
+        events: The events; without a result where the run goes on by itself, then its id is shown.
+        output: `--output`.
+    """
+    from tfcluster.client.run import exit_code
+    from tfcluster.errors import ExitCode
     from tfcluster.render.run import RunView
 
-    submission = Submission(program, parameters, list(devices), gpus, strict, timeout, sent, sent_as)
+    run = ""
     result: dict[str, Any] = {}
     view = RunView(silent=output == "json")
-    events = submission.events(choose_cluster(cluster))
     # Closing the events is what cancels a run that is interrupted while one of them is being shown.
     with contextlib.closing(events), view:
         for event in events:
             if output == "json":
                 click.echo(json.dumps(event))
             view.update(event)
+            run = event.get("run", run)
             if event["event"] == "result":
                 result = event
+    if not result:
+        if output == "text":
+            click.echo(run)
+        return int(ExitCode.DONE)
     if output == "text":
         view.finish(result)
     if then is not None and result["state"] == "succeeded":

@@ -1,0 +1,103 @@
+"""One run as the agent has it: its record, its driver, and what will stop it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from tfcluster.agent.runs.records import RunRecord
+from tfcluster.model.states import ACTIVE, RunState
+from tfcluster.model.status import RunStatus
+from tfcluster.process import ProcessId
+from tfcluster.runtime.driver import EVENTS, OUTPUT, SENT, Job
+
+
+@dataclass
+class Run:
+    """One run.
+
+    Attributes:
+        record: What is kept of it.
+        folder: Its folder.
+        began: When it was submitted, in monotonic seconds.
+        job: What its driver is to do; None for a run that another agent started.
+        driven: Its job has been handed to the interpreter.
+        process: Its driver; None without one.
+        pidfd: Its driver's pidfd; None without one.
+        ending: Its driver has ended, and what that leaves is being seen to.
+        timers: What will stop or kill it later.
+        stranded: What will stop it because no task is left to it.
+    """
+
+    record: RunRecord
+    folder: Path
+    began: float = field(default_factory=time.monotonic)
+    job: Job | None = None
+    driven: bool = False
+    process: ProcessId | None = None
+    pidfd: int | None = None
+    ending: bool = False
+    timers: list[asyncio.TimerHandle] = field(default_factory=list)
+    stranded: asyncio.TimerHandle | None = None
+
+    @property
+    def identity(self) -> str:
+        """Its id."""
+        return self.record.run
+
+    @property
+    def state(self) -> RunState:
+        """Its state."""
+        return self.record.state
+
+    @property
+    def active(self) -> bool:
+        """Whether it goes on."""
+        return self.record.state in ACTIVE
+
+    @property
+    def events(self) -> Path:
+        """The file of its events."""
+        return self.folder / EVENTS
+
+    @property
+    def output(self) -> Path:
+        """The file of what its driver prints."""
+        return self.folder / OUTPUT
+
+    @property
+    def sent(self) -> Path:
+        """The folder of the file that is sent with it."""
+        return self.folder / SENT
+
+    def now(self) -> RunRecord:
+        """Its record with the seconds so far."""
+        seconds = self.record.seconds
+        if seconds is None:
+            seconds = time.monotonic() - self.began
+        return replace(self.record, seconds=round(seconds, 6))
+
+    def status(self) -> RunStatus:
+        """What `status` says of it."""
+        return RunStatus(self.identity, self.record.program, self.state, round(self.now().seconds or 0.0, 3))
+
+    def has_driver(self, process: ProcessId, pidfd: int | None) -> None:
+        """Its driver has been started."""
+        self.record = replace(self.record, state=RunState.RUNNING)
+        self.process, self.pidfd = process, pidfd
+
+    def forget_driver(self) -> None:
+        """Its driver is watched no longer."""
+        if self.pidfd is not None:
+            os.close(self.pidfd)
+            self.pidfd = None
+
+    def forget_timers(self) -> None:
+        """Nothing is to stop it any more."""
+        for timer in (*self.timers, self.stranded):
+            if timer is not None:
+                timer.cancel()
+        self.timers, self.stranded = [], None

@@ -1,0 +1,33 @@
+"""`tfcluster attach`."""
+
+from __future__ import annotations
+
+import click
+
+from tfcluster.cli.options import cluster_option, output_option
+
+
+@click.command(
+    "attach",
+    short_help="Follow a run from its beginning to its result.",
+    epilog="Example: tfcluster attach pi-3f9a",
+)
+@click.argument("run")
+@cluster_option
+@output_option
+def command(run: str, cluster: str | None, output: str) -> int:
+    """Show a RUN's progress and output from its beginning to its result, and exit as `run` itself would.
+
+    RUN is an id, or enough of its beginning. Ctrl-C ends the showing and leaves the run alone; `tfcluster cancel`
+    stops it. A run that has ended, also of a cluster that is down, is shown from its record.
+    """
+    from tfcluster.cli.run.submitting import show
+    from tfcluster.client.choice import choose_cluster
+    from tfcluster.client.run import attach
+    from tfcluster.errors import ExitCode
+
+    try:
+        return show(attach(choose_cluster(cluster), run), output)
+    except KeyboardInterrupt:
+        click.echo(f"detached; stop it with `tfcluster cancel {run}`", err=True)
+        return int(ExitCode.INTERRUPTED)

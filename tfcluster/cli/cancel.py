@@ -1,0 +1,24 @@
+"""`tfcluster cancel`."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from tfcluster.cli.options import cluster_option, output_option
+
+
+@click.command("cancel", short_help="Stop runs.", epilog="Example: tfcluster cancel pi-3f9a")
+@click.argument("runs", nargs=-1, required=True, metavar="RUN...")
+@cluster_option
+@output_option
+def command(runs: tuple[str, ...], cluster: str | None, output: str) -> None:
+    """Stop each RUN, given by its id or enough of its beginning; one that has ended is left as it is."""
+    from tfcluster.client.choice import choose_cluster
+    from tfcluster.client.runs import cancel_run
+
+    chosen = choose_cluster(cluster)
+    for run in runs:
+        cancelled = cancel_run(chosen, run)
+        click.echo(json.dumps(cancelled) if output == "json" else cancelled["run"])
