@@ -31,7 +31,7 @@ def keep(records: Records, *runs: RunRecord) -> None:
         RECORD,
         replace(RECORD, stopping=(RunState.FAILED, {"message": "m", "hint": "", "exit_code": 124})),
         replace(RECORD, stopping=(RunState.CANCELLED, None), state=RunState.CANCELLED, seconds=1.5),
-        replace(RECORD, state=RunState.SUCCEEDED, result={"pi": 3.1}, deadline=None),
+        replace(RECORD, state=RunState.SUCCEEDED, result={"pi": 3.1}, timeout=None),
     ],
 )
 def test_a_record_is_read_as_it_was_written(tmp_path: Path, record: RunRecord) -> None:

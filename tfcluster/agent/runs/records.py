@@ -30,7 +30,7 @@ class RunRecord:
         devices: Full names of the devices that it computes on.
         notes: What the user should know of the choice of devices.
         started: Unix time in seconds at which it was submitted.
-        deadline: Unix time in seconds at which it is stopped; None for no bound.
+        timeout: Seconds after `started` at which it is stopped, whichever agent sees to it; None for no bound.
         state: Its state when this was written.
         stopping: Why it is being stopped: the state that it ends in, and the error if there is one.
         seconds: How long it took; None while it goes on.
@@ -44,7 +44,7 @@ class RunRecord:
     devices: list[str]
     notes: list[str]
     started: float
-    deadline: float | None
+    timeout: float | None
     state: RunState
     stopping: tuple[RunState, dict[str, Any] | None] | None = None
     seconds: float | None = None

@@ -76,11 +76,8 @@ class Runs:
         Raises:
             OSError: The run cannot be recorded.
         """
-        now = time.time()
-        deadline = None if timeout is None else now + timeout
-        record = RunRecord(
-            job.run, job.program, job.parameters, job.devices, job.notes, round(now, 3), deadline, RunState.QUEUED
-        )
+        now = round(time.time(), 3)
+        record = RunRecord(job.run, job.program, job.parameters, job.devices, job.notes, now, timeout, RunState.QUEUED)
         run = Run(record, Path(job.folder), job=job)
         EventLog(run.events).emit("run", run=job.run, program=job.program, devices=job.devices)
         self.records.write(record)
@@ -194,10 +191,10 @@ class Runs:
 
     def _take(self, run: Run) -> None:
         self.runs[run.identity] = run
-        if run.record.deadline is not None:
-            bound = run.record.deadline - run.record.started
-            error = ClusterError(f"{run.identity} timed out after {bound:g} s", exit_code=ExitCode.TIMED_OUT)
-            self._later(run, max(0.0, run.record.deadline - time.time()), partial(self.fail, run, error))
+        if (timeout := run.record.timeout) is not None:
+            error = ClusterError(f"{run.identity} timed out after {timeout:g} s", exit_code=ExitCode.TIMED_OUT)
+            left = run.record.started + timeout - time.time()
+            self._later(run, max(0.0, left), partial(self.fail, run, error))
 
     def _forget_old(self) -> None:
         """Keep the latest ended runs only, here and on the disk."""
