@@ -78,7 +78,7 @@ def test_bash_completes_commands_and_options() -> None:
         text=True,
         check=True,
     )
-    assert result.stdout.split() == ["run", "--samples"]
+    assert result.stdout.split() == ["run", "runs", "--samples"]
 
 
 def test_a_mistake_of_ours_is_one_message_with_its_place(

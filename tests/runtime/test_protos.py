@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tfcluster.runtime.protos import devices_of, server_def
+from tfcluster.runtime.protos import cleanup_request, devices_of, server_def
 
 # Reads [[ServerDef in hex, addresses, job, index, cpus]…], parses each with TensorFlow's class and compares it
 # with one that is built with TensorFlow's class; prints what differs. Then has a server say its status, and prints
@@ -120,3 +120,8 @@ def test_an_answer_without_devices_has_none() -> None:
 @pytest.mark.parametrize("case", SERVERS)
 def test_the_same_server_is_the_same_bytes(case: tuple[dict[str, list[str]], str, int, int]) -> None:
     assert server_def(*case) == server_def(*case)
+
+
+def test_a_request_to_clear_a_container_is_its_name_in_the_first_field() -> None:
+    # What servers make of it is tested with real variables in end_to_end/test_runs.py.
+    assert cleanup_request("pi-1") == b"\x0a\x04pi-1"

@@ -29,6 +29,7 @@ def command(
     output: str,
 ) -> None:
     """Show the logs of all tasks, or of each TASK: worker:1, /job:worker/task:1, or worker for all of a job.
+    The id of a run in place of a task shows what its program printed.
 
     Lines of several tasks come in the order of their time. Following goes on when a task is started again, and when
     the cluster's agent is. The logs of a cluster that is down can be read too.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import runpy
@@ -35,6 +36,9 @@ def run(context: Context, *, args: list[str], path: str, cwd: str, seed: int | N
     os.chdir(cwd if os.path.isdir(cwd) else context.folder)
     sys.argv = [str(context.sent), *args]
     sys.path.insert(0, os.path.dirname(path))
+    for stream in (sys.stdout, sys.stderr):  # somebody reads along, though it is a file
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(line_buffering=True)
     code = _run_as_main(context.sent)
     for thread in threading.enumerate():  # as the interpreter does at its end
         if thread is not threading.current_thread() and not thread.daemon:

@@ -11,11 +11,13 @@ from contextlib import suppress
 
 from tfcluster.agent.folder import StateFolder
 from tfcluster.agent.logs.stream import Stream
+from tfcluster.agent.runs.records import Records
 from tfcluster.agent.tasks.supervisor import Supervisor
 from tfcluster.errors import ClusterError
 from tfcluster.model.layout import matching_tasks
 from tfcluster.protocol.framing import Message
 from tfcluster.protocol.messages import event, reply
+from tfcluster.runtime.driver import OUTPUT
 from tfcluster.runtime.logs.kept import Line
 
 _POLL_SECONDS = 0.05
@@ -67,13 +69,27 @@ class LogCalls:
         yield reply({})
 
     def _streams(self, wanted: list[str]) -> Streams:
-        """The logs of tasks by short name: of the cluster that is up, else of the one that was."""
+        """The logs of tasks by short name, of the cluster that is up, else of the one that was, and those of runs."""
         layout = self._supervisor.layout
         names = [task.short for task in layout.tasks] if layout else self._folder.logged_tasks()
-        return {
-            short: Stream(self._folder.log_of(short), self._folder.spool_of(short))
-            for short in matching_tasks(wanted, names)
-        }
+        found: Streams = {}
+        for arguments in [[name] for name in wanted] or [[]]:
+            try:
+                shorts = matching_tasks(arguments, names)
+                found |= {short: Stream(self._folder.log_of(short), self._folder.spool_of(short)) for short in shorts}
+            except ClusterError:
+                run = self._run(arguments[0])
+                if run is None:
+                    raise
+                output = self._folder.runs / run / OUTPUT  # as it was printed; nobody moves it to numbered files
+                found[run] = Stream(output.with_suffix(".kept"), output)
+        return found
+
+    def _run(self, named: str) -> str | None:
+        """The id of the run that is named by it or its beginning; None where there is none."""
+        with suppress(ClusterError):
+            return Records(self._folder.runs).find(named)
+        return None
 
     async def _read(
         self,

@@ -20,6 +20,9 @@ class _Programs(LazyGroup):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """As click does, with `script` put in front of a script and the options before one."""
+        first = next((word for word in args if word in _PROGRAMS or _is_path(word)), "")
+        if args and args[0].startswith("-") and first in _PROGRAMS:
+            raise click.UsageError(f"The options of a program stand behind it: {ctx.command_path} {first} ...", ctx)
         if args and args[0] not in ctx.help_option_names and (args[0].startswith("-") or _is_path(args[0])):
             args = ["script", *args]
         return super().parse_args(ctx, args)

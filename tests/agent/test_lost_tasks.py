@@ -1,0 +1,108 @@
+"""What the agent does with the runs that lose tasks: at once, after a while, or nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from tfcluster.agent.folder import StateFolder
+from tfcluster.agent.runs import runs as module
+from tfcluster.agent.runs.run import Run
+from tfcluster.agent.runs.runs import Runs
+from tfcluster.model.states import RunState
+from tfcluster.runtime.driver import Job
+
+W0, W1 = "/job:worker/task:0", "/job:worker/task:1"
+DEVICES = [f"/job:worker/replica:0/task:{task}/device:CPU:0" for task in (0, 1)]
+
+
+async def nothing_to_clear(container: str) -> None:
+    raise AssertionError("a run that never had a driver left nothing")
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Runs:
+    folder = StateFolder(tmp_path)
+    folder.make()
+    return Runs("title", folder, nothing_to_clear)
+
+
+def submit(runs: Runs, program: str, timeout: float | None = None) -> Run:
+    """A run that waits for its driver."""
+    identity = f"{program}-1"
+    runs.records.make_folder(identity)
+    folder = str(runs.records.folder(identity))
+    return runs.submit(Job(identity, "demo", program, folder, {}, "localhost:1", DEVICES, {}, []), timeout)
+
+
+async def ended(runs: Runs, run: Run) -> str:
+    """Wait until a run has ended; what its last event says of why."""
+    while run.active:
+        await asyncio.wait_for(runs.changed.since(runs.changed.count), 30)
+    kept = runs.records.read(run.identity)
+    assert kept == run.record
+    last = json.loads(run.events.read_text().splitlines()[-1])
+    assert (last["event"], last["state"], last.get("error")) == ("result", run.state.value, run.record.error)
+    return str((run.record.error or {}).get("message"))
+
+
+def test_a_run_that_needs_its_tasks_fails_with_the_first(runs: Runs) -> None:
+    async def body() -> None:
+        run = submit(runs, "graph")
+        runs.tasks_are([W0, W1], {})
+        assert run.record.stopping is None
+        runs.tasks_are([W0, W1], {W1: "worker:1 died (SIGKILL)"})
+        assert await ended(runs, run) == "worker:1 died (SIGKILL) during graph-1"
+        assert run.state is RunState.FAILED
+
+    asyncio.run(body())
+
+
+def test_a_run_that_sees_to_lost_tasks_fails_when_all_are_lost_for_a_while(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def body() -> None:
+        run = submit(runs, "pi")
+        runs.tasks_are([W0, W1], {W1: "one died"})
+        assert run.stranded is None, "one is left"
+        both = {W0: "zero died", W1: "one died"}
+        runs.tasks_are([W0, W1], both)
+        waiting = run.stranded
+        assert waiting is not None
+        runs.tasks_are([W0, W1], both)
+        assert run.stranded is waiting, "the time runs from the first moment"
+        runs.tasks_are([W0, W1], {W1: "one died"})
+        assert waiting.cancelled(), "one is back"
+        monkeypatch.setattr(module, "_STRANDED_SECONDS", 0.0)
+        runs.tasks_are([W0, W1], both)
+        assert await ended(runs, run) == "zero died; one died during pi-1"
+
+    asyncio.run(body())
+
+
+def test_the_first_reason_to_stop_stands(runs: Runs) -> None:
+    async def body() -> None:
+        run = submit(runs, "graph", timeout=0.0)
+        assert await ended(runs, run) == "graph-1 timed out after 0 s"
+        runs.cancel("graph-1")
+        runs.tasks_are([W0, W1], {W1: "one died"})
+        assert run.state is RunState.FAILED
+
+    asyncio.run(body())
+
+
+def test_a_run_without_a_driver_that_a_lost_agent_left_is_concluded_by_the_next(runs: Runs, tmp_path: Path) -> None:
+    async def body() -> None:
+        submit(runs, "pi")
+        later = Runs("title", StateFolder(tmp_path), nothing_to_clear)
+        later.adopt()
+        assert "(its agent died before the driver had started)" in await ended(later, later.runs["pi-1"])
+        again = Runs("title", StateFolder(tmp_path), nothing_to_clear)
+        again.adopt()
+        assert again.runs == {}, "it has ended"
+        assert [record.state for record in again.all_records()] == [RunState.FAILED]
+
+    asyncio.run(body())

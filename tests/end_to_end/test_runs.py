@@ -1,0 +1,203 @@
+"""Runs belong to the cluster: detached, listed, attached to, cancelled; they outlive their agent and share nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from functools import partial
+from typing import Any
+
+from tests.conftest import COMMAND, Sandbox, wait_for
+
+SPEC = "name: busy\njobs:\n  ps: {tasks: 1}\n  worker: {tasks: 2}\nrestart: {policy: never}\n"
+ENDLESS = ("run", "pi", "--samples", "1e14")
+#: Makes variables of both kinds on the ps in a container, or tells whether they are there.
+VARIABLES = """
+import os, sys, time
+import tensorflow as tf
+
+what, container = sys.argv[1:]
+with tf.Graph().as_default() as graph, graph.container(container or os.environ["TFCLUSTER_RUN"]):
+    with tf.device("/job:ps/task:0"):
+        both = [tf.compat.v1.get_variable(f"v{kind}", initializer=1.0, use_resource=kind) for kind in (False, True)]
+        there = [tf.compat.v1.is_variable_initialized(variable) for variable in both]
+        made = tf.compat.v1.global_variables_initializer()
+    with tf.compat.v1.Session(os.environ["TFCLUSTER_MASTER"]) as session:
+        if what != "look":
+            session.run(made)
+        print([bool(each) for each in session.run(there)], flush=True)
+        while what == "hold":
+            time.sleep(60)
+"""
+
+
+def events(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def agent_of(sandbox: Sandbox) -> int:
+    return int(sandbox.status()["hosts"][0]["agent_pid"])
+
+
+def printed_both(sandbox: Sandbox, run: str) -> bool:
+    return "[True, True]" in sandbox("logs", run).stdout
+
+
+def record(sandbox: Sandbox, run: str) -> Any:
+    return next(each for each in sandbox.json("runs") if each["run"] == run)
+
+
+def driver_of(sandbox: Sandbox, run: str) -> int:
+    return int(wait_for(lambda: [pid for pid, title in sandbox.processes().items() if title.endswith(f" {run}")])[0])
+
+
+def output_of(sandbox: Sandbox, *arguments: str) -> list[str]:
+    """What a script printed."""
+    found = events(sandbox("run", "-o", "json", *arguments).stdout)
+    return [event["line"] for event in found if event["event"] == "output" and event["line"].startswith("[")]
+
+
+def start_into_file(sandbox: Sandbox, name: str, *arguments: str) -> subprocess.Popen[bytes]:
+    """Start a command whose events go to a file, which can be read while it goes on."""
+    with (sandbox.folder / name).open("wb") as file:
+        return subprocess.Popen(
+            [*COMMAND, *arguments, "-o", "json"], env=sandbox.environment, cwd=sandbox.folder, stdout=file
+        )
+
+
+def test_a_detached_run_is_listed_attached_to_and_cancelled(demo: Sandbox) -> None:
+    run = demo(*ENDLESS, "--seed", "7", "--detach").stdout.strip()
+    wait_for(lambda: record(demo, run)["state"] == "running")
+    attached = demo.start("attach", run[:-1], "-o", "json")
+    assert attached.stdout is not None
+    seen = [json.loads(attached.stdout.readline()) for _ in range(2)]
+    assert [event["event"] for event in seen] == ["run", "progress"]
+    attached.send_signal(signal.SIGINT)
+    assert "detached; stop it with `tfcluster cancel" in attached.communicate(timeout=30)[1]
+    assert attached.returncode == 130
+    listed = record(demo, run)
+    assert (listed["state"], listed["parameters"]) == ("running", {"samples": 10**14, "seed": 7})
+    watching = demo.start("attach", run)
+    assert demo("cancel", run).stdout == f"{run}\n"
+    _, said = watching.communicate(timeout=60)
+    assert (watching.returncode, f"{run} was cancelled" in said) == (1, True)
+    assert record(demo, run)["state"] == "cancelled"
+    demo("cancel", run)  # is left as it is
+    assert "no run 'nobody'" in demo("attach", "nobody", code=2).stderr
+    assert "no run 'nobody'" in demo("cancel", "nobody", code=2).stderr
+    result = demo.json("run", "pi", "--samples", "1000", "--seed", "3")
+    (last,) = demo.json("runs", "-n", "1")
+    assert list(last) == ["run", "program", "parameters", "state", "seconds", "started", "result", "error"]
+    assert (last["run"], last["result"]) == (result["run"], result["result"])
+    assert events(demo("attach", last["run"], "-o", "json").stdout)[-1] == result
+    row = demo("runs", "-n", "1").stdout.splitlines()[1].split()
+    assert (row[:2], row[5:8]) == (
+        [result["run"], "succeeded"],
+        ["samples=1000", "seed=3", f"pi={result['result']['pi']:.6g}"],
+    )
+    assert "is not running" in demo("runs", "-c", "never", code=3).stderr
+
+
+def test_two_runs_at_once_share_no_variable_and_leave_none(demo: Sandbox) -> None:
+    demo.spec(VARIABLES, "variables.py")
+    one, other = (demo("run", "--detach", "variables.py", "hold", "").stdout.strip() for _ in range(2))
+    for run in (one, other):
+        wait_for(partial(printed_both, demo, run))
+        assert output_of(demo, "variables.py", "look", run) == ["[True, True]"]
+    assert output_of(demo, "variables.py", "make", "of-nobody") == ["[True, True]"]
+    assert output_of(demo, "variables.py", "make", "") == ["[True, True]"]
+    finished = demo.json("runs", "-n", "1")[0]["run"]
+    os.kill(driver_of(demo, one), signal.SIGKILL)
+    wait_for(lambda: record(demo, one)["state"] == "failed")
+    assert f"the driver of {one} died (SIGKILL); it said last:" in record(demo, one)["error"]["message"]
+    assert output_of(demo, "variables.py", "look", other) == ["[True, True]"], "another run's stay"
+    demo("cancel", other)
+    wait_for(lambda: record(demo, other)["state"] == "cancelled")
+    for run in (one, other, finished):
+        assert output_of(demo, "variables.py", "look", run) == ["[False, False]"]
+    assert output_of(demo, "variables.py", "look", "of-nobody") == ["[True, True]"]
+
+
+def test_runs_outlive_their_agent(sandbox: Sandbox) -> None:
+    sandbox("up", sandbox.spec(SPEC))
+    wanted = sandbox.json("run", "pi", "--samples", "3e8", "--seed", "7")["result"]["inside"]
+    commands = {
+        "answer": start_into_file(sandbox, "answer", "run", "pi", "--samples", "3e8", "--seed", "7"),
+        "bound": start_into_file(sandbox, "bound", *ENDLESS, "--timeout", "12"),
+        "interrupted": start_into_file(sandbox, "interrupted", *ENDLESS),
+    }
+    wait_for(lambda: all((sandbox.folder / name).read_text().count("\n") > 1 for name in commands), seconds=60)
+    detached = sandbox(*ENDLESS, "--detach").stdout.strip()
+    driver = driver_of(sandbox, detached)
+    os.kill(agent_of(sandbox), signal.SIGKILL)
+    wait_for(lambda: sandbox.status()["state"] == "running")
+    commands["interrupted"].send_signal(signal.SIGINT)
+    codes, read = {}, {}
+    for name, command in commands.items():
+        codes[name] = command.wait(90)
+        read[name] = events((sandbox.folder / name).read_text())
+        progress = [event["done"] for event in read[name] if event["event"] == "progress"]
+        assert progress == sorted(set(progress)), "none comes twice"
+        assert [event["event"] for event in read[name]].count("run") == 1
+        folder = next(sandbox.folder.glob(f"state/**/{read[name][0]['run']}"))
+        assert read[name] == events((folder / "events.jsonl").read_text()), "none is missing"
+    assert codes == {"answer": 0, "bound": 124, "interrupted": 130}
+    assert read["answer"][-1]["result"]["inside"] == wanted
+    assert read["bound"][-1]["error"]["message"].endswith("timed out after 12 s")
+    assert read["interrupted"][-1]["state"] == "cancelled"
+    assert driver_of(sandbox, detached) == driver, "it goes on"
+    os.kill(agent_of(sandbox), signal.SIGKILL)
+    os.kill(driver, signal.SIGKILL)
+    died = sandbox("attach", detached, code=1).stderr
+    assert f"the driver of {detached} died (nobody was there to see how)" in died or "had started" in died
+    last = sandbox(*ENDLESS, "--detach").stdout.strip()
+    driver_of(sandbox, last)
+    os.kill(agent_of(sandbox), signal.SIGKILL)
+    sandbox("down")
+    assert sandbox.leftovers() == []
+    history = sandbox.json("runs", "-c", "busy")
+    assert [run["state"] for run in history] == ["succeeded", "succeeded", "failed", "cancelled", "failed", "cancelled"]
+    assert "was cancelled" in sandbox("attach", "-c", "busy", last, code=1).stderr
+    sandbox("logs", "-c", "busy", last)
+    wait_for(lambda: not sandbox.leftovers())
+
+
+def test_a_run_that_can_do_with_fewer_tasks_ends_when_none_is_left(sandbox: Sandbox) -> None:
+    sandbox("up", sandbox.spec(SPEC))
+    sandbox.spec("import time\nwhile True:\n    time.sleep(60)\n", "waits.py")
+    run = sandbox("run", "--detach", "waits.py").stdout.strip()
+    tasks = sandbox.status()["tasks"]
+    for task in tasks:
+        os.kill(task["pid"], signal.SIGKILL)
+    error = sandbox("attach", run, code=1).stderr
+    for name in ("ps:0", "worker:0", "worker:1"):
+        assert f"{name} died (SIGKILL) and has failed" in error
+    assert f" during {run}\n" in error
+
+
+def test_an_upload_that_stops_is_bounded_and_leaves_nothing(sandbox: Sandbox) -> None:
+    sandbox("up", sandbox.spec(SPEC))
+
+    def uploading(*options: str) -> subprocess.Popen[bytes]:
+        command = subprocess.Popen(
+            [*COMMAND, "run", "script", *options, "-"],
+            env=sandbox.environment,
+            cwd=sandbox.folder,
+            stdin=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        assert command.stdin is not None
+        command.stdin.write(b"# begun\n" * 100_000)
+        return command
+
+    late = uploading("--timeout", "3")
+    _, error = late.communicate(timeout=60) if late.wait(60) else (b"", b"")
+    assert late.returncode == 124, error
+    gone = uploading()
+    wait_for(lambda: [path for path in sandbox.folder.glob("state/**/sent/*") if path.stat().st_size])
+    gone.kill()
+    gone.communicate()
+    wait_for(lambda: [run["state"] for run in sandbox.json("runs")] == ["failed", "cancelled"])
+    wait_for(lambda: not list(sandbox.folder.glob("state/**/sent")))

@@ -1,0 +1,98 @@
+"""run SCRIPT.py: a user's own script, with his output, his exit code, and the cluster in its environment."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import COMMAND, Sandbox
+
+TRAINING = """
+import sys
+import helper
+import tensorflow as tf
+
+resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+strategy = tf.distribute.experimental.ParameterServerStrategy(resolver)
+with strategy.scope():
+    weight = tf.Variable(helper.START)
+coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+
+@tf.function
+def step():
+    def replica(): weight.assign_add(1.0)
+    strategy.run(replica)
+
+for _ in range(int(sys.argv[2])):
+    coordinator.schedule(step)
+coordinator.join()
+print("weight", float(weight.numpy()), weight.device)
+"""
+
+
+def test_a_training_script_finds_the_cluster(demo: Sandbox, tmp_path: Path) -> None:
+    """With a module beside it, arguments that look like ours, and the folder that the user is in."""
+    (tmp_path / "train.py").write_text(TRAINING)
+    (tmp_path / "helper.py").write_text("import os\nprint('in', os.getcwd())\nSTART = 100.0\n")
+    result = demo("run", f"{tmp_path}/train.py", "--timeout", "20")
+    own = [line for line in result.stdout.splitlines() if line.startswith(("in ", "weight "))]  # not TensorFlow's
+    assert own == [
+        f"in {demo.folder}",
+        "weight 120.0 /job:ps/replica:0/task:0/device:CPU:0",
+    ]
+
+
+def test_what_a_script_says_and_how_it_ends(demo: Sandbox) -> None:
+    demo.spec("import sys\nprint('out')\nprint('err', file=sys.stderr)\nsys.exit(int(sys.argv[1]))\n", "exits.py")
+    *earlier, result = map(json.loads, demo("run", "-o", "json", "exits.py", "0").stdout.splitlines())
+    assert [event.get("line") for event in earlier] == [None, "out", "err"]
+    assert (result["program"], result["state"], result["result"]) == ("script", "succeeded", {"exit_code": 0})
+    failed = demo("run", "exits.py", "3", code=1)
+    assert failed.stdout.splitlines() == ["out", "err"]
+    assert failed.stderr.startswith("error: exits.py ended with exit code 3\nhint: What it printed: `tfcluster logs ")
+    assert "exits.py ended with exit code 3" in demo("runs", "-n", "1").stdout
+
+
+def test_a_scripts_traceback_is_its_output_and_the_commands_error_one_line(demo: Sandbox) -> None:
+    script = demo.spec("def inner():\n    raise ValueError('no data')\n\n\ninner()\n", "raises.py")
+    result = subprocess.run(
+        [*COMMAND, "run", script], env=demo.environment, capture_output=True, text=True, timeout=90, check=False
+    )
+    assert result.returncode == 1
+    assert result.stderr == "error: raises.py failed: ValueError: no data\n"
+    lines = result.stdout.splitlines()
+    assert lines[0] == "Traceback (most recent call last):"
+    assert [line.split(", ", 1)[1] for line in lines if "File " in line] == ["line 5, in <module>", "line 2, in inner"]
+    assert lines[-1] == "ValueError: no data"
+
+
+def test_a_script_of_20_mb_comes_through_a_pipe_as_it_is(demo: Sandbox) -> None:
+    script = "import hashlib\nprint(hashlib.sha256(open(__file__, 'rb').read()).hexdigest())\n" + "# x\n" * (5 << 20)
+    result = subprocess.run(
+        [*COMMAND, "run", "script", "-"],
+        input=script,
+        env=demo.environment,
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+    assert result.stdout == hashlib.sha256(script.encode()).hexdigest() + "\n", result.stderr
+    assert not list(demo.folder.glob("state/**/sent")), "it is removed when the run has ended"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("none.py",), "'none.py': No such file or directory"),
+        (("./none",), "'./none': No such file or directory"),
+        (("none",), "No such command 'none'"),
+        (("--timeout", "none.py"), "Invalid value for '--timeout'"),
+    ],
+)
+def test_a_script_that_is_not_there(demo: Sandbox, words: tuple[str, ...], said: str) -> None:
+    assert said in demo("run", *words, code=2).stderr
