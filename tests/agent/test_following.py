@@ -80,6 +80,13 @@ def test_what_was_printed_before_an_event_comes_before_it(files: tuple[Path, Pat
     ]
 
 
+def test_all_begins_with_the_run_itself(files: tuple[Path, Path]) -> None:
+    events, printed = files
+    append(events, event("run") + event("result"))
+    append(printed, b"one\n")
+    assert follow_steps(events, printed) == [{"event": "run"}, *output("one"), {"event": "result"}]
+
+
 def test_a_line_that_a_full_disk_cut_short_is_passed_over(files: tuple[Path, Path]) -> None:
     events, _ = files
     append(events, event("run") + b'{"event": "progr\n' + event("result"))

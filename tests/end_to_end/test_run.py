@@ -143,16 +143,16 @@ def test_a_task_that_does_not_answer_is_named_at_once(sandbox: Sandbox) -> None:
 
 def test_a_task_that_dies_in_mid_run_is_named(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec(STRICT))
-    process = sandbox.start("run", "pi", "--samples", "1e14", "-o", "json")
+    process = sandbox.start("run", "expfit", "--mode", "data-parallel", "--steps", "1e8", "-o", "json")
     assert process.stdout is not None
     for _ in range(2):
         process.stdout.readline()
     os.kill(sandbox.task("worker:1")["pid"], signal.SIGKILL)
-    output, _ = process.communicate(timeout=30)
+    output, _ = process.communicate(timeout=60)
     assert process.returncode == 1
     final = events(output)[-1]
     assert final["state"] == "failed"
-    assert final["error"]["message"].startswith("worker:1 died (SIGKILL) and has failed during pi-")
+    assert final["error"]["message"].startswith("worker:1 died (SIGKILL) and has failed during expfit-")
 
 
 def test_a_run_needs_a_cluster(sandbox: Sandbox) -> None:

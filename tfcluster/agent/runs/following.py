@@ -63,10 +63,13 @@ async def follow(
     while True:
         ended = not active()  # before the reading, so that nothing written since is missed
         lines, quiet = written.more()
+        found = _events(lines)
+        if found and found[0]["event"] == "run":  # written before there was a driver to print anything
+            yield found.pop(0)
         if printed is not None:
             async for line in _printed(printed):
                 yield _output(line)
-        for event in _events(lines):
+        for event in found:
             if event["event"] == "result":
                 result = event
             else:

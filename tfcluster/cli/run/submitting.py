@@ -81,15 +81,20 @@ def submit(
     from tfcluster.client.run import Submission
 
     submission = Submission(program, parameters, list(devices), gpus, strict, timeout, detach, sent, sent_as)
-    return show(submission.events(choose_cluster(cluster)), output)
+    return show(submission.events(choose_cluster(cluster)), output, then)
 
 
-def show(events: Generator[dict[str, Any], None, None], output: str) -> int:
+def show(
+    events: Generator[dict[str, Any], None, None],
+    output: str,
+    then: Callable[[dict[str, Any]], None] | None = None,
+) -> int:
     """Show the events of a run as they come, and give the exit code of its result.
 
     Args:
         events: The events; without a result where the run goes on by itself, then its id is shown.
         output: `--output`.
+        then: Called with the result event of a run that succeeded, after it is shown.
     """
     from tfcluster.client.run import exit_code
     from tfcluster.errors import ExitCode
