@@ -14,9 +14,8 @@ from tfcluster.model.states import RunState
 from tfcluster.process import ProcessId
 from tfcluster.runtime.driver import claim, claimed_by
 
-RECORD = RunRecord(
-    "pi-0000", "pi", {"samples": 10}, ["/job:w/replica:0/task:0/device:CPU:0"], [], 5.0, 9.5, RunState.RUNNING
-)
+DEVICES = ["/job:w/replica:0/task:0/device:CPU:0"]
+RECORD = RunRecord("pi-0000", "pi", {"samples": 10}, DEVICES, [], 5.0, 9.5, False, RunState.RUNNING)
 
 
 def keep(records: Records, *runs: RunRecord) -> None:

@@ -79,23 +79,26 @@ class RunCalls:
             sent=name,
         )
         try:
-            run = self._runs.submit(job, timeout)
+            run = self._runs.submit(job, timeout, detach)
         except OSError as error:
             shutil.rmtree(job.folder, ignore_errors=True)
             raise ClusterError(f"{job.folder}: cannot record the run: {error.strerror}") from error
-        starting = asyncio.ensure_future(self._start(run, incoming))
+        starting: asyncio.Future[None] | None = None
         left_alone = False
         try:
             async with contextlib.aclosing(self._runs.follow(identity)) as events:
                 async for each in events:
                     yield event(each)
+                    # The command knows its run now: it finds it again, should this agent not live to tell more.
+                    starting = starting or asyncio.ensure_future(self._start(run, incoming))
                     while detach and run.active and not starting.done():
                         await asyncio.wait({starting}, timeout=_POLL_SECONDS)
                     if detach and run.active and not run.ending:
                         left_alone = True
                         break
         finally:
-            starting.cancel()
+            if starting is not None:
+                starting.cancel()
             if not left_alone:
                 # Nothing, unless the command has gone without a word (a closed terminal): nobody waits for the result.
                 self._runs.cancel(identity)
@@ -134,6 +137,8 @@ class RunCalls:
             owned: Whether the run is the command's own, so that the run is cancelled when the command goes away.
         """
         identity = self._runs.records.find(run)
+        if owned:
+            self._runs.is_owned(identity)
         try:
             async for each in from_place(self._runs.follow(identity), events, output):
                 yield event(each)

@@ -31,6 +31,7 @@ class RunRecord:
         notes: What the user should know of the choice of devices.
         started: Unix time in seconds at which it was submitted.
         timeout: Seconds after `started` at which it is stopped, whichever agent sees to it; None for no bound.
+        detached: It goes on though nobody waits for it.
         state: Its state when this was written.
         stopping: Why it is being stopped: the state that it ends in, and the error if there is one.
         seconds: How long it took; None while it goes on.
@@ -45,6 +46,7 @@ class RunRecord:
     notes: list[str]
     started: float
     timeout: float | None
+    detached: bool
     state: RunState
     stopping: tuple[RunState, dict[str, Any] | None] | None = None
     seconds: float | None = None

@@ -29,6 +29,7 @@ class Run:
         pidfd: Its driver's pidfd; None without one.
         ending: Its driver has ended, and what that leaves is being seen to.
         timers: What will stop or kill it later.
+        unowned: What will stop it because the command that waits for it has not come back.
         stranded: What will stop it because no task is left to it.
     """
 
@@ -41,6 +42,7 @@ class Run:
     pidfd: int | None = None
     ending: bool = False
     timers: list[asyncio.TimerHandle] = field(default_factory=list)
+    unowned: asyncio.TimerHandle | None = None
     stranded: asyncio.TimerHandle | None = None
 
     @property
@@ -97,7 +99,7 @@ class Run:
 
     def forget_timers(self) -> None:
         """Nothing is to stop it any more."""
-        for timer in (*self.timers, self.stranded):
+        for timer in (*self.timers, self.unowned, self.stranded):
             if timer is not None:
                 timer.cancel()
-        self.timers, self.stranded = [], None
+        self.timers, self.unowned, self.stranded = [], None, None

@@ -8,6 +8,7 @@ import shutil
 import signal
 import sys
 import time
+import traceback
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
 from dataclasses import replace
 from functools import partial
@@ -16,13 +17,14 @@ from pathlib import Path
 from tfcluster.agent import children
 from tfcluster.agent.folder import StateFolder
 from tfcluster.agent.notice import Notice
+from tfcluster.agent.runs import lost_tasks
 from tfcluster.agent.runs.ending import conclude
 from tfcluster.agent.runs.following import follow
 from tfcluster.agent.runs.interpreter import Interpreter
 from tfcluster.agent.runs.records import KEPT, Records, RunRecord
 from tfcluster.agent.runs.run import Run
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.model.programs import SCRIPT, SURVIVORS, cannot_go_on, tasks_used
+from tfcluster.model.programs import SCRIPT
 from tfcluster.model.states import ACTIVE, RunState
 from tfcluster.process import ProcessId, send
 from tfcluster.protocol.framing import Message
@@ -32,8 +34,8 @@ from tfcluster.runtime.events import EventLog
 _POLL_SECONDS = 0.02
 #: Seconds between asking a driver to end and ending it, and then until the interpreter itself counts as broken.
 _CANCEL_GRACE = 3.0
-#: Seconds without any task before a run that can do with fewer is stopped; one that died is up again by then.
-_STRANDED_SECONDS = 5.0
+#: Seconds that the command which waits for a run has to come back once its agent was lost; it tries at once.
+_UNOWNED_SECONDS = 60.0
 
 
 class Runs:
@@ -66,18 +68,21 @@ class Runs:
         """
         self._interpreter.warm_up()
 
-    def submit(self, job: Job, timeout: float | None) -> Run:
+    def submit(self, job: Job, timeout: float | None, detached: bool) -> Run:
         """Take a run on. It is bounded in time from now on; its driver starts with `start`.
 
         Args:
             job: What to do.
             timeout: Seconds after which it is stopped; None for no bound.
+            detached: It goes on though nobody waits for it.
 
         Raises:
             OSError: The run cannot be recorded.
         """
         now = round(time.time(), 3)
-        record = RunRecord(job.run, job.program, job.parameters, job.devices, job.notes, now, timeout, RunState.QUEUED)
+        record = RunRecord(
+            job.run, job.program, job.parameters, job.devices, job.notes, now, timeout, detached, RunState.QUEUED
+        )
         run = Run(record, Path(job.folder), job=job)
         EventLog(run.events).emit("run", run=job.run, program=job.program, devices=job.devices)
         self.records.write(record)
@@ -102,6 +107,9 @@ class Runs:
                 folder = self.records.folder(record.run)
                 run = Run(record, folder, began=time.monotonic() - (time.time() - record.started))
                 self._take(run)
+                if not record.detached:
+                    loop = asyncio.get_running_loop()
+                    run.unowned = loop.call_later(_UNOWNED_SECONDS, self.cancel, record.run)
                 self._watch(run, "its agent died before the driver had started")
                 if run.record.stopping is not None and run.active:
                     self._terminate(run)
@@ -131,35 +139,22 @@ class Runs:
         if identity in self.runs:
             self._stop(self.runs[identity], RunState.CANCELLED, None)
 
+    def is_owned(self, identity: str) -> None:
+        """The command that waits for a run has come back after its agent was lost."""
+        run = self.runs.get(identity)
+        if run is not None and run.unowned is not None:
+            run.unowned.cancel()
+            run.unowned = None
+
     def fail(self, run: Run, error: ClusterError) -> None:
         """Stop a run because of an error."""
         self._stop(run, RunState.FAILED, error)
 
     def tasks_are(self, every: Collection[str], down: Mapping[str, str]) -> None:
-        """Stop the runs that cannot go on without the tasks that are down.
-
-        A program that sees to lost tasks itself is stopped only when it has had none for a while.
-
-        Args:
-            every: Names of the cluster's tasks.
-            down: In words what happened to each of those that do not serve, as `worker:1 died (SIGKILL)`.
-        """
+        """Stop the runs that cannot go on without the tasks that are down; see `lost_tasks`."""
         for run in list(self.runs.values()):
-            program = run.record.program
-            lost = cannot_go_on(program, tasks_used(program, run.record.devices, every), down)
-            if lost and run.active:
-                error = ClusterError(
-                    f"{'; '.join(down[task] for task in lost)} during {run.identity}",
-                    hint="`tfcluster events` shows what happened; run the program again.",
-                )
-                if program not in SURVIVORS:
-                    self.fail(run, error)
-                elif run.stranded is None:
-                    loop = asyncio.get_running_loop()
-                    run.stranded = loop.call_later(_STRANDED_SECONDS, self.fail, run, error)
-            elif run.stranded is not None:
-                run.stranded.cancel()
-                run.stranded = None
+            if run.active and not run.ending:
+                lost_tasks.consider(run, every, down, self.fail)
 
     def all_records(self) -> list[RunRecord]:
         """What is known of every run, in the order in which they were submitted."""
@@ -284,7 +279,10 @@ class Runs:
     async def _finish(self, run: Run, status: int | None, why: str) -> None:
         """See to what a run leaves: its variables on the tasks, the file that was sent, its record."""
         if run.process is not None:
-            await self._clear(run.identity)
+            try:
+                await self._clear(run.identity)
+            except Exception:  # into the agent's log; the run ends all the same
+                traceback.print_exc()
         shutil.rmtree(run.sent, ignore_errors=True)
         log = self._interpreter.log if run.process is None else run.output
         run.record = conclude(run, status, why, log)

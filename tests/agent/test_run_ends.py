@@ -1,41 +1,49 @@
-"""What the agent does with the runs that lose tasks: at once, after a while, or nothing."""
+"""How runs end that lose their tasks, their time, their agent or whoever waits for them."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import signal
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from tfcluster.agent.folder import StateFolder
+from tfcluster.agent.runs import lost_tasks
 from tfcluster.agent.runs import runs as module
 from tfcluster.agent.runs.run import Run
 from tfcluster.agent.runs.runs import Runs
 from tfcluster.model.states import RunState
-from tfcluster.runtime.driver import Job
+from tfcluster.process import ProcessId
+from tfcluster.runtime.driver import Job, claim
 
 W0, W1 = "/job:worker/task:0", "/job:worker/task:1"
 DEVICES = [f"/job:worker/replica:0/task:{task}/device:CPU:0" for task in (0, 1)]
 
 
-async def nothing_to_clear(container: str) -> None:
-    raise AssertionError("a run that never had a driver left nothing")
+cleared: list[str] = []
+
+
+async def clear(container: str) -> None:
+    cleared.append(container)
 
 
 @pytest.fixture
 def runs(tmp_path: Path) -> Runs:
     folder = StateFolder(tmp_path)
     folder.make()
-    return Runs("title", folder, nothing_to_clear)
+    return Runs("title", folder, clear)
 
 
-def submit(runs: Runs, program: str, timeout: float | None = None) -> Run:
+def submit(runs: Runs, program: str, timeout: float | None = None, detached: bool = False) -> Run:
     """A run that waits for its driver."""
     identity = f"{program}-1"
+    cleared.clear()
     runs.records.make_folder(identity)
     folder = str(runs.records.folder(identity))
-    return runs.submit(Job(identity, "demo", program, folder, {}, "localhost:1", DEVICES, {}, []), timeout)
+    return runs.submit(Job(identity, "demo", program, folder, {}, "localhost:1", DEVICES, {}, []), timeout, detached)
 
 
 async def ended(runs: Runs, run: Run) -> str:
@@ -57,6 +65,7 @@ def test_a_run_that_needs_its_tasks_fails_with_the_first(runs: Runs) -> None:
         runs.tasks_are([W0, W1], {W1: "worker:1 died (SIGKILL)"})
         assert await ended(runs, run) == "worker:1 died (SIGKILL) during graph-1"
         assert run.state is RunState.FAILED
+        assert cleared == [], "it never had a driver"
 
     asyncio.run(body())
 
@@ -76,7 +85,7 @@ def test_a_run_that_sees_to_lost_tasks_fails_when_all_are_lost_for_a_while(
         assert run.stranded is waiting, "the time runs from the first moment"
         runs.tasks_are([W0, W1], {W1: "one died"})
         assert waiting.cancelled(), "one is back"
-        monkeypatch.setattr(module, "_STRANDED_SECONDS", 0.0)
+        monkeypatch.setattr(lost_tasks, "_STRANDED_SECONDS", 0.0)
         runs.tasks_are([W0, W1], both)
         assert await ended(runs, run) == "zero died; one died during pi-1"
 
@@ -97,12 +106,44 @@ def test_the_first_reason_to_stop_stands(runs: Runs) -> None:
 def test_a_run_without_a_driver_that_a_lost_agent_left_is_concluded_by_the_next(runs: Runs, tmp_path: Path) -> None:
     async def body() -> None:
         submit(runs, "pi")
-        later = Runs("title", StateFolder(tmp_path), nothing_to_clear)
+        later = Runs("title", StateFolder(tmp_path), clear)
         later.adopt()
         assert "(its agent died before the driver had started)" in await ended(later, later.runs["pi-1"])
-        again = Runs("title", StateFolder(tmp_path), nothing_to_clear)
+        again = Runs("title", StateFolder(tmp_path), clear)
         again.adopt()
         assert again.runs == {}, "it has ended"
         assert [record.state for record in again.all_records()] == [RunState.FAILED]
 
     asyncio.run(body())
+
+
+@pytest.mark.parametrize(("detached", "comes_back"), [(False, False), (False, True), (True, False)])
+def test_a_run_that_nobody_comes_back_to_is_cancelled_unless_it_is_detached(
+    runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, detached: bool, comes_back: bool
+) -> None:
+    """The driver is some other process, as it is for the next agent."""
+
+    async def body(driver: ProcessId) -> None:
+        submit(runs, "pi", detached=detached)
+        assert claim(runs.records.folder("pi-1"), driver)
+        later = Runs("title", StateFolder(tmp_path), clear)
+        later.adopt()
+        run = later.runs["pi-1"]
+        assert (run.state, run.process) == (RunState.RUNNING, driver)
+        if comes_back:
+            later.is_owned("pi-1")
+        if detached or comes_back:
+            assert run.unowned is None
+            later.cancel("pi-1")
+        else:
+            assert run.unowned is not None
+        await ended(later, run)
+        assert run.state is RunState.CANCELLED
+        assert cleared == ["pi-1"]
+
+    monkeypatch.setattr(module, "_UNOWNED_SECONDS", 0.01)
+    with subprocess.Popen(["sleep", "600"]) as process:
+        found = ProcessId.of(process.pid)
+        assert found is not None
+        asyncio.run(body(found))
+        assert process.wait(30) in (-signal.SIGTERM, 0), "0 where the agent reaped it"
