@@ -92,6 +92,7 @@ def test_a_script_of_20_mb_comes_through_a_pipe_as_it_is(demo: Sandbox) -> None:
         (("./none",), "'./none': No such file or directory"),
         (("none",), "No such command 'none'"),
         (("--timeout", "none.py"), "Invalid value for '--timeout'"),
+        (("--timeout", "5", "pi"), "The options of a program stand behind it: tfcluster run pi ..."),
     ],
 )
 def test_a_script_that_is_not_there(demo: Sandbox, words: tuple[str, ...], said: str) -> None:
