@@ -24,7 +24,7 @@ from tfcluster.agent.runs.interpreter import Interpreter
 from tfcluster.agent.runs.records import KEPT, Records, RunRecord
 from tfcluster.agent.runs.run import Run
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.model.programs import SCRIPT
+from tfcluster.model.programs import SCRIPT, tasks_used
 from tfcluster.model.states import ACTIVE, RunState
 from tfcluster.process import ProcessId, send
 from tfcluster.protocol.framing import Message
