@@ -175,7 +175,8 @@ def test_a_cluster_changes_in_place_and_its_ps_remembers(sandbox: Sandbox) -> No
 def test_runs_are_not_ended_without_a_yes(sandbox: Sandbox) -> None:
     text = "name: busy\njobs:\n  ps: {tasks: 1}\n  worker: {tasks: 2}\n"
     sandbox("up", sandbox.spec(text))
-    run = sandbox.start("run", "pi", "--samples", "1e14", "-o", "json")
+    # A program that cannot go on without one of its tasks; pi can.
+    run = sandbox.start("run", "expfit", "--mode", "data-parallel", "--steps", "1e8", "-o", "json")
     assert run.stdout is not None
     name = json.loads(run.stdout.readline())["run"]
     refused = sandbox("scale", "worker=1", code=2).stderr

@@ -58,10 +58,10 @@ def test_restart_on_purpose(sandbox: Sandbox) -> None:
 
     # The count begins anew, a run that computed on it says why it failed, and the others go on.
     assert restarted_by_itself(sandbox, "worker:1")["restarts"] == 1
-    run = sandbox.start("run", "pi", "--samples", "1e14")
+    run = sandbox.start("run", "expfit", "--mode", "data-parallel", "--steps", "1e8")  # pi would go on
     wait_for(lambda: [run["state"] for run in sandbox.status()["runs"]] == ["running"])
     restart = sandbox("restart", "worker:1")
-    assert re.search(r"runs that compute on what is restarted fail: pi-\w+\n", restart.stderr)
+    assert re.search(r"runs that compute on what is restarted fail: expfit-\w+\n", restart.stderr)
     assert re.search(r"again: 1 task restarted in \d+\.\d\d s\n", restart.stdout)
     assert "worker:1 is being restarted by `tfcluster restart`" in run.communicate(timeout=60)[1]
     assert run.returncode != 0
