@@ -30,6 +30,8 @@ bench: .venv/installed
 	$(BIN)/python benchmarks/cluster_start.py
 	$(BIN)/python benchmarks/status.py
 	$(BIN)/python benchmarks/run_pi.py
+	$(BIN)/python benchmarks/pi.py
+	$(BIN)/python benchmarks/mean.py
 	$(BIN)/python benchmarks/restart.py
 	$(BIN)/python benchmarks/idle.py
 
