@@ -8,15 +8,21 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import reduce
 from itertools import count, islice
 from typing import Any
 
 import pytest
+import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tfcluster.programs import map_reduce
-from tfcluster.programs.map_reduce import Part, map_shards
+from tfcluster.errors import ClusterError
+from tfcluster.programs.context import Context
+from tfcluster.programs.map_reduce import LostDeviceError, Part, map_reduce, map_shards
+from tfcluster.programs.map_reduce import devices as devices_module
+from tfcluster.programs.map_reduce import shards as module
+from tfcluster.programs.session import open_session
 
 
 @pytest.fixture(autouse=True)
@@ -62,7 +68,7 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
-        monkeypatch.setattr(map_reduce.time, "monotonic", lambda: self.now)  # type: ignore[attr-defined]
+        monkeypatch.setattr(module.time, "monotonic", lambda: self.now)  # type: ignore[attr-defined]
 
 
 def sizes(monkeypatch: pytest.MonkeyPatch, shards: int, seconds_a_shard: float) -> list[int]:
@@ -192,3 +198,117 @@ def test_a_caller_that_stops_listening_stops_the_work(join_threads: Callable[[],
     join_threads()
     # The step under way has ended, and none has begun after it.
     assert next(steps) <= 2
+
+
+class Faults:
+    """A step that fails on some devices as a lost task does."""
+
+    def __init__(self, *lost: str, times: int) -> None:
+        self.left = dict.fromkeys(lost, times)
+        self.lock = threading.Lock()
+
+    def __call__(self, device: str, first: int, size: int) -> int:
+        with self.lock:
+            if self.left.get(device, 0) > 0:
+                self.left[device] -= 1
+                raise LostDeviceError(f"{device} is gone", worked=False)
+        return sum(range(first, first + size))
+
+
+def test_a_device_that_is_lost_and_comes_back_costs_nothing() -> None:
+    parts = list(map_shards(["a", "b"], 1000, Faults("a", "b", times=2)))
+    assert sum(part.value for part in parts) == sum(range(1000))
+    assert sorted(shard for part in parts for shard in shards_of(part)) == list(range(1000))
+
+
+def test_the_shards_of_a_device_that_stays_lost_are_done_by_the_others() -> None:
+    own = {"a": [range(0, 500)], "b": [range(500, 1000)]}
+    parts = list(map_shards(["a", "b"], 1000, Faults("a", times=10**9), own=own))
+    assert {part.device for part in parts} == {"b"}
+    assert sum(part.value for part in parts) == sum(range(1000))
+
+
+def test_when_every_device_stays_lost_all_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PATIENCE", 0.05)
+    with pytest.raises(ClusterError, match=r"^a is gone; b is gone$"):
+        list(map_shards(["a", "b"], 10, Faults("a", "b", times=10**9)))
+
+
+def test_shards_that_end_one_task_after_the_other_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_FIRST_PAUSE", 0.001)
+    attempts: list[int] = []
+
+    def step(device: str, first: int, size: int) -> None:
+        if first <= 7 < first + size:
+            attempts.append(size)
+            raise LostDeviceError(f"{device} is gone", worked=True)
+
+    with pytest.raises(ClusterError, match=r"5 tasks were lost while they worked on shard"):
+        list(map_shards(["a", "b"], 10, step))
+    assert len(attempts) >= module.MOST_LOSSES
+
+
+def test_own_shards_go_to_their_device() -> None:
+    own = {"a": [range(0, 3), range(6, 9)], "b": [range(3, 6)]}
+    parts = list(map_shards(["a", "b"], 9, lambda device, first, size: None, own=own))
+    done = {device: {s for part in parts if part.device == device for s in shards_of(part)} for device in "ab"}
+    assert done == {"a": {0, 1, 2, 6, 7, 8}, "b": {3, 4, 5}}
+
+
+def test_map_reduce_reduces_in_the_order_of_the_shards(local_run: Callable[[int], Context]) -> None:
+    for devices in (1, 3):
+        context = local_run(devices)
+        # Neither commutative nor associative.
+        assert map_reduce(lambda shard: shard, 50, lambda a, b: (3 * a + b) % 1009) == reduce(
+            lambda a, b: (3 * a + b) % 1009, range(50)
+        )
+        assert sum(work["shards"] for work in context.work.values()) == 50
+        assert all(work["ops"] > 0 for work in context.work.values())
+
+
+def test_map_reduce_of_several_tensors(local_run: Callable[[int], Context]) -> None:
+    local_run(2)
+
+    def moments(shard: Any) -> dict[str, Any]:
+        numbers = tf.range(10 * shard, 10 * (shard + 1))
+        return {"count": tf.size(numbers), "sums": tf.stack([tf.reduce_sum(numbers), tf.reduce_sum(numbers**2)])}
+
+    total = map_reduce(moments, 7, lambda a, b: {key: a[key] + b[key] for key in a})
+    assert total["count"] == 70
+    assert total["sums"].tolist() == [sum(range(70)), sum(number**2 for number in range(70))]
+
+
+def test_map_reduce_outside_a_run_or_without_shards(local_run: Callable[[int], Context]) -> None:
+    with pytest.raises(ClusterError, match="not part of a run"):
+        map_reduce(lambda shard: shard, 5)
+    local_run(1)
+    with pytest.raises(ValueError, match="must be shards"):
+        map_reduce(lambda shard: shard, 0)
+
+
+def test_a_session_that_lost_its_server_is_opened_again(
+    local_run: Callable[[int], Context], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = local_run(2)
+    opened = count()
+
+    class Dying:
+        """A session whose server dies in its second step."""
+
+        def __init__(self, graph: tf.Graph) -> None:
+            self.session = open_session(context, graph, context.devices)
+            self.steps = count()
+            self.dies = next(opened) == 0
+
+        def run(self, *arguments: Any) -> Any:
+            if self.dies and next(self.steps):
+                raise tf.errors.AbortedError(None, None, "Session 1ca0cb5c98d91fdf is not found.")
+            return self.session.run(*arguments)
+
+        def close(self) -> None:
+            self.session.close()
+
+    monkeypatch.setattr(devices_module, "open_session", lambda context, graph, used, *, as_written: Dying(graph))
+    assert map_reduce(lambda shard: shard, 100) == sum(range(100))
+    assert next(opened) == 2
+    assert context.notes == ["local:0 was lost; what it had under way was done again"]

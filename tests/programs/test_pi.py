@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from tfcluster.programs import pi
 from tfcluster.programs.context import Context
+from tfcluster.programs.map_reduce import devices as devices_module
 from tfcluster.programs.pi import counter_of, estimate, shard_size
 
 MASK = 0xFFFFFFFF
@@ -70,9 +71,17 @@ def test_the_points_do_not_depend_on_the_size_of_the_shards() -> None:
         assert sum(tensorflow_count(5, shard, size, size) for shard in shards) == large
 
 
+def test_a_largest_shard_in_which_several_points_are_made_at_once_has_the_same_points() -> None:
+    largest = 4 * SHARD
+    for points in (0, 1, SHARD + 12_345, 3 * SHARD, largest):
+        parts = [min(SHARD, max(0, points - shard * SHARD)) for shard in range(4)]
+        expected = sum(tensorflow_count(5, 4 + shard, part) for shard, part in enumerate(parts))
+        assert tensorflow_count(5, 1, points, largest) == expected
+
+
 @pytest.mark.parametrize(
     ("samples", "devices", "exponent"),
-    [(1, 1, 16), (10**6, 16, 16), (10**7, 2, 20), (10**7, 16, 17), (10**9, 2, 22), (2**54, 1000, 22)],
+    [(1, 1, 16), (10**6, 16, 16), (10**7, 2, 20), (10**7, 16, 17), (10**8, 2, 23), (10**9, 2, 24), (2**54, 1000, 24)],
 )
 def test_shards_give_each_device_several_within_bounds(samples: int, devices: int, exponent: int) -> None:
     assert shard_size(samples, devices) == 1 << exponent
@@ -126,11 +135,13 @@ def test_wilsons_interval_with_none_and_all_inside() -> None:
 def run_here(monkeypatch: pytest.MonkeyPatch, devices: int, samples: int, seed: int) -> tuple[Context, dict[str, Any]]:
     """Pi on so many CPU devices of this process, in place of a cluster's."""
 
-    def session(context: Context, graph: tf.Graph, used: Iterable[str]) -> Any:
+    def session(context: Context, graph: tf.Graph, used: Iterable[str], *, as_written: bool) -> Any:
         assert list(used) == list(context.devices[: len(list(used))])
+        assert not as_written
         return tf.compat.v1.Session(graph=graph, config=tf.compat.v1.ConfigProto(device_count={"CPU": 2}))
 
-    monkeypatch.setattr(pi, "open_session", session)
+    monkeypatch.setattr(devices_module, "open_session", session)
+    monkeypatch.setattr(devices_module._Task, "_refuse_when_gone", lambda task: None)
     names = tuple(f"/job:localhost/replica:0/task:0/device:CPU:{number}" for number in range(devices))
     context = Context("pi-1", {"localhost": ["localhost:1"]}, names, lambda event, **fields: None)
     return context, pi.run(context, samples=samples, seed=seed)

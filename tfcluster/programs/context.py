@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from tfcluster.errors import ClusterError
+
 
 class Emit(Protocol):
     """Writes one event of the run."""
@@ -53,3 +55,22 @@ class Context:
         """
         seconds = round(time.monotonic() - self.began, 3)
         self.emit("progress", done=done, total=total, unit=unit, seconds=seconds)
+
+
+_this_run: list[Context] = []
+
+
+def this_run() -> Context:
+    """The run that this process drives; for scripts, which are not handed it.
+
+    Raises:
+        ClusterError: This process drives none.
+    """
+    if not _this_run:
+        raise ClusterError("this program is not part of a run", hint="Start it with `tfcluster run SCRIPT.py`.")
+    return _this_run[0]
+
+
+def set_this_run(context: Context) -> None:
+    """Make a run the one that this process drives."""
+    _this_run[:] = [context]

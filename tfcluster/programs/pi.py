@@ -4,26 +4,27 @@ from __future__ import annotations
 
 import math
 import time
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import tensorflow as tf
 
 from tfcluster.programs.context import Context
-from tfcluster.programs.map_reduce import map_shards
-from tfcluster.programs.session import count_operations, open_session, run_graph, without_replica
+from tfcluster.programs.map_reduce import Computation, Devices, Progress, map_shards
 from tfcluster.programs.threefry import threefry_2x32
 
 # Points in a shard, as powers of two. The dispatch of one shard costs as much as 200,000 points, so few large ones are
 # best; but a device that gets only one has nothing to do while others finish theirs. The memory of a step does not
 # grow with them, as the compiler fuses generation, test and count.
-_SMALLEST_SHARD, _LARGEST_SHARD = 16, 22
+_SMALLEST_SHARD, _LARGEST_SHARD = 16, 24
 _SHARDS_PER_DEVICE = 4
+# How many points the loop over a largest shard makes at once. Each round of the generator waits for the one before; the
+# rounds of several points fill the time. It costs some 0.3 s of tracing and compiling, which small runs are spared.
+_POINTS_AT_ONCE = 4
 
 # Coordinates have a float32's 24 bits. Their squares and the sum of these are exact in float64, so no device
 # rounds them another way than the others (with or without fused multiply-add) and the count is the same.
 _COORDINATE_BITS = 24
-_PROGRESS_SECONDS = 0.1
 _NORMAL_95 = 1.959963984540054
 
 
@@ -41,19 +42,20 @@ def run(context: Context, *, samples: int, seed: int) -> dict[str, Any]:
     size = shard_size(samples, len(context.devices))
     shards = -(-samples // size)
     devices = context.devices[:shards]
-    graph, counters = _build(context, devices, size)
-    inside = done = 0
-    with open_session(context, graph, devices) as session:
-        counts = _Counter(context, session, counters, samples, seed)
-        began = reported = time.monotonic()
-        for part in map_shards(devices, shards, counts):
+    inside = 0
+    with Devices(context, devices, partial(_build_counter, size)) as on:
+
+        def count(device: str, first: int, shards: int) -> int:
+            """The points inside among those of the shards `first` … `first + shards - 1`."""
+            key = (seed & 0xFFFFFFFF, seed >> 32)
+            return int(on.run(device, {"first": first, "count": shards, "samples": samples, "key": key}))
+
+        progress = Progress(context, samples, "samples")
+        began = time.monotonic()
+        for part in map_shards(devices, shards, count):
             inside += part.value
             points = min((part.first + part.count) * size, samples) - part.first * size
-            done += points
-            _work_of(context, part.device)["samples"] += points
-            if time.monotonic() - reported >= _PROGRESS_SECONDS:
-                reported = time.monotonic()
-                context.progress(done, samples, "samples")
+            progress.add(part.device, points)
         seconds = time.monotonic() - began
     return {**estimate(inside, samples), "samples_per_s": round(samples / seconds), "seed": seed}
 
@@ -94,12 +96,18 @@ def counter_of(size: int) -> Any:
     int64. Point n is made from the counter (n modulo 2^32, n divided by 2^32).
     """
 
+    at_once = _POINTS_AT_ONCE if size == 1 << _LARGEST_SHARD else 1
+    part = size // at_once
+
     def count_inside(key_low: Any, key_high: Any, high: Any, low: Any, points: Any) -> Any:
-        index = tf.range(size, dtype=tf.int32)
-        counter = (tf.cast(index, tf.uint32) + low, tf.fill([size], high))
-        x, y = (_coordinate(bits) for bits in threefry_2x32((key_low, key_high), counter))
-        inside = x * x + y * y <= 2.0 ** (2 * _COORDINATE_BITS)
-        return tf.cast(tf.reduce_sum(tf.cast(inside & (index < points), tf.int32)), tf.int64)
+        inside = tf.constant(0, tf.int32)
+        for first in range(0, size, part):
+            index = tf.range(first, first + part, dtype=tf.int32)
+            counter = (tf.cast(index, tf.uint32) + low, tf.fill([part], high))
+            x, y = (_coordinate(bits) for bits in threefry_2x32((key_low, key_high), counter))
+            found = x * x + y * y <= 2.0 ** (2 * _COORDINATE_BITS)
+            inside += tf.cast(found & (index < points), tf.int32)
+        return tf.cast(tf.reduce_sum(inside), tf.int64)
 
     # A server keeps what it compiled under the function's name, for the sessions of all later runs: of two functions
     # of one name and with arguments of the same shapes it would run the first for both.
@@ -114,54 +122,8 @@ def _coordinate(bits: Any) -> Any:
     return tf.cast(tf.cast(upper, tf.int32), tf.float64)
 
 
-class _Counter:
-    """Counts a range of shards on a device."""
-
-    def __init__(
-        self, context: Context, session: Any, counters: dict[str, dict[str, Any]], samples: int, seed: int
-    ) -> None:
-        self._context = context
-        self._session = session
-        self._counters = counters
-        self._samples = samples
-        self._key = (seed & 0xFFFFFFFF, seed >> 32)
-        self._untraced = set(counters)
-
-    def __call__(self, device: str, first: int, count: int) -> int:
-        """The points inside among those of the shards `first` … `first + count - 1`."""
-        counter = self._counters[device]
-        feed = {
-            counter["first"]: first,
-            counter["count"]: count,
-            counter["samples"]: self._samples,
-            counter["key"]: self._key,
-        }
-        if device not in self._untraced:
-            return int(self._session.run(counter["inside"], feed))
-        self._untraced.discard(device)
-        metadata = tf.compat.v1.RunMetadata()
-        options = tf.compat.v1.RunOptions(output_partition_graphs=True)
-        inside = int(self._session.run(counter["inside"], feed, options, metadata))
-        _work_of(self._context, device)["ops"] = count_operations(metadata).get(without_replica(device), 0)
-        return inside
-
-
-def _work_of(context: Context, device: str) -> dict[str, int]:
-    """What a device did so far; part of the result."""
-    return context.work.setdefault(without_replica(device), {"ops": 0, "samples": 0})
-
-
-def _build(context: Context, devices: tuple[str, ...], size: int) -> tuple[tf.Graph, dict[str, dict[str, Any]]]:
-    """A graph with a loop over shards for each device, and for each device its inputs and its output."""
-    counters = {}
-    with run_graph(context) as graph:
-        for device in devices:
-            with tf.device(device):
-                counters[device] = _build_counter(size)
-    return graph, counters
-
-
-def _build_counter(size: int) -> dict[str, Any]:
+def _build_counter(size: int) -> Computation:
+    """A loop over shards."""
     v1 = tf.compat.v1
     count_inside = counter_of(size)
     first, count, samples = (v1.placeholder(tf.int64, []) for _ in range(3))
@@ -180,4 +142,4 @@ def _build_counter(size: int) -> dict[str, Any]:
         [first, tf.constant(0, tf.int64)],
         parallel_iterations=1,
     )
-    return {"first": first, "count": count, "samples": samples, "key": key, "inside": inside}
+    return Computation({"first": first, "count": count, "samples": samples, "key": key}, inside)

@@ -131,7 +131,7 @@ def main(job: Job) -> NoReturn:
 
 
 def _drive(job: Job, events: EventLog) -> int:
-    from tfcluster.programs.context import Context
+    from tfcluster.programs.context import Context, set_this_run
 
     context = Context(
         job.run,
@@ -142,6 +142,7 @@ def _drive(job: Job, events: EventLog) -> int:
         folder=Path(job.folder),
         sent=job.sent_path,
     )
+    set_this_run(context)
     try:
         program = importlib.import_module(f"tfcluster.programs.{job.program}")
         result = program.run(context, **job.parameters)

@@ -1,0 +1,135 @@
+"""Shards under way, given back and done twice: the ledger, without threads and without time passing."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tfcluster.programs.map_reduce.work import Span, Work
+
+
+def bounds(span: Span | None) -> tuple[int, int] | None:
+    return None if span is None else (span.first, span.first + span.count)
+
+
+def test_a_device_gets_a_fair_share_at_most() -> None:
+    work = Work(10, ["a", "b"])
+    assert bounds(work.take("a", 3, 0.0)) == (0, 3)
+    assert bounds(work.take("b", 100, 0.0)) == (3, 7)
+    assert bounds(work.take("a", 100, 0.0)) == (7, 9)
+    assert bounds(work.take("a", 100, 0.0)) == (9, 10)
+    assert work.take("b", 1, 0.0) is None
+
+
+def test_what_a_lost_device_had_is_done_by_others_and_first_of_all() -> None:
+    work = Work(10, ["a", "b"])
+    lost = work.take("a", 2, 0.0)
+    assert lost is not None
+    work.lose(lost, "a", worked=True)
+    again = work.take("b", 1, 0.0)
+    assert bounds(again) == (0, 1)
+    assert again is not None
+    assert again.losses == 1
+    assert bounds(work.take("b", 1, 0.0)) == (1, 2)
+    assert bounds(work.take("b", 1, 0.0)) == (2, 3)
+
+
+def test_a_device_that_was_lost_before_it_worked_says_nothing_against_the_shards() -> None:
+    work = Work(1, ["a"])
+    span = work.take("a", 1, 0.0)
+    assert span is not None
+    work.lose(span, "a", worked=False)
+    assert span.losses == 0
+    assert bounds(work.take("a", 1, 0.0)) == (0, 1)
+
+
+def test_own_shards_are_done_by_their_device_until_it_is_lost() -> None:
+    work = Work(10, ["a", "b"], {"a": [range(0, 2), range(6, 8)], "b": [range(2, 6)]})
+    first = work.take("a", 100, 0.0)
+    assert bounds(first) == (0, 2)
+    assert bounds(work.take("b", 100, 0.0)) == (2, 6)
+    assert bounds(work.take("b", 1, 0.0)) == (8, 9)  # nobody's own
+    assert first is not None
+    work.lose(first, "a", worked=True)
+    assert bounds(work.take("b", 100, 0.0)) == (0, 2)
+    assert bounds(work.take("b", 100, 0.0)) == (9, 10)
+    assert bounds(work.take("b", 100, 0.0)) == (6, 7)
+    assert bounds(work.take("b", 100, 0.0)) == (7, 8)
+    assert work.take("b", 100, 0.0) is None
+
+
+def test_a_step_in_doubt_is_done_twice_and_counts_once() -> None:
+    work = Work(2, ["a", "b"])
+    held, other = work.take("a", 1, 100.0), work.take("b", 1, 100.0)
+    assert held is not None
+    assert other is not None
+    assert work.finish(other, 2.0)
+    assert work.take("b", 1, 100.0 + 5 + 5 * 2) is None, "within the bound"
+    second = work.take("b", 1, 100.1 + 5 + 5 * 2)
+    assert second is held
+    assert work.take("b", 1, 1e9) is None, "not by the same device again"
+    assert work.finish(second, 1.0)
+    assert not work.finish(held, 1e6)
+    assert not work.wait(), "all is done"
+
+
+def test_nothing_is_in_doubt_before_a_step_has_shown_how_long_one_takes() -> None:
+    work = Work(1, ["a", "b"])
+    assert work.take("a", 1, 0.0) is not None
+    assert work.take("b", 1, 1e9) is None
+
+
+def test_one_of_two_that_do_the_same_may_be_lost() -> None:
+    work = Work(2, ["a", "b"])
+    held, other = work.take("a", 1, 0.0), work.take("b", 1, 0.0)
+    assert held is not None
+    assert other is not None
+    work.finish(other, 1.0)
+    second = work.take("b", 1, 1e3)
+    assert second is held
+    work.lose(held, "a", worked=True)
+    assert work.take("a", 1, 1e3 + 1) is None, "b still works on it"
+    assert work.finish(second, 1.0)
+
+
+def test_nothing_is_handed_out_after_the_end() -> None:
+    work = Work(5, ["a"])
+    work.stop()
+    assert work.take("a", 1, 0.0) is None
+    assert not work.wait()
+    work.pause(1e6)  # returns at once
+
+
+@settings(deadline=None, max_examples=200)
+@given(data=st.data(), shards=st.integers(0, 40), devices=st.integers(1, 4))
+def test_whatever_is_lost_every_shard_is_done_once(data: st.DataObject, shards: int, devices: int) -> None:
+    names = [f"d{number}" for number in range(devices)]
+    cuts = sorted(data.draw(st.lists(st.integers(0, shards), max_size=6)))
+    own: dict[str, list[range]] = {name: [] for name in names}
+    for low, high in zip(cuts[::2], cuts[1::2], strict=False):
+        own[data.draw(st.sampled_from(names))].append(range(low, high))
+    work = Work(shards, names, own)
+    under_way: dict[str, Span] = {}
+    done: list[int] = []
+    now = 0.0
+    for _ in range(30 * shards + 30):
+        now += 1.0
+        device = data.draw(st.sampled_from(names))
+        span = under_way.pop(device, None)
+        if span is None:
+            taken = work.take(device, data.draw(st.integers(1, 9)), now)
+            if taken is not None:
+                under_way[device] = taken
+        elif data.draw(st.integers(0, 3)) == 0:
+            work.lose(span, device, worked=True)
+        elif work.finish(span, 1e-3):
+            done += range(span.first, span.first + span.count)
+        if len(done) == shards:
+            break
+    while len(done) < shards:  # whoever is left
+        for device in names:
+            now += 100.0
+            span = under_way.pop(device, None) or work.take(device, 100, now)
+            if span is not None and work.finish(span, 1e-3):
+                done += range(span.first, span.first + span.count)
+    assert sorted(done) == list(range(shards))
