@@ -10,6 +10,7 @@ from tfcluster.cli.lazy import LazyGroup
 _PROGRAMS = {
     "graph": "A graph of constants, split over the tasks.",
     "pi": "Pi from random points, counted on all devices.",
+    "mean": "Mean and variance of the numbers in a file, in slices of any sizes.",
     "expfit": "Learns e^x: on one task, or its data or its layers divided.",
     "script": "Your own script: `tfcluster run [OPTIONS] train.py ARGS`.",
 }

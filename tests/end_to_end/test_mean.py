@@ -1,0 +1,153 @@
+"""run mean, and what survives a lost task: the same bits from one to eight tasks, with tasks killed in mid run."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.conftest import COMMAND, ROOT, Sandbox, _make
+
+EIGHT = """
+name: eight
+jobs: {worker: {tasks: 5}, local: {tasks: 2}, master: {tasks: 1}}
+restart: {policy: on-failure, backoff: {initial: 0.1, max: 0.5}, limit: 100 in 60}
+"""
+
+
+@pytest.fixture(scope="module")
+def eight(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
+    """A cluster of eight tasks of three jobs."""
+    for sandbox in _make(tmp_path_factory.mktemp("eight")):
+        sandbox("up", sandbox.spec(EIGHT))
+        yield sandbox
+
+
+def mean(sandbox: Sandbox, *arguments: str | Path) -> Any:
+    return sandbox.json("run", "mean", *arguments)["result"]
+
+
+def test_one_to_eight_tasks_give_the_same_bits(eight: Sandbox) -> None:
+    path = eight.folder / "numbers.npy"
+    values = np.random.default_rng(1).normal(1e3, 2, 1009)
+    np.save(path, values)
+    found = set()
+    for patterns, slices, tasks in (
+        (["/job:worker/task:0"], "even", 1),
+        (["/job:local", "/job:master"], "even", 3),
+        (["/job:*"], "even", 8),
+        (["/job:*"], "10,30,969", 3),
+    ):
+        devices = [word for pattern in patterns for word in ("--devices", pattern)]
+        result = mean(eight, path, "--slices", slices, *devices)
+        found.add((result["mean"], result["variance"]))
+        assert len({shard["task"] for shard in result["shards"]}) == tasks
+        start = 0
+        for shard in result["shards"]:
+            assert shard["mean"] == pytest.approx(values[start : start + shard["count"]].mean(), rel=1e-13)
+            start += shard["count"]
+        assert start == len(values)
+    assert len(found) == 1
+    assert found.pop() == (pytest.approx(values.mean(), rel=1e-14), pytest.approx(values.var(), rel=1e-12))
+
+
+def test_fewer_numbers_than_tasks(eight: Sandbox) -> None:
+    path = eight.folder / "three.csv"
+    path.write_text("x,y\n1,a\n2,b\n6,c\n")
+    result = mean(eight, path, "--column", "x", "--devices", "/job:*")
+    assert (result["mean"], result["count"], len(result["shards"])) == (3.0, 3, 3)
+    assert result["variance"] == pytest.approx(14 / 3)
+
+
+def test_standard_input_and_results_for_people(eight: Sandbox) -> None:
+    with subprocess.Popen(
+        [*COMMAND, "run", "mean", "-", "--devices", "/job:master"],
+        env=eight.environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        output, error = process.communicate("1\n2\n6\n", timeout=90)
+    assert process.returncode == 0, error
+    lines = output.splitlines()
+    assert lines[0] == "mean = 3.0, variance 4.666666666666667 (the population's), of 3 numbers"
+    assert lines[2:4] == ["1 slice, mean:", "  master:0: 3.0 of 3 numbers"]
+
+
+def test_bad_input(eight: Sandbox) -> None:
+    path = eight.folder / "bad.txt"
+    path.write_text("1\n2\n3;4\n")
+    error = eight("run", "mean", path, code=2).stderr
+    assert error.startswith(f"error: {path}:3: '3;4' is not a number\n")
+    assert "add up" in eight("run", "mean", "--random", "10", "--slices", "3,4", code=2).stderr
+    assert "either FILE" in eight("run", "mean", code=2).stderr
+    assert "either FILE" in eight("run", "mean", path, "--random", "5", code=2).stderr
+    assert "does not exist" in eight("run", "mean", "missing.npy", code=2).stderr
+    for slices in ("0,5", "a", "", "-1,6", "1,,4"):
+        assert "'--slices'" in eight("run", "mean", "--random", "5", f"--slices={slices}", code=2).stderr
+
+
+def test_the_example_script_that_uses_map_reduce(eight: Sandbox) -> None:
+    output = eight("run", "script", "-o", "json", ROOT / "examples" / "sum_of_squares.py").stdout
+    result = json.loads(output.splitlines()[-1])
+    log = eight.folder / "state" / "tfcluster" / "eight" / "localhost" / "runs" / result["run"] / "output.log"
+    assert "is 1686874309 modulo 2^31 - 1" in log.read_text()
+    assert sum(work["shards"] for work in result["devices"].values()) == 1000
+
+
+TWO = ("--seed", "5", "--devices", "/job:worker/task:3", "--devices", "/job:worker/task:4")
+LONG = {"pi": ("pi", "--samples", "1e9", *TWO), "mean": ("mean", "--random", "3e8", *TWO)}
+BITS = {"pi": ("inside",), "mean": ("mean", "variance", "count")}
+
+
+def run_and_kill(sandbox: Sandbox, *arguments: str) -> Any:
+    """Run a program, kill worker:3 when a third of the work is done, and give the result event."""
+    victim = sandbox.task("worker:3")["pid"]
+    process = sandbox.start("run", *arguments, "-o", "json")
+    assert process.stdout is not None
+    event: dict[str, Any] = {}
+    for line in process.stdout:
+        event = json.loads(line)
+        if event["event"] == "progress" and event["done"] > event["total"] / 3:
+            os.kill(victim, signal.SIGKILL)
+            break
+    output, error = process.communicate(timeout=90)
+    assert process.returncode == 0, error
+    sandbox.wait_until("running")
+    return json.loads(output.splitlines()[-1]) if output else event
+
+
+@pytest.mark.parametrize("program", LONG)
+def test_a_task_that_is_killed_in_mid_run_costs_no_bit(eight: Sandbox, program: str) -> None:
+    whole = eight.json("run", *LONG[program])
+    assert whole["notes"] == []
+    for _ in range(5):  # the task may have had nothing left to do, or not have begun
+        result = run_and_kill(eight, *LONG[program])
+        assert [result["result"][key] for key in BITS[program]] == [whole["result"][key] for key in BITS[program]]
+        if result["notes"]:
+            break
+    assert result["notes"] == ["worker:3 was lost; what it had under way was done again"]
+
+
+def test_a_run_whose_tasks_are_all_lost_names_them(sandbox: Sandbox) -> None:
+    sandbox("up", sandbox.spec("name: strict\njobs:\n  worker: {tasks: 2}\nrestart: {policy: never}\n"))
+    pids = [task["pid"] for task in sandbox.status()["tasks"]]
+    process = sandbox.start("run", "pi", "--samples", "1e14", "-o", "json")
+    assert process.stdout is not None
+    for _ in range(2):
+        process.stdout.readline()
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 1
+    message = json.loads(output.splitlines()[-1])["error"]["message"]
+    assert "worker:0" in message
+    assert "worker:1" in message

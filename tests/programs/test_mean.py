@@ -1,0 +1,263 @@
+"""Mean and variance against NumPy: files of every type, text, what is not finite, what is no input at all."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfcluster.errors import ClusterError
+from tfcluster.programs import mean
+from tfcluster.programs.context import Context
+from tfcluster.programs.mean import looking
+from tfcluster.programs.mean.numbers import Mark
+from tfcluster.programs.mean.window import sums_of, uniform
+from tfcluster.programs.threefry import threefry_2x32
+
+WINDOW = 1 << 13
+
+LocalRun = Callable[[int], Context]
+
+
+@pytest.fixture(autouse=True)
+def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The least that a compiled function takes, so that little input has many windows."""
+    monkeypatch.setattr(mean, "window_size", lambda count: WINDOW)
+
+
+def run(context: Context, path: Path | None, **parameters: Any) -> dict[str, Any]:
+    given: dict[str, Any] = {"random": None, "seed": 1, "column": None, "slices": "even", **parameters}
+    return mean.run(context, file=None if path is None else str(path), **given)
+
+
+def save(path: Path, array: Any) -> Path:
+    np.save(path / "a.npy", array)
+    return path / "a.npy"
+
+
+def refused(context: Context, path: Path, **parameters: Any) -> str:
+    with pytest.raises(ClusterError) as caught:
+        run(context, path, **parameters)
+    assert caught.value.exit_code == 2
+    return caught.value.message
+
+
+@pytest.mark.parametrize("kind", ["?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", ">f4", ">i8"])
+def test_every_type_of_number(local_run: LocalRun, tmp_path: Path, kind: str) -> None:
+    values = np.random.default_rng(3).normal(50, 30, 2 * WINDOW + 101).clip(0, 100).astype(kind)
+    found = run(local_run(2), save(tmp_path, values))
+    assert found["mean"] == pytest.approx(np.mean(values, dtype=np.float64), rel=1e-14)
+    assert found["variance"] == pytest.approx(np.var(values, dtype=np.float64), rel=1e-13)
+    assert found["count"] == len(values)
+
+
+@pytest.mark.parametrize("count", [1, 2, 1009, 5 * WINDOW + 7])
+def test_the_bits_depend_on_the_numbers_alone(local_run: LocalRun, tmp_path: Path, count: int) -> None:
+    values = np.random.default_rng(4).normal(1e6, 1, count)
+    path = save(tmp_path, values)
+    third = count // 3
+    ways: list[tuple[int, list[int] | str]] = [(1, "even"), (3, "devices")]
+    ways += [(2, [third, 1, count - third - 1])] if third else []
+    found = []
+    for devices, slices in ways:
+        context = local_run(devices)
+        result = run(context, path, slices=slices)
+        found.append((result["mean"], result["variance"]))
+        assert sum(shard["count"] for shard in result["shards"]) == count
+        assert sum(work["numbers"] for work in context.work.values()) == count
+        weighted = math.fsum(shard["count"] * shard["mean"] for shard in result["shards"]) / count
+        assert weighted == pytest.approx(result["mean"], rel=1e-15)
+    assert len(set(found)) == 1
+    assert found[0][0] == pytest.approx(math.fsum(values) / count, rel=1e-15)
+    assert found[0][1] == pytest.approx(np.var(values), rel=1e-9)
+
+
+def test_a_file_that_no_task_can_map_gives_the_same_bits(
+    local_run: LocalRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = save(tmp_path, np.random.default_rng(5).normal(size=3 * WINDOW + 17).astype(np.float32))
+    mapped = run(local_run(2), path, slices=[1000, 2 * WINDOW, WINDOW - 983])
+
+    class OtherMachine(Mark):
+        def __init__(self) -> None:
+            super().__init__()
+            self.value = bytes(16)
+
+    class NoSuchProcess(Mark):
+        def __init__(self) -> None:
+            super().__init__()
+            self.path = "/proc/0/fd/0"
+
+    for elsewhere in (OtherMachine, NoSuchProcess):
+        monkeypatch.setattr(looking, "Mark", elsewhere)
+        assert run(local_run(2), path, slices=[1000, 2 * WINDOW, WINDOW - 983]) == mapped
+
+
+def test_slices_have_the_means_of_their_numbers(local_run: LocalRun, tmp_path: Path) -> None:
+    values = np.arange(1001.0)
+    shards = run(local_run(2), save(tmp_path, values), slices=[10, 30, 961])["shards"]
+    assert shards == [
+        {"task": "/job:local/task:0", "count": 10, "mean": 4.5},
+        {"task": "/job:local/task:0", "count": 30, "mean": 24.5},
+        {"task": "/job:local/task:0", "count": 961, "mean": 520.0},
+    ]
+
+
+def test_arrays_of_any_shape(local_run: LocalRun, tmp_path: Path) -> None:
+    values = np.random.default_rng(6).normal(size=(101, 211))
+    for array in (values, np.asfortranarray(values), values[:, :1], values[0, 0]):
+        found = run(local_run(2), save(tmp_path, array))
+        assert found["mean"] == pytest.approx(array.mean(), rel=1e-12)
+        assert found["count"] == array.size
+
+
+def test_a_far_first_number_costs_no_digits(local_run: LocalRun, tmp_path: Path) -> None:
+    values = np.random.default_rng(7).normal(size=WINDOW)
+    values[0] = 1e9
+    found = run(local_run(1), save(tmp_path, values))
+    centre = math.fsum(values) / WINDOW
+    assert found["variance"] == pytest.approx(math.fsum((values - centre) ** 2) / WINDOW, rel=1e-12)
+
+
+def test_constant_numbers_have_no_variance(local_run: LocalRun, tmp_path: Path) -> None:
+    found = run(local_run(2), save(tmp_path, np.full(3 * WINDOW + 1, 0.1)))
+    assert (found["mean"], found["variance"]) == (0.1, pytest.approx(0.0, abs=1e-30))
+
+
+def test_what_is_not_finite_is_told(local_run: LocalRun, tmp_path: Path) -> None:
+    values = np.ones(2 * WINDOW + 5)
+    values[[WINDOW + 3, 2 * WINDOW + 1]] = np.nan
+    values[7] = np.inf
+    context = local_run(2)
+    found = run(context, save(tmp_path, values), slices=[7, 1, WINDOW, WINDOW - 3])
+    assert (found["mean"], found["variance"]) == (None, None)
+    assert [shard["mean"] for shard in found["shards"]] == [1.0, None, None, None]
+    where = "counted from 0: there is no finite mean"
+    assert context.notes == [
+        f"1 of the 16,389 numbers is infinity, the first of them number 7 {where}",
+        f"2 of the 16,389 numbers are NaN, the first of them number {WINDOW + 3:,} {where}",
+    ]
+
+
+def test_a_mean_whose_sum_is_too_large(local_run: LocalRun, tmp_path: Path) -> None:
+    context = local_run(2)
+    found = run(context, save(tmp_path, np.array([1.5e308, 1.7e308, 1.6e308])))
+    assert found["mean"] == pytest.approx(1.6e308)
+    assert found["variance"] is None
+    assert context.notes == ["the variance is larger than the largest float64 number"]
+
+
+def test_random_numbers_are_numpys(local_run: LocalRun) -> None:
+    count, seed = 2 * WINDOW + 5, 2**40 + 7
+    places = np.arange(count, dtype=np.uint32)
+    key = (tf.constant(seed & 0xFFFFFFFF, tf.uint32), tf.constant(seed >> 32, tf.uint32))
+    high, low = (word.numpy() for word in threefry_2x32(key, (tf.constant(places), tf.zeros([count], tf.uint32))))
+    values = ((high >> 5).astype(np.float64) * 2**26 + (low >> 6)) / 2**53
+    assert uniform(tf.constant(high), tf.constant(low)).numpy().tolist() == values.tolist()
+    for devices in (1, 3):
+        found = run(local_run(devices), None, random=count, seed=seed)
+        assert found["mean"] == pytest.approx(values.mean(), rel=1e-14)
+        assert found["variance"] == pytest.approx(values.var(), rel=1e-12)
+
+
+def test_pieces_of_a_window() -> None:
+    values = np.random.default_rng(8).normal(size=WINDOW)
+    for low, high in ((0, 1), (0, WINDOW), (WINDOW - 1, WINDOW), (5, 6), (17, 4099)):
+        pilot, total, squares = sums_of("float64", WINDOW)(values, low, high).numpy()
+        inside = values[low:high]
+        assert pilot == pytest.approx(values[low : min(high, low + WINDOW // 64)].mean())
+        assert total == pytest.approx((inside - pilot).sum(), abs=1e-10)
+        assert squares == pytest.approx(((inside - pilot) ** 2).sum(), abs=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("text", "column", "expected"),
+    [
+        ("1\n2\n4.5\n", None, [1, 2, 4.5]),
+        ("\ufeff 1e3 \r\n\r\n-2\r\n", None, [1000, -2]),
+        ("7", None, [7]),
+        ("a,b\n1,2\n3,4\n", "b", [2, 4]),
+        ("a,b\n1,2\n\n3,4\n", "0", [1, 3]),
+        ("1,2\n3,4\n", "1", [2, 4]),
+        ('name,"the value"\n"x, y",2\nz,"4"\n', "the value", [2, 4]),
+        ("2020,b\n1,2\n", "2020", [1]),
+    ],
+)
+def test_text(local_run: LocalRun, tmp_path: Path, text: str, column: str | None, expected: list[float]) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text(text, encoding="utf-8")
+    found = run(local_run(2), path, column=column)
+    assert (found["mean"], found["count"]) == (math.fsum(expected) / len(expected), len(expected))
+    assert found["variance"] == pytest.approx(np.var(expected))
+    assert list(tmp_path.iterdir()) == [path], "nothing is left in the run's folder"
+
+
+def test_a_long_text_is_mapped_by_the_tasks(local_run: LocalRun, tmp_path: Path) -> None:
+    values = np.random.default_rng(9).normal(size=10 * WINDOW)
+    path = tmp_path / "a.txt"
+    path.write_text("".join(f"{value!r}\n" for value in values.tolist()))
+    assert run(local_run(2), path) == run(local_run(2), save(tmp_path, values))
+
+
+@pytest.mark.parametrize(
+    ("text", "column", "message"),
+    [
+        ("1\n\nx\n", None, ":3: 'x' is not a number"),
+        ("1\n2,3\n", None, ":2: '2,3' is not a number"),
+        ("value\n1\n", None, ":1: 'value' is not a number"),
+        ("1,2\nx,3\n", "0", ":2: 'x' is not a number"),
+        ("a,b\n1,2\n3\n", "b", ":3: has 1 columns, the first line has 2"),
+        ("a,b\n1,2\n3,\n", "b", ":3: '' is not a number"),
+        ("a,b\n1,2\n", "c", ":1: has no column 'c'"),
+        ("a,b\n1,2\n", "2", ":1: has no column '2'"),
+        ("a,b\n", "b", ": has no numbers"),
+        ("", None, ": has no numbers"),
+        ("", "b", ": has no numbers"),
+    ],
+)
+def test_bad_text(local_run: LocalRun, tmp_path: Path, text: str, column: str | None, message: str) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text(text)
+    assert refused(local_run(1), path, column=column) == f"{path}{message}"
+
+
+def test_files_that_are_no_numbers(local_run: LocalRun, tmp_path: Path) -> None:
+    context = local_run(1)
+    for array, message in (
+        (np.zeros(3, complex), "has complex numbers (complex128)"),
+        (np.array(["a"]), "has the type <U1, not numbers"),
+        (np.zeros(2, [("x", "f4")]), "has a structured type, not numbers"),
+        (np.zeros(2, "M8[s]"), "has the type datetime64[s], not numbers"),
+        (np.zeros((3, 0)), "has no numbers"),
+    ):
+        path = save(tmp_path, array)
+        assert refused(context, path) == f"{path}: {message}"
+    np.save(tmp_path / "a.npy", np.array([None]), allow_pickle=True)
+    assert "is no whole .npy file of numbers" in refused(context, path)
+    whole = save(tmp_path, np.zeros(1000)).read_bytes()
+    for size in (7, 20, 500):
+        path.write_bytes(whole[:size])
+        assert "is no whole .npy file of numbers" in refused(context, path)
+    np.savez(tmp_path / "b.npz", np.zeros(3))
+    assert refused(context, tmp_path / "b.npz").endswith("is a .npz archive")
+    path.write_bytes(bytes(range(256)))
+    assert refused(context, path).endswith("is neither text in UTF-8 nor a .npy file")
+    assert "cannot be read" in refused(context, tmp_path / "missing")
+    assert "cannot be read" in refused(context, tmp_path)
+    save(tmp_path, np.zeros(3))
+    assert "--column is for CSV files" in refused(context, path, column="a")
+    assert "the slices have 2 numbers together" in refused(context, path, slices=[1, 1])
+
+
+def test_what_was_sent_is_called_standard_input(local_run: LocalRun, tmp_path: Path) -> None:
+    context = local_run(1)
+    context.sent = tmp_path / "sent"
+    context.sent.write_text("1\n2\n")
+    assert run(context, Path("-"))["mean"] == 1.5
+    context.sent.write_text("1\nzwei\n")
+    assert refused(context, Path("-")) == "standard input:2: 'zwei' is not a number"

@@ -1,0 +1,70 @@
+"""`tfcluster run mean`."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from typing import Any
+
+import click
+
+from tfcluster.cli.options import WholeNumber
+from tfcluster.cli.run.submitting import CONTEXT, seed_or_new, shared_options, submit
+
+
+class _Sizes(WholeNumber):
+    """Sizes with commas between them, or one of two words."""
+
+    name = "sizes"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The sizes as a list, or the word; fails with what is wrong about it."""
+        if not isinstance(value, str) or value in ("even", "devices"):
+            return value
+        return [WholeNumber.convert(self, size.strip(), param, ctx) for size in value.split(",")]
+
+
+@click.command(
+    "mean",
+    context_settings=CONTEXT,
+    short_help="Mean and variance of the numbers in a file, in slices of any sizes.",
+    epilog="Example: tfcluster run mean numbers.npy --slices 10,30,961",
+)
+@click.argument("file", required=False, type=click.Path(exists=True, dir_okay=False, allow_dash=True))
+@click.option(
+    "--random",
+    type=WholeNumber(1, 2**50),
+    metavar="N",
+    help="In place of a file: so many random numbers, uniform in [0, 1).",
+)
+@click.option("--column", metavar="NAME|INDEX", help="The column of a CSV file; its index counts from 0.")
+@click.option(
+    "--slices",
+    type=_Sizes(1, 2**62),
+    default="even",
+    show_default=True,
+    metavar="N,N,…|even|devices",
+    help="Sizes of the slices, dealt out to the devices in turn; one for each device; or what each gets done.",
+)
+@shared_options
+def command(
+    file: str | None, random: int | None, column: str | None, slices: Any, seed: int | None, **shared: Any
+) -> int:
+    """Take the mean and the population's variance of the numbers in FILE, which the tasks' devices share in slices.
+
+    FILE is a .npy array of any shape and type of real numbers, text with one number a line, or a CSV file
+    with --column; - is standard input. Tasks on this machine map a .npy file, which can be larger than the memory; sums
+    are in float64. The result depends on the numbers alone, not on the slices or the devices that share the work.
+    """
+    if (file is None) == (random is None):
+        raise click.UsageError("Give either FILE (- for standard input) or --random N.")
+    parameters = {"random": random, "seed": seed_or_new(seed), "column": column, "slices": slices}
+    if file is None:
+        return submit("mean", {**parameters, "file": None}, **shared)
+    if file == "-":
+        return submit("mean", {**parameters, "file": "-"}, sent=sys.stdin.buffer, **shared)
+    if not stat.S_ISREG(os.stat(file).st_mode):  # what a pipe has cannot be mapped by others
+        with open(file, "rb") as source:
+            return submit("mean", {**parameters, "file": "-"}, sent=source, **shared)
+    return submit("mean", {**parameters, "file": os.path.abspath(file)}, **shared)

@@ -1,0 +1,146 @@
+"""Mean and variance of numbers that the devices share in slices of any sizes."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.programs.context import Context
+from tfcluster.programs.map_reduce import Progress, map_shards
+from tfcluster.programs.mean.irregular import Irregular
+from tfcluster.programs.mean.looking import LookAtFile, LookAtMade, Rows
+from tfcluster.programs.mean.moments import Moments, combine
+from tfcluster.programs.mean.numbers import Made, Mapped, map_floats, open_array, refuse_none
+from tfcluster.programs.mean.slices import WHOLE, Pieces, check_sizes, cut, even_sizes, whole_windows, window_size
+from tfcluster.programs.mean.text import write_floats
+from tfcluster.programs.session import task_of
+
+#: In place of sizes: a slice for each device, as equal as can be; or what each device got done.
+EVEN, DEVICES = "even", "devices"
+
+
+def run(
+    context: Context,
+    *,
+    file: str | None,
+    random: int | None,
+    seed: int,
+    column: str | None,
+    slices: list[int] | str,
+) -> dict[str, Any]:
+    """Take the mean.
+
+    Each window of the input, a stretch at a fixed place, is summed up in float64 on one device, and the windows'
+    moments are combined in sums that are rounded once. So the mean and the variance are the same to the bit however the
+    input is sliced, and whichever devices of one kind share the work.
+
+    Args:
+        context: The run.
+        file: A .npy file, text with one number a line, or a CSV file; `-` is the file that was sent with the run. None
+            with `random`.
+        random: How many numbers to make, uniform in [0, 1); None with `file`.
+        seed: Key of the generator, below 2^64.
+        column: The column of a CSV file, by name, or by index from 0 on.
+        slices: How many numbers each slice has, or EVEN or DEVICES.
+
+    Returns:
+        mean, variance (the population's), count, shards: {task, count, mean} of each slice. What is no finite number
+        is None, and a note says why.
+
+    Raises:
+        ClusterError: The input is none of numbers, or the slices are not the whole of it.
+    """
+    numbers = Made(random, seed) if random is not None else _open(context, file or "-", column)
+    size = window_size(numbers.count)
+    pieces, own = _share(numbers, size, context.devices, slices)
+    devices = list(own) if own else list(context.devices[: len(pieces)])
+    rows: Rows = np.empty((len(pieces), 3))
+    doers = np.empty(len(pieces), np.int64)
+    look = (
+        LookAtMade(context, devices, numbers, pieces, size)
+        if isinstance(numbers, Made)
+        else LookAtFile(context, devices, numbers, pieces, size)
+    )
+    with look:
+        progress = Progress(context, numbers.count, "numbers")
+        for part in map_shards(devices, len(pieces), look, own=own):
+            part_of = slice(part.first, part.first + part.count)
+            rows[part_of], doers[part_of] = part.value, devices.index(part.device)
+            count = int(pieces.counts[part_of][pieces.slice[part_of] != WHOLE].sum())
+            progress.add(part.device, count)
+    moments = _moments(pieces, rows)
+    whole = whole_windows(pieces, numbers.count, size)
+    irregular = Irregular(numbers)
+    irregular.look_at(moments, pieces, size, whole)
+    all_numbers = combine([moments[piece] for piece in whole])
+    context.notes.extend(irregular.notes(all_numbers))
+    groups = _slices(pieces, doers, by_device=own is None)
+    return {
+        "mean": _finite(all_numbers.mean),
+        "variance": _finite(all_numbers.variance),
+        "count": all_numbers.count,
+        "shards": [_shard(task_of(devices[doer]), combine([moments[piece] for piece in of])) for doer, of in groups],
+    }
+
+
+def _open(context: Context, file: str, column: str | None) -> Mapped:
+    """The numbers of a file."""
+    if file == "-":
+        assert context.sent is not None, "standard input is sent with the run"
+        path, name = context.sent, "standard input"
+    else:
+        path, name = Path(file), file
+    numbers = open_array(path, name)
+    if numbers is not None and column is not None:
+        raise ClusterError(f"{name}: is a .npy file; --column is for CSV files", exit_code=ExitCode.USAGE)
+    if numbers is None:
+        with tempfile.TemporaryFile(dir=context.folder) as floats:  # without a name: it is gone with this process
+            write_floats(path, name, column, floats)
+            numbers = map_floats(os.dup(floats.fileno()), name)
+    refuse_none(numbers)
+    return numbers
+
+
+def _share(
+    numbers: Mapped | Made, size: int, devices: Sequence[str], slices: list[int] | str
+) -> tuple[Pieces, dict[str, list[range]] | None]:
+    """The pieces of the slices, and which slices are whose; None where whoever is free takes any piece."""
+    if slices == DEVICES:
+        return cut([numbers.count], size), None
+    sizes = even_sizes(numbers.count, len(devices)) if isinstance(slices, str) else slices
+    check_sizes(sizes, numbers.count, numbers.name)
+    pieces = cut(sizes, size)
+    used = devices[: len(sizes)]
+    return pieces, {device: list(pieces.slices[index :: len(used)]) for index, device in enumerate(used)}
+
+
+def _moments(pieces: Pieces, rows: Rows) -> list[Moments]:
+    """The moments of each piece, of its pilot, sum and sum of squares; see window.sums_of."""
+    counts = pieces.counts
+    with np.errstate(invalid="ignore", over="ignore"):
+        shift = rows[:, 1] / counts
+        squares = np.maximum(rows[:, 2] - rows[:, 1] * shift, 0.0)
+        means = rows[:, 0] + shift
+    return [Moments(*each) for each in zip(counts.tolist(), means.tolist(), squares.tolist(), strict=True)]
+
+
+def _slices(pieces: Pieces, doers: Any, *, by_device: bool) -> list[tuple[int, Sequence[int]]]:
+    """The pieces of each slice, and who did it: of a slice whose first device was lost, who did the last piece."""
+    if not by_device:
+        return [(int(doers[of.stop - 1]), of) for of in pieces.slices]
+    return [(int(doer), np.flatnonzero(doers == doer).tolist()) for doer in np.unique(doers)]
+
+
+def _shard(task: str, moments: Moments) -> dict[str, Any]:
+    return {"task": task, "count": moments.count, "mean": _finite(moments.mean)}
+
+
+def _finite(value: float) -> float | None:
+    """JSON has neither infinities nor NaN."""
+    return value if np.isfinite(value) else None

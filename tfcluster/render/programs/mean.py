@@ -1,0 +1,48 @@
+"""The result of mean in words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.text import Text
+
+from tfcluster.model.counting import plural
+from tfcluster.render.words import duration, rate
+
+_MOST_SHARDS = 16
+
+
+def summary(result: dict[str, Any], seconds: float) -> list[Text]:
+    """The lines that say what the mean is.
+
+    Args:
+        result: The result.
+        seconds: How long the run took.
+    """
+    count, shards = result["count"], result["shards"]
+    shown = [
+        Text(f"  {_short(shard['task'])}: {_number(shard['mean'])} of {plural(shard['count'], 'number')}")
+        for shard in shards[:_MOST_SHARDS]
+    ]
+    if len(shards) > _MOST_SHARDS:
+        shown.append(Text(f"  and {len(shards) - _MOST_SHARDS:,} more, which -o json shows"))
+    return [
+        Text.assemble(
+            ("mean = ", "bold"),
+            (_number(result["mean"]), "bold green"),
+            f", variance {_number(result['variance'])} (the population's), of {plural(count, 'number')}",
+        ),
+        Text(f"{duration(seconds)}, {rate(count / seconds if seconds else 0.0, 'numbers')}"),
+        Text(f"{plural(len(shards), 'slice')}, mean{'' if len(shards) == 1 else 's'}:"),
+        *shown,
+    ]
+
+
+def _number(value: float | None) -> str:
+    """All digits that tell the number from others; a number that is not finite is explained in a note."""
+    return "not finite" if value is None else repr(value)
+
+
+def _short(task: str) -> str:
+    _, job, index = task.split("/")
+    return f"{job.removeprefix('job:')}:{index.removeprefix('task:')}"
