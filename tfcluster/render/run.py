@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from types import TracebackType
 from typing import Any
 
-from rich.console import Group
+from rich.console import Group, RenderableType
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 from tfcluster.errors import ClusterError
 from tfcluster.render import programs
 from tfcluster.render.console import console, error_console, moves
+from tfcluster.render.metrics import Metrics
 from tfcluster.render.table import table
 from tfcluster.render.words import duration, rate
 
@@ -26,12 +28,14 @@ class RunView:
     def __init__(self, *, silent: bool) -> None:
         self._silent = silent
         self._run = ""
+        self._metrics = Metrics()
         self._progress: Progress | None = None
         self._said = time.monotonic()
 
     def __enter__(self) -> None:
         if not self._silent and moves(error_console()):
-            self._progress = Progress(
+            self._progress = _ProgressWithMetrics(
+                self._metrics,
                 TextColumn("{task.description}"),
                 BarColumn(),
                 TextColumn("{task.percentage:>3.0f}%"),
@@ -59,6 +63,8 @@ class RunView:
             self._print(event["line"])
         if event["event"] == "result" and event["state"] == "cancelled":
             error_console().print(f"{self._run} was cancelled after {duration(event['seconds'])}")
+        if event["event"] == "metric":
+            self._metrics.update(event)
         if event["event"] != "progress":
             return
         if self._progress is not None:
@@ -71,7 +77,7 @@ class RunView:
             )
         elif time.monotonic() - self._said >= _LINE_SECONDS:
             self._said = time.monotonic()
-            error_console().print(_line(self._run, event))
+            error_console().print("\n  ".join((_line(self._run, event), *self._metrics.news())))
 
     def _print(self, line: str) -> None:
         """Print what a script has printed, as it is; nothing may move beside it."""
@@ -95,6 +101,19 @@ class RunView:
             screen.print(Group(*lines, Text(), _devices(result)))
         for note in result["notes"]:
             screen.print(Text(f"note: {note}", style="yellow"))
+
+
+class _ProgressWithMetrics(Progress):
+    """A bar, and the latest metrics below it."""
+
+    def __init__(self, metrics: Metrics, *columns: ProgressColumn, **options: Any) -> None:
+        self._metrics = metrics
+        super().__init__(*columns, **options)
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        """The bar and a line for everyone who reports."""
+        yield from super().get_renderables()
+        yield from (Text(line, style="dim", no_wrap=True, overflow="ellipsis") for line in self._metrics.latest())
 
 
 class _Rate(ProgressColumn):
