@@ -37,15 +37,24 @@ def run_graph(context: Context) -> Iterator[tf.Graph]:
         yield graph
 
 
-def open_session(context: Context, graph: tf.Graph, devices: Iterable[str], *, as_written: bool = False) -> Any:
+def open_session(
+    context: Context,
+    graph: tf.Graph,
+    devices: Iterable[str],
+    *,
+    as_written: bool = False,
+    timeout_ms: int = _STEP_TIMEOUT_MS,
+) -> Any:
     """A session of `graph` on the tasks of `devices`; the first device's task is its master.
 
     Without device filters a session waits for every task of the cluster, also for those that it does not use.
-    `as_written` is that of `session_config`.
+    `as_written` is that of `session_config`. A call that takes longer than `timeout_ms` milliseconds raises
+    DeadlineExceededError.
     """
     tasks = list(dict.fromkeys(task_of(device) for device in devices))
     config = session_config(as_written=as_written)
     config.device_filters.extend(tasks)
+    config.operation_timeout_in_ms = timeout_ms
     master = tf.DeviceSpec.from_string(tasks[0])
     return tf.compat.v1.Session(f"grpc://{context.addresses[master.job][master.task]}", graph=graph, config=config)
 

@@ -11,6 +11,7 @@ _PROGRAMS = {
     "graph": "A graph of constants, split over the tasks.",
     "pi": "Pi from random points, counted on all devices.",
     "mean": "Mean and variance of the numbers in a file, in slices of any sizes.",
+    "linear": "A line fitted by all workers at once, its parameters on the ps.",
     "expfit": "Learns e^x: on one task, or its data or its layers divided.",
     "script": "Your own script: `tfcluster run [OPTIONS] train.py ARGS`.",
 }

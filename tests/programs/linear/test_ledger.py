@@ -1,0 +1,101 @@
+"""Steps handed out in blocks: each exactly once, unless a worker or the variables are lost."""
+
+from __future__ import annotations
+
+import random
+import threading
+
+import pytest
+
+from tfcluster.programs.linear.ledger import Block, Ledger, next_size
+
+
+def take(ledger: Ledger, size: int) -> Block:
+    block = ledger.take(size)
+    assert block is not None
+    return block
+
+
+def test_every_step_is_handed_out_once() -> None:
+    ledger = Ledger(100, 1000, 3)
+    seen: list[int] = []
+    choose = random.Random(5)
+    while (block := ledger.take(choose.randint(1, 50))) is not None:
+        seen += range(block.first, block.first + block.count)
+        ledger.finish(block)
+    assert seen == list(range(100, 1100))
+    assert ledger.done == ledger.steps == 1000
+
+
+def test_a_block_is_at_most_a_fair_share_of_what_is_left() -> None:
+    ledger = Ledger(0, 100, 4)
+    assert [take(ledger, 1000).count for _ in range(4)] == [25, 19, 14, 11]
+
+
+def test_what_is_given_back_is_handed_out_again() -> None:
+    ledger = Ledger(0, 10, 1)
+    lost = take(ledger, 6)
+    ledger.give_back(lost)
+    assert ledger.done == 0
+    assert take(ledger, 4) == Block(0, 4)
+    assert take(ledger, 4) == Block(4, 2)
+    assert take(ledger, 4) == Block(6, 4)
+
+
+def test_a_worker_waits_for_what_another_might_give_back() -> None:
+    ledger = Ledger(0, 10, 1)
+    lost = take(ledger, 10)
+    found: list[Block | None] = []
+    waiting = threading.Thread(target=lambda: found.append(ledger.take(10)))
+    waiting.start()
+    ledger.give_back(lost)
+    waiting.join(30)
+    assert found == [lost]
+
+
+@pytest.mark.parametrize("end", ["finish", "stop"])
+def test_a_worker_that_waits_is_told_of_the_end(end: str) -> None:
+    ledger = Ledger(0, 10, 1)
+    block = take(ledger, 10)
+    found: list[Block | None] = []
+    waiting = threading.Thread(target=lambda: found.append(ledger.take(10)))
+    waiting.start()
+    if end == "finish":
+        ledger.finish(block)
+    else:
+        ledger.stop()
+    waiting.join(30)
+    assert found == [None]
+
+
+def test_a_setback_has_steps_done_again_and_blocks_from_before_do_not_count() -> None:
+    ledger = Ledger(100, 100, 1)
+    ledger.finish(take(ledger, 40))
+    under_way, failed = take(ledger, 10), take(ledger, 10)
+    ledger.set_back(120)
+    assert ledger.done == 20
+    ledger.finish(under_way)
+    ledger.give_back(failed)
+    assert ledger.done == 20
+    again = take(ledger, 1000)
+    assert (again.first, again.count) == (120, 80)
+    ledger.finish(again)
+    assert ledger.done == 100
+    assert ledger.take(1) is None
+
+
+def test_a_setback_never_goes_forward_nor_before_the_start() -> None:
+    ledger = Ledger(100, 100, 1)
+    ledger.finish(take(ledger, 10))
+    ledger.set_back(150)
+    assert ledger.done == 10
+    ledger.set_back(50)
+    assert ledger.done == 0
+
+
+@pytest.mark.parametrize(
+    ("count", "seconds", "expected"),
+    [(8, 0.01, 32), (100, 0.3, 100), (100, 0.6, 50), (1, 5.0, 1), (8, 0.0, 32), (1000, 0.1, 3000)],
+)
+def test_blocks_grow_to_the_time_they_should_take(count: int, seconds: float, expected: int) -> None:
+    assert next_size(count, seconds) == expected

@@ -1,0 +1,56 @@
+"""Who holds the variables, who trains, who scores, whatever the jobs are called."""
+
+from __future__ import annotations
+
+import pytest
+
+from tfcluster.programs.linear.roles import Roles, assign, cpu_of, names, short_task
+
+
+def cluster(**jobs: int) -> dict[str, list[str]]:
+    return {job: [f"{job}-{index}:1" for index in range(tasks)] for job, tasks in jobs.items()}
+
+
+def cpus(*tasks: str) -> tuple[str, ...]:
+    return tuple(cpu_of(job, int(index)) for job, index in (task.split(":") for task in tasks))
+
+
+@pytest.mark.parametrize(
+    ("jobs", "head", "computing", "expected"),
+    [
+        (
+            {"ps": 2, "worker": 2, "evaluator": 1},
+            "worker:0",
+            ("worker:0", "worker:1", "evaluator:0"),
+            (("ps:0", "ps:1"), ("worker:0", "worker:1"), "evaluator:0"),
+        ),
+        ({"ps": 1, "worker": 2}, "worker:0", ("worker:1",), (("ps:0",), ("worker:1",), None)),
+        (
+            {"worker": 1, "master": 1, "worker_": 1},
+            "master:0",
+            ("worker:0", "master:0", "worker_:0"),
+            (("master:0",), ("worker:0", "master:0", "worker_:0"), None),
+        ),
+        ({"local": 2}, "local:0", ("local:0", "local:1"), (("local:0",), ("local:0", "local:1"), None)),
+        ({"local": 2}, "local:0", ("local:1",), (("local:0",), ("local:1",), None)),
+        ({"ps": 2}, "ps:0", ("ps:0", "ps:1"), (("ps:0", "ps:1"), ("ps:0", "ps:1"), None)),
+        ({"ps": 1, "scorer": 2, "chief": 1}, "chief:0", ("scorer:0", "chief:0"), (("ps:0",), ("chief:0",), "scorer:0")),
+        ({"evaluator": 1}, "evaluator:0", ("evaluator:0",), (("evaluator:0",), ("evaluator:0",), None)),
+    ],
+)
+def test_roles(
+    jobs: dict[str, int],
+    head: str,
+    computing: tuple[str, ...],
+    expected: tuple[tuple[str, ...], tuple[str, ...], str | None],
+) -> None:
+    servers, replicas, evaluator = expected
+    found = assign(cluster(**jobs), f"{head.replace(':', '-')}:1", cpus(*computing))
+    assert found == Roles(cpus(*servers), cpus(*replicas), cpus(evaluator)[0] if evaluator else None)
+
+
+def test_names_say_the_device_only_where_a_task_has_several() -> None:
+    second = "/job:worker/replica:0/task:0/device:GPU:1"
+    devices = (*cpus("worker:0", "worker:1"), second)
+    assert list(names(Roles((), devices, None)).values()) == ["worker:0/CPU:0", "worker:1", "worker:0/GPU:1"]
+    assert short_task("/job:ps/task:3/device:CPU:0") == "ps:3"

@@ -1,0 +1,93 @@
+"""`tfcluster run linear`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import click
+
+from tfcluster.cli.options import WholeNumber, seconds
+from tfcluster.cli.run.submitting import CONTEXT, seed_or_new, shared_options, submit
+
+_STEPS = 1000
+
+
+@click.command(
+    "linear",
+    context_settings=CONTEXT,
+    short_help="A line fitted by all workers at once, its parameters on the ps.",
+    epilog="Example: tfcluster run linear --steps 1e5 --logdir /tmp/linear --seed 4",
+)
+@click.option(
+    "--data",
+    type=click.File("rb"),
+    metavar="FILE.csv",
+    help="Columns x and y to fit; else 101 points around y = 2x + 0.2, from the seed.",
+)
+@click.option("--steps", type=WholeNumber(1, 10**15), show_default=f"{_STEPS}", help="Steps of all workers together.")
+@click.option("--epochs", type=WholeNumber(1, 10**9), help="How often to go through the data, in place of --steps.")
+@click.option(
+    "--batch",
+    type=WholeNumber(1, 10**7),
+    default="128",
+    show_default=True,
+    help="Examples a step; all of the data where it has fewer.",
+)
+@click.option(
+    "--optimizer",
+    type=click.Choice(["adagrad", "sgd", "momentum", "adam"]),
+    default="adagrad",
+    show_default=True,
+    help="Applies the gradients on the ps.",
+)
+@click.option(
+    "--lr",
+    type=click.FloatRange(min=0, min_open=True, max=1e6),
+    help="Learning rate; else 0.8 for adagrad, 0.05 for momentum, 0.1 for the others.",
+)
+@click.option("--sync", is_flag=True, help="Workers share each step's batch and their gradients are averaged.")
+@click.option(
+    "--logdir",
+    type=click.Path(),
+    metavar="FOLDER",
+    help="For checkpoints, which the next run goes on from, and TensorBoard's summaries; on the head host.",
+)
+@click.option(
+    "--checkpoint-every", type=seconds(0.1), default=30.0, show_default=True, help="Seconds between checkpoints."
+)
+@shared_options
+def command(
+    data: BinaryIO | None,
+    steps: int | None,
+    epochs: int | None,
+    batch: int,
+    optimizer: str,
+    lr: float | None,
+    sync: bool,
+    logdir: str | None,
+    checkpoint_every: float,
+    seed: int | None,
+    **shared: Any,
+) -> int:
+    """Fit y = w x + b by gradient descent: w and b are on the parameter servers, every worker trains.
+
+    Workers go on asynchronously, each at its own speed, unless --sync is given. A worker that is lost costs the
+    steps it had under way; a parameter server that is lost, those of the last second or since the checkpoint.
+    """
+    if steps is not None and epochs is not None:
+        raise click.UsageError("--steps and --epochs say the same thing in two ways; give one of them")
+    parameters = {
+        "data": "" if data is None else data.name,
+        "steps": steps or _STEPS,
+        "epochs": epochs,
+        "batch": batch,
+        "optimizer": optimizer,
+        "lr": lr,
+        "sync": sync,
+        # The run has another working directory.
+        "logdir": None if logdir is None else str(Path(logdir).expanduser().absolute()),
+        "checkpoint_every": checkpoint_every,
+        "seed": seed_or_new(seed),
+    }
+    return submit("linear", parameters, sent=data, sent_as="data.csv", **shared)

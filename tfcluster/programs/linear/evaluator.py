@@ -1,0 +1,74 @@
+"""Scores the current parameters on a task of its own while others train."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import tensorflow as tf
+
+from tfcluster.programs.linear.model import ScoringGraph
+from tfcluster.programs.linear.parameters import CALL_TIMEOUT_MS, abandon, check_listening
+from tfcluster.programs.linear.roles import short_task
+from tfcluster.programs.linear.team import Team
+from tfcluster.programs.session import open_session, without_replica
+
+_INTERVAL_SECONDS = 0.5
+# A run of days is shown by so many at least, and not by more than twice that.
+_FEWEST_KEPT = 1000
+
+
+class Evaluator(threading.Thread):
+    """Computes the loss on all data twice a second, and once more when the training has ended.
+
+    Attributes:
+        scores: [step, loss] of each time, thinned out evenly when they become very many.
+    """
+
+    def __init__(self, team: Team, device: str) -> None:
+        super().__init__(name=short_task(device), daemon=True)
+        self.scores: list[list[float]] = []
+        self._team = team
+        self._device = device
+        self._error: Exception | None = None
+
+    def run(self) -> None:
+        """Score until the training has ended; a task that is lost is tried again each time."""
+        team = self._team
+        scoring = ScoringGraph(team.plan, self._device)
+        team.initialised.wait()
+        session = None
+        ended = False
+        while True:
+            try:
+                if session is None:
+                    session = self._open(scoring)
+                self._score(session.run(scoring.results))
+                self._error = None
+            except (tf.errors.OpError, ConnectionError) as error:
+                abandon(session)
+                session, self._error = None, error
+            if ended:
+                break
+            ended = team.ended.wait(_INTERVAL_SECONDS)
+        if session is not None:
+            session.close()
+        if self._error is not None:
+            team.note(f"{self.name} does not answer ({type(self._error).__name__}): the last parameters have no score")
+
+    def _open(self, scoring: ScoringGraph) -> Any:
+        used = [self._device, *self._team.plan.servers]
+        check_listening(self._team.plan.context, used)
+        return open_session(self._team.plan.context, scoring.graph, used, timeout_ms=CALL_TIMEOUT_MS)
+
+    def _score(self, found: dict[str, Any]) -> None:
+        values = {name: float(found[name]) for name in ("loss", "w", "b")}
+        step = int(found["step"])
+        if len(self.scores) >= 2 * _FEWEST_KEPT:
+            del self.scores[::2]
+        self.scores.append([step, values["loss"]])
+        self._team.plan.context.emit(
+            "metric", worker=self.name, step=step, **values, seconds=round(self._team.seconds, 6)
+        )
+        work = self._team.plan.context.work.setdefault(without_replica(self._device), {"ops": 0})
+        work["scores"] = len(self.scores)

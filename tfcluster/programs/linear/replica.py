@@ -1,0 +1,170 @@
+"""A worker of a training: a thread of the driver with a session of its own, which outlives the worker's server."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfcluster.errors import ClusterError
+from tfcluster.programs.linear.ledger import FIRST_BLOCK, Block, next_size
+from tfcluster.programs.linear.model import TrainingGraph
+from tfcluster.programs.linear.parameters import (
+    CALL_TIMEOUT_MS,
+    PATIENCE_SECONDS,
+    RETRY_SECONDS,
+    abandon,
+    answers,
+    check_listening,
+)
+from tfcluster.programs.linear.roles import short_task
+from tfcluster.programs.linear.team import Team
+from tfcluster.programs.session import count_operations, open_session
+
+v1 = tf.compat.v1
+
+# Workers begin together; one that is slow to get ready is not waited for.
+_MEET_SECONDS = 5.0
+
+
+class Replica(threading.Thread):
+    """Trains on its devices, block by block, until no steps are left.
+
+    Args:
+        team: What all workers share.
+        name: What people call it.
+        devices: One, or with synchronous training all: the first one's task is the session's master.
+        began: Where all workers meet before their first step.
+    """
+
+    def __init__(self, team: Team, name: str, devices: Sequence[str], began: threading.Barrier) -> None:
+        super().__init__(name=name, daemon=True)  # a cancelled run does not wait for a step under way
+        self._team = team
+        self._devices = list(devices)
+        self._began = began
+        self._graph: TrainingGraph | None = None
+        self._session: Any = None
+
+    def run(self) -> None:
+        """Train; what goes wrong stops the team."""
+        try:
+            if self._prepare():
+                with contextlib.suppress(threading.BrokenBarrierError):
+                    self._began.wait(_MEET_SECONDS)
+                self._team.begin()
+                self._train()
+        except Exception as error:  # carried to the main thread, which raises it
+            self._team.fail(error)
+        finally:
+            self._close()
+            self._team.leave()
+
+    def _prepare(self) -> bool:
+        """Open the session and have the servers prepare the loop, by no step at all; False when the worker is lost."""
+        self._graph = self._build()
+        self._team.initialised.wait()
+        if self._team.stopped:
+            return False
+        try:
+            self._open()
+            metadata = v1.RunMetadata()
+            self._steps(Block(0, 0), v1.RunOptions(output_partition_graphs=True), metadata)
+            self._team.count_operations(count_operations(metadata))
+        except (tf.errors.OpError, ConnectionError) as error:
+            return self._recover(error)
+        return True
+
+    def _train(self) -> None:
+        size = FIRST_BLOCK
+        while (block := self._team.ledger.take(size)) is not None:
+            began = time.monotonic()
+            try:
+                found = self._steps(block)
+            except tf.errors.OpError as error:
+                self._team.ledger.give_back(block)
+                if not self._recover(error):
+                    return
+                size = FIRST_BLOCK
+                continue
+            self._team.ledger.finish(block)
+            _refuse_divergence(found)
+            seconds = time.monotonic() - began
+            self._team.record(self.name, self._devices, block.count, seconds, found)
+            size = next_size(block.count, seconds)
+
+    def _steps(self, block: Block, options: Any = None, metadata: Any = None) -> dict[str, Any]:
+        assert self._graph is not None, "a replica prepares before it trains"
+        feed = {self._graph.first: block.first, self._graph.count: block.count}
+        found: dict[str, Any] = self._session.run(self._graph.results, feed, options, metadata)
+        return found
+
+    def _recover(self, error: Exception) -> bool:
+        """Go on in a new session as soon as that is possible; False when the worker does not come back."""
+        lost_at = time.monotonic()
+        deadline = lost_at + PATIENCE_SECONDS
+        while not self._team.stopped:
+            abandon(self._session)
+            self._session = None
+            self._team.parameters.restore_what_is_lost()
+            try:
+                self._open()
+                self._steps(Block(0, 0))
+            except (tf.errors.OpError, ConnectionError) as again:
+                if time.monotonic() < deadline:
+                    time.sleep(RETRY_SECONDS)
+                elif self._go_on_without_the_silent(again):
+                    deadline = time.monotonic() + PATIENCE_SECONDS
+                else:
+                    return False
+                continue
+            self._team.note(f"{self.name}: lost for {time.monotonic() - lost_at:.1f} s ({_kind(error)}), then went on")
+            return True
+        self._team.note(f"{self.name}: lost ({_kind(error)}) and not back when the training ended")
+        return False
+
+    def _go_on_without_the_silent(self, error: Exception) -> bool:
+        """Leave out the devices whose tasks do not answer; False when none is left."""
+        left = [device for device in self._devices if answers(self._team.plan.context, device)]
+        for device in self._devices:
+            if device not in left:
+                self._team.note(
+                    f"{short_task(device)}: lost ({_kind(error)}) and not back within {PATIENCE_SECONDS:.0f} s; "
+                    "the training went on without it"
+                )
+        if left and len(left) < len(self._devices):
+            self._devices = left
+            self._graph = self._build()
+        return bool(left)
+
+    def _build(self) -> TrainingGraph:
+        return TrainingGraph(self._team.plan, self._devices)
+
+    def _open(self) -> None:
+        assert self._graph is not None, "a replica prepares before it trains"
+        used = [*self._devices, *self._team.plan.servers]
+        check_listening(self._team.plan.context, used)
+        self._session = open_session(self._team.plan.context, self._graph.graph, used, timeout_ms=CALL_TIMEOUT_MS)
+
+    def _close(self) -> None:
+        if self._session is not None:
+            with contextlib.suppress(tf.errors.OpError):
+                self._session.close()
+            self._session = None
+
+
+def _refuse_divergence(found: dict[str, Any]) -> None:
+    if not all(math.isfinite(found[name]) for name in ("w", "b", "loss")):
+        raise ClusterError(
+            f"the training diverged: after step {int(found['step']):,} w is {found['w']:g} and b is {found['b']:g}",
+            hint="Lower the learning rate with --lr, choose --optimizer adagrad, or scale the data.",
+        )
+
+
+def _kind(error: Exception) -> str:
+    """What kind of error it was, in TensorFlow's words."""
+    return type(error).__name__
