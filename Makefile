@@ -32,6 +32,7 @@ bench: .venv/installed
 	$(BIN)/python benchmarks/run_pi.py
 	$(BIN)/python benchmarks/pi.py
 	$(BIN)/python benchmarks/mean.py
+	$(BIN)/python benchmarks/linear.py
 	$(BIN)/python benchmarks/restart.py
 	$(BIN)/python benchmarks/idle.py
 

@@ -1,0 +1,81 @@
+"""`run linear` against the documents' way on the same servers: time to the point, and examples a second.
+
+The point is reached when w and b are both within 0.1 of the line that the data were made from. Both clocks begin at the
+first step, when sessions are open, variables have values and the servers have prepared the step.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+from clusters import Cluster, cluster_folder, wait_until_warm
+from side_by_side import report
+
+# Noise moves the best line. These are the first seeds for which it is itself within 0.1 of the line that was meant, and
+# for which the documents' way gets there too: with seed 2 its w stays below 1.9.
+SEEDS = (0, 1, 3, 4, 5)
+STEPS = 3000
+EPOCHS = 10
+TARGET = 50
+
+
+def points(seed: int) -> tuple[list[float], list[float]]:
+    """The data of `run linear --seed`."""
+    x = np.linspace(-1, 1, 101)
+    y = 2 * x + 0.2 + 0.4 * np.random.default_rng(seed).standard_normal(101)
+    return x.tolist(), y.tolist()
+
+
+def ours(cluster: Cluster, seed: int) -> tuple[float, float]:
+    """Seconds to the point, and examples a second."""
+    lines = cluster("run", "linear", "--seed", str(seed), "--steps", str(STEPS), "-o", "json").splitlines()
+    events = [json.loads(line) for line in lines]
+    reached = min(
+        event["seconds"]
+        for event in events
+        if event["event"] == "metric" and abs(event["w"] - 2) < 0.1 and abs(event["b"] - 0.2) < 0.1
+    )
+    return reached, events[-1]["result"]["examples_per_s"]
+
+
+def theirs(worker: str, seed: int) -> tuple[float, float]:
+    """The same for one session.run an example."""
+    done = subprocess.run(
+        [sys.executable, str(Path(__file__).parent / "documents_linear.py"), worker],
+        input=json.dumps([*points(seed), EPOCHS]),
+        check=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    found = json.loads(done.stdout)
+    return found["reached"], found["examples_per_s"]
+
+
+def main() -> None:
+    """Measure and print."""
+    with cluster_folder() as cluster:
+        cluster("up", "examples/cluster.yaml")
+        wait_until_warm(cluster)
+        worker = next(task["address"] for task in cluster.status()["tasks"] if task["task"] == "/job:worker/task:0")
+        rounds = [(ours(cluster, seed), theirs(worker, seed)) for seed in SEEDS]
+    report(
+        "run linear to |w - 2| < 0.1 and |b - 0.2| < 0.1, against one example fed a session.run",
+        "s",
+        [(mine[0], other[0]) for mine, other in rounds],
+        target=TARGET,
+    )
+    report(
+        "run linear, time of an example while it trains, against the same",
+        "µs",
+        [(1e6 / mine[1], 1e6 / other[1]) for mine, other in rounds],
+        target=TARGET,
+    )
+
+
+if __name__ == "__main__":
+    main()
