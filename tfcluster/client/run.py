@@ -110,20 +110,21 @@ def _follow(
     output = lost = 0
     while True:
         try:
-            with contextlib.closing(answer):
-                for event in answer:
-                    lost = 0
-                    run = event.get("run", run)
-                    if event["event"] == "output":
-                        output += 1
-                    else:
-                        events += 1
-                    yield event
+            for event in answer:
+                lost = 0
+                run = event.get("run", run)
+                if event["event"] == "output":
+                    output += 1
+                else:
+                    events += 1
+                yield event
             return
         except AgentGoneError:
             lost += 1
             if lost > _AGENTS_LOST:
                 raise
+        finally:
+            answer.leave()  # an agent that was started for this ends before it does
         answer = connection.stream(Call.ATTACH, start=True, run=run, events=events, output=output, owned=owned)
 
 

@@ -22,8 +22,11 @@ def list_runs(cluster: str, lines: int | None) -> list[dict[str, Any]]:
     if not state_folder(cluster).exists():
         raise not_running(cluster)
     # Also for a cluster that is down it is an agent that reads the records of its host.
-    answer = Connection(cluster).stream(Call.RUNS, start=True, lines=lines).finish()
-    found: list[dict[str, Any]] = answer["runs"]
+    answer = Connection(cluster).stream(Call.RUNS, start=True, lines=lines)
+    try:
+        found: list[dict[str, Any]] = answer.finish()["runs"]
+    finally:
+        answer.leave()
     return found
 
 
