@@ -173,7 +173,7 @@ class MemoryGroup:
 
 @contextlib.contextmanager
 def memory_group() -> Iterator[MemoryGroup]:
-    """A fresh memory control group; the test is skipped where none can be made (no root, a read-only mount)."""
+    """A fresh memory control group; where none can be made (no root, a read-only mount) the test is skipped, but in CI."""
     for line in Path("/proc/self/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
         if "memory" in controllers.split(","):
@@ -189,6 +189,7 @@ def memory_group() -> Iterator[MemoryGroup]:
                 break
             folder.rmdir()
     else:
+        assert not os.environ.get("CI"), "CI can make a memory control group"
         pytest.skip("no memory control group can be made here")
     try:
         yield MemoryGroup(folder, folder / maximum)
