@@ -173,7 +173,7 @@ class MemoryGroup:
 
 @contextlib.contextmanager
 def memory_group() -> Iterator[MemoryGroup]:
-    """A fresh memory control group; where none can be made (no root, a read-only mount) the test is skipped, but in CI."""
+    """A fresh memory control group; the test is skipped, but in CI, where none can be made (no root, read-only)."""
     for line in Path("/proc/self/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
         if "memory" in controllers.split(","):
