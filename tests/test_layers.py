@@ -25,13 +25,14 @@ ALLOWED = {
     "spec": _BASE,
     "model": {*_BASE, "spec"},
     "protocol": {*_BASE, "spec", "model"},
+    "placement": {*_BASE, "model"},
     "programs": {*_BASE, "model"},
     "runtime": {*_BASE, "model", "protocol", "programs"},
     "agent": {*_PURE, "runtime"},
     "transport": _PURE,
-    "client": {*_PURE, "transport"},
-    "render": {*_PURE, "client"},
-    "cli": {*_PURE, "client", "render", "__init__"},
+    "client": {*_PURE, "placement", "transport"},
+    "render": {*_PURE, "placement", "client"},
+    "cli": {*_PURE, "placement", "client", "render", "__init__"},
 }
 #: The only parts that may import a library.
 OWNERS = {

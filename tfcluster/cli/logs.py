@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from tfcluster.cli.options import cluster_option, output_option, since_option
+
+if TYPE_CHECKING:
+    from tfcluster.render.logs import LogView
 
 
 @click.command("logs", short_help="Show what the tasks print.", epilog="Example: tfcluster logs worker:0 ps -n 20 -f")
@@ -16,6 +21,7 @@ from tfcluster.cli.options import cluster_option, output_option, since_option
 @since_option
 @click.option("-t", "--timestamps", is_flag=True, help="Show when each line came, in UTC.")
 @click.option("--no-prefix", is_flag=True, help="Leave out the tasks' names.")
+@click.option("--placement", is_flag=True, help="Only where operations of runs with --log-placement were placed.")
 @cluster_option
 @output_option
 def command(
@@ -25,6 +31,7 @@ def command(
     since: float | None,
     timestamps: bool,
     no_prefix: bool,
+    placement: bool,
     cluster: str | None,
     output: str,
 ) -> None:
@@ -39,8 +46,28 @@ def command(
     from tfcluster.render.logs import LogView
 
     view = LogView(prefix=not no_prefix, timestamps=timestamps)
-    for line in read_logs(choose_cluster(cluster), tasks, lines=tail, since=since, follow=follow):
+    lines = read_logs(choose_cluster(cluster), tasks, lines=tail, since=since, follow=follow)
+    if placement:
+        _show_placements(lines, view, output)
+        return
+    for line in lines:
         if output == "json":
             click.echo(json.dumps(line))
         else:
             view.show(line["task"], line["time"], line["line"])
+
+
+def _show_placements(lines: Iterator[dict[str, Any]], view: LogView, output: str) -> None:
+    """Show what lines of logs tell of placement, each operation of a run once."""
+    from tfcluster.placement.records import PlacementsOfRun
+    from tfcluster.render.placements import placement_line
+
+    every = PlacementsOfRun(None)
+    for line in lines:
+        placement = every.read(line["line"])
+        if placement is None:
+            continue
+        if output == "json":
+            click.echo(json.dumps(placement.to_event()))
+        else:
+            view.show(line["task"], line["time"], placement_line(placement.to_event()))

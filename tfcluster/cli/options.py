@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from decimal import Decimal, InvalidOperation
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -98,6 +100,36 @@ class Moment(_FloatType):
             return datetime.fromisoformat(re.sub("[zZ]$", "+00:00", value)).timestamp()
         except (ValueError, OverflowError, OSError):
             self.fail(f"{value!r} is no time (10m, 1h30m, 2d, 2026-01-31T14:30 and 2026-01-31T13:30Z are)", param, ctx)
+
+
+if TYPE_CHECKING:
+    _PathType = click.ParamType[Path]
+else:
+    _PathType = click.ParamType
+
+
+class PictureFile(_PathType):
+    """A file to draw in, that can be written; found out before there is something to draw.
+
+    Args:
+        endings: What its name may end in, in lower case; that says how it is drawn.
+    """
+
+    name = "file"
+
+    def __init__(self, endings: Sequence[str]) -> None:
+        self._endings = endings
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        """The path; fails with what is wrong about it."""
+        path = Path(value)
+        if path.suffix.lower() not in self._endings:
+            self.fail(f"{value}: the name does not end in {', '.join(self._endings)}", param, ctx)
+        if not path.parent.is_dir():
+            self.fail(f"{value}: there is no folder {path.parent} (mkdir -p {path.parent})", param, ctx)
+        if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+            self.fail(f"{value}: this may not be written", param, ctx)
+        return path
 
 
 def since_option(function: Command) -> Command:

@@ -138,6 +138,10 @@ class Answer:
             )
         return data
 
+    def arrives_within(self, seconds: float) -> bool:
+        """Wait for what comes next; whether it, or the end, has come within so many seconds."""
+        return bool(self._arrived) or self.reply is not None or self._agent.speaks_within(seconds)
+
     def send_file(self, file: BinaryIO) -> None:
         """Send a file behind the request, up to its end or until the agent has more to say than to take.
 

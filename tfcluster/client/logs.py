@@ -22,6 +22,7 @@ def read_logs(
     lines: int | None = None,
     since: float | None = None,
     follow: bool = False,
+    after: dict[str, int] | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Lines of the tasks' logs, each as {task, time, line}, by their time in Unix seconds.
 
@@ -31,11 +32,13 @@ def read_logs(
         lines: Only the last so many of each; None for all.
         since: Only those from this Unix time on; None for all.
         follow: Go on until interrupted or the cluster goes down, also across agents.
+        after: Where to begin in each log instead; afterwards where to go on.
 
     Raises:
         ClusterError: The cluster never ran here, or a task is unknown.
     """
-    return _read(cluster, Call.LOGS, follow, {"tasks": list(tasks), "lines": lines, "since": since})
+    arguments = {"tasks": list(tasks), "lines": lines, "since": since}
+    return _read(cluster, Call.LOGS, follow, {} if after is None else after, arguments)
 
 
 def read_events(
@@ -52,14 +55,15 @@ def read_events(
     Raises:
         ClusterError: The cluster never ran here.
     """
-    return _read(cluster, Call.EVENTS, follow, {"lines": lines, "since": since})
+    return _read(cluster, Call.EVENTS, follow, {}, {"lines": lines, "since": since})
 
 
-def _read(cluster: str, call: Call, follow: bool, arguments: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _read(
+    cluster: str, call: Call, follow: bool, after: dict[str, int], arguments: dict[str, Any]
+) -> Iterator[dict[str, Any]]:
     """The lines that a call gives; where an agent dies, the next one goes on behind the last line."""
     if not state_folder(cluster).exists():
         raise not_running(cluster)
-    after: dict[str, int] = {}
     lost = 0
     while True:
         # Also for a cluster that is down it is an agent that reads the logs of its host.

@@ -10,7 +10,9 @@ from types import FrameType
 from typing import Any, BinaryIO
 
 from tfcluster.client.connection import AgentGoneError, Answer, Connection, not_running
+from tfcluster.client.placements import Placements
 from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.model.programs import SCRIPT
 from tfcluster.places import state_folder
 from tfcluster.protocol.messages import Call
 
@@ -18,6 +20,8 @@ Event = dict[str, Any]
 
 #: Agents that may be lost one after the other, with no event between them, before there is no point in another.
 _AGENTS_LOST = 3
+#: Seconds between two looks at what servers print.
+_LOOK_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
@@ -31,6 +35,7 @@ class Submission:
         gpus: How many GPU devices to use; None leaves it to what there is.
         strict: Fewer GPUs than asked for is an error.
         timeout: Seconds after which the run is stopped, from its submission on; None for no bound.
+        log_placement: Have each operation's placement told, as the servers print it.
         detach: Leave the run alone once it is on its way.
         sent: An open file to send to the run; None for none.
         sent_as: What the file is called there.
@@ -42,6 +47,7 @@ class Submission:
     gpus: int | None
     strict: bool
     timeout: float | None
+    log_placement: bool = False
     detach: bool = False
     sent: BinaryIO | None = None
     sent_as: str = "sent"
@@ -64,6 +70,8 @@ class Submission:
                 connection.call(Call.CANCEL, run=run)
             return True
 
+        # Before the run: what is printed from now on can be the run's.
+        placements = Placements(cluster) if self.log_placement and not self.detach else None
         answer = connection.stream(
             Call.RUN,
             program=self.program,
@@ -72,6 +80,7 @@ class Submission:
             gpus=self.gpus,
             strict=self.strict,
             timeout=self.timeout,
+            log_placement=self.log_placement,
             detach=self.detach,
             sent=None if self.sent is None else self.sent_as,
         )
@@ -82,7 +91,9 @@ class Submission:
             yield first
             if self.sent is not None:
                 answer.send_file(self.sent)
-            yield from _follow(connection, answer, run, events=1, owned=True)
+            if placements is not None and self.program != SCRIPT:
+                placements.only_those_of(run)
+            yield from _follow(connection, answer, run, events=1, owned=True, placements=placements)
         interrupt.raise_if_any()
 
 
@@ -104,13 +115,22 @@ def attach(cluster: str, run: str) -> Generator[Event, None, None]:
 
 
 def _follow(
-    connection: Connection, answer: Answer, run: str, *, events: int, owned: bool
+    connection: Connection,
+    answer: Answer,
+    run: str,
+    *,
+    events: int,
+    owned: bool,
+    placements: Placements | None = None,
 ) -> Generator[Event, None, None]:
     """The events of a run up to its result: when its agent is lost the next one goes on where that stopped."""
     output = lost = 0
     while True:
         try:
-            for event in answer:
+            for event in answer if placements is None else _among(answer, placements):
+                if event["event"] == "placement":
+                    yield event
+                    continue
                 lost = 0
                 run = event.get("run", run)
                 if event["event"] == "output":
@@ -126,6 +146,20 @@ def _follow(
         finally:
             answer.leave()  # an agent that was started for this ends before it does
         answer = connection.stream(Call.ATTACH, start=True, run=run, events=events, output=output, owned=owned)
+
+
+def _among(answer: Answer, placements: Placements) -> Generator[Event, None, None]:
+    """The events of a run, and among them the placements, all of them before the result."""
+    while True:
+        while not answer.arrives_within(_LOOK_SECONDS):
+            yield from placements.news()
+        try:
+            event = next(answer)
+        except StopIteration:
+            return
+        if event["event"] == "result":
+            yield from placements.news()  # a server prints where it places an operation before it runs it
+        yield event
 
 
 class _FirstInterrupt:

@@ -22,7 +22,7 @@ def tasks_used(program: str, devices: Iterable[str], every: Collection[str]) -> 
     """
     if program == SCRIPT:
         return list(every)
-    return list(dict.fromkeys(Device(device, "").short.rpartition("/device:")[0] for device in devices))
+    return list(dict.fromkeys(Device(device, "").task for device in devices))
 
 
 def cannot_go_on(program: str, used: Collection[str], down: Collection[str]) -> list[str]:

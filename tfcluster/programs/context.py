@@ -29,6 +29,7 @@ class Context:
         head: `host:port` of the task that leads the cluster.
         folder: The run's own folder, for files that the program writes; it is kept with the run's record.
         sent: The file that was sent with the run; it is there until the run has ended. None where none was sent.
+        log_placement: Have the servers print where they place each operation, and tell of the graphs.
         work: What each device did, by its name without the replica; part of the result.
         notes: What the user should know about how the run went; part of the result.
         began: When its driver began, in monotonic seconds.
@@ -41,6 +42,7 @@ class Context:
     head: str = ""
     folder: Path = Path()
     sent: Path | None = None
+    log_placement: bool = False
     work: dict[str, dict[str, int]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     began: float = field(default_factory=time.monotonic)

@@ -14,6 +14,8 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+import tensorflow as tf
+
 from tfcluster.errors import ClusterError
 from tfcluster.programs.context import Context
 
@@ -33,6 +35,11 @@ def run(context: Context, *, args: list[str], path: str, cwd: str, seed: int | N
     """
     assert context.sent is not None, "a script is always sent"
     os.environ.update(environment(context, seed))
+    if context.log_placement:
+        _log_placement_of_sessions()
+        context.notes.append(
+            "operations of a script bear no mark of its run: the placements are those of every session of that time"
+        )
     os.chdir(cwd if os.path.isdir(cwd) else context.folder)
     sys.argv = [str(context.sent), *args]
     sys.path.insert(0, os.path.dirname(path))
@@ -48,6 +55,21 @@ def run(context: Context, *, args: list[str], path: str, cwd: str, seed: int | N
             f"{context.sent.name} ended with exit code {code}", hint=f"What it printed: `tfcluster logs {context.run}`."
         )
     return {"exit_code": 0}
+
+
+def _log_placement_of_sessions() -> None:
+    """Have every session that the script opens log its placement, whatever config the script gives it."""
+    session = tf.compat.v1.Session
+    begin = session.__init__
+
+    def begin_logging(self: Any, target: str = "", graph: Any = None, config: Any = None) -> None:
+        logging = tf.compat.v1.ConfigProto()
+        if config is not None:
+            logging.CopyFrom(config)
+        logging.log_device_placement = True
+        begin(self, target, graph, logging)
+
+    session.__init__ = begin_logging
 
 
 def environment(context: Context, seed: int | None) -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Iterator
 from typing import Any
+from weakref import WeakSet
 
 import tensorflow as tf
 
@@ -13,6 +14,8 @@ from tfcluster.programs.context import Context
 # A step of a bundled program begins with one shard and grows to half a second; a task that stops answering must not
 # hold the run for ever.
 _STEP_TIMEOUT_MS = 120_000
+# The graphs that the client was told of; a session may be opened again and again.
+_told_of: WeakSet[Any] = WeakSet()
 
 
 def task_of(device: str) -> str:
@@ -30,10 +33,11 @@ def without_replica(device: str) -> str:
 def run_graph(context: Context) -> Iterator[tf.Graph]:
     """A graph whose variables are in a container of the run's own, so that two runs at once share none.
 
-    The agent clears the container on every task when the run has ended, however it ended.
+    The agent clears the container on every task when the run has ended, however it ended. Operations stand in a name
+    scope of the run's too: by it the lines that servers print of their placement are told from those of other runs.
     """
     graph = tf.Graph()
-    with graph.as_default(), graph.container(context.run):
+    with graph.as_default(), graph.container(context.run), graph.name_scope(context.run):
         yield graph
 
 
@@ -55,8 +59,33 @@ def open_session(
     config = session_config(as_written=as_written)
     config.device_filters.extend(tasks)
     config.operation_timeout_in_ms = timeout_ms
+    if context.log_placement:
+        config.log_device_placement = True
+        _tell_of_graph(context, graph)
     master = tf.DeviceSpec.from_string(tasks[0])
     return tf.compat.v1.Session(f"grpc://{context.addresses[master.job][master.task]}", graph=graph, config=config)
+
+
+def _tell_of_graph(context: Context, graph: tf.Graph) -> None:
+    """Emit a graph that is about to be placed, once, as [name, type, [names of inputs]] of each operation."""
+    if graph in _told_of:
+        return
+    _told_of.add(graph)
+    operations = [
+        [
+            within_run(operation.name, context),
+            operation.type,
+            [within_run(each.op.name, context) for each in operation.inputs]
+            + [within_run(each.name, context) for each in operation.control_inputs],
+        ]
+        for operation in graph.get_operations()
+    ]
+    context.emit("graph", operations=operations)
+
+
+def within_run(name: str, context: Context) -> str:
+    """An operation's name without the scope of its run."""
+    return name.removeprefix(f"{context.run}/")
 
 
 def session_config(*, as_written: bool) -> Any:

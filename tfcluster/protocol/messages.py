@@ -31,7 +31,8 @@ class Call(str, Enum):
     # Of both: events {after: {log: position}}, and then {log, next, line}; `after` asks to go on behind such positions.
     LOGS = "logs"  # {tasks, lines, since, follow, after}; line: {task, time, line}
     EVENTS = "events"  # {lines, since, follow, after}; line: {time, event, task, detail}
-    RUN = "run"  # {program, parameters, patterns, gpus, strict, timeout, detach, sent}; events: those of the run
+    # {program, parameters, patterns, gpus, strict, timeout, log_placement, detach, sent}; events: those of the run
+    RUN = "run"
     RUNS = "runs"  # {lines} -> {runs: [{run, program, parameters, state, seconds, started, result, error}]}
     ATTACH = "attach"  # {run, events, output: how many to leave out, owned}; events: those of the run
     CANCEL = "cancel"  # {run} -> {run}

@@ -3,32 +3,28 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 from pathlib import Path
 from typing import Any
 
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.render.console import error_console
 
-_FORMATS = (".png", ".svg", ".pdf")
 # Curves of one seed lie on each other: each is thinner than the one below it, and dashed in its own way.
 _LINES = ((5.0, "-", "0.8"), (2.5, "--", "tab:orange"), (1.5, ":", "tab:blue"))
 
 
-def refuse_what_cannot_be_drawn(path: Path) -> None:
-    """Find out before a run what would prevent its plot.
+def refuse_without_matplotlib() -> None:
+    """Find out before a run that its plot could not be drawn.
 
     Raises:
-        ClusterError: Matplotlib is missing, the file's format is unknown or its folder is not there (usage).
+        ClusterError: Matplotlib is missing (usage).
     """
     if importlib.util.find_spec("matplotlib") is None:
-        raise _usage("--plot needs matplotlib, which is not installed", "pip install 'tfcluster[plot]'")
-    if path.suffix.lower() not in _FORMATS:
-        raise _usage(f"--plot {path}: the name does not end in {', '.join(_FORMATS)}", f"Write --plot {path.stem}.png")
-    if not path.parent.is_dir():
-        raise _usage(f"--plot {path}: there is no folder {path.parent}", f"mkdir -p {path.parent}")
-    if not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise _usage(f"--plot {path}: this may not be written", "Name a file in a folder of yours.")
+        raise ClusterError(
+            "--plot needs matplotlib, which is not installed",
+            hint="pip install 'tfcluster[plot]'",
+            exit_code=ExitCode.USAGE,
+        )
 
 
 def draw_convergence(path: Path, result: dict[str, Any]) -> None:
@@ -56,7 +52,3 @@ def draw_convergence(path: Path, result: dict[str, Any]) -> None:
     axes.legend(title=f"seed {result['seed']}")
     figure.savefig(path, dpi=150)
     error_console().print(f"the plot is in {path}")
-
-
-def _usage(message: str, hint: str) -> ClusterError:
-    return ClusterError(message, hint=hint, exit_code=ExitCode.USAGE)

@@ -15,6 +15,7 @@ from tfcluster.errors import ClusterError
 from tfcluster.render import programs
 from tfcluster.render.console import console, error_console, moves
 from tfcluster.render.metrics import Metrics
+from tfcluster.render.placements import PlacementView
 from tfcluster.render.table import table
 from tfcluster.render.words import duration, rate
 
@@ -23,12 +24,19 @@ _LINE_SECONDS = 1.0
 
 
 class RunView:
-    """Follows one run."""
+    """Follows one run.
 
-    def __init__(self, *, silent: bool) -> None:
+    Args:
+        silent: Show nothing but the end.
+        placements: Show where operations are placed.
+    """
+
+    def __init__(self, *, silent: bool, placements: bool = False) -> None:
         self._silent = silent
+        self._shows_placements = placements
         self._run = ""
         self._metrics = Metrics()
+        self._placements = PlacementView()
         self._progress: Progress | None = None
         self._said = time.monotonic()
 
@@ -61,6 +69,8 @@ class RunView:
             return
         if event["event"] == "output":
             self._print(event["line"])
+        if event["event"] == "placement" and self._shows_placements:
+            self._print_above(self._placements.line(event))
         if event["event"] == "result" and event["state"] == "cancelled":
             error_console().print(f"{self._run} was cancelled after {duration(event['seconds'])}")
         if event["event"] == "metric":
@@ -86,6 +96,13 @@ class RunView:
             self._progress = None
         print(line, flush=True)
 
+    def _print_above(self, line: str) -> None:
+        """Print a line of ours; what moves goes on below it."""
+        if self._progress is not None:
+            self._progress.console.print(line, soft_wrap=True)
+        else:
+            print(line, flush=True)
+
     def finish(self, result: dict[str, Any]) -> None:
         """Print the result, or raise what went wrong.
 
@@ -97,6 +114,8 @@ class RunView:
         if result["state"] != "succeeded":
             return
         screen = console()
+        if (placed := self._placements.summary()) is not None:
+            screen.print(Group(Text(), placed, Text()), soft_wrap=True)
         if lines := programs.summary(result):
             screen.print(Group(*lines, Text(), _devices(result)))
         for note in result["notes"]:

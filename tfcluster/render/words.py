@@ -70,6 +70,11 @@ def rate(per_second: float, unit: str) -> str:
     return f"{value:.3g} G {unit}/s"
 
 
+def without_replica(device: str) -> str:
+    """A device's name as people write it: /job:worker/task:1/device:CPU:0."""
+    return device.replace("/replica:0", "")
+
+
 def short_device(device: str) -> str:
     """A device within its task: CPU:0."""
     return device.rpartition("/device:")[2]

@@ -44,6 +44,7 @@ class Job:
         parameters: The program's own parameters.
         notes: What the user should know of the choice of devices; part of the result.
         sent: The name of the file that is sent with the run; None where there is none.
+        log_placement: Have the servers print where they place each operation.
     """
 
     run: str
@@ -56,6 +57,7 @@ class Job:
     parameters: dict[str, Any]
     notes: list[str]
     sent: str | None = None
+    log_placement: bool = False
 
     @property
     def sent_path(self) -> Path | None:
@@ -141,6 +143,7 @@ def _drive(job: Job, events: EventLog) -> int:
         head=job.head,
         folder=Path(job.folder),
         sent=job.sent_path,
+        log_placement=job.log_placement,
     )
     set_this_run(context)
     try:

@@ -51,6 +51,10 @@ class Agent:
         ours = self._connection.fileno()
         return ours in select.select([ours, fd], [], [])[0]
 
+    def speaks_within(self, seconds: float) -> bool:
+        """Wait until the agent has said something, or has hung up; whether it has within so many seconds."""
+        return bool(select.select([self._connection], [], [], seconds)[0])
+
     def receive(self, timeout: float | None) -> bytes:
         """What has arrived, waiting for something; nothing when the agent hung up or died.
 

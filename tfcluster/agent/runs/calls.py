@@ -54,6 +54,7 @@ class RunCalls:
         gpus: int | None,
         strict: bool,
         timeout: float | None,
+        log_placement: bool,
         detach: bool,
         sent: str | None,
     ) -> AsyncIterator[Message]:
@@ -77,6 +78,7 @@ class RunCalls:
             parameters=parameters,
             notes=list(selection.notes),
             sent=name,
+            log_placement=log_placement,
         )
         try:
             run = self._runs.submit(job, timeout, detach)

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from tfcluster.cli.options import Number, WholeNumber
+from tfcluster.cli.options import Number, PictureFile, WholeNumber
 from tfcluster.cli.run.submitting import CONTEXT, seed_or_new, shared_options, submit
 
 _MODES = ("single", "data-parallel", "model-parallel")
@@ -21,7 +21,7 @@ _MODES = ("single", "data-parallel", "model-parallel")
 )
 @click.option("--mode", type=click.Choice(_MODES), help="How the work is divided.  [default: single]")
 @click.option("--compare", is_flag=True, help="Train in each mode in turn.")
-@click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="Draw the losses in this file.")
+@click.option("--plot", type=PictureFile((".png", ".svg", ".pdf")), help="Draw the losses in this file.")
 @click.option("--steps", type=WholeNumber(1, 10**8), default="1000", show_default=True, help="Batches to learn from.")
 @click.option(
     "--lr", type=Number(0, min_open=True), default=0.05, show_default=True, metavar="RATE", help="Learning rate."
@@ -50,9 +50,9 @@ def command(
     if compare and mode:
         raise click.UsageError("--compare trains in every mode; leave out --mode.")
     if plot is not None:
-        from tfcluster.render.plot import refuse_what_cannot_be_drawn
+        from tfcluster.render.plot import refuse_without_matplotlib
 
-        refuse_what_cannot_be_drawn(plot)
+        refuse_without_matplotlib()
 
     def draw(result: dict[str, Any]) -> None:
         if plot is not None:

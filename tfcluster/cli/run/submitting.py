@@ -6,11 +6,12 @@ import contextlib
 import json
 import secrets
 from collections.abc import Callable, Generator
+from pathlib import Path
 from typing import Any, BinaryIO
 
 import click
 
-from tfcluster.cli.options import Command, WholeNumber, cluster_option, output_option, seconds
+from tfcluster.cli.options import Command, PictureFile, WholeNumber, cluster_option, output_option, seconds
 
 # The options of programs are set as TFCLUSTER_RUN_OPTION, whatever the program.
 CONTEXT = {"auto_envvar_prefix": "TFCLUSTER_RUN"}
@@ -32,6 +33,13 @@ def shared_options(function: Command) -> Command:
         ),
         click.option("--gpus", type=click.IntRange(min=1), metavar="N", help="How many GPU devices to use."),
         click.option("--strict", is_flag=True, help="Fail when there are fewer GPUs than asked for."),
+        click.option("--log-placement", is_flag=True, help="Show each operation with the device it is placed on."),
+        click.option(
+            "--placement-graph",
+            type=PictureFile((".svg", ".dot")),
+            metavar="FILE",
+            help="Draw the placed graph in FILE (.svg, or .dot for Graphviz), a colour for each device.",
+        ),
         click.option("--timeout", type=seconds(0.1), metavar="S", help="Seconds after which the run is stopped."),
         click.option("--detach", is_flag=True, help="Print the run's id and leave it alone; see `tfcluster attach`."),
         cluster_option,
@@ -54,6 +62,8 @@ def submit(
     gpus: int | None,
     strict: bool,
     timeout: float | None,
+    log_placement: bool,
+    placement_graph: Path | None,
     detach: bool,
     cluster: str | None,
     output: str,
@@ -70,6 +80,8 @@ def submit(
         gpus: `--gpus`.
         strict: `--strict`.
         timeout: `--timeout`.
+        log_placement: `--log-placement`.
+        placement_graph: `--placement-graph`.
         detach: `--detach`.
         cluster: `--cluster`.
         output: `--output`.
@@ -80,14 +92,32 @@ def submit(
     from tfcluster.client.choice import choose_cluster
     from tfcluster.client.run import Submission
 
-    submission = Submission(program, parameters, list(devices), gpus, strict, timeout, detach, sent, sent_as)
-    return show(submission.events(choose_cluster(cluster)), output, then)
+    if detach and placement_graph is not None:
+        raise click.UsageError("--placement-graph draws what the run tells; leave out --detach.")
+    submission = Submission(
+        program,
+        parameters,
+        list(devices),
+        gpus,
+        strict,
+        timeout,
+        log_placement=log_placement or placement_graph is not None,
+        detach=detach,
+        sent=sent,
+        sent_as=sent_as,
+    )
+    return show(
+        submission.events(choose_cluster(cluster)), output, then, log_placement=log_placement, picture=placement_graph
+    )
 
 
 def show(
     events: Generator[dict[str, Any], None, None],
     output: str,
     then: Callable[[dict[str, Any]], None] | None = None,
+    *,
+    log_placement: bool = False,
+    picture: Path | None = None,
 ) -> int:
     """Show the events of a run as they come, and give the exit code of its result.
 
@@ -95,20 +125,30 @@ def show(
         events: The events; without a result where the run goes on by itself, then its id is shown.
         output: `--output`.
         then: Called with the result event of a run that succeeded, after it is shown.
+        log_placement: Show the placement events among them.
+        picture: A file in which the placed graph is drawn.
     """
     from tfcluster.client.run import exit_code
     from tfcluster.errors import ExitCode
     from tfcluster.render.run import RunView
 
+    drawing = None
+    if picture is not None:
+        from tfcluster.render.pictures import GraphPicture
+
+        drawing = GraphPicture(picture)
+
     run = ""
     result: dict[str, Any] = {}
-    view = RunView(silent=output == "json")
+    view = RunView(silent=output == "json", placements=log_placement)
     # Closing the events is what cancels a run that is interrupted while one of them is being shown.
     with contextlib.closing(events), view:
         for event in events:
             if output == "json":
                 click.echo(json.dumps(event))
             view.update(event)
+            if drawing is not None:
+                drawing.update(event)
             run = event.get("run", run)
             if event["event"] == "result":
                 result = event
@@ -118,6 +158,8 @@ def show(
         return int(ExitCode.DONE)
     if output == "text":
         view.finish(result)
+    if drawing is not None:
+        drawing.write()
     if then is not None and result["state"] == "succeeded":
         then(result)
     return int(exit_code(result))

@@ -1,0 +1,32 @@
+"""Files to draw in are looked at before there is something to draw."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import pytest
+
+from tfcluster.cli.options import PictureFile
+
+FILES = PictureFile((".png", ".svg"))
+
+
+@pytest.mark.parametrize("name", ["a.png", "A.SVG"])
+def test_a_file_that_can_be_drawn(tmp_path: Path, name: str) -> None:
+    assert FILES.convert(str(tmp_path / name), None, None) == tmp_path / name
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("a.gif", "the name does not end in .png, .svg"),
+        ("a", "the name does not end in .png, .svg"),
+        ("no/a.png", "there is no folder"),
+        ("folder.png", "this may not be written"),
+    ],
+)
+def test_one_that_cannot(tmp_path: Path, name: str, words: str) -> None:
+    (tmp_path / "folder.png").mkdir()
+    with pytest.raises(click.BadParameter, match=words):
+        FILES.convert(str(tmp_path / name), None, None)

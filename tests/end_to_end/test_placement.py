@@ -1,0 +1,118 @@
+"""Placement as the servers print it: streamed with a run, in the logs, and drawn."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+from tests.conftest import Sandbox
+
+_GRAPH = ("run", "graph", "--device", "y1=/job:worker/task:0", "--device", "y2=/job:worker/task:1")
+_SCRIPT = """
+import os
+import tensorflow as tf
+with tf.Graph().as_default() as graph:
+    with tf.device("/job:worker/task:1/device:CPU:0"):
+        answer = tf.identity(tf.compat.v1.placeholder_with_default(6.0, []) * 7.0, name="answer")
+    filters = ["/job:worker"]
+    config = tf.compat.v1.ConfigProto(device_filters=filters)
+    with tf.compat.v1.Session(os.environ["TFCLUSTER_MASTER"], config=config) as session:
+        print(session.run(answer))
+"""
+
+
+def events(output: str, kind: str) -> list[dict[str, Any]]:
+    return [event for event in map(json.loads, output.splitlines()) if event["event"] == kind]
+
+
+def devices(placements: Iterable[dict[str, Any]]) -> dict[str, str]:
+    return {event["op"]: event["device"] for event in placements}
+
+
+def worker(index: int) -> str:
+    return f"/job:worker/replica:0/task:{index}/device:CPU:0"
+
+
+def test_placement_is_streamed_before_the_result_once_each_and_only_of_the_run(demo: Sandbox) -> None:
+    output = demo(*_GRAPH, "--log-placement", "-o", "json").stdout
+    assert json.loads(output.splitlines()[-1])["event"] == "result"
+    placements = events(output, "placement")
+    assert placements[0].keys() == {"event", "op", "type", "device"}
+    assert len({event["op"] for event in placements}) == len(placements)
+    found = devices(placements)
+    assert (found["y1"], found["y2"]) == (worker(0), worker(1))
+    result = json.loads(output.splitlines()[-1])["result"]["operations"]
+    assert {name: found[name].replace("/replica:0", "") for name in result} == {
+        name: told["device"] for name, told in result.items()
+    }
+    # Moved, as a newcomer does it; and what the run before had placed does not come again.
+    moved = demo("run", "graph", "--device", "y1=/job:ps/task:0", "--log-placement", "-o", "json").stdout
+    assert devices(events(moved, "placement"))["y1"] == "/job:ps/replica:0/task:0/device:CPU:0"
+
+
+def test_without_the_option_nothing_is_placed_aloud(demo: Sandbox) -> None:
+    assert events(demo(*_GRAPH, "-o", "json").stdout, "placement") == []
+
+
+def test_people_see_a_line_for_each_and_a_summary_for_each_device(demo: Sandbox) -> None:
+    lines = demo(*_GRAPH, "--log-placement").stdout.splitlines()
+    assert "/job:worker/task:1/device:CPU:0  y2 (Sub)" in lines
+    [heading] = [at for at, line in enumerate(lines) if line.split() == ["DEVICE", "PLACED", "OF", "WHICH", "TYPES"]]
+    rows = [line.split(maxsplit=2) for line in lines[heading + 1 : lines.index("", heading)]]
+    assert sum(int(row[1]) for row in rows) == sum("  " in line and line.endswith(")") for line in lines[:heading])
+    assert "Sub" in next(row[2] for row in rows if row[0] == "/job:worker/task:1/device:CPU:0")
+
+
+def test_every_program_tells_of_its_own(demo: Sandbox) -> None:
+    for program in (
+        ("pi", "--samples", "1e6"),
+        ("mean", "--random", "1000"),
+        ("linear", "--steps", "300"),
+        ("expfit", "--mode", "data-parallel", "--steps", "20"),
+    ):
+        output = demo("run", *program, "--log-placement", "-o", "json").stdout
+        result = json.loads(output.splitlines()[-1])
+        placed = {event["device"].replace("/replica:0", "") for event in events(output, "placement")}
+        assert set(result["devices"]) <= placed, program
+        graphs = events(output, "graph")
+        named = {name for event in graphs for name, _, _ in event["operations"]}
+        assert len(named & {event["op"] for event in events(output, "placement")}) > 3, program
+
+
+def test_a_script_tells_what_its_sessions_place(demo: Sandbox) -> None:
+    path = demo.folder / "six_by_seven.py"
+    path.write_text(_SCRIPT)
+    output = demo("run", "--log-placement", "-o", "json", path).stdout
+    assert devices(events(output, "placement"))["answer"] == worker(1)
+    assert any("bear no mark" in note for note in json.loads(output.splitlines()[-1])["notes"])
+
+
+def test_the_logs_show_the_placement_of_all_runs(demo: Sandbox) -> None:
+    runs = [demo.json(*_GRAPH, "--log-placement")["run"] for _ in range(2)]
+    output = demo("logs", "--placement", "-o", "json").stdout
+    found = devices(events(output, "placement"))
+    assert [found[f"{run}/y2"] for run in runs] == [worker(1), worker(1)]
+    lines = demo("logs", "--placement", "--no-prefix").stdout.splitlines()
+    assert f"/job:worker/task:1/device:CPU:0  {runs[0]}/y2 (Sub)" in lines
+    assert all(" (" in line for line in lines)
+
+
+def test_the_placed_graph_is_drawn(demo: Sandbox, tmp_path: Path) -> None:
+    path = tmp_path / "graph.svg"
+    output = demo(*_GRAPH, "--placement-graph", path)
+    assert f"the placed graph is in {path}" in output.stderr
+    assert " (Sub)" not in output.stdout, "drawn, not listed"
+    boxes = {
+        str(group[2].text): group[1].get("fill")
+        for group in ElementTree.parse(path).iter("{http://www.w3.org/2000/svg}g")
+    }
+    assert {"y1", "y2", "y"} <= boxes.keys()
+    assert boxes["y1"] != boxes["y2"]
+    demo("run", "pi", "--samples", "1e6", "--placement-graph", tmp_path / "pi.dot")
+    assert (tmp_path / "pi.dot").read_text().count("subgraph") == 2
+    refused = demo("run", "graph", "--placement-graph", tmp_path / "graph.gif", code=2).stderr
+    assert "does not end in .svg, .dot" in refused
+    assert "leave out --detach" in demo("run", "graph", "--placement-graph", path, "--detach", code=2).stderr

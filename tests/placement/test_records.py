@@ -1,0 +1,53 @@
+"""Lines that servers really printed, read as placements."""
+
+from __future__ import annotations
+
+import pytest
+
+from tfcluster.placement.records import Placement, PlacementsOfRun, parse
+
+CPU = "/job:worker/replica:0/task:1/device:CPU:0"
+RAW = f"pi-3f9a/while/cond/_0/Less: (Less): {CPU}"
+LOGGED = f"I0000 00:00:1795290378.210415   12728 placer.cc:162] {RAW}"
+
+
+def test_a_line_of_the_placer() -> None:
+    assert parse(RAW) == Placement("pi-3f9a/while/cond/_0/Less", "Less", CPU)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        LOGGED,  # the same once more
+        "",
+        "Started server with target: grpc://localhost:2223",
+        f"Less: (Less) {CPU}",
+        "Less: (Less): somewhere",
+        f"my program says: (Less): {CPU} or so",
+    ],
+)
+def test_other_lines_are_passed_over(line: str) -> None:
+    assert parse(line) is None
+
+
+def test_only_those_of_the_run_once_each_without_its_scope() -> None:
+    mine = PlacementsOfRun("pi-3f9a")
+    assert mine.read(RAW) == Placement("while/cond/_0/Less", "Less", CPU)
+    assert mine.read(RAW) is None
+    assert mine.read(RAW.replace("task:1", "task:0")) is not None, "placed elsewhere now, as after a lost task"
+    assert mine.read(RAW.replace("3f9a", "3f9b")) is None
+    assert mine.read(f"Func/{RAW}") is None, "what a call of a function adds is no operation of the program"
+
+
+def test_those_of_every_session() -> None:
+    everything = PlacementsOfRun(None)
+    assert everything.read(RAW) == Placement("pi-3f9a/while/cond/_0/Less", "Less", CPU)
+
+
+def test_the_event_is_the_contracts() -> None:
+    assert Placement("Mean", "Mean", CPU).to_event() == {
+        "event": "placement",
+        "op": "Mean",
+        "type": "Mean",
+        "device": CPU,
+    }

@@ -1,0 +1,1 @@
+"""Where operations were placed: read from what servers print, and drawn; no I/O."""
