@@ -28,7 +28,7 @@ def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
     """Has one connection answered by a function, as the agent of cluster `played`."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    monkeypatch.setattr(module, "_END_SECONDS", 0.0)  # the agent that is played does not end: it is this process
+    monkeypatch.setattr(module, "_UNTOLD_SECONDS", 0.0)  # the agent that is played does not end: it is this process
     path = tmp_path / "agent"
     folder = state_folder("played")
     folder.mkdir(parents=True)

@@ -14,7 +14,7 @@ from tfcluster.agent.service import Service
 from tfcluster.errors import ClusterError
 from tfcluster.process import peer_of
 from tfcluster.protocol import messages
-from tfcluster.protocol.framing import LINE_LIMIT, Decoder, encode
+from tfcluster.protocol.framing import LINE_LIMIT, Decoder, Message, encode
 from tfcluster.protocol.messages import Request
 
 #: Seconds that an agent without a cluster waits for the first request; whoever started it is about to send it.
@@ -93,18 +93,23 @@ class Server:
     async def _write_answer(self, request: Request, incoming: Incoming, writer: asyncio.StreamWriter) -> None:
         try:
             async for message in self._service.answer(request, incoming):
-                writer.write(encode(message))
+                writer.write(encode(message if "event" in message else self._last(message)))
                 await writer.drain()
         except ClusterError as problem:
-            writer.write(encode(messages.error(problem)))
+            writer.write(encode(self._last(messages.error(problem))))
             await writer.drain()
         except (ConnectionError, asyncio.CancelledError):
             raise
         except Exception as problem:
             traceback.print_exc()  # into the agent's log
             told = ClusterError(f"the agent failed: {type(problem).__name__}: {problem}")
-            writer.write(encode(messages.error(told)))
+            writer.write(encode(self._last(messages.error(told))))
             await writer.drain()
+
+    def _last(self, message: Message) -> Message:
+        """The last line of an answer, with whether the agent ends once the command has hung up."""
+        alone = self._service.idle and not self._service.awaiting and self._connections == 1
+        return {**message, "ends": alone}
 
     def _quit_if_idle(self, delay: float) -> None:
         def quit_now() -> None:

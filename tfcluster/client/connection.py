@@ -20,6 +20,8 @@ _MEETING_SECONDS = 3.0
 _ANSWER_SECONDS = 10.0
 # For the end of an agent's process: killing its helpers and letting go of TensorFlow, on a host that is busy.
 _END_SECONDS = 30.0
+# The same where the command hung up before the agent could say whether it ends.
+_UNTOLD_SECONDS = 2.0
 _LOOK_SECONDS = 0.05
 
 
@@ -96,6 +98,7 @@ class Answer:
         self._timeout = timeout
         self._decoder = Decoder()
         self._arrived: deque[Message] = deque()
+        self._ends: bool | None = None  # whether the agent said that it ends
         agent.send(encode(Request(call, arguments).to_message()))
 
     def __iter__(self) -> Iterator[Message]:
@@ -118,6 +121,7 @@ class Answer:
             event: Message = message["event"]
             return event
         self._agent.close()
+        self._ends = message.get("ends", False)
         if "error" in message:
             raise ClusterError.from_json(message["error"])
         self.reply = message["reply"]
@@ -170,13 +174,13 @@ class Answer:
         return self._agent.wait_for_end(_END_SECONDS)
 
     def leave(self) -> None:
-        """Hang up; an agent that has no cluster ends now, and this returns when its process has.
+        """Hang up; an agent that has no cluster and no other command ends now, and this returns when its process has.
 
-        So a command that had one started, only to read a log perhaps, leaves nothing. If another command uses
-        the agent too, this waits until that one leaves or brings it a cluster.
+        So a command that had one started, only to read a log perhaps, leaves nothing.
         """
         self._agent.close()
-        deadline = time.monotonic() + _END_SECONDS
+        patience = _UNTOLD_SECONDS if self._ends is None else _END_SECONDS * self._ends
+        deadline = time.monotonic() + patience
         while not (self._agent.wait_for_end(0.0) or journal_path(self._cluster).exists()):
             if time.monotonic() > deadline:
                 return

@@ -1,7 +1,8 @@
 """What the command line asks of an agent, and the kinds of line that an agent answers with.
 
-A connection carries one request, behind which a file may follow (see Request.sends_file). The agent answers
-with any number of `event` lines and one last line that is either a `reply` or an `error`.
+A connection carries one request, behind which a file may follow (see Request.sends_file). The agent answers with any
+number of `event` lines and one last line that is either a `reply` or an `error`; that says in `ends` whether the
+agent has nothing left to do and ends now.
 """
 
 from __future__ import annotations
