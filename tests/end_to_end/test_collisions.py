@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
-import time
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -57,18 +59,27 @@ def test_up_that_meets_down(sandbox: Sandbox) -> None:
         _, error = command.communicate(timeout=60)
         assert "Traceback" not in error
     assert down.returncode == 0
-    assert up.returncode in (0, 1, 4), "it was too early, refused by an agent that goes down, or lost its tasks to it"
+    assert up.returncode in (0, 1, 4), "it was first, refused by an agent that goes down, or lost its tasks to it"
     left = len([title for title in sandbox.processes().values() if " worker:" in title])
     sandbox("status", code=0 if left else 3)
     sandbox("down", code=0 if left else 3)
     assert sandbox.leftovers() == []
 
 
-@pytest.mark.parametrize("delay", [0.1, 0.2, 0.35, 0.5, 0.7])
-def test_an_interrupt_at_any_moment_of_up(sandbox: Sandbox, delay: float) -> None:
+#: What has come of an `up` when it is interrupted.
+MOMENTS: dict[str, Callable[[Sandbox], Any]] = {
+    "an agent": lambda sandbox: any("agent on" in title for title in sandbox.processes().values()),
+    "a socket": lambda sandbox: list(sandbox.folder.glob("run/tfcluster/*")),
+    "a journal": lambda sandbox: list(sandbox.folder.glob("state/**/journal.json")),
+    "a server": lambda sandbox: any(" worker:" in title for title in sandbox.processes().values()),
+}
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_an_interrupt_at_any_moment_of_up(sandbox: Sandbox, moment: str) -> None:
     sandbox.spec(SPEC)
     up = sandbox.start("up")
-    time.sleep(delay)  # the moment itself is what is tried
+    wait_for(lambda: MOMENTS[moment](sandbox) or up.poll() is not None)
     up.send_signal(signal.SIGINT)
     assert_interrupted(up)
     sandbox("up")
@@ -76,12 +87,18 @@ def test_an_interrupt_at_any_moment_of_up(sandbox: Sandbox, delay: float) -> Non
     assert sandbox.leftovers() == []
 
 
-@pytest.mark.parametrize("delay", [0.1, 0.2, 0.3])
-def test_an_interrupt_at_any_moment_of_down(sandbox: Sandbox, delay: float) -> None:
+@pytest.mark.parametrize("word", ['"state": "stopping"', '"state": "stopped"'])
+def test_an_interrupt_at_any_moment_of_down(sandbox: Sandbox, word: str) -> None:
     sandbox.spec(SPEC)
     sandbox("up")
+    [journal] = sandbox.folder.glob("state/**/journal.json")
+
+    def come() -> bool:
+        return down.poll() is not None or not journal.exists() or word in journal.read_text()
+
     down = sandbox.start("down")
-    time.sleep(delay)  # the moment itself is what is tried
+    with contextlib.suppress(FileNotFoundError):  # it went between two looks
+        wait_for(come)
     down.send_signal(signal.SIGINT)
     assert_interrupted(down)
     # The agent goes down by itself, or has not been asked to: in both cases the next command is told the truth.
@@ -126,11 +143,10 @@ def test_an_agent_that_dies_while_going_down_is_followed_by_one_that_goes_on(san
     pids = {task["pid"] for task in status["tasks"]}
     for task in status["tasks"]:
         os.kill(task["pid"], signal.SIGSTOP)  # so that TERM alone does not end it
-    down = sandbox.start("down", "--grace", "30")
+    down = sandbox.start("down", "--grace", "2")
     wait_for(lambda: '"state": "stopping"' in next(sandbox.folder.glob("state/**/journal.json")).read_text())
     os.kill(status["hosts"][0]["agent_pid"], signal.SIGKILL)
-    _, error = down.communicate(timeout=60)
-    assert down.returncode == 1
-    assert "the agent went away" in error
-    sandbox("down", "--grace", "0.1")
+    _, error = down.communicate(timeout=90)
+    assert down.returncode == 0, error
     assert not pids & set(sandbox.processes())
+    assert sandbox.leftovers() == []

@@ -51,8 +51,11 @@ def test_an_agent_that_hangs_is_named(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec(SPEC))
     agent = agent_of(sandbox)
     os.kill(agent, signal.SIGSTOP)
-    error = sandbox("status", code=5, timeout=30).stderr
-    assert f"the agent (pid {agent}) has not answered within 10 s" in error
+    commands = [sandbox.start(command) for command in ("status", "down", "logs", "events", "runs")]
+    for command in commands:
+        _, error = command.communicate(timeout=90)
+        assert command.returncode == 5, error
+        assert f"the agent (pid {agent}) has not answered within 10 s" in error
     os.kill(agent, signal.SIGKILL)
     assert sandbox.status()["state"] == "running"
 

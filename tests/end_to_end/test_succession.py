@@ -100,7 +100,7 @@ def test_a_damaged_journal_is_read_from_its_copy(sandbox: Sandbox) -> None:
 
 def test_the_limit_of_restarts_holds_for_all_agents_together(sandbox: Sandbox) -> None:
     spec = sandbox.spec(
-        "name: storm\njobs:\n  worker: {tasks: 2}\nrestart: {backoff: {initial: 0.2, max: 0.2}, limit: 5 in 600}\n"
+        "name: storm\njobs:\n  worker: {tasks: 2}\nrestart: {backoff: {initial: 1, max: 1}, limit: 5 in 600}\n"
     )
     spools = sandbox.folder / "state/tfcluster/storm/localhost/spools"
     (spools / "worker:1").mkdir(parents=True)  # where it should print to: it ends as soon as it has started

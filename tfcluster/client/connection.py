@@ -16,8 +16,10 @@ from tfcluster.transport import local
 
 # A command can meet an agent that is about to end, or has just begun; then it needs the next one, or a moment.
 _MEETING_SECONDS = 3.0
-# For what an agent answers at once; streams of events take the time that they take.
+# For the first line of an answer, which most come with at once; what follows takes the time that it takes.
 _ANSWER_SECONDS = 10.0
+# These load TensorFlow's library first, wait for another change to end, or ask every task.
+_LONGER = dict.fromkeys((Call.PREPARE, Call.APPLY, Call.LAYOUT, Call.WATCH, Call.RUN), 60.0)
 # For the end of an agent's process: killing its helpers and letting go of TensorFlow, on a host that is busy.
 _END_SECONDS = 30.0
 # The same where the command hung up before the agent could say whether it ends.
@@ -41,15 +43,7 @@ class Connection:
         Raises:
             ClusterError: What the agent says, or that it went away.
         """
-        return self.ask(call, arguments).finish()
-
-    def ask(self, call: Call, arguments: dict[str, Any]) -> Answer:
-        """Send a request that is answered at once; an agent that does not answer is given up.
-
-        Raises:
-            ClusterError: There is no agent, or none could be started.
-        """
-        return Answer(self.cluster, self._open(), call, arguments, timeout=_ANSWER_SECONDS)
+        return self.stream(call, **arguments).finish()
 
     def stream(self, call: Call, *, start: bool = False, **arguments: Any) -> Answer:
         """Carry a request out and iterate over its events.
@@ -66,14 +60,16 @@ class Connection:
 
     def _open(self, *, start: bool = False) -> local.Agent:
         """Connect; an agent that died while its cluster is up is replaced by one that goes on with it."""
-        deadline = time.monotonic() + _MEETING_SECONDS
+        began = time.monotonic()
         while True:
             agent = local.connect(self.cluster)
             if agent is not None:
                 return agent
             if not start and not journal_path(self.cluster).exists():
                 raise not_running(self.cluster)
-            if time.monotonic() > deadline:
+            # One that goes down has given up its socket before it lets go of its folder, as it tidies up in between.
+            patience = _MEETING_SECONDS if journal_path(self.cluster).exists() else _END_SECONDS
+            if time.monotonic() > began + patience:
                 raise ClusterError(
                     f"the agent of cluster {self.cluster!r} lives, but nothing listens at {agent_socket(self.cluster)}",
                     hint=f"Its pid is in {state_folder(self.cluster) / LOCK}: kill it. "
@@ -89,13 +85,11 @@ class Answer:
     Not a generator, which an interrupt would end: whoever handles it can go on with the events.
     """
 
-    def __init__(
-        self, cluster: str, agent: local.Agent, call: Call, arguments: dict[str, Any], timeout: float | None = None
-    ) -> None:
+    def __init__(self, cluster: str, agent: local.Agent, call: Call, arguments: dict[str, Any]) -> None:
         self.reply: Message | None = None
         self._cluster = cluster
         self._agent = agent
-        self._timeout = timeout
+        self._timeout: float | None = _LONGER.get(call, _ANSWER_SECONDS)
         self._decoder = Decoder()
         self._arrived: deque[Message] = deque()
         self._ends: bool | None = None  # whether the agent said that it ends
@@ -132,6 +126,7 @@ class Answer:
         data = b""
         try:
             data = self._agent.receive(self._timeout)
+            self._timeout = None
         finally:
             if not data:
                 self._agent.close()

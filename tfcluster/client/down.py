@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tfcluster.client.choice import choose_cluster
-from tfcluster.client.connection import Connection, not_running
+from tfcluster.client.connection import AgentGoneError, Connection, not_running
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.model.status import ClusterStatus
 from tfcluster.places import clusters_up, journal_path
 from tfcluster.protocol.messages import Call
+
+# So many agents may die one after the other while they take a cluster down.
+_AGENTS = 3
 
 
 def clusters_to_stop(named: str | None, everything: bool) -> list[str]:
@@ -38,14 +41,18 @@ def take_down(cluster: str, grace: float) -> Iterator[ClusterStatus]:
     Raises:
         ClusterError: It is not running.
     """
-    answer = Connection(cluster).stream(Call.DOWN, grace=grace)
-    try:
-        for message in answer:
-            yield ClusterStatus.from_json(message)
-    except ClusterError:
-        if journal_path(cluster).exists():
-            raise
-        answer.leave()
-        raise not_running(cluster) from None  # another `down` was faster, and the agent went with it
+    for left in reversed(range(_AGENTS)):
+        answer = Connection(cluster).stream(Call.DOWN, grace=grace)
+        try:
+            for message in answer:
+                yield ClusterStatus.from_json(message)
+            break
+        except ClusterError as error:
+            if not journal_path(cluster).exists():
+                answer.leave()
+                raise not_running(cluster) from None  # another `down` was faster, and the agent went with it
+            # An agent that died is followed by one that knows what is left to stop.
+            if not (isinstance(error, AgentGoneError) and left):
+                raise
     if not answer.wait_for_agent_end():
         raise ClusterError(f"all tasks of {cluster!r} are stopped, but its agent has not ended")

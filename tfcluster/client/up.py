@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tfcluster.client.connection import Connection, not_running
+from tfcluster.client.connection import AgentGoneError, Connection, not_running
 from tfcluster.client.logs import read_logs
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.model.change import Found, onto, scaled
@@ -19,6 +20,8 @@ from tfcluster.protocol.messages import Call
 from tfcluster.transport import local
 
 _LAST_LINES = 8
+# So many agents may die one after the other while somebody waits for a cluster.
+_AGENTS = 3
 
 
 @dataclass(frozen=True)
@@ -65,9 +68,14 @@ def prepare(wanted: Layout, *, dry: bool) -> Prepared:
     Raises:
         ClusterError: The host cannot run the cluster.
     """
-    answer = Connection(wanted.cluster).stream(Call.PREPARE, start=True, layout=wanted.to_json(), dry=dry)
+    arguments = {"layout": wanted.to_json(), "dry": dry}
+    answer = Connection(wanted.cluster).stream(Call.PREPARE, start=True, **arguments)
     try:
-        reply = answer.finish()
+        try:
+            reply = answer.finish()
+        except AgentGoneError:  # it went down, or died, just as we came: the next one answers
+            answer = Connection(wanted.cluster).stream(Call.PREPARE, start=True, **arguments)
+            reply = answer.finish()
     except BaseException:
         answer.leave()
         raise
@@ -135,19 +143,35 @@ def watch_until_ready(cluster: str, timeout: float, only: Collection[str] | None
         ClusterError: A task failed for good, or time ran out; names the tasks, why, and the end of their logs.
     """
     connection = Connection(cluster)
-    status = None
-    # The watch has no end of its own once the cluster is ready: hang up.
-    with contextlib.closing(connection.stream(Call.WATCH, timeout=timeout)) as watch:
-        for message in watch:
-            status = ClusterStatus.from_json(message)
-            yield status
-            tasks = [task for task in status.tasks if only is None or task.short in only]
-            if all(task.state is TaskState.READY for task in tasks):
-                return
-            if any(task.state in AT_REST for task in tasks):
-                raise _not_ready(connection, tasks, "")
-    assert status is not None, "the agent says how things stand before it waits"
+    tasks: list[TaskStatus] = []
+    for status in _watch(connection, timeout):
+        yield status
+        tasks = [task for task in status.tasks if only is None or task.short in only]
+        if all(task.state is TaskState.READY for task in tasks):
+            return
+        if any(task.state in AT_REST for task in tasks):
+            raise _not_ready(connection, tasks, "")
     raise _not_ready(connection, tasks, f" within {timeout:g} s")
+
+
+def _watch(connection: Connection, timeout: float) -> Iterator[ClusterStatus]:
+    """The cluster's status at each change for so many seconds, from one agent to the next."""
+    deadline = time.monotonic() + timeout
+    for left in reversed(range(_AGENTS)):
+        try:
+            # The watch has no end of its own once the cluster is ready: hang up.
+            with contextlib.closing(connection.stream(Call.WATCH, timeout=deadline - time.monotonic())) as watch:
+                for message in watch:
+                    yield ClusterStatus.from_json(message)
+            return
+        except ClusterError as error:
+            if error.exit_code is ExitCode.NOT_RUNNING:
+                raise ClusterError(
+                    f"cluster {connection.cluster!r} went down meanwhile",
+                    hint="`tfcluster up` starts it again.",
+                ) from None
+            if not (isinstance(error, AgentGoneError) and left):
+                raise
 
 
 def _not_ready(connection: Connection, tasks: Sequence[TaskStatus], when: str) -> ClusterError:
