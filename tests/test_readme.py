@@ -1,48 +1,104 @@
-"""What the README claims is run: its commands in order, its spec, its program, its list of exit codes."""
+"""What the README and docs/ claim is run: their commands in order with what they print, their files, programs, links.
+
+In a `console` block a line behind a command is one that it prints, or the id of the run that it leaves alone: where
+that id stands in later commands, the real one is meant. A block whose first line is `# NAME` is a file of that name.
+"""
 
 from __future__ import annotations
 
 import os
 import re
-import shlex
+import signal
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
 import yaml
 
 from tests.conftest import ROOT, Sandbox
 from tfcluster.errors import ExitCode
 
-README = (ROOT / "README.md").read_text()
+README = ROOT / "README.md"
+DOCUMENTS = [README, *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FILE = re.compile(r"# (\w+\.\w+)\n")
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+@dataclass
+class Command:
+    """A command of a document, with the lines that it prints among others."""
 
+    words: str
+    prints: list[str]
 
-def test_the_commands_work_as_written(sandbox: Sandbox) -> None:
-    commands = [line.removeprefix("$ ") for block in blocks("console") for line in block.splitlines()]
-    assert len(commands) >= 10
-    (sandbox.folder / "examples").symlink_to(ROOT / "examples")
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    for command in commands:
-        result = subprocess.run(
-            shlex.split(command),
+    def run(self, sandbox: Sandbox, environment: dict[str, str]) -> str:
+        """What it prints; one that follows something is interrupted, as a reader would, when it has said something."""
+        follows = re.search(r" -f\b", self.words) is not None
+        process = subprocess.Popen(
+            ["bash", "-o", "pipefail", "-c", f"exec {self.words}" if follows else self.words],
             cwd=sandbox.folder,
-            env={**sandbox.environment, "PATH": path},
-            capture_output=True,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
             text=True,
-            timeout=90,
-            check=False,
         )
-        assert result.returncode == 0, f"{command}\n{result.stderr}"
+        first = ""
+        if follows:
+            assert process.stdout is not None
+            first = process.stdout.readline()
+            process.send_signal(signal.SIGINT)
+        output = first + process.communicate(timeout=120)[0]
+        assert process.returncode == (130 if follows else 0), f"{self.words}\n{output}"
+        return output
+
+
+def blocks(document: Path, language: str) -> list[str]:
+    """Those that are no files."""
+    return [text for kind, text in BLOCK.findall(document.read_text()) if kind == language and not FILE.match(text)]
+
+
+def files(document: Path) -> dict[str, str]:
+    found = [(FILE.match(text), text) for _, text in BLOCK.findall(document.read_text())]
+    return {match[1]: text for match, text in found if match}
+
+
+def commands(document: Path) -> list[Command]:
+    found: list[Command] = []
+    for line in "".join(blocks(document, "console")).splitlines():
+        if line.startswith("$ "):
+            found.append(Command(line.removeprefix("$ "), []))
+        else:
+            found[-1].prints.append(line)
+    return found
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: document.stem)
+def test_the_commands_work_as_written(document: Path, sandbox: Sandbox) -> None:
+    assert len(commands(document)) >= 10
+    (sandbox.folder / "examples").symlink_to(ROOT / "examples")
+    for name, text in files(document).items():
+        (sandbox.folder / name).write_text(text)
+    environment = {**sandbox.environment, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    ids: dict[str, str] = {}
+    for command in commands(document):
+        for written, real in ids.items():
+            command.words = command.words.replace(written, real)
+        output = command.run(sandbox, environment)
+        if command.words.endswith(" --detach"):
+            (written,), (real,) = command.prints, output.splitlines()
+            assert re.sub(r"-\w+", "", written) == re.sub(r"-\w+", "", real), "the program's name"
+            ids[written] = real
+        else:
+            assert set(command.prints) <= {line.strip() for line in output.splitlines()}, f"{command.words}\n{output}"
     assert sandbox.leftovers() == []
 
 
 def test_the_program_connects_as_written(sandbox: Sandbox) -> None:
     sandbox("up", ROOT / "examples" / "cluster.yaml")
-    (program,) = blocks("python")
+    (program,) = blocks(README, "python")
     assert "localhost:2223" in program
     program = program.replace("localhost:2223", sandbox.task("worker:0")["address"])
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=90, check=True)
@@ -50,19 +106,32 @@ def test_the_program_connects_as_written(sandbox: Sandbox) -> None:
 
 
 def test_the_spec_shown_is_the_example() -> None:
-    (shown,) = blocks("yaml")
+    (shown,) = blocks(README, "yaml")
     assert yaml.safe_load(shown) == yaml.safe_load((ROOT / "examples" / "cluster.yaml").read_text())
 
 
 def test_the_exit_codes_are_all_there() -> None:
-    listed = {int(code) for row in re.findall(r"^\| ([\d, ]+) \|", README, re.MULTILINE) for code in row.split(", ")}
-    assert listed == {int(code) for code in ExitCode}
+    rows = re.findall(r"^\| ([\d, ]+) \|", README.read_text(), re.MULTILINE)
+    assert {int(code) for row in rows for code in row.split(", ")} == {int(code) for code in ExitCode}
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: document.stem)
+def test_the_links_lead_somewhere(document: Path) -> None:
+    links = [link for link in re.findall(r"\]\(([^)]+)\)", document.read_text()) if "://" not in link]
+    assert links
+    for link in links:
+        path, _, place = link.partition("#")
+        target = document.parent / path
+        assert target.exists(), link
+        if place:
+            headings = re.findall(r"^#+ (.*)$", target.read_text(), re.MULTILINE)
+            assert place in [re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings], link
 
 
 def test_the_picture_and_the_make_targets_exist() -> None:
     assert (ROOT / "docs" / "terminal.svg").read_text().startswith("<svg")
     targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    for block in blocks("sh"):
+    for block in blocks(README, "sh"):
         for line in block.splitlines():
             if line.startswith("make "):
                 assert line.removeprefix("make ") in targets
