@@ -96,7 +96,7 @@ class Sandbox:
     def status(self, code: int | None = 0) -> Any:
         return self.json("status", code=code)
 
-    def wait_until(self, state: str) -> Any:
+    def wait_until(self, state: str, seconds: float = 30.0) -> Any:
         """Wait until the cluster is in a state, and return its status."""
 
         def reached() -> Any:
@@ -105,7 +105,7 @@ class Sandbox:
             status = json.loads(output)
             return status if status["state"] == state else None
 
-        return wait_for(reached)
+        return wait_for(reached, seconds)
 
     def task(self, short: str, code: int | None = 0) -> Any:
         """One task of the status; a code of None takes any health."""

@@ -14,7 +14,6 @@ import threading
 import time
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any
 
 import pytest
 
@@ -33,8 +32,16 @@ RUN = ("run", "pi", "--samples", "3e6", "--seed", "7", "--timeout", "60", "-o", 
 INSIDE = 2_354_124
 #: How a run may end but with the answer: it failed, the cluster was not healthy, timed out, or its agent died twice.
 NAMED_ENDS = {1, 4, 5, 124}
-#: What strikes, shuffled, again and again; a stopped server is found by its silence, which takes some ten seconds.
-FAULTS = 8 * ["kill a server"] + 3 * ["kill the agent"] + ["stop a server"]
+#: What strikes, shuffled, again and again; what is stopped is found by its silence, which takes some ten seconds.
+FAULTS = [
+    *5 * ["kill a server"],
+    *2 * ["kill the agent"],
+    *3 * ["kill a server and the agent"],
+    "stop a server",
+    "stop the agent",
+]
+#: One fault in so many strikes while the one before it is still being mended.
+OVERLAPPING = 3
 
 
 @dataclass
@@ -44,6 +51,7 @@ class Chaos:
     Attributes:
         random: Decides what is next.
         struck: The short name of each task that was struck, and when (Unix time).
+        gone: The processes that must go because of that.
         counts: Faults by kind.
         right: Runs that gave the answer.
         failed: Messages of runs that did not.
@@ -53,6 +61,7 @@ class Chaos:
     sandbox: Sandbox
     random: random.Random
     struck: list[tuple[str, float]] = field(default_factory=list)
+    gone: list[ProcessId | None] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
     right: int = 0
     failed: list[str] = field(default_factory=list)
@@ -68,11 +77,11 @@ class Chaos:
     def _judge(self, code: int, output: str, error: str) -> None:
         last = json.loads(output.splitlines()[-1]) if output else {}
         # A run that began tells in its result why it failed; one that could not begin tells on standard error.
-        cause = last.get("error", {}).get("message") or error.removeprefix("error: ").partition("\n")[0]
+        cause = last.get("error", {}).get("message") or error.removeprefix("error: ")
         if code == 0 and last["result"]["inside"] == INSIDE:
             self.right += 1
         elif code in NAMED_ENDS and cause and "Traceback" not in output + error:
-            self.failed.append(cause)
+            self.failed.append(cause.partition("\n")[0])
         else:
             self.wrong.append(f"exit {code}: {output}{error}")
 
@@ -82,27 +91,37 @@ class Chaos:
         return [kind for deck in decks for kind in deck][:faults]
 
     def strike(self, kind: str) -> None:
-        """One fault; returns when the cluster is whole again and a run has ended."""
+        """One fault; returns when the cluster is whole again and a run has ended, or, now and then, before that."""
         runs = self.ended
-        status = self.sandbox.wait_until("running")
+        status = self.sandbox.status(code=None)
         self.counts[kind] += 1
-        if kind == "kill the agent":
-            self._signal(status["hosts"][0]["agent_pid"], signal.SIGKILL)
-        else:
-            task = self.random.choice(status["tasks"])
+        agent = status["hosts"][0]["agent_pid"]
+        task = self.random.choice([task for task in status["tasks"] if task["pid"]])
+        if "server" in kind:
             self.struck.append((f"{task['job']}:{task['index']}", time.time()))
-            self._signal(task["pid"], signal.SIGKILL if kind == "kill a server" else signal.SIGSTOP)
-            wait_for(lambda: self._was_replaced(task), seconds=120)
+            self.gone.append(ProcessId.of(task["pid"]))
+            self._signal(task["pid"], signal.SIGSTOP if kind.startswith("stop") else signal.SIGKILL)
+        if kind == "stop the agent":
+            self._signal(agent, signal.SIGSTOP)
+            told = self.sandbox("status", code=5, timeout=60).stderr
+            assert f"the agent (pid {agent}) has not answered" in told
+        if "agent" in kind:
+            self._signal(agent, signal.SIGKILL)
+        if self.random.randrange(OVERLAPPING) == 0:
+            time.sleep(self.random.random())  # the moment of the next one
+            return
+        self.wait_until_whole()
         wait_for(lambda: self.ended > runs, seconds=120)
+
+    def wait_until_whole(self) -> None:
+        """Wait until what was struck is gone and every task is ready."""
+        wait_for(lambda: not any(process and process.alive() for process in self.gone), seconds=120)
+        self.sandbox.wait_until("running", seconds=120)
 
     @property
     def ended(self) -> int:
         """How many runs have ended."""
         return self.right + len(self.failed) + len(self.wrong)
-
-    def _was_replaced(self, task: dict[str, Any]) -> bool:
-        found = self.sandbox.task(f"{task['job']}:{task['index']}", code=None)
-        return bool(found["pid"] != task["pid"] and found["state"] == "ready")
 
     @staticmethod
     def _signal(pid: int, number: signal.Signals) -> None:
@@ -137,7 +156,8 @@ def test_chaos(sandbox: Sandbox, request: pytest.FixtureRequest) -> None:
     finally:
         over.set()
         running.join()
-    status = sandbox.wait_until("running")
+    chaos.wait_until_whole()
+    status = sandbox.status()
     seconds = sorted(chaos.seconds_to_ready())
     report(chaos, seconds)
     assert chaos.wrong == []
