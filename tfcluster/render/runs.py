@@ -28,7 +28,8 @@ def show_runs(runs: Sequence[Mapping[str, Any]]) -> None:
         )
         for run in runs
     ]
-    console().print(table(("RUN", "STATE", "STARTED", "TIME", "INPUTS", "RESULT"), rows, right=("TIME",)))
+    columns = ("RUN", "STATE", "STARTED", "TIME", "INPUTS", "RESULT")
+    console().print(table(columns, rows, right=("TIME",), wrapped=("INPUTS", "RESULT")))
 
 
 def inputs(program: str, parameters: Mapping[str, Any]) -> str:
@@ -48,7 +49,7 @@ def outcome(run: Mapping[str, Any]) -> str:
 
 def _values(values: Mapping[str, Any]) -> str:
     """The first plain values with their names."""
-    plain = [(name, value) for name, value in values.items() if isinstance(value, int | float | str)]
+    plain = [(name, value) for name, value in values.items() if isinstance(value, int | float | str) and value != ""]
     return " ".join(
         f"{name}={value:.6g}" if isinstance(value, float) else f"{name}={value}"
         for name, value in plain[:_VALUES_SHOWN]
