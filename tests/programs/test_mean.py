@@ -186,6 +186,8 @@ def test_pieces_of_a_window() -> None:
         ("1,2\n3,4\n", "1", [2, 4]),
         ('name,"the value"\n"x, y",2\nz,"4"\n', "the value", [2, 4]),
         ("2020,b\n1,2\n", "2020", [1]),
+        ("a,2020\n1,2\n", "0", [1]),
+        ('1,"several\nlines"\n2,b\n', "0", [1, 2]),
     ],
 )
 def test_text(local_run: LocalRun, tmp_path: Path, text: str, column: str | None, expected: list[float]) -> None:
@@ -195,6 +197,18 @@ def test_text(local_run: LocalRun, tmp_path: Path, text: str, column: str | None
     assert (found["mean"], found["count"]) == (math.fsum(expected) / len(expected), len(expected))
     assert found["variance"] == pytest.approx(np.var(expected))
     assert list(tmp_path.iterdir()) == [path], "nothing is left in the run's folder"
+
+
+def test_a_first_line_of_numbers_and_words_is_counted_and_told(local_run: LocalRun, tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    for text, column, expected in (("1,a\n2,b\n6,c\n", "0", 3.0), ("x,1,3\ny,2,9\n", "1", 1.5)):
+        path.write_text(text)
+        context = local_run(1)
+        assert run(context, path, column=column)["mean"] == expected
+        assert context.notes == [
+            f"{path}:1: 1 was counted as a number, in a line that has words too; "
+            "if the line is a heading, give --column the name"
+        ]
 
 
 def test_a_long_text_is_mapped_by_the_tasks(local_run: LocalRun, tmp_path: Path) -> None:
@@ -215,6 +229,9 @@ def test_a_long_text_is_mapped_by_the_tasks(local_run: LocalRun, tmp_path: Path)
         ("a,b\n1,2\n3,\n", "b", ":3: '' is not a number"),
         ("a,b\n1,2\n", "c", ":1: has no column 'c'"),
         ("a,b\n1,2\n", "2", ":1: has no column '2'"),
+        ("1,a\n2,b\n", "1", ":2: 'b' is not a number"),
+        ('x,name\n1,"a\n2,b\n3,c\n', "x", ":2: is no row of a CSV file: unexpected end of data"),
+        ('x,name\n1,a\n2,"b"c\n', "x", ":3: is no row of a CSV file: ',' expected after '\"'"),
         ("a,b\n", "b", ": has no numbers"),
         ("", None, ": has no numbers"),
         ("", "b", ": has no numbers"),

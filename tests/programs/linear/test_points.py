@@ -51,7 +51,7 @@ def test_points_above_one_another_have_no_closed_form() -> None:
         "id, Y ,X\n7,2,1\n8,4.5,3\n",
         "\ufeffx,y\r\n1,2\r\n\r\n3,4.5",
         '"x","y","note"\n1,2,"a, b"\n3,4.5,\n',
-        " 1 , 2 \n3e0,45e-1\n",
+        " 1 , 2 \n \n3e0,45e-1\n",
     ],
 )
 def test_a_csv_file(tmp_path: Path, text: str) -> None:
@@ -65,13 +65,17 @@ def test_a_csv_file(tmp_path: Path, text: str) -> None:
         ("", "mine.csv: no points in it"),
         ("x,y\n\n", "mine.csv: no points in it"),
         ("x\n1\n", "mine.csv:1: one column, and x and y are two"),
-        ("x,y\n1,2\n3\n", "mine.csv:3: 1 columns where the first line has 2"),
-        ("x,y\n1,2\n\n3,4,5\n", "mine.csv:4: 3 columns where the first line has 2"),
+        ("x,y\n1,2\n3\n", "mine.csv:3: has 1 columns, the first line has 2"),
+        ("x,y\n1,2\n\n3,4,5\n", "mine.csv:4: has 3 columns, the first line has 2"),
         ("1,2\n3,many\n", "mine.csv:2: 'many' in column 2 is not a finite number"),
         ("1,2\nnan,1\n", "mine.csv:2: 'nan' in column 1 is not a finite number"),
         ("y,x\n1,1e999\n", "mine.csv:2: '1e999' in column 2 is not a finite number"),
-        (b"\xff\xfe1\x00", "mine.csv: not a CSV file: "),
-        ("x,y\n1," + "2" * 200_000, "mine.csv: not a CSV file: field larger than field limit"),
+        (b"\xff\xfe1\x00", "mine.csv: is no text in UTF-8"),
+        ("x,y\n1," + "2" * 200_000, "mine.csv:2: is no row of a CSV file: field larger than field limit"),
+        ('x,y,note\n1,2,"a\n3,4,b\n5,6,c\n', "mine.csv:2: is no row of a CSV file: unexpected end of data"),
+        ('x,y\n1,"2"3\n', "mine.csv:2: is no row of a CSV file: "),
+        ("x,y\n1,2\n,\n", "mine.csv:3: '' in column 1 is not a finite number"),
+        ("nan,nan\n1,2\n", "mine.csv:1: 'nan' in column 1 is not a finite number"),
     ],
 )
 def test_a_file_that_is_none(tmp_path: Path, text: str | bytes, message: str) -> None:

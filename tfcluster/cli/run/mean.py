@@ -38,7 +38,7 @@ class _Sizes(WholeNumber):
     metavar="N",
     help="In place of a file: so many random numbers, uniform in [0, 1).",
 )
-@click.option("--column", metavar="NAME|INDEX", help="The column of a CSV file; its index counts from 0.")
+@click.option("--column", metavar="INDEX|NAME", help="The column of a CSV file, by its index from 0 on or by its name.")
 @click.option(
     "--slices",
     type=_Sizes(1, 2**62),

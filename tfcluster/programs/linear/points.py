@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,11 +9,13 @@ from typing import Any
 import numpy as np
 
 from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.programs.columns import is_number, read_rows
 
 _SLOPE, _INTERCEPT, _NOISE = 2.0, 0.2, 0.4
 _POINTS = 101
 # The points travel inside the graph, 16 bytes each, and a graph is one message of at most 2 GiB.
 _MOST_ROWS = 50_000_000
+_HINT = "Give --data a CSV file with the columns x and y, or leave it out."
 
 
 @dataclass(frozen=True)
@@ -63,30 +64,16 @@ def read_csv(path: Path, name: str) -> Points:
     Raises:
         ClusterError: The file cannot be read, a line cannot be understood, or there is no point in it.
     """
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            return _points(name, csv.reader(file))
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise _refusal(f"{name}: not a CSV file: {error}") from error
-
-
-def _points(name: str, rows: Any) -> Points:
     columns: tuple[int, int] | None = None
-    width = 0
     values: list[tuple[float, float]] = []
-    for row in rows:
-        if not any(cell.strip() for cell in row):
-            continue
+    for where, row in read_rows(path, name, _HINT):
         if columns is None:
-            columns, heading = _columns(f"{name}:{rows.line_num}", row)
-            width = len(row)
+            columns, heading = _columns(where, row)
             if heading:
                 continue
-        if len(row) != width:
-            raise _refusal(f"{name}:{rows.line_num}: {len(row)} columns where the first line has {width}")
-        values.append(_numbers(f"{name}:{rows.line_num}", row, columns))
+        values.append(_numbers(where, row, columns))
         if len(values) > _MOST_ROWS:
-            raise _refusal(f"{name}:{rows.line_num}: more than {_MOST_ROWS:,} points")
+            raise _refusal(f"{where}: more than {_MOST_ROWS:,} points")
     if not values:
         raise _refusal(f"{name}: no points in it")
     x, y = np.array(values, dtype=np.float64).T
@@ -100,26 +87,15 @@ def _columns(place: str, row: list[str]) -> tuple[tuple[int, int], bool]:
         return (names.index("x"), names.index("y")), True
     if len(row) < 2:
         raise _refusal(f"{place}: one column, and x and y are two")
-    return (0, 1), not any(_is_number(cell) for cell in row)
+    return (0, 1), not any(is_number(cell) for cell in row)
 
 
 def _numbers(place: str, row: list[str], columns: tuple[int, int]) -> tuple[float, float]:
     for column in columns:
-        if not _is_number(row[column]):
+        if not (is_number(row[column]) and np.isfinite(float(row[column]))):
             raise _refusal(f"{place}: {row[column].strip()!r} in column {column + 1} is not a finite number")
     return float(row[columns[0]]), float(row[columns[1]])
 
 
-def _is_number(cell: str) -> bool:
-    try:
-        return bool(np.isfinite(float(cell)))
-    except ValueError:
-        return False
-
-
 def _refusal(message: str) -> ClusterError:
-    return ClusterError(
-        message,
-        hint="Give --data a CSV file with the columns x and y, or leave it out.",
-        exit_code=ExitCode.USAGE,
-    )
+    return ClusterError(message, hint=_HINT, exit_code=ExitCode.USAGE)

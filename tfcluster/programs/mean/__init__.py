@@ -46,7 +46,7 @@ def run(
             with `random`.
         random: How many numbers to make, uniform in [0, 1); None with `file`.
         seed: Key of the generator, below 2^64.
-        column: The column of a CSV file, by name, or by index from 0 on.
+        column: The column of a CSV file, by index from 0 on, or by name.
         slices: How many numbers each slice has, or EVEN or DEVICES.
 
     Returns:
@@ -101,7 +101,7 @@ def _open(context: Context, file: str, column: str | None) -> Mapped:
         raise ClusterError(f"{name}: is a .npy file; --column is for CSV files", exit_code=ExitCode.USAGE)
     if numbers is None:
         with tempfile.TemporaryFile(dir=context.folder) as floats:  # without a name: it is gone with this process
-            write_floats(path, name, column, floats)
+            context.notes.extend(write_floats(path, name, column, floats))
             numbers = map_floats(os.dup(floats.fileno()), name)
     refuse_none(numbers)
     return numbers

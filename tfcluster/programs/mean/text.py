@@ -2,109 +2,99 @@
 
 from __future__ import annotations
 
-import csv
 from array import array
 from collections.abc import Iterator
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
-from typing import BinaryIO, TextIO
+from typing import BinaryIO
 
 from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.programs.columns import is_number, read_rows
 
 # Numbers converted at once: few enough that memory does not matter, enough that the calls do not.
 _AT_ONCE = 1 << 16
 
 
-def write_floats(source: Path, name: str, column: str | None, target: BinaryIO) -> None:
+def write_floats(source: Path, name: str, column: str | None, target: BinaryIO) -> list[str]:
     """Convert a text file.
 
-    Blank lines are passed over. Anything else that is not a number where one should be is an error: nothing is left
-    out silently.
+    Blank lines are passed over, and so is a heading of a CSV file. Anything else that is not a number where one should
+    be is an error: nothing is left out silently.
 
     Args:
         source: The text, in UTF-8.
         name: What the user calls it.
-        column: The column's name, or its index from 0 on; None for a file with one number a line.
+        column: The column's index from 0 on, or its name; None for a file with one number a line.
         target: The file to write to: float64 values in this machine's order.
+
+    Returns:
+        Notes: what the user should know of how the file was understood.
 
     Raises:
         ClusterError: A line has no number there, or another number of columns than the first; or the text cannot be
             read or is none.
         OSError: The target cannot be written.
     """
-    try:
-        with source.open(encoding="utf-8-sig", newline="") as lines:
-            values = _lines(lines, name) if column is None else _column(lines, name, column)
-            while block := array("d", islice(values, _AT_ONCE)):
-                block.tofile(target)
-            target.flush()
-    except UnicodeDecodeError as error:
-        raise _bad(f"{name}: is neither text in UTF-8 nor a .npy file") from error
-    except csv.Error as error:
-        raise _bad(f"{name}: is no CSV file: {error}") from error
+    values, notes = (_lines(source, name), []) if column is None else _column(source, name, column)
+    while block := array("d", islice(values, _AT_ONCE)):
+        block.tofile(target)
+    target.flush()
+    return notes
 
 
-def _lines(lines: TextIO, name: str) -> Iterator[float]:
-    number = 0
-    for number, line in enumerate(lines, 1):
+def _lines(source: Path, name: str) -> Iterator[float]:
+    with source.open(encoding="utf-8-sig", newline="") as lines:
         try:
-            yield float(line)
-        except ValueError:
-            if line.strip():
-                raise _no_number(line.strip(), f"{name}:{number}", line.count(",")) from None
+            for number, line in enumerate(lines, 1):
+                if line.strip():
+                    hint = "Choose a column with --column INDEX or NAME." if "," in line else ""
+                    yield _number(line, f"{name}:{number}", hint)
+        except UnicodeDecodeError as error:
+            raise _bad(f"{name}: is neither text in UTF-8 nor a .npy file") from error
 
 
-def _column(lines: TextIO, name: str, column: str) -> Iterator[float]:
-    rows = csv.reader(lines)
-    first = next((row for row in rows if row), [])
-    at, is_header = _find_column(first, column, f"{name}:{rows.line_num}")
-    if first and not is_header:
-        yield _number(first[at], f"{name}:{rows.line_num}")
-    for row in rows:
-        if not row:
-            continue
-        where = f"{name}:{rows.line_num}"
-        if len(row) != len(first):
-            raise _bad(f"{where}: has {len(row)} columns, the first line has {len(first)}")
-        yield _number(row[at], where)
+def _column(source: Path, name: str, column: str) -> tuple[Iterator[float], list[str]]:
+    """The numbers of a column, and notes."""
+    rows = read_rows(source, name)
+    where, first = next(rows, (name, []))
+    if not first:
+        return iter(()), []
+    at, is_heading = _find_column(first, column, where)
+    notes = []
+    if not is_heading and not all(is_number(field) for field in first):
+        notes.append(
+            f"{where}: {first[at].strip()} was counted as a number, in a line that has words too; "
+            "if the line is a heading, give --column the name"
+        )
+    numbers = rows if is_heading else chain([(where, first)], rows)
+    return (_number(row[at], where) for where, row in numbers), notes
 
 
 def _find_column(first: list[str], column: str, where: str) -> tuple[int, bool]:
-    """The index of a column, and whether the first line is one of names: it is, unless all in it are numbers."""
-    if not first:
-        return 0, False
+    """The index of a column, and whether the first line is a heading, one of names.
+
+    By index, the line is a heading unless there is a number in the column, and an index is never taken for the name of
+    another column: else a number in a line that also has words were lost.
+    """
     names = [each.strip() for each in first]
-    is_header = not all(_is_number(name) for name in names)
-    if is_header and column in names:
-        return names.index(column), True
     if column.isdecimal() and int(column) < len(names):
-        return int(column), is_header
+        return int(column), not is_number(names[int(column)])
+    is_heading = not all(is_number(name) for name in names)
+    if is_heading and column in names:
+        return names.index(column), True
     raise _bad(
         f"{where}: has no column {column!r}",
         f"The columns are {', '.join(names[:20])}; by number, 0 to {len(names) - 1}."
-        if is_header
+        if is_heading
         else f"The first line has no names; by number, the columns are 0 to {len(names) - 1}.",
     )
 
 
-def _is_number(field: str) -> bool:
-    try:
-        float(field)
-    except ValueError:
-        return False
-    return True
-
-
-def _number(field: str, where: str) -> float:
+def _number(field: str, where: str, hint: str = "") -> float:
     try:
         return float(field)
     except ValueError:
-        raise _no_number(field.strip(), where, 0) from None
-
-
-def _no_number(text: str, where: str, commas: int) -> ClusterError:
-    hint = "Choose a column with --column NAME or INDEX." if commas else ""
-    return _bad(f"{where}: {text[:40]!r} is not a number", hint)
+        raise _bad(f"{where}: {field.strip()[:40]!r} is not a number", hint) from None
 
 
 def _bad(message: str, hint: str = "") -> ClusterError:
