@@ -5,6 +5,7 @@ Devices are played by functions that wait for each other with locks and events, 
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -18,11 +19,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tfcluster.errors import ClusterError
+from tfcluster.programs import session as session_module
 from tfcluster.programs.context import Context
 from tfcluster.programs.map_reduce import LostDeviceError, Part, map_reduce, map_shards
 from tfcluster.programs.map_reduce import devices as devices_module
 from tfcluster.programs.map_reduce import shards as module
-from tfcluster.programs.session import open_session
+from tfcluster.programs.map_reduce.shards import LongStepError
+from tfcluster.programs.session import open_session, serves
 
 
 @pytest.fixture(autouse=True)
@@ -248,6 +251,31 @@ def test_shards_that_end_one_task_after_the_other_are_given_up(monkeypatch: pyte
     assert len(attempts) >= module.MOST_LOSSES
 
 
+def test_steps_that_take_too_long_are_done_again_in_smaller_ones() -> None:
+    sizes: list[int] = []
+
+    def step(device: str, first: int, size: int) -> int:
+        sizes.append(size)
+        if size > 3:
+            raise LongStepError(120)
+        return sum(range(first, first + size))
+
+    parts = list(map_shards(["a", "b"], 200, step))
+    assert max(sizes) > 3
+    assert sum(part.value for part in parts) == sum(range(200))
+    assert sorted(shard for part in parts for shard in shards_of(part)) == list(range(200))
+
+
+def test_a_single_shard_that_takes_too_long_is_named() -> None:
+    def step(device: str, first: int, size: int) -> None:
+        if first <= 7 < first + size:
+            raise LongStepError(120)
+
+    with pytest.raises(ClusterError, match=r"^shard 7 takes longer than the 120 s that a step may take$") as caught:
+        list(map_shards(["a", "b"], 1000, step))
+    assert "smaller" in caught.value.hint
+
+
 def test_own_shards_go_to_their_device() -> None:
     own = {"a": [range(0, 3), range(6, 9)], "b": [range(3, 6)]}
     parts = list(map_shards(["a", "b"], 9, lambda device, first, size: None, own=own))
@@ -286,29 +314,64 @@ def test_map_reduce_outside_a_run_or_without_shards(local_run: Callable[[int], C
         map_reduce(lambda shard: shard, 0)
 
 
+class Failing:
+    """Opens sessions, the first of which fails once, in its first step of several shards.
+
+    Attributes:
+        opened: How many it has opened.
+    """
+
+    def __init__(self, error: tf.errors.OpError) -> None:
+        self.opened = 0
+        self._error: tf.errors.OpError | None = error
+
+    def __call__(self, context: Context, graph: tf.Graph, used: Any, *, as_written: bool) -> Any:
+        self.opened += 1
+        session = open_session(context, graph, used)
+        whole_step = session.run
+
+        def step(outputs: Any, feed: dict[Any, int], *arguments: Any) -> Any:
+            _, shards = feed.values()
+            if self._error is not None and shards > 1:
+                error, self._error = self._error, None
+                raise error
+            return whole_step(outputs, feed, *arguments)
+
+        session.run = step
+        return session
+
+
 def test_a_session_that_lost_its_server_is_opened_again(
     local_run: Callable[[int], Context], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     context = local_run(2)
-    opened = count()
-
-    class Dying:
-        """A session whose server dies in its second step."""
-
-        def __init__(self, graph: tf.Graph) -> None:
-            self.session = open_session(context, graph, context.devices)
-            self.steps = count()
-            self.dies = next(opened) == 0
-
-        def run(self, *arguments: Any) -> Any:
-            if self.dies and next(self.steps):
-                raise tf.errors.AbortedError(None, None, "Session 1ca0cb5c98d91fdf is not found.")
-            return self.session.run(*arguments)
-
-        def close(self) -> None:
-            self.session.close()
-
-    monkeypatch.setattr(devices_module, "open_session", lambda context, graph, used, *, as_written: Dying(graph))
+    sessions = Failing(tf.errors.AbortedError(None, None, "Session 1ca0cb5c98d91fdf is not found."))
+    monkeypatch.setattr(devices_module, "open_session", sessions)
     assert map_reduce(lambda shard: shard, 100) == sum(range(100))
-    assert next(opened) == 2
+    assert sessions.opened == 2
     assert context.notes == ["local:0 was lost; what it had under way was done again"]
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_step_that_takes_too_long_is_no_loss_of_a_task_that_answers(
+    local_run: Callable[[int], Context], monkeypatch: pytest.MonkeyPatch, answers: bool
+) -> None:
+    context = local_run(1)
+    sessions = Failing(tf.errors.DeadlineExceededError(None, None, "Deadline Exceeded"))
+    monkeypatch.setattr(devices_module, "open_session", sessions)
+    if not answers:
+        monkeypatch.setattr(devices_module, "serves", lambda context, device: False)
+    assert map_reduce(lambda shard: shard, 100) == sum(range(100))
+    assert sessions.opened == (1 if answers else 2)
+    assert context.notes == ([] if answers else ["local:0 was lost; what it had under way was done again"])
+
+
+def test_a_task_that_listens_and_does_not_answer_serves_nobody(
+    local_run: Callable[[int], Context], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = local_run(1)
+    assert serves(context, context.devices[0])
+    monkeypatch.setattr(session_module, "_SERVES_TIMEOUT_MS", 100)
+    with socket.create_server(("localhost", 0)) as mute:
+        context.addresses["local"][0] = f"localhost:{mute.getsockname()[1]}"
+        assert not serves(context, context.devices[0])

@@ -11,11 +11,14 @@ import tensorflow as tf
 
 from tfcluster.programs.context import Context
 
-# A step of a bundled program begins with one shard and grows to half a second; a task that stops answering must not
-# hold the run for ever.
-_STEP_TIMEOUT_MS = 120_000
+#: How long a call to a task may take where nothing else is said, a step too: those of a bundled program begin with one
+#: shard and grow to half a second, and a task that stops answering must not hold the run for ever.
+STEP_TIMEOUT_MS = 120_000
+_SERVES_TIMEOUT_MS = 10_000
 # The graphs that the client was told of; a session may be opened again and again.
 _told_of: WeakSet[Any] = WeakSet()
+# Kept for good: a session that nobody holds any more closes itself, and waits for its server while it does.
+_unanswered: list[Any] = []
 
 
 def task_of(device: str) -> str:
@@ -47,7 +50,7 @@ def open_session(
     devices: Iterable[str],
     *,
     as_written: bool = False,
-    timeout_ms: int = _STEP_TIMEOUT_MS,
+    timeout_ms: int = STEP_TIMEOUT_MS,
 ) -> Any:
     """A session of `graph` on the tasks of `devices`; the first device's task is its master.
 
@@ -64,6 +67,21 @@ def open_session(
         _tell_of_graph(context, graph)
     master = tf.DeviceSpec.from_string(tasks[0])
     return tf.compat.v1.Session(f"grpc://{context.addresses[master.job][master.task]}", graph=graph, config=config)
+
+
+def serves(context: Context, device: str) -> bool:
+    """Whether the task of a device does a step that does nothing, within 10 s."""
+    spec = tf.DeviceSpec.from_string(device)
+    config = tf.compat.v1.ConfigProto(operation_timeout_in_ms=_SERVES_TIMEOUT_MS, device_filters=[task_of(device)])
+    with tf.Graph().as_default():
+        session = tf.compat.v1.Session(f"grpc://{context.addresses[spec.job][spec.task]}", config=config)
+        try:
+            session.run(tf.no_op())
+        except tf.errors.OpError:
+            _unanswered.append(session)
+            return False
+    session.close()
+    return True
 
 
 def _tell_of_graph(context: Context, graph: tf.Graph) -> None:
@@ -95,7 +113,7 @@ def session_config(*, as_written: bool) -> Any:
         as_written: Run every operation that is in the graph, on its device or, where there is none of that type, on
             its task's CPU. Else operations may be folded together, and a device that is not there is an error.
     """
-    config = tf.compat.v1.ConfigProto(operation_timeout_in_ms=_STEP_TIMEOUT_MS, allow_soft_placement=as_written)
+    config = tf.compat.v1.ConfigProto(allow_soft_placement=as_written)
     if as_written:
         config.graph_options.optimizer_options.opt_level = tf.compat.v1.OptimizerOptions.L0
         config.graph_options.rewrite_options.disable_meta_optimizer = True

@@ -15,8 +15,16 @@ import tensorflow as tf
 
 from tfcluster.programs.context import Context
 from tfcluster.programs.map_reduce.progress import work_of
-from tfcluster.programs.map_reduce.shards import LostDeviceError
-from tfcluster.programs.session import count_operations, open_session, run_graph, task_of, without_replica
+from tfcluster.programs.map_reduce.shards import LongStepError, LostDeviceError
+from tfcluster.programs.session import (
+    STEP_TIMEOUT_MS,
+    count_operations,
+    open_session,
+    run_graph,
+    serves,
+    task_of,
+    without_replica,
+)
 
 # While a step is under way: a session whose server died and was not started again would wait for its whole timeout.
 _LOOK_SECONDS = 0.5
@@ -99,6 +107,7 @@ class Devices:
 
         Raises:
             LostDeviceError: Its task died or does not answer; the next call tries it anew.
+            LongStepError: The step took longer than session.STEP_TIMEOUT_MS, though the task answers others.
         """
         return self._tasks[task_of(device)].run(device, feed)
 
@@ -149,6 +158,8 @@ class _Task:
         try:
             values = self._watched(lambda: self._step(session, device, computation.outputs, feed))
         except _LOSSES as error:
+            if isinstance(error, tf.errors.DeadlineExceededError) and self._answers():
+                raise LongStepError(STEP_TIMEOUT_MS / 1000) from error
             with self._lock:
                 if self._session is session:
                     self._session = None
@@ -209,6 +220,13 @@ class _Task:
             if error is not None:
                 raise error
             return value
+
+    def _answers(self) -> bool:
+        """Whether the task, in which a step took too long, does others."""
+        try:
+            return bool(self._watched(lambda: serves(self._context, self._devices[0])))
+        except ConnectionError:
+            return False
 
     def _count_loss(self) -> None:
         """Count a loss once, however often the task is tried in vain."""

@@ -18,14 +18,18 @@ def map_reduce(function: Callable[[Any], Any], shards: int, reduce: Callable[[An
     """Compute `function` for every shard on the run's devices, and reduce the values in the order of the shards.
 
     That order is what makes the result the same to the bit however many devices share the work, and when tasks are
-    lost and their shards done again: `reduce` need not even be associative.
+    lost and their shards done again: `reduce` need not even be associative. It is also why the reduction is in
+    sequence and in the run's own process, not in a tree over the tasks, whose shape would be another for another
+    number of them, and sums of floats with it. Little is lost by it: values are small, or should be, as a device adds
+    up what its shard covers before it sends anything; keep `reduce` short against the time of a shard.
 
     Args:
         function: Called once, with an int64 scalar tensor, the number of a shard; builds the tensors of the shard's
             value (one, or a tuple or dict of some) whose shapes are the same for all shards. It must be a function of
             that number alone. TensorFlow servers keep what is compiled with `jit_compile` by the function's name,
             also when its body has changed since.
-        shards: How many there are, at least 1: 0, 1, …, `shards - 1`. One should take milliseconds at least.
+        shards: How many there are, at least 1: 0, 1, …, `shards - 1`. One should take milliseconds at least, and
+            must not take more than 120 s.
         reduce: Makes one value of two, the earlier one first; the values are NumPy arrays or scalars. Addition when
             left out.
 
@@ -34,7 +38,7 @@ def map_reduce(function: Callable[[Any], Any], shards: int, reduce: Callable[[An
 
     Raises:
         ValueError: There are no shards.
-        ClusterError: Not in a run, or every device was lost for some seconds.
+        ClusterError: Not in a run, every device was lost for some seconds, or a shard takes too long.
     """
     if shards < 1:
         raise ValueError(f"there must be shards to reduce, not {shards}")

@@ -39,6 +39,18 @@ class LostDeviceError(Exception):
         self.worked = worked
 
 
+class LongStepError(Exception):
+    """A step took longer than a call to a task may, on a device that is well.
+
+    Args:
+        seconds: How long it may take.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"a step took longer than {seconds:.0f} s")
+        self.seconds = seconds
+
+
 @dataclass(frozen=True)
 class Part(Generic[Value]):
     """What one device made of the shards `first` … `first + count - 1`."""
@@ -63,7 +75,8 @@ def map_shards(
     does not depend on the bounds.
 
     A step that raises LostDeviceError is done again, on whichever device is free; its device is tried again after a
-    pause. A step that takes very much longer than others is done on a second device too. Each shard is in one part.
+    pause. A step that takes very much longer than others is done on a second device too. One of several shards that
+    raises LongStepError is done again in smaller ones. Each shard is in one part.
 
     Args:
         devices: Who works.
@@ -73,7 +86,8 @@ def map_shards(
 
     Raises:
         ValueError: There is work and no device.
-        ClusterError: Every device was lost for some seconds, or shards cost one task after the other.
+        ClusterError: Every device was lost for some seconds, shards cost one task after the other, or a single shard
+            takes too long.
         Exception: What `step` raised first; no device begins another step after that.
     """
     if shards and not devices:
@@ -141,7 +155,7 @@ class _Worker(Generic[Value]):
             self._results.put(error)
 
     def _do(self, span: Span) -> float | None:
-        """Do one step; the seconds that it took, or None when the device was lost."""
+        """Do one step; the seconds that it took, at least, or None when the device was lost."""
         self.trying = True
         began = time.monotonic()
         try:
@@ -152,6 +166,12 @@ class _Worker(Generic[Value]):
             if span.losses >= MOST_LOSSES:
                 raise _costs_tasks(span, error) from error
             return None
+        except LongStepError as error:
+            if span.count == 1:
+                raise _takes_too_long(span, error) from error
+            self.lost = None
+            self._work.lose(span, self._device, worked=False)
+            return error.seconds
         finally:
             self.trying = False
         self.lost = None
@@ -177,4 +197,11 @@ def _costs_tasks(span: Span, error: LostDeviceError) -> ClusterError:
     return ClusterError(
         f"{span.losses} tasks were lost while they worked on {which}, the last time so: {error}",
         hint="`tfcluster events` shows what ended the tasks; shards that need less memory may help.",
+    )
+
+
+def _takes_too_long(span: Span, error: LongStepError) -> ClusterError:
+    return ClusterError(
+        f"shard {span.first} takes longer than the {error.seconds:.0f} s that a step may take",
+        hint="Make more and smaller shards of the work.",
     )
