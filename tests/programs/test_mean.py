@@ -15,7 +15,8 @@ from tfcluster.errors import ClusterError
 from tfcluster.programs import mean
 from tfcluster.programs.context import Context
 from tfcluster.programs.mean import looking
-from tfcluster.programs.mean.numbers import Mark
+from tfcluster.programs.mean.numbers import Made, Mapped, Mark, open_array
+from tfcluster.programs.mean.slices import Pieces, cut
 from tfcluster.programs.mean.window import sums_of, uniform
 from tfcluster.programs.threefry import threefry_2x32
 
@@ -163,6 +164,50 @@ def test_random_numbers_are_numpys(local_run: LocalRun) -> None:
         found = run(local_run(devices), None, random=count, seed=seed)
         assert found["mean"] == pytest.approx(values.mean(), rel=1e-14)
         assert found["variance"] == pytest.approx(values.var(), rel=1e-12)
+
+
+def test_places_beyond_32_bits_have_numbers_of_their_own(local_run: LocalRun) -> None:
+    seed = 2**40 + 7
+    windows = np.array([2**32 // WINDOW - 1, 2**32 // WINDOW, 5 * 2**32 // WINDOW + 3])
+    low, high = np.array([0, 5, 0]), np.array([WINDOW, 4099, WINDOW])
+    pieces = Pieces(windows, low, high, np.zeros(3, np.int64), (range(3),))
+    context = local_run(1)
+    with looking.LookAtMade(context, context.devices, Made(2**36, seed), pieces, WINDOW) as look:
+        rows = look(context.devices[0], 0, 3)
+    key = (tf.constant(seed & 0xFFFFFFFF, tf.uint32), tf.constant(seed >> 32, tf.uint32))
+    for (pilot, total, squares), window, first, last in zip(rows, windows, low, high, strict=True):
+        places = np.arange(window * WINDOW + first, window * WINDOW + last)
+        words = (tf.constant(word.astype(np.uint32)) for word in (places & 0xFFFFFFFF, places >> 32))
+        upper, lower = (word.numpy() for word in threefry_2x32(key, tuple(words)))
+        values = ((upper >> 5).astype(np.float64) * 2**26 + (lower >> 6)) / 2**53
+        assert pilot + total / len(values) == pytest.approx(values.mean(), rel=1e-13)
+        assert squares == pytest.approx(((values - pilot) ** 2).sum(), rel=1e-12)
+
+
+@pytest.mark.parametrize("is_mapped", [True, False])
+@pytest.mark.parametrize(("kind", "count"), [("u1", 2**32 + 5), ("f8", 2**31 + 2**20 + 5)])
+def test_places_in_a_file_beyond_31_and_32_bits(
+    local_run: LocalRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_mapped: bool, kind: str, count: int
+) -> None:
+    path = tmp_path / "a.npy"
+    # A file of holes, of which nothing but these few numbers takes place on the disk.
+    array = np.lib.format.open_memmap(path, "w+", kind, (count,))
+    bounds = [2**28, 2**29, 2**31, count]  # 2 GiB and 4 GiB into the file, and as many elements
+    places = [place for bound in bounds for place in (bound - 3, bound - 1, bound) if place < count]
+    array[places] = np.arange(1, len(places) + 1)
+    array.flush()
+    numbers = open_array(path, str(path))
+    assert numbers is not None
+    # Only the one way is open.
+    monkeypatch.setattr(Mapped, *(("read", None) if is_mapped else ("can_be_mapped", False)))
+    pieces = cut([count], WINDOW)
+    context = local_run(1)
+    with looking.LookAtFile(context, context.devices, numbers, pieces, WINDOW) as look:
+        for window in sorted({place // WINDOW for place in places}):
+            ((pilot, total, _),) = look(context.devices[0], window, 1)
+            last = min((window + 1) * WINDOW, count)
+            here = [number for number, place in enumerate(places, 1) if window * WINDOW <= place < last]
+            assert pilot * (last - window * WINDOW) + total == pytest.approx(sum(here))
 
 
 def test_pieces_of_a_window() -> None:

@@ -12,6 +12,9 @@ import click
 from tfcluster.cli.options import WholeNumber
 from tfcluster.cli.run.submitting import CONTEXT, seed_or_new, shared_options, submit
 
+# The driver keeps some 350 bytes for each window of 2^22 numbers.
+_MOST_RANDOM = 2**42
+
 
 class _Sizes(WholeNumber):
     """Sizes with commas between them, or one of two words."""
@@ -34,7 +37,7 @@ class _Sizes(WholeNumber):
 @click.argument("file", required=False, type=click.Path(exists=True, dir_okay=False, allow_dash=True))
 @click.option(
     "--random",
-    type=WholeNumber(1, 2**50),
+    type=WholeNumber(1, _MOST_RANDOM),
     metavar="N",
     help="In place of a file: so many random numbers, uniform in [0, 1).",
 )

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.programs.context import Context
@@ -17,7 +18,7 @@ from tfcluster.programs.mean.irregular import Irregular
 from tfcluster.programs.mean.looking import LookAtFile, LookAtMade, Rows
 from tfcluster.programs.mean.moments import Moments, combine
 from tfcluster.programs.mean.numbers import Made, Mapped, map_floats, open_array, refuse_none
-from tfcluster.programs.mean.slices import WHOLE, Pieces, check_sizes, cut, even_sizes, whole_windows, window_size
+from tfcluster.programs.mean.slices import Pieces, check_sizes, cut, even_sizes, whole_windows, window_size
 from tfcluster.programs.mean.text import write_floats
 from tfcluster.programs.session import task_of
 
@@ -60,20 +61,7 @@ def run(
     size = window_size(numbers.count)
     pieces, own = _share(numbers, size, context.devices, slices)
     devices = list(own) if own else list(context.devices[: len(pieces)])
-    rows: Rows = np.empty((len(pieces), 3))
-    doers = np.empty(len(pieces), np.int64)
-    look = (
-        LookAtMade(context, devices, numbers, pieces, size)
-        if isinstance(numbers, Made)
-        else LookAtFile(context, devices, numbers, pieces, size)
-    )
-    with look:
-        progress = Progress(context, numbers.count, "numbers")
-        for part in map_shards(devices, len(pieces), look, own=own):
-            part_of = slice(part.first, part.first + part.count)
-            rows[part_of], doers[part_of] = part.value, devices.index(part.device)
-            count = int(pieces.counts[part_of][pieces.slice[part_of] != WHOLE].sum())
-            progress.add(part.device, count)
+    rows, doers = _sums(context, devices, numbers, pieces, size, own)
     moments = _moments(pieces, rows)
     whole = whole_windows(pieces, numbers.count, size)
     irregular = Irregular(numbers)
@@ -120,6 +108,31 @@ def _share(
     return pieces, {device: list(pieces.slices[index :: len(used)]) for index, device in enumerate(used)}
 
 
+def _sums(
+    context: Context,
+    devices: Sequence[str],
+    numbers: Mapped | Made,
+    pieces: Pieces,
+    size: int,
+    own: dict[str, list[range]] | None,
+) -> tuple[Rows, npt.NDArray[np.int64]]:
+    """The pilot, sum and sum of squares of each piece, and the index of the device that did it."""
+    rows: Rows = np.empty((len(pieces), 3))
+    doers = np.empty(len(pieces), np.int64)
+    look = (
+        LookAtMade(context, devices, numbers, pieces, size)
+        if isinstance(numbers, Made)
+        else LookAtFile(context, devices, numbers, pieces, size)
+    )
+    with look:
+        progress = Progress(context, numbers.count, "numbers")
+        for part in map_shards(devices, len(pieces), look, own=own):
+            part_of = slice(part.first, part.first + part.count)
+            rows[part_of], doers[part_of] = part.value, devices.index(part.device)
+            progress.add(part.device, pieces.count_of(part.first, part.count))
+    return rows, doers
+
+
 def _moments(pieces: Pieces, rows: Rows) -> list[Moments]:
     """The moments of each piece, of its pilot, sum and sum of squares; see window.sums_of."""
     counts = pieces.counts
@@ -130,7 +143,7 @@ def _moments(pieces: Pieces, rows: Rows) -> list[Moments]:
     return [Moments(*each) for each in zip(counts.tolist(), means.tolist(), squares.tolist(), strict=True)]
 
 
-def _slices(pieces: Pieces, doers: Any, *, by_device: bool) -> list[tuple[int, Sequence[int]]]:
+def _slices(pieces: Pieces, doers: npt.NDArray[np.int64], *, by_device: bool) -> list[tuple[int, Sequence[int]]]:
     """The pieces of each slice, and who did it: of a slice whose first device was lost, who did the last piece."""
     if not by_device:
         return [(int(doers[of.stop - 1]), of) for of in pieces.slices]

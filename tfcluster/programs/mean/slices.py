@@ -71,6 +71,11 @@ class Pieces:
         counts: npt.NDArray[np.int64] = self.high - self.low
         return counts
 
+    def count_of(self, first: int, count: int) -> int:
+        """How many numbers the pieces `first` … `first + count - 1` have, of those that are of a slice."""
+        some = np.s_[first : first + count]
+        return int((self.high[some] - self.low[some])[self.slice[some] != WHOLE].sum())
+
 
 def cut(sizes: Sequence[int], size: int) -> Pieces:
     """Cut slices at the windows' bounds.
