@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from tfcluster.errors import ClusterError
+from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.programs.context import Context
 from tfcluster.programs.linear.checkpoints import Checkpoints, Summaries
 from tfcluster.programs.linear.evaluator import Evaluator
@@ -16,7 +16,7 @@ from tfcluster.programs.linear.ledger import Ledger
 from tfcluster.programs.linear.model import StateGraph
 from tfcluster.programs.linear.parameters import Parameters, Values
 from tfcluster.programs.linear.plan import LEARNING_RATES, Plan
-from tfcluster.programs.linear.points import made, read_csv
+from tfcluster.programs.linear.points import MOST_ROWS, made, read_csv
 from tfcluster.programs.linear.replica import Replica
 from tfcluster.programs.linear.roles import assign, names
 from tfcluster.programs.linear.team import Team
@@ -69,6 +69,8 @@ def run(
     roles = assign(context.addresses, context.head, context.devices)
     rate = LEARNING_RATES[optimizer] if lr is None else lr
     plan = Plan(context, roles, points, optimizer, rate, min(batch, len(points)), seed)
+    if sync and plan.batch < len(points):
+        _refuse_too_many(len(points), len(roles.replicas))
     if epochs is not None:
         steps = -(-epochs * len(points) // plan.batch)
     state = StateGraph(plan)
@@ -108,6 +110,16 @@ def run(
         "least_squares": points.least_squares(),
         "evaluations": evaluator.scores if evaluator else [],
     }
+
+
+def _refuse_too_many(rows: int, devices: int) -> None:
+    """Raise ClusterError when the graph of workers in step, each of which has all points, would be too large."""
+    if rows * devices > MOST_ROWS:
+        raise ClusterError(
+            f"{rows:,} points for each of {devices} devices in step are more than {MOST_ROWS:,} in all",
+            hint="Leave out --sync, choose fewer --devices, or a --batch of all points, which are divided then.",
+            exit_code=ExitCode.USAGE,
+        )
 
 
 def _train(

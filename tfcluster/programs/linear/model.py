@@ -53,6 +53,10 @@ class Variables:
             "momentum": lambda rate: v1.train.MomentumOptimizer(rate, _MOMENTUM),
             "adam": v1.train.AdamOptimizer,
         }[plan.optimizer](rate)
+        # It makes its variables when it is first applied, some with the name of the scope: the same ones in every run
+        # and graph, within a loop or not, if that is here. What applies nothing is never run.
+        with self.w.graph.name_scope(None):
+            self.apply([tf.zeros([2], _TYPE)])
 
     def apply(self, gradients: Sequence[Any]) -> Any:
         """The operation that has the optimizer apply the sum of gradients, each of them float64 [2] for w and b."""
@@ -107,8 +111,7 @@ class StateGraph:
 
     def __init__(self, plan: Plan) -> None:
         with model_graph(plan, plan.servers[0]) as self.graph:
-            variables = Variables(plan)
-            variables.apply([tf.zeros([2], _TYPE)])  # makes the optimizer's variables; is never run
+            Variables(plan)
             every = v1.global_variables()
             self.initialise = v1.global_variables_initializer()
             self.values = {variable.op.name: variable.read_value() for variable in every}

@@ -27,6 +27,20 @@ CALL_TIMEOUT_MS = 10_000
 #: Seconds between two tries to reach it.
 RETRY_SECONDS = 0.1
 
+#: What says that a server is not there, or is another one than before, not that the graph or the data are wrong. A
+#: connection that ends amid a message is an internal or an unknown error in gRPC's words.
+LOSSES = (
+    ConnectionError,
+    tf.errors.UnavailableError,
+    tf.errors.AbortedError,
+    tf.errors.CancelledError,
+    tf.errors.DeadlineExceededError,
+    tf.errors.FailedPreconditionError,
+    tf.errors.NotFoundError,
+    tf.errors.InternalError,
+    tf.errors.UnknownError,
+)
+
 Values = dict[str, Any]
 
 _abandoned: list[Any] = []
@@ -120,7 +134,7 @@ class Parameters:
                     )
                 action()
                 return
-            except (tf.errors.OpError, ConnectionError) as error:
+            except LOSSES as error:
                 abandon(self._session)
                 self._session = None
                 deadline = deadline or time.monotonic() + PATIENCE_SECONDS

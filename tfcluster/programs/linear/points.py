@@ -13,8 +13,8 @@ from tfcluster.programs.columns import is_number, read_rows
 
 _SLOPE, _INTERCEPT, _NOISE = 2.0, 0.2, 0.4
 _POINTS = 101
-# The points travel inside the graph, 16 bytes each, and a graph is one message of at most 2 GiB.
-_MOST_ROWS = 50_000_000
+#: The points travel inside the graph, 16 bytes each, and a graph is one message of at most 2 GiB.
+MOST_ROWS = 50_000_000
 _HINT = "Give --data a CSV file with the columns x and y, or leave it out."
 
 
@@ -72,8 +72,8 @@ def read_csv(path: Path, name: str) -> Points:
             if heading:
                 continue
         values.append(_numbers(where, row, columns))
-        if len(values) > _MOST_ROWS:
-            raise _refusal(f"{where}: more than {_MOST_ROWS:,} points")
+        if len(values) > MOST_ROWS:
+            raise _refusal(f"{where}: more than {MOST_ROWS:,} points")
     if not values:
         raise _refusal(f"{name}: no points in it")
     x, y = np.array(values, dtype=np.float64).T

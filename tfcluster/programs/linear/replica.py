@@ -16,6 +16,7 @@ from tfcluster.programs.linear.ledger import FIRST_BLOCK, Block, next_size
 from tfcluster.programs.linear.model import TrainingGraph
 from tfcluster.programs.linear.parameters import (
     CALL_TIMEOUT_MS,
+    LOSSES,
     PATIENCE_SECONDS,
     RETRY_SECONDS,
     abandon,
@@ -30,6 +31,8 @@ v1 = tf.compat.v1
 
 # Workers begin together; one that is slow to get ready is not waited for.
 _MEET_SECONDS = 5.0
+# Blocks begin with 8 steps and are halved: after so many the last two were of one step.
+_MOST_FAILURES = 5
 
 
 class Replica(threading.Thread):
@@ -49,6 +52,7 @@ class Replica(threading.Thread):
         self._began = began
         self._graph: TrainingGraph | None = None
         self._session: Any = None
+        self._failures = 0  # since the last block that was finished
 
     def run(self) -> None:
         """Train; what goes wrong stops the team."""
@@ -75,7 +79,7 @@ class Replica(threading.Thread):
             metadata = v1.RunMetadata()
             self._steps(Block(0, 0), v1.RunOptions(output_partition_graphs=True), metadata)
             self._team.count_operations(count_operations(metadata))
-        except (tf.errors.OpError, ConnectionError) as error:
+        except LOSSES as error:
             return self._recover(error)
         return True
 
@@ -85,13 +89,19 @@ class Replica(threading.Thread):
             began = time.monotonic()
             try:
                 found = self._steps(block)
-            except tf.errors.OpError as error:
+            except LOSSES as error:
                 self._team.ledger.give_back(block)
+                self._failures += 1
+                if self._failures >= _MOST_FAILURES:
+                    self._team.note(f"{self.name}: failed {self._failures} times in a row: {_told(error)}")
+                    return
                 if not self._recover(error):
                     return
-                size = FIRST_BLOCK
+                # It may have been but slow: a step of a large batch takes seconds.
+                size = max(1, min(FIRST_BLOCK, block.count // 2))
                 continue
             self._team.ledger.finish(block)
+            self._failures = 0
             _refuse_divergence(found)
             seconds = time.monotonic() - began
             self._team.record(self.name, self._devices, block.count, seconds, found)
@@ -106,20 +116,28 @@ class Replica(threading.Thread):
     def _recover(self, error: Exception) -> bool:
         """Go on in a new session as soon as that is possible; False when the worker does not come back."""
         lost_at = time.monotonic()
-        deadline = lost_at + PATIENCE_SECONDS
+        deadline: float | None = None
+        is_extended = False
         while not self._team.stopped:
             abandon(self._session)
             self._session = None
             self._team.parameters.restore_what_is_lost()
+            # A worker gets its time from when the servers are there: it cannot be well without them.
+            deadline = deadline or time.monotonic() + PATIENCE_SECONDS
             try:
                 self._open()
                 self._steps(Block(0, 0))
-            except (tf.errors.OpError, ConnectionError) as again:
+            except LOSSES as again:
                 if time.monotonic() < deadline:
                     time.sleep(RETRY_SECONDS)
-                elif self._go_on_without_the_silent(again):
-                    deadline = time.monotonic() + PATIENCE_SECONDS
+                elif silent := [each for each in self._devices if not answers(self._team.plan.context, each)]:
+                    if not self._go_on_without(silent, again):
+                        return False
+                    deadline = None
+                elif not is_extended:  # it has come back just now
+                    deadline, is_extended = None, True
                 else:
+                    self._team.note(f"{self.name}: answers, but cannot train: {_told(again)}")
                     return False
                 continue
             self._team.note(f"{self.name}: lost for {time.monotonic() - lost_at:.1f} s ({_kind(error)}), then went on")
@@ -127,19 +145,18 @@ class Replica(threading.Thread):
         self._team.note(f"{self.name}: lost ({_kind(error)}) and not back when the training ended")
         return False
 
-    def _go_on_without_the_silent(self, error: Exception) -> bool:
+    def _go_on_without(self, silent: Sequence[str], error: Exception) -> bool:
         """Leave out the devices whose tasks do not answer; False when none is left."""
-        left = [device for device in self._devices if answers(self._team.plan.context, device)]
-        for device in self._devices:
-            if device not in left:
-                self._team.note(
-                    f"{short_task(device)}: lost ({_kind(error)}) and not back within {PATIENCE_SECONDS:.0f} s; "
-                    "the training went on without it"
-                )
-        if left and len(left) < len(self._devices):
-            self._devices = left
-            self._graph = self._build()
-        return bool(left)
+        for device in silent:
+            self._team.note(
+                f"{short_task(device)}: lost ({_kind(error)}) and not back within {PATIENCE_SECONDS:.0f} s; "
+                "the training went on without it"
+            )
+        self._devices = [device for device in self._devices if device not in silent]
+        if not self._devices:
+            return False
+        self._graph = self._build()
+        return True
 
     def _build(self) -> TrainingGraph:
         return TrainingGraph(self._team.plan, self._devices)
@@ -168,3 +185,9 @@ def _refuse_divergence(found: dict[str, Any]) -> None:
 def _kind(error: Exception) -> str:
     """What kind of error it was, in TensorFlow's words."""
     return type(error).__name__
+
+
+def _told(error: Exception) -> str:
+    """The error's kind and the first line that says what it was; TensorFlow names the task before."""
+    lines = [line for line in str(error).splitlines() if line.strip() and not line.startswith("From /job:")]
+    return f"{_kind(error)}: {lines[0]}" if lines else _kind(error)
