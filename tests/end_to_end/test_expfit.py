@@ -115,5 +115,6 @@ def test_a_rate_that_is_too_high_ends_the_run(clusters: Sandbox) -> None:
 def test_mistakes_that_need_no_cluster(sandbox: Sandbox) -> None:
     assert "does not end in .png" in sandbox("run", "expfit", "--plot", "curve.gif", code=2).stderr
     assert "leave out --mode" in sandbox("run", "expfit", "--compare", "--mode", "single", code=2).stderr
+    assert "leave out --detach" in sandbox("run", "expfit", "--detach", "--plot", "curve.png", code=2).stderr
     assert "'--lr'" in sandbox("run", "expfit", "--lr", "nan", code=2).stderr
     assert "no cluster is running" in sandbox("run", "expfit", "--plot", "curve.png", code=3).stderr

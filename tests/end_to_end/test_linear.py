@@ -15,6 +15,8 @@ import pytest
 from tests.conftest import Sandbox, _make
 
 LAYOUT = "name: full\njobs:\n  ps: {tasks: 2}\n  worker: {tasks: 3}\n  evaluator: {tasks: 1}\n"
+# Several seconds of training: enough for what is killed meanwhile to die before it ends.
+STEPS_PAST_LOSSES = 100_000
 RESULT = [
     *("w", "b", "loss", "steps", "steps_per_s", "examples_per_s", "workers", "optimizer", "lr", "batch", "sync"),
     *("seed", "resumed_from", "least_squares", "evaluations"),
@@ -38,12 +40,14 @@ def is_least_squares(result: dict[str, Any]) -> bool:
     return {name: result[name] for name in "wb"} == pytest.approx(result["least_squares"], abs=1e-6)
 
 
-def is_near(result: dict[str, Any]) -> bool:
-    """Whether asynchronous workers came near: at w = b = 0 the loss is above 1.5, in the end 0.16.
+# A worker that is held up for long applies a gradient of long ago, also with the last of all steps: at this rate it
+# moves the line by less than 0.1.
+GENTLY = ("--seed", "4", "--optimizer", "sgd", "--lr", "0.03")
 
-    A worker that is held up for long applies a gradient of long ago, also with the last of all steps.
-    """
-    return bool(result["loss"] < 1.0)
+
+def is_near(result: dict[str, Any]) -> bool:
+    """Whether asynchronous workers that train `GENTLY` came near: at w = b = 0 the loss is above 1.5, in the end 0.16."""
+    return bool(result["loss"] < 0.3)
 
 
 def made(seed: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
@@ -52,7 +56,7 @@ def made(seed: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
 
 
 def test_workers_train_at_once_and_the_evaluator_scores(full: Sandbox) -> None:
-    *earlier, final = events(full("run", "linear", "--seed", "4", "-o", "json").stdout)
+    *earlier, final = events(full("run", "linear", *GENTLY, "-o", "json").stdout)
     assert final["state"] == "succeeded"
     result = final["result"]
     assert list(result) == RESULT
@@ -116,6 +120,7 @@ def test_a_csv_file_of_the_users(full: Sandbox) -> None:
         (("--steps", "10", "--epochs", "2"), 2, "--steps and --epochs"),
         (("--steps", "0"), 2, "'--steps'"),
         (("--lr", "0"), 2, "'--lr'"),
+        (("--lr", "nan"), 2, "'--lr'"),
         (("--optimizer", "newton"), 2, "'--optimizer'"),
         (("--logdir", "/proc/new"), 2, "--logdir /proc/new: cannot be written"),
         (("--optimizer", "sgd", "--lr", "1000"), 1, "the training diverged: after step"),
@@ -152,13 +157,15 @@ def test_a_run_that_is_cancelled_leaves_a_checkpoint(full: Sandbox) -> None:
     options = ("run", "linear", "--seed", "4", "--logdir", "cancelled", "--devices", "/job:worker/task:0", "-o", "json")
     run = full.start(*options, "--steps", "1e9")
     assert run.stdout is not None
-    assert any(json.loads(line)["event"] == "metric" for line in run.stdout)
+    found = (json.loads(line) for line in run.stdout)
+    assert any(event["event"] == "metric" and event["step"] > 1000 for event in found)
     run.send_signal(signal.SIGINT)
     *_, final = [json.loads(line) for line in run.stdout]
     assert final["state"] == "cancelled"
     run.communicate(timeout=60)
-    result = events(full(*options, "--steps", "50").stdout)[-1]["result"]
-    assert result["steps"] == result["resumed_from"] + 50
+    result = events(full(*options, "--steps", "1").stdout)[-1]["result"]
+    assert result["resumed_from"] > 500, "not that of the beginning, nor of seconds ago"
+    assert result["steps"] == result["resumed_from"] + 1
     assert is_least_squares(result)
 
 
@@ -171,7 +178,7 @@ def test_a_run_that_is_cancelled_leaves_a_checkpoint(full: Sandbox) -> None:
 )
 def test_whatever_the_jobs_are_called(sandbox: Sandbox, jobs: str, servers: set[str], workers: int) -> None:
     sandbox("up", sandbox.spec(f"name: other\njobs:\n  {jobs}\n"))
-    final = sandbox.json("run", "linear", "--seed", "4", "--steps", "200")
+    final = sandbox.json("run", "linear", *GENTLY, "--steps", "500")
     assert is_near(final["result"])
     assert final["result"]["workers"] == workers == len(final["devices"])
     (server,) = servers
@@ -182,20 +189,23 @@ def test_whatever_the_jobs_are_called(sandbox: Sandbox, jobs: str, servers: set[
 def test_a_run_goes_on_without_a_worker_and_with_a_new_parameter_server(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec("name: tough\njobs:\n  ps: {tasks: 1}\n  worker: {tasks: 2}\n"))
     pids = {f"{task['job']}:{task['index']}": task["pid"] for task in sandbox.status()["tasks"]}
-    run = sandbox.start("run", "linear", "--seed", "4", "--steps", "6000", "-o", "json")
+    run = sandbox.start("run", "linear", *GENTLY, "--steps", str(STEPS_PAST_LOSSES), "-o", "json")
     assert run.stdout is not None
     final: dict[str, Any] = {}
+    later = 0
     for line in run.stdout:
         final = json.loads(line)
+        later += final["event"] == "metric" and "ps:0" not in pids
         if final["event"] == "metric" and final["worker"] == "worker:1" and "worker:1" in pids:
             os.kill(pids.pop("worker:1"), signal.SIGKILL)
         if final["event"] == "metric" and final["step"] >= 1500 and "ps:0" in pids:
             os.kill(pids.pop("ps:0"), signal.SIGKILL)
     run.communicate(timeout=60)
     assert pids.keys() == {"worker:0"}
+    assert later > 2, "the training goes on after both losses"
     assert final["state"] == "succeeded"
     assert is_near(final["result"])
     # A worker that dies in the moment in which it has counted a block has it done, and counted, once more.
-    assert final["result"]["steps"] >= 6000
+    assert final["result"]["steps"] >= STEPS_PAST_LOSSES
     assert any(note.startswith("worker:1: lost ") for note in final["notes"])
     assert any(note.startswith("ps:0 lost the variables; the training went on from step ") for note in final["notes"])

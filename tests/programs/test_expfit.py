@@ -113,6 +113,12 @@ def test_it_learns(seed: int) -> None:
     assert result["curve"][-1] == [2000, result["loss"]]
 
 
+def test_a_last_step_that_goes_too_far() -> None:
+    with pytest.raises(ClusterError) as caught:
+        train(["single"], rate=1e308, steps=1)
+    assert caught.value.message.startswith("the loss is not finite at step 1 (single): the learning rate 1e+308 ")
+
+
 def test_a_rate_that_is_too_high() -> None:
     with pytest.raises(ClusterError) as caught:
         train(["single"], rate=100.0)

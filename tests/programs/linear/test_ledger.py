@@ -20,7 +20,8 @@ def test_every_step_is_handed_out_once() -> None:
     ledger = Ledger(100, 1000, 3)
     seen: list[int] = []
     choose = random.Random(5)
-    while (block := ledger.take(choose.randint(1, 50))) is not None:
+    while not ledger.is_done:
+        block = take(ledger, choose.randint(1, 50))
         seen += range(block.first, block.first + block.count)
         ledger.finish(block)
     assert seen == list(range(100, 1100))
@@ -53,19 +54,31 @@ def test_a_worker_waits_for_what_another_might_give_back() -> None:
     assert found == [lost]
 
 
-@pytest.mark.parametrize("end", ["finish", "stop"])
-def test_a_worker_that_waits_is_told_of_the_end(end: str) -> None:
+@pytest.mark.parametrize("is_done", [False, True])
+def test_a_worker_that_waits_is_told_of_the_end(is_done: bool) -> None:
     ledger = Ledger(0, 10, 1)
     block = take(ledger, 10)
+    if is_done:
+        ledger.finish(block)
     found: list[Block | None] = []
     waiting = threading.Thread(target=lambda: found.append(ledger.take(10)))
     waiting.start()
-    if end == "finish":
-        ledger.finish(block)
-    else:
-        ledger.stop()
+    ledger.stop()
     waiting.join(30)
     assert found == [None]
+
+
+def test_a_worker_that_waits_does_what_a_setback_at_the_end_undoes() -> None:
+    ledger = Ledger(0, 10, 1)
+    ledger.finish(take(ledger, 10))
+    assert ledger.is_done
+    found: list[Block | None] = []
+    waiting = threading.Thread(target=lambda: found.append(ledger.take(10)))
+    waiting.start()
+    ledger.set_back(7)
+    waiting.join(30)
+    assert found == [Block(7, 3, 1)]
+    assert not ledger.is_done
 
 
 def test_a_setback_has_steps_done_again_and_blocks_from_before_do_not_count() -> None:
@@ -81,7 +94,7 @@ def test_a_setback_has_steps_done_again_and_blocks_from_before_do_not_count() ->
     assert (again.first, again.count) == (120, 80)
     ledger.finish(again)
     assert ledger.done == 100
-    assert ledger.take(1) is None
+    assert ledger.is_done
 
 
 def test_a_setback_never_goes_forward_nor_before_the_start() -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import socket
+from typing import Any
 
 import pytest
+import tensorflow as tf
 
 from tfcluster.errors import ClusterError
 from tfcluster.programs.context import Context
@@ -32,3 +34,43 @@ def test_a_server_that_does_not_come_back_is_named(monkeypatch: pytest.MonkeyPat
             parameters.Parameters(plan, StateGraph(plan), Ledger(0, 1, 1)).initialise(None)
     assert caught.value.message == "ps:0 with the variables did not come back within 0 s"
     assert "--logdir" in caught.value.hint
+
+
+class ServerThatIsLost:
+    """A session on a server that dies as often as it is told to when its variables are read, and comes back empty."""
+
+    def __init__(self, state: StateGraph) -> None:
+        self.deaths = 0
+        self._state = state
+        self._has_values = False
+
+    def run(self, fetches: Any, feed: object = None) -> Any:
+        if fetches is self._state.lost:
+            return dict.fromkeys(self._state.lost, not self._has_values)
+        if fetches is not self._state.values:
+            self._has_values = True
+            return None
+        if self.deaths:
+            self.deaths -= 1
+            self._has_values = False
+            raise tf.errors.UnavailableError(None, None, "gone")
+        if not self._has_values:
+            raise tf.errors.FailedPreconditionError(None, None, "no such variable")
+        return dict.fromkeys(self._state.values, 3)
+
+
+def test_a_server_that_is_lost_between_two_calls_is_restored(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = "/job:ps/replica:0/task:0/device:CPU:0"
+    context = Context("linear-1", {"ps": ["localhost:1"]}, (server,), lambda event, **fields: None)
+    plan = Plan(context, Roles((server,), (server,), None), made(4), "sgd", 0.1, 101, 4)
+    state = StateGraph(plan)
+    session = ServerThatIsLost(state)
+    monkeypatch.setattr(parameters, "check_listening", lambda *args: None)
+    monkeypatch.setattr(parameters, "open_session", lambda *args, **options: session)
+    variables = parameters.Parameters(plan, state, Ledger(0, 9, 1))
+    variables.initialise(None)
+    session.deaths = 2
+    assert variables.read() == {"w": 3, "b": 3, "global_step": 3}
+    assert [note.partition(",")[0] for note in context.notes] == [
+        "ps:0 lost the variables; the training went on from step 3"
+    ] * 2

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +17,8 @@ import tensorflow as tf
 import tfcluster.programs.linear as linear
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.programs.context import Context
-from tfcluster.programs.linear import replica
+from tfcluster.programs.linear import evaluator, parameters, replica, training
+from tfcluster.programs.linear.checkpoints import Checkpoints
 from tfcluster.programs.session import open_session
 
 OPTIONS: dict[str, Any] = {
@@ -121,3 +125,112 @@ def test_workers_in_step_share_the_room_of_one_graph(context: Context, monkeypat
     assert caught.value.message == "101 points for each of 2 devices in step are more than 200 in all"
     assert caught.value.exit_code is ExitCode.USAGE
     assert train(context, sync=True)["steps"] == 100
+
+
+def test_variables_that_are_lost_after_the_last_step_cost_no_step(
+    context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = parameters.Parameters.read
+    lost = threading.Event()
+
+    def lose_and_read(self: parameters.Parameters) -> parameters.Values:
+        if self._ledger.is_done and not lost.is_set():
+            lost.set()
+            tf.compat.v1.Session.reset(f"grpc://{context.head}", [context.run])
+        return read(self)
+
+    monkeypatch.setattr(parameters.Parameters, "read", lose_and_read)
+    result = train(context, steps=200)
+    assert lost.is_set()
+    assert result["steps"] == 200
+    assert {name: result[name] for name in "wb"} == pytest.approx(result["least_squares"], abs=0.01)
+    assert any(note.startswith("local:0 lost the variables; ") for note in context.notes)
+
+
+@pytest.fixture
+def sessions(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The sessions of a training, whose end has all the time that it needs."""
+    for bound in ("_LEAVE_SECONDS", "_LAST_READ_SECONDS", "_CLOSE_SECONDS"):
+        monkeypatch.setattr(training, bound, 60.0)
+    opened: list[Any] = []
+
+    def open_and_keep(*args: Any, **options: Any) -> Any:
+        opened.append(open_session(*args, **options))
+        return opened[-1]
+
+    for module in (parameters, replica, evaluator):
+        monkeypatch.setattr(module, "open_session", open_and_keep)
+    return opened
+
+
+class Cancelled(BaseException):
+    """As the driver has it: raised in the main thread, past every `except Exception`."""
+
+
+def test_a_run_that_is_cancelled_leaves_its_last_step_and_no_session(
+    context: Context, sessions: list[Any], tmp_path: Path
+) -> None:
+    steps: list[int] = []
+
+    def emit(event: str, **fields: Any) -> None:
+        if event == "metric":
+            steps.append(fields["step"])
+            if steps[-1] > 100:
+                os.kill(os.getpid(), signal.SIGUSR1)
+
+    def cancel(*args: object) -> None:
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+        raise Cancelled
+
+    earlier = signal.signal(signal.SIGUSR1, cancel)
+    try:
+        with pytest.raises(Cancelled):
+            train(replace(context, emit=emit), steps=10**9, logdir=str(tmp_path))
+    finally:
+        signal.signal(signal.SIGUSR1, earlier)
+    left = Checkpoints(str(tmp_path)).latest(["w", "b", "global_step"])
+    assert left is not None
+    assert left["global_step"] >= max(steps)
+    assert sessions
+    assert all(session._closed for session in sessions)
+
+
+@pytest.mark.parametrize(
+    ("options", "step"),
+    [({"lr": 1000.0, "steps": 400}, r"[\d,]+"), ({"lr": 1e300, "steps": 1}, "1"), ({"lr": 1e200, "steps": 1}, "1")],
+)
+def test_a_training_that_diverges_leaves_no_session(
+    context: Context, sessions: list[Any], options: dict[str, Any], step: str
+) -> None:
+    with pytest.raises(ClusterError, match=f"the training diverged: after step {step} w is "):
+        train(context, **options)
+    assert sessions
+    assert all(session._closed for session in sessions)
+
+
+def test_points_whose_squares_are_infinite_are_refused(context: Context, tmp_path: Path) -> None:
+    path = tmp_path / "large.csv"
+    path.write_text("x,y\n1e200,1\n2e200,2\n")
+    with pytest.raises(ClusterError, match=r"^large\.csv: the numbers are so large that "):
+        train(replace(context, sent=path), data="large.csv")
+
+
+@pytest.mark.parametrize("sync", [False, True])
+def test_workers_that_are_gone_for_good_are_done_without(
+    context: Context, monkeypatch: pytest.MonkeyPatch, dead: str, sync: bool
+) -> None:
+    monkeypatch.setattr(replica, "PATIENCE_SECONDS", 0.2)
+    gone = "/job:local/replica:0/task:1/device:CPU:0"
+    lame = replace(context, addresses={"local": [context.head, dead]}, devices=(*context.devices, gone))
+    result = train(lame, sync=sync, steps=3000)
+    assert (result["steps"], result["workers"]) == (3000, 3)
+    assert {name: result[name] for name in "wb"} == pytest.approx(result["least_squares"], abs=0.01)
+    assert any(note.startswith("local:1: lost (ConnectionError) and not back ") for note in lame.notes)
+    assert "/job:local/task:1/device:CPU:0" not in lame.work
+
+
+def test_an_evaluator_that_is_gone_costs_the_scores(context: Context, dead: str) -> None:
+    lame = replace(context, addresses={"local": [context.head], "evaluator": [dead]})
+    result = train(lame)
+    assert (result["steps"], result["evaluations"]) == (100, [])
+    assert lame.notes == ["evaluator:0 does not answer (ConnectionError): the last parameters have no score"]

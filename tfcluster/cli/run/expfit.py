@@ -49,6 +49,8 @@ def command(
     """
     if compare and mode:
         raise click.UsageError("--compare trains in every mode; leave out --mode.")
+    if plot is not None and shared["detach"]:
+        raise click.UsageError("--plot draws what the run tells; leave out --detach.")
     if plot is not None:
         from tfcluster.render.plot import refuse_without_matplotlib
 

@@ -7,7 +7,7 @@ from typing import Any, BinaryIO
 
 import click
 
-from tfcluster.cli.options import WholeNumber, seconds
+from tfcluster.cli.options import Number, WholeNumber, seconds
 from tfcluster.cli.run.submitting import CONTEXT, seed_or_new, shared_options, submit
 
 _STEPS = 1000
@@ -43,7 +43,7 @@ _STEPS = 1000
 )
 @click.option(
     "--lr",
-    type=click.FloatRange(min=0, min_open=True, max=1e6),
+    type=Number(0, min_open=True, max=1e6),
     help="Learning rate; else 0.8 for adagrad, 0.05 for momentum, 0.1 for the others.",
 )
 @click.option("--sync", is_flag=True, help="Workers share each step's batch and their gradients are averaged.")

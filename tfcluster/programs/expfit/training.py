@@ -99,10 +99,14 @@ class _Training:
                 self._context.progress(before + done, total, "steps")
             seconds = time.monotonic() - began
             layers = session.run(network.layers)
+        with np.errstate(all="ignore"):
+            max_error = largest_error(layers)
+        # The loss is that before a step; the last step may be the one that goes too far.
+        self._check(np.array([max_error]), steps - 1)
         return {
             "mode": self._mode,
             "loss": curve[-1][1],
-            "max_error": largest_error(layers),
+            "max_error": max_error,
             "steps": steps,
             "seconds": round(seconds, 6),
             "steps_per_s": round(steps / seconds, 1),

@@ -7,8 +7,9 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfcluster.programs.linear.divergence import is_finite
 from tfcluster.programs.linear.model import ScoringGraph
-from tfcluster.programs.linear.parameters import CALL_TIMEOUT_MS, abandon, check_listening
+from tfcluster.programs.linear.parameters import CALL_TIMEOUT_MS, abandon, check_listening, close
 from tfcluster.programs.linear.roles import short_task
 from tfcluster.programs.linear.team import Team
 from tfcluster.programs.session import open_session, without_replica
@@ -51,8 +52,7 @@ class Evaluator(threading.Thread):
             if ended:
                 break
             ended = team.ended.wait(_INTERVAL_SECONDS)
-        if session is not None:
-            session.close()
+        close(session)
         if self._error is not None:
             team.note(f"{self.name} does not answer ({type(self._error).__name__}): the last parameters have no score")
 
@@ -63,6 +63,8 @@ class Evaluator(threading.Thread):
 
     def _score(self, found: dict[str, Any]) -> None:
         values = {name: float(found[name]) for name in ("loss", "w", "b")}
+        if not is_finite(values):
+            return  # the training that diverges says so itself
         step = int(found["step"])
         if len(self.scores) >= 2 * _FEWEST_KEPT:
             del self.scores[::2]

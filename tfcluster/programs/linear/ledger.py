@@ -58,14 +58,25 @@ class Ledger:
             left = sum(block.count for block in (*self._returned, *self._under_way))
             return self._next - self._first - left
 
-    def take(self, size: int) -> Block | None:
-        """The next block, of at most `size` steps and a fair share of those left; None when all is done.
+    @property
+    def is_done(self) -> bool:
+        """Whether all steps are done."""
+        return self.done == self.steps
 
-        Waits while nothing is left but what others have taken and might have to return.
+    @property
+    def setbacks(self) -> int:
+        """How often the variables became those of an earlier step again."""
+        with self._changed:
+            return self._generation
+
+    def take(self, size: int) -> Block | None:
+        """The next block, of at most `size` steps and a fair share of those left; None when nothing more is to be done.
+
+        Waits while nothing is left: others might return what they have taken, and a setback have all done again.
         """
         with self._changed:
-            self._changed.wait_for(lambda: self._stopped or self._left() or not self._under_way)
-            if self._stopped or not self._left():
+            self._changed.wait_for(lambda: self._stopped or self._left())
+            if self._stopped:
                 return None
             if self._returned:
                 block = self._returned.pop()

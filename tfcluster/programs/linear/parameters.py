@@ -79,8 +79,7 @@ class Parameters:
             ClusterError: A server is gone and does not come back.
         """
         with self._lock:
-            self._until_servers_answer(self._restore_what_is_lost)
-            self._until_servers_answer(self._read)
+            self._until_servers_answer(self._restore_and_read)
             return self.snapshot
 
     def restore_what_is_lost(self) -> None:
@@ -93,16 +92,21 @@ class Parameters:
             self._until_servers_answer(self._restore_what_is_lost)
 
     def close(self) -> None:
-        """Close the session."""
-        with self._lock, contextlib.suppress(tf.errors.OpError):
-            if self._session is not None:
-                self._session.close()
+        """Close the session, so that its servers forget the graph."""
+        with self._lock:
+            close(self._session)
+            self._session = None
 
     def _start(self, values: Values | None) -> None:
         if values is None:
             self._session.run(self._state.initialise)
         else:
             self._state.set(self._session, values)
+        self._read()
+
+    def _restore_and_read(self) -> None:
+        # As one: a server that is lost in between comes back empty, and is not read before it is restored.
+        self._restore_what_is_lost()
         self._read()
 
     def _read(self) -> None:
@@ -172,6 +176,13 @@ def abandon(session: Any) -> None:
     """
     if session is not None:
         _abandoned.append(session)
+
+
+def close(session: Any) -> None:
+    """Close a session, if there is one; its servers may be gone."""
+    if session is not None:
+        with contextlib.suppress(tf.errors.OpError):
+            session.close()
 
 
 def answers(context: Context, device: str) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import threading
 import time
 from collections.abc import Sequence
@@ -11,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfcluster.errors import ClusterError
+from tfcluster.programs.linear.divergence import refuse_divergence
 from tfcluster.programs.linear.ledger import FIRST_BLOCK, Block, next_size
 from tfcluster.programs.linear.model import TrainingGraph
 from tfcluster.programs.linear.parameters import (
@@ -22,6 +21,7 @@ from tfcluster.programs.linear.parameters import (
     abandon,
     answers,
     check_listening,
+    close,
 )
 from tfcluster.programs.linear.roles import short_task
 from tfcluster.programs.linear.team import Team
@@ -102,7 +102,7 @@ class Replica(threading.Thread):
                 continue
             self._team.ledger.finish(block)
             self._failures = 0
-            _refuse_divergence(found)
+            refuse_divergence(int(found["step"]), {name: found[name] for name in ("w", "b", "loss")})
             seconds = time.monotonic() - began
             self._team.record(self.name, self._devices, block.count, seconds, found)
             size = next_size(block.count, seconds)
@@ -168,18 +168,8 @@ class Replica(threading.Thread):
         self._session = open_session(self._team.plan.context, self._graph.graph, used, timeout_ms=CALL_TIMEOUT_MS)
 
     def _close(self) -> None:
-        if self._session is not None:
-            with contextlib.suppress(tf.errors.OpError):
-                self._session.close()
-            self._session = None
-
-
-def _refuse_divergence(found: dict[str, Any]) -> None:
-    if not all(math.isfinite(found[name]) for name in ("w", "b", "loss")):
-        raise ClusterError(
-            f"the training diverged: after step {int(found['step']):,} w is {found['w']:g} and b is {found['b']:g}",
-            hint="Lower the learning rate with --lr, choose --optimizer adagrad, or scale the data.",
-        )
+        close(self._session)
+        self._session = None
 
 
 def _kind(error: Exception) -> str:

@@ -26,8 +26,9 @@ class Team:
         ledger: The steps that are left.
         parameters: The variables.
         initialised: Set when the variables have values.
-        ended: Set when all steps are done, no worker is left, or something went wrong.
-        error: What went wrong.
+        news: Set when all steps are done, no worker is left, or something went wrong.
+        ended: Set when nobody is to begin anything any more.
+        error: What went wrong first.
         steps: How many steps were done, those that were done again included.
     """
 
@@ -38,6 +39,7 @@ class Team:
         self.ledger = ledger
         self.parameters = parameters
         self.initialised = threading.Event()
+        self.news = threading.Event()
         self.ended = threading.Event()
         self.error: Exception | None = None
         self.steps = 0
@@ -52,6 +54,11 @@ class Team:
     def stopped(self) -> bool:
         """Whether nobody is to begin anything any more."""
         return self.ended.is_set()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no worker is left."""
+        return not self._left
 
     @property
     def seconds(self) -> float:
@@ -69,16 +76,17 @@ class Team:
         with self._lock:
             self._left -= 1
             if not self._left:
-                self.ended.set()
+                self.news.set()
 
     def fail(self, error: Exception) -> None:
         """A worker met an error that ends the training."""
         with self._lock:
             self.error = self.error or error
         self.stop()
+        self.news.set()
 
     def stop(self) -> None:
-        """Have every worker end after its block; those that wait for something, now."""
+        """Have every worker end after its block; those that wait for steps or for the variables, now."""
         self.ledger.stop()
         self.ended.set()
         self.initialised.set()
@@ -114,9 +122,9 @@ class Team:
                 work["examples"] = work.get("examples", 0) + steps * (end - begin)
             if self._summaries is not None:
                 self._summaries.add(step, metrics)
-            if self.ledger.done == self.ledger.steps and self._done_at is None:
+            if self.ledger.is_done:
                 self._done_at = time.monotonic()
-                self.ended.set()
+                self.news.set()
             if not self._is_due(worker):
                 return
             rate = round(steps * self.plan.batch / max(seconds, 1e-6))
