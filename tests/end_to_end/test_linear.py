@@ -16,7 +16,7 @@ from tests.conftest import Sandbox, _make
 
 LAYOUT = "name: full\njobs:\n  ps: {tasks: 2}\n  worker: {tasks: 3}\n  evaluator: {tasks: 1}\n"
 # Several seconds of training: enough for what is killed meanwhile to die before it ends.
-STEPS_PAST_LOSSES = 100_000
+STEPS_PAST_LOSSES = 25_000
 RESULT = [
     *("w", "b", "loss", "steps", "steps_per_s", "examples_per_s", "workers", "optimizer", "lr", "batch", "sync"),
     *("seed", "resumed_from", "least_squares", "evaluations"),
@@ -46,7 +46,7 @@ GENTLY = ("--seed", "4", "--optimizer", "sgd", "--lr", "0.03")
 
 
 def is_near(result: dict[str, Any]) -> bool:
-    """Whether asynchronous workers that train `GENTLY` came near: at w = b = 0 the loss is above 1.5, in the end 0.16."""
+    """Whether asynchronous workers that train `GENTLY` came near: at first the loss is above 1.5, in the end 0.16."""
     return bool(result["loss"] < 0.3)
 
 
@@ -198,7 +198,7 @@ def test_a_run_goes_on_without_a_worker_and_with_a_new_parameter_server(sandbox:
         later += final["event"] == "metric" and "ps:0" not in pids
         if final["event"] == "metric" and final["worker"] == "worker:1" and "worker:1" in pids:
             os.kill(pids.pop("worker:1"), signal.SIGKILL)
-        if final["event"] == "metric" and final["step"] >= 1500 and "ps:0" in pids:
+        if final["event"] == "metric" and final["step"] >= 1000 and "ps:0" in pids:
             os.kill(pids.pop("ps:0"), signal.SIGKILL)
     run.communicate(timeout=60)
     assert pids.keys() == {"worker:0"}

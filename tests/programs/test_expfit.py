@@ -115,7 +115,7 @@ def test_it_learns(seed: int) -> None:
 
 def test_a_last_step_that_goes_too_far() -> None:
     with pytest.raises(ClusterError) as caught:
-        train(["single"], rate=1e308, steps=1)
+        train(["single"], rate=1e308, steps=1, seed=1)
     assert caught.value.message.startswith("the loss is not finite at step 1 (single): the learning rate 1e+308 ")
 
 
