@@ -71,13 +71,18 @@ def run(
         _refuse_too_many(len(points), len(roles.replicas))
     if epochs is not None:
         steps = -(-epochs * len(points) // plan.batch)
+    return _fit(plan, steps, sync, logdir, checkpoint_every)
+
+
+def _fit(plan: Plan, steps: int, sync: bool, logdir: str | None, checkpoint_every: float) -> dict[str, Any]:
+    """Train, from the folder's latest checkpoint if there is one; the result as `run` has it."""
     state = StateGraph(plan)
     checkpoints = Checkpoints(logdir) if logdir else None
     values = checkpoints.latest(list(state.values)) if checkpoints else None
     resumed_from = None if values is None else int(values["global_step"])
     if resumed_from is not None:
-        context.notes.append(f"went on from the checkpoint of step {resumed_from:,} in {logdir}")
-    workers = 1 if sync else len(roles.replicas)
+        plan.context.notes.append(f"went on from the checkpoint of step {resumed_from:,} in {logdir}")
+    roles, workers = plan.roles, 1 if sync else len(plan.roles.replicas)
     ledger = Ledger(resumed_from or 0, steps, workers)
     with contextlib.closing(Summaries(logdir)) if logdir else contextlib.nullcontext() as summaries:
         team = Team(plan, ledger, Parameters(plan, state, ledger), workers, summaries)
@@ -85,18 +90,18 @@ def run(
         threads = [*_replicas(team, sync), *([evaluator] if evaluator else [])]
         final = train(team, threads, values, checkpoints, checkpoint_every)
     return {
-        **_line(points, final),
+        **_line(plan.points, final),
         "steps": int(final["global_step"]),
         "steps_per_s": round(team.steps / team.seconds, 1),
         "examples_per_s": round(team.steps * plan.batch / team.seconds),
         "workers": len(roles.replicas),
-        "optimizer": optimizer,
-        "lr": rate,
+        "optimizer": plan.optimizer,
+        "lr": plan.rate,
         "batch": plan.batch,
         "sync": sync,
-        "seed": seed,
+        "seed": plan.seed,
         "resumed_from": resumed_from,
-        "least_squares": points.least_squares(),
+        "least_squares": plan.points.least_squares(),
         "evaluations": evaluator.scores if evaluator else [],
     }
 

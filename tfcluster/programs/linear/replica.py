@@ -65,8 +65,8 @@ class Replica(threading.Thread):
         except Exception as error:  # carried to the main thread, which raises it
             self._team.fail(error)
         finally:
+            self._team.leave()  # first: to close may take as long as a server hangs
             self._close()
-            self._team.leave()
 
     def _prepare(self) -> bool:
         """Open the session and have the servers prepare the loop, by no step at all; False when the worker is lost."""
@@ -93,6 +93,8 @@ class Replica(threading.Thread):
                 self._team.ledger.give_back(block)
                 self._failures += 1
                 if self._failures >= _MOST_FAILURES:
+                    abandon(self._session)
+                    self._session = None
                     self._team.note(f"{self.name}: failed {self._failures} times in a row: {_told(error)}")
                     return
                 if not self._recover(error):
