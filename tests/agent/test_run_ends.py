@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
+import os
 import signal
 import subprocess
 from pathlib import Path
@@ -13,11 +15,13 @@ import pytest
 from tfcluster.agent.folder import StateFolder
 from tfcluster.agent.runs import lost_tasks
 from tfcluster.agent.runs import runs as module
+from tfcluster.agent.runs.ending import conclude
 from tfcluster.agent.runs.run import Run
 from tfcluster.agent.runs.runs import Runs
 from tfcluster.model.states import RunState
 from tfcluster.process import ProcessId
 from tfcluster.runtime.driver import Job, claim
+from tfcluster.runtime.events import EventLog
 
 W0, W1 = "/job:worker/task:0", "/job:worker/task:1"
 DEVICES = [f"/job:worker/replica:0/task:{task}/device:CPU:0" for task in (0, 1)]
@@ -99,6 +103,39 @@ def test_the_first_reason_to_stop_stands(runs: Runs) -> None:
         runs.cancel("graph-1")
         runs.tasks_are([W0, W1], {W1: "one died"})
         assert run.state is RunState.FAILED
+
+    asyncio.run(body())
+
+
+def test_what_a_driver_said_last_counts_though_its_threads_told_something_later(runs: Runs) -> None:
+    async def body() -> None:
+        run = submit(runs, "linear")
+        error = {"message": "the loss is not finite", "hint": "", "exit_code": 1}
+        log = EventLog(run.events)
+        log.emit("error", error=error)
+        log.emit("progress", done=1)
+        with run.events.open("a") as file:
+            file.write('{"event": "metr\n')
+        assert conclude(run, 256, "", run.output).error == error
+
+    asyncio.run(body())
+
+
+def test_a_full_disk_costs_a_run_its_events_but_not_its_end(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(log: EventLog, event: str, **fields: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    async def body() -> None:
+        run = submit(runs, "graph")
+        monkeypatch.setattr(EventLog, "emit", full)
+        runs.tasks_are([W0, W1], {W1: "one died"})
+        first, last = [each async for each in runs.follow("graph-1")]
+        assert first["event"] == "run"
+        assert (last["event"], last["state"], last["error"]) == ("result", "failed", run.record.error)
+        assert last["error"]["message"] == "one died during graph-1"
+        assert last["notes"] == [f"{run.events} cannot be written: No space left on device"]
+        later = Runs("title", StateFolder(runs.records.path.parent), clear)
+        assert [each async for each in later.follow("graph-1")] == [first, last], "also the next agent knows"
 
     asyncio.run(body())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -109,6 +110,19 @@ def test_a_full_disk(sandbox: Sandbox, mount: Mount) -> None:
     filler.unlink()
     after = sandbox.wait_until("running")
     assert after["tasks"][0]["pid"] not in (None, before[0]["pid"])
+    run = sandbox.start("run", "pi", "--samples", "1e14", "-o", "json")
+    assert run.stdout is not None
+    identity = json.loads(run.stdout.readline())["run"]
+    assert json.loads(run.stdout.readline())["event"] == "progress"
+    filler = fill(state)
+    output, error = run.communicate(timeout=60)
+    assert (run.returncode, error) == (1, "")
+    result = json.loads(output.splitlines()[-1])
+    assert (result["event"], result["state"]) == ("result", "failed")
+    assert f"the driver of {identity} died" in result["error"]["message"]
+    assert "No space left on device" in result["notes"][-1]
+    assert f"the driver of {identity} died" in sandbox("attach", identity, code=1).stderr
+    filler.unlink()
     fill(state)
     sandbox("down")
     assert sandbox.leftovers() == []

@@ -1,12 +1,20 @@
-"""The driver's process: bound to its run's folder, and to nothing else."""
+"""The driver's process: bound to its run's folder, and to nothing else; it ends with words, never with a traceback."""
 
 from __future__ import annotations
 
+import json
+import math
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
+from types import ModuleType
+
+import pytest
 
 from tests.conftest import ROOT
+from tfcluster.errors import ClusterError
+from tfcluster.runtime import driver
 
 _DRIVER = """
 import sys, threading, time
@@ -29,3 +37,16 @@ def test_a_driver_ends_with_the_folder_of_its_run(tmp_path: Path) -> None:
         assert process.poll() is None
         folder.rmdir()
         assert process.wait(60) == 1
+
+
+def test_a_result_that_is_not_finite_is_an_error_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = ModuleType("tfcluster.programs.careless")
+    program.run = lambda context: {"loss": math.nan}  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, program.__name__, program)
+    job = driver.Job("careless-1", "demo", "careless", str(tmp_path), {}, "localhost:1", [], {}, [])
+    events = tmp_path / driver.EVENTS
+    assert driver._drive(job, partial(driver._tell, events)) == 1
+    (error,) = map(json.loads, events.read_text().splitlines())
+    assert error["error"]["message"] == "the run's event 'result' has a number that is not finite"
+    with pytest.raises(ClusterError, match=r"/none/events\.jsonl cannot be written: No such file or directory"):
+        driver._tell(tmp_path / "none" / driver.EVENTS, "run")

@@ -9,7 +9,9 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
@@ -120,9 +122,11 @@ def main(job: Job) -> NoReturn:
         threading.Thread(target=_end_with, args=(folder,), daemon=True).start()
         hosts = [address.rpartition(":")[0].strip("[]") for tasks in job.addresses.values() for address in tasks]
         os.environ.update(without_proxy(os.environ, hosts))
-        code = _drive(job, EventLog(folder / EVENTS))
+        code = _drive(job, partial(_tell, folder / EVENTS))
     except _CancelledError:
         code = 128 + signal.SIGTERM
+    except ClusterError as problem:  # nothing can be told but to who reads the log
+        print(problem.message, file=sys.stderr)
     except BaseException:
         traceback.print_exc()
     finally:
@@ -132,14 +136,28 @@ def main(job: Job) -> NoReturn:
         os._exit(code)
 
 
-def _drive(job: Job, events: EventLog) -> int:
+def _tell(path: Path, event: str, **fields: Any) -> None:
+    """Write one event of the run.
+
+    Raises:
+        ClusterError: It cannot be written.
+    """
+    try:
+        EventLog(path).emit(event, **fields)
+    except OSError as problem:
+        raise ClusterError(f"{path} cannot be written: {problem.strerror}") from problem
+    except ValueError as problem:  # JSON has neither infinities nor NaN
+        raise ClusterError(f"the run's event {event!r} has a number that is not finite") from problem
+
+
+def _drive(job: Job, emit: Callable[..., None]) -> int:
     from tfcluster.programs.context import Context, set_this_run
 
     context = Context(
         job.run,
         job.addresses,
         tuple(job.devices),
-        events.emit,
+        emit,
         head=job.head,
         folder=Path(job.folder),
         sent=job.sent_path,
@@ -149,23 +167,23 @@ def _drive(job: Job, events: EventLog) -> int:
     try:
         program = importlib.import_module(f"tfcluster.programs.{job.program}")
         result = program.run(context, **job.parameters)
+        emit(
+            "result",
+            run=job.run,
+            program=job.program,
+            state="succeeded",
+            seconds=round(time.monotonic() - context.began, 6),
+            result=result,
+            devices=context.work,
+            notes=[*job.notes, *context.notes],
+        )
     except ClusterError as problem:
-        events.emit("error", error=problem.to_json())
+        emit("error", error=problem.to_json())
         return 1
     except Exception as problem:
         traceback.print_exc()
-        events.emit("error", error=ClusterError(_first_line(problem)).to_json())
+        emit("error", error=ClusterError(_first_line(problem)).to_json())
         return 1
-    events.emit(
-        "result",
-        run=job.run,
-        program=job.program,
-        state="succeeded",
-        seconds=round(time.monotonic() - context.began, 6),
-        result=result,
-        devices=context.work,
-        notes=[*job.notes, *context.notes],
-    )
     return 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 from typing import Any
@@ -19,11 +20,16 @@ class EventLog:
         """Append one event.
 
         Raises:
-            OSError: It cannot be written.
+            OSError: It cannot be written, or not as a whole.
         """
+        line = encode({"event": event, **fields})
         # Opened for each: a driver writes ten a second at most, and an agent keeps no descriptor for every run.
-        fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fd = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            os.write(fd, encode({"event": event, **fields}))
+            end = os.fstat(fd).st_size
+            if end and os.pread(fd, 1, end - 1) != b"\n":  # a full disk cut the last one short
+                line = b"\n" + line
+            if os.write(fd, line) < len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
         finally:
             os.close(fd)

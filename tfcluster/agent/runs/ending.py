@@ -1,8 +1,7 @@
-"""How a run ended: its state, its result or error, from the last event that its driver wrote."""
+"""How a run ended: its state, its result or error, from what its driver wrote last of either."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -14,9 +13,12 @@ from tfcluster.agent.runs.run import Run
 from tfcluster.errors import ClusterError
 from tfcluster.model.states import RunState
 from tfcluster.process import reason
+from tfcluster.protocol.framing import Message
 from tfcluster.runtime.events import EventLog
 
 _SHOWN = 10
+#: Threads of a driver may still tell something behind its result or error; at most so many events of theirs.
+_LATE = 100
 
 
 def conclude(run: Run, status: int | None, why: str, log: Path) -> RunRecord:
@@ -28,7 +30,7 @@ def conclude(run: Run, status: int | None, why: str, log: Path) -> RunRecord:
         why: How its driver ended where the status is not known.
         log: The log that may say why the driver died.
     """
-    last = _last_event(run.events)
+    last = _last_word(run.events)
     seconds = run.now().seconds or 0.0
     if last.get("event") == "result":  # a driver writes it only of a run that succeeded
         return replace(run.record, state=RunState.SUCCEEDED, seconds=last["seconds"], result=last["result"])
@@ -40,19 +42,27 @@ def conclude(run: Run, status: int | None, why: str, log: Path) -> RunRecord:
     else:
         how = why if status is None else reason(status)
         state, error = RunState.FAILED, _died(run, how, log).to_json()
-    with contextlib.suppress(OSError):  # a full disk must not keep the run from ending
-        EventLog(run.events).emit(
-            "result",
-            run=run.identity,
-            program=run.record.program,
-            state=state.value,
-            seconds=round(seconds, 6),
-            result=None,
-            devices={},
-            notes=run.record.notes,
-            **({"error": error} if error else {}),
-        )
-    return replace(run.record, state=state, seconds=seconds, error=error)
+    record = replace(run.record, state=state, seconds=seconds, error=error)
+    try:
+        EventLog(run.events).emit(**result_event(record))
+    except OSError as problem:  # a full disk must not keep the run from ending
+        record = replace(record, notes=[*record.notes, f"{run.events} cannot be written: {problem.strerror}"])
+    return record
+
+
+def result_event(record: RunRecord) -> Message:
+    """The result event of a run that has ended, where its driver wrote none."""
+    return {
+        "event": "result",
+        "run": record.run,
+        "program": record.program,
+        "state": record.state.value,
+        "seconds": round(record.seconds or 0.0, 6),
+        "result": record.result,
+        "devices": {},
+        "notes": record.notes,
+        **({"error": record.error} if record.error else {}),
+    }
 
 
 def _died(run: Run, how: str, log: Path) -> ClusterError:
@@ -61,10 +71,14 @@ def _died(run: Run, how: str, log: Path) -> ClusterError:
     return ClusterError(f"the driver of {run.identity} died ({how}){said}", hint=f"The whole log is {log}.")
 
 
-def _last_event(path: Path) -> dict[str, Any]:
-    lines, _ = tail(path, 1)
-    try:
-        found = json.loads(lines[0])
-    except (IndexError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
+def _last_word(path: Path) -> Message:
+    """The result or the error that a driver wrote; empty where it wrote neither."""
+    lines, _ = tail(path, _LATE)
+    for line in reversed(lines):
+        try:
+            found = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(found, dict) and found.get("event") in ("result", "error"):
+            return found
+    return {}

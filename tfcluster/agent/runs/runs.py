@@ -18,7 +18,7 @@ from tfcluster.agent import children
 from tfcluster.agent.folder import StateFolder
 from tfcluster.agent.notice import Notice
 from tfcluster.agent.runs import lost_tasks
-from tfcluster.agent.runs.ending import conclude
+from tfcluster.agent.runs.ending import conclude, result_event
 from tfcluster.agent.runs.following import follow
 from tfcluster.agent.runs.interpreter import Interpreter
 from tfcluster.agent.runs.records import KEPT, Records, RunRecord
@@ -131,8 +131,13 @@ class Runs:
                 await asyncio.wait_for(self.changed.since(self.changed.count), _POLL_SECONDS)
 
         output = folder / OUTPUT if record.program == SCRIPT else None
+        found = False
         async for event in follow(folder / EVENTS, output, lambda: run is not None and run.active, wait):
+            found = event["event"] == "result"
             yield event
+        record = record if run is None else run.record
+        if not found and record.state not in ACTIVE:  # a full disk did not take it
+            yield result_event(record)
 
     def cancel(self, identity: str) -> None:
         """Stop a run; one that has ended already is left as it is."""

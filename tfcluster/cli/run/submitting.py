@@ -107,7 +107,12 @@ def submit(
         sent_as=sent_as,
     )
     return show(
-        submission.events(choose_cluster(cluster)), output, then, log_placement=log_placement, picture=placement_graph
+        submission.events(choose_cluster(cluster)),
+        output,
+        then,
+        detached=detach,
+        log_placement=log_placement,
+        picture=placement_graph,
     )
 
 
@@ -116,20 +121,25 @@ def show(
     output: str,
     then: Callable[[dict[str, Any]], None] | None = None,
     *,
+    detached: bool = False,
     log_placement: bool = False,
     picture: Path | None = None,
 ) -> int:
     """Show the events of a run as they come, and give the exit code of its result.
 
     Args:
-        events: The events; without a result where the run goes on by itself, then its id is shown.
+        events: The events.
         output: `--output`.
         then: Called with the result event of a run that succeeded, after it is shown.
+        detached: There may be no result, as the run goes on by itself; then its id is shown.
         log_placement: Show the placement events among them.
         picture: A file in which the placed graph is drawn.
+
+    Raises:
+        ClusterError: There is no result, and the run was not detached.
     """
     from tfcluster.client.run import exit_code
-    from tfcluster.errors import ExitCode
+    from tfcluster.errors import ClusterError, ExitCode
     from tfcluster.render.run import RunView
 
     drawing = None
@@ -153,6 +163,8 @@ def show(
             if event["event"] == "result":
                 result = event
     if not result:
+        if not detached:
+            raise ClusterError(f"of {run or 'the run'} no result is left", hint="`tfcluster runs` lists the runs.")
         if output == "text":
             click.echo(run)
         return int(ExitCode.DONE)
