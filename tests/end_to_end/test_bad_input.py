@@ -49,6 +49,8 @@ def test_validate_says_what_a_good_spec_holds(sandbox: Sandbox) -> None:
         (["up", "."], "."),
         (["up", "--cluster-spec", "worker|nowhere"], "nowhere"),
         (["up", "--timeout", "-1"], "--timeout"),
+        (["run", "pi", "--timeout", "nan"], "nan is not a finite number"),
+        (["restart", "--grace", "nan"], "nan is not a finite number"),
         (["stauts"], "Did you mean 'status'?"),
         (["run", "pie"], "pi"),
         (["down", "--all", "-c", "x"], "not both"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable
 from itertools import pairwise
 
@@ -15,7 +16,7 @@ from tfcluster.protocol import framing
 from tfcluster.protocol.framing import LINE_LIMIT, Decoder, Message, encode
 
 _VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
     max_leaves=8,
 )
@@ -35,6 +36,12 @@ def test_any_split_of_the_bytes_gives_the_same_messages(messages: list[Message],
     pieces = [data[start:end] for start, end in pairwise(places)]
     assert decoded(pieces) == messages
     assert decoded(bytes([byte]) for byte in data) == messages
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+def test_what_json_has_not_is_no_message(number: float) -> None:
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        encode({"event": "metric", "loss": [number]})
 
 
 @given(message=st.dictionaries(st.text(), _VALUES, max_size=4))

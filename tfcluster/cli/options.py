@@ -139,6 +139,6 @@ def since_option(function: Command) -> Command:
     )(function)
 
 
-def seconds(minimum: float) -> click.FloatRange:
+def seconds(minimum: float) -> Number:
     """A time in seconds of at least `minimum`."""
-    return click.FloatRange(min=minimum, max=1e9)
+    return Number(min=minimum, max=1e9)

@@ -22,8 +22,12 @@ BLOCK_HEADER = _LENGTH.size
 
 
 def encode(message: Message) -> bytes:
-    """One message as one line."""
-    return json.dumps(message, separators=(",", ":")).encode() + b"\n"
+    """One message as one line.
+
+    Raises:
+        ValueError: It has a number that is infinite or NaN, which JSON has not.
+    """
+    return json.dumps(message, separators=(",", ":"), allow_nan=False).encode() + b"\n"
 
 
 class Decoder:
