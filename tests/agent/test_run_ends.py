@@ -23,7 +23,7 @@ from tfcluster.process import ProcessId
 from tfcluster.runtime.driver import Job, claim
 from tfcluster.runtime.events import EventLog
 
-W0, W1 = "/job:worker/task:0", "/job:worker/task:1"
+PS, W0, W1 = "/job:ps/task:0", "/job:worker/task:0", "/job:worker/task:1"
 DEVICES = [f"/job:worker/replica:0/task:{task}/device:CPU:0" for task in (0, 1)]
 
 
@@ -47,7 +47,10 @@ def submit(runs: Runs, program: str, timeout: float | None = None, detached: boo
     cleared.clear()
     runs.records.make_folder(identity)
     folder = str(runs.records.folder(identity))
-    return runs.submit(Job(identity, "demo", program, folder, {}, "localhost:1", DEVICES, {}, []), timeout, detached)
+    addresses = {"ps": ["localhost:1"], "worker": ["localhost:2", "localhost:3"]}
+    parameters = {"expression": "x = 1; y = x", "given": {}, "placed": {"y": "/job:ps"}} if program == "graph" else {}
+    job = Job(identity, "demo", program, folder, addresses, "localhost:2", DEVICES, parameters, [])
+    return runs.submit(job, timeout, detached)
 
 
 async def ended(runs: Runs, run: Run) -> str:
@@ -70,6 +73,17 @@ def test_a_run_that_needs_its_tasks_fails_with_the_first(runs: Runs) -> None:
         assert await ended(runs, run) == "worker:1 died (SIGKILL) during graph-1"
         assert run.state is RunState.FAILED
         assert cleared == [], "it never had a driver"
+
+    asyncio.run(body())
+
+
+def test_a_run_that_was_placed_elsewhere_needs_that_task_too(runs: Runs, tmp_path: Path) -> None:
+    async def body() -> None:
+        run = submit(runs, "graph")
+        assert runs.tasks_in_use([PS, W0, W1]) == {"graph-1": [PS, W0, W1]}
+        assert Runs("title", StateFolder(tmp_path), clear).records.read("graph-1") == run.record, "the next agent knows"
+        runs.tasks_are([PS, W0, W1], {PS: "ps:0 died (SIGKILL)"})
+        assert await ended(runs, run) == "ps:0 died (SIGKILL) during graph-1"
 
     asyncio.run(body())
 
@@ -103,6 +117,19 @@ def test_the_first_reason_to_stop_stands(runs: Runs) -> None:
         runs.cancel("graph-1")
         runs.tasks_are([W0, W1], {W1: "one died"})
         assert run.state is RunState.FAILED
+
+    asyncio.run(body())
+
+
+def test_a_driver_that_meets_a_lost_task_before_the_agent_does_ends_because_of_that(runs: Runs) -> None:
+    async def body() -> None:
+        run = submit(runs, "graph")
+        EventLog(run.events).emit("error", error={"message": "Socket closed", "hint": "", "exit_code": 1})
+        runs._heard({"run": "graph-1", "status": 256})
+        runs.cancel("graph-1")
+        assert run.record.stopping is None, "it has ended by itself"
+        runs.tasks_are([W0, W1], {W1: "worker:1 died (SIGKILL)"})
+        assert await ended(runs, run) == "worker:1 died (SIGKILL) during graph-1"
 
     asyncio.run(body())
 

@@ -141,18 +141,20 @@ def test_a_task_that_does_not_answer_is_named_at_once(sandbox: Sandbox) -> None:
     assert "does not answer" in error
 
 
-def test_a_task_that_dies_in_mid_run_is_named(sandbox: Sandbox) -> None:
+@pytest.mark.parametrize("task", ["worker:1", "ps:0"])
+def test_a_task_that_dies_in_mid_run_is_named(sandbox: Sandbox, task: str) -> None:
+    """Whether it computes or keeps the weights."""
     sandbox("up", sandbox.spec(STRICT))
     process = sandbox.start("run", "expfit", "--mode", "data-parallel", "--steps", "1e8", "-o", "json")
     assert process.stdout is not None
     for _ in range(2):
         process.stdout.readline()
-    os.kill(sandbox.task("worker:1")["pid"], signal.SIGKILL)
+    os.kill(sandbox.task(task)["pid"], signal.SIGKILL)
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 1
     final = events(output)[-1]
     assert final["state"] == "failed"
-    assert final["error"]["message"].startswith("worker:1 died (SIGKILL) and has failed during expfit-")
+    assert final["error"]["message"].startswith(f"{task} died (SIGKILL) and has failed during expfit-")
 
 
 def test_a_run_needs_a_cluster(sandbox: Sandbox) -> None:

@@ -2,27 +2,64 @@
 
 from __future__ import annotations
 
-from tfcluster.model.programs import cannot_go_on, tasks_used
+import pytest
+
+from tfcluster.model.programs import cannot_go_on, tasks_besides, tasks_computed_on
 
 PS, W0, W1 = "/job:ps/task:0", "/job:worker/task:0", "/job:worker/task:1"
 DEVICES = [f"/job:worker/replica:0/task:{task}/device:CPU:{cpu}" for task in (0, 1) for cpu in (0, 1)]
 
 
-def test_a_program_uses_the_tasks_of_its_devices_and_a_script_may_use_all() -> None:
-    assert tasks_used("pi", DEVICES, [PS, W0, W1]) == [W0, W1]
-    assert tasks_used("script", DEVICES, [PS, W0, W1]) == [PS, W0, W1]
-    assert tasks_used("graph", [], [PS]) == []
+def test_a_program_computes_on_the_tasks_of_its_devices_and_a_script_may_use_all() -> None:
+    assert tasks_computed_on("pi", DEVICES, [PS, W0, W1]) == [W0, W1]
+    assert tasks_computed_on("script", DEVICES, [PS, W0, W1]) == [PS, W0, W1]
+    assert tasks_computed_on("graph", [], [PS]) == []
+
+
+@pytest.mark.parametrize(
+    ("placed", "used"),
+    [
+        ({}, []),
+        ({"y2": "/job:ps"}, [PS]),
+        ({"y2": "/job:ps/task:0/device:GPU:0", "y": "/job:ps"}, [PS]),
+        ({"y2": "/task:0"}, [W0]),
+        ({"y2": "/job:worker"}, [W0]),
+        ({"y": "/device:CPU:0"}, []),
+        ({"y": "/job:worker/task:7", "x": "/job:nobody/task:one"}, []),
+    ],
+)
+def test_a_graph_uses_the_tasks_that_its_names_are_placed_on(placed: dict[str, str], used: list[str]) -> None:
+    parameters = {"expression": "x = 2; y1 = x + 300; y2 = x - 66; y = y1 + y2", "given": {"x": 1}, "placed": placed}
+    assert tasks_besides("graph", parameters, DEVICES, {"ps": ["a:1"], "worker": ["a:2", "a:3"]}, "a:2") == used
+
+
+def test_weights_are_on_a_ps_or_the_leading_task() -> None:
+    both = {"worker": ["a:2", "a:3"], "ps": ["a:1"], "chief": ["a:0"]}
+    led = {"worker": ["a:2"], "chief": ["a:0", "a:4"]}
+    plain = {"worker": ["a:2", "a:3"]}
+    for modes, addresses, used in (
+        (["single", "model-parallel"], both, []),
+        (["data-parallel"], both, [PS]),
+        (["single", "data-parallel"], led, ["/job:chief/task:0"]),
+        (["data-parallel"], plain, []),
+    ):
+        assert tasks_besides("expfit", {"modes": modes}, DEVICES, addresses, "a:2") == used
+    assert tasks_besides("linear", {}, DEVICES, both, "a:0") == [PS]
+    assert tasks_besides("linear", {}, DEVICES, led, "a:0") == ["/job:chief/task:0"]
+    assert tasks_besides("linear", {}, DEVICES, plain, "a:2") == [W0]
+    assert tasks_besides("pi", {}, DEVICES, both, "a:0") == []
 
 
 def test_a_program_that_needs_its_tasks_goes_on_only_with_all_of_them() -> None:
-    assert cannot_go_on("graph", [W0, W1], {PS}) == []
-    assert cannot_go_on("graph", [W0, W1], {PS, W1}) == [W1]
-    assert cannot_go_on("graph", [], {PS, W1}) == []
+    assert cannot_go_on("graph", [W0, W1], [], {PS}) == []
+    assert cannot_go_on("graph", [W0, W1], [W1], {PS, W1}) == [W1]
+    assert cannot_go_on("graph", [W0, W1], [PS], {PS, W1}) == [W1, PS]
+    assert cannot_go_on("graph", [], [], {PS, W1}) == []
 
 
 def test_a_program_that_sees_to_lost_tasks_goes_on_with_one() -> None:
     for program in ("pi", "mean", "linear", "script"):
-        assert cannot_go_on(program, [W0, W1], {PS, W1}) == []
-        assert cannot_go_on(program, [W0, W1], {PS, W0, W1}) == [W0, W1]
-        assert cannot_go_on(program, [W0], {W0}) == [W0]
-        assert cannot_go_on(program, [], {W0}) == []
+        assert cannot_go_on(program, [W0, W1], [PS], {PS, W1}) == []
+        assert cannot_go_on(program, [W0, W1], [PS], {PS, W0, W1}) == [W0, W1]
+        assert cannot_go_on(program, [W0], [W0], {W0}) == [W0]
+        assert cannot_go_on(program, [], [], {W0}) == []

@@ -50,3 +50,10 @@ def test_a_result_that_is_not_finite_is_an_error_in_words(tmp_path: Path, monkey
     assert error["error"]["message"] == "the run's event 'result' has a number that is not finite"
     with pytest.raises(ClusterError, match=r"/none/events\.jsonl cannot be written: No such file or directory"):
         driver._tell(tmp_path / "none" / driver.EVENTS, "run")
+
+
+def test_the_first_line_of_an_error_is_the_first_that_says_something() -> None:
+    said = "From /job:worker/replica:0/task:0:\nSocket closed\nAdditional GRPC error information"
+    assert driver._first_line(OSError(said)) == "OSError: Socket closed"
+    assert driver._first_line(OSError("From /job:ps/replica:0/task:0:\n")) == "OSError"
+    assert driver._first_line(ValueError("From here: on")) == "ValueError: From here: on"

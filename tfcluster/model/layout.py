@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # The agent lays nothing out and must run where pydantic is n
 #: Jobs whose tasks hold variables or score them; programs compute elsewhere unless told otherwise.
 PS_JOB = "ps"
 #: Jobs that lead, in the order in which one is looked for; the first task of one is the cluster's head.
-_LEADING_JOBS = ("chief", "master")
+LEADING_JOBS = ("chief", "master")
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ class Layout:
 
     def head(self) -> Task:
         """The task that leads: the first chief or master, else worker:0, else the first task."""
-        for job in (*_LEADING_JOBS, "worker"):
+        for job in (*LEADING_JOBS, "worker"):
             for task in self.tasks:
                 if task.job == job:
                     return task

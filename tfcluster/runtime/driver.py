@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import signal
 import sys
 import threading
@@ -29,6 +30,7 @@ SENT = "sent"
 # The link that says who drives the run.
 _CLAIM = "driver"
 _WATCH_SECONDS = 5.0
+_PASSED_ON = re.compile(r"From /job:\S+:\s*")
 
 
 @dataclass(frozen=True)
@@ -195,7 +197,8 @@ def _end_with(folder: Path) -> None:
 
 
 def _first_line(problem: Exception) -> str:
-    text = str(problem).strip().splitlines()
+    # TensorFlow heads the words of another task with a line that only says which task passed them on.
+    text = [line for line in str(problem).strip().splitlines() if not _PASSED_ON.fullmatch(line)]
     return f"{type(problem).__name__}: {text[0]}" if text else type(problem).__name__
 
 

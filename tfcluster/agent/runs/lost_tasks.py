@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 
 from tfcluster.agent.runs.run import Run
 from tfcluster.errors import ClusterError
-from tfcluster.model.programs import SURVIVORS, cannot_go_on, tasks_used
+from tfcluster.model.programs import SURVIVORS, cannot_go_on, tasks_computed_on
 
 #: Seconds without any task before a run that can do with fewer is stopped; one that died is up again by then.
 _STRANDED_SECONDS = 5.0
@@ -27,7 +27,7 @@ def consider(
         fail: Stops a run because of an error.
     """
     program = run.record.program
-    lost = cannot_go_on(program, tasks_used(program, run.record.devices, every), down)
+    lost = cannot_go_on(program, tasks_computed_on(program, run.record.devices, every), run.record.besides, down)
     if not lost:
         if run.stranded is not None:
             run.stranded.cancel()

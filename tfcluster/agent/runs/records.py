@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,7 @@ class RunRecord:
         seconds: How long it took; None while it goes on.
         result: What the program found; None where it did not succeed.
         error: Why it failed; None where it did not.
+        besides: Names of the tasks that it uses besides those of its devices; see `model.programs.tasks_besides`.
     """
 
     run: str
@@ -52,6 +53,7 @@ class RunRecord:
     seconds: float | None = None
     result: dict[str, Any] | None = None
     error: dict[str, Any] | None = None
+    besides: list[str] = field(default_factory=list)
 
     def summary(self) -> dict[str, Any]:
         """What `runs` says of it."""

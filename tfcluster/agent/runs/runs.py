@@ -24,7 +24,7 @@ from tfcluster.agent.runs.interpreter import Interpreter
 from tfcluster.agent.runs.records import KEPT, Records, RunRecord
 from tfcluster.agent.runs.run import Run
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.model.programs import SCRIPT, tasks_used
+from tfcluster.model.programs import SCRIPT, tasks_besides, tasks_computed_on
 from tfcluster.model.states import ACTIVE, RunState
 from tfcluster.process import ProcessId, send
 from tfcluster.protocol.framing import Message
@@ -81,7 +81,16 @@ class Runs:
         """
         now = round(time.time(), 3)
         record = RunRecord(
-            job.run, job.program, job.parameters, job.devices, job.notes, now, timeout, detached, RunState.QUEUED
+            job.run,
+            job.program,
+            job.parameters,
+            job.devices,
+            job.notes,
+            now,
+            timeout,
+            detached,
+            RunState.QUEUED,
+            besides=tasks_besides(job.program, job.parameters, job.devices, job.addresses, job.head),
         )
         run = Run(record, Path(job.folder), job=job)
         EventLog(run.events).emit("run", run=job.run, program=job.program, devices=job.devices)
@@ -156,9 +165,12 @@ class Runs:
         self._stop(run, RunState.FAILED, error)
 
     def tasks_are(self, every: Collection[str], down: Mapping[str, str]) -> None:
-        """Stop the runs that cannot go on without the tasks that are down; see `lost_tasks`."""
+        """Stop the runs that cannot go on without the tasks that are down; see `lost_tasks`.
+
+        A driver may have met the loss before the agent did: then the lost task is why its run ended.
+        """
         for run in list(self.runs.values()):
-            if run.active and not run.ending:
+            if run.active:
                 lost_tasks.consider(run, every, down, self.fail)
 
     def all_records(self) -> list[RunRecord]:
@@ -172,10 +184,10 @@ class Runs:
         Args:
             every: Names of the cluster's tasks.
         """
+        active = {identity: run.record for identity, run in self.runs.items() if run.active}
         return {
-            identity: sorted(tasks_used(run.record.program, run.record.devices, every))
-            for identity, run in self.runs.items()
-            if run.active
+            identity: sorted({*tasks_computed_on(record.program, record.devices, every), *record.besides})
+            for identity, record in active.items()
         }
 
     async def cancel_all(self) -> None:
@@ -225,11 +237,12 @@ class Runs:
         self._ended(run, status, "nobody was there to see how")
 
     def _stop(self, run: Run, state: RunState, error: ClusterError | None) -> None:
-        if not run.active or run.ending or run.record.stopping is not None:
+        if not run.active or run.record.stopping is not None or (run.ending and error is None):
             return
         run.record = replace(run.record, stopping=(state, error.to_json() if error else None))
         self._write(run)
-        self._terminate(run)
+        if not run.ending:
+            self._terminate(run)
 
     def _terminate(self, run: Run) -> None:
         if run.process is None:  # nothing of it runs yet, or nobody has told us

@@ -10,13 +10,12 @@ import numpy as np
 import tensorflow as tf
 
 from tfcluster.errors import ClusterError
+from tfcluster.model.programs import keeper_of_weights
 from tfcluster.programs.context import Context
 from tfcluster.programs.expfit.examples import Examples, initial_layers, largest_error
 from tfcluster.programs.expfit.network import Network, build, divide
 from tfcluster.programs.session import count_operations, open_session, task_of, without_replica
 
-# Jobs whose first task keeps the weights where the examples are divided; the first job that there is.
-_KEEPERS = ("ps", "chief", "master")
 # Steps in a call: as many as take so long, for progress and a quick cancel; at first few.
 _CALL_SECONDS = 0.3
 _FIRST_STEPS = 10
@@ -53,8 +52,8 @@ def run(context: Context, *, modes: Sequence[str], steps: int, rate: float, batc
 
 def keeper_of(context: Context) -> str | None:
     """The device of the cluster's parameter server or leading task; None when it has neither."""
-    job = next((job for job in _KEEPERS if context.addresses.get(job)), None)
-    return job and f"/job:{job}/replica:0/task:0/device:CPU:0"
+    task = keeper_of_weights(context.addresses)
+    return task and f"{task.replace('/task', '/replica:0/task')}/device:CPU:0"
 
 
 class _Training:
