@@ -7,13 +7,14 @@ import errno
 import json
 import os
 import signal
+import socket
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from tfcluster.agent.folder import StateFolder
-from tfcluster.agent.runs import lost_tasks
+from tfcluster.agent.runs import interpreter, lost_tasks
 from tfcluster.agent.runs import runs as module
 from tfcluster.agent.runs.ending import conclude
 from tfcluster.agent.runs.run import Run
@@ -107,6 +108,27 @@ def test_a_run_that_sees_to_lost_tasks_fails_when_all_are_lost_for_a_while(
         runs.tasks_are([W0, W1], both)
         assert await ended(runs, run) == "zero died; one died during pi-1"
 
+    asyncio.run(body())
+
+
+def test_an_interpreter_that_hangs_costs_the_run_that_it_was_to_start(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def hang(title: str, agent: int, log: Path, channel: socket.socket) -> None:
+        signal.alarm(60)  # should nobody end it
+        signal.pause()
+
+    async def body() -> None:
+        run = submit(runs, "graph")
+        runs.start(run)
+        message = "no driver could be started for graph-1 within 0.01 s"
+        assert await ended(runs, run) == message
+        assert runs.runs["graph-1"].process is None
+        while runs._interpreter._child is not None:
+            await asyncio.sleep(0.01)
+
+    monkeypatch.setattr(module, "_START_SECONDS", 0.01)
+    monkeypatch.setattr(interpreter, "warm", hang)
     asyncio.run(body())
 
 

@@ -36,6 +36,8 @@ _POLL_SECONDS = 0.02
 _CANCEL_GRACE = 3.0
 #: Seconds that the command which waits for a run has to come back once its agent was lost; it tries at once.
 _UNOWNED_SECONDS = 60.0
+#: Seconds in which an interpreter imports TensorFlow, however slow the disk, and forks a driver; else it hangs.
+_START_SECONDS = 120.0
 
 
 class Runs:
@@ -108,6 +110,8 @@ class Runs:
                 self._interpreter.drive(run.job)
             except OSError as error:
                 self.fail(run, ClusterError(f"no driver could be started for {run.identity}: {error.strerror}"))
+            else:
+                self._later(run, _START_SECONDS, partial(self._refuse_to_wait, run))
 
     def adopt(self) -> None:
         """Go on with the runs that an earlier agent left: watch drivers that live, conclude what has ended."""
@@ -235,6 +239,16 @@ class Runs:
     def _driver_gone(self, run: Run, status: int | None) -> None:
         run.pidfd = None  # closed by who watched it
         self._ended(run, status, "nobody was there to see how")
+
+    def _refuse_to_wait(self, run: Run) -> None:
+        """Fail a run that has no driver yet; the next one gets another interpreter."""
+        if run.process is None:
+            error = ClusterError(
+                f"no driver could be started for {run.identity} within {_START_SECONDS:g} s",
+                hint=f"{self._interpreter.log} may say why; run the program again.",
+            )
+            self.fail(run, error)
+            self._interpreter.kill()
 
     def _stop(self, run: Run, state: RunState, error: ClusterError | None) -> None:
         if not run.active or run.record.stopping is not None or (run.ending and error is None):
