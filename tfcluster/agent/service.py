@@ -18,6 +18,7 @@ from tfcluster.agent.logs.keeper import LogKeeper
 from tfcluster.agent.loop import for_ever
 from tfcluster.agent.ports import Ports
 from tfcluster.agent.runs.calls import RunCalls
+from tfcluster.agent.runs.clearing import Clearing
 from tfcluster.agent.runs.runs import Runs
 from tfcluster.agent.tasks.calls import TaskCalls
 from tfcluster.agent.tasks.health import Prober
@@ -32,8 +33,6 @@ from tfcluster.runtime.c_api import TensorFlow, find_library
 
 #: Seconds that a task has to name its devices.
 _DEVICES_SECONDS = 2.0
-#: Seconds that a task has to clear a run's variables.
-_CLEAR_SECONDS = 1.0
 
 
 class Service:
@@ -51,7 +50,8 @@ class Service:
         self._prober = Prober(f"tfcluster: {cluster} prober")
         self._keeper = LogKeeper(f"tfcluster: {cluster} log keeper", folder)
         self._supervisor = Supervisor(folder, self._ports, self._prober, self._keeper, self._load)
-        self._runs = Runs(f"tfcluster: {cluster} interpreter", folder, self._clear)
+        clearing = Clearing(self._supervisor, self._prober)
+        self._runs = Runs(f"tfcluster: {cluster} interpreter", folder, clearing.clear)
         self._tensorflow: TensorFlow | None = None
         self._going_down: asyncio.Task[None] | None = None
         refuse = self._refuse_when_going_down
@@ -222,13 +222,6 @@ class Service:
         states = [task.machine.state for task in self._supervisor.tasks.values()]
         if states and cluster_state(states) is ClusterState.RUNNING and self._going_down is None:
             self._runs.warm_up()
-
-    async def _clear(self, container: str) -> None:
-        """Clear a container on every task; a task that does not answer in time keeps it."""
-        tasks = self._supervisor.layout.tasks if self._supervisor.layout else ()
-        asking = [self._prober.ask(task.address, _CLEAR_SECONDS, clear=container) for task in tasks]
-        with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(asyncio.gather(*asking), 2 * _CLEAR_SECONDS)
 
     def _refuse_when_going_down(self) -> None:
         if self._going_down is not None:

@@ -1,0 +1,60 @@
+"""Which servers are asked to clear what a run left, and how often."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tfcluster.agent.runs import clearing
+from tfcluster.agent.runs.clearing import Clearing
+from tfcluster.agent.tasks.health import Answer, Verdict
+from tfcluster.process import ProcessId
+
+
+class Servers:
+    """Tasks a … d; `silent` are those that do not answer, and `replaced` is what becomes of one after its question."""
+
+    def __init__(self, silent: str, replaced: str = "") -> None:
+        self.silent = silent
+        self.replaced = replaced
+        self.asked: list[str] = []
+        self.recorded: list[tuple[str, str | None]] = []
+        task = SimpleNamespace
+        self.tasks: dict[str, Any] = {
+            name: task(task=task(short=name, address=name), process=ProcessId(number, 1) if name != "d" else None)
+            for number, name in enumerate("abcd")
+        }
+        self.history = SimpleNamespace(record=lambda event, task, detail: self.recorded.append((task, detail)))
+
+    async def ask(self, address: str, timeout: float, *, clear: str) -> Answer:
+        self.asked.append(address)
+        if address in self.replaced:
+            self.tasks[address].process = ProcessId(100, 2)
+        return Answer(Verdict.SILENT if address in self.silent else Verdict.ANSWERED)
+
+
+@pytest.mark.parametrize(
+    ("servers", "asked", "kept"),
+    [
+        (Servers(""), "abc", []),
+        (Servers("b"), "abc" + "bb", [("b", "it keeps the variables of pi-1")]),
+        (Servers("bc", replaced="c"), "abc" + "bb", [("b", "it keeps the variables of pi-1")]),
+    ],
+)
+def test_who_does_not_answer_is_asked_again_as_long_as_it_is_the_same_process(
+    monkeypatch: pytest.MonkeyPatch, servers: Any, asked: str, kept: list[tuple[str, str]]
+) -> None:
+    monkeypatch.setattr(clearing, "_PAUSES", (0.0, 0.0))
+
+    async def body() -> None:
+        clear = Clearing(servers, servers)
+        await clear.clear("pi-1")
+        assert servers.asked == list("abc"), "the run's end does not wait for more"
+        await asyncio.gather(*clear._background)
+
+    asyncio.run(body())
+    assert "".join(servers.asked) == asked
+    assert servers.recorded == kept

@@ -1,0 +1,64 @@
+"""Clearing what a run has left on the servers: at its end, and later where one did not answer then."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from tfcluster.agent.tasks.health import Prober, Verdict
+from tfcluster.agent.tasks.supervisor import Supervisor
+from tfcluster.process import ProcessId
+
+#: Seconds that a server has to clear a run's variables.
+_SECONDS = 1.0
+#: Seconds to wait before each further question to a server that did not answer: one that is stopped or busy.
+_PAUSES = (1.0, 2.0, 4.0, 8.0, 16.0)
+
+
+class Clearing:
+    """Has the servers forget the variables of runs.
+
+    Args:
+        supervisor: Its tasks are asked, and its history tells of those that never answered.
+        prober: Asks.
+    """
+
+    def __init__(self, supervisor: Supervisor, prober: Prober) -> None:
+        self._supervisor = supervisor
+        self._prober = prober
+        self._background: set[asyncio.Task[None]] = set()
+
+    async def clear(self, container: str) -> None:
+        """Clear a container on every task; those that do not answer in time are asked again in the background."""
+        tasks = self._supervisor.tasks.values()
+        left = await self._ask(container, {task.task.short: task.process for task in tasks if task.process})
+        if left:
+            again = asyncio.ensure_future(self._again(container, left))
+            self._background.add(again)
+            again.add_done_callback(self._background.discard)
+
+    async def _again(self, container: str, left: Mapping[str, ProcessId]) -> None:
+        for pause in _PAUSES:
+            await asyncio.sleep(pause)
+            left = await self._ask(container, left)
+            if not left:
+                return
+        for short in left:
+            self._supervisor.history.record("not cleared", task=short, detail=f"it keeps the variables of {container}")
+
+    async def _ask(self, container: str, processes: Mapping[str, ProcessId]) -> dict[str, ProcessId]:
+        """Ask the tasks that still have these processes, as new ones have nothing to clear; what did not answer."""
+        asking = {
+            asyncio.ensure_future(self._prober.ask(task.task.address, _SECONDS, clear=container)): task
+            for task in self._supervisor.tasks.values()
+            if task.process and processes.get(task.task.short) == task.process
+        }
+        if not asking:
+            return {}
+        done, late = await asyncio.wait(asking, timeout=2 * _SECONDS)
+        for question in late:
+            question.cancel()
+        answered = {question for question in done if question.result().verdict is Verdict.ANSWERED}
+        return {
+            task.task.short: processes[task.task.short] for question, task in asking.items() if question not in answered
+        }
