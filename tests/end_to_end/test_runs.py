@@ -141,16 +141,21 @@ def test_two_runs_at_once_share_no_variable_and_leave_none(demo: Sandbox) -> Non
 def test_runs_outlive_their_agent(sandbox: Sandbox) -> None:
     sandbox.spec(COUNT, "count.py")
     sandbox("up", sandbox.spec(SPEC))
-    wanted = sandbox.json("run", "pi", "--samples", "3e8", "--seed", "7")["result"]["inside"]
-    commands = {
-        "answer": start_into_file(sandbox, "answer", "pi", "--samples", "3e8", "--seed", "7"),
-        "bound": start_into_file(sandbox, "bound", "--timeout", "6", "count.py"),
-        "interrupted": start_into_file(sandbox, "interrupted", "count.py"),
-    }
-    wait_for(lambda: all((sandbox.folder / name).read_text().count("\n") > 1 for name in commands), seconds=120)
+    wanted = sandbox.json("run", "pi", "--samples", "3e9", "--seed", "7")["result"]["inside"]
     detached = sandbox("run", "--detach", "count.py").stdout.strip()
     driver = driver_of(sandbox, detached)
-    os.kill(agent_of(sandbox), signal.SIGKILL)
+    agent = agent_of(sandbox)
+    commands = {
+        "interrupted": start_into_file(sandbox, "interrupted", "count.py"),
+        "bound": start_into_file(sandbox, "bound", "--timeout", "10", "count.py"),
+        "answer": start_into_file(sandbox, "answer", "pi", "--samples", "3e9", "--seed", "7"),
+    }
+    wait_for(lambda: all((sandbox.folder / name).read_text().count("\n") > 1 for name in commands), seconds=120)
+    os.kill(agent, signal.SIGKILL)
+    alive = sandbox.processes().values()
+    for name in commands:
+        run = json.loads((sandbox.folder / name).read_text().splitlines()[0])["run"]
+        assert any(title.endswith(f" {run}") for title in alive), f"{name} has outlived the agent"
     sandbox.wait_until("running")
     commands["interrupted"].send_signal(signal.SIGINT)
     codes, read = {}, {}
@@ -164,7 +169,7 @@ def test_runs_outlive_their_agent(sandbox: Sandbox) -> None:
         assert said == list(range(len(said)))
     assert codes == {"answer": 0, "bound": 124, "interrupted": 130}
     assert read["answer"][-1]["result"]["inside"] == wanted
-    assert read["bound"][-1]["error"]["message"].endswith("timed out after 6 s")
+    assert read["bound"][-1]["error"]["message"].endswith("timed out after 10 s")
     assert read["interrupted"][-1]["state"] == "cancelled"
     assert driver_of(sandbox, detached) == driver, "it goes on"
     os.kill(agent_of(sandbox), signal.SIGKILL)
