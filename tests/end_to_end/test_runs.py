@@ -31,7 +31,20 @@ with tf.Graph().as_default() as graph, graph.container(container or os.environ["
             time.sleep(60)
 """
 
+#: Tells which variables are there, each named as CONTAINER:TYPE:NAME.
+LOOK = """
+import os, sys
+import tensorflow as tf
 
+there = []
+with tf.Graph().as_default(), tf.device("/job:ps/task:0"):
+    for variable in sys.argv[1:]:
+        container, kind, name = variable.split(":")
+        handle = tf.raw_ops.VarHandleOp(container=container, shared_name=name, dtype=kind, shape=None)
+        there.append(tf.raw_ops.VarIsInitializedOp(resource=handle))
+    with tf.compat.v1.Session(os.environ["TFCLUSTER_MASTER"]) as session:
+        print([bool(each) for each in session.run(there)], flush=True)
+"""
 #: Says what number comes next, for ever; it leaves the processors to others.
 COUNT = "import itertools, time\nfor number in itertools.count():\n    print(number)\n    time.sleep(0.05)\n"
 
@@ -136,6 +149,29 @@ def test_two_runs_at_once_share_no_variable_and_leave_none(demo: Sandbox) -> Non
     for run in (one, other, finished):
         assert output_of(demo, "variables.py", "look", run) == ["[False, False]"]
     assert output_of(demo, "variables.py", "look", "of-nobody") == ["[True, True]"]
+
+
+def test_what_bundled_programs_train_is_each_runs_own_and_gone_with_it(demo: Sandbox) -> None:
+    demo.spec(LOOK, "look.py")
+    expfit = ("expfit", "--mode", "data-parallel", "--batch", "4")
+    cancelled = demo("run", *expfit, "--steps", "1e8", "--detach").stdout.strip()
+    killed = demo("run", "linear", "--steps", "1e15", "--detach").stdout.strip()
+    demo("run", *expfit, "--steps", "10")
+    demo("run", *expfit, "--lr", "1e9", "--steps", "100", code=1)
+    succeeded, failed = (each["run"] for each in demo.json("runs", "-n", "2"))
+    trained = [f"{run}:double:data-parallel/hidden" for run in (cancelled, succeeded, failed)]
+    trained += [f"{killed}:double:w", ":double:data-parallel/hidden", ":double:w"]
+
+    def there() -> list[bool]:
+        (line,) = output_of(demo, "look.py", *trained)
+        return list(json.loads(line.lower()))
+
+    wait_for(lambda: there() == [True, False, False, True, False, False], seconds=120)
+    os.kill(driver_of(demo, killed), signal.SIGKILL)
+    demo("cancel", cancelled)
+    reaches(demo, killed, "failed")
+    reaches(demo, cancelled, "cancelled")
+    assert not any(there())
 
 
 def test_runs_outlive_their_agent(sandbox: Sandbox) -> None:
