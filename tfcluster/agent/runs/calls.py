@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import secrets
 import shutil
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from typing import Any
 
 from tfcluster.agent.folder import StateFolder
@@ -18,7 +18,8 @@ from tfcluster.agent.runs.runs import Runs
 from tfcluster.agent.tasks.supervised import Supervised
 from tfcluster.agent.tasks.supervisor import Supervisor
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.model.devices import select
+from tfcluster.model.devices import Selection, select
+from tfcluster.model.layout import Layout
 from tfcluster.protocol.framing import Message
 from tfcluster.protocol.messages import event, reply
 from tfcluster.runtime.driver import Job
@@ -66,8 +67,29 @@ class RunCalls:
         found = [device for task in self._supervisor.tasks.values() for device in task.devices]
         selection = select(found, patterns=patterns, gpus=gpus, strict=strict)
         name = None if sent is None else check_name(sent)
+        job = self._job(layout, selection, program, parameters, name, log_placement)
+        try:
+            run = self._runs.submit(job, timeout, detach)
+        except OSError as error:
+            shutil.rmtree(job.folder, ignore_errors=True)
+            raise ClusterError(f"{job.folder}: cannot record the run: {error.strerror}") from error
+        async with contextlib.aclosing(self._events(run, incoming, detach)) as events:
+            async for each in events:
+                yield event(each)
+        yield reply({})
+
+    def _job(
+        self,
+        layout: Layout,
+        selection: Selection,
+        program: str,
+        parameters: dict[str, Any],
+        sent: str | None,
+        log_placement: bool,
+    ) -> Job:
+        """What the driver of a new run has to do; the run's folder is made."""
         identity = self._new_run(program)
-        job = Job(
+        return Job(
             run=identity,
             cluster=layout.cluster,
             program=program,
@@ -77,20 +99,21 @@ class RunCalls:
             devices=[device.name for device in selection.devices],
             parameters=parameters,
             notes=list(selection.notes),
-            sent=name,
+            sent=sent,
             log_placement=log_placement,
         )
-        try:
-            run = self._runs.submit(job, timeout, detach)
-        except OSError as error:
-            shutil.rmtree(job.folder, ignore_errors=True)
-            raise ClusterError(f"{job.folder}: cannot record the run: {error.strerror}") from error
+
+    async def _events(self, run: Run, incoming: Incoming, detach: bool) -> AsyncGenerator[Message, None]:
+        """A new run's events, the first of which the command has before the driver starts.
+
+        Nobody waits for the result of a run whose command has gone without a word (a closed terminal): it is cancelled.
+        """
         starting: asyncio.Future[None] | None = None
         left_alone = False
         try:
-            async with contextlib.aclosing(self._runs.follow(identity)) as events:
+            async with contextlib.aclosing(self._runs.follow(run.identity)) as events:
                 async for each in events:
-                    yield event(each)
+                    yield each
                     # The command knows its run now: it finds it again, should this agent not live to tell more.
                     starting = starting or asyncio.ensure_future(self._start(run, incoming))
                     while detach and run.active and not starting.done():
@@ -102,9 +125,7 @@ class RunCalls:
             if starting is not None:
                 starting.cancel()
             if not left_alone:
-                # Nothing, unless the command has gone without a word (a closed terminal): nobody waits for the result.
-                self._runs.cancel(identity)
-        yield reply({})
+                self._runs.cancel(run.identity)
 
     async def _start(self, run: Run, incoming: Incoming) -> None:
         """Start a run's driver once the file that is sent with it, if there is one, has come."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import secrets
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -55,64 +56,71 @@ def seed_or_new(seed: int | None) -> int:
     return secrets.randbits(32) if seed is None else seed
 
 
+@dataclass(frozen=True)
+class SharedOptions:
+    """What `shared_options` were given, but the seed, which is among a program's own parameters.
+
+    Raises:
+        click.UsageError: Two of them exclude each other.
+    """
+
+    devices: tuple[str, ...]
+    gpus: int | None
+    strict: bool
+    timeout: float | None
+    log_placement: bool
+    placement_graph: Path | None
+    detach: bool
+    cluster: str | None
+    output: str
+
+    def __post_init__(self) -> None:
+        if self.detach and self.placement_graph is not None:
+            raise click.UsageError("--placement-graph draws what the run tells; leave out --detach.")
+
+
 def submit(
     program: str,
     parameters: dict[str, Any],
-    devices: tuple[str, ...],
-    gpus: int | None,
-    strict: bool,
-    timeout: float | None,
-    log_placement: bool,
-    placement_graph: Path | None,
-    detach: bool,
-    cluster: str | None,
-    output: str,
+    *,
     sent: BinaryIO | None = None,
     sent_as: str = "sent",
     then: Callable[[dict[str, Any]], None] | None = None,
+    **shared: Any,
 ) -> int:
     """Submit a run, show its events, and give the exit code of its result; of a detached one show its id.
 
     Args:
         program: The program.
         parameters: Its own parameters.
-        devices: `--devices`, as the other arguments are the options of `shared_options`.
-        gpus: `--gpus`.
-        strict: `--strict`.
-        timeout: `--timeout`.
-        log_placement: `--log-placement`.
-        placement_graph: `--placement-graph`.
-        detach: `--detach`.
-        cluster: `--cluster`.
-        output: `--output`.
         sent: An open file, standard input among them, to send to the run; None for none.
         sent_as: What the file is called there.
         then: Called with the result event of a run that succeeded, after it is shown.
+        shared: The fields of SharedOptions.
     """
     from tfcluster.client.choice import choose_cluster
     from tfcluster.client.run import Submission
 
-    if detach and placement_graph is not None:
-        raise click.UsageError("--placement-graph draws what the run tells; leave out --detach.")
+    options = SharedOptions(**shared)
     submission = Submission(
         program,
         parameters,
-        list(devices),
-        gpus,
-        strict,
-        timeout,
-        log_placement=log_placement or placement_graph is not None,
-        detach=detach,
+        list(options.devices),
+        options.gpus,
+        options.strict,
+        options.timeout,
+        log_placement=options.log_placement or options.placement_graph is not None,
+        detach=options.detach,
         sent=sent,
         sent_as=sent_as,
     )
     return show(
-        submission.events(choose_cluster(cluster)),
-        output,
+        submission.events(choose_cluster(options.cluster)),
+        options.output,
         then,
-        detached=detach,
-        log_placement=log_placement,
-        picture=placement_graph,
+        detached=options.detach,
+        log_placement=options.log_placement,
+        picture=options.placement_graph,
     )
 
 
@@ -148,20 +156,10 @@ def show(
 
         drawing = GraphPicture(picture)
 
-    run = ""
-    result: dict[str, Any] = {}
     view = RunView(silent=output == "json", placements=log_placement)
     # Closing the events is what cancels a run that is interrupted while one of them is being shown.
     with contextlib.closing(events), view:
-        for event in events:
-            if output == "json":
-                click.echo(json.dumps(event))
-            view.update(event)
-            if drawing is not None:
-                drawing.update(event)
-            run = event.get("run", run)
-            if event["event"] == "result":
-                result = event
+        run, result = _show_events(events, output, [view.update] if drawing is None else [view.update, drawing.update])
     if not result:
         if not detached:
             raise ClusterError(f"of {run or 'the run'} no result is left", hint="`tfcluster runs` lists the runs.")
@@ -175,3 +173,22 @@ def show(
     if then is not None and result["state"] == "succeeded":
         then(result)
     return int(exit_code(result))
+
+
+def _show_events(
+    events: Generator[dict[str, Any], None, None],
+    output: str,
+    views: Sequence[Callable[[dict[str, Any]], None]],
+) -> tuple[str, dict[str, Any]]:
+    """Hand the events to the views as they come; the run's id and its result event, empty where there was none."""
+    run = ""
+    result: dict[str, Any] = {}
+    for event in events:
+        if output == "json":
+            click.echo(json.dumps(event))
+        for update in views:
+            update(event)
+        run = event.get("run", run)
+        if event["event"] == "result":
+            result = event
+    return run, result
