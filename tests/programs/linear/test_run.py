@@ -40,8 +40,12 @@ def train(context: Context, **options: Any) -> dict[str, Any]:
 
 
 @pytest.fixture
-def context(local_run: Callable[[int], Context], request: pytest.FixtureRequest) -> Context:
-    """A run on two devices, with variables of its own."""
+def context(
+    local_run: Callable[[int], Context], request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Context:
+    """A run on two devices, with variables of its own, whose server is never too slow."""
+    for module in (parameters, replica, evaluator):
+        monkeypatch.setattr(module, "CALL_TIMEOUT_MS", 120_000)
     found = local_run(2)
     (addresses,) = found.addresses.values()
     return replace(found, run=f"linear-{abs(hash(request.node.name))}", head=addresses[0])
