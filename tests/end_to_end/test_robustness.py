@@ -60,6 +60,23 @@ def test_an_agent_that_hangs_is_named(sandbox: Sandbox) -> None:
     assert sandbox.status()["state"] == "running"
 
 
+def test_an_agent_that_dies_while_it_adopts_keeps_nobody_waiting(sandbox: Sandbox) -> None:
+    sandbox("up", sandbox.spec(SPEC))
+    agent, first = agent_of(sandbox), helper(sandbox, " log keeper")
+    stopped = sandbox.task("worker:0")["pid"]
+    os.kill(stopped, signal.SIGSTOP)  # the next agent waits for its answer before it says that it listens
+    os.kill(agent, signal.SIGKILL)
+    status = sandbox.start("status")
+    keeper = wait_for(
+        lambda: [pid for pid, title in sandbox.processes().items() if title.endswith(" log keeper") and pid != first]
+    )[0]
+    os.kill(int(Path(f"/proc/{keeper}/stat").read_text().rpartition(")")[2].split()[1]), signal.SIGKILL)
+    _, error = status.communicate(timeout=90)
+    assert "has not said that it listens" not in error, "the keeper lives on and must not keep the line open"
+    os.kill(stopped, signal.SIGCONT)
+    sandbox.wait_until("running")
+
+
 def test_a_journal_that_cannot_be_read_is_left_and_named(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec(SPEC))
     status = sandbox.status()

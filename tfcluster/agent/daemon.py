@@ -28,13 +28,14 @@ def main(cluster: str) -> None:
     One line on standard output tells whoever started it that the socket is there, whether it is this agent's or
     that of one that was first, or what is wrong. Standard error is the agent's log.
     """
+    starter = _Starter()
     _raise_descriptor_limit()
     folder = StateFolder(state_folder(cluster))
     path = None
     try:
         folder.make()
         if not folder.lock():
-            _tell(messages.reply({"serves": False}))
+            starter.tell(messages.reply({"serves": False}))
             return
         _log_to(folder.agent_log)
         folder.mended = partial(_log_to, folder.agent_log)
@@ -42,25 +43,48 @@ def main(cluster: str) -> None:
         listener = listen(path)
         folder.tell_where(path)
         child.set_title(f"tfcluster: {cluster} agent on {LOCAL_HOST}")
-        asyncio.run(_run(cluster, folder, path, listener))
+        asyncio.run(_run(cluster, folder, path, listener, starter))
     except (ClusterError, OSError) as problem:
         error = problem if isinstance(problem, ClusterError) else ClusterError(f"the agent failed: {problem}")
         if path is not None:
             path.unlink(missing_ok=True)
-        _tell(messages.error(error))
+        starter.tell(messages.error(error))
         sys.exit(int(error.exit_code))
 
 
-async def _run(cluster: str, folder: StateFolder, path: Path, listener: socket.socket) -> None:
+async def _run(cluster: str, folder: StateFolder, path: Path, listener: socket.socket, starter: _Starter) -> None:
     service = Service(cluster, folder)
     await service.adopt()
     watching = asyncio.ensure_future(service.watch())
-    _tell(messages.reply({"serves": True}))
+    starter.tell(messages.reply({"serves": True}))
     await Server(service).serve(listener)
     watching.cancel()
     # Before the lock goes: after that the socket at this path may be the next agent's.
     path.unlink(missing_ok=True)
     service.stop()
+
+
+class _Starter:
+    """Whoever started the agent and waits for its line, or for the end of file that says that it died before.
+
+    Standard output is kept under a descriptor that the agent's children let go of, which its standard output is not:
+    a child that outlives the agent would keep the one who waits from reading the end.
+    """
+
+    def __init__(self) -> None:
+        self._line: int | None = os.dup(1)
+        nothing = os.open(os.devnull, os.O_RDWR)
+        os.dup2(nothing, 1)
+        os.close(nothing)
+
+    def tell(self, message: dict[str, object]) -> None:
+        """Write the line and hang up, so that nobody needs to wait for the agent's end; later lines go nowhere."""
+        if self._line is None:
+            return
+        with contextlib.suppress(BrokenPipeError):  # the command that started us has been interrupted
+            os.write(self._line, encode(message))
+        os.close(self._line)
+        self._line = None
 
 
 def _raise_descriptor_limit() -> None:
@@ -83,12 +107,3 @@ def _log_to(path: Path) -> None:
     os.dup2(log, 2)
     os.close(log)
     sys.stderr = _Words()
-
-
-def _tell(message: dict[str, object]) -> None:
-    """Write the line for whoever started the agent, and hang up, so that they need not wait for its end."""
-    with contextlib.suppress(BrokenPipeError):  # the command that started us has been interrupted
-        os.write(1, encode(message))
-    nothing = os.open(os.devnull, os.O_RDWR)
-    os.dup2(nothing, 1)
-    os.close(nothing)
