@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import resource
 import select
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -112,6 +114,33 @@ def orphan(program: str) -> int:
         ["sh", "-c", f"({program}) >/dev/null 2>&1 & echo $!"], stdout=subprocess.PIPE, text=True, check=True
     )
     return int(starting.stdout)
+
+
+@pytest.mark.parametrize("free", [0, 1])
+def test_a_process_is_not_gone_because_no_descriptor_is_left_to_look_with(
+    child: subprocess.Popen[bytes], free: int
+) -> None:
+    process = of(child)
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    taken = [os.open(os.devnull, os.O_RDONLY)]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (taken[0] + 8, limits[1]))
+    try:
+        with suppress(OSError):
+            while True:
+                taken.append(os.open(os.devnull, os.O_RDONLY))
+        for _ in range(free):
+            os.close(taken.pop())
+        with pytest.raises(OSError, match="Too many open files"):
+            process.open()
+        fds = [os.open(os.devnull, os.O_RDONLY) for _ in range(free)]  # what it opened is closed again
+        with pytest.raises(OSError, match="Too many open files"):
+            process.exists()
+        taken += fds
+    finally:
+        for fd in taken:
+            os.close(fd)
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert process.exists()
 
 
 def wait_for_end(pidfd: int) -> None:

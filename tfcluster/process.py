@@ -15,6 +15,9 @@ from pathlib import Path
 _PIDFD_INFO = struct.Struct("=QQ11Ii")
 _PIDFD_GET_INFO = 3 << 30 | _PIDFD_INFO.size << 16 | 0xFF << 8 | 11
 _PIDFD_INFO_EXIT = 1 << 3
+# What reading a process's files raises when there is no such process; all else says nothing of it.
+_GONE = (FileNotFoundError, ProcessLookupError)
+_CORE_DUMPED = 0x80  # in waitpid's status
 
 
 @dataclass(frozen=True)
@@ -31,21 +34,33 @@ class ProcessId:
 
     @classmethod
     def of(cls, pid: int) -> ProcessId | None:
-        """The process that has the pid now, though it be a zombie; None where there is none."""
+        """The process that has the pid now, though it be a zombie; None where there is none.
+
+        Raises:
+            OSError: There is no descriptor left to look with.
+        """
         try:
             return cls(pid, int(_fields(pid)[19]))
-        except OSError:
+        except _GONE:
             return None
 
     def exists(self) -> bool:
-        """Whether the pid is still this process's: it runs, or has ended and is not reaped yet."""
+        """Whether the pid is still this process's: it runs, or has ended and is not reaped yet.
+
+        Raises:
+            OSError: There is no descriptor left to look with.
+        """
         return ProcessId.of(self.pid) == self
 
     def alive(self) -> bool:
-        """Whether this very process still runs."""
+        """Whether this very process still runs.
+
+        Raises:
+            OSError: There is no descriptor left to look with.
+        """
         try:
             fields = _fields(self.pid)
-        except OSError:
+        except _GONE:
             return False
         return fields[0] not in "ZX" and int(fields[19]) == self.start_time
 
@@ -53,17 +68,21 @@ class ProcessId:
         """A pidfd of this very process, to wait on and to signal; None when it is gone.
 
         Raises:
-            OSError: There is no descriptor left to open.
+            OSError: There are not two descriptors left, one to keep and one to look with.
         """
         try:
             fd = os.pidfd_open(self.pid)
         except ProcessLookupError:
             return None
-        # The pid may have been given away between our record and the open; not after it.
-        if not self.exists():
+        try:
+            # The pid may have been given away between our record and the open; not after it.
+            if self.exists():
+                return fd
+        except OSError:
             os.close(fd)
-            return None
-        return fd
+            raise
+        os.close(fd)
+        return None
 
 
 def _fields(pid: int) -> list[str]:
@@ -93,9 +112,12 @@ def exit_status(process: ProcessId, pidfd: int) -> int | None:
         None where it is somebody else's child that was reaped on a kernel before 6.15.
     """
     try:
-        return os.waitpid(process.pid, os.WNOHANG)[1]
+        # By the pidfd: the pid of somebody else's child that was reaped may be a child's of ours by now.
+        ended = os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOHANG)
     except ChildProcessError:
         pass
+    else:
+        return None if ended is None else _wait_status(ended)
     try:  # a zombie whose parent has not looked yet
         fields = _fields(process.pid)
         if int(fields[19]) == process.start_time:
@@ -109,6 +131,13 @@ def exit_status(process: ProcessId, pidfd: int) -> int | None:
         return None
     mask, *_, status = _PIDFD_INFO.unpack(information)
     return int(status) if mask & _PIDFD_INFO_EXIT else None
+
+
+def _wait_status(ended: os.waitid_result) -> int:
+    """What waitpid would have said."""
+    if ended.si_code == os.CLD_EXITED:
+        return ended.si_status << 8
+    return ended.si_status | (_CORE_DUMPED if ended.si_code == os.CLD_DUMPED else 0)
 
 
 def send(pidfd: int, signal_number: signal.Signals) -> None:

@@ -7,6 +7,7 @@ import os
 import resource
 import signal
 import subprocess
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -173,6 +174,29 @@ def test_too_few_descriptors_for_the_ports_are_told(sandbox: Sandbox) -> None:
     assert "Too many open files" in up.stderr
     assert "Traceback" not in up.stderr
     wait_for(lambda: not sandbox.leftovers())
+
+
+def test_servers_are_not_taken_for_dead_when_descriptors_run_out(sandbox: Sandbox) -> None:
+    sandbox("up", sandbox.spec(SPEC))
+    before = sandbox.status()
+    for limit in (16, 17, 18):  # the agent runs out at another step of its adoption with each
+        for pid, title in sandbox.processes().items():
+            if title.endswith(" agent on localhost"):
+                os.kill(pid, signal.SIGKILL)
+        status = subprocess.run(
+            [*COMMAND, "status"],
+            env=sandbox.environment,
+            capture_output=True,
+            text=True,
+            timeout=90,
+            check=False,
+            preexec_fn=partial(resource.setrlimit, resource.RLIMIT_NOFILE, (limit, limit)),
+        )
+        assert status.returncode == 0 or "Too many open files" in status.stderr
+        assert "Traceback" not in status.stderr
+    after = sandbox.wait_until("running")
+    assert [task["pid"] for task in after["tasks"]] == [task["pid"] for task in before["tasks"]]
+    assert [task["restarts"] for task in after["tasks"]] == [0, 0, 0]
 
 
 def test_two_ups_of_different_specs_at_once(sandbox: Sandbox) -> None:

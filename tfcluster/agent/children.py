@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import signal
 import socket
@@ -20,10 +19,12 @@ class Child:
 
     Attributes:
         process: Its pid and start time.
+        pidfd: Its pidfd, to signal it by; None once it has ended.
     """
 
-    def __init__(self, process: ProcessId, link: socket.socket) -> None:
+    def __init__(self, process: ProcessId, pidfd: int, link: socket.socket) -> None:
         self.process = process
+        self.pidfd: int | None = pidfd
         self._link = link
         self._unsent = bytearray()
 
@@ -65,15 +66,16 @@ class Child:
 
     def kill(self) -> None:
         """End it at once."""
-        pidfd = self.process.open()
-        if pidfd is not None:
-            send(pidfd, signal.SIGKILL)
-            os.close(pidfd)
+        if self.pidfd is not None:
+            send(self.pidfd, signal.SIGKILL)
 
     def reap(self) -> None:
-        """Wait for its end."""
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(self.process.pid, 0)
+        """Wait for its end, of which nobody is told then."""
+        if self.pidfd is not None:
+            asyncio.get_running_loop().remove_reader(self.pidfd)
+            os.waitid(os.P_PIDFD, self.pidfd, os.WEXITED)
+            os.close(self.pidfd)
+            self.pidfd = None
 
     def _write(self) -> None:
         loop = asyncio.get_running_loop()
@@ -91,14 +93,18 @@ class Child:
             loop.remove_writer(self._link)
 
 
-def fork(body: Callable[[socket.socket], None]) -> Child:
+def fork_watched(body: Callable[[socket.socket], None], ended: Callable[[int], None]) -> Child:
     """Fork a process that runs `body` with its end of a socket pair, and ends with exit code 1 when it returns.
 
     The agent has one thread, so the fork is a full copy in which nothing else goes on. The child lets go of all the
     agent's descriptors at once: sockets whose end others wait for, held ports, the lock.
 
+    Args:
+        body: What it does.
+        ended: Called by the event loop with waitpid's status once it has ended.
+
     Raises:
-        OSError: The system has no process, memory or descriptors left for it.
+        OSError: The system has no process, memory or descriptors left for it; there is none then.
     """
     ours, theirs = socket.socketpair()
     with theirs:
@@ -116,13 +122,31 @@ def fork(body: Callable[[socket.socket], None]) -> Child:
             finally:
                 os._exit(1)
     ours.setblocking(False)
-    process = ProcessId.of(pid)
-    assert process is not None, "a child that is not reaped has its pid"
-    return Child(process, ours)
+    pidfd = None
+    try:
+        pidfd = os.pidfd_open(pid)
+        process = ProcessId.of(pid)
+        assert process is not None, "a child that is not reaped has its pid"
+        child = Child(process, pidfd, ours)
+
+        def told(status: int | None) -> None:
+            assert status is not None, "it is our own child"
+            child.pidfd = None
+            ended(status)
+
+        _watch(process, pidfd, told)
+    except OSError:
+        os.kill(pid, signal.SIGKILL)  # nobody has reaped it, so the pid is its own
+        os.waitpid(pid, 0)
+        ours.close()
+        if pidfd is not None:
+            os.close(pidfd)
+        raise
+    return child
 
 
 def when_ended(process: ProcessId, ended: Callable[[int | None], None]) -> int | None:
-    """Have the event loop call `ended` with waitpid's status once a process has ended.
+    """Have the event loop call `ended` with waitpid's status once a process that is no child has ended.
 
     Returns:
         The process's pidfd, to signal it by, valid until `ended` is called; None when it was gone already (then
@@ -131,11 +155,16 @@ def when_ended(process: ProcessId, ended: Callable[[int | None], None]) -> int |
     Raises:
         OSError: There is no descriptor left to watch it by.
     """
-    loop = asyncio.get_running_loop()
     pidfd = process.open()
     if pidfd is None:
-        loop.call_soon(ended, None)
-        return None
+        asyncio.get_running_loop().call_soon(ended, None)
+    else:
+        _watch(process, pidfd, ended)
+    return pidfd
+
+
+def _watch(process: ProcessId, pidfd: int, ended: Callable[[int | None], None]) -> None:
+    loop = asyncio.get_running_loop()
 
     def readable() -> None:
         loop.remove_reader(pidfd)
@@ -144,4 +173,3 @@ def when_ended(process: ProcessId, ended: Callable[[int | None], None]) -> int |
         ended(status)
 
     loop.add_reader(pidfd, readable)
-    return pidfd

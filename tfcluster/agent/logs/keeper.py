@@ -63,21 +63,13 @@ class LogKeeper:
     def _fork(self) -> None:
         folder, limits = self._folder, self._limits
         body = partial(keep, self._title, folder.spools, folder.logs, limits.size, limits.count, folder.journal.path)
-        child = None
         try:
-            child = children.fork(body)
-            children.when_ended(child.process, partial(self._ended, child))
+            self._child = children.fork_watched(body, self._ended)
         except OSError:  # no process or no descriptor is left: what is printed waits in the spools
-            if child is not None:
-                child.kill()
-                child.reap()
-                child.hang_up()
             self._fork_in(_AGAIN_SECONDS)
-            return
-        self._child = child
 
-    def _ended(self, child: Child, status: int | None) -> None:
-        child.hang_up()
-        if self._child is child:
-            self._child = None
-            self._fork_in(_AGAIN_SECONDS)
+    def _ended(self, status: int) -> None:
+        assert self._child is not None, "it has just ended"
+        self._child.hang_up()
+        self._child = None
+        self._fork_in(_AGAIN_SECONDS)

@@ -38,8 +38,7 @@ class Interpreter:
             OSError: It cannot be forked.
         """
         if self._child is None:
-            child = children.fork(partial(warm, self._title, os.getpid(), self.log))
-            children.when_ended(child.process, lambda status: None)
+            child = children.fork_watched(partial(warm, self._title, os.getpid(), self.log), lambda status: None)
             child.on_message(self._message, partial(self._ended, child))
             self._child = child
 

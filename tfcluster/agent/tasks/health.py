@@ -55,8 +55,7 @@ class Prober:
             OSError: It cannot be forked.
         """
         if self._child is None:
-            child = children.fork(partial(probe, self._title, os.getpid()))
-            children.when_ended(child.process, lambda status: None)
+            child = children.fork_watched(partial(probe, self._title, os.getpid()), lambda status: None)
             child.on_message(self._answered, partial(self._ended, child))
             self._child = child
 

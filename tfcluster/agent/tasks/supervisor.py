@@ -287,20 +287,14 @@ class Supervisor:
         task.started, task.generation = time.time(), self.layout.generation
         task.report = ""
         task.killed = False
-        child = None
         try:
             self._folder.mend()  # its log goes there
             child = self._fork(task)
-            self._watch(task, child.process)
         except (OSError, ClusterError) as error:
-            if child is not None:
-                child.kill()
-                child.reap()
-                child.hang_up()
-            task.forget_process()
             task.report = f"no process could be started for it: {error}"
             asyncio.get_running_loop().call_soon(self._note_end, task, None)
             return
+        self._has_process(task, child.process, child.pidfd)
         child.on_message(partial(self._reported, task), lambda: None)
         forked.append(child)
 
@@ -308,11 +302,14 @@ class Supervisor:
         assert self.layout is not None, "a task belongs to a layout"
         spool = self._folder.spool_of(task.task.short)
         prepare(spool, self._folder.log_of(task.task.short))
-        return children.fork(partial(serve, self._load(), self.layout, task.task, spool))
+        body = partial(serve, self._load(), self.layout, task.task, spool)
+        return children.fork_watched(body, partial(self._ended, task))
 
     def _watch(self, task: Supervised, process: ProcessId) -> None:
-        task.process = process
-        task.pidfd = children.when_ended(process, lambda status: self._ended(task, status))
+        self._has_process(task, process, children.when_ended(process, partial(self._ended, task)))
+
+    def _has_process(self, task: Supervised, process: ProcessId, pidfd: int | None) -> None:
+        task.process, task.pidfd = process, pidfd
         task.memory = MemoryWatch(process.pid, time.monotonic())
 
     def _reported(self, task: Supervised, message: Message) -> None:

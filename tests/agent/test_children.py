@@ -1,0 +1,91 @@
+"""A child is forked whole and watched, or not at all, however few descriptors are left."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+import pytest
+
+from tfcluster.agent.children import Child, fork_watched
+
+
+@contextmanager
+def free_descriptors(count: int) -> Iterator[None]:
+    """Have this process get just so many more descriptors."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    taken = [os.open(os.devnull, os.O_RDONLY)]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (taken[0] + 16, limits[1]))
+    try:
+        with suppress(OSError):
+            while True:
+                taken.append(os.open(os.devnull, os.O_RDONLY))
+        for _ in range(count):
+            os.close(taken.pop())
+        yield
+    finally:
+        for fd in taken:
+            os.close(fd)
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def end_with_3(agent: socket.socket) -> None:
+    os._exit(3)
+
+
+def wait(agent: socket.socket) -> None:
+    agent.recv(1)
+
+
+@pytest.mark.parametrize("free", range(6))
+def test_with_few_descriptors_there_is_a_child_or_none(free: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    forked: list[int] = []
+    fork_it = os.fork
+
+    def remember() -> int:
+        forked.append(fork_it())
+        return forked[-1]
+
+    async def fork() -> int | None:
+        told = asyncio.get_running_loop().create_future()
+        with free_descriptors(free):
+            try:
+                child = fork_watched(end_with_3, told.set_result)
+            except OSError:
+                return None
+        status = int(await told)
+        assert child.pidfd is None
+        child.kill()  # says nothing to whoever has its pid or its descriptor now
+        child.reap()
+        child.hang_up()
+        return status
+
+    monkeypatch.setattr(os, "fork", remember)
+    before = os.listdir("/proc/self/fd")
+    status = asyncio.run(fork())
+    assert status == (None if free < 3 else 3 << 8)
+    assert os.listdir("/proc/self/fd") == before
+    for pid in forked:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+def test_of_the_end_of_a_child_that_is_reaped_nobody_is_told() -> None:
+    async def reap() -> list[int]:
+        told: list[int] = []
+        child: Child = fork_watched(wait, told.append)
+        pid = child.process.pid
+        child.kill()
+        child.reap()
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        await asyncio.sleep(0)
+        child.hang_up()
+        return told
+
+    assert asyncio.run(reap()) == []
