@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Callable
-from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
@@ -130,8 +129,7 @@ class Changes:
         """Leave what is being carried out: the cluster goes down."""
         if self._under_way is not None:
             self._under_way.cancel()
-            with suppress(asyncio.CancelledError, ClusterError):
-                await self._under_way
+            await asyncio.wait({self._under_way})  # however it ended, or had ended before
 
     def _start_anew(self, layout: Layout) -> None:
         self._supervisor.history.record("up", detail=f"{plural(len(layout.tasks), 'task')}, agent {os.getpid()}")

@@ -32,12 +32,12 @@ class Usage:
 
 
 def read_usage(pid: int) -> Usage | None:
-    """The use of a process now; None when it is gone."""
+    """The use of a process now; None when it is gone, or when no descriptor is left to look with."""
     try:
         process = psutil.Process(pid)
         with process.oneshot():
             times = process.cpu_times()
             age = time.time() - process.create_time()
             return Usage(process.memory_info().rss, times.user + times.system, time.monotonic(), age)
-    except psutil.Error:
+    except (psutil.Error, OSError):
         return None
