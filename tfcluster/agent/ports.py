@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import socket
 from collections.abc import Collection, Iterator
-from typing import Any
+from contextlib import suppress
 
 import psutil
 
@@ -16,6 +16,8 @@ from tfcluster.errors import ClusterError
 FIRST_PORT = 2222
 _LAST_PORT = 32767
 
+# A line for each socket: its number, its address and port in hexadecimal digits, those of its peer, its state and more.
+_TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
 _UNSEEN = "a process that this user cannot see"
 
 
@@ -64,7 +66,7 @@ class Ports:
         holder = None
         try:
             holder = _bind(port, reuse=False)
-            if holder is None and _connections(port):
+            if holder is None and _is_known(port):
                 holder = _bind(port, reuse=True)
         finally:
             if holder is None and not known:
@@ -107,7 +109,8 @@ class Ports:
 
 def holder_of(port: int) -> str:
     """In words who listens on a port: the process, as far as this user may see it."""
-    listening = [connection for connection in _connections(port) if connection.status == psutil.CONN_LISTEN]
+    found = psutil.net_connections(kind="tcp")
+    listening = [each for each in found if each.status == psutil.CONN_LISTEN and each.laddr and each.laddr.port == port]
     if not listening:
         return "a process that does not listen on it, as another cluster's agent while its server restarts"
     pid = listening[0].pid
@@ -117,9 +120,17 @@ def holder_of(port: int) -> str:
         return _UNSEEN
 
 
-def _connections(port: int) -> list[Any]:
-    """Sockets of this machine that have the port; those that are only bound are not among them."""
-    return [found for found in psutil.net_connections(kind="tcp") if found.laddr and found.laddr.port == port]
+def _is_known(port: int) -> bool:
+    """Whether a socket of this machine listens on the port or has a connection on it; one that is only bound has not.
+
+    Read from the kernel's tables: psutil would also look through the descriptors of every process, for whose it is.
+    """
+    suffix = f":{port:04X}"
+    for table in _TABLES:
+        with suppress(FileNotFoundError), open(table) as sockets:  # a kernel without IPv6 has only one
+            if any(line.split(maxsplit=2)[1].endswith(suffix) for line in sockets):
+                return True
+    return False
 
 
 def _bind(port: int, *, reuse: bool) -> socket.socket | None:

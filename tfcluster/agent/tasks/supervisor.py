@@ -142,9 +142,9 @@ class Supervisor:
         # All at once: a journal written between two of them would not know the processes of the later ones.
         self._feed_all(events)
         for task in self.tasks.values():
-            if task.process is not None:
+            if task.process is not None and task.pidfd is not None:
                 self.history.record("adopted", task=task.task.short, detail=f"pid {task.process.pid}")
-        await asyncio.gather(*(self._check(task) for task in self.tasks.values() if task.process))
+        await asyncio.gather(*(self._check(task) for task in self.tasks.values() if task.pidfd is not None))
 
     def generations(self) -> dict[str, int]:
         """The generation of the layout that a task was started in, by name, for those that have a process."""
@@ -332,12 +332,12 @@ class Supervisor:
         if task.memory is not None and not task.killed and was_killed(status):
             by_kernel = task.memory.named()
         task.forget_process()
-        if task.machine.state is not TaskState.STOPPING:
-            self._hold_port(task)  # at once: nobody listens on it now
         if status is None:
             task.report = task.report or "its exit status is not known: an earlier agent had started it"
         # The report may still lie unread behind the news of the end.
         asyncio.get_running_loop().call_soon(self._note_end, task, status, by_kernel)
+        if task.machine.wanted:
+            self._hold_port(task)  # at once: nobody listens on it now
 
     def _note_end(self, task: Supervised, status: int | None, by_kernel: str = "") -> None:
         task.last_exit = LastExit(reason(status) + by_kernel, time.time(), task.report)
