@@ -9,7 +9,7 @@ import pytest
 
 from tests.agent.test_journal import LAYOUT
 from tfcluster.agent.tasks.adoption import recorded, resumed
-from tfcluster.agent.tasks.machine import Action, Event, Machine
+from tfcluster.agent.tasks.machine import MISSES_ALLOWED, Action, Event, Machine
 from tfcluster.agent.tasks.supervised import Supervised
 from tfcluster.model.layout import RestartPolicy
 from tfcluster.model.states import AT_REST, WITH_PROCESS, TaskState
@@ -49,11 +49,25 @@ def test_what_waited_before_a_boot_waits_no_longer() -> None:
 
 
 @pytest.mark.parametrize("state", sorted(WITH_PROCESS - {TaskState.STOPPING}))
-def test_what_ran_has_yet_to_answer(state: TaskState) -> None:
-    machine = replace(FRESH, state=state, restarts=2, ends=(1.0,), misses=2)
+def test_what_ran_is_what_it_was_until_it_answers_or_does_not(state: TaskState) -> None:
+    misses = MISSES_ALLOWED + 1 if state is TaskState.UNRESPONSIVE else 2
+    machine = replace(FRESH, state=state, restarts=2, ends=(1.0,), misses=misses)
     found, owed = through_the_journal(machine, PROCESS, 5.0)
-    assert found == replace(machine, state=TaskState.STARTING, misses=0)
+    assert found == replace(machine, misses=MISSES_ALLOWED if state is TaskState.UNRESPONSIVE else 0)
     assert owed is None
+    assert found.after(Event.ANSWERED, 5.0, 0.5)[0].state is TaskState.READY
+
+
+@pytest.mark.parametrize(
+    ("state", "misses"), [(TaskState.READY, 2 * MISSES_ALLOWED), (TaskState.UNRESPONSIVE, MISSES_ALLOWED)]
+)
+def test_what_has_served_is_not_waited_for_as_if_it_were_starting(state: TaskState, misses: int) -> None:
+    machine, _ = through_the_journal(replace(FRESH, state=state), PROCESS, 5.0)
+    actions = []
+    for _ in range(misses):
+        machine, action = machine.after(Event.MISSED, 5.0, 0.5)
+        actions.append(action)
+    assert actions == [None] * (misses - 1) + [Action.KILL]
 
 
 @pytest.mark.parametrize("state", sorted(WITH_PROCESS - {TaskState.STOPPING}))

@@ -263,7 +263,6 @@ def test_what_happened_is_told_with_its_cause(sandbox: Sandbox) -> None:
         ("worker:0", "ready"),
         (None, "agent started"),
         ("worker:0", "adopted"),
-        ("worker:0", "ready"),
         ("worker:0", "stopping"),
         ("worker:0", "stopped"),
         (None, "down"),

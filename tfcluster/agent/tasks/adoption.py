@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tfcluster.agent.journal import TaskRecord
-from tfcluster.agent.tasks.machine import Event, Machine
+from tfcluster.agent.tasks.machine import MISSES_ALLOWED, Event, Machine
 from tfcluster.agent.tasks.supervised import Supervised
 from tfcluster.model.states import AT_REST, TaskState
 
@@ -43,8 +43,9 @@ def resumed(machine: Machine, record: TaskRecord, now: float) -> tuple[Machine, 
         return replace(machine, wake_at=now if record.wake_at is None else record.wake_at), None
     if record.state is TaskState.STOPPING and record.process is None:
         return replace(machine, state=TaskState.STOPPED), Event.START if record.again else None
-    # Whether it answers is to be seen.
-    starting = replace(machine, state=TaskState.STARTING)
     if record.state is TaskState.STOPPING:
-        return starting, Event.RESTART if record.again else Event.STOP
-    return starting, None if record.process else Event.FAILED_EXIT
+        # It is to be told once more, by an agent that knows only of those that run.
+        return replace(machine, state=TaskState.STARTING), Event.RESTART if record.again else Event.STOP
+    # One that has served is not given the time again that a server may take to start.
+    misses = MISSES_ALLOWED if record.state is TaskState.UNRESPONSIVE else 0
+    return replace(machine, misses=misses), None if record.process else Event.FAILED_EXIT
