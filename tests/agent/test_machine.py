@@ -130,6 +130,14 @@ def test_a_stop_during_a_restart_is_a_stop_within_the_shorter_grace() -> None:
     assert killed.after(Event.STOP, NOW + 61.0, WHOLE)[0].wake_at is None, "it has been killed already"
 
 
+def test_a_second_stop_may_give_less_time_and_not_more() -> None:
+    stopping, _ = replace(in_state(TaskState.READY), grace=60.0).after(Event.STOP, NOW, WHOLE)
+    assert replace(stopping, grace=0.0).after(Event.STOP, NOW + 1, WHOLE)[0].wake_at == NOW + 1
+    assert replace(stopping, grace=90.0).after(Event.STOP, NOW + 1, WHOLE)[0].wake_at == NOW + 60.0
+    killed, _ = stopping.after(Event.DUE, NOW + 60.0, WHOLE)
+    assert killed.after(Event.STOP, NOW + 61.0, WHOLE) == (killed, None)
+
+
 @pytest.mark.parametrize("state", TaskState)
 def test_a_task_is_wanted_until_it_is_stopped_or_has_failed(state: TaskState) -> None:
     at_an_end = {TaskState.STOPPING, TaskState.STOPPED, TaskState.FAILED}

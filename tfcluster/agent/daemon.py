@@ -21,6 +21,9 @@ from tfcluster.protocol import messages
 from tfcluster.protocol.framing import encode
 from tfcluster.runtime import child
 
+# Words of earlier agents that are more than this are forgotten when the next one starts.
+_LOG_BYTES = 1 << 20
+
 
 def main(cluster: str) -> None:
     """Be the agent of a cluster on this host.
@@ -104,6 +107,8 @@ class _Words(io.TextIOBase):
 
 def _log_to(path: Path) -> None:
     log = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    if os.fstat(log).st_size > _LOG_BYTES:
+        os.ftruncate(log, 0)
     os.dup2(log, 2)
     os.close(log)
     sys.stderr = _Words()

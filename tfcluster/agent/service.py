@@ -54,6 +54,8 @@ class Service:
         self._runs = Runs(f"tfcluster: {cluster} interpreter", folder, clearing.clear)
         self._tensorflow: TensorFlow | None = None
         self._going_down: asyncio.Task[None] | None = None
+        self._trouble = ""  # why the state folder could not be mended the last time
+        self._grace = 0.0  # while going down, the seconds between TERM and KILL
         refuse = self._refuse_when_going_down
         self._changes = Changes(self._supervisor, self._ports, self._runs, self._load, self._cluster_status, refuse)
         self._task_calls = TaskCalls(self._supervisor, refuse)
@@ -74,7 +76,8 @@ class Service:
         """Take over what an earlier agent left, if it left something."""
         record = self._folder.journal.read()
         if record is not None:
-            self._prober.start()
+            with contextlib.suppress(OSError):  # the first question tries again
+                self._prober.start()
             self._supervisor.history.record("agent started", detail=f"pid {os.getpid()}, the last one died")
             with contextlib.suppress(ClusterError):  # also without TensorFlow, what runs can be watched and stopped
                 self._load()
@@ -158,7 +161,11 @@ class Service:
     async def _down(self, grace: float) -> AsyncIterator[Message]:
         self._supervisor.layout_that_is_up()
         if self._going_down is None:  # goes on also when the command that asked for it dies
-            self._going_down = asyncio.ensure_future(self._stop_all(grace))
+            self._grace = grace
+            self._going_down = asyncio.ensure_future(self._stop_all())
+        else:
+            self._grace = min(self._grace, grace)
+            self._supervisor.hurry(grace)
         going_down = self._going_down
         while not going_down.done():
             seen = self._supervisor.changed.count
@@ -169,11 +176,11 @@ class Service:
         going_down.result()
         yield reply({})
 
-    async def _stop_all(self, grace: float) -> None:
+    async def _stop_all(self) -> None:
         try:
             await self._changes.abandon()
             await self._runs.cancel_all()
-            await self._supervisor.stop(grace)
+            await self._supervisor.stop(self._grace)
         except BaseException:
             self._going_down = None  # what still runs is still ours, and the next `down` tries again
             raise
@@ -202,12 +209,17 @@ class Service:
         """Write the state folder anew where somebody has deleted it; see `StateFolder.mend`."""
         if self.idle or self._going_down is not None:
             return
+        trouble = ""
         try:
             if self._folder.mend() or not self._folder.journal.path.exists():
-                self._supervisor.history.record("mended", detail=f"{self._folder.path} had been deleted")
                 self._supervisor.write_journal()
-        except ClusterError as error:
-            print(error.message, file=sys.stderr, flush=True)
+                detail = "; ".join([f"{self._folder.path} had been deleted", *self._supervisor.lost_output()])
+                self._supervisor.history.record("mended", detail=detail)
+        except (ClusterError, OSError) as error:
+            trouble = str(error)
+        if trouble not in ("", self._trouble):
+            print(trouble, file=sys.stderr, flush=True)
+        self._trouble = trouble
 
     def _load(self) -> TensorFlow:
         if self._tensorflow is None:

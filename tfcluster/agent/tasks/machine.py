@@ -92,11 +92,11 @@ class Machine:
         return fresh, Action.SPAWN
 
     def _stop(self, now: float) -> tuple[Machine, Action | None]:
-        if self.state is TaskState.STOPPING and self.again:
-            # Whoever wants it down decides how long it may take, unless it has been killed already.
+        if self.state is TaskState.STOPPING:
+            # Whoever wants it down sooner than another decides how long it may take, unless it has been killed already.
             wake_at = None if self.wake_at is None else min(self.wake_at, now + self.grace)
             return replace(self, again=False, wake_at=wake_at), None
-        if self.state is TaskState.STOPPING or self.state is TaskState.STOPPED:
+        if self.state is TaskState.STOPPED:
             return self, None
         if self.state in WITH_PROCESS:
             return replace(self, state=TaskState.STOPPING, wake_at=now + self.grace), Action.TERMINATE

@@ -146,6 +146,11 @@ class Supervisor:
                 self.history.record("adopted", task=task.task.short, detail=f"pid {task.process.pid}")
         await asyncio.gather(*(self._check(task) for task in self.tasks.values() if task.pidfd is not None))
 
+    def lost_output(self) -> list[str]:
+        """In a sentence whose output is lost, as somebody has deleted what they print into; none where it is nobody's."""
+        lost = [task.task.short for task in self.tasks.values() if task.process is not None and not task.spool.exists()]
+        return [f"what {', '.join(lost)} print is lost until they are restarted"] if lost else []
+
     def generations(self) -> dict[str, int]:
         """The generation of the layout that a task was started in, by name, for those that have a process."""
         return {name: task.generation for name, task in self.tasks.items() if task.process is not None}
@@ -158,14 +163,21 @@ class Supervisor:
             names: Names of the tasks; None for all.
         """
         chosen = [task for name, task in self.tasks.items() if names is None or name in names]
+        for task in chosen:
+            task.machine = replace(task.machine, grace=grace)
         for ps in (False, True):
             tasks = [task for task in chosen if (task.task.job == PS_JOB) is ps]
-            for task in tasks:
-                task.machine = replace(task.machine, grace=grace)
             self._feed_all([(task, Event.STOP) for task in tasks])
             while any(task.machine.state not in AT_REST for task in tasks):
                 await self.changed.since(self.changed.count)
                 self._feed_all([(task, Event.STOP) for task in tasks])  # one may have been started again meanwhile
+
+    def hurry(self, grace: float) -> None:
+        """Let no task that is being stopped, now or later, have more than `grace` seconds from now on."""
+        for task in self.tasks.values():
+            task.machine = replace(task.machine, grace=min(task.machine.grace, grace))
+        stopping = [task for task in self.tasks.values() if task.machine.state is TaskState.STOPPING]
+        self._feed_all([(task, Event.STOP) for task in stopping])
 
     def restart(self, names: Iterable[str], grace: float) -> None:
         """End tasks and start them anew, all at once: servers wait for nobody when they start.
