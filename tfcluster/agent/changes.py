@@ -70,8 +70,10 @@ class Changes:
             self.awaited = self.awaited or not dry
         else:
             ours, before = found.layout.ports(), self._ports.held
-            choices = examine(onto(wanted, found), self._ports, gpu_ids(), ours)
-            self._ports.keep_only({*before, *ours})  # the new ones are held when the plan is carried out, if it ever is
+            try:
+                choices = examine(onto(wanted, found), self._ports, gpu_ids(), ours)
+            finally:  # the new ones are held when the plan is carried out, if it ever is
+                self._ports.keep_only({*before, *ours})
         yield reply(
             {
                 "tensorflow": tensorflow.version,

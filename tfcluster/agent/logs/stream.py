@@ -83,6 +83,8 @@ class Stream:
             end: Where to end.
             partial: Whether a last line without its end counts; who goes on reading gets it whole later.
         """
+        if start >= end:  # nothing new, as a follower finds it again and again: no file is opened for it
+            return
         position = start
         for _ in range(_TRIES):
             try:

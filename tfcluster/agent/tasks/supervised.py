@@ -17,6 +17,8 @@ from tfcluster.model.states import AT_REST, WITH_PROCESS, TaskState
 from tfcluster.model.status import LastExit, TaskStatus
 from tfcluster.process import ProcessId
 
+# The kernel counts processor time in hundredths of a second: over a shorter time the share of a core is noise.
+_SHORTEST_SECONDS = 0.5
 _AFTER_DEATH = {
     TaskState.BACKING_OFF: "waits to be started again",
     TaskState.STARTING: "is being started again",
@@ -41,7 +43,7 @@ class Supervised:
         report: What its process said went wrong while it started.
         being_checked: A health check is under way.
         timer: Wakes its machine.
-        usage: Processor time at the latest sample.
+        samples: What it used at the latest two samples, the latest first.
         memory: What the kernel's out-of-memory killer does around its process; None while it has none.
         killed: This agent has sent its process SIGKILL.
     """
@@ -58,18 +60,19 @@ class Supervised:
     report: str = ""
     being_checked: bool = False
     timer: asyncio.TimerHandle | None = None
-    usage: Usage | None = None
+    samples: tuple[Usage, ...] = ()
     memory: MemoryWatch | None = None
     killed: bool = False
 
     def forget_process(self) -> None:
         """Its process has ended."""
-        self.process = self.pidfd = self.usage = self.memory = None
-        self.devices = ()
+        self.process = self.pidfd = self.memory = None
+        self.devices = self.samples = ()
 
     def sample_use(self) -> None:
         """Remember what its process has used and met so far: the next status and its end are compared with it."""
-        self.usage = read_usage(self.process.pid) if self.process else None
+        if self.process is not None and (usage := read_usage(self.process.pid)) is not None:
+            self.samples = (usage, *self.samples[:1])
         if self.memory is not None:
             self.memory.sample(time.monotonic())
 
@@ -101,11 +104,16 @@ class Supervised:
             pid=self.process.pid if self.process else None,
             restarts=self.machine.restarts,
             uptime_s=round(max(0.0, time.time() - self.started), 1) if running else None,
-            cpu_percent=usage.percent_since(self.usage) if usage else None,
+            cpu_percent=self._percent(usage) if usage else None,
             rss_bytes=usage.rss_bytes if usage else None,
             devices=tuple(device.name for device in self.devices) if ready else (),
             last_exit=self._told_exit(),
         )
+
+    def _percent(self, usage: Usage) -> float:
+        """Share of one core since the latest sample that lies long enough back, or else since the start."""
+        far = (sample for sample in self.samples if usage.at - sample.at >= _SHORTEST_SECONDS)
+        return usage.percent_since(next(far, None))
 
     def _told_exit(self) -> LastExit | None:
         """How its latest process ended; of a task that stays ended with the end of its log."""

@@ -1,0 +1,42 @@
+"""What is told of a task's use of its processor."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.agent.test_journal import LAYOUT
+from tfcluster.agent.tasks import supervised
+from tfcluster.agent.tasks.machine import Machine
+from tfcluster.agent.tasks.supervised import Supervised
+from tfcluster.agent.tasks.usage import Usage
+from tfcluster.model.states import TaskState
+from tfcluster.process import ProcessId
+
+
+def use(cpu_seconds: float, at: float) -> Usage:
+    return Usage(rss_bytes=1, cpu_seconds=cpu_seconds, at=at, age=at)
+
+
+@pytest.mark.parametrize(
+    ("samples", "percent"),
+    [
+        ([], 10.0),  # since its start, 100 seconds ago
+        ([use(9.99, 99.99)], 10.0),  # too short ago to say anything
+        ([use(9.0, 98.0)], 50.0),
+        ([use(9.0, 96.0), use(9.0, 98.0)], 50.0),
+        ([use(9.0, 98.0), use(9.99, 99.99)], 50.0),
+    ],
+)
+def test_the_share_of_a_core_is_measured_over_long_enough(
+    monkeypatch: pytest.MonkeyPatch, samples: list[Usage], percent: float
+) -> None:
+    process = ProcessId.of(os.getpid())
+    task = Supervised(LAYOUT.tasks[0], Machine(LAYOUT.tasks[0].restart, TaskState.READY), Path("spool"), process)
+    readings = iter([*samples, use(10.0, 100.0)])
+    monkeypatch.setattr(supervised, "read_usage", lambda pid: next(readings))
+    for _ in samples:
+        task.sample_use()
+    assert task.status().cpu_percent == percent
