@@ -62,7 +62,7 @@ class Changes:
         """Examine the host for a layout, and tell what is up already."""
         await self.settled()
         self._refuse_when_going_down()
-        self._supervisor.start_helpers()
+        self._supervisor.checks.start()
         tensorflow = self._load()
         wanted, found = Layout.from_json(layout), self._found()
         if found is None:

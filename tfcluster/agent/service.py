@@ -21,8 +21,9 @@ from tfcluster.agent.runs.calls import RunCalls
 from tfcluster.agent.runs.clearing import Clearing
 from tfcluster.agent.runs.runs import Runs
 from tfcluster.agent.tasks.calls import TaskCalls
+from tfcluster.agent.tasks.checks import HEALTH_INTERVAL
 from tfcluster.agent.tasks.health import Prober
-from tfcluster.agent.tasks.supervisor import HEALTH_INTERVAL, Supervisor
+from tfcluster.agent.tasks.supervisor import Supervisor
 from tfcluster.errors import ClusterError
 from tfcluster.model.states import ClusterState, TaskState, cluster_state
 from tfcluster.model.status import ClusterStatus, HostStatus
@@ -96,7 +97,7 @@ class Service:
         asyncio.get_running_loop().add_reader(calls, self._called, calls)
         await asyncio.gather(
             for_ever(self._mend, lambda: asyncio.sleep(HEALTH_INTERVAL)),
-            for_ever(self._supervisor.check_all, lambda: asyncio.sleep(HEALTH_INTERVAL)),
+            for_ever(self._supervisor.checks.all_soon, lambda: asyncio.sleep(HEALTH_INTERVAL)),
             for_ever(self._react_to_changes, lambda: changed.since(changed.count)),
         )
 
@@ -155,7 +156,7 @@ class Service:
 
     async def _devices(self) -> AsyncIterator[Message]:
         self._supervisor.layout_that_is_up()
-        devices, silent = await self._supervisor.devices_now(_DEVICES_SECONDS)
+        devices, silent = await self._supervisor.checks.devices_now(_DEVICES_SECONDS)
         yield reply({"devices": [device.to_json() for device in devices], "silent": silent})
 
     async def _down(self, grace: float) -> AsyncIterator[Message]:

@@ -62,7 +62,7 @@ class RunCalls:
         """Start a run and give its events up to the result; of a detached one the first, once it can be left alone."""
         self._refuse_when_going_down()
         layout = self._supervisor.layout_that_is_up()
-        _refuse_when_down(await self._supervisor.check_now(_PROBE_BEFORE_RUN))
+        _refuse_when_down(await self._supervisor.checks.all_now(_PROBE_BEFORE_RUN))
         self._refuse_when_going_down()
         found = [device for task in self._supervisor.tasks.values() for device in task.devices]
         selection = select(found, patterns=patterns, gpus=gpus, strict=strict)

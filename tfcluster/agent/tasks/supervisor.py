@@ -1,18 +1,14 @@
-"""Carries out what the state machines of the tasks decide: forks, signals, timers, health checks, journal."""
+"""Carries out what the state machines of the tasks decide: processes, signals, timers, journal."""
 
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 import signal
 import sys
 import time
-from collections.abc import Callable, Collection, Coroutine, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
-from functools import partial
-from typing import Any
 
 from tfcluster.agent import children
 from tfcluster.agent.folder import StateFolder
@@ -22,27 +18,17 @@ from tfcluster.agent.logs.keeper import LogKeeper
 from tfcluster.agent.notice import Notice
 from tfcluster.agent.ports import Ports
 from tfcluster.agent.tasks.adoption import recorded, resumed
-from tfcluster.agent.tasks.health import Prober, Verdict
+from tfcluster.agent.tasks.checks import Checks
+from tfcluster.agent.tasks.health import Prober
 from tfcluster.agent.tasks.machine import Action, Event, Machine
-from tfcluster.agent.tasks.memory import MemoryWatch
+from tfcluster.agent.tasks.processes import Processes
 from tfcluster.agent.tasks.story import story
 from tfcluster.agent.tasks.supervised import Supervised
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.model.devices import Device
 from tfcluster.model.layout import PS_JOB, Layout
-from tfcluster.model.states import AT_REST, WITH_PROCESS, TaskState
-from tfcluster.model.status import LastExit
-from tfcluster.process import ProcessId, reason, send, was_killed
-from tfcluster.protocol.framing import Message
+from tfcluster.model.states import AT_REST, TaskState
+from tfcluster.process import send
 from tfcluster.runtime.c_api import TensorFlow
-from tfcluster.runtime.logs.spool import prepare
-from tfcluster.runtime.server import serve
-
-#: Seconds between two health checks of a task.
-HEALTH_INTERVAL = 2.0
-# Less than the interval: the check of one interval has ended when that of the next is due.
-_HEALTH_TIMEOUT = 1.5
-_ASK_AGAIN_SECONDS, _ASK_AGAIN_TIMES = 0.05, 20
 
 #: What is said of a process that its agent ended because of an event.
 _WHY_ENDED = {
@@ -59,6 +45,7 @@ class Supervisor:
         tasks: Its tasks, by name.
         changed: Told whenever a task's state changes.
         history: What happened and why.
+        checks: Whether they answer.
     """
 
     def __init__(
@@ -73,12 +60,10 @@ class Supervisor:
         self.tasks: dict[str, Supervised] = {}
         self.changed = Notice()
         self.history = History(folder.events)
+        self.checks = Checks(prober, lambda: self.tasks, self._feed)
         self._folder = folder
-        self._ports = ports
-        self._prober = prober
         self._keeper = keeper
-        self._load = load
-        self._background: set[asyncio.Task[None]] = set()
+        self._processes = Processes(folder, ports, load, self._feed, self.checks.until_ready)
 
     def layout_that_is_up(self) -> Layout:
         """The cluster.
@@ -93,14 +78,6 @@ class Supervisor:
                 exit_code=ExitCode.NOT_RUNNING,
             )
         return self.layout
-
-    def start_helpers(self) -> None:
-        """Fork the prober early, so that it has imported gRPC when it is needed.
-
-        Raises:
-            OSError: It cannot be forked.
-        """
-        self._prober.start()
 
     def apply(self, layout: Layout, start: Iterable[str]) -> None:
         """Take a layout over in place of the one there is, if any, and start tasks of it.
@@ -136,18 +113,18 @@ class Supervisor:
             if owed is not None:
                 events.append((task, owed))
             if known.process is not None:
-                self._watch(task, known.process)
-            self._hold_port(task)
+                self._processes.watch(task, known.process)
+            self._processes.hold_port(task)
             self._set_timer(task)
         # All at once: a journal written between two of them would not know the processes of the later ones.
         self._feed_all(events)
         for task in self.tasks.values():
             if task.process is not None and task.pidfd is not None:
                 self.history.record("adopted", task=task.task.short, detail=f"pid {task.process.pid}")
-        await asyncio.gather(*(self._check(task) for task in self.tasks.values() if task.pidfd is not None))
+        await asyncio.gather(*(self.checks.one(task) for task in self.tasks.values() if task.pidfd is not None))
 
     def lost_output(self) -> list[str]:
-        """In a sentence whose output is lost, as somebody has deleted what they print into; none where it is nobody's."""
+        """In a sentence whose output is lost, as somebody has deleted what they print into; nothing for nobody's."""
         lost = [task.task.short for task in self.tasks.values() if task.process is not None and not task.spool.exists()]
         return [f"what {', '.join(lost)} print is lost until they are restarted"] if lost else []
 
@@ -191,36 +168,6 @@ class Supervisor:
             task.machine = replace(task.machine, grace=grace)
         self._feed_all((task, Event.RESTART) for task in tasks)
 
-    def check_all(self) -> None:
-        """Ask every task whether it answers."""
-        for task in self.tasks.values():
-            task.sample_use()
-            if task.machine.state in WITH_PROCESS and not task.being_checked:
-                self._in_background(self._check(task))
-
-    async def check_now(self, timeout: float) -> list[Supervised]:
-        """Ask every task at once; those that are not ready or are silent for `timeout` seconds."""
-        tasks = list(self.tasks.values())
-        asked = [task for task in tasks if task.machine.state is TaskState.READY]
-        answers = await asyncio.gather(*(self._prober.ask(task.task.address, timeout) for task in asked))
-        silent = set()
-        for task, answer in zip(asked, answers, strict=True):
-            if answer.verdict is Verdict.ANSWERED:
-                task.devices = answer.devices
-            elif answer.verdict is Verdict.SILENT:
-                silent.add(id(task))
-        return [task for task in tasks if task not in asked or id(task) in silent]
-
-    async def devices_now(self, timeout: float) -> tuple[list[Device], list[str]]:
-        """The devices that the tasks name when they are asked now, and why some tasks name none.
-
-        Args:
-            timeout: Seconds that they have to answer.
-        """
-        silent = await self.check_now(timeout)
-        answered = [task for task in self.tasks.values() if task not in silent]
-        return [device for task in answered for device in task.devices], [task.trouble() for task in silent]
-
     def _take(self, layout: Layout | None) -> None:
         before, self.layout = self.tasks, layout
         self.tasks = {}
@@ -258,7 +205,9 @@ class Supervisor:
             before = task.machine
             task.machine, action = before.after(event, time.monotonic(), random.random())
             if action is Action.SPAWN:
-                self._try_to_fork(task, forked)
+                assert self.layout is not None, "a task belongs to a layout"
+                child = self._processes.fork(task, self.layout)
+                forked += [child] if child else []
             elif action is not None and task.pidfd is not None:
                 send(task.pidfd, signal.SIGTERM if action is Action.TERMINATE else signal.SIGKILL)
                 task.killed = task.killed or action is Action.KILL
@@ -292,98 +241,3 @@ class Supervisor:
         if task.machine.wake_at is not None:
             delay = max(0.0, task.machine.wake_at - time.monotonic())
             task.timer = asyncio.get_running_loop().call_later(delay, self._feed, task, Event.DUE)
-
-    def _try_to_fork(self, task: Supervised, forked: list[children.Child]) -> None:
-        """Fork the task's server; where that fails the task counts as one that died, and is tried again by policy."""
-        assert self.layout is not None, "a task belongs to a layout"
-        task.started, task.generation = time.time(), self.layout.generation
-        task.report = ""
-        task.killed = False
-        try:
-            self._folder.mend()  # its log goes there
-            child = self._fork(task)
-        except (OSError, ClusterError) as error:
-            task.report = f"no process could be started for it: {error}"
-            asyncio.get_running_loop().call_soon(self._note_end, task, None)
-            return
-        self._has_process(task, child.process, child.pidfd)
-        child.on_message(partial(self._reported, task), lambda: None)
-        forked.append(child)
-
-    def _fork(self, task: Supervised) -> children.Child:
-        assert self.layout is not None, "a task belongs to a layout"
-        spool = self._folder.spool_of(task.task.short)
-        prepare(spool, self._folder.log_of(task.task.short))
-        body = partial(serve, self._load(), self.layout, task.task, spool)
-        return children.fork_watched(body, partial(self._ended, task))
-
-    def _watch(self, task: Supervised, process: ProcessId) -> None:
-        self._has_process(task, process, children.when_ended(process, partial(self._ended, task)))
-
-    def _has_process(self, task: Supervised, process: ProcessId, pidfd: int | None) -> None:
-        task.process, task.pidfd = process, pidfd
-        task.memory = MemoryWatch(process.pid, time.monotonic())
-
-    def _reported(self, task: Supervised, message: Message) -> None:
-        if "error" in message:
-            task.report = message["error"]
-        else:
-            self._in_background(self._check_until_ready(task))
-
-    def _hold_port(self, task: Supervised) -> None:
-        """Hold a task's port; while the server that listens on it is an adopted one, only reserve it."""
-        if task.task.port is None:
-            return
-        with suppress(OSError):  # out of descriptors, it is the server that must have them
-            self._ports.reserve(task.task.port)
-            if task.process is None:
-                self._ports.hold(task.task.port)
-
-    def _ended(self, task: Supervised, status: int | None) -> None:
-        by_kernel = ""
-        if task.memory is not None and not task.killed and was_killed(status):
-            by_kernel = task.memory.named()
-        task.forget_process()
-        if status is None:
-            task.report = task.report or "its exit status is not known: an earlier agent had started it"
-        # The report may still lie unread behind the news of the end.
-        asyncio.get_running_loop().call_soon(self._note_end, task, status, by_kernel)
-        if task.machine.wanted:
-            self._hold_port(task)  # at once: nobody listens on it now
-
-    def _note_end(self, task: Supervised, status: int | None, by_kernel: str = "") -> None:
-        task.last_exit = LastExit(reason(status) + by_kernel, time.time(), task.report)
-        clean = status is not None and os.WIFEXITED(status) and os.WEXITSTATUS(status) == 0
-        self._feed(task, Event.CLEAN_EXIT if clean else Event.FAILED_EXIT)
-
-    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
-        doing = asyncio.get_running_loop().create_task(work)
-        self._background.add(doing)
-        doing.add_done_callback(self._background.discard)
-
-    async def _check(self, task: Supervised, *, patient: bool = False) -> None:
-        asked_of = task.process
-        task.being_checked = True
-        try:
-            answer = await self._prober.ask(task.task.address, _HEALTH_TIMEOUT)
-        finally:
-            task.being_checked = False
-        if asked_of is None or task.process != asked_of:
-            return  # the answer, or silence, of a process that is gone says nothing of its successor
-        if answer.verdict is Verdict.UNKNOWN or (patient and answer.verdict is Verdict.SILENT):
-            return
-        if answer.verdict is Verdict.ANSWERED:
-            task.devices = answer.devices
-        self._feed(task, Event.ANSWERED if answer.verdict is Verdict.ANSWERED else Event.MISSED)
-
-    async def _check_until_ready(self, task: Supervised) -> None:
-        """Ask a task that says it serves, and again soon where a busy machine is slower to let it.
-
-        Somebody waits for it. Only the checks at the interval count as missed.
-        """
-        process = task.process
-        for _ in range(_ASK_AGAIN_TIMES):
-            await self._check(task, patient=True)
-            if task.process != process or task.machine.state is not TaskState.STARTING:
-                return
-            await asyncio.sleep(_ASK_AGAIN_SECONDS)

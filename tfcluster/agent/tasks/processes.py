@@ -1,0 +1,120 @@
+"""The processes of the tasks: forked or adopted, watched to their end, and the ports that are theirs meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+
+from tfcluster.agent import children
+from tfcluster.agent.folder import StateFolder
+from tfcluster.agent.ports import Ports
+from tfcluster.agent.tasks.machine import Event
+from tfcluster.agent.tasks.memory import MemoryWatch
+from tfcluster.agent.tasks.supervised import Supervised
+from tfcluster.errors import ClusterError
+from tfcluster.model.layout import Layout
+from tfcluster.model.status import LastExit
+from tfcluster.process import ProcessId, reason, was_killed
+from tfcluster.protocol.framing import Message
+from tfcluster.runtime.c_api import TensorFlow
+from tfcluster.runtime.logs.spool import prepare
+from tfcluster.runtime.server import serve
+
+
+class Processes:
+    """Gives tasks their processes.
+
+    Args:
+        folder: The cluster's state folder.
+        ports: Holds the tasks' ports.
+        load: Gives TensorFlow, loaded.
+        feed: Takes the end of a process to the task's machine.
+        serves: Called when a task's process says that it serves.
+    """
+
+    def __init__(
+        self,
+        folder: StateFolder,
+        ports: Ports,
+        load: Callable[[], TensorFlow],
+        feed: Callable[[Supervised, Event], None],
+        serves: Callable[[Supervised], None],
+    ) -> None:
+        self._folder = folder
+        self._ports = ports
+        self._load = load
+        self._feed = feed
+        self._serves = serves
+
+    def fork(self, task: Supervised, layout: Layout) -> children.Child | None:
+        """Fork a task's server, which waits for a first line before it begins.
+
+        Where that fails there is none; the task counts as one that died, and is tried again by policy.
+        """
+        task.started, task.generation = time.time(), layout.generation
+        task.report = ""
+        task.killed = False
+        try:
+            self._folder.mend()  # its log goes there
+            child = self._fork(task, layout)
+        except (OSError, ClusterError) as error:
+            task.report = f"no process could be started for it: {error}"
+            asyncio.get_running_loop().call_soon(self._note_end, task, None)
+            return None
+        self._has_process(task, child.process, child.pidfd)
+        child.on_message(partial(self._reported, task), lambda: None)
+        return child
+
+    def _fork(self, task: Supervised, layout: Layout) -> children.Child:
+        spool = self._folder.spool_of(task.task.short)
+        prepare(spool, self._folder.log_of(task.task.short))
+        body = partial(serve, self._load(), layout, task.task, spool)
+        return children.fork_watched(body, partial(self._ended, task))
+
+    def watch(self, task: Supervised, process: ProcessId) -> None:
+        """Watch a process that an earlier agent has forked for a task.
+
+        Raises:
+            OSError: There is no descriptor left to watch it by.
+        """
+        self._has_process(task, process, children.when_ended(process, partial(self._ended, task)))
+
+    def _has_process(self, task: Supervised, process: ProcessId, pidfd: int | None) -> None:
+        task.process, task.pidfd = process, pidfd
+        task.memory = MemoryWatch(process.pid, time.monotonic())
+
+    def _reported(self, task: Supervised, message: Message) -> None:
+        if "error" in message:
+            task.report = message["error"]
+        else:
+            self._serves(task)
+
+    def hold_port(self, task: Supervised) -> None:
+        """Hold a task's port; while the server that listens on it is an adopted one, only reserve it."""
+        if task.task.port is None:
+            return
+        with suppress(OSError):  # out of descriptors, it is the server that must have them
+            self._ports.reserve(task.task.port)
+            if task.process is None:
+                self._ports.hold(task.task.port)
+
+    def _ended(self, task: Supervised, status: int | None) -> None:
+        by_kernel = ""
+        if task.memory is not None and not task.killed and was_killed(status):
+            by_kernel = task.memory.named()
+        task.forget_process()
+        if status is None:
+            task.report = task.report or "its exit status is not known: an earlier agent had started it"
+        # The report may still lie unread behind the news of the end.
+        asyncio.get_running_loop().call_soon(self._note_end, task, status, by_kernel)
+        if task.machine.wanted:
+            self.hold_port(task)  # at once: nobody listens on it now
+
+    def _note_end(self, task: Supervised, status: int | None, by_kernel: str = "") -> None:
+        task.last_exit = LastExit(reason(status) + by_kernel, time.time(), task.report)
+        clean = status is not None and os.WIFEXITED(status) and os.WEXITSTATUS(status) == 0
+        self._feed(task, Event.CLEAN_EXIT if clean else Event.FAILED_EXIT)
