@@ -31,3 +31,21 @@ def test_a_change_wakes_everybody_and_once() -> None:
             await asyncio.wait_for(notice.since(notice.count), 0)
 
     asyncio.run(several_wait())
+
+
+def test_whoever_waits_until_something_is_done_looks_at_each_change() -> None:
+    async def look() -> tuple[list[int], int]:
+        notice, done = Notice(), asyncio.get_running_loop().create_future()
+        seen = []
+        async for _ in notice.until(done):
+            seen.append(notice.count)
+            if len(seen) == 1:
+                notice.tell()  # while the look is on its way
+            elif len(seen) == 2:
+                asyncio.get_running_loop().call_soon(notice.tell)
+            else:
+                asyncio.get_running_loop().call_soon(done.set_result, None)
+        await asyncio.sleep(0)  # what was cancelled ends
+        return seen, len(asyncio.all_tasks())
+
+    assert asyncio.run(look()) == ([0, 1, 2], 1)

@@ -111,12 +111,8 @@ class Changes:
             raise _more_is_lost(complete, sorted(more))
         hold_ports(complete, self._ports, found.layout.ports())
         under_way = self._under_way = asyncio.ensure_future(self._carry_out(complete, found))
-        while not under_way.done():
-            seen = self._supervisor.changed.count
+        async for _ in self._supervisor.changed.until(under_way):
             yield event(self._status().to_json())
-            changed = asyncio.ensure_future(self._supervisor.changed.since(seen))
-            await asyncio.wait({under_way, changed}, return_when=asyncio.FIRST_COMPLETED)
-            changed.cancel()
         if under_way.cancelled():
             self._refuse_when_going_down()
         under_way.result()

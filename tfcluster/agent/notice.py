@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
 
 
 class Notice:
@@ -27,3 +29,14 @@ class Notice:
         """Wait for a change after the first `count`."""
         if self.count == count:
             await self._changed.wait()
+
+    async def until(self, done: asyncio.Future[Any]) -> AsyncIterator[None]:
+        """Give a turn to look at once and after each change, until something is done."""
+        while not done.done():
+            seen = self.count
+            yield
+            changed = asyncio.ensure_future(self.since(seen))
+            try:
+                await asyncio.wait({done, changed}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                changed.cancel()

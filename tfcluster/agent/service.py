@@ -168,12 +168,8 @@ class Service:
             self._grace = min(self._grace, grace)
             self._supervisor.hurry(grace)
         going_down = self._going_down
-        while not going_down.done():
-            seen = self._supervisor.changed.count
+        async for _ in self._supervisor.changed.until(going_down):
             yield event(self._cluster_status().to_json())
-            changed = asyncio.ensure_future(self._supervisor.changed.since(seen))
-            await asyncio.wait({going_down, changed}, return_when=asyncio.FIRST_COMPLETED)
-            changed.cancel()
         going_down.result()
         yield reply({})
 

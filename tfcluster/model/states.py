@@ -17,7 +17,7 @@ class TaskState(str, Enum):
     STOPPED = "stopped"
 
 
-#: The task has a process.
+#: The task has a process, as far as its agent has noted; of one that has just ended it has not yet.
 WITH_PROCESS = frozenset({TaskState.STARTING, TaskState.READY, TaskState.UNRESPONSIVE, TaskState.STOPPING})
 #: The task is meant to be up.
 WANTED = frozenset({TaskState.STARTING, TaskState.READY, TaskState.UNRESPONSIVE, TaskState.BACKING_OFF})
