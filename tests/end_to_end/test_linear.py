@@ -110,7 +110,7 @@ def test_a_csv_file_of_the_users(full: Sandbox) -> None:
     assert (result["w"], result["b"]) == pytest.approx((-3, 5), abs=1e-3)
     path.write_text("x,y\n1,2\n3\n")
     error = full("run", "linear", "--data", "mine.csv", code=2).stderr
-    assert error.startswith("error: mine.csv:3: 1 columns where the first line has 2\nhint: ")
+    assert error.startswith("error: mine.csv:3: has 1 columns, the first line has 2\nhint: ")
 
 
 @pytest.mark.parametrize(
