@@ -26,7 +26,7 @@ Result = subprocess.CompletedProcess[str]
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("tfcluster")
-    group.addoption("--faults", type=int, default=12, help="how many faults strike in the chaos test")
+    group.addoption("--faults", type=int, default=8, help="how many faults strike in the chaos test")
     group.addoption("--chaos-seed", type=int, default=None, help="what strikes, and when, in the chaos test")
     group.addoption("--cycles", type=int, default=5, help="how often test_cycles takes a cluster up and down")
 

@@ -14,6 +14,7 @@ import pytest
 
 from tests.conftest import ROOT
 from tfcluster.errors import ClusterError
+from tfcluster.programs import context
 from tfcluster.runtime import driver
 
 _DRIVER = """
@@ -43,6 +44,7 @@ def test_a_result_that_is_not_finite_is_an_error_in_words(tmp_path: Path, monkey
     program = ModuleType("tfcluster.programs.careless")
     program.run = lambda context: {"loss": math.nan}  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, program.__name__, program)
+    monkeypatch.setattr(context, "_this_run", [])  # the driver tells its process which run it is; this one is none
     job = driver.Job("careless-1", "demo", "careless", str(tmp_path), {}, "localhost:1", [], {}, [])
     events = tmp_path / driver.EVENTS
     assert driver._drive(job, partial(driver._tell, events)) == 1
