@@ -12,8 +12,9 @@ from tfcluster.agent.tasks.supervised import Supervised
 from tfcluster.model.devices import Device
 from tfcluster.model.states import WITH_PROCESS, TaskState
 
-#: Seconds between two health checks of a task.
-HEALTH_INTERVAL = 2.0
+#: Seconds between two health checks of a task. To ask 16 servers takes 15 ms of a processor: every two seconds a
+#: cluster with nothing to do took 1.1 % of one, every three it takes 0.7 %.
+HEALTH_INTERVAL = 3.0
 # Less than the interval: the check of one interval has ended when that of the next is due.
 _HEALTH_TIMEOUT = 1.5
 _ASK_AGAIN_SECONDS, _ASK_AGAIN_TIMES = 0.05, 20
