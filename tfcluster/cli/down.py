@@ -6,7 +6,7 @@ import json
 
 import click
 
-from tfcluster.cli.options import cluster_option, output_option, seconds
+from tfcluster.cli.options import cluster_option, grace_option, output_option
 
 
 @click.command("down", short_help="Stop a cluster.", epilog="Example: tfcluster down --grace 2")
@@ -18,14 +18,7 @@ from tfcluster.cli.options import cluster_option, output_option, seconds
     envvar="TFCLUSTER_DOWN_ALL",
     help="Stop every cluster of this user on this machine.",
 )
-@click.option(
-    "--grace",
-    type=seconds(0.0),
-    default=5.0,
-    show_default=True,
-    metavar="S",
-    help="Seconds between asking a task to end (TERM) and ending it (KILL).",
-)
+@grace_option
 @output_option
 def command(cluster: str | None, all_clusters: bool, grace: float, output: str) -> None:
     """Stop everything that `up` started, the ps last; the logs and the runs' records stay.

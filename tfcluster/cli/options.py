@@ -142,3 +142,15 @@ def since_option(function: Command) -> Command:
 def seconds(minimum: float) -> Number:
     """A time in seconds of at least `minimum`."""
     return Number(min=minimum, max=1e9)
+
+
+def grace_option(function: Command) -> Command:
+    """--grace, which every command that ends tasks has."""
+    return click.option(
+        "--grace",
+        type=seconds(0.0),
+        default=5.0,
+        show_default=True,
+        metavar="S",
+        help="Seconds between asking a task to end (TERM) and ending it (KILL).",
+    )(function)

@@ -8,7 +8,7 @@ import time
 
 import click
 
-from tfcluster.cli.options import cluster_option, output_option, seconds
+from tfcluster.cli.options import cluster_option, grace_option, output_option, seconds
 
 
 @click.command(
@@ -18,14 +18,7 @@ from tfcluster.cli.options import cluster_option, output_option, seconds
 )
 @click.argument("tasks", nargs=-1, metavar="[TASK]...")
 @click.option("--rolling", is_flag=True, help="One task after another, each when the one before is ready.")
-@click.option(
-    "--grace",
-    type=seconds(0.0),
-    default=5.0,
-    show_default=True,
-    metavar="S",
-    help="Seconds between asking a task to end (TERM) and ending it (KILL).",
-)
+@grace_option
 @click.option(
     "--timeout",
     type=seconds(0.1),
