@@ -7,6 +7,7 @@ import json
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -130,15 +131,16 @@ def test_what_cannot_be_done_is_said(full: Sandbox, options: tuple[str, ...], co
     assert words in full("run", "linear", *options, code=code).stderr
 
 
-def test_the_next_run_goes_on_from_the_checkpoint(full: Sandbox) -> None:
-    options = ("run", "linear", "--seed", "5", "--sync", "--batch", "10", "--logdir", "log")
+def test_the_next_run_goes_on_from_the_checkpoint(full: Sandbox, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    options = ("run", "linear", "--seed", "5", "--sync", "--batch", "10", "--logdir", str(log))
     halves = [full.json(*options, "--steps", "60", "--checkpoint-every", "0.1") for _ in range(2)]
     assert [half["result"]["steps"] for half in halves] == [60, 120]
     assert [half["result"]["resumed_from"] for half in halves] == [None, 60]
-    assert halves[1]["notes"] == [f"went on from the checkpoint of step 60 in {full.folder}/log"]
+    assert halves[1]["notes"] == [f"went on from the checkpoint of step 60 in {log}"]
     whole = full.json(*options[:-2], "--steps", "120")["result"]
     assert (halves[1]["result"]["w"], halves[1]["result"]["b"]) == pytest.approx((whole["w"], whole["b"]), abs=1e-12)
-    assert len(list((full.folder / "log").glob("events.out.tfevents.*"))) == 2
+    assert len(list(log.glob("events.out.tfevents.*"))) == 2
     error = full(*options, "--optimizer", "adam", code=2).stderr
     assert "is a checkpoint with another optimizer" in error
 
@@ -153,8 +155,19 @@ def test_the_result_for_people(full: Sandbox) -> None:
     assert lines[3].partition("adagrad")[2].startswith(" 0.8, 1 worker asynchronously, seed 4, ")
 
 
-def test_a_run_that_is_cancelled_leaves_a_checkpoint(full: Sandbox) -> None:
-    options = ("run", "linear", "--seed", "4", "--logdir", "cancelled", "--devices", "/job:worker/task:0", "-o", "json")
+def test_a_run_that_is_cancelled_leaves_a_checkpoint(full: Sandbox, tmp_path: Path) -> None:
+    options = (
+        "run",
+        "linear",
+        "--seed",
+        "4",
+        "--logdir",
+        str(tmp_path),
+        "--devices",
+        "/job:worker/task:0",
+        "-o",
+        "json",
+    )
     run = full.start(*options, "--steps", "1e9")
     assert run.stdout is not None
     found = (json.loads(line) for line in run.stdout)

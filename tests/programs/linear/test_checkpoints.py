@@ -96,3 +96,9 @@ def test_summaries_are_read_by_tensorflow(tmp_path: Path) -> None:
     events = [event for event in tf.compat.v1.train.summary_iterator(str(path)) if event.summary.value]
     assert [event.step for event in events] == [8, 16, 40]
     assert [(value.tag, value.simple_value) for value in events[0].summary.value] == [("loss", 0.125), ("w", 2.0)]
+
+
+def test_summaries_of_two_runs_within_a_second_are_both_kept(tmp_path: Path) -> None:
+    for _ in range(3):  # two of three at least begin in the same second
+        Summaries(str(tmp_path)).close()
+    assert len(list(tmp_path.iterdir())) == 3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -114,7 +115,8 @@ class Summaries:
 
     def __init__(self, folder: str) -> None:
         with tf.Graph().as_default():  # a FileWriter refuses to be made in eager mode
-            self._writer = v1.summary.FileWriter(folder)
+            # The writer names its file by the second, and empties one that is there: that of a run just before.
+            self._writer = v1.summary.FileWriter(folder, filename_suffix=f".{secrets.token_hex(4)}")
         self._last = -1
 
     def add(self, step: int, values: Mapping[str, float]) -> None:
