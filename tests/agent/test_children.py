@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
+from tests.conftest import wait_for
 from tfcluster.agent.children import Child, fork_watched
 
 
@@ -73,6 +74,26 @@ def test_with_few_descriptors_there_is_a_child_or_none(free: int, monkeypatch: p
     for pid in forked:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
+
+
+def test_a_child_that_a_signal_has_stopped_is_told_from_one_that_goes_on_or_has_ended() -> None:
+    async def stop() -> None:
+        ended = asyncio.get_running_loop().create_future()
+        child = fork_watched(wait, ended.set_result)
+        assert not child.is_stopped()
+        os.kill(child.process.pid, signal.SIGSTOP)
+        wait_for(child.is_stopped)
+        assert child.is_stopped(), "to look changes nothing"
+        os.kill(child.process.pid, signal.SIGCONT)
+        wait_for(lambda: not child.is_stopped())
+        child.kill()
+        wait_for(lambda: not child.process.alive())
+        assert not child.is_stopped(), "the event loop has not told of its end yet"
+        assert os.WTERMSIG(await ended) == signal.SIGKILL
+        assert not child.is_stopped()
+        child.hang_up()
+
+    asyncio.run(stop())
 
 
 def test_of_the_end_of_a_child_that_is_reaped_nobody_is_told() -> None:

@@ -103,6 +103,20 @@ def test_a_task_that_prints_without_end_costs_what_its_limit_says(sandbox: Sandb
     assert all(path.stat().st_size <= 1_000_000 for path in folder.glob("worker*"))
 
 
+def test_a_keeper_that_is_stopped_is_replaced_and_nothing_is_lost(sandbox: Sandbox) -> None:
+    sandbox("up", sandbox.spec("name: halted\njobs:\n  worker: {tasks: 1}\nlogs: {size: 1 MB, count: 3}\n"))
+    stopped = wait_for(lambda: process_of(sandbox, "log keeper"))
+    os.kill(stopped, signal.SIGSTOP)
+    assert printing(sandbox.task("worker:0")["pid"], 0, 30_000, length=1000).wait() == 0
+    wait_for(lambda: process_of(sandbox, "log keeper") not in (0, stopped))
+    wait_for(lambda: used(sandbox) < 5_000_000)
+    found = numbers_in(sandbox("logs").stdout.splitlines())
+    assert found == [*range(found[0], 30_000)]
+    told = [json.loads(line) for line in sandbox("events", "-o", "json").stdout.splitlines()]
+    (killed,) = [event for event in told if event["event"] == "keeper killed"]
+    assert f"pid {stopped}, had been stopped" in killed["detail"]
+
+
 def test_following_loses_and_doubles_nothing_whatever_happens(sandbox: Sandbox) -> None:
     """Rotation, a restart of the task, and the ends of the keeper and of the agent."""
     sandbox("up", sandbox.spec("name: tough\njobs:\n  worker: {tasks: 2}\nlogs: {size: 100 kB, count: 50}\n"))

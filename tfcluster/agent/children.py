@@ -64,6 +64,15 @@ class Child:
             loop.remove_writer(self._link)
             self._link.close()
 
+    def is_stopped(self) -> bool:
+        """Whether a signal has stopped it, as SIGSTOP does."""
+        if self.pidfd is None:
+            return False
+        try:
+            return os.waitid(os.P_PIDFD, self.pidfd, os.WSTOPPED | os.WNOHANG | os.WNOWAIT) is not None
+        except ChildProcessError:  # it has ended, and the event loop is about to tell
+            return False
+
     def kill(self) -> None:
         """End it at once."""
         if self.pidfd is not None:

@@ -91,13 +91,14 @@ class Service:
             await self._runs.cancel_all()  # of a cluster that is down
 
     async def watch(self) -> None:
-        """Watch the tasks and the state folder until the agent ends."""
+        """Watch the tasks, the state folder and the log keeper until the agent ends."""
         changed = self._supervisor.changed
         calls = self._folder.calls
         asyncio.get_running_loop().add_reader(calls, self._called, calls)
         await asyncio.gather(
             for_ever(self._mend, lambda: asyncio.sleep(HEALTH_INTERVAL)),
             for_ever(self._supervisor.checks.all_soon, lambda: asyncio.sleep(HEALTH_INTERVAL)),
+            for_ever(self._check_keeper, lambda: asyncio.sleep(HEALTH_INTERVAL)),
             for_ever(self._react_to_changes, lambda: changed.since(changed.count)),
         )
 
@@ -217,6 +218,12 @@ class Service:
         if trouble not in ("", self._trouble):
             print(trouble, file=sys.stderr, flush=True)
         self._trouble = trouble
+
+    def _check_keeper(self) -> None:
+        ended = self._keeper.end_if_stopped()
+        if ended is not None:
+            detail = f"the log keeper, pid {ended}, had been stopped by a signal; another one goes on"
+            self._supervisor.history.record("keeper killed", detail=detail)
 
     def _load(self) -> TensorFlow:
         if self._tensorflow is None:

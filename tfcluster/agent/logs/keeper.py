@@ -43,6 +43,20 @@ class LogKeeper:
             self._limits = limits
             self._child.kill()
 
+    def end_if_stopped(self) -> int | None:
+        """End the keeper if a signal has stopped it: the spools would grow without bound; another follows.
+
+        How much waits in the spools would not tell: as much as that waits for a keeper that is alive while a task
+        prints at full speed, or while the disk is full, and another one would be no better.
+
+        Returns:
+            The pid of the keeper that was ended; None where nothing was to be done.
+        """
+        if self._child is None or not self._child.is_stopped():
+            return None
+        self._child.kill()
+        return self._child.process.pid
+
     def stop(self) -> None:
         """End the keeper, keep what the tasks printed last, and remove what only a running cluster has."""
         if self._timer is not None:
