@@ -250,6 +250,51 @@ def test_an_agent_that_dies_while_it_changes_the_cluster_is_followed_by_one_that
     assert [each["operation"] for each in sandbox.json("scale", "worker=3", "--dry-run")["operations"]] == ["start"] * 2
 
 
+# Stands in for a mistake of the agent's: a layout cannot be taken over while there is a file of this name.
+_MISTAKE = """
+import os
+from tfcluster.agent.tasks.supervisor import Supervisor
+
+apply = Supervisor.apply
+
+def fail_or_apply(self, layout, start):
+    if os.path.exists({mistaken!r}):
+        raise KeyError("nobody has thought of this")
+    apply(self, layout, start)
+
+Supervisor.apply = fail_or_apply
+"""
+
+
+def test_after_an_error_that_nobody_foresaw_the_cluster_can_be_changed_and_taken_down(sandbox: Sandbox) -> None:
+    mistaken, patched = sandbox.folder / "mistaken", sandbox.folder / "patched"
+    patched.mkdir()
+    (patched / "sitecustomize.py").write_text(_MISTAKE.format(mistaken=str(mistaken)))
+    path = f"{patched}:{sandbox.environment['PYTHONPATH']}"
+    spec = sandbox.spec("name: hurt\njobs:\n  ps: {tasks: 1}\n  worker: {tasks: 2, max: 3}\n")
+    sandbox("up", spec, env={"PYTHONPATH": path})
+    agent, before = sandbox.status()["hosts"][0]["agent_pid"], pids(sandbox)
+
+    def fail_to_scale() -> None:
+        mistaken.touch()
+        error = sandbox("scale", "worker=1", code=1).stderr
+        assert error.count("error: ") == 1
+        assert "the agent failed: KeyError: 'nobody has thought of this'" in error
+        states = {f"{task['job']}:{task['index']}": task["state"] for task in sandbox.status(code=4)["tasks"]}
+        assert states == {"ps:0": "ready", "worker:0": "ready", "worker:1": "stopped"}, "so far it had come"
+
+    fail_to_scale()
+    mistaken.unlink()
+    assert "1 task started in" in sandbox("scale", "worker=2").stdout
+    after = pids(sandbox)
+    assert after.pop("worker:1") != before.pop("worker:1")
+    assert after == before
+    fail_to_scale()
+    assert sandbox.status(code=4)["hosts"][0]["agent_pid"] == agent
+    sandbox("down")
+    assert sandbox.leftovers() == []
+
+
 def test_what_cannot_be_scaled_is_wrong_usage(demo: Sandbox) -> None:
     for count in ("worker", "worker=", "worker=-1", "worker=x", "worker=1.5"):
         error = demo("scale", count, code=2).stderr
