@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import resource
+import select
 import signal
 import socket
 from collections.abc import Iterator
@@ -37,6 +38,11 @@ def free_descriptors(count: int) -> Iterator[None]:
 
 def end_with_3(agent: socket.socket) -> None:
     os._exit(3)
+
+
+def speak_and_wait(agent: socket.socket) -> None:
+    agent.send(b"something")
+    agent.recv(1)
 
 
 def wait(agent: socket.socket) -> None:
@@ -94,6 +100,20 @@ def test_a_child_that_a_signal_has_stopped_is_told_from_one_that_goes_on_or_has_
         child.hang_up()
 
     asyncio.run(stop())
+
+
+def test_a_child_ends_in_silence_when_the_agent_dies_before_it_has_read_everything(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    async def hang_up() -> int:
+        ended = asyncio.get_running_loop().create_future()
+        child = fork_watched(speak_and_wait, ended.set_result)
+        assert select.select([child._link], [], [], 60)[0]
+        child.hang_up()  # as the kernel does for a process that ends
+        return int(await ended)
+
+    assert os.WEXITSTATUS(asyncio.run(hang_up())) == 1
+    assert capfd.readouterr().err == ""
 
 
 def test_of_the_end_of_a_child_that_is_reaped_nobody_is_told() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import socket
@@ -125,7 +126,8 @@ def fork_watched(body: Callable[[socket.socket], None], ended: Callable[[int], N
         if pid == 0:
             try:
                 close_all_but({0, 1, 2, theirs.fileno()})
-                body(theirs)
+                with contextlib.suppress(ConnectionError):  # the agent died with something unread: no news to anybody
+                    body(theirs)
             except BaseException:  # nothing may unwind into the agent's event loop
                 traceback.print_exc()
             finally:
