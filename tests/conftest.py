@@ -101,7 +101,10 @@ class Sandbox:
 
         def reached() -> Any:
             process = self.start("status", "-o", "json")
-            output, _ = process.communicate(timeout=60)
+            output, error = process.communicate(timeout=60)
+            if process.returncode == 5:  # the machine is busy, and the agent took too long to answer
+                return None
+            assert output, error
             status = json.loads(output)
             return status if status["state"] == state else None
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import random
 import signal
@@ -14,6 +15,7 @@ import threading
 import time
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
@@ -50,6 +52,7 @@ class Chaos:
 
     Attributes:
         random: Decides what is next.
+        began: When it began (Unix time).
         struck: The short name of each task that was struck, and when (Unix time).
         gone: The processes that must go because of that.
         counts: Faults by kind.
@@ -60,8 +63,9 @@ class Chaos:
 
     sandbox: Sandbox
     random: random.Random
+    began: float = field(default_factory=time.time)
     struck: list[tuple[str, float]] = field(default_factory=list)
-    gone: list[ProcessId | None] = field(default_factory=list)
+    gone: list[ProcessId] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
     right: int = 0
     failed: list[str] = field(default_factory=list)
@@ -93,51 +97,56 @@ class Chaos:
     def strike(self, kind: str) -> None:
         """One fault; returns when the cluster is whole again and a run has ended, or, now and then, before that."""
         runs = self.ended
-        status = self.sandbox.status(code=None)
+        wait_for(lambda: self._hit(kind))
         self.counts[kind] += 1
-        agent = status["hosts"][0]["agent_pid"]
-        task = self.random.choice([task for task in status["tasks"] if task["pid"]])
-        if "server" in kind:
-            self.struck.append((f"{task['job']}:{task['index']}", time.time()))
-            self.gone.append(ProcessId.of(task["pid"]))
-            self._signal(task["pid"], signal.SIGSTOP if kind.startswith("stop") else signal.SIGKILL)
-        if kind == "stop the agent":
-            self._signal(agent, signal.SIGSTOP)
-            told = self.sandbox("status", code=5, timeout=60).stderr
-            assert f"the agent (pid {agent}) has not answered" in told
-        if "agent" in kind:
-            self._signal(agent, signal.SIGKILL)
         if self.random.randrange(OVERLAPPING) == 0:
             time.sleep(self.random.random())  # the moment of the next one
             return
         self.wait_until_whole()
         wait_for(lambda: self.ended > runs, seconds=120)
 
-    def wait_until_whole(self) -> None:
-        """Wait until what was struck is gone and every task is ready."""
-        wait_for(lambda: not any(process and process.alive() for process in self.gone), seconds=120)
-        self.sandbox.wait_until("running", seconds=120)
+    def _hit(self, kind: str) -> bool:
+        """Strike what a look at the cluster finds; False when it found nothing to strike, or that has gone since."""
+        found = self.sandbox("status", "-o", "json", code=None)
+        if found.returncode == 5:  # the machine is busy, and the agent took too long to answer
+            return False
+        status = json.loads(found.stdout)
+        agent = status["hosts"][0]["agent_pid"]
+        if "server" in kind:
+            task = self.random.choice(status["tasks"])
+            server, now = ProcessId.of(task["pid"] or 0), time.time()
+            if server is None or not server.alive():  # of an earlier fault, so that it may be ready again before now
+                return False
+            self.struck.append((f"{task['job']}:{task['index']}", now))
+            self.gone.append(server)
+            os.kill(server.pid, signal.SIGSTOP if kind.startswith("stop") else signal.SIGKILL)
+        if kind == "stop the agent":
+            os.kill(agent, signal.SIGSTOP)
+            told = self.sandbox("status", code=5, timeout=60).stderr
+            assert f"the agent (pid {agent}) has not answered" in told
+        if "agent" in kind:
+            os.kill(agent, signal.SIGKILL)
+        return True
+
+    def wait_until_whole(self) -> Any:
+        """Wait until what was struck is gone and every task is ready; the status then."""
+        wait_for(lambda: not any(process.alive() for process in self.gone), seconds=120)
+        return self.sandbox.wait_until("running", seconds=120)
 
     @property
     def ended(self) -> int:
         """How many runs have ended."""
         return self.right + len(self.failed) + len(self.wrong)
 
-    @staticmethod
-    def _signal(pid: int, number: signal.Signals) -> None:
-        """Signal a process that may have ended since we heard of it."""
-        process = ProcessId.of(pid)
-        if process is not None:
-            os.kill(pid, number)
-
-    def seconds_to_ready(self) -> list[float]:
-        """For each fault that struck a task: seconds until it was ready again, by the recorded events."""
-        lines = self.sandbox("events", "-o", "json").stdout.splitlines()
-        ready = [(event["task"], event["time"]) for event in map(json.loads, lines) if event["event"] == "ready"]
-        return [
+    def recoveries(self) -> tuple[list[float], int]:
+        """By the recorded events: seconds until each struck task was ready again, and how many agents followed one."""
+        events = [json.loads(line) for line in self.sandbox("events", "-o", "json").stdout.splitlines()]
+        ready = [(event["task"], event["time"]) for event in events if event["event"] == "ready"]
+        seconds = [
             next(at for name, at in ready if name == struck and at > since - 0.001) - since
             for struck, since in self.struck
         ]
+        return seconds, sum(event["event"] == "agent started" and event["time"] > self.began for event in events)
 
 
 def test_chaos(sandbox: Sandbox, request: pytest.FixtureRequest) -> None:
@@ -146,47 +155,56 @@ def test_chaos(sandbox: Sandbox, request: pytest.FixtureRequest) -> None:
     print(f"--chaos-seed {seed}")
     sandbox("up", sandbox.spec(SPEC))
     assert sandbox.json(*RUN)["result"]["inside"] == INSIDE
-    descriptors = descriptors_of_fresh_agent(sandbox)
+    descriptors = settled_descriptors(fresh_agent(sandbox))
     chaos, over = Chaos(sandbox, random.Random(seed)), threading.Event()
     running = threading.Thread(target=chaos.run_again_and_again, args=(over,))
     running.start()
     try:
         for kind in chaos.kinds(faults):
             chaos.strike(kind)
+        status, right = chaos.wait_until_whole(), chaos.right
+        wait_for(lambda: chaos.right > right or chaos.wrong, seconds=240)  # nothing keeps it from the answer any more
     finally:
         over.set()
         running.join()
-    chaos.wait_until_whole()
-    status = sandbox.status()
-    seconds = sorted(chaos.seconds_to_ready())
-    report(chaos, seconds)
+    report(chaos)
     assert chaos.wrong == []
-    assert chaos.right, chaos.failed
     assert {task["state"] for task in status["tasks"]} == {"ready"}
-    assert descriptors_of_fresh_agent(sandbox) == descriptors
+    agent = fresh_agent(sandbox)
+    wait_for(lambda: descriptors_of(agent) <= descriptors)  # those of ended connections and runs go in a moment
     sandbox("down")
     assert sandbox.leftovers() == []
 
 
-def descriptors_of_fresh_agent(sandbox: Sandbox) -> int:
-    """How many descriptors an agent has that has just adopted the cluster, with its helpers warm and nothing to do."""
+def fresh_agent(sandbox: Sandbox) -> int:
+    """The pid of an agent that has just adopted the cluster, with its helpers warm and nothing to do."""
     os.kill(sandbox.status()["hosts"][0]["agent_pid"], signal.SIGKILL)
     sandbox.wait_until("running")
     sandbox("run", "pi", "--samples", "1")
-    agent = sandbox.status()["hosts"][0]["agent_pid"]
+    return int(sandbox.status()["hosts"][0]["agent_pid"])
+
+
+def descriptors_of(agent: int) -> int:
+    return len(os.listdir(f"/proc/{agent}/fd"))
+
+
+def settled_descriptors(agent: int) -> int:
+    """How many descriptors an agent has once health checks and ended connections have gone, or more."""
     previous = -1
-    while previous != (count := len(os.listdir(f"/proc/{agent}/fd"))):
+    while previous != (count := descriptors_of(agent)):
         previous = count
-        time.sleep(0.5)  # health checks and ended connections come and go
+        time.sleep(0.5)
     return count
 
 
-def report(chaos: Chaos, seconds: list[float]) -> None:
+def report(chaos: Chaos) -> None:
     """Print what struck, what the runs came to, and how long it took to be whole again."""
     print(f"{sum(chaos.counts.values())} faults: " + ", ".join(f"{n} x {kind}" for kind, n in chaos.counts.items()))
     print(f"{chaos.right} runs gave the right answer, {len(chaos.failed)} failed with a named cause:")
     for cause, count in Counter(chaos.failed).most_common(10):
         print(f"  {count} x {cause}")
+    seconds, agents = chaos.recoveries()
+    print(f"{len(seconds) + agents} recoveries: {len(seconds)} x a server, {agents} x an agent")
     if seconds:
-        last = seconds[min(len(seconds) - 1, int(0.99 * len(seconds)))]
+        last = sorted(seconds)[math.ceil(0.99 * len(seconds)) - 1]
         print(f"time to ready: median {statistics.median(seconds):.3f} s, 99th percentile {last:.3f} s")
