@@ -26,15 +26,12 @@ lint: .venv/installed
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
+BENCHMARKS = cluster_start status run_pi pi mean linear restart idle
+
+# All are run; it fails when one did not reach its target.
 bench: .venv/installed
-	$(BIN)/python benchmarks/cluster_start.py
-	$(BIN)/python benchmarks/status.py
-	$(BIN)/python benchmarks/run_pi.py
-	$(BIN)/python benchmarks/pi.py
-	$(BIN)/python benchmarks/mean.py
-	$(BIN)/python benchmarks/linear.py
-	$(BIN)/python benchmarks/restart.py
-	$(BIN)/python benchmarks/idle.py
+	missed=; for name in $(BENCHMARKS); do $(BIN)/python benchmarks/$$name.py || missed="$$missed $$name"; done; \
+	test -z "$$missed" || { echo "not reached:$$missed"; exit 1; }
 
 # 300 random faults, which takes some ten minutes; FAULTS=1000 makes it more.
 soak: FAULTS = 300
