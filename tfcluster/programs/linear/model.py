@@ -43,10 +43,12 @@ class Variables:
         zeros = tf.zeros_initializer()
         self.w = v1.get_variable("w", [], _TYPE, zeros, use_resource=True)
         self.b = v1.get_variable("b", [], _TYPE, zeros, use_resource=True)
-        self.step = v1.train.get_or_create_global_step()
         self._reads_more = plan.optimizer == "adam"
-        with v1.device(self.w.device):  # a number would become a constant within the loop, told of each iteration
+        with v1.device(self.w.device):
+            self.step = v1.train.get_or_create_global_step()
+            # Numbers would become constants within the loop, told of each iteration.
             rate = tf.constant(plan.rate, _TYPE)
+            self._one = tf.constant(1, tf.int64)
         self._optimizer = {
             "adagrad": v1.train.AdagradOptimizer,
             "sgd": v1.train.GradientDescentOptimizer,
@@ -59,7 +61,7 @@ class Variables:
             self.apply([tf.zeros([2], _TYPE)])
 
     def apply(self, gradients: Sequence[Any]) -> Any:
-        """The operation that has the optimizer apply the sum of gradients, each of them float64 [2] for w and b."""
+        """A step: the optimizer applies the sum of gradients, float64 [2] for w and b, and it is counted."""
         sums = []
         for index, variable in enumerate((self.w, self.b)):
             with v1.device(variable.device):
@@ -67,24 +69,26 @@ class Variables:
         # What else Adam reads, its powers of beta, it must not read before the last step has written it.
         waits = [value for value, _ in sums] if self._reads_more else []
         with tf.control_dependencies(waits):
-            return self._optimizer.apply_gradients(sums)
+            applied = self._optimizer.apply_gradients(sums)
+        with tf.control_dependencies([applied]), v1.device(self.step.device):
+            return self.step.assign_add(self._one, read_value=False)
 
     def read(self) -> list[Any]:
-        """Both as `unpacked` takes them: packed where they are, if that is one place, so as to travel as one."""
-        values = []
-        for variable in (self.w, self.b):
-            with v1.device(variable.device):
-                values.append(variable.read_value())
-        if self.w.device != self.b.device:
-            return values
+        """w, the global step and b as `unpacked` takes them: what is in one place is packed, so as to travel as one."""
         with v1.device(self.w.device):
-            return [tf.stack(values)]
+            here = [self.w.read_value(), tf.cast(self.step.read_value(), _TYPE)]
+        with v1.device(self.b.device):
+            there = [self.b.read_value()]
+        if self.b.device == self.w.device:
+            here, there = here + there, []
+        with v1.device(self.w.device):
+            return [tf.stack(here), *there]
 
 
-def unpacked(values: Sequence[Any]) -> tuple[Any, Any]:
-    """Both from what `Variables.read` gives."""
-    w, b = tf.unstack(values[0], num=2) if len(values) == 1 else values
-    return w, b
+def unpacked(values: Sequence[Any]) -> list[Any]:
+    """w, the global step and b from what `Variables.read` gives."""
+    packed, *there = values
+    return [*tf.unstack(packed, num=3 - len(there)), *there]
 
 
 @contextlib.contextmanager
@@ -150,7 +154,7 @@ class TrainingGraph:
             ]
 
             def train(step: Any, _: Any, *values: Any) -> list[Any]:
-                w, b = unpacked(values)
+                w, _, b = unpacked(values)
                 losses, gradients = zip(*(share.differentiate(step, w, b) for share in shares), strict=True)
                 following, loss = step + 1, tf.add_n(losses)
                 with tf.control_dependencies([variables.apply(gradients)]):
@@ -161,9 +165,7 @@ class TrainingGraph:
             start = [self.first, tf.constant(0.0, _TYPE), *variables.read()]
             with _loops_of_operations():
                 _, loss, *values = v1.while_loop(lambda step, *_: step < end, train, start)
-            with tf.control_dependencies([loss, *values]):
-                done = variables.step.assign_add(self.count, read_value=True)
-            w, b = unpacked(values)
+            w, done, b = unpacked(values)
             self.results = {"step": done, "loss": loss, "w": w, "b": b}
 
 
