@@ -29,8 +29,26 @@ def test_every_step_is_handed_out_once() -> None:
 
 
 def test_a_block_is_at_most_a_fair_share_of_what_is_left() -> None:
-    ledger = Ledger(0, 100, 4)
+    ledger = Ledger(0, 101, 4)
+    ledger.finish(take(ledger, 1))
     assert [take(ledger, 1000).count for _ in range(4)] == [25, 19, 14, 11]
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_the_first_block_is_done_alone(is_lost: bool) -> None:
+    ledger = Ledger(0, 100, 2)
+    first = take(ledger, 10)
+    found: list[Block | None] = []
+    waiting = threading.Thread(target=lambda: found.append(ledger.take(10)))
+    waiting.start()
+    waiting.join(0.1)
+    assert not found
+    if is_lost:
+        ledger.give_back(first)
+    else:
+        ledger.finish(first)
+    waiting.join(30)
+    assert found == [first if is_lost else Block(10, 10)]
 
 
 def test_what_is_given_back_is_handed_out_again() -> None:
@@ -38,7 +56,9 @@ def test_what_is_given_back_is_handed_out_again() -> None:
     lost = take(ledger, 6)
     ledger.give_back(lost)
     assert ledger.done == 0
-    assert take(ledger, 4) == Block(0, 4)
+    first = take(ledger, 4)
+    assert first == Block(0, 4)
+    ledger.finish(first)
     assert take(ledger, 4) == Block(4, 2)
     assert take(ledger, 4) == Block(6, 4)
 

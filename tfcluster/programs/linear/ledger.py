@@ -8,7 +8,7 @@ from dataclasses import dataclass
 #: Seconds that a block should take: a round trip (some ms) does not show, and progress and a cancel come soon.
 BLOCK_SECONDS = 0.3
 #: Steps of a worker's first block. So many bring Adagrad to the neighbourhood of the solution.
-FIRST_BLOCK = 8
+FIRST_BLOCK = 10
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,7 @@ class Ledger:
         self._returned: list[Block] = []
         self._under_way: set[Block] = set()
         self._generation = 0
+        self._opening: Block | None = None
         self._stopped = False
 
     @property
@@ -72,10 +73,12 @@ class Ledger:
     def take(self, size: int) -> Block | None:
         """The next block, of at most `size` steps and a fair share of those left; None when nothing more is to be done.
 
-        Waits while nothing is left: others might return what they have taken, and a setback have all done again.
+        Waits while nothing is left: others might return what they have taken, and a setback have all done again. Waits
+        also while the first block is under way, which is done alone: at first gradients are largest, and those of all
+        workers, each of the same values, would together go far beyond the solution.
         """
         with self._changed:
-            self._changed.wait_for(lambda: self._stopped or self._left())
+            self._changed.wait_for(lambda: self._stopped or (self._left() and self._opening not in self._under_way))
             if self._stopped:
                 return None
             if self._returned:
@@ -87,6 +90,7 @@ class Ledger:
                 count = min(size, -(-(self._end - self._next) // self._workers))
                 block = Block(self._next, count, self._generation)
                 self._next += count
+            self._opening = self._opening or block
             self._under_way.add(block)
             return block
 

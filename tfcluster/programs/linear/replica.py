@@ -31,7 +31,7 @@ v1 = tf.compat.v1
 
 # Workers begin together; one that is slow to get ready is not waited for.
 _MEET_SECONDS = 5.0
-# Blocks begin with 8 steps and are halved: after so many the last two were of one step.
+# Blocks begin with 10 steps and are halved: after so many the last two were of one step.
 _MOST_FAILURES = 5
 
 
