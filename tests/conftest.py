@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import signal
@@ -10,16 +11,26 @@ import subprocess
 import sys
 import time
 import uuid
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+from tfcluster.process import ProcessId
 
 ROOT = Path(__file__).parent.parent
 EXAMPLE = ROOT / "examples" / "cluster.yaml"
 COMMAND = (sys.executable, "-m", "tfcluster")
+
+# The same examples every time, however slowly they are made; `--hypothesis-profile default` looks for others.
+settings.register_profile(
+    "suite", settings(derandomize=True, database=None, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+)
+settings.load_profile("suite")
 
 Result = subprocess.CompletedProcess[str]
 
@@ -37,13 +48,14 @@ class Sandbox:
 
     folder: Path
     mark: str = field(default_factory=lambda: uuid.uuid4().hex)
+    started: list[subprocess.Popen[str]] = field(default_factory=list)
 
     @property
     def environment(self) -> dict[str, str]:
         inherited = {
             name: value
             for name, value in os.environ.items()
-            if not name.startswith("TFCLUSTER_") and name not in ("NO_COLOR", "FORCE_COLOR")
+            if not name.startswith("TFCLUSTER_") and name not in ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES")
         }
         return {
             **inherited,
@@ -77,17 +89,23 @@ class Sandbox:
         assert "Traceback" not in result.stdout + result.stderr
         return result
 
-    def start(self, *arguments: str | Path) -> subprocess.Popen[str]:
-        """Start the command and leave it running; its output can be read."""
-        return subprocess.Popen(
+    def start(self, *arguments: str | Path, **streams: Any) -> subprocess.Popen[str]:
+        """Start the command and leave it running, at most until the test ends; its output can be read."""
+        process = subprocess.Popen(
             [*COMMAND, *map(str, arguments)],
             cwd=self.folder,
             env=self.environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
             text=True,
-            stdin=subprocess.DEVNULL,
+            **{"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **streams},
         )
+        self.started.append(process)
+        return process
+
+    def end_commands(self) -> None:
+        """End the commands that were started and still run: those of a test that failed."""
+        while self.started:
+            with contextlib.suppress(BrokenPipeError), self.started.pop() as process:
+                process.kill()
 
     def json(self, *arguments: str | Path, code: int | None = 0) -> Any:
         """Run the command with JSON output and return its last line."""
@@ -96,19 +114,29 @@ class Sandbox:
     def status(self, code: int | None = 0) -> Any:
         return self.json("status", code=code)
 
-    def wait_until(self, state: str, seconds: float = 30.0) -> Any:
+    def wait_until(self, state: str, seconds: float = 120.0) -> Any:
         """Wait until the cluster is in a state, and return its status."""
 
         def reached() -> Any:
-            process = self.start("status", "-o", "json")
-            output, error = process.communicate(timeout=60)
-            if process.returncode == 5:  # the machine is busy, and the agent took too long to answer
-                return None
-            assert output, error
-            status = json.loads(output)
+            output = self("status", "-o", "json", code=None).stdout
+            # Without an answer the agent has just died, or the machine is busy and it took too long.
+            status = json.loads(output) if output else {"state": "not known"}
             return status if status["state"] == state else None
 
         return wait_for(reached, seconds)
+
+    def agent(self) -> int:
+        """The pid of the cluster's agent; a command has another one started where it died."""
+        return int(self.status(code=None)["hosts"][0]["agent_pid"])
+
+    def kill_agent(self) -> int:
+        """End the agent as the kernel would when memory runs out; its pid, and no later command meets it."""
+        (lock,) = self.folder.glob("state/tfcluster/*/*/lock")
+        agent = ProcessId.of(json.loads(lock.read_text())["pid"])
+        assert agent is not None, "it lives until now"
+        os.kill(agent.pid, signal.SIGKILL)
+        wait_for(lambda: not agent.alive())
+        return agent.pid
 
     def task(self, short: str, code: int | None = 0) -> Any:
         """One task of the status; a code of None takes any health."""
@@ -141,8 +169,11 @@ class Sandbox:
         return [*map(str, self.processes().items()), *map(str, files)]
 
 
-def wait_for(condition: Callable[[], Any], seconds: float = 30.0) -> Any:
-    """Wait until a condition about other processes holds, and return what it gave."""
+def wait_for(condition: Callable[[], Any], seconds: float = 120.0) -> Any:
+    """Wait until a condition about other processes holds, and return what it gave.
+
+    The machine may be slow, or stand still for seconds: the bound is for what never comes.
+    """
     deadline = time.monotonic() + seconds
     while not (value := condition()):
         assert time.monotonic() < deadline, "waited in vain"
@@ -205,6 +236,7 @@ def _make(folder: Path) -> Iterator[Sandbox]:
     (folder / "run").mkdir(mode=0o700)
     sandbox = Sandbox(folder)
     yield sandbox
+    sandbox.end_commands()
     subprocess.run(
         [*COMMAND, "down", "--all", "--grace", "1"],
         env=sandbox.environment,
@@ -214,11 +246,39 @@ def _make(folder: Path) -> Iterator[Sandbox]:
         check=False,
     )
     with contextlib.suppress(AssertionError):
-        wait_for(lambda: not sandbox.leftovers())  # a killed command's agent ends by itself in a moment
+        wait_for(lambda: not sandbox.leftovers(), seconds=30)  # a killed command's agent ends by itself in a moment
     left = sandbox.leftovers()
     for pid in sandbox.processes():
         os.kill(pid, signal.SIGKILL)
     assert not left
+
+
+@contextlib.contextmanager
+def running(*command: str, **options: Any) -> Iterator[subprocess.Popen[str]]:
+    """A process that ends with the block, also where that fails."""
+    with subprocess.Popen(command, text=True, **options) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+@pytest.fixture(autouse=True)
+def nothing_of_a_failed_test(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Have a second try, and the tests behind one that failed in a shared cluster, begin as the first one did."""
+    shared = [value for value in request.node.funcargs.values() if isinstance(value, Sandbox)]
+    if getattr(request.node, "execution_count", 1) > 1:  # that of pytest-rerunfailures
+        # What the first try had open warns when it is collected, and a warning is an error, also in another test.
+        for name in ("last_exc", "last_value", "last_traceback"):
+            setattr(sys, name, None)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)
+            gc.collect()
+        for cluster in shared:
+            cluster.wait_until("running")
+    yield
+    for cluster in shared:
+        cluster.end_commands()
 
 
 @pytest.fixture

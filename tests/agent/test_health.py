@@ -13,6 +13,13 @@ from tfcluster.agent.tasks import health
 from tfcluster.agent.tasks.health import Answer, Prober, Verdict
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slow the machine: the prober has imported gRPC, and a server's silence is told."""
+    monkeypatch.setattr(health, "_LATE", 60.0)
+    monkeypatch.setattr(health, "_MARGIN", 60.0)
+
+
 def test_a_port_where_nobody_listens_is_silent() -> None:
     async def ask() -> Answer:
         prober = Prober("prober")
@@ -36,7 +43,7 @@ def test_a_prober_that_hangs_is_unknown_and_replaced(monkeypatch: pytest.MonkeyP
         hanging = await prober.ask("localhost:1", 0.1)
         while prober._child is child:  # its end is told by the event loop
             await asyncio.sleep(0.01)
-        monkeypatch.setattr(health, "_MARGIN", 30.0)
+        monkeypatch.setattr(health, "_MARGIN", 60.0)
         try:
             again = await prober.ask("localhost:1", 5.0)
             assert prober._child is not None
@@ -60,9 +67,6 @@ def test_an_answer_that_comes_far_too_late_says_nothing_of_the_server(monkeypatc
                 mute.bind(("127.0.0.1", 0))
                 mute.listen()
                 address = f"127.0.0.1:{mute.getsockname()[1]}"
-                # However slow the machine: the prober has imported gRPC, and its silence is told.
-                monkeypatch.setattr(health, "_LATE", 60.0)
-                monkeypatch.setattr(health, "_MARGIN", 60.0)
                 in_time = await prober.ask(address, 0.2)
                 assert prober._child is not None
                 child = prober._child.process.pid
@@ -76,10 +80,8 @@ def test_an_answer_that_comes_far_too_late_says_nothing_of_the_server(monkeypatc
     assert asyncio.run(ask()) == (Answer(Verdict.SILENT), Answer(Verdict.UNKNOWN))
 
 
-def test_many_questions_at_once_are_all_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_questions_at_once_are_all_answered() -> None:
     """More than a socket's buffer holds, while the prober is still importing gRPC."""
-    monkeypatch.setattr(health, "_LATE", 60.0)
-    monkeypatch.setattr(health, "_MARGIN", 60.0)
 
     async def ask_many() -> list[Answer]:
         prober = Prober("prober")

@@ -8,11 +8,11 @@ import json
 import os
 import signal
 import socket
-import subprocess
 from pathlib import Path
 
 import pytest
 
+from tests.conftest import running
 from tfcluster.agent.folder import StateFolder
 from tfcluster.agent.runs import interpreter, lost_tasks
 from tfcluster.agent.runs import runs as module
@@ -228,7 +228,7 @@ def test_a_run_that_nobody_comes_back_to_is_cancelled_unless_it_is_detached(
         assert cleared == ["pi-1"]
 
     monkeypatch.setattr(module, "_UNOWNED_SECONDS", 0.01)
-    with subprocess.Popen(["sleep", "600"]) as process:
+    with running("sleep", "600") as process:
         found = ProcessId.of(process.pid)
         assert found is not None
         asyncio.run(body(found))

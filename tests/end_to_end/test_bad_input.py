@@ -96,4 +96,4 @@ def test_without_tensorflow_the_agent_says_what_to_install(sandbox: Sandbox) -> 
     error = sandbox("up", sandbox.spec("jobs:\n  worker: {tasks: 1}\n"), code=1, env={"PYTHONPATH": path}).stderr
     assert "TensorFlow is not installed" in error
     assert "pip install tensorflow" in error
-    wait_for(lambda: not sandbox.leftovers(), seconds=10)
+    wait_for(lambda: not sandbox.leftovers())

@@ -89,6 +89,12 @@ def keepers(sandbox: Sandbox) -> list[int]:
     return [pid for pid, title in sandbox.processes().items() if title.endswith(" log keeper")]
 
 
+def is_stopping(sandbox: Sandbox) -> bool:
+    """Whether the agent has begun to stop a task."""
+    (journal,) = sandbox.folder.glob("state/**/journal.json")
+    return '"state": "stopping"' in journal.read_text()
+
+
 def is_free(port: int) -> bool:
     with socket.socket(socket.AF_INET6, socket.SOCK_STREAM) as binder:
         try:
@@ -126,7 +132,7 @@ def test_a_cluster_changes_in_place_and_its_ps_remembers(sandbox: Sandbox) -> No
         assert sandbox.task("worker:2")["address"] == start["address"]
         assert counter.add(2) == 2, "the ps knew worker:2 from the start, and kept its memory"
 
-        os.kill(sandbox.status()["hosts"][0]["agent_pid"], signal.SIGKILL)
+        sandbox.kill_agent()
         assert "grows is up: 1 task stopped in" in sandbox("scale", "worker=2").stdout
         assert pids(sandbox) == after
         assert added not in sandbox.processes()
@@ -221,7 +227,7 @@ def test_a_plan_is_carried_out_only_on_the_cluster_that_it_was_made_from(
 
     os.kill(sandbox.task("worker:2")["pid"], signal.SIGSTOP)  # so that TERM alone does not end it
     scale = sandbox.start("scale", "worker=2")
-    wait_for(lambda: '"state": "stopping"' in next(sandbox.folder.glob("state/**/journal.json")).read_text())
+    wait_for(lambda: is_stopping(sandbox) or scale.poll() is not None)
     sandbox("down", "--grace", "0.2")
     output, error = scale.communicate(timeout=60)
     # The agent waits 5 seconds for worker:2; a `down` that takes longer to come finds the change made.
@@ -237,9 +243,10 @@ def test_an_agent_that_dies_while_it_changes_the_cluster_is_followed_by_one_that
     os.kill(before["tasks"][2]["pid"], signal.SIGSTOP)  # so that TERM alone does not end it
     sandbox.spec(text.replace("tasks: 2", "tasks: 1"))
     up = sandbox.start("up")
-    wait_for(lambda: '"state": "stopping"' in next(sandbox.folder.glob("state/**/journal.json")).read_text())
-    os.kill(before["hosts"][0]["agent_pid"], signal.SIGKILL)
-    os.kill(before["tasks"][2]["pid"], signal.SIGCONT)
+    wait_for(lambda: is_stopping(sandbox) or up.poll() is not None)
+    sandbox.kill_agent()
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(before["tasks"][2]["pid"], signal.SIGCONT)
     _, error = up.communicate(timeout=60)
     # The agent waits 5 seconds for worker:1: only a test as slow as that finds the change made.
     assert up.returncode == 0 or "the agent went away" in error

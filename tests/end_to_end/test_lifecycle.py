@@ -133,7 +133,7 @@ def test_taken_ports_are_all_named_with_who_has_them(sandbox: Sandbox) -> None:
         error = sandbox("up", spec, code=1).stderr
         for index, port in enumerate(ports):
             assert f"worker:{index}: port {port} is taken by process {os.getpid()} (" in error
-    wait_for(lambda: not sandbox.leftovers(), seconds=10)
+    wait_for(lambda: not sandbox.leftovers())
 
 
 def test_up_names_the_task_that_does_not_start_and_why(sandbox: Sandbox) -> None:
@@ -154,10 +154,16 @@ def test_up_names_the_task_that_does_not_start_and_why(sandbox: Sandbox) -> None
 
 
 def test_up_that_runs_out_of_time_says_who_is_not_ready(sandbox: Sandbox) -> None:
-    sandbox.spec("name: slow\njobs:\n  worker: {tasks: 8}\n")
+    text = "name: slow\njobs:\n  worker: {tasks: 1, max: 8}\n"
+    sandbox("up", sandbox.spec(text))
+    (prober,) = [pid for pid, title in sandbox.processes().items() if title.endswith(" prober")]
+    os.kill(prober, signal.SIGSTOP)  # nobody asks the servers, however fast they are
+    sandbox.spec(text.replace("tasks: 1", "tasks: 8"))
     error = sandbox("up", "--timeout", "0.1", code=4).stderr
-    assert re.search(r"cluster 'slow' is not ready: \d of 8 tasks are ready within 0.1 s", error)
-    assert re.search(r"worker:\d at localhost:\d+ on localhost is starting", error)
+    assert "cluster 'slow' is not ready: 1 of 8 tasks are ready within 0.1 s" in error
+    for index in range(1, 8):
+        assert re.search(rf"worker:{index} at localhost:\d+ on localhost is starting", error)
+    os.kill(prober, signal.SIGCONT)
     assert "0 tasks started" not in sandbox("up").stdout
     assert sandbox.status()["state"] == "running"
 
@@ -180,7 +186,7 @@ def test_a_killed_server_comes_back(sandbox: Sandbox) -> None:
 def test_servers_survive_their_agent(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec(ONE_WORKER))
     before = sandbox.status()
-    os.kill(before["hosts"][0]["agent_pid"], signal.SIGKILL)
+    sandbox.kill_agent()
     after = sandbox.status()
     assert after["hosts"][0]["agent_pid"] != before["hosts"][0]["agent_pid"]
     assert after["tasks"][0]["pid"] == before["tasks"][0]["pid"]

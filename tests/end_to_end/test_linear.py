@@ -16,8 +16,8 @@ import pytest
 from tests.conftest import Sandbox, _make
 
 LAYOUT = "name: full\njobs:\n  ps: {tasks: 2}\n  worker: {tasks: 3}\n  evaluator: {tasks: 1}\n"
-# Several seconds of training: enough for what is killed meanwhile to die before it ends.
-STEPS_PAST_LOSSES = 25_000
+# Of training, at the rate that it has without a loss: what is killed meanwhile dies long before it ends.
+SECONDS_PAST_LOSSES = 10
 RESULT = [
     *("w", "b", "loss", "steps", "steps_per_s", "examples_per_s", "workers", "optimizer", "lr", "batch", "sync"),
     *("seed", "resumed_from", "least_squares", "evaluations"),
@@ -193,7 +193,8 @@ def test_whatever_the_jobs_are_called(sandbox: Sandbox, jobs: str, servers: set[
     sandbox("up", sandbox.spec(f"name: other\njobs:\n  {jobs}\n"))
     final = sandbox.json("run", "linear", *GENTLY, "--steps", "500")
     assert is_near(final["result"])
-    assert final["result"]["workers"] == workers == len(final["devices"])
+    assert final["result"]["workers"] == workers
+    assert 1 < len(final["devices"]) <= workers, "one that is late finds nothing left to do"
     (server,) = servers
     most = max(final["devices"].items(), key=lambda item: item[1]["ops"])[0]
     assert most.startswith(server), "every worker's updates run there"
@@ -202,7 +203,8 @@ def test_whatever_the_jobs_are_called(sandbox: Sandbox, jobs: str, servers: set[
 def test_a_run_goes_on_without_a_worker_and_with_a_new_parameter_server(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec("name: tough\njobs:\n  ps: {tasks: 1}\n  worker: {tasks: 2}\n"))
     pids = {f"{task['job']}:{task['index']}": task["pid"] for task in sandbox.status()["tasks"]}
-    run = sandbox.start("run", "linear", *GENTLY, "--steps", str(STEPS_PAST_LOSSES), "-o", "json")
+    steps = int(SECONDS_PAST_LOSSES * sandbox.json("run", "linear", *GENTLY)["result"]["steps_per_s"])
+    run = sandbox.start("run", "linear", *GENTLY, "--steps", str(steps), "-o", "json")
     assert run.stdout is not None
     final: dict[str, Any] = {}
     later = 0
@@ -219,6 +221,6 @@ def test_a_run_goes_on_without_a_worker_and_with_a_new_parameter_server(sandbox:
     assert final["state"] == "succeeded"
     assert is_near(final["result"])
     # A worker that dies in the moment in which it has counted a block has it done, and counted, once more.
-    assert final["result"]["steps"] >= STEPS_PAST_LOSSES
+    assert final["result"]["steps"] >= steps
     assert any(note.startswith("worker:1: lost ") for note in final["notes"])
     assert any(note.startswith("ps:0 lost the variables; the training went on from step ") for note in final["notes"])

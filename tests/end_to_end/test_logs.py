@@ -11,7 +11,6 @@ import sys
 from collections.abc import Iterator
 
 from tests.conftest import Sandbox, wait_for
-from tests.end_to_end.test_robustness import agent_of
 
 
 def test_logs_of_all_of_one_and_of_a_job(demo: Sandbox) -> None:
@@ -141,11 +140,10 @@ def test_following_loses_and_doubles_nothing_whatever_happens(sandbox: Sandbox) 
     os.kill(sandbox.task("worker:0")["pid"], signal.SIGKILL)
     wait_for(lambda: sandbox.wait_until("running")["tasks"][0]["restarts"])
     see("Started server")
-    pid, agent = sandbox.task("worker:0")["pid"], agent_of(sandbox)
-    os.kill(agent, signal.SIGKILL)
+    pid, agent = sandbox.task("worker:0")["pid"], sandbox.kill_agent()
     assert printing(pid, 7_000, 12_000).wait() == 0
     see("line 00011999")
-    wait_for(lambda: agent_of(sandbox) != agent)
+    assert sandbox.agent() != agent
     print_lines(12_000, 15_000)
     see("line 00014999")
     assert numbers_in(seen) == [*range(15_000)]
@@ -176,7 +174,7 @@ def test_the_keeper_ends_with_the_cluster_also_without_an_agent(sandbox: Sandbox
     sandbox("up", sandbox.spec("name: left\njobs:\n  worker: {tasks: 1}\n"))
     keeper: int = wait_for(lambda: process_of(sandbox, "log keeper"))
     pid = sandbox.task("worker:0")["pid"]
-    os.kill(agent_of(sandbox), signal.SIGKILL)
+    sandbox.kill_agent()
     assert printing(pid, 0, 10).wait() == 0
     log = sandbox.folder / "state/tfcluster/left/localhost/logs/worker:0.log"
     wait_for(lambda: numbers_in(log.read_text().splitlines()) == [*range(10)])
@@ -197,8 +195,8 @@ def test_logs_stay_readable_after_down_and_a_broken_pipe_is_no_error(sandbox: Sa
     reader = sandbox.start("logs", "-c", "gone")
     assert reader.stdout is not None
     reader.stdout.close()
-    assert reader.wait(30) in (0, 1)
+    assert reader.wait(60) in (0, 1)
     assert reader.stderr is not None
     assert "Traceback" not in reader.stderr.read()
     reader.stderr.close()
-    wait_for(lambda: not sandbox.leftovers(), seconds=15)
+    wait_for(lambda: not sandbox.leftovers())

@@ -112,14 +112,14 @@ BITS = {"pi": ("inside",), "mean": MOMENTS}
 
 
 def run_and_kill(sandbox: Sandbox, *arguments: str) -> Any:
-    """Run a program, kill worker:3 when a third of the work is done, and give the result event."""
+    """Run a program, kill worker:3 when the work is well begun, and give the result event."""
     victim = sandbox.task("worker:3")["pid"]
     process = sandbox.start("run", *arguments, "-o", "json")
     assert process.stdout is not None
     event: dict[str, Any] = {}
     for line in process.stdout:
         event = json.loads(line)
-        if event["event"] == "progress" and event["done"] > event["total"] / 3:
+        if event["event"] == "progress" and event["done"] > event["total"] / 20:
             os.kill(victim, signal.SIGKILL)
             break
     output, error = process.communicate(timeout=90)

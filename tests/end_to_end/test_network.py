@@ -20,7 +20,7 @@ from tfcluster.runtime.closed import NotClosedError
 _DIAL = """
 import socket, sys
 try:
-    socket.create_connection((sys.argv[1], int(sys.argv[2])), 2).close()
+    socket.create_connection((sys.argv[1], int(sys.argv[2])), 30).close()
     print("connected")
 except OSError as error:
     print(type(error).__name__)
@@ -40,7 +40,7 @@ class OtherHost:
             ["ip", "netns", "exec", self.name, "python3", "-c", _DIAL, self.our_address, str(port)],
             capture_output=True,
             text=True,
-            timeout=30,
+            timeout=60,
             check=True,
         )
         return result.stdout.strip()

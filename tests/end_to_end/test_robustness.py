@@ -17,10 +17,6 @@ from tests.conftest import COMMAND, Sandbox, wait_for
 SPEC = "name: tough\njobs:\n  ps: {tasks: 1}\n  worker: {tasks: 2}\n"
 
 
-def agent_of(sandbox: Sandbox) -> int:
-    return int(sandbox.status()["hosts"][0]["agent_pid"])
-
-
 def helper(sandbox: Sandbox, word: str) -> int:
     """The pid of one of the agent's helpers, once it is there."""
     return int(wait_for(lambda: [pid for pid, title in sandbox.processes().items() if title.endswith(word)])[0])
@@ -38,7 +34,6 @@ def test_the_agent_is_found_whatever_the_runtime_folder(sandbox: Sandbox, tmp_pa
 
 def test_an_agent_without_its_socket_is_named_and_can_be_replaced(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec(SPEC))
-    agent = agent_of(sandbox)
     next((sandbox.folder / "run/tfcluster").iterdir()).unlink()
     commands = [sandbox.start(command) for command in ("status", "up", "down")]
     for command in commands:
@@ -46,29 +41,29 @@ def test_an_agent_without_its_socket_is_named_and_can_be_replaced(sandbox: Sandb
         assert command.returncode == 5, error
         assert "nothing listens at" in error
         assert f"{sandbox.folder}/state/tfcluster/tough/localhost/lock" in error
-    os.kill(agent, signal.SIGKILL)
+    sandbox.kill_agent()
     assert sandbox.status()["state"] == "running"
 
 
 def test_an_agent_that_hangs_is_named(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec(SPEC))
-    agent = agent_of(sandbox)
+    agent = sandbox.agent()
     os.kill(agent, signal.SIGSTOP)
     commands = [sandbox.start(command) for command in ("status", "down", "logs", "events", "runs")]
     for command in commands:
         _, error = command.communicate(timeout=90)
         assert command.returncode == 5, error
         assert f"the agent (pid {agent}) has not answered within 10 s" in error
-    os.kill(agent, signal.SIGKILL)
+    sandbox.kill_agent()
     assert sandbox.status()["state"] == "running"
 
 
 def test_an_agent_that_dies_while_it_adopts_keeps_nobody_waiting(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec(SPEC))
-    agent, first = agent_of(sandbox), helper(sandbox, " log keeper")
+    first = helper(sandbox, " log keeper")
     stopped = sandbox.task("worker:0")["pid"]
     os.kill(stopped, signal.SIGSTOP)  # the next agent waits for its answer before it says that it listens
-    os.kill(agent, signal.SIGKILL)
+    sandbox.kill_agent()
     status = sandbox.start("status")
     keeper = wait_for(
         lambda: [pid for pid, title in sandbox.processes().items() if title.endswith(" log keeper") and pid != first]
@@ -85,7 +80,7 @@ def test_a_journal_that_cannot_be_read_is_left_and_named(sandbox: Sandbox) -> No
     status = sandbox.status()
     journal = next(sandbox.folder.glob("state/**/journal.json"))
     kept = journal.read_text()
-    os.kill(status["hosts"][0]["agent_pid"], signal.SIGKILL)
+    sandbox.kill_agent()
     journal.write_text('{"layout": 1}')
     error = sandbox("status", code=1).stderr
     assert f"{journal}: cannot be understood" in error
@@ -111,12 +106,12 @@ def test_down_goes_on_when_its_command_dies(sandbox: Sandbox) -> None:
 def test_an_interpreter_that_hangs_holds_up_neither_a_run_nor_down(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec(SPEC))
     os.kill(helper(sandbox, " interpreter"), signal.SIGSTOP)
-    sandbox("run", "pi", "--timeout", "1", code=124, timeout=30)
+    sandbox("run", "pi", "--timeout", "1", code=124)
     waiting = sandbox.start("run", "pi")
     assert waiting.stdout is not None
     wait_for(lambda: sandbox.status()["runs"][-1]["state"] == "queued")
-    sandbox("down", timeout=30)
-    _, error = waiting.communicate(timeout=30)
+    sandbox("down")
+    _, error = waiting.communicate(timeout=60)
     assert waiting.returncode == 1
     assert "was cancelled" in error
 
@@ -128,18 +123,22 @@ def test_a_run_whose_command_dies_is_cancelled(sandbox: Sandbox) -> None:
     run.stdout.readline()
     run.kill()
     run.communicate()
-    wait_for(lambda: sandbox.status()["runs"][-1]["state"] == "cancelled", seconds=15)
+    wait_for(lambda: sandbox.status()["runs"][-1]["state"] == "cancelled")
 
 
 def test_runs_cost_the_agent_no_descriptors(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec(SPEC))
-    agent = agent_of(sandbox)
-    counts = []
-    for _ in range(4):
+    agent = sandbox.agent()
+
+    def descriptors() -> int:
+        return len(os.listdir(f"/proc/{agent}/fd"))
+
+    sandbox("run", "pi", "--samples", "1000")
+    before = descriptors()
+    for _ in range(3):
         sandbox("run", "pi", "--samples", "1000")
         sandbox("run", "pi", "--samples", "1e12", "--timeout", "0.5", code=124)
-        counts.append(len(os.listdir(f"/proc/{agent}/fd")))
-    assert counts[-1] == counts[0]
+    wait_for(lambda: descriptors() <= before)  # the end of a command is seen, or a health check over, a moment later
 
 
 def test_too_few_descriptors_are_told_and_down_clears(sandbox: Sandbox) -> None:
@@ -183,9 +182,8 @@ def test_servers_are_not_taken_for_dead_when_descriptors_run_out(sandbox: Sandbo
     sandbox("up", sandbox.spec(SPEC))
     before = sandbox.status()
     for limit in (16, 17, 18):  # the agent runs out at another step of its adoption with each
-        for pid, title in sandbox.processes().items():
-            if title.endswith(" agent on localhost"):
-                os.kill(pid, signal.SIGKILL)
+        if any(title.endswith(" agent on localhost") for title in sandbox.processes().values()):
+            sandbox.kill_agent()
         status = subprocess.run(
             [*COMMAND, "status"],
             env=sandbox.environment,
@@ -216,12 +214,12 @@ def test_two_ups_of_different_specs_at_once(sandbox: Sandbox) -> None:
 
 def test_following_ends_well_with_the_cluster(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec(SPEC))
-    followers = [sandbox.start("logs", "-f", "-n", "0"), sandbox.start("events", "-f")]
-    stdout = followers[1].stdout
-    assert stdout is not None
-    stdout.readline()
+    followers = [sandbox.start("logs", "-f"), sandbox.start("events", "-f")]
+    for follower in followers:
+        assert follower.stdout is not None
+        follower.stdout.readline()
     sandbox("down")
-    outputs = [follower.communicate(timeout=30)[0] for follower in followers]
+    outputs = [follower.communicate(timeout=60)[0] for follower in followers]
     assert [follower.returncode for follower in followers] == [0, 0]
     assert outputs[1].splitlines()[-1].split()[2:] == ["cluster", "down"]
 
@@ -234,7 +232,7 @@ def test_down_of_a_cluster_whose_logs_are_being_read(sandbox: Sandbox) -> None:
     reading.stdout.readline()
     assert "is not running" in sandbox("down", "-c", "tough", code=3).stderr
     reading.send_signal(signal.SIGINT)
-    reading.communicate(timeout=30)
+    reading.communicate(timeout=60)
     wait_for(lambda: not sandbox.leftovers())
 
 
@@ -253,7 +251,7 @@ def test_what_happened_is_told_with_its_cause(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec("name: told\njobs:\n  worker: {tasks: 1}\n"))
     os.kill(sandbox.task("worker:0")["pid"], signal.SIGKILL)
     wait_for(lambda: sandbox.wait_until("running")["tasks"][0]["restarts"])
-    os.kill(agent_of(sandbox), signal.SIGKILL)
+    sandbox.kill_agent()
     sandbox("status")
     sandbox("down")
     events = [json.loads(line) for line in sandbox("events", "-c", "told", "-o", "json").stdout.splitlines()]
@@ -274,7 +272,7 @@ def test_what_happened_is_told_with_its_cause(sandbox: Sandbox) -> None:
 
 
 def test_a_journal_that_cannot_be_written_for_a_while(sandbox: Sandbox) -> None:
-    sandbox("up", sandbox.spec(SPEC + "restart: {backoff: {initial: 0.5, max: 0.5}, limit: 20 in 60}\n"))
+    sandbox("up", sandbox.spec(SPEC + "restart: {backoff: {initial: 0.5, max: 0.5}, limit: 1000 in 60}\n"))
     obstacle = next(sandbox.folder.glob("state/**/journal.json")).with_suffix(".new")
     obstacle.mkdir()  # where the next record would be written
     worker = sandbox.task("worker:0")["pid"]

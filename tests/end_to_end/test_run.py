@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import EXAMPLE, Sandbox
+from tests.conftest import EXAMPLE, Sandbox, wait_for
 
 STRICT = "name: strict\njobs:\n  ps: {tasks: 1}\n  worker: {tasks: 2}\nrestart: {policy: never}\n"
 
@@ -91,14 +91,18 @@ def test_samples_that_make_no_sense(demo: Sandbox, samples: str) -> None:
 def test_a_huge_run_is_bounded_in_memory_and_by_its_timeout(demo: Sandbox) -> None:
     demo("run", "pi", "--samples", "3e8")  # as many compile what many more do
     before = max(task["rss_bytes"] for task in demo.status()["tasks"])
-    result = demo("run", "pi", "--samples", "1e14", "--timeout", "6", "-o", "json", code=124)
+    process = demo.start("run", "pi", "--samples", "1e14", "-o", "json")
+    assert process.stdout is not None
+    first, *others = [json.loads(process.stdout.readline())["event"] for _ in range(12)]
+    assert (first, set(others)) == ("run", {"progress"})
+    after = max(task["rss_bytes"] for task in demo.status()["tasks"])
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert after < before + 200 * 2**20, "a shard of 2^22 points would be 32 MB for each of its many operations"
+    result = demo("run", "pi", "--samples", "1e14", "--timeout", "0.5", "-o", "json", code=124)
     final = events(result.stdout)[-1]
     assert final["state"] == "failed"
-    assert final["error"]["message"].endswith("timed out after 6 s")
-    progress = [event for event in events(result.stdout) if event["event"] == "progress"]
-    assert progress, "it has begun"
-    after = max(task["rss_bytes"] for task in demo.status()["tasks"])
-    assert after < before + 200 * 2**20, "a shard of 2^22 points would be 32 MB for each of its many operations"
+    assert final["error"]["message"].endswith("timed out after 0.5 s")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -109,7 +113,7 @@ def test_an_interrupt_cancels_the_run_and_leaves_the_cluster_well(demo: Sandbox,
     run = json.loads(process.stdout.readline())["run"]
     json.loads(process.stdout.readline())  # it makes progress
     process.send_signal(number)
-    output, error = process.communicate(timeout=30)
+    output, error = process.communicate(timeout=60)
     assert process.returncode == 128 + number
     assert "Traceback" not in error
     assert events(output)[-1]["state"] == "cancelled"
@@ -128,7 +132,7 @@ def test_a_task_that_is_down_is_named_at_once(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec(STRICT))
     os.kill(sandbox.task("worker:1")["pid"], signal.SIGKILL)
     sandbox.wait_until("degraded")
-    error = sandbox("run", "pi", code=4, timeout=10).stderr
+    error = sandbox("run", "pi", code=4, timeout=30).stderr
     assert error.startswith("error: worker:1 died (SIGKILL) and has failed\nhint: ")
     assert sandbox.status(code=4)["runs"] == []
 
@@ -136,7 +140,13 @@ def test_a_task_that_is_down_is_named_at_once(sandbox: Sandbox) -> None:
 def test_a_task_that_does_not_answer_is_named_at_once(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec(STRICT))
     os.kill(sandbox.task("worker:0")["pid"], signal.SIGSTOP)
-    error = sandbox("run", "pi", code=4, timeout=10).stderr
+
+    def refused() -> str | None:
+        run = sandbox("run", "pi", code=None, timeout=30)
+        return run.stderr if run.returncode else None
+
+    # An agent that stood still itself, as the whole machine may, does not blame a server; pi then does without it.
+    error = wait_for(refused)
     assert "worker:0 at localhost:" in error
     assert "does not answer" in error
 

@@ -79,7 +79,7 @@ def test_a_state_folder_that_is_deleted_is_written_anew(sandbox: Sandbox, tmp_pa
     # What is written anew is what the next agent needs.
     delete(state)
     wait_for(lambda: list(state.glob("tfcluster/tough/localhost/journal.json")))
-    os.kill(status["hosts"][0]["agent_pid"], signal.SIGKILL)
+    sandbox.kill_agent()
     assert [task["pid"] for task in sandbox.wait_until("running")["tasks"]] == pids
     # A task that is started again finds a folder for its log.
     delete(state)

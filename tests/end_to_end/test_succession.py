@@ -5,23 +5,14 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tests.conftest import Sandbox, wait_for
+from tests.conftest import Sandbox, running, wait_for
 from tfcluster.agent.ports import Ports
 
 SPEC = "name: heir\njobs:\n  ps: {tasks: 1}\n  worker: {tasks: 2}\n"
-
-
-def kill_agent(sandbox: Sandbox) -> None:
-    """End the agent as the kernel would when memory runs out."""
-    lock = next(sandbox.folder.glob("state/tfcluster/*/*/lock"))
-    agent = json.loads(lock.read_text())["pid"]
-    os.kill(agent, signal.SIGKILL)
-    wait_for(lambda: agent not in sandbox.processes())
 
 
 def journal_of(sandbox: Sandbox) -> Path:
@@ -36,11 +27,11 @@ def test_every_command_finds_the_cluster_of_an_agent_that_died(sandbox: Sandbox)
     before = {task["task"]: (task["pid"], task["restarts"], task["address"]) for task in sandbox.status()["tasks"]}
     commands = (["up", spec], ["status"], ["logs"], ["events"], ["run", "pi", "--samples", "1e5"])
     for command in commands:
-        kill_agent(sandbox)
+        sandbox.kill_agent()
         sandbox(*command)
     status = sandbox.wait_until("running")
     assert {task["task"]: (task["pid"], task["restarts"], task["address"]) for task in status["tasks"]} == before
-    kill_agent(sandbox)
+    sandbox.kill_agent()
     sandbox("down")
     assert sandbox.leftovers() == []
     events = [json.loads(line) for line in sandbox("events", "-c", "heir", "-o", "json").stdout.splitlines()]
@@ -50,7 +41,7 @@ def test_every_command_finds_the_cluster_of_an_agent_that_died(sandbox: Sandbox)
 
 def test_an_adopted_server_that_dies_is_started_again_at_its_port(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec(SPEC))
-    kill_agent(sandbox)
+    sandbox.kill_agent()
     before = sandbox.task("worker:1")
     port = int(before["address"].rpartition(":")[2])
     stranger = Ports()
@@ -63,17 +54,17 @@ def test_an_adopted_server_that_dies_is_started_again_at_its_port(sandbox: Sandb
     allowed = {"SIGKILL"} if (major, minor) >= (6, 15) else {"SIGKILL", "unknown exit"}
     assert after["last_exit"]["reason"] in allowed
     # And what it ended of is known to the next agent too.
-    kill_agent(sandbox)
+    sandbox.kill_agent()
     assert sandbox.task("worker:1")["last_exit"] == after["last_exit"]
     assert sandbox.task("worker:1")["pid"] == after["pid"]
 
 
 def test_a_stranger_with_the_pid_of_a_task_is_neither_adopted_nor_killed(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec("name: heir\njobs:\n  worker: {tasks: 2}\nrestart: {policy: never}\n"))
-    kill_agent(sandbox)
+    sandbox.kill_agent()
     record: dict[str, Any] = json.loads(journal_of(sandbox).read_text())
     processes = [record["tasks"][f"/job:worker/task:{index}"]["process"] for index in range(2)]
-    with subprocess.Popen(["sleep", "600"], env={}) as stranger:
+    with running("sleep", "600", env={}) as stranger:
         server = processes[1]["pid"]
         os.kill(processes[0]["pid"], signal.SIGKILL)
         processes[0]["pid"] = stranger.pid  # that started at another time
@@ -86,14 +77,13 @@ def test_a_stranger_with_the_pid_of_a_task_is_neither_adopted_nor_killed(sandbox
         assert stranger.poll() is None
         assert list(sandbox.processes()) == [server]
         os.kill(server, signal.SIGKILL)
-        stranger.kill()
     wait_for(lambda: not sandbox.leftovers())
 
 
 def test_a_damaged_journal_is_read_from_its_copy(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec(SPEC))
     pids = [task["pid"] for task in sandbox.status()["tasks"]]
-    kill_agent(sandbox)
+    sandbox.kill_agent()
     os.truncate(journal_of(sandbox), 100)
     assert [task["pid"] for task in sandbox.wait_until("running")["tasks"]] == pids
 
@@ -117,17 +107,15 @@ def test_the_limit_of_restarts_holds_for_all_agents_together(sandbox: Sandbox) -
     agents = 0
     for ends in (1, 2, 4):  # in the middle of it, with some of its restarts made and some to come
         wait_for(partial(ended, ends))
-        kill_agent(sandbox)
+        sandbox.kill_agent()
         sandbox("status", code=4)
         agents += 1
     up.communicate(timeout=60)
-    status = wait_for(
-        lambda: found if (found := sandbox.status(code=4))["tasks"][1]["state"] == "failed" else None, seconds=60
-    )
+    status = wait_for(lambda: found if (found := sandbox.status(code=4))["tasks"][1]["state"] == "failed" else None)
     assert status["tasks"][1]["restarts"] == 5
     # An agent may have died after a fork and before the journal knew of it; such a fork does nothing.
     assert 6 <= count("started") <= 6 + agents
-    kill_agent(sandbox)
+    sandbox.kill_agent()
     after = sandbox.status(code=4)
     assert after["tasks"][1] | {"uptime_s": None} == status["tasks"][1] | {"uptime_s": None}, "failed for all agents"
     assert after["tasks"][0]["pid"] == status["tasks"][0]["pid"]

@@ -39,7 +39,7 @@ def test_states_are_coloured_unless_that_is_refused(demo: Sandbox) -> None:
 
 
 def test_a_run_shows_its_rate_and_the_time_left_while_it_goes_on(demo: Sandbox) -> None:
-    shown = at_a_terminal(demo, "run pi --samples 2e9")
+    shown = at_a_terminal(demo, "run pi --samples 1e9")
     assert _CURSOR_UP_OR_HIDE.search(shown)
     assert re.search(r"pi-[0-9a-f]+ .*━.*\d+%", shown)
     assert re.search(r"[MG] samples/s", shown)

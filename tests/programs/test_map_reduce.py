@@ -218,7 +218,8 @@ class Faults:
         return sum(range(first, first + size))
 
 
-def test_a_device_that_is_lost_and_comes_back_costs_nothing() -> None:
+def test_a_device_that_is_lost_and_comes_back_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PATIENCE", 60.0)
     parts = list(map_shards(["a", "b"], 1000, Faults("a", "b", times=2)))
     assert sum(part.value for part in parts) == sum(range(1000))
     assert sorted(shard for part in parts for shard in shards_of(part)) == list(range(1000))
@@ -239,6 +240,7 @@ def test_when_every_device_stays_lost_all_are_named(monkeypatch: pytest.MonkeyPa
 
 def test_shards_that_end_one_task_after_the_other_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_FIRST_PAUSE", 0.001)
+    monkeypatch.setattr(module, "PATIENCE", 60.0)
     attempts: list[int] = []
 
     def step(device: str, first: int, size: int) -> None:

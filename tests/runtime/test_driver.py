@@ -12,7 +12,7 @@ from types import ModuleType
 
 import pytest
 
-from tests.conftest import ROOT
+from tests.conftest import ROOT, running
 from tfcluster.errors import ClusterError
 from tfcluster.programs import context
 from tfcluster.runtime import driver
@@ -31,8 +31,7 @@ time.sleep(600)
 def test_a_driver_ends_with_the_folder_of_its_run(tmp_path: Path) -> None:
     folder = tmp_path / "pi-1"
     folder.mkdir()
-    command = [sys.executable, "-c", _DRIVER, str(folder)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
+    with running(sys.executable, "-c", _DRIVER, str(folder), stdout=subprocess.PIPE, cwd=ROOT) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "driving\n"
         assert process.poll() is None
