@@ -89,12 +89,14 @@ class Sandbox:
         assert "Traceback" not in result.stdout + result.stderr
         return result
 
-    def start(self, *arguments: str | Path, **streams: Any) -> subprocess.Popen[str]:
+    def start(
+        self, *arguments: str | Path, env: Mapping[str, str] | None = None, **streams: Any
+    ) -> subprocess.Popen[str]:
         """Start the command and leave it running, at most until the test ends; its output can be read."""
         process = subprocess.Popen(
             [*COMMAND, *map(str, arguments)],
             cwd=self.folder,
-            env=self.environment,
+            env={**self.environment, **(env or {})},
             text=True,
             **{"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **streams},
         )
@@ -110,6 +112,19 @@ class Sandbox:
     def json(self, *arguments: str | Path, code: int | None = 0) -> Any:
         """Run the command with JSON output and return its last line."""
         return json.loads(self(*arguments, "-o", "json", code=code).stdout.splitlines()[-1])
+
+    def with_constants(self, constants: Mapping[str, float]) -> dict[str, str]:
+        """Environment variables for commands, and agents, that have other values for constants of ours.
+
+        Args:
+            constants: The values, by the full names.
+        """
+        folder = self.folder / "constants"
+        folder.mkdir(exist_ok=True)
+        places = [(*name.rpartition("."), value) for name, value in constants.items()]
+        lines = [f"import {module}\n{module}.{name} = {value}\n" for module, _, name, value in places]
+        (folder / "sitecustomize.py").write_text("".join(lines))
+        return {"PYTHONPATH": f"{folder}:{self.environment['PYTHONPATH']}"}
 
     def status(self, code: int | None = 0) -> Any:
         return self.json("status", code=code)
@@ -237,14 +252,8 @@ def _make(folder: Path) -> Iterator[Sandbox]:
     sandbox = Sandbox(folder)
     yield sandbox
     sandbox.end_commands()
-    subprocess.run(
-        [*COMMAND, "down", "--all", "--grace", "1"],
-        env=sandbox.environment,
-        cwd=folder,
-        capture_output=True,
-        timeout=60,
-        check=False,
-    )
+    if sandbox.leftovers():
+        sandbox("down", "--all", "--grace", "1", code=None)
     with contextlib.suppress(AssertionError):
         wait_for(lambda: not sandbox.leftovers(), seconds=30)  # a killed command's agent ends by itself in a moment
     left = sandbox.leftovers()

@@ -27,7 +27,9 @@ def test_the_four_commands_exactly(sandbox: Sandbox) -> None:
     assert [line.split()[0] for line in status.splitlines()[3:6]] == ["ps:0", "worker:0", "worker:1"]
     down = sandbox("down", cwd=ROOT)
     assert down.stdout == "demo is down: 3 tasks stopped\n"
-    assert down.stderr.splitlines()[-1] == "demo: stopping ps:0", "the ps goes last"
+    events = [json.loads(line) for line in sandbox("events", "-c", "demo", "-o", "json").stdout.splitlines()]
+    ends = [(event["event"], event["task"]) for event in events if event["event"] in ("stopping", "stopped")]
+    assert ends[-2:] == [("stopping", "ps:0"), ("stopped", "ps:0")], "the ps goes last"
     assert sandbox.leftovers() == []
 
 

@@ -142,11 +142,14 @@ def test_each_job_has_its_policy_and_its_limit(sandbox: Sandbox) -> None:
 
 
 def test_a_server_that_hangs_is_unresponsive_and_then_replaced(sandbox: Sandbox) -> None:
-    sandbox("up", sandbox.spec("name: hangs\njobs:\n  worker: {tasks: 1}\n"))
+    # As it is, but for the time between two questions.
+    checks = "tfcluster.agent.tasks.checks"
+    sooner = sandbox.with_constants({f"{checks}.HEALTH_INTERVAL": 0.5, f"{checks}._HEALTH_TIMEOUT": 1.0})
+    sandbox("up", sandbox.spec("name: hangs\njobs:\n  worker: {tasks: 1}\n"), env=sooner)
     before = sandbox.task("worker:0")
     os.kill(before["pid"], signal.SIGSTOP)
-    wait_for(lambda: events(sandbox, "unresponsive"), seconds=120)
-    wait_for(lambda: events(sandbox, "killed"), seconds=120)
+    wait_for(lambda: events(sandbox, "unresponsive"))
+    wait_for(lambda: events(sandbox, "killed"))
     after = wait_for(lambda: sandbox.wait_until("running")["tasks"][0])
     assert (after["pid"] != before["pid"], after["restarts"]) == (True, 1)
     assert after["last_exit"]["reason"] == "SIGKILL"

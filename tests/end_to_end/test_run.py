@@ -48,7 +48,8 @@ def test_the_same_seed_gives_the_same_count_on_any_devices(sandbox: Sandbox) -> 
         result = sandbox.json("run", "pi", "--samples", "30000001", "--seed", "11", *options)
         inside[devices] = (result["result"]["inside"], len(result["devices"]))
     assert len({count for count, _ in inside.values()}) == 1
-    assert [used for _, used in inside.values()] == [1, 3, 4, 2]
+    # A device that is late finds nothing left to do.
+    assert all(1 <= used <= most for (_, used), most in zip(inside.values(), (1, 3, 4, 2), strict=True)), inside
 
 
 def test_runs_of_other_sizes_before_do_not_disturb(demo: Sandbox) -> None:
@@ -128,15 +129,6 @@ def test_an_interrupt_cancels_the_run_and_leaves_the_cluster_well(demo: Sandbox,
     demo("run", "pi", "--samples", "1e5")
 
 
-def test_a_task_that_is_down_is_named_at_once(sandbox: Sandbox) -> None:
-    sandbox("up", sandbox.spec(STRICT))
-    os.kill(sandbox.task("worker:1")["pid"], signal.SIGKILL)
-    sandbox.wait_until("degraded")
-    error = sandbox("run", "pi", code=4, timeout=30).stderr
-    assert error.startswith("error: worker:1 died (SIGKILL) and has failed\nhint: ")
-    assert sandbox.status(code=4)["runs"] == []
-
-
 def test_a_task_that_does_not_answer_is_named_at_once(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec(STRICT))
     os.kill(sandbox.task("worker:0")["pid"], signal.SIGSTOP)
@@ -151,20 +143,24 @@ def test_a_task_that_does_not_answer_is_named_at_once(sandbox: Sandbox) -> None:
     assert "does not answer" in error
 
 
-@pytest.mark.parametrize("task", ["worker:1", "ps:0"])
-def test_a_task_that_dies_in_mid_run_is_named(sandbox: Sandbox, task: str) -> None:
+def test_a_task_that_dies_in_mid_run_is_named_and_at_once_by_the_next_run(sandbox: Sandbox) -> None:
     """Whether it computes or keeps the weights."""
-    sandbox("up", sandbox.spec(STRICT))
-    process = sandbox.start("run", "expfit", "--mode", "data-parallel", "--steps", "1e8", "-o", "json")
-    assert process.stdout is not None
-    for _ in range(2):
-        process.stdout.readline()
-    os.kill(sandbox.task(task)["pid"], signal.SIGKILL)
-    output, _ = process.communicate(timeout=60)
-    assert process.returncode == 1
-    final = events(output)[-1]
-    assert final["state"] == "failed"
-    assert final["error"]["message"].startswith(f"{task} died (SIGKILL) and has failed during expfit-")
+    spec = sandbox.spec(STRICT)
+    for number, task in enumerate(("worker:1", "ps:0"), 1):
+        sandbox("up", spec)  # starts what has failed
+        process = sandbox.start("run", "expfit", "--mode", "data-parallel", "--steps", "1e8", "-o", "json")
+        assert process.stdout is not None
+        for _ in range(2):
+            process.stdout.readline()
+        os.kill(sandbox.task(task)["pid"], signal.SIGKILL)
+        output, _ = process.communicate(timeout=60)
+        assert process.returncode == 1
+        final = events(output)[-1]
+        assert final["state"] == "failed"
+        assert final["error"]["message"].startswith(f"{task} died (SIGKILL) and has failed during expfit-")
+        error = sandbox("run", "pi", code=4, timeout=30).stderr
+        assert error.startswith(f"error: {task} died (SIGKILL) and has failed\nhint: ")
+        assert len(sandbox.status(code=4)["runs"]) == number, "what cannot begin is no run"
 
 
 def test_a_run_needs_a_cluster(sandbox: Sandbox) -> None:
@@ -178,10 +174,9 @@ def test_results_for_people(demo: Sandbox) -> None:
     assert lines[1] == ("7,852,060 of 10,000,000 random points in the unit square are inside the quarter circle")
     assert lines[2].endswith("seed 7")
     assert lines[4].split() == ["DEVICE", "OPS", "SAMPLES"]
-    assert [line.split()[0] for line in lines[5:]] == [
-        "/job:worker/task:0/device:CPU:0",
-        "/job:worker/task:1/device:CPU:0",
-    ]
+    used = [line.split()[0] for line in lines[5:]]
+    assert used, "at least one; a device that is late finds nothing left to do"
+    assert set(used) <= {f"/job:worker/task:{index}/device:CPU:0" for index in range(2)}
 
 
 def test_every_option_can_come_from_the_environment(demo: Sandbox) -> None:

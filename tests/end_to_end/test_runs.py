@@ -193,7 +193,7 @@ def test_runs_outlive_their_agent(sandbox: Sandbox) -> None:
     commands = {
         "interrupted": start_into_file(sandbox, "interrupted", "count.py"),
         "answer": start_into_file(sandbox, "answer", "waits.py"),
-        "bound": start_into_file(sandbox, "bound", "--timeout", "15", "count.py"),
+        "bound": start_into_file(sandbox, "bound", "--timeout", "10", "count.py"),
     }
     sandbox.kill_agent()
     alive = sandbox.processes().values()
@@ -214,7 +214,7 @@ def test_runs_outlive_their_agent(sandbox: Sandbox) -> None:
         assert said == list(range(len(said)))
     assert codes == {"answer": 0, "bound": 124, "interrupted": 130}
     assert (numbers(read["answer"]), read["answer"][-1]["result"]) == ([0, 1], {"exit_code": 0})
-    assert read["bound"][-1]["error"]["message"].endswith("timed out after 15 s")
+    assert read["bound"][-1]["error"]["message"].endswith("timed out after 10 s")
     assert read["interrupted"][-1]["state"] == "cancelled"
     assert driver_of(sandbox, detached) == driver, "it goes on"
     sandbox.kill_agent()
@@ -238,7 +238,8 @@ def test_runs_outlive_their_agent(sandbox: Sandbox) -> None:
 
 
 def test_a_run_that_can_do_with_fewer_tasks_ends_when_none_is_left(sandbox: Sandbox) -> None:
-    sandbox("up", sandbox.spec(SPEC))
+    sooner = sandbox.with_constants({"tfcluster.agent.runs.lost_tasks._STRANDED_SECONDS": 0.5})
+    sandbox("up", sandbox.spec(SPEC), env=sooner)
     sandbox.spec("import time\nwhile True:\n    time.sleep(60)\n", "waits.py")
     run = sandbox("run", "--detach", "waits.py").stdout.strip()
     tasks = sandbox.status()["tasks"]

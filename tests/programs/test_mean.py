@@ -51,7 +51,7 @@ def refused(context: Context, path: Path, **parameters: Any) -> str:
 @pytest.mark.parametrize("kind", ["?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", ">f4", ">i8"])
 def test_every_type_of_number(local_run: LocalRun, tmp_path: Path, kind: str) -> None:
     values = np.random.default_rng(3).normal(50, 30, 2 * WINDOW + 101).clip(0, 100).astype(kind)
-    found = run(local_run(2), save(tmp_path, values))
+    found = run(local_run(1), save(tmp_path, values))
     assert found["mean"] == pytest.approx(np.mean(values, dtype=np.float64), rel=1e-14)
     assert found["variance"] == pytest.approx(np.var(values, dtype=np.float64), rel=1e-13)
     assert found["count"] == len(values)
@@ -238,7 +238,7 @@ def test_pieces_of_a_window() -> None:
 def test_text(local_run: LocalRun, tmp_path: Path, text: str, column: str | None, expected: list[float]) -> None:
     path = tmp_path / "a.csv"
     path.write_text(text, encoding="utf-8")
-    found = run(local_run(2), path, column=column)
+    found = run(local_run(1), path, column=column)
     assert (found["mean"], found["count"]) == (math.fsum(expected) / len(expected), len(expected))
     assert found["variance"] == pytest.approx(np.var(expected))
     assert list(tmp_path.iterdir()) == [path], "nothing is left in the run's folder"
