@@ -84,18 +84,18 @@ def used(sandbox: Sandbox) -> int:
 def test_a_task_that_prints_without_end_costs_what_its_limit_says(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec("name: loud\njobs:\n  worker: {tasks: 1}\nlogs: {size: 1 MB, count: 3}\n"))
     pid = sandbox.task("worker:0")["pid"]
-    # In parts, so that what is freed shows itself however busy the machine is: 300 MB in all.
+    # In parts, so that what is freed shows itself however busy the machine is: 100 MB in all.
     for part in range(5):
-        printer = printing(pid, part * 60_000, (part + 1) * 60_000, length=1000)
+        printer = printing(pid, part * 20_000, (part + 1) * 20_000, length=1000)
         assert sandbox.status()["state"] == "running"
         assert printer.wait() == 0
         wait_for(lambda: used(sandbox) < 5_000_000)
-    assert sandbox("logs", "-n", "1", "--no-prefix").stdout == "line 00299999" + "." * 986 + "\n"
+    assert sandbox("logs", "-n", "1", "--no-prefix").stdout == "line 00099999" + "." * 986 + "\n"
     found = numbers_in(sandbox("logs").stdout.splitlines())
-    assert found == [*range(found[0], 300_000)]
+    assert found == [*range(found[0], 100_000)]
     assert len(found) > 1500
     sandbox("down")
-    assert numbers_in(sandbox("logs", "-c", "loud").stdout.splitlines())[-1] == 299_999
+    assert numbers_in(sandbox("logs", "-c", "loud").stdout.splitlines())[-1] == 99_999
     folder = sandbox.folder / "state/tfcluster/loud/localhost/logs"
     names = sorted(path.name for path in folder.glob("worker*"))
     assert names == ["worker:0.log", "worker:0.log.1", "worker:0.log.2"]

@@ -117,17 +117,7 @@ def test_an_interpreter_that_hangs_holds_up_neither_a_run_nor_down(sandbox: Sand
     assert "was cancelled" in error
 
 
-def test_a_run_whose_command_dies_is_cancelled(sandbox: Sandbox) -> None:
-    sandbox("up", sandbox.spec(SPEC))
-    run = sandbox.start("run", "pi", "--samples", "1e14", "-o", "json")
-    assert run.stdout is not None
-    run.stdout.readline()
-    run.kill()
-    run.communicate()
-    wait_for(lambda: sandbox.status()["runs"][-1]["state"] == "cancelled")
-
-
-def test_runs_cost_the_agent_no_descriptors(sandbox: Sandbox) -> None:
+def test_runs_cost_the_agent_no_descriptors_and_are_cancelled_where_their_command_dies(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec(SPEC))
     agent = sandbox.agent()
 
@@ -139,6 +129,12 @@ def test_runs_cost_the_agent_no_descriptors(sandbox: Sandbox) -> None:
     for _ in range(3):
         sandbox("run", "pi", "--samples", "1000")
         sandbox("run", "pi", "--samples", "1e12", "--timeout", "0.5", code=124)
+        run = sandbox.start("run", "pi", "--samples", "1e14", "-o", "json")
+        assert run.stdout is not None
+        run.stdout.readline()
+        run.kill()
+        run.communicate()
+        wait_for(lambda: sandbox.status()["runs"][-1]["state"] == "cancelled")
     wait_for(lambda: descriptors() <= before)  # the end of a command is seen, or a health check over, a moment later
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import EXAMPLE, Sandbox, wait_for
+from tests.conftest import Sandbox, wait_for
 
 STRICT = "name: strict\njobs:\n  ps: {tasks: 1}\n  worker: {tasks: 2}\nrestart: {policy: never}\n"
 
@@ -185,9 +185,3 @@ def test_every_option_can_come_from_the_environment(demo: Sandbox) -> None:
     assert (result["samples"], result["seed"]) == (123, 5)
     flagged = events(demo("run", "pi", "--samples", "9", env=environment).stdout)[-1]["result"]
     assert flagged["samples"] == 9, "a flag beats the environment"
-
-
-def test_up_and_run_of_the_example_on_a_first_try(sandbox: Sandbox) -> None:
-    """A run that comes before the interpreter is warm waits for it, and not for ever."""
-    sandbox("up", EXAMPLE)
-    assert sandbox.json("run", "pi", "--samples", "1000", "--timeout", "60")["state"] == "succeeded"
