@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
+import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,16 +55,19 @@ def ip(*arguments: str) -> None:
 def other_host() -> Iterator[OtherHost]:
     if os.geteuid() != 0 and not os.environ.get("CI"):
         pytest.skip("a network namespace takes root; CI has it")
-    name = f"tfc{os.getpid()}"
-    here, there = f"h{os.getpid()}", f"t{os.getpid()}"
+    mark = uuid.uuid4().hex[:8]
+    name, here, there = f"tfc{mark}", f"h{mark}", f"t{mark}"
     ip("netns", "add", name)
     try:
         ip("link", "add", here, "type", "veth", "peer", "name", there, "netns", name)
-        ip("address", "add", "198.18.77.1/30", "dev", here)
-        ip("link", "set", here, "up")
-        ip("-n", name, "address", "add", "198.18.77.2/30", "dev", there)
-        ip("-n", name, "link", "set", there, "up")
-        yield OtherHost(name, "198.18.77.1")
+        try:
+            ip("address", "add", "198.18.77.1/30", "dev", here)
+            ip("link", "set", here, "up")
+            ip("-n", name, "address", "add", "198.18.77.2/30", "dev", there)
+            ip("-n", name, "link", "set", there, "up")
+            yield OtherHost(name, "198.18.77.1")
+        finally:
+            ip("link", "delete", here)  # with its namespace it would go at some later time, and its address too
     finally:
         ip("netns", "delete", name)
 
