@@ -28,7 +28,8 @@ RESULT = [
 def full(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
     """Two parameter servers, three workers and an evaluator, shared by the tests of the module."""
     for sandbox in _make(tmp_path_factory.mktemp("full")):
-        sandbox("up", sandbox.spec(LAYOUT))
+        patient = sandbox.with_constants({"tfcluster.agent.runs.runs._CANCEL_GRACE": 60.0})
+        sandbox("up", sandbox.spec(LAYOUT), env=patient)
         yield sandbox
 
 
@@ -171,7 +172,8 @@ def test_a_run_that_is_cancelled_leaves_a_checkpoint(full: Sandbox, tmp_path: Pa
     run = full.start(*options, "--steps", "1e9")
     assert run.stdout is not None
     found = (json.loads(line) for line in run.stdout)
-    assert any(event["event"] == "metric" and event["step"] > 1000 for event in found)
+    # The parameters are read every second at least: half of so many seconds and steps are not lost.
+    assert any(event["event"] == "metric" and event["step"] > 1000 and event["seconds"] > 3 for event in found)
     run.send_signal(signal.SIGINT)
     *_, final = [json.loads(line) for line in run.stdout]
     assert final["state"] == "cancelled"
