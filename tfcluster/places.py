@@ -21,17 +21,27 @@ CLUSTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 #: How many tasks a job may have.
 MAX_TASKS = 1000
 
+_state_root: Path | None = None
+
 # sun_path holds 108 bytes including the closing NUL (unix(7)).
 _SOCKET_PATH_LIMIT = 107
 _DIGEST = 12
 
 
 def state_root() -> Path:
-    """The folder of all clusters' state of this user: $XDG_STATE_HOME/tfcluster."""
+    """The folder of all clusters' state of this user: $XDG_STATE_HOME/tfcluster, but where `use_state_root` says so."""
+    if _state_root is not None:
+        return _state_root
     named = Path(os.environ.get("XDG_STATE_HOME", ""))
     # A relative one is to be ignored, says the XDG Base Directory Specification.
     base = named if named.is_absolute() else Path("~/.local/state").expanduser()
     return base / "tfcluster"
+
+
+def use_state_root(folder: Path) -> None:
+    """Have this process keep and find all state in a folder of its own: a spec may name one for a host."""
+    global _state_root
+    _state_root = folder
 
 
 def state_folder(cluster: str, host: str = LOCAL_HOST) -> Path:

@@ -17,7 +17,7 @@ from tfcluster.client.connection import Answer
 from tfcluster.errors import ClusterError
 from tfcluster.protocol.framing import BLOCK_LIMIT, encode_block
 from tfcluster.protocol.messages import Call
-from tfcluster.transport.local import Agent
+from tfcluster.transport.local import Agent, Here
 
 
 def receive_from(path: Path, send: Callable[[socket.socket], None]) -> bool:
@@ -54,7 +54,7 @@ def test_a_file_arrives_as_it_was_sent(tmp_path: Path, size: int) -> None:
     def send(connection: socket.socket) -> None:
         agent = Agent(connection)
         with source.open("rb") as file:
-            Answer("played", agent, Call.RUN, {"sent": "data.bin"}).send_file(file)
+            Answer(Here("played"), agent, Call.RUN, {"sent": "data.bin"}).send_file(file)
         agent.close()
 
     assert receive_from(tmp_path / "sent" / "data.bin", send)
@@ -75,7 +75,7 @@ def test_a_pipe_is_sent_as_it_is_filled(tmp_path: Path) -> None:
         filling = threading.Thread(target=fill)
         filling.start()
         with open(reading, "rb") as pipe:
-            Answer("played", agent, Call.RUN, {"sent": "data.bin"}).send_file(pipe)
+            Answer(Here("played"), agent, Call.RUN, {"sent": "data.bin"}).send_file(pipe)
         filling.join()
         agent.close()
 
@@ -113,7 +113,7 @@ def test_an_agent_that_speaks_or_goes_ends_the_sending(tmp_path: Path) -> None:
     for say in (b"{}\n", b""):
         ours, theirs = socket.socketpair()
         agent = Agent(theirs)
-        answer = Answer("played", agent, Call.RUN, {"sent": "data.bin"})
+        answer = Answer(Here("played"), agent, Call.RUN, {"sent": "data.bin"})
         ours.recv(1 << 16)
         if say:
             ours.sendall(say)

@@ -168,9 +168,9 @@ def test_an_agent_whose_start_takes_long_is_connected_to_all_the_same(
     lock = state_folder("played") / LOCK
     where = lock.read_text()
     lock.write_text(where.replace("agent", "nobody"))
-    monkeypatch.setattr(module, "_MEETING_SECONDS", 0.05)
+    monkeypatch.setattr(local, "_MEETING_SECONDS", 0.05)
 
-    def start(cluster: str) -> None:
+    def run_agent(cluster: str, host: str) -> None:
         over = time.monotonic() + 0.1
         while time.monotonic() < over:  # longer than a meeting
             time.sleep(0.01)
@@ -180,6 +180,6 @@ def test_an_agent_whose_start_takes_long_is_connected_to_all_the_same(
         served.recv(1 << 16)
         served.sendall(lines({"reply": {"done": True}}))
 
-    monkeypatch.setattr(local, "start", start)
+    monkeypatch.setattr(local, "run_agent", run_agent)
     agent(play)
     assert Connection("played").stream(Call.LOGS, start=True).finish() == {"done": True}

@@ -19,7 +19,7 @@ def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_agent_that_dies_in_its_imports(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "_PROGRAM", "import no_such_module")
     with pytest.raises(ClusterError) as caught:
-        local.start("early")
+        local.run_agent("early", "localhost")
     assert caught.value.message == (
         "the agent ended before it listened (exit code 1): ModuleNotFoundError: No module named 'no_such_module'"
     )
@@ -29,7 +29,7 @@ def test_an_agent_that_says_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> No
     told = ClusterError("no disk", hint="buy one", exit_code=ExitCode.UNHEALTHY).to_json()
     monkeypatch.setattr(local, "_PROGRAM", f"import json; print(json.dumps({{'error': {told!r}}}))")
     with pytest.raises(ClusterError) as caught:
-        local.start("told")
+        local.run_agent("told", "localhost")
     assert caught.value.to_json() == told
 
 
@@ -37,8 +37,8 @@ def test_an_agent_that_says_nothing_is_named(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(local, "_PROGRAM", "import signal; signal.alarm(1); signal.pause()")
     monkeypatch.setattr(local, "_START_SECONDS", 0.1)
     with pytest.raises(ClusterError, match=r"the agent \(pid \d+\) has not said that it listens within 0\.1 s"):
-        local.start("mute")
+        local.run_agent("mute", "localhost")
 
 
 def test_without_a_socket_there_is_no_agent() -> None:
-    assert local.connect("nobody") is None
+    assert local.connect("nobody", "localhost") is None

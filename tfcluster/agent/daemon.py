@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import io
+import json
 import os
 import resource
 import socket
@@ -16,7 +17,7 @@ from tfcluster.agent.folder import StateFolder
 from tfcluster.agent.server import Server, listen
 from tfcluster.agent.service import Service
 from tfcluster.errors import ClusterError
-from tfcluster.places import LOCAL_HOST, socket_path, state_folder
+from tfcluster.places import socket_path, state_folder, use_state_root
 from tfcluster.protocol import messages
 from tfcluster.protocol.framing import encode
 from tfcluster.runtime import child
@@ -25,15 +26,22 @@ from tfcluster.runtime import child
 _LOG_BYTES = 1 << 20
 
 
-def main(cluster: str) -> None:
+def main(line: str) -> None:
     """Be the agent of a cluster on this host.
+
+    Args:
+        line: What the starter says: a JSON object with `cluster`, `host` (what the cluster calls this machine) and
+            `state` (the folder of all clusters' state).
 
     One line on standard output tells whoever started it that the socket is there, whether it is this agent's or
     that of one that was first, or what is wrong. Standard error is the agent's log.
     """
+    said = json.loads(line)
+    cluster, host = said["cluster"], said["host"]
+    use_state_root(Path(said["state"]))
     starter = _Starter()
     _raise_descriptor_limit()
-    folder = StateFolder(state_folder(cluster))
+    folder = StateFolder(state_folder(cluster, host))
     path = None
     try:
         folder.make()
@@ -42,11 +50,11 @@ def main(cluster: str) -> None:
             return
         _log_to(folder.agent_log)
         folder.mended = partial(_log_to, folder.agent_log)
-        path = socket_path(cluster)
+        path = socket_path(cluster, host)
         listener = listen(path)
         folder.tell_where(path)
-        child.set_title(f"tfcluster: {cluster} agent on {LOCAL_HOST}")
-        asyncio.run(_run(cluster, folder, path, listener, starter))
+        child.set_title(f"tfcluster: {cluster} agent on {host}")
+        asyncio.run(_run(cluster, host, folder, path, listener, starter))
     except (ClusterError, OSError) as problem:
         error = problem if isinstance(problem, ClusterError) else ClusterError(f"the agent failed: {problem}")
         if path is not None:
@@ -55,8 +63,10 @@ def main(cluster: str) -> None:
         sys.exit(int(error.exit_code))
 
 
-async def _run(cluster: str, folder: StateFolder, path: Path, listener: socket.socket, starter: _Starter) -> None:
-    service = Service(cluster, folder)
+async def _run(
+    cluster: str, host: str, folder: StateFolder, path: Path, listener: socket.socket, starter: _Starter
+) -> None:
+    service = Service(cluster, host, folder)
     await service.adopt()
     watching = asyncio.ensure_future(service.watch())
     starter.tell(messages.reply({"serves": True}))

@@ -27,7 +27,6 @@ from tfcluster.agent.tasks.supervisor import Supervisor
 from tfcluster.errors import ClusterError
 from tfcluster.model.states import ClusterState, TaskState, cluster_state
 from tfcluster.model.status import ClusterStatus, HostStatus
-from tfcluster.places import LOCAL_HOST
 from tfcluster.protocol.framing import Message
 from tfcluster.protocol.messages import Call, Request, event, reply
 from tfcluster.runtime.c_api import TensorFlow, find_library
@@ -39,13 +38,19 @@ _DEVICES_SECONDS = 2.0
 class Service:
     """The agent of one cluster on one host.
 
+    Args:
+        cluster: The cluster's name.
+        host: What the cluster calls this host.
+        folder: The cluster's state folder here.
+
     Attributes:
         quitting: Set when the agent has nothing left to do.
     """
 
-    def __init__(self, cluster: str, folder: StateFolder) -> None:
+    def __init__(self, cluster: str, host: str, folder: StateFolder) -> None:
         self.quitting = asyncio.Event()
         self._cluster = cluster
+        self._host = host
         self._folder = folder
         self._ports = Ports()
         self._prober = Prober(f"tfcluster: {cluster} prober")
@@ -253,7 +258,7 @@ class Service:
             cluster=layout.cluster,
             state=cluster_state([task.state for task in tasks]),
             spec=layout.spec,
-            hosts=(HostStatus(LOCAL_HOST, "up", os.getpid(), version),),
+            hosts=(HostStatus(self._host, "up", os.getpid(), version),),
             tasks=tasks,
             runs=tuple(run.status() for run in self._runs.runs.values()),
         )

@@ -8,20 +8,16 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
-from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.places import LOCK, agent_socket, journal_path, state_folder
+from tfcluster.errors import ClusterError
 from tfcluster.protocol.framing import BLOCK_LIMIT, Decoder, Message, encode, encode_block
 from tfcluster.protocol.messages import Call, Request
-from tfcluster.transport import local
+from tfcluster.transport.local import END_SECONDS, Here
+from tfcluster.transport.reach import Channel, Reach
 
-# A command can meet an agent that is about to end, or has just begun; then it needs the next one, or a moment.
-_MEETING_SECONDS = 3.0
 # For the first line of an answer, which most come with at once; what follows takes the time that it takes.
 _ANSWER_SECONDS = 10.0
 # These load TensorFlow's library first, wait for another change to end, or ask every task.
 _LONGER = dict.fromkeys((Call.PREPARE, Call.APPLY, Call.LAYOUT, Call.WATCH, Call.RUN), 60.0)
-# For the end of an agent's process: killing its helpers and letting go of TensorFlow, on a host that is busy.
-_END_SECONDS = 30.0
 # The same where the command hung up before the agent could say whether it ends.
 _UNTOLD_SECONDS = 2.0
 _LOOK_SECONDS = 0.05
@@ -56,27 +52,8 @@ class Connection:
         Raises:
             ClusterError: There is no agent, or none could be started.
         """
-        return Answer(self.cluster, self._open(start=start), call, arguments)
-
-    def _open(self, *, start: bool = False) -> local.Agent:
-        """Connect; an agent that died while its cluster is up is replaced by one that goes on with it."""
-        began = time.monotonic()
-        while True:
-            agent = local.connect(self.cluster)
-            if agent is not None:
-                return agent
-            if not start and not journal_path(self.cluster).exists():
-                raise not_running(self.cluster)
-            # One that goes down has given up its socket before it lets go of its folder, as it tidies up in between.
-            patience = _MEETING_SECONDS if journal_path(self.cluster).exists() else _END_SECONDS
-            if time.monotonic() > began + patience:
-                raise ClusterError(
-                    f"the agent of cluster {self.cluster!r} lives, but nothing listens at {agent_socket(self.cluster)}",
-                    hint=f"Its pid is in {state_folder(self.cluster) / LOCK}: kill it. "
-                    "The tasks go on, and the next command starts another agent.",
-                    exit_code=ExitCode.UNREACHABLE,
-                )
-            local.start(self.cluster)  # on a busy host this alone can take longer than a meeting
+        reach = Here(self.cluster)
+        return Answer(reach, reach.open(start=start), call, arguments)
 
 
 class Answer:
@@ -85,9 +62,9 @@ class Answer:
     Not a generator, which an interrupt would end: whoever handles it can go on with the events.
     """
 
-    def __init__(self, cluster: str, agent: local.Agent, call: Call, arguments: dict[str, Any]) -> None:
+    def __init__(self, reach: Reach, agent: Channel, call: Call, arguments: dict[str, Any]) -> None:
         self.reply: Message | None = None
-        self._cluster = cluster
+        self._reach = reach
         self._agent = agent
         self._timeout: float | None = _LONGER.get(call, _ANSWER_SECONDS)
         self._decoder = Decoder()
@@ -166,7 +143,7 @@ class Answer:
 
     def wait_for_agent_end(self) -> bool:
         """Wait until the process of the agent that answered has ended; whether it did before patience ran out."""
-        return self._agent.wait_for_end(_END_SECONDS)
+        return self._agent.wait_for_end(END_SECONDS)
 
     def leave(self) -> None:
         """Hang up; an agent that has no cluster and no other command ends now, and this returns when its process has.
@@ -174,18 +151,9 @@ class Answer:
         So a command that had one started, only to read a log perhaps, leaves nothing.
         """
         self._agent.close()
-        patience = _UNTOLD_SECONDS if self._ends is None else _END_SECONDS * self._ends
+        patience = _UNTOLD_SECONDS if self._ends is None else END_SECONDS * self._ends
         deadline = time.monotonic() + patience
-        while not (self._agent.wait_for_end(0.0) or journal_path(self._cluster).exists()):
+        while not (self._agent.wait_for_end(0.0) or self._reach.is_up()):
             if time.monotonic() > deadline:
                 return
             self._agent.wait_for_end(_LOOK_SECONDS)
-
-
-def not_running(cluster: str) -> ClusterError:
-    """That there is no such cluster, or it is down."""
-    return ClusterError(
-        f"cluster {cluster!r} is not running",
-        hint="Start it with `tfcluster up`, or choose another with -c NAME.",
-        exit_code=ExitCode.NOT_RUNNING,
-    )

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tfcluster.client.choice import choose_cluster
-from tfcluster.client.connection import AgentGoneError, Connection, not_running
+from tfcluster.client.connection import AgentGoneError, Connection
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.model.status import ClusterStatus
 from tfcluster.places import clusters_up, journal_path
 from tfcluster.protocol.messages import Call
+from tfcluster.transport.reach import not_running
 
 # So many agents may die one after the other while they take a cluster down.
 _AGENTS = 3

@@ -6,9 +6,10 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from tfcluster.client.connection import AgentGoneError, Connection, not_running
+from tfcluster.client.connection import AgentGoneError, Connection
 from tfcluster.places import journal_path, state_folder
 from tfcluster.protocol.messages import Call
+from tfcluster.transport.reach import not_running
 
 # So many agents may die one after the other, without a line from any, before something is said to be wrong.
 _AGENTS = 5

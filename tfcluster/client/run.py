@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any, BinaryIO
 
-from tfcluster.client.connection import AgentGoneError, Answer, Connection, not_running
+from tfcluster.client.connection import AgentGoneError, Answer, Connection
 from tfcluster.client.placements import Placements
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.model.programs import SCRIPT
 from tfcluster.places import state_folder
 from tfcluster.protocol.messages import Call
+from tfcluster.transport.reach import not_running
 
 Event = dict[str, Any]
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from tfcluster.client.connection import Connection, not_running
+from tfcluster.client.connection import Connection
 from tfcluster.places import state_folder
 from tfcluster.protocol.messages import Call
+from tfcluster.transport.reach import not_running
 
 
 def list_runs(cluster: str, lines: int | None) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tfcluster.client.connection import AgentGoneError, Connection, not_running
+from tfcluster.client.connection import AgentGoneError, Connection
 from tfcluster.client.logs import read_logs
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.model.change import Found, onto, scaled
@@ -18,6 +18,7 @@ from tfcluster.model.states import AT_REST, TaskState
 from tfcluster.model.status import ClusterStatus, TaskStatus
 from tfcluster.protocol.messages import Call
 from tfcluster.transport import local
+from tfcluster.transport.reach import not_running
 
 _LAST_LINES = 8
 # So many agents may die one after the other while somebody waits for a cluster.

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.places import LOCAL_HOST
+from tfcluster.model.hosts import THIS_MACHINE, Host
 
 if TYPE_CHECKING:  # The agent lays nothing out and must run where pydantic is not installed.
     from tfcluster.spec.restart import Restart
@@ -117,6 +117,7 @@ class Layout:
         reserved: Tasks that do not run, whose addresses are kept: for those that are to come, or because servers that
             run on still know them.
         max: For how many tasks a job has addresses from the start, by job, where the spec says so.
+        hosts: The machines that the tasks are on.
         generation: Counts the changes of the cluster. A server knows the addresses of the layout that it was started
             in, as long as it runs.
     """
@@ -128,6 +129,7 @@ class Layout:
     logs: LogLimits = LogLimits()
     reserved: tuple[Task, ...] = ()
     max: dict[str, int] = field(default_factory=dict)
+    hosts: tuple[Host, ...] = (THIS_MACHINE,)
     generation: int = 0
 
     def addresses(self) -> dict[str, list[str]]:
@@ -141,6 +143,10 @@ class Layout:
     def ports(self) -> set[int]:
         """The ports of all tasks, running or not."""
         return {task.port for task in (*self.tasks, *self.reserved) if task.port is not None}
+
+    def on(self, host: str) -> tuple[Task, ...]:
+        """The tasks that run on a host."""
+        return tuple(task for task in self.tasks if task.host == host)
 
     def head(self) -> Task:
         """The task that leads: the first chief or master, else worker:0, else the first task."""
@@ -174,6 +180,7 @@ class Layout:
             reserved=tuple(map(_task_from_json, value["reserved"])),
             logs=LogLimits(**value["logs"]),
             max=value["max"],
+            hosts=tuple(map(Host.from_json, value["hosts"])),
             generation=value["generation"],
         )
 
@@ -200,7 +207,7 @@ def lay_out(spec: Spec, spec_file: str) -> Layout:
         Task(
             job=job_name,
             index=index,
-            host=LOCAL_HOST,
+            host=THIS_MACHINE.name,
             address_host=address.host if address else "localhost",
             port=address.port if address else None,
             cpus=job.cpus,

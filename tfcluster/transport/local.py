@@ -9,21 +9,27 @@ import select
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.places import agent_socket
+from tfcluster.places import LOCAL_HOST, LOCK, agent_socket, journal_path, state_folder, state_root
 from tfcluster.process import peer_of
-from tfcluster.protocol.framing import Decoder
+from tfcluster.protocol.framing import Decoder, encode
+from tfcluster.transport.reach import not_running
 
 # The agent runs the very code that starts it, whether or not that is installed. It is put behind everything
 # else on the path, and the current directory is not on it: a stray json.py there must not end up in an agent.
 _PROGRAM = (
     "import sys; sys.path[:] = [*filter(None, sys.path), sys.argv[1]]; "
-    "from tfcluster.agent.daemon import main; name = sys.stdin.readline(); name and main(name[:-1])"
+    "from tfcluster.agent.daemon import main; line = sys.stdin.readline(); line and main(line)"
 )
 _START_SECONDS = 60.0
 _PACKAGE_ROOT = Path(__file__).parent.parent.parent
+# A command can meet an agent that is about to end, or has just begun; then it needs the next one, or a moment.
+_MEETING_SECONDS = 3.0
+#: For the end of an agent's process: killing its helpers and letting go of TensorFlow, on a host that is busy.
+END_SECONDS = 30.0
 # Agents that have begun to start and have not been told their cluster.
 _begun: list[subprocess.Popen[bytes]] = []
 
@@ -87,13 +93,55 @@ class Agent:
         return ended
 
 
-def connect(cluster: str) -> Agent | None:
+class Here:
+    """The way to the agent of a cluster on this machine.
+
+    Args:
+        cluster: The cluster's name.
+        host: What the cluster calls this machine.
+    """
+
+    def __init__(self, cluster: str, host: str = LOCAL_HOST) -> None:
+        self.cluster = cluster
+        self.host = host
+
+    def open(self, *, start: bool) -> Agent:
+        """See `Reach.open`."""
+        began = time.monotonic()
+        while True:
+            agent = connect(self.cluster, self.host)
+            if agent is not None:
+                return agent
+            if not start and not self.is_up():
+                raise not_running(self.cluster)
+            # One that goes down has given up its socket before it lets go of its folder, as it tidies up in between.
+            patience = _MEETING_SECONDS if self.is_up() else END_SECONDS
+            if time.monotonic() > began + patience:
+                raise ClusterError(
+                    f"the agent of cluster {self.cluster!r} lives, but nothing listens at "
+                    f"{agent_socket(self.cluster, self.host)}",
+                    hint=f"Its pid is in {state_folder(self.cluster, self.host) / LOCK}: kill it. "
+                    "The tasks go on, and the next command starts another agent.",
+                    exit_code=ExitCode.UNREACHABLE,
+                )
+            run_agent(self.cluster, self.host)  # on a busy host this alone can take longer than a meeting
+
+    def is_up(self) -> bool:
+        """See `Reach.is_up`."""
+        return journal_path(self.cluster, self.host).exists()
+
+    def has_state(self) -> bool:
+        """See `Reach.has_state`."""
+        return state_folder(self.cluster, self.host).exists()
+
+
+def connect(cluster: str, host: str) -> Agent | None:
     """Connect to the agent of a cluster; None when there is none that listens.
 
     Raises:
         ClusterError: There is one, and it cannot be reached.
     """
-    path = agent_socket(cluster)
+    path = agent_socket(cluster, host)
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connection.connect(str(path))
@@ -111,7 +159,7 @@ def connect(cluster: str) -> Agent | None:
 def begin() -> None:
     """Begin to start an agent whose cluster is not known yet: it imports what it needs and waits for a name.
 
-    So its imports and the reading of the spec go on side by side. If no `start` follows, it ends with this process.
+    So its imports and the reading of the spec go on side by side. If no `run_agent` follows, it ends with this process.
     """
     _begun.append(_spawn())
     atexit.register(_end_unused)
@@ -135,7 +183,7 @@ def _spawn() -> subprocess.Popen[bytes]:
     )
 
 
-def start(cluster: str) -> None:
+def run_agent(cluster: str, host: str) -> None:
     """Start the agent of a cluster, or find that another command has; returns when its socket is there.
 
     Raises:
@@ -147,7 +195,7 @@ def start(cluster: str) -> None:
     assert process.stderr is not None, "it is a pipe"
     with process.stdout, process.stderr:
         with contextlib.suppress(BrokenPipeError), process.stdin:  # one that has died tells why below
-            process.stdin.write(f"{cluster}\n".encode())
+            process.stdin.write(encode({"cluster": cluster, "host": host, "state": str(state_root())}))
         if not select.select([process.stdout], [], [], _START_SECONDS)[0]:
             process.returncode = 0  # as below
             raise ClusterError(
