@@ -55,6 +55,8 @@ class Task:
         gpu_ids: The GPUs that it owns, as CUDA_VISIBLE_DEVICES names them; empty until they are chosen.
         known_from: Servers started in this generation of the layout, or a later one, know its address.
         known_until: Those started in this generation or later no longer do; None while they do.
+        secrets: The names of those of `env` whose values are secret.
+        from_host: The names of those of `env` that its host adds, and not its job.
     """
 
     job: str
@@ -69,6 +71,8 @@ class Task:
     gpu_ids: tuple[str, ...] = ()
     known_from: int = 0
     known_until: int | None = None
+    secrets: tuple[str, ...] = ()
+    from_host: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -120,6 +124,9 @@ class Layout:
         hosts: The machines that the tasks are on.
         generation: Counts the changes of the cluster. A server knows the addresses of the layout that it was started
             in, as long as it runs.
+        spread: The names of the hosts that the tasks of a job go on, by job: the task of an index is on the one at that
+            index, and after the last one comes the first one again.
+        lease: A host that no command reaches for so many seconds takes its part of the cluster down; None for never.
     """
 
     cluster: str
@@ -131,6 +138,8 @@ class Layout:
     max: dict[str, int] = field(default_factory=dict)
     hosts: tuple[Host, ...] = (THIS_MACHINE,)
     generation: int = 0
+    spread: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    lease: float | None = None
 
     def addresses(self) -> dict[str, list[str]]:
         """Addresses of the tasks by job, as TensorFlow's ClusterSpec has them."""
@@ -143,6 +152,11 @@ class Layout:
     def ports(self) -> set[int]:
         """The ports of all tasks, running or not."""
         return {task.port for task in (*self.tasks, *self.reserved) if task.port is not None}
+
+    def ports_on(self, host: str) -> set[int]:
+        """The ports of all tasks of a host, running or not."""
+        places = (*self.tasks, *self.reserved)
+        return {task.port for task in places if task.port is not None and task.host == host}
 
     def on(self, host: str) -> tuple[Task, ...]:
         """The tasks that run on a host."""
@@ -182,6 +196,8 @@ class Layout:
             max=value["max"],
             hosts=tuple(map(Host.from_json, value["hosts"])),
             generation=value["generation"],
+            spread={job: tuple(names) for job, names in value["spread"].items()},
+            lease=value["lease"],
         )
 
 
@@ -193,7 +209,8 @@ def _addresses(tasks: Iterable[Task]) -> dict[str, list[str]]:
 
 
 def _task_from_json(value: dict[str, Any]) -> Task:
-    return Task(**{**value, "restart": RestartPolicy(**value["restart"]), "gpu_ids": tuple(value["gpu_ids"])})
+    tuples = {name: tuple(value[name]) for name in ("gpu_ids", "secrets", "from_host")}
+    return Task(**{**value, **tuples, "restart": RestartPolicy(**value["restart"])})
 
 
 def lay_out(spec: Spec, spec_file: str) -> Layout:
