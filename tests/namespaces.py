@@ -1,0 +1,122 @@
+"""Machines on a network of their own, played by network namespaces: what tests of several hosts dial between."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import uuid
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+import pytest
+
+from tests.conftest import wait_for
+
+_BRIDGE = "bridge"
+_INTERFACE = "eth0"
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A machine on a network.
+
+    Attributes:
+        name: What the test calls it.
+        namespace: Its network namespace, as `ip netns` calls it.
+        ipv4: Its address, the only one besides loopback's.
+        ipv6: The same for IPv6.
+    """
+
+    name: str
+    namespace: str
+    ipv4: str
+    ipv6: str
+
+    def command(self, *arguments: str) -> list[str]:
+        """A command line that runs another one on this machine. Only the network is its own: files are shared."""
+        return ["nsenter", f"--net=/run/netns/{self.namespace}", "--", *arguments]
+
+    def ip(self, *arguments: str) -> str:
+        """What the command `ip` prints on this machine."""
+        return ip("-n", self.namespace, *arguments)
+
+    def is_connected(self) -> bool:
+        """Whether its cable carries; the kernel says so a moment after both ends are up."""
+        return bool(json.loads(self.ip("-json", "link", "show", _INTERFACE))[0]["operstate"] == "UP")
+
+
+@dataclass(frozen=True)
+class Network:
+    """Machines that one switch connects.
+
+    Attributes:
+        switch: The namespace that the switch is in.
+        machines: The machines by their names.
+    """
+
+    switch: str
+    machines: dict[str, Machine]
+
+    def __getitem__(self, name: str) -> Machine:
+        return self.machines[name]
+
+    def unplug(self, name: str) -> None:
+        """Pull the cable of a machine: nothing reaches it, and it keeps its addresses."""
+        ip("-n", self.switch, "link", "set", name, "down")
+
+    def plug_in(self, name: str) -> None:
+        """Put the cable of a machine back."""
+        ip("-n", self.switch, "link", "set", name, "up")
+        wait_for(self[name].is_connected)
+
+
+@contextmanager
+def network(*names: str, ipv4_bits: int = 24, ipv6_bits: int = 64) -> Iterator[Network]:
+    """Machines on a network, which is cut off from every other and is gone in the end.
+
+    The test is skipped without root, but in CI, where it fails.
+
+    Args:
+        names: The machines' names, of 15 characters at most: so long may a port of the switch be called.
+        ipv4_bits: How long the prefix is that the machines' IPv4 addresses share.
+        ipv6_bits: The same for IPv6.
+    """
+    if os.geteuid() != 0 and not os.environ.get("CI"):
+        pytest.skip("network namespaces take root; CI has it")
+    suite = f"tfc-{os.getpid()}-{uuid.uuid4().hex[:8]}"  # another suite may run on this machine
+    with ExitStack() as stack:
+        made = Network(_namespace(stack, f"{suite}-{_BRIDGE}"), {})
+        ip("-n", made.switch, "link", "add", _BRIDGE, "type", "bridge")
+        ip("-n", made.switch, "link", "set", _BRIDGE, "up")
+        for number, name in enumerate(names, start=1):
+            namespace = _namespace(stack, f"{suite}-{name}")
+            machine = Machine(name, namespace, f"10.77.0.{number}", f"fd77::{number:x}")
+            ip(
+                *("-n", made.switch, "link", "add", name, "master", _BRIDGE, "up", "type", "veth"),
+                *("peer", "name", _INTERFACE, "netns", namespace),
+            )
+            machine.ip("address", "add", f"{machine.ipv4}/{ipv4_bits}", "dev", _INTERFACE)
+            # A second of asking whether another has the address would go by before it can be used.
+            machine.ip("address", "add", f"{machine.ipv6}/{ipv6_bits}", "dev", _INTERFACE, "nodad")
+            machine.ip("link", "set", _INTERFACE, "up")
+            made.machines[name] = machine
+        for machine in made.machines.values():
+            wait_for(machine.is_connected)
+        yield made
+
+
+def _namespace(stack: ExitStack, name: str) -> str:
+    """Add a namespace with its loopback up, which is deleted when the stack is left."""
+    ip("netns", "add", name)
+    stack.callback(ip, "netns", "delete", name)
+    ip("-n", name, "link", "set", "lo", "up")
+    return name
+
+
+def ip(*arguments: str) -> str:
+    """What the command `ip` prints."""
+    result = subprocess.run(["ip", *arguments], check=False, capture_output=True, text=True, timeout=60)
+    assert result.returncode == 0, f"ip {' '.join(arguments)}: {result.stderr}"
+    return result.stdout
