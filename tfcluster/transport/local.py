@@ -134,6 +134,9 @@ class Here:
         """See `Reach.has_state`."""
         return state_folder(self.cluster, self.host).exists()
 
+    def disconnect(self) -> None:
+        """See `Reach.disconnect`: nothing is kept open."""
+
 
 def connect(cluster: str, host: str) -> Agent | None:
     """Connect to the agent of a cluster; None when there is none that listens.

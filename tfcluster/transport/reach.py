@@ -7,6 +7,20 @@ from typing import Protocol
 from tfcluster.errors import ClusterError, ExitCode
 
 
+class HostUnreachableError(ClusterError):
+    """A host cannot be reached: why, and what to type.
+
+    Args:
+        host: What the cluster calls it.
+        why: In words, without the host's name.
+        hint: What to type or change next.
+    """
+
+    def __init__(self, host: str, why: str, hint: str = "") -> None:
+        super().__init__(f"host {host!r} cannot be reached: {why}", hint=hint, exit_code=ExitCode.UNREACHABLE)
+        self.host = host
+
+
 class Channel(Protocol):
     """A connection to an agent, for one request."""
 
@@ -30,7 +44,11 @@ class Channel(Protocol):
         """Hang up."""
 
     def wait_for_end(self, timeout: float) -> bool:
-        """Wait until the agent's process has ended; whether it did within `timeout` seconds."""
+        """Wait until the agent's process has ended; whether it did within `timeout` seconds.
+
+        Raises:
+            HostUnreachableError: Its host cannot be asked.
+        """
 
 
 class Reach(Protocol):
@@ -51,22 +69,26 @@ class Reach(Protocol):
             start: Start an agent if there is none, though the cluster is not up.
 
         Raises:
-            ClusterError: There is no agent, or none could be started, or the host cannot be reached.
+            ClusterError: There is no agent, or none could be started.
+            HostUnreachableError: The host cannot be reached, which is known in bounded time.
         """
 
     def is_up(self) -> bool:
         """Whether the cluster is up on the host, whether or not its agent lives.
 
         Raises:
-            ClusterError: The host cannot be reached.
+            HostUnreachableError: The host cannot be reached.
         """
 
     def has_state(self) -> bool:
         """Whether the cluster is up on the host, or has left runs and logs there.
 
         Raises:
-            ClusterError: The host cannot be reached.
+            HostUnreachableError: The host cannot be reached.
         """
+
+    def disconnect(self) -> None:
+        """End what is kept open between commands, once the cluster is down; never fails."""
 
 
 def not_running(cluster: str) -> ClusterError:
