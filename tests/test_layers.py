@@ -14,12 +14,13 @@ import tfcluster
 ROOT = Path(tfcluster.__file__).parent
 
 #: What each part may import besides itself.
-_BASE = {"errors", "places", "process"}
+_BASE = {"errors", "installed", "places", "process"}
 _PURE = {*_BASE, "spec", "model", "protocol"}
 ALLOWED = {
     "__init__": set[str](),
     "__main__": {"cli"},
     "errors": set[str](),
+    "installed": {"errors"},
     "places": {"errors"},
     "process": {"errors"},
     "spec": _BASE,

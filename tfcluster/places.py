@@ -26,6 +26,10 @@ _state_root: Path | None = None
 # sun_path holds 108 bytes including the closing NUL (unix(7)).
 _SOCKET_PATH_LIMIT = 107
 _DIGEST = 12
+# ssh binds a control socket under a temporary name, which is longer by so much, before it gives it its own.
+_SSH_SUFFIX = 17
+# What ssh takes in a path as it stands: no blanks, no % or $ that it would expand.
+_PLAIN_PATH = re.compile(r"[A-Za-z0-9_./@:+,=-]*")
 
 
 def state_root() -> Path:
@@ -99,11 +103,32 @@ def socket_path(cluster: str, host: str = LOCAL_HOST) -> Path:
     return folder / digest
 
 
-def _runtime_folder() -> Path:
-    """The private folder for sockets, made if missing."""
+def control_socket(cluster: str, destination: str) -> Path:
+    """The Unix socket of the ssh that holds this machine's connection to a host of the cluster.
+
+    Args:
+        cluster: The cluster's name.
+        destination: The host as ssh takes it.
+
+    Raises:
+        ClusterError: The folder for sockets is not private to this user.
+    """
+    named = "\0".join((str(state_root()), cluster, destination))
+    digest = hashlib.sha256(os.fsencode(named)).hexdigest()[:_DIGEST]
+    return _runtime_folder(_SSH_SUFFIX, plain=True) / digest
+
+
+def _runtime_folder(room: int = 0, *, plain: bool = False) -> Path:
+    """The private folder for sockets, made if missing.
+
+    Args:
+        room: Bytes that must fit behind a path in it.
+        plain: Its path must need no quoting in ssh's options.
+    """
     folder = Path(os.environ.get("XDG_RUNTIME_DIR", "")) / "tfcluster"
     # A slash and a digest must fit behind it.
-    if not folder.is_absolute() or len(os.fsencode(folder)) + 1 + _DIGEST > _SOCKET_PATH_LIMIT:
+    fits = len(os.fsencode(folder)) + 1 + _DIGEST + room <= _SOCKET_PATH_LIMIT
+    if not folder.is_absolute() or not fits or (plain and not _PLAIN_PATH.fullmatch(str(folder))):
         folder = Path(f"/tmp/tfcluster-{os.getuid()}")
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)

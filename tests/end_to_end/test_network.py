@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Sandbox
+from tfcluster.installed import find_library
 from tfcluster.model.layout import Layout, RestartPolicy, Task
 from tfcluster.runtime import server
-from tfcluster.runtime.c_api import TensorFlow, find_library
+from tfcluster.runtime.c_api import TensorFlow
 from tfcluster.runtime.closed import NotClosedError
 
 _DIAL = """

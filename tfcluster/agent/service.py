@@ -25,11 +25,12 @@ from tfcluster.agent.tasks.checks import HEALTH_INTERVAL
 from tfcluster.agent.tasks.health import Prober
 from tfcluster.agent.tasks.supervisor import Supervisor
 from tfcluster.errors import ClusterError
+from tfcluster.installed import find_library
 from tfcluster.model.states import ClusterState, TaskState, cluster_state
 from tfcluster.model.status import ClusterStatus, HostStatus
 from tfcluster.protocol.framing import Message
 from tfcluster.protocol.messages import Call, Request, event, reply
-from tfcluster.runtime.c_api import TensorFlow, find_library
+from tfcluster.runtime.c_api import TensorFlow
 
 #: Seconds that a task has to name its devices.
 _DEVICES_SECONDS = 2.0

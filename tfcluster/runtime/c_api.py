@@ -1,37 +1,19 @@
-"""TensorFlow's C API through ctypes: finding the library and running a server with it."""
+"""TensorFlow's C API through ctypes: loading the library and running a server with it."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
-import importlib.util
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
 from tfcluster.errors import ClusterError
-
-_LIBRARY = "libtensorflow_cc.so.2"
-_INSTALL = "Install it there with `pip install tensorflow`."
+from tfcluster.installed import INSTALL_TENSORFLOW
 
 
 class TensorFlowError(Exception):
     """What TensorFlow said when a call failed."""
-
-
-def find_library() -> Path:
-    """The library of the installed TensorFlow, found without importing it.
-
-    Raises:
-        ClusterError: This interpreter has no TensorFlow, or one without the library.
-    """
-    spec = importlib.util.find_spec("tensorflow")
-    if spec is None or spec.origin is None:
-        raise ClusterError("TensorFlow is not installed for the agent's Python", hint=_INSTALL)
-    library = Path(spec.origin).parent / _LIBRARY
-    if not library.exists():
-        raise ClusterError(f"{library} is missing: tfcluster needs TensorFlow 2.14 or newer", hint=_INSTALL)
-    return library
 
 
 class TensorFlow:
@@ -42,7 +24,7 @@ class TensorFlow:
             with _standard_error_closed():
                 self._lib = ctypes.CDLL(str(library))
         except OSError as error:
-            raise ClusterError(f"{library} cannot be loaded: {error}", hint=_INSTALL) from error
+            raise ClusterError(f"{library} cannot be loaded: {error}", hint=INSTALL_TENSORFLOW) from error
         pointer, text = ctypes.c_void_p, ctypes.c_char_p
         for name, result, arguments in (
             ("TF_Version", text, []),

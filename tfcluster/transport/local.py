@@ -16,14 +16,24 @@ from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.places import LOCAL_HOST, LOCK, agent_socket, journal_path, state_folder, state_root
 from tfcluster.process import peer_of
 from tfcluster.protocol.framing import Decoder, encode
+from tfcluster.transport.channel import SocketChannel
 from tfcluster.transport.reach import not_running
 
-# The agent runs the very code that starts it, whether or not that is installed. It is put behind everything
-# else on the path, and the current directory is not on it: a stray json.py there must not end up in an agent.
-_PROGRAM = (
-    "import sys; sys.path[:] = [*filter(None, sys.path), sys.argv[1]]; "
-    "from tfcluster.agent.daemon import main; line = sys.stdin.readline(); line and main(line)"
-)
+# The agent runs the very code that starts it, whether or not that or another version is installed: the package is
+# imported from there, with all its modules, and nothing else is. The current directory is not on the path: a stray
+# json.py there must not end up in an agent. The lock keeps code that was sent to a host while it is used.
+_PROGRAM = """
+import contextlib, fcntl, sys
+sys.path[:] = [sys.argv[1], *filter(None, sys.path)]
+import tfcluster
+del sys.path[0]
+code = open(tfcluster.__file__)
+with contextlib.suppress(OSError):
+    fcntl.flock(code, fcntl.LOCK_SH)
+from tfcluster.agent.daemon import main
+if line := sys.stdin.readline():
+    main(line)
+"""
 _START_SECONDS = 60.0
 _PACKAGE_ROOT = Path(__file__).parent.parent.parent
 # A command can meet an agent that is about to end, or has just begun; then it needs the next one, or a moment.
@@ -34,58 +44,33 @@ END_SECONDS = 30.0
 _begun: list[subprocess.Popen[bytes]] = []
 
 
-class Agent:
+class Agent(SocketChannel):
     """A connection to a cluster's agent on this machine, for one request."""
 
     def __init__(self, connection: socket.socket) -> None:
-        self._connection = connection
-        self._pid, uid = peer_of(connection)
+        super().__init__(connection)
+        self.pid, uid = peer_of(connection)
         if uid != os.getuid():
             connection.close()
             raise ClusterError("the agent's socket belongs to another user")
 
-    def send(self, data: bytes) -> bool:
-        """Send data; False when the agent has hung up, which shows itself too when its answer is read."""
-        try:
-            self._connection.sendall(data)
-        except ConnectionError:
-            return False
-        return True
+    def say_no_more(self) -> None:
+        """Tell the agent that nothing more is to come; it can still answer."""
+        with contextlib.suppress(OSError):  # it has hung up
+            self._connection.shutdown(socket.SHUT_WR)
 
-    def speaks_before(self, fd: int) -> bool:
-        """Wait until a descriptor can be read or the agent has said something; whether the agent has."""
-        ours = self._connection.fileno()
-        return ours in select.select([ours, fd], [], [])[0]
-
-    def speaks_within(self, seconds: float) -> bool:
-        """Wait until the agent has said something, or has hung up; whether it has within so many seconds."""
-        return bool(select.select([self._connection], [], [], seconds)[0])
-
-    def receive(self, timeout: float | None) -> bytes:
-        """What has arrived, waiting for something; nothing when the agent hung up or died.
-
-        Raises:
-            ClusterError: Nothing came within `timeout` seconds.
-        """
-        if not select.select([self._connection], [], [], timeout)[0]:
-            raise ClusterError(
-                f"the agent (pid {self._pid}) has not answered within {timeout:g} s",
-                hint=f"If it hangs, `kill -9 {self._pid}`: the tasks go on, and the next command starts another agent.",
-                exit_code=ExitCode.UNREACHABLE,
-            )
-        try:
-            return self._connection.recv(1 << 16)
-        except ConnectionError:
-            return b""
-
-    def close(self) -> None:
-        """Hang up."""
-        self._connection.close()
+    def silence(self, time: str) -> ClusterError:
+        """See `SocketChannel.silence`."""
+        return ClusterError(
+            f"the agent (pid {self.pid}) has not answered within {time}",
+            hint=f"If it hangs, `kill -9 {self.pid}`: the tasks go on, and the next command starts another agent.",
+            exit_code=ExitCode.UNREACHABLE,
+        )
 
     def wait_for_end(self, timeout: float) -> bool:
         """Wait until the agent's process has ended; whether it did within `timeout` seconds."""
         try:
-            pidfd = os.pidfd_open(self._pid)
+            pidfd = os.pidfd_open(self.pid)
         except ProcessLookupError:
             return True
         ended = bool(select.select([pidfd], [], [], timeout)[0])

@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+import time
+from dataclasses import dataclass, replace
+from typing import Any
 
 from tfcluster.errors import ClusterError
 from tfcluster.model.hosts import Host
-from tfcluster.transport.reach import Channel
+from tfcluster.transport import openssh, shipping
+from tfcluster.transport.channel import SocketChannel
+from tfcluster.transport.openssh import FIRST_SECONDS, Session
+from tfcluster.transport.reach import Channel, HostUnreachableError
+from tfcluster.transport.setup import run_setup
+
+#: Clocks that differ by more would put logs of two hosts into the wrong order.
+MAX_SKEW_SECONDS = 2.0
+# For an answer of a host that has begun to work on it. An agent may take a minute to start where the disk is slow, and
+# wait for one that goes down before that; packages are looked up on a network's file system.
+_ANSWER_SECONDS, _OPEN_SECONDS, _SURVEY_SECONDS = 30.0, 100.0, 60.0
 
 
 @dataclass(frozen=True)
@@ -37,6 +50,32 @@ class Examination:
     shipped_bytes: int = 0
 
 
+class AgentThere(SocketChannel):
+    """A connection to a cluster's agent on another host, for one request."""
+
+    def __init__(self, there: There, session: Session, process: dict[str, Any]) -> None:
+        super().__init__(session.connection)
+        self._there = there
+        self._session = session
+        self._process = process
+
+    def silence(self, time: str) -> ClusterError:
+        """See `SocketChannel.silence`."""
+        return HostUnreachableError(
+            self._there.host,
+            f"the agent there (pid {self._process['pid']}) has not answered within {time}",
+            "Either the connection is lost, or the agent hangs: try again.",
+        )
+
+    def close(self) -> None:
+        """See `Channel.close`."""
+        self._session.end()
+
+    def wait_for_end(self, timeout: float) -> bool:
+        """See `Channel.wait_for_end`."""
+        return self._there.ends(self._process, timeout)
+
+
 class There:
     """The way to the agent of a cluster on another host.
 
@@ -48,22 +87,32 @@ class There:
     def __init__(self, cluster: str, host: Host) -> None:
         self.cluster = cluster
         self.host = host.name
+        self._host = host
 
     def open(self, *, start: bool) -> Channel:
         """See `Reach.open`."""
-        raise NotImplementedError
+        session = self._begin("open", start=start)
+        try:
+            return AgentThere(self, session, self._reply(session, _OPEN_SECONDS))
+        except BaseException:
+            session.end()
+            raise
 
     def is_up(self) -> bool:
         """See `Reach.is_up`."""
-        raise NotImplementedError
+        return bool(self._ask("look")["up"])
 
     def has_state(self) -> bool:
         """See `Reach.has_state`."""
-        raise NotImplementedError
+        return bool(self._ask("look")["state"])
+
+    def ends(self, process: dict[str, Any], timeout: float) -> bool:
+        """Wait there until a process has ended; whether it did within `timeout` seconds."""
+        return bool(self._ask("wait", patience=timeout, **process, timeout=timeout)["ended"])
 
     def disconnect(self) -> None:
-        """See `Reach.disconnect`: the shared ssh connection."""
-        raise NotImplementedError
+        """See `Reach.disconnect`: the ssh connection that all commands share."""
+        openssh.disconnect(self.cluster, self._host)
 
     def examine(self, *, setup: bool) -> Examination:
         """Make the first contact: look at the host and send it what it needs; never fails.
@@ -71,4 +120,99 @@ class There:
         Args:
             setup: Run the host's setup commands first, unless they have been run there before.
         """
-        raise NotImplementedError
+        problems: list[ClusterError] = []
+        try:
+            if setup and self._host.setup:
+                run_setup(self.cluster, self._host)
+        except HostUnreachableError as problem:
+            return Examination(self.host, (problem,))
+        except ClusterError as problem:
+            problems.append(problem)
+        try:
+            found = self._survey()
+        except ClusterError as problem:
+            return Examination(self.host, (*problems, problem))
+        return replace(found, problems=(*problems, *found.problems))
+
+    def _survey(self) -> Examination:
+        session = self._begin("examine", address=self._host.address, ssh=self._host.ssh or self.host)
+        try:
+            found = self._reply(session, _SURVEY_SECONDS)
+            before = time.time()
+            session.say(b"\n")
+            theirs = self._reply(session, FIRST_SECONDS)["time"]
+            after = time.time()
+        finally:
+            session.end()
+        offset, error = theirs - (before + after) / 2, (after - before) / 2
+        problems = [self._of_host(ClusterError.from_json(problem)) for problem in found["problems"]]
+        if abs(offset) - error > MAX_SKEW_SECONDS:
+            problems.append(self._of_host(_skewed(offset)))
+        return Examination(
+            host=self.host,
+            problems=tuple(problems),
+            python=found["python"],
+            python_version=found["version"],
+            tensorflow=found["tensorflow"],
+            free_bytes=found["free_bytes"],
+            clock_offset=offset,
+            clock_error=error,
+            shipped_bytes=session.shipped_bytes,
+        )
+
+    def _ask(self, do: str, *, patience: float = 0.0, **what: Any) -> dict[str, Any]:
+        """A session for one question; returns the reply."""
+        session = self._begin(do, **what)
+        try:
+            return self._reply(session, _ANSWER_SECONDS + patience)
+        finally:
+            session.end()
+
+    def _begin(self, do: str, **what: Any) -> Session:
+        """A session in which the host's Python does something; see `relay.serve`."""
+        session = Session(self.cluster, self._host, shipping.command(self._host.python or "python3"))
+        said = {
+            **{"do": do, **what, **shipping.first_words()},
+            **{"cluster": self.cluster, "host": self.host, "state": self._host.state, "env": dict(self._host.env)},
+        }
+        try:
+            session.say(json.dumps(said).encode() + b"\n")
+            begun = session.hear(FIRST_SECONDS)
+        except BaseException:
+            session.end()
+            raise
+        if "old" in begun:
+            session.end()
+            raise self._of_host(_too_old(begun["old"]))
+        return session
+
+    def _reply(self, session: Session, seconds: float) -> dict[str, Any]:
+        """What the host replies, with the code that it needs for that."""
+        said = session.hear(seconds)
+        if "need" in said:
+            session.shipped_bytes = len(shipping.archive())
+            session.say(b"%d\n" % session.shipped_bytes + shipping.archive())
+            said = session.hear(seconds)
+        if "error" in said:
+            raise self._of_host(ClusterError.from_json(said["error"]))
+        reply: dict[str, Any] = said["reply"]
+        return reply
+
+    def _of_host(self, problem: ClusterError) -> ClusterError:
+        """What a host says of itself, with its name."""
+        return ClusterError(f"host {self.host!r}: {problem.message}", hint=problem.hint, exit_code=problem.exit_code)
+
+
+def _too_old(found: dict[str, str]) -> ClusterError:
+    return ClusterError(
+        f"{found['python']} is Python {found['version']}, and tfcluster needs 3.10 or newer",
+        hint="Name a newer one by `python:` in the spec.",
+    )
+
+
+def _skewed(offset: float) -> ClusterError:
+    way = "ahead of" if offset > 0 else "behind"
+    return ClusterError(
+        f"its clock is {abs(offset):.1f} s {way} this machine's",
+        hint="Have both set by a time server, as `sudo timedatectl set-ntp true` does.",
+    )

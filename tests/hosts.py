@@ -1,0 +1,199 @@
+"""Hosts with a real sshd each, on a network of their own, and this machine among them as `here`."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.conftest import wait_for
+from tests.namespaces import Network, network
+from tfcluster.model.hosts import Host
+
+HERE = "here"
+_SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin") or "/usr/sbin/sshd"
+
+
+@dataclass
+class SshHosts:
+    """Hosts that `ssh NAME` reaches from the machine `here`, where the command is to run.
+
+    They share this machine's files, but have folders of their own for all that a user keeps.
+
+    Attributes:
+        folder: All their files.
+        network: The network that they are on.
+        names: Their names.
+        mark: The value of TEST_MARK in the environment of every process that runs on them.
+    """
+
+    folder: Path
+    network: Network
+    names: tuple[str, ...]
+    mark: str = field(default_factory=lambda: uuid.uuid4().hex)
+    _daemons: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a command needs in its environment on the machine `here`: its ssh knows the hosts."""
+        return {
+            "PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}",
+            **self._user_folders(HERE),
+            "TEST_MARK": self.mark,
+        }
+
+    def command(self, *arguments: str) -> list[str]:
+        """A command line that runs another one on the machine `here`."""
+        return self.network[HERE].command(*arguments)
+
+    def address(self, name: str) -> str:
+        """What the other hosts dial."""
+        return self.network[name].ipv4
+
+    def host(self, name: str, **more: Any) -> Host:
+        """A host as a layout has it."""
+        return Host(**{"name": name, "address": self.address(name), "ssh": name, "python": sys.executable, **more})
+
+    def home(self, name: str) -> Path:
+        """Where a host's user keeps everything: state/, run/, cache/ and what is in a home folder."""
+        return self.folder / name
+
+    def _user_folders(self, name: str) -> dict[str, str]:
+        home = self.home(name)
+        return {
+            "HOME": str(home),
+            "XDG_STATE_HOME": str(home / "state"),
+            "XDG_RUNTIME_DIR": str(home / "run"),
+            "XDG_CACHE_HOME": str(home / "cache"),
+        }
+
+    def set_up(self) -> None:
+        """Make keys and folders, and start every sshd."""
+        Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # sshd wants it
+        for key in ("host_key", "other_host_key", "user_key", "other_user_key"):
+            _run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "", "-f", str(self.folder / key))
+        shutil.copy(self.folder / "user_key.pub", self.folder / "authorized_keys")
+        for name in (HERE, *self.names):
+            for part in ("state", "run", "cache"):
+                (self.home(name) / part).mkdir(mode=0o700, parents=True)
+        wrapper = self.folder / "bin" / "ssh"
+        wrapper.parent.mkdir()
+        ssh = self.command(shutil.which("ssh") or "ssh", "-F", str(self.folder / "ssh_config"))
+        wrapper.write_text(f'#!/bin/sh\nexec {" ".join(ssh)} "$@"\n')
+        wrapper.chmod(0o755)
+        self.use_key("user_key")
+        self.know(*self.names)
+        for name in self.names:
+            self.start(name)
+
+    def use_key(self, key: str) -> None:
+        """Have ssh offer a key, `user_key` being the one that the hosts accept."""
+        (self.folder / "ssh_config").write_text(
+            "".join(f"Host {name}\n  HostName {self.address(name)}\n" for name in self.names)
+            + f"Host *\n  User root\n  IdentityFile {self.folder / key}\n  IdentitiesOnly yes\n  IdentityAgent none\n"
+            f"  UserKnownHostsFile {self.folder / 'known_hosts'}\n  GlobalKnownHostsFile /dev/null\n"
+        )
+
+    def know(self, *names: str, key: str = "host_key") -> None:
+        """Have ssh know the keys of these hosts and of no others."""
+        public = (self.folder / f"{key}.pub").read_text()
+        (self.folder / "known_hosts").write_text("".join(f"{self.address(name)} {public}" for name in names))
+
+    def start(self, name: str) -> None:
+        """Start a host's sshd; returns when it accepts connections."""
+        variables = {**self._user_folders(name), "TEST_MARK": self.mark, "PATH": os.environ["PATH"]}
+        config = self.folder / f"{name}.sshd_config"
+        config.write_text(
+            f"ListenAddress {self.address(name)}\nHostKey {self.folder / 'host_key'}\nPidFile none\n"
+            f"AuthorizedKeysFile {self.folder / 'authorized_keys'}\nStrictModes no\nPermitRootLogin yes\nUsePAM no\n"
+            "PasswordAuthentication no\nKbdInteractiveAuthentication no\nPrintMotd no\nMaxSessions 100\n"
+            "MaxStartups 100\nUseDNS no\n"
+            + f"SetEnv {' '.join(f'{name}={value}' for name, value in variables.items())}\n"
+        )
+        with (self.folder / f"{name}.sshd_log").open("ab") as log:
+            self._daemons[name] = subprocess.Popen(
+                self.network[name].command(_SSHD, "-D", "-e", "-f", str(config)),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+        wait_for(lambda: ":22 " in _run(*self.network[name].command("ss", "-Hltn")))
+
+    def kill(self, name: str) -> None:
+        """Kill a host's sshd with all its connections."""
+        daemon = self._daemons.pop(name)
+        for pid in (daemon.pid, *_descendants(daemon.pid)):
+            with contextlib.suppress(OSError):
+                if Path(os.readlink(f"/proc/{pid}/exe")).name.startswith("sshd"):
+                    os.kill(pid, signal.SIGKILL)
+        daemon.wait(30)
+
+    def run(self, name: str, *arguments: str) -> str:
+        """What a command prints that is run on a host, without ssh."""
+        return _run(*self.network[name].command(*arguments))
+
+    def processes(self) -> dict[int, str]:
+        """The command line of each process that runs on the hosts, or that a command left on `here`; not the sshds."""
+        found = {}
+        for path in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                marked = f"TEST_MARK={self.mark}".encode() in (path / "environ").read_bytes()
+                if marked and (path / "stat").read_text().rpartition(")")[2][1] != "Z":
+                    found[int(path.name)] = (path / "cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
+        return found
+
+    def leftovers(self) -> list[str]:
+        """Everything that may not be left on any host when no cluster is up: processes, sockets, state."""
+        kept = {"logs", "runs"}
+        files = [path for path in self.folder.glob("*/state/tfcluster/*/*/*") if path.name not in kept]
+        files += list(self.folder.glob("*/run/tfcluster/*"))
+        return [*map(str, self.processes().items()), *map(str, files)]
+
+    def tear_down(self) -> None:
+        """End every sshd, and check that nothing else is left."""
+        try:
+            with contextlib.suppress(AssertionError):
+                wait_for(lambda: not self.leftovers())  # an agent without a cluster ends by itself in a moment
+            left = self.leftovers()
+        finally:
+            for name in list(self._daemons):
+                self.kill(name)
+            for pid in self.processes():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        assert not left
+
+
+@contextmanager
+def ssh_hosts(*names: str) -> Iterator[SshHosts]:
+    """Hosts of these names, each with an sshd, on a network with the machine `here`; all is gone in the end."""
+    # A short path, as of a home folder: sockets are below it.
+    with tempfile.TemporaryDirectory(prefix="tfc-", dir="/tmp") as folder, network(HERE, *names) as made:
+        hosts = SshHosts(Path(folder), made, names)
+        try:
+            hosts.set_up()
+            yield hosts
+        finally:
+            hosts.tear_down()
+
+
+def _descendants(pid: int) -> list[int]:
+    children = Path(f"/proc/{pid}/task/{pid}/children")
+    found = [int(child) for child in children.read_text().split()] if children.exists() else []
+    return [*found, *(each for child in found for each in _descendants(child))]
+
+
+def _run(*command: str) -> str:
+    result = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    assert result.returncode == 0, f"{command}: {result.stderr}"
+    return result.stdout

@@ -1,0 +1,74 @@
+"""What ssh says when it fails, as an error that tells what to type."""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+from tfcluster.model.hosts import Host
+from tfcluster.transport.reach import HostUnreachableError
+
+#: The exit code of an ssh that failed itself.
+SSH_FAILED = 255
+
+_LOOK = "`{ssh}` tells more."
+# What ssh says, what to say of it besides its own last words, and what to type. The first that fits counts.
+_KINDS = (
+    (
+        r"REMOTE HOST IDENTIFICATION HAS CHANGED",
+        "it shows another host key than the one known here",
+        "If it was set up anew, remove the old key{known} and type `{ssh}`, which shows the new one's fingerprint. "
+        "If it was not, somebody may be listening in between.",
+    ),
+    (
+        r"Host key verification failed|host key is known for",
+        "its host key is not known here",
+        "Type `{ssh}` once, compare the fingerprint that it shows with the host's, and answer yes.",
+    ),
+    (
+        r"Permission denied \([^)]*(password|keyboard-interactive)",
+        "it wants a password, as none of your keys is accepted",
+        "Type `ssh-copy-id {destination}`, which takes the password once.",
+    ),
+    (
+        r"Permission denied|Too many authentication failures",
+        "none of your keys is accepted",
+        "Add your public key to ~/.ssh/authorized_keys there, or name the right one in ~/.ssh/config; "
+        "`ssh -v {destination}` tells which were tried.",
+    ),
+    (
+        r"Could not resolve hostname",
+        "",
+        "Write the name as ssh knows it to `ssh:` in the spec, or add it to ~/.ssh/config.",
+    ),
+    (r"Connection refused", "", "Is sshd running there, and on that port? " + _LOOK),
+    (
+        r"timed out|No route to host|Network is unreachable|Host is down",
+        "",
+        "Is it on, and does a firewall let ssh through? " + _LOOK,
+    ),
+    (r"bad configuration option", "", "Mend ~/.ssh/config."),
+)
+_KNOWN_KEY = re.compile(r"Offending .*key in (\S+):(\d+)")
+
+
+def unreachable(host: Host, words: str) -> HostUnreachableError:
+    """The error for an ssh that could not reach a host.
+
+    Args:
+        host: The host.
+        words: What ssh printed.
+    """
+    lines = [line.strip() for line in words.splitlines() if line.strip()]
+    last = lines[-1] if lines else "ssh said nothing"
+    said, hint = next(
+        ((said, hint) for pattern, said, hint in _KINDS if re.search(pattern, words, re.IGNORECASE)), ("", _LOOK)
+    )
+    destination = shlex.quote(host.ssh or host.name)
+    key = _KNOWN_KEY.search(words)
+    known = f" (line {key[2]} of {key[1]})" if key else ""
+    return HostUnreachableError(
+        host.name,
+        f"{said} ({last})" if said else last,
+        hint.format(ssh=f"ssh {destination}", destination=destination, known=known),
+    )

@@ -1,0 +1,179 @@
+"""Sessions of the user's own ssh, which share one connection to a host; whatever ~/.ssh/config says holds."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import select
+import shlex
+import socket
+import subprocess
+import tempfile
+import time
+from typing import Any
+
+from tfcluster.errors import ClusterError
+from tfcluster.model.hosts import Host
+from tfcluster.places import control_socket
+from tfcluster.transport.boot import MARK
+from tfcluster.transport.failures import SSH_FAILED, unreachable
+from tfcluster.transport.reach import HostUnreachableError
+
+#: Seconds for the first sign of life of a session: connecting, a login shell, the start of Python.
+FIRST_SECONDS = 20.0
+_CONNECT_SECONDS = 8
+# A connection over which nothing has come for so long is asked, so often, before it is given up.
+_ALIVE_SECONDS, _ALIVE_COUNT = 5, 3
+# So long the connection is kept for the next command.
+_PERSIST_SECONDS = 300
+_EXIT_SECONDS = 5.0
+# So much of what a login shell prints is kept, to be shown if nothing else comes, and so much is borne.
+_KEPT_NOISE, _NOISE_LIMIT = 4096, 1 << 20
+_LAST_LINES = 8
+
+
+def _options(cluster: str, destination: str) -> list[str]:
+    """The options of every ssh: those that commands without a terminal need, and those of the shared connection."""
+    options = {
+        "BatchMode": "yes",  # nobody is there to answer
+        "LogLevel": "ERROR",  # no banner, and no silence
+        "RemoteCommand": "none",
+        "ClearAllForwardings": "yes",
+        "ConnectTimeout": _CONNECT_SECONDS,
+        "ServerAliveInterval": _ALIVE_SECONDS,
+        "ServerAliveCountMax": _ALIVE_COUNT,
+        "ControlMaster": "auto",
+        "ControlPersist": _PERSIST_SECONDS,
+        "ControlPath": control_socket(cluster, destination),
+    }
+    return ["-T", *(word for name, value in options.items() for word in ("-o", f"{name}={value}"))]
+
+
+def disconnect(cluster: str, host: Host) -> None:
+    """End the shared connection to a host, if there is one, with all sessions on it."""
+    destination = host.ssh or host.name
+    if not control_socket(cluster, destination).exists():
+        return
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        subprocess.run(
+            ["ssh", *_options(cluster, destination), "-O", "exit", "--", destination],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            timeout=_EXIT_SECONDS,
+            check=False,
+        )
+
+
+class Session:
+    """One command on a host, which says marked lines; to be ended.
+
+    Args:
+        cluster: The cluster, whose commands share a connection.
+        host: The host.
+        command: A command line for its shell.
+
+    Raises:
+        ClusterError: There is no ssh on this machine.
+    """
+
+    def __init__(self, cluster: str, host: Host, command: str) -> None:
+        self.host = host
+        self.heard = False  # whether a marked line has come
+        self.shipped_bytes = 0
+        self._arrived = b""
+        self._noise = b""
+        self._noise_bytes = 0
+        self._words = tempfile.TemporaryFile()  # noqa: SIM115 - closed in the end
+        self.connection, theirs = socket.socketpair()
+        destination = host.ssh or host.name
+        try:
+            with theirs:
+                self._ssh = subprocess.Popen(
+                    ["ssh", *_options(cluster, destination), "--", destination, command],
+                    stdin=theirs.fileno(),
+                    stdout=theirs.fileno(),
+                    stderr=self._words,  # a file: the shared connection's process may keep it open
+                    start_new_session=True,  # a Ctrl-C is for the command, which may have more to say to the host
+                )
+        except OSError as error:
+            self.connection.close()
+            self._words.close()
+            raise ClusterError(f"cannot run ssh: {error.strerror}", hint="Install OpenSSH's client.") from error
+
+    def say(self, data: bytes) -> None:
+        """Say something to the command; that it has ended shows itself when its answer is read."""
+        with contextlib.suppress(ConnectionError):
+            self.connection.sendall(data)
+
+    def hear(self, seconds: float) -> dict[str, Any]:
+        """The next marked line of the command.
+
+        Args:
+            seconds: How long to wait for it.
+
+        Raises:
+            HostUnreachableError: ssh failed, or nothing has come in time.
+            ClusterError: The command ended.
+        """
+        deadline = time.monotonic() + seconds
+        while True:
+            line, complete, rest = self._arrived.partition(b"\n")
+            if not complete:
+                self._arrived += self._receive(deadline, seconds)
+                continue
+            self._arrived = rest
+            if line.startswith(MARK.encode()):
+                self.heard = True
+                said: dict[str, Any] = json.loads(line[len(MARK) :])
+                return said
+            self._noise = (self._noise + line + b"\n")[-_KEPT_NOISE:]
+
+    def _receive(self, deadline: float, seconds: float) -> bytes:
+        if not select.select([self.connection], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            raise HostUnreachableError(
+                self.host.name,
+                f"nothing has come from it within {seconds:g} s{self.noise()}",
+                f"`ssh {shlex.quote(self.host.ssh or self.host.name)} true` tells whether it answers.",
+            )
+        try:
+            data = self.connection.recv(1 << 16)
+        except ConnectionError:
+            data = b""
+        self._noise_bytes += len(data)
+        if not data or (self._noise_bytes > _NOISE_LIMIT and not self.heard):
+            self._noise += self._arrived
+            raise self.failure()
+        return data
+
+    def noise(self) -> str:
+        """The last lines that the command, or the shell in which it runs, printed besides; empty if none."""
+        lines = [line.rstrip() for line in self._noise.decode(errors="replace").splitlines() if line.strip()]
+        return "".join(f"\n  {line}" for line in lines[-_LAST_LINES:])
+
+    def failure(self) -> ClusterError:
+        """Why a session that has ended did so."""
+        try:
+            code = self._ssh.wait(_EXIT_SECONDS)
+        except subprocess.TimeoutExpired:
+            code = SSH_FAILED
+        self._words.seek(0)
+        words = self._words.read().decode(errors="replace")
+        if code == SSH_FAILED:
+            return unreachable(self.host, words)
+        self._noise += words.encode()
+        if code in (126, 127):  # as every shell says that there is no such command
+            return ClusterError(
+                f"host {self.host.name!r}: there is no {self.host.python or 'python3'} to run{self.noise()}",
+                hint="Name its Python 3.10 or newer by `python:` in the spec.",
+            )
+        return ClusterError(
+            f"host {self.host.name!r}: ssh ended with exit code {code} before the host had answered{self.noise()}"
+        )
+
+    def end(self) -> None:
+        """Hang up, whatever the command still does."""
+        self.connection.close()
+        self._ssh.kill()
+        self._ssh.wait()
+        self._words.close()
