@@ -30,7 +30,7 @@ ALLOWED = {
     "programs": {*_BASE, "model"},
     "runtime": {*_BASE, "model", "protocol", "programs"},
     "agent": {*_PURE, "runtime"},
-    "transport": _PURE,
+    "transport": {*_PURE, "__init__"},
     "client": {*_PURE, "placement", "transport"},
     "render": {*_PURE, "placement", "client"},
     "cli": {*_PURE, "placement", "client", "render", "__init__"},
