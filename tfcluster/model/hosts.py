@@ -31,6 +31,16 @@ class Host:
     env: Mapping[str, str] = field(default_factory=dict)
     setup: tuple[str, ...] = ()
 
+    @property
+    def destination(self) -> str:
+        """The host as ssh is told it."""
+        return self.ssh or self.name
+
+    @property
+    def interpreter(self) -> str:
+        """The Python that is run there."""
+        return self.python or "python3"
+
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Host:
         """The host that `asdict` described."""

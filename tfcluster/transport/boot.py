@@ -20,7 +20,7 @@ import sys
 import tempfile
 import zlib
 from collections.abc import Iterator
-from typing import Any
+from typing import IO, Any
 
 #: How each line begins that is said to the other side: a login shell may print lines of its own.
 MARK = "tfcluster> "
@@ -34,11 +34,12 @@ def main(said: dict[str, Any]) -> None:
     tell({"begun": True})
     try:
         folder = _find(said) or _receive(said)
-        os.utime(folder)
     except (OSError, zlib.error, ValueError) as problem:
         error = {"message": f"cannot keep tfcluster's code: {problem}", "hint": "", "exit_code": 1}
         tell({"error": error})
         return
+    with contextlib.suppress(OSError):
+        os.utime(folder)  # the latest used ones are kept
     sys.path.insert(0, folder)
     import tfcluster  # noqa: F401 - with it all its modules come from there, and no others do
 
@@ -106,7 +107,7 @@ def _install(root: str, name: str, files: dict[str, str]) -> str:
     os.chmod(root, 0o700)  # fails where it is somebody else's
     folder = os.path.join(root, name)
     with open(os.path.join(root, "lock"), "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        locked = _lock(lock, fcntl.LOCK_EX)
         if not _holds(folder):  # another first contact may have been faster
             _remove(folder)
             made = tempfile.mkdtemp(prefix=".", dir=root)
@@ -116,8 +117,18 @@ def _install(root: str, name: str, files: dict[str, str]) -> str:
             except OSError:
                 _remove(made)
                 raise
-        _tidy(root)
+        if locked:
+            _tidy(root)
     return folder
+
+
+def _lock(file: IO[str], kind: int) -> bool:
+    """Lock a file, as long as it is open; whether that is possible where it is."""
+    try:
+        fcntl.flock(file, kind)
+    except OSError:
+        return False
+    return True
 
 
 def _write(folder: str, files: dict[str, str]) -> None:
@@ -155,20 +166,18 @@ def _tidy(root: str) -> None:
     found.sort(key=lambda entry: entry.stat().st_mtime, reverse=True)
     versions = [entry.path for entry in found if not entry.name.startswith(".")]
     for path in (*(entry.path for entry in found if entry.name.startswith(".")), *versions[_KEPT:]):
-        if not _is_used(path):
-            _remove(path)
+        with contextlib.suppress(OSError):
+            if not _is_used(path):
+                _remove(path)
 
 
 def _is_used(folder: str) -> bool:
     """Whether an agent holds the lock of the code in a folder: it may import more of it."""
     try:
         with open(os.path.join(folder, "tfcluster", "__init__.py"), "r+") as code:
-            fcntl.flock(code, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
+            return not _lock(code, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except FileNotFoundError:
         return False
-    return False
 
 
 def _remove(path: str) -> None:

@@ -64,7 +64,7 @@ def unreachable(host: Host, words: str) -> HostUnreachableError:
     said, hint = next(
         ((said, hint) for pattern, said, hint in _KINDS if re.search(pattern, words, re.IGNORECASE)), ("", _LOOK)
     )
-    destination = shlex.quote(host.ssh or host.name)
+    destination = shlex.quote(host.destination)
     key = _KNOWN_KEY.search(words)
     known = f" (line {key[2]} of {key[1]})" if key else ""
     return HostUnreachableError(

@@ -32,8 +32,12 @@ _KEPT_NOISE, _NOISE_LIMIT = 4096, 1 << 20
 _LAST_LINES = 8
 
 
-def _options(cluster: str, destination: str) -> list[str]:
-    """The options of every ssh: those that commands without a terminal need, and those of the shared connection."""
+def _ssh(cluster: str, host: Host, *more: str) -> list[str]:
+    """The beginning of every ssh's command line: what one without a terminal needs, and the shared connection.
+
+    Raises:
+        ClusterError: There is no private folder for the connection's socket.
+    """
     options = {
         "BatchMode": "yes",  # nobody is there to answer
         "LogLevel": "ERROR",  # no banner, and no silence
@@ -44,19 +48,19 @@ def _options(cluster: str, destination: str) -> list[str]:
         "ServerAliveCountMax": _ALIVE_COUNT,
         "ControlMaster": "auto",
         "ControlPersist": _PERSIST_SECONDS,
-        "ControlPath": control_socket(cluster, destination),
+        "ControlPath": control_socket(cluster, host.destination),
     }
-    return ["-T", *(word for name, value in options.items() for word in ("-o", f"{name}={value}"))]
+    words = (word for name, value in options.items() for word in ("-o", f"{name}={value}"))
+    return ["ssh", "-T", *words, *more, "--", host.destination]
 
 
 def disconnect(cluster: str, host: Host) -> None:
     """End the shared connection to a host, if there is one, with all sessions on it."""
-    destination = host.ssh or host.name
-    if not control_socket(cluster, destination).exists():
-        return
-    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+    with contextlib.suppress(ClusterError, OSError, subprocess.TimeoutExpired):
+        if not control_socket(cluster, host.destination).exists():
+            return
         subprocess.run(
-            ["ssh", *_options(cluster, destination), "-O", "exit", "--", destination],
+            _ssh(cluster, host, "-O", "exit"),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -74,7 +78,7 @@ class Session:
         command: A command line for its shell.
 
     Raises:
-        ClusterError: There is no ssh on this machine.
+        ClusterError: There is no ssh on this machine, or no private folder for its socket.
     """
 
     def __init__(self, cluster: str, host: Host, command: str) -> None:
@@ -84,13 +88,13 @@ class Session:
         self._arrived = b""
         self._noise = b""
         self._noise_bytes = 0
+        ssh = [*_ssh(cluster, host), command]
         self._words = tempfile.TemporaryFile()  # noqa: SIM115 - closed in the end
         self.connection, theirs = socket.socketpair()
-        destination = host.ssh or host.name
         try:
             with theirs:
                 self._ssh = subprocess.Popen(
-                    ["ssh", *_options(cluster, destination), "--", destination, command],
+                    ssh,
                     stdin=theirs.fileno(),
                     stdout=theirs.fileno(),
                     stderr=self._words,  # a file: the shared connection's process may keep it open
@@ -134,7 +138,7 @@ class Session:
             raise HostUnreachableError(
                 self.host.name,
                 f"nothing has come from it within {seconds:g} s{self.noise()}",
-                f"`ssh {shlex.quote(self.host.ssh or self.host.name)} true` tells whether it answers.",
+                f"`ssh {shlex.quote(self.host.destination)} true` tells whether it answers.",
             )
         try:
             data = self.connection.recv(1 << 16)
@@ -164,7 +168,7 @@ class Session:
         self._noise += words.encode()
         if code in (126, 127):  # as every shell says that there is no such command
             return ClusterError(
-                f"host {self.host.name!r}: there is no {self.host.python or 'python3'} to run{self.noise()}",
+                f"host {self.host.name!r}: there is no {self.host.interpreter} to run{self.noise()}",
                 hint="Name its Python 3.10 or newer by `python:` in the spec.",
             )
         return ClusterError(

@@ -135,7 +135,7 @@ class There:
         return replace(found, problems=(*problems, *found.problems))
 
     def _survey(self) -> Examination:
-        session = self._begin("examine", address=self._host.address, ssh=self._host.ssh or self.host)
+        session = self._begin("examine", address=self._host.address, ssh=self._host.destination)
         try:
             found = self._reply(session, _SURVEY_SECONDS)
             before = time.time()
@@ -170,7 +170,7 @@ class There:
 
     def _begin(self, do: str, **what: Any) -> Session:
         """A session in which the host's Python does something; see `relay.serve`."""
-        session = Session(self.cluster, self._host, shipping.command(self._host.python or "python3"))
+        session = Session(self.cluster, self._host, shipping.command(self._host.interpreter))
         said = {
             **{"do": do, **what, **shipping.first_words()},
             **{"cluster": self.cluster, "host": self.host, "state": self._host.state, "env": dict(self._host.env)},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shlex
 import socket
 import sys
 import time
@@ -56,7 +57,9 @@ def _missing(destination: str) -> list[ClusterError]:
         missing["tensorflow"] = problem.message
     if importlib.util.find_spec("psutil") is None:
         missing["psutil"] = f"psutil is not installed for {sys.executable}"
-    hint = f"Install with `ssh {destination} {sys.executable} -m pip install {' '.join(missing)}`."
+    # Two shells read it: the one in which it is typed, and the host's.
+    typed = f"ssh {shlex.quote(destination)} {shlex.quote(shlex.quote(sys.executable))}"
+    hint = f"Install with `{typed} -m pip install {' '.join(missing)}`."
     return [ClusterError(message, hint=hint) for message in missing.values()]
 
 

@@ -1,0 +1,64 @@
+"""What OpenSSH prints when it fails, as users see it: why, and what to type."""
+
+from __future__ import annotations
+
+import pytest
+
+from tfcluster.errors import ExitCode
+from tfcluster.model.hosts import Host
+from tfcluster.transport.failures import unreachable
+
+CHANGED = """\
+@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@
+@    WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!     @
+@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@
+IT IS POSSIBLE THAT SOMEONE IS DOING SOMETHING NASTY!
+Offending ED25519 key in /home/me/.ssh/known_hosts:7
+Host key for alpha has changed and you have requested strict checking.
+Host key verification failed.
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "why", "hint"),
+    [
+        (CHANGED, "another host key than the one known", "line 7 of /home/me/.ssh/known_hosts"),
+        ("Host key verification failed.\r\n", "its host key is not known here", "Type `ssh tf@alpha` once"),
+        (
+            "No ED25519 host key is known for alpha and you have requested strict checking.\n"
+            "Host key verification failed.\n",
+            "its host key is not known here",
+            "fingerprint",
+        ),
+        ("tf@alpha: Permission denied (publickey,password).", "it wants a password", "Type `ssh-copy-id tf@alpha`"),
+        ("tf@alpha: Permission denied (publickey,keyboard-interactive).", "it wants a password", "ssh-copy-id"),
+        ("tf@alpha: Permission denied (publickey).", "none of your keys is accepted", "`ssh -v tf@alpha`"),
+        (
+            "Received disconnect from 10.0.0.1 port 22:2: Too many authentication failures\nDisconnected from 10.0.0.1",
+            "none of your keys is accepted",
+            "~/.ssh/config",
+        ),
+        ("ssh: Could not resolve hostname alpha: Name or service not known", "Name or service not known", "`ssh:`"),
+        ("ssh: connect to host alpha port 22: Connection refused", "Connection refused", "Is sshd running"),
+        ("ssh: connect to host alpha port 22: Connection timed out", "Connection timed out", "firewall"),
+        ("Connection timed out during banner exchange\n", "banner exchange", "firewall"),
+        ("ssh: connect to host alpha port 22: No route to host", "No route to host", "firewall"),
+        ("ssh: connect to host alpha port 22: Network is unreachable", "Network is unreachable", "firewall"),
+        ("/home/me/.ssh/config: line 3: Bad configuration option: hots\n", "hots", "Mend ~/.ssh/config"),
+        ("kex_exchange_identification: read: Connection reset by peer\n", "reset by peer", "`ssh tf@alpha` tells more"),
+        ("Timeout, server 10.0.0.1 not responding.\r\n", "not responding", "`ssh tf@alpha` tells more"),
+        ("", "ssh said nothing", "`ssh tf@alpha` tells more"),
+    ],
+)
+def test_words_of_ssh(words: str, why: str, hint: str) -> None:
+    error = unreachable(Host("alpha", "10.0.0.1", ssh="tf@alpha"), words)
+    assert error.message.startswith("host 'alpha' cannot be reached: ")
+    assert "\n" not in error.message
+    assert why in error.message
+    assert hint in error.hint
+    assert error.exit_code is ExitCode.UNREACHABLE
+
+
+def test_a_destination_is_shown_as_it_can_be_typed() -> None:
+    error = unreachable(Host("alpha", "10.0.0.1", ssh="it's; rm"), "Host key verification failed.")
+    assert """`ssh 'it'"'"'s; rm'`""" in error.hint

@@ -1,0 +1,245 @@
+"""The first contact with a host: what it is sent, what is found there, and what is told of it, all at once."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.hosts import SshHosts
+from tests.transport.conftest import Reaching
+from tfcluster.errors import ClusterError
+from tfcluster.transport import shipping
+from tfcluster.transport.boot import MARK, _holds
+from tfcluster.transport.reach import HostUnreachableError
+from tfcluster.transport.ssh import Examination
+
+
+def problems(found: Examination) -> list[tuple[str, str]]:
+    assert not any(isinstance(problem, HostUnreachableError) for problem in found.problems)
+    return [(problem.message, problem.hint) for problem in found.problems]
+
+
+def code_of(hosts: SshHosts, name: str = "h0") -> Path:
+    """Where a host keeps the code that this test runs."""
+    return hosts.home(name) / "cache" / "tfcluster" / "code" / shipping.code_name()
+
+
+def python(path: Path, program: str) -> str:
+    """A Python that is what a test needs; its path."""
+    path.write_text(f"#!/bin/sh\n{program}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_what_a_fit_host_says(reach: Reaching) -> None:
+    found = reach().examine(setup=True)
+    assert problems(found) == []
+    assert (found.host, found.python) == ("h0", sys.executable)
+    assert found.python_version == sys.version.split()[0]
+    assert re.match(r"2\.\d+", found.tensorflow or "")
+    assert found.free_bytes > 0
+    assert abs(found.clock_offset) <= found.clock_error + 0.001  # it is the same clock
+
+
+def test_the_code_is_sent_once(hosts: SshHosts, reach: Reaching) -> None:
+    shutil.rmtree(hosts.home("h1") / "cache" / "tfcluster", ignore_errors=True)
+    assert reach("h1").examine(setup=True).shipped_bytes == len(shipping.archive())
+    assert reach("h1").examine(setup=True).shipped_bytes == 0
+    assert reach("h1").is_up() is False
+    for folder in (code_of(hosts, "h1"), code_of(hosts, "h1").parent):
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+def test_several_first_contacts_at_once(hosts: SshHosts, reach: Reaching) -> None:
+    shutil.rmtree(hosts.home("h1") / "cache" / "tfcluster", ignore_errors=True)
+    with ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(lambda there: there.examine(setup=True), [reach("h1") for _ in range(4)]))
+    assert [problems(each) for each in found] == [[]] * 4
+    assert sorted(os.listdir(code_of(hosts, "h1").parent)) == sorted([shipping.code_name(), "lock"])
+
+
+def append(code: Path, text: str) -> None:
+    with (code / "tfcluster" / "errors.py").open("a") as file:
+        file.write(text)
+
+
+def shadow(code: Path, text: str) -> None:
+    (code / "tfcluster" / "errors").mkdir()  # a package comes before the module of the same name
+    (code / "tfcluster" / "errors" / "__init__.py").write_text(text)
+
+
+def shadow_by_link(code: Path, text: str) -> None:
+    aside = Path(tempfile.mkdtemp(dir=code.parent.parent))
+    (aside / "__init__.py").write_text(text)
+    (code / "tfcluster" / "errors").symlink_to(aside)
+
+
+def lose(code: Path, text: str) -> None:
+    (code / "tfcluster" / "errors.py").unlink()
+
+
+def share(code: Path, text: str) -> None:
+    code.chmod(0o777)
+
+
+def link(code: Path, text: str) -> None:
+    aside = Path(tempfile.mkdtemp(dir=code.parent.parent)) / "moved"
+    code.rename(aside)
+    code.symlink_to(aside)
+
+
+@pytest.mark.parametrize("tamper", [append, shadow, shadow_by_link, lose, share, link])
+def test_code_that_was_tampered_with_is_not_run(
+    hosts: SshHosts, reach: Reaching, tamper: Callable[[Path, str], None], tmp_path: Path
+) -> None:
+    reach("h1").is_up()  # it has the code now
+    evidence = tmp_path / "evidence"
+    tamper(code_of(hosts, "h1"), f"\nopen({str(evidence)!r}, 'w')\n")
+    assert reach("h1").examine(setup=True).shipped_bytes > 0
+    assert not evidence.exists()
+    assert _holds(str(code_of(hosts, "h1")))
+
+
+def test_old_code_goes_unless_an_agent_runs_it(hosts: SshHosts, reach: Reaching) -> None:
+    root = code_of(hosts, "h1").parent
+    shutil.rmtree(root, ignore_errors=True)
+    for age in range(1, 6):
+        (root / f"old{age}" / "tfcluster").mkdir(parents=True)
+        (root / f"old{age}" / "tfcluster" / "__init__.py").touch()
+        os.utime(root / f"old{age}", (1e9 - age, 1e9 - age))
+    (root / ".killed").mkdir()
+    with (root / "old4" / "tfcluster" / "__init__.py").open() as used:
+        fcntl.flock(used, fcntl.LOCK_SH)
+        reach("h1").examine(setup=True)
+    assert sorted(os.listdir(root)) == sorted([shipping.code_name(), "lock", "old1", "old2", "old4"])
+
+
+def test_a_host_whose_home_cannot_be_written(hosts: SshHosts, reach: Reaching) -> None:
+    cache = hosts.home("h1") / "cache" / "tfcluster"
+    shutil.rmtree(cache, ignore_errors=True)
+    cache.touch()
+    try:
+        (told,) = problems(reach("h1").examine(setup=True))
+        assert told[0].startswith(f"host 'h1': cannot keep tfcluster's code: [Errno 20] Not a directory: '{cache}")
+        state = hosts.folder / "scratch"
+        assert problems(reach("h1", state=str(state)).examine(setup=True)) == []
+        assert sorted(os.listdir(state / ".code")) == sorted([shipping.code_name(), "lock"])
+    finally:
+        cache.unlink()
+
+
+def test_all_that_is_wrong_is_told_at_once(hosts: SshHosts, reach: Reaching) -> None:
+    bare = python(hosts.folder / "bare", f'exec {sys.executable} -S "$@"')
+    fast = "import sys, time; now = time.time; time.time = lambda: now() + 60; exec(sys.argv[1])"
+    bare_and_fast = python(hosts.folder / "fast", f'exec {bare} -c {fast!r} "$2"'.replace("'", '"'))
+    found = reach(python=bare_and_fast, address="10.77.0.99").examine(setup=True)
+    install = f"`ssh h0 {sys.executable} -m pip install tensorflow psutil`"
+    told = problems(found)
+    assert [message for message, _ in told] == [
+        "host 'h0': TensorFlow is not installed for the agent's Python",
+        f"host 'h0': psutil is not installed for {sys.executable}",
+        "host 'h0': '10.77.0.99' is not an address of it",
+        "host 'h0': its clock is 60.0 s ahead of this machine's",
+    ]
+    assert [install in hint for _, hint in told] == [True, True, False, False]
+    assert f"`address: {hosts.address('h0')}`" in told[2][1]
+    assert found.tensorflow is None
+
+
+def test_a_full_disk(hosts: SshHosts, reach: Reaching) -> None:
+    disk = hosts.folder / "disk"
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", disk], check=True)
+    try:
+        (told,) = problems(reach(state=str(disk / "state")).examine(setup=True))
+    finally:
+        subprocess.run(["umount", disk], check=True)
+    assert told == (
+        f"host 'h0': the disk of {disk} is full: 1 MiB and {told[0].split(' and ')[1].split()[0]} files are free",
+        "Make room, or name a folder on another one by `state:`.",
+    )
+
+
+def test_a_python_that_is_too_old(hosts: SshHosts, reach: Reaching) -> None:
+    old = 'import sys; sys.version_info = (3, 9, 2); sys.version = \\"3.9.2 (x)\\"; exec(sys.argv[1])'
+    there = reach(python=python(hosts.folder / "old", f'exec {sys.executable} -c "{old}" "$2"'))
+    told = (
+        f"host 'h0': {sys.executable} is Python 3.9.2, and tfcluster needs 3.10 or newer",
+        "Name a newer one by `python:` in the spec.",
+    )
+    assert problems(there.examine(setup=True)) == [told]
+    with pytest.raises(ClusterError) as caught:
+        there.open(start=True)
+    assert (caught.value.message, caught.value.hint) == told
+
+
+def test_no_such_python(reach: Reaching) -> None:
+    ((message, hint),) = problems(reach(python="/opt/it's not/here").examine(setup=True))
+    assert message.startswith("host 'h0': there is no /opt/it's not/here to run\n  ")
+    assert "No such file" in message
+    assert "`python:`" in hint
+
+
+def test_a_python_that_fails(hosts: SshHosts, reach: Reaching) -> None:
+    broken = python(hosts.folder / "broken", "echo one; echo cannot find my library >&2; exit 3")
+    ((message, _),) = problems(reach(python=broken).examine(setup=True))
+    assert message == (
+        "host 'h0': ssh ended with exit code 3 before the host had answered\n  one\n  cannot find my library"
+    )
+
+
+def test_a_python_in_the_home_folder(hosts: SshHosts, reach: Reaching) -> None:
+    folder = hosts.home("h0") / "my venv"
+    folder.mkdir()
+    python(folder / "python", f'exec {sys.executable} "$@"')
+    assert problems(reach(python="~/my venv/python").examine(setup=True)) == []
+
+
+def test_a_noisy_login_shell(hosts: SshHosts, reach: Reaching) -> None:
+    profile = hosts.home("h0") / ".bashrc"
+    profile.write_text(f"echo Welcome; seq 20000; printf 'no newline: {MARK}'; echo oops >&2\n")
+    try:
+        found = reach().examine(setup=True)
+    finally:
+        profile.unlink()
+    assert problems(found) == []
+    assert found.python == sys.executable
+
+
+def test_setup_runs_once_and_may_make_the_python(hosts: SshHosts, reach: Reaching, tmp_path: Path) -> None:
+    made, count = tmp_path / "made it's", tmp_path / "count"
+    setup = (
+        f'echo "$WORD" >> {count}; cat',
+        f'printf "%s\\n" "#!/bin/sh" "exec {sys.executable} \\"\\$@\\"" > "{made}"; chmod +x "{made}"',
+    )
+    there = reach(python=str(made), setup=setup, env={"WORD": "a 'b' $c"})
+    assert len(problems(there.examine(setup=False))) == 1
+    assert not count.exists()
+    for _ in range(2):
+        assert problems(there.examine(setup=True)) == []
+        assert count.read_text() == "a 'b' $c\n"
+    assert problems(reach("h1", python=str(made), setup=setup).examine(setup=True)) == []
+    assert len(count.read_text().splitlines()) == 2  # another host is another host
+
+
+def test_setup_that_fails_shows_its_last_lines(hosts: SshHosts, reach: Reaching, tmp_path: Path) -> None:
+    setup = ("true", f"[ -e {tmp_path}/mended ] || {{ seq 100; echo no disk >&2; exit 9; }}")
+    there = reach(setup=setup)
+    ((message, hint),) = problems(there.examine(setup=True))
+    assert message.startswith(f"host 'h0': the setup command `{setup[1]}` ended with exit code 9\n")
+    assert message.endswith("  99\n  100\n  no disk")
+    assert "  92\n" not in message
+    assert "`setup:`" in hint
+    (tmp_path / "mended").touch()
+    assert problems(there.examine(setup=True)) == []

@@ -1,0 +1,40 @@
+"""Every word arrives as it is, whatever the host's shell."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tfcluster.transport.quoting import quote, quote_path
+
+SHELLS = [shell for shell in ("sh", "bash", "dash", "zsh", "fish", "tcsh") if shutil.which(shell)]
+# What a shell, or the quoting itself, could trip over comes often.
+_SPECIAL = st.sampled_from([*" '\"\\$`!\n\t*?[]{}()<>|&;#~=%^", "$(id)", "${HOME}", "'\\''", "\\\\", "é", "日本", "🙂"])
+WORDS = st.lists(
+    st.lists(_SPECIAL).map("".join) | st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
+)
+
+
+def arrived(shell: str, words: str) -> list[str]:
+    result = subprocess.run([shell, "-c", f"printf '%s\\0' {words}".encode()], capture_output=True, check=True)
+    return result.stdout.decode().split("\0")[:-1]
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+@settings(deadline=None)
+@given(words=WORDS)
+def test_words_arrive_as_they_are(shell: str, words: list[str]) -> None:
+    if shell == "tcsh":
+        words = [word.replace("\n", "") for word in words]
+    assert arrived(shell, quote(["first", *words])) == ["first", *words]
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_path_may_begin_in_the_home_folder(shell: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home of/me")
+    paths = ["~/my venv/bin/python", "/opt/it's/$x", "python3", "~other/bin", "a~/b"]
+    assert arrived(shell, " ".join(map(quote_path, paths))) == ["/home of/me/my venv/bin/python", *paths[1:]]

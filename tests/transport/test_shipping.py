@@ -1,0 +1,70 @@
+"""What is sent to a host: little, the same each time, and all that it needs."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+
+from tests.test_layers import IMPORTS
+from tfcluster.transport import shipping
+
+#: What a host's Python has besides its own library: TensorFlow, what that brings, and psutil.
+BROUGHT = {"tensorflow", "numpy", "grpc", "google", "psutil"}
+_IMPORT_ALL = """
+import importlib, sys
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {"click", "yaml", "pydantic", "pydantic_core", "rich", "matplotlib", "tensorflow"}:
+            raise ModuleNotFoundError(name)
+sys.meta_path.insert(0, Absent())
+sys.path.insert(0, sys.argv[1])
+for name in sys.argv[2:]:
+    assert importlib.import_module(name).__file__.startswith(sys.argv[1]), name
+"""
+
+
+def shipped() -> dict[str, str]:
+    files: dict[str, str] = json.loads(zlib.decompress(shipping.archive()))
+    return files
+
+
+def test_it_is_small_and_the_same_each_time() -> None:
+    first, name = shipping.archive(), shipping.code_name()
+    for made in (shipping._packed, shipping.archive, shipping.code_name):
+        made.cache_clear()
+    assert (shipping.archive(), shipping.code_name()) == (first, name)
+    assert len(first) < 300_000
+
+
+def test_it_can_be_imported_on_a_host(tmp_path: Path) -> None:
+    """All of it but the programs, which import TensorFlow; the next test reads what these import."""
+    modules = []
+    for path, text in shipped().items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+        if not path.startswith("tfcluster/programs/"):
+            modules.append(path.removesuffix(".py").removesuffix("/__init__").replace("/", "."))
+    assert len(modules) > 50
+    subprocess.run([sys.executable, "-c", _IMPORT_ALL, tmp_path, *modules], cwd="/", check=True)
+
+
+def test_it_imports_only_what_a_host_has() -> None:
+    parts = {part.removesuffix(".py") for part in shipping.PARTS}
+    needed = [each for each in IMPORTS if each.part in parts and not each.typing]
+    assert [
+        f"{each.at} imports {each.module}"
+        for each in needed
+        if each.target is None and each.module.partition(".")[0] not in BROUGHT | sys.stdlib_module_names
+    ] == []
+    assert [f"{each.at} imports {each.module}" for each in needed if each.target and each.target not in parts] == []
+
+
+def test_an_old_python_can_read_how_it_begins() -> None:
+    for text in (shipping._BEGIN, shipping._OLD):
+        ast.parse(text, feature_version=(3, 4))
+        assert 'f"' not in text
+        assert "'" not in shipping._BEGIN  # it is quoted as one piece

@@ -1,0 +1,271 @@
+"""Talking to an agent on another host: as to one on this machine, and through all that can happen to the way."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import wait_for
+from tests.hosts import SshHosts
+from tests.transport.conftest import Reaching
+from tfcluster.client.connection import Answer
+from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.places import LOCK, control_socket
+from tfcluster.process import ProcessId
+from tfcluster.protocol.messages import Call
+from tfcluster.transport import openssh
+from tfcluster.transport.reach import Channel, HostUnreachableError
+from tfcluster.transport.ssh import There
+
+BYTES = 8 << 20
+
+
+def relays(hosts: SshHosts) -> list[int]:
+    """The processes on the hosts that hand on what ssh brings."""
+    return [pid for pid, words in hosts.processes().items() if "said=json" in words]
+
+
+def agent_pid(there: There, hosts: SshHosts) -> int:
+    """The pid of the agent on a host, as `ps` shows it."""
+    (pid,) = (pid for pid, words in hosts.processes().items() if words.startswith(f"tfcluster: {there.cluster} agent"))
+    return pid
+
+
+def agent_socket(there: There, hosts: SshHosts) -> Path:
+    """Where the agent of a host listens."""
+    lock = hosts.home(there.host) / "state" / "tfcluster" / there.cluster / there.host / LOCK
+    return Path(json.loads(lock.read_text())["socket"])
+
+
+@contextmanager
+def played(there: There, hosts: SshHosts, play: Callable[[socket.socket], None]) -> Iterator[None]:
+    """An agent on a host that does what the test says with its one connection."""
+    folder = hosts.home(there.host) / "state" / "tfcluster" / there.cluster / there.host
+    folder.mkdir(parents=True)
+    path = hosts.home(there.host) / "run" / "played"
+    (folder / LOCK).write_text(json.dumps({"socket": str(path)}))
+    (folder / "journal.json").touch()
+    with socket.create_server(str(path), family=socket.AF_UNIX) as listener:
+
+        def serve() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                play(connection)
+
+        playing = threading.Thread(target=serve)
+        playing.start()
+        try:
+            yield
+        finally:
+            playing.join(60)
+            path.unlink()
+            for file in (LOCK, "journal.json"):
+                (folder / file).unlink()
+    assert not playing.is_alive()
+
+
+def everything_from(channel: Channel) -> bytes:
+    data = b""
+    while arrived := channel.receive(30):
+        data += arrived
+    return data
+
+
+def test_an_agent_is_started_there_and_answers(hosts: SshHosts, reach: Reaching) -> None:
+    there = reach()
+    with pytest.raises(ClusterError) as caught:
+        there.open(start=False)
+    assert caught.value.message == f"host 'h0': cluster {there.cluster!r} is not running"
+    assert caught.value.exit_code is ExitCode.NOT_RUNNING
+    answer = Answer(there, there.open(start=True), Call.RUNS, {"lines": None})
+    assert agent_pid(there, hosts)
+    assert answer.finish() == {"runs": []}
+    answer.leave()
+    wait_for(lambda: not relays(hosts))
+    assert (there.is_up(), there.has_state()) == (False, False)
+
+
+def test_the_agent_runs_the_code_that_was_sent(hosts: SshHosts, reach: Reaching) -> None:
+    there = reach(env={"WORD": "of the host"})
+    channel = there.open(start=True)
+    process = Path(f"/proc/{agent_pid(there, hosts)}")
+    held = [os.readlink(fd) for fd in (process / "fd").iterdir()]
+    assert any(path.startswith(f"{hosts.home('h0')}/cache/tfcluster/code/") for path in held)
+    assert b"\0WORD=of the host\0" in (process / "environ").read_bytes()
+    assert "of the host" not in str(hosts.processes())  # other users see command lines
+    channel.close()
+    assert channel.wait_for_end(30)
+
+
+def test_a_state_folder_of_its_own(hosts: SshHosts, reach: Reaching) -> None:
+    there = reach(state="~/kept here")
+    channel = there.open(start=True)
+    assert (hosts.home("h0") / "kept here" / there.cluster / "h0" / LOCK).exists()
+    channel.close()
+    assert channel.wait_for_end(30)
+
+
+def test_bytes_arrive_as_they_are_both_ways(hosts: SshHosts, reach: Reaching) -> None:
+    """More of them than all buffers on the way hold: whoever does not read makes the other one wait."""
+    there = reach()
+    data = os.urandom(BYTES)
+    all_sent, may_read = threading.Event(), threading.Event()
+
+    def play(connection: socket.socket) -> None:
+        may_read.wait(60)
+        received = b""
+        while len(received) < BYTES:
+            received += connection.recv(1 << 16)
+        connection.sendall(hashlib.sha256(received).hexdigest().encode() + received)
+
+    def send() -> None:
+        assert channel.send(data)
+        all_sent.set()
+
+    with played(there, hosts, play):
+        channel = there.open(start=False)
+        sending = threading.Thread(target=send)
+        sending.start()
+        assert not channel.speaks_within(0.2)
+        assert not all_sent.is_set()
+        may_read.set()
+        sending.join(60)
+        answer = everything_from(channel)
+        channel.close()
+    assert all_sent.is_set()
+    assert answer == hashlib.sha256(data).hexdigest().encode() + data
+
+
+def test_whoever_hangs_up_is_noticed_there(hosts: SshHosts, reach: Reaching) -> None:
+    """The agent is told, and one that takes no notice keeps no process of ours."""
+    there = reach()
+    heard: list[bytes] = []
+    may_end = threading.Event()
+
+    def play(connection: socket.socket) -> None:
+        heard.append(connection.recv(100))
+        heard.append(connection.recv(100))
+        may_end.wait(60)
+
+    with played(there, hosts, play):
+        channel = there.open(start=False)
+        channel.send(b"hello")
+        wait_for(lambda: heard)
+        channel.close()
+        wait_for(lambda: len(heard) == 2)
+        wait_for(lambda: not relays(hosts))
+        may_end.set()
+    assert heard == [b"hello", b""]
+
+
+def test_a_killed_command_leaves_nothing_there(hosts: SshHosts, reach: Reaching) -> None:
+    there = reach()
+    program = (
+        "import sys, json, signal; from tfcluster.model.hosts import Host; from tfcluster.transport.ssh import There;"
+        "channel = There(sys.argv[1], Host.from_json(json.loads(sys.argv[2]))).open(start=True);"
+        "print('open', flush=True); signal.pause()"
+    )
+    host = {"name": "h0", "address": hosts.address("h0"), "ssh": "h0", "python": sys.executable, "setup": []}
+    with subprocess.Popen(
+        [sys.executable, "-c", program, there.cluster, json.dumps(host)],
+        stdout=subprocess.PIPE,
+        cwd=Path(__file__).parent.parent.parent,
+    ) as command:
+        assert command.stdout is not None
+        assert command.stdout.readline() == b"open\n"
+        assert relays(hosts)
+        command.kill()
+    wait_for(lambda: not relays(hosts))
+
+
+def test_sessions_share_one_connection(hosts: SshHosts, reach: Reaching) -> None:
+    there = reach()
+    channels = [there.open(start=True) for _ in range(2)]
+    assert len(hosts.run("h0", "ss", "-Htn", "state", "established", "sport", "=", ":22").splitlines()) == 1
+    path = control_socket(there.cluster, "h0")
+    assert path.exists()
+    assert path.parent.stat().st_mode & 0o077 == 0
+    for channel in channels:
+        channel.close()
+    assert channels[0].wait_for_end(30)
+    there.disconnect()
+    wait_for(lambda: not path.exists())
+    there.disconnect()  # there is nothing more to end
+
+
+def test_an_agent_outlives_its_sshd(hosts: SshHosts, reach: Reaching) -> None:
+    there = reach()
+    channel = there.open(start=True)
+    pid = agent_pid(there, hosts)
+    process = ProcessId.of(pid)
+    assert process is not None
+    with socket.socket(socket.AF_UNIX) as kept:  # without a cluster, it would end once nobody is connected
+        kept.connect(str(agent_socket(there, hosts)))
+        hosts.kill("h0")
+        try:
+            assert channel.receive(60) == b""
+            channel.close()
+            with pytest.raises(HostUnreachableError, match="Connection refused"):
+                there.open(start=True)
+            wait_for(lambda: not relays(hosts))
+            assert process.alive()
+            assert os.getsid(pid) == pid
+        finally:
+            hosts.start("h0")
+        again = there.open(start=False)
+        assert agent_pid(there, hosts) == pid
+        again.close()
+    assert again.wait_for_end(30)
+    assert not process.alive()
+
+
+def test_a_lost_link_is_noticed_and_comes_back(hosts: SshHosts, reach: Reaching) -> None:
+    there = reach()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(openssh, "_ALIVE_SECONDS", 1)
+        channel = there.open(start=True)
+        patch.setattr(openssh, "_CONNECT_SECONDS", 2)
+        pid = agent_pid(there, hosts)
+        kept = socket.socket(socket.AF_UNIX)
+        kept.connect(str(agent_socket(there, hosts)))
+        hosts.network.unplug("h0")
+        try:
+            assert channel.receive(60) == b""
+            with pytest.raises(HostUnreachableError):
+                there.open(start=False)
+        finally:
+            hosts.network.plug_in("h0")
+            channel.close()
+    again = there.open(start=False)
+    assert agent_pid(there, hosts) == pid
+    again.close()
+    kept.close()
+    assert again.wait_for_end(30)
+
+
+def test_an_agent_that_hangs(hosts: SshHosts, reach: Reaching) -> None:
+    there = reach()
+    channel = there.open(start=True)
+    pid = agent_pid(there, hosts)
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        with pytest.raises(
+            HostUnreachableError, match=rf"the agent there \(pid {pid}\) has not answered within 0\.2 s"
+        ):
+            channel.receive(0.2)
+        assert channel.wait_for_end(0.1) is False
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    channel.close()
+    assert channel.wait_for_end(30)
