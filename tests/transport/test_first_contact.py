@@ -199,6 +199,20 @@ def test_a_python_that_fails(hosts: SshHosts, reach: Reaching) -> None:
     )
 
 
+def test_a_python_that_lacks_a_part(hosts: SshHosts, reach: Reaching) -> None:
+    broken = python(hosts.folder / "cut", f"echo Welcome; exec {sys.executable} -c 'import zlip'")
+    ((message, _),) = problems(reach(python=broken).examine(setup=True))
+    assert message == (
+        "host 'h0': ssh ended with exit code 1 before the host had answered\n  Welcome\n"
+        "  ModuleNotFoundError: No module named 'zlip'"
+    )
+
+
+def test_a_shell_that_prints_without_end(hosts: SshHosts, reach: Reaching) -> None:
+    ((message, _),) = problems(reach(python=python(hosts.folder / "yes", "exec yes")).examine(setup=True))
+    assert message.startswith("host 'h0': its shell prints without end before anything is run\n  y\n  y\n")
+
+
 def test_a_python_in_the_home_folder(hosts: SshHosts, reach: Reaching) -> None:
     folder = hosts.home("h0") / "my venv"
     folder.mkdir()

@@ -14,10 +14,8 @@ import fcntl
 import hashlib
 import json
 import os
-import shutil
 import stat
 import sys
-import tempfile
 import zlib
 from collections.abc import Iterator
 from typing import IO, Any
@@ -103,6 +101,8 @@ def _receive(said: dict[str, Any]) -> str:
 
 
 def _install(root: str, name: str, files: dict[str, str]) -> str:
+    import tempfile  # what is done once need not slow every session down
+
     os.makedirs(root, mode=0o700, exist_ok=True)
     os.chmod(root, 0o700)  # fails where it is somebody else's
     folder = os.path.join(root, name)
@@ -182,6 +182,8 @@ def _is_used(folder: str) -> bool:
 
 def _remove(path: str) -> None:
     if os.path.isdir(path) and not os.path.islink(path):
+        import shutil
+
         shutil.rmtree(path)
         return
     with contextlib.suppress(FileNotFoundError):

@@ -33,8 +33,8 @@ _KINDS = (
     (
         r"Permission denied|Too many authentication failures",
         "none of your keys is accepted",
-        "Add your public key to ~/.ssh/authorized_keys there, or name the right one in ~/.ssh/config; "
-        "`ssh -v {destination}` tells which were tried.",
+        "Add your public key to ~/.ssh/authorized_keys there, or name the right one in ~/.ssh/config (`ssh-add` one "
+        "that has a passphrase); `ssh -v {destination}` tells which were tried.",
     ),
     (
         r"Could not resolve hostname",
@@ -52,6 +52,17 @@ _KINDS = (
 _KNOWN_KEY = re.compile(r"Offending .*key in (\S+):(\d+)")
 
 
+def lines_of(words: str) -> list[str]:
+    """The lines of what another program printed, without blank ones and what would command a terminal.
+
+    Of a Python traceback only the last line is kept.
+    """
+    lines = ["".join(filter(str.isprintable, line)).strip() for line in words.expandtabs().splitlines()]
+    lines = [line for line in lines if line]
+    trace = next((number for number, line in enumerate(lines) if line.startswith("Traceback (")), len(lines))
+    return [*lines[:trace], *lines[trace:][-1:]]
+
+
 def unreachable(host: Host, words: str) -> HostUnreachableError:
     """The error for an ssh that could not reach a host.
 
@@ -59,8 +70,7 @@ def unreachable(host: Host, words: str) -> HostUnreachableError:
         host: The host.
         words: What ssh printed.
     """
-    lines = [line.strip() for line in words.splitlines() if line.strip()]
-    last = lines[-1] if lines else "ssh said nothing"
+    last = (lines_of(words) or ["the connection broke, and ssh said nothing"])[-1]
     said, hint = next(
         ((said, hint) for pattern, said, hint in _KINDS if re.search(pattern, words, re.IGNORECASE)), ("", _LOOK)
     )

@@ -16,7 +16,7 @@ from tfcluster.errors import ClusterError
 from tfcluster.model.hosts import Host
 from tfcluster.places import control_socket
 from tfcluster.transport.boot import MARK
-from tfcluster.transport.failures import SSH_FAILED, unreachable
+from tfcluster.transport.failures import SSH_FAILED, lines_of, unreachable
 from tfcluster.transport.reach import HostUnreachableError
 
 #: Seconds for the first sign of life of a session: connecting, a login shell, the start of Python.
@@ -83,7 +83,7 @@ class Session:
 
     def __init__(self, cluster: str, host: Host, command: str) -> None:
         self.host = host
-        self.heard = False  # whether a marked line has come
+        self._heard = False  # whether a marked line has come
         self.shipped_bytes = 0
         self._arrived = b""
         self._noise = b""
@@ -128,7 +128,7 @@ class Session:
                 continue
             self._arrived = rest
             if line.startswith(MARK.encode()):
-                self.heard = True
+                self._heard = True
                 said: dict[str, Any] = json.loads(line[len(MARK) :])
                 return said
             self._noise = (self._noise + line + b"\n")[-_KEPT_NOISE:]
@@ -144,18 +144,23 @@ class Session:
             data = self.connection.recv(1 << 16)
         except ConnectionError:
             data = b""
-        self._noise_bytes += len(data)
-        if not data or (self._noise_bytes > _NOISE_LIMIT and not self.heard):
+        if not data:
             self._noise += self._arrived
-            raise self.failure()
+            raise self._failure()
+        self._noise_bytes += len(data)
+        if self._noise_bytes > _NOISE_LIMIT and not self._heard:
+            raise ClusterError(
+                f"host {self.host.name!r}: its shell prints without end before anything is run{self.noise()}",
+                hint=f"`ssh {shlex.quote(self.host.destination)} true` shows it.",
+            )
         return data
 
     def noise(self) -> str:
         """The last lines that the command, or the shell in which it runs, printed besides; empty if none."""
-        lines = [line.rstrip() for line in self._noise.decode(errors="replace").splitlines() if line.strip()]
+        lines = lines_of(self._noise.decode(errors="replace"))
         return "".join(f"\n  {line}" for line in lines[-_LAST_LINES:])
 
-    def failure(self) -> ClusterError:
+    def _failure(self) -> ClusterError:
         """Why a session that has ended did so."""
         try:
             code = self._ssh.wait(_EXIT_SECONDS)

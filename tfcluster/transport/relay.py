@@ -47,8 +47,8 @@ def serve(said: dict[str, Any]) -> None:
             _examine(said)
     except ClusterError as problem:
         tell({"error": problem.to_json()})
-    except OSError as problem:
-        tell({"error": ClusterError(str(problem)).to_json()})
+    except Exception as problem:
+        tell({"error": ClusterError(f"{type(problem).__name__}: {problem}").to_json()})
 
 
 def relay(agent: Agent) -> None:

@@ -1,0 +1,49 @@
+"""TensorFlow is found under whatever name it was published, and is not imported for that."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+_ASK = "from tfcluster.installed import *; print(tensorflow_version()); print(find_library())"
+
+
+def ask(site: Path) -> subprocess.CompletedProcess[str]:
+    """What a Python says that has the packages of a folder and no others."""
+    root = Path(__file__).parent.parent
+    return subprocess.run(
+        [sys.executable, "-S", "-c", _ASK],
+        env={"PYTHONPATH": f"{site}:{root}"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("name", ["tensorflow", "tensorflow_cpu", "tf_nightly", "intel_tensorflow"])
+def test_a_version_by_any_name(tmp_path: Path, name: str) -> None:
+    package, described = tmp_path / "tensorflow", tmp_path / f"{name}-2.22.0.dev1.dist-info"
+    package.mkdir()
+    described.mkdir()
+    (package / "__init__.py").write_text("raise ImportError('nobody is to import this')")
+    (package / "libtensorflow_cc.so.2").touch()
+    (described / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 2.22.0.dev1\n")
+    (described / "RECORD").write_text("tensorflow/__init__.py,,\n")
+    result = ask(tmp_path)
+    assert result.stdout == f"2.22.0.dev1\n{package / 'libtensorflow_cc.so.2'}\n", result.stderr
+
+
+def test_none(tmp_path: Path) -> None:
+    result = ask(tmp_path)
+    assert result.stdout == "None\n"
+    assert "TensorFlow is not installed for the agent's Python" in result.stderr
+
+
+def test_one_that_is_too_old(tmp_path: Path) -> None:
+    (tmp_path / "tensorflow").mkdir()
+    (tmp_path / "tensorflow" / "__init__.py").touch()
+    assert "libtensorflow_cc.so.2 is missing: tfcluster needs TensorFlow 2.14 or newer" in ask(tmp_path).stderr
