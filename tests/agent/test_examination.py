@@ -13,7 +13,8 @@ from tfcluster.agent import ports as ports_module
 from tfcluster.agent.examination import Choices, examine, hold_ports
 from tfcluster.agent.ports import Ports
 from tfcluster.errors import ClusterError
-from tfcluster.model.layout import Layout, lay_out
+from tfcluster.model.laying_out import lay_out
+from tfcluster.model.layout import Layout
 from tfcluster.spec.load import parse_spec
 
 

@@ -12,7 +12,7 @@ import pytest
 from tfcluster.agent import journal as module
 from tfcluster.agent.journal import Journal, Record, TaskRecord
 from tfcluster.errors import ClusterError
-from tfcluster.model.layout import lay_out
+from tfcluster.model.laying_out import lay_out
 from tfcluster.model.states import TaskState
 from tfcluster.model.status import LastExit
 from tfcluster.process import ProcessId

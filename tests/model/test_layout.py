@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.model.layout import Layout, LogLimits, RestartPolicy, Task, lay_out, matching_tasks
+from tfcluster.model.laying_out import lay_out
+from tfcluster.model.layout import Layout, LogLimits, RestartPolicy, Task, matching_tasks
 from tfcluster.spec.load import parse_spec
 
 FULL = """
@@ -59,6 +60,7 @@ def test_every_field_of_the_spec_reaches_the_layout() -> None:
             task("local", 3, "::1", None),
         ),
         logs=LogLimits(size=2000, count=3),
+        spread={"ps": ("localhost",), "worker": ("localhost",), "local": ("localhost",)},
     )
 
 

@@ -17,7 +17,7 @@ BAD = {
     "a|localhost:1, a|localhost:2": ["16: jobs.a: this job is already at column 1"],
     "1|localhost": ["1: jobs.1: expected the name of a job to be letters, digits and _, and to start with a letter"],
     "a|localhost:1;x:2,b|localhost:0; localhost:1": [
-        "15: jobs.a[1]: the task's address is not on this machine: 'x'; write localhost:2",
+        "15: jobs.a[1]: the task's address is not on this machine: 'x'; write localhost:2, or give the spec hosts:",
         "21: jobs.b[0]: expected a port from 1 to 65535, found the text 'localhost:0'",
         "34: jobs.b[1]: b:1 has the address localhost:1 of a:0",
     ],

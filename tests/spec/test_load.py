@@ -164,9 +164,10 @@ BAD_VALUES = {
     "[localhost:0]": "2:7: jobs.a[0]: expected a port from 1 to 65535, found the text 'localhost:0'",
     "[localhost:65536]": "2:7: jobs.a[0]: expected a port from 1 to 65535, found the text 'localhost:65536'",
     "[localhost:http]": "2:7: jobs.a[0]: expected a port from 1 to 65535, found the text 'localhost:http'",
-    "[10.0.0.1:2222]": "2:7: jobs.a[0]: the task's address is not on this machine: '10.0.0.1'; write localhost:2222",
+    "[10.0.0.1:2222]": "2:7: jobs.a[0]: the task's address is not on this machine: '10.0.0.1'; write localhost:2222, "
+    "or give the spec hosts:",
     "[gpu.example.org]": "2:7: jobs.a[0]: the task's address is not on this machine: 'gpu.example.org'; "
-    "write localhost:PORT",
+    "write localhost:PORT, or give the spec hosts:",
     # cpus, gpus
     "{tasks: 1, cpus: 0}": "2:23: jobs.a.cpus: must be 1 or more, found 0",
     "{tasks: 1, cpus: 257}": "2:23: jobs.a.cpus: must be 256 or less, found 257",
@@ -180,26 +181,26 @@ BAD_VALUES = {
     # env
     "{tasks: 1, env: [A=1]}": "2:22: jobs.a.env: expected names and values, found a list of 1",
     "{tasks: 1, env: }": "2:22: jobs.a.env: expected names and values, found nothing",
-    "{tasks: 1, env: {OMP_NUM_THREADS: 1}}": "2:40: jobs.a.env.OMP_NUM_THREADS: expected text, found 1; "
-    'write it in quotes: "1"',
-    "{tasks: 1, env: {A: 010}}": '2:26: jobs.a.env.A: expected text, found 010; write it in quotes: "010"',
-    "{tasks: 1, env: {A: yes}}": '2:26: jobs.a.env.A: expected text, found true; write it in quotes: "yes"',
-    "{tasks: 1, env: {A: ~}}": '2:26: jobs.a.env.A: expected text, found nothing; write it in quotes: "~"',
-    "{tasks: 1, env: {A: [x]}}": "2:26: jobs.a.env.A: expected text, found a list of 1",
+    "{tasks: 1, env: {OMP_NUM_THREADS: 1}}": "2:40: jobs.a.env.OMP_NUM_THREADS: YAML does not read this value "
+    "as text; write it in quotes",
+    "{tasks: 1, env: {A: 010}}": "2:26: jobs.a.env.A: YAML does not read this value as text; write it in quotes",
+    "{tasks: 1, env: {A: yes}}": "2:26: jobs.a.env.A: YAML does not read this value as text; write it in quotes",
+    "{tasks: 1, env: {A: ~}}": "2:26: jobs.a.env.A: expected text; write it in quotes",
+    "{tasks: 1, env: {A: [x]}}": "2:26: jobs.a.env.A: expected text; write it in quotes",
     "{tasks: 1, env: {1A: x}}": "2:23: jobs.a.env.1A: expected the name of a variable to be letters, "
     "digits and _, and not to start with a digit",
     '{tasks: 1, env: {A: "\\0"}}': "2:26: jobs.a.env.A: the value of an environment variable cannot hold "
     "a NUL character",
     # keys
     "{task: 1}": "2:7: jobs.a.task: unknown key; did you mean 'tasks'?",
-    "{tasks: 1, x: 1}": "2:17: jobs.a.x: unknown key; known keys: tasks, max, cpus, gpus, env, restart",
+    "{tasks: 1, x: 1}": "2:17: jobs.a.x: unknown key; known keys: tasks, hosts, max, cpus, gpus, env, restart",
     # numbers and dates that YAML itself cannot make sense of
     "{tasks: 2026-99-99}": "2:14: jobs.a.tasks: expected a whole number or a list of addresses, "
     "found the date 2026-99-99",
     "{tasks: " + "9" * 5000 + "}": "2:14: jobs.a.tasks: the number is 5000 characters long",
     "{tasks: 0x" + "f" * 80 + "}": "2:14: jobs.a.tasks: must be 1000 or less, found 0x" + "f" * 57 + "…",
-    "{tasks: 1:30}": "2:14: jobs.a.tasks: YAML takes 1:30 for a number in base 60; write it in quotes",
-    "{tasks: !!int x}": "2:14: jobs.a.tasks: 'x' cannot be read as int",
+    "{tasks: 1:30}": "2:14: jobs.a.tasks: YAML takes this for a number in base 60; write it in quotes",
+    "{tasks: !!int x}": "2:14: jobs.a.tasks: this cannot be read as int",
     "{tasks: !!python/name:os.system ''}": "2:14: jobs.a.tasks: the tag !!python/name:os.system has no "
     "meaning here; delete it",
     "!!set {tasks}": "2:6: jobs.a: the tag !!set has no meaning here; delete it",
@@ -243,8 +244,10 @@ BAD_TOPS = {
     "jobs: {a: {tasks: 1}}\nrestart: {backoff: {initial: 50}}": "2:20: restart.backoff: "
     "max (30) must be initial (50) or more",
     "jobs: {a: {tasks: 1}}\nrestart: {backof: {}}": "2:11: restart.backof: unknown key; did you mean 'backoff'?",
-    "jobs: {a: {tasks: 1}}\nxyz: 1": "2:1: xyz: unknown key; known keys: name, jobs, network, restart, logs",
-    'jobs: {a: {tasks: 1}}\n"x\\ny": 1': "2:1: x\\ny: unknown key; known keys: name, jobs, network, restart, logs",
+    "jobs: {a: {tasks: 1}}\nxyz: 1": "2:1: xyz: unknown key; known keys: name, hosts, hostfile, jobs, "
+    "network, restart, logs, lease",
+    'jobs: {a: {tasks: 1}}\n"x\\ny": 1': "2:1: x\\ny: unknown key; known keys: name, hosts, hostfile, "
+    "jobs, network, restart, logs, lease",
     "jobs: {a: {tasks: 1}}\nlogs: 5": "2:7: logs: expected the keys size, count, found 5",
     "jobs: {a: {tasks: 1}}\nlogs: {sice: 5}": "2:8: logs.sice: unknown key; did you mean 'size'?",
     "jobs: {a: {tasks: 1}}\nlogs: {size: 10 apples}": "2:14: logs.size: expected a size such as 10 MB, 1 GiB "
@@ -288,7 +291,8 @@ restart: {limit: !x 5 in 60, policy: sometimes}
         "c.yaml:4:26: jobs.ps.cpus: expected a whole number, found the date 2026-01-01",
         "c.yaml:4:38: jobs.ps.cpus: this key is already at line 4, column 20; keep one of the two",
         "c.yaml:5:28: jobs.worker[1]: worker:1 has the address localhost:2222 of worker:0",
-        "c.yaml:5:46: jobs.worker[2]: the task's address is not on this machine: '10.0.0.1'; write localhost:PORT",
+        "c.yaml:5:46: jobs.worker[2]: the task's address is not on this machine: '10.0.0.1'; write localhost:PORT, "
+        "or give the spec hosts:",
         "c.yaml:6:1: nettwork: unknown key; did you mean 'network'?",
         "c.yaml:7:18: restart.limit: the tag !x has no meaning here; delete it",
         "c.yaml:7:38: restart.policy: expected never, on-failure or always, found the text 'sometimes'",

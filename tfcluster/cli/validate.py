@@ -24,13 +24,17 @@ def command(spec: Path | None, cluster_spec: str | None, output: str) -> None:
     Exits with 2 when there are problems.
     """
     from tfcluster.client.specs import read_layout
+    from tfcluster.model.counting import some
+    from tfcluster.places import LOCAL_HOST
 
     layout = read_layout(spec, cluster_spec)
     if output == "json":
-        click.echo(json.dumps(layout.to_json()))
+        click.echo(json.dumps(layout.masked().to_json()))
         return
     jobs = ", ".join(
         f"{len(tasks)} {job}" + (f" (max {layout.max[job]})" if job in layout.max else "")
         for job, tasks in layout.addresses().items()
     )
-    click.echo(f"{layout.spec} is valid: cluster {layout.cluster!r}, {jobs}")
+    names = [host.name for host in layout.hosts]
+    where = "" if names == [LOCAL_HOST] else f" on {some(names)}"
+    click.echo(f"{layout.spec} is valid: cluster {layout.cluster!r}, {jobs}{where}")

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from tfcluster.client.choice import DEFAULT_SPEC
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.model.layout import Layout, lay_out
+from tfcluster.model.laying_out import lay_out
+from tfcluster.model.layout import Layout
 from tfcluster.spec.cluster_notation import parse_cluster_notation
 from tfcluster.spec.load import load_spec
 

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.model.hosts import THIS_MACHINE, Host
-
-if TYPE_CHECKING:  # The agent lays nothing out and must run where pydantic is not installed.
-    from tfcluster.spec.restart import Restart
-    from tfcluster.spec.schema import Spec
 
 #: Jobs whose tasks hold variables or score them; programs compute elsewhere unless told otherwise.
 PS_JOB = "ps"
 #: Jobs that lead, in the order in which one is looked for; the first task of one is the cluster's head.
 LEADING_JOBS = ("chief", "master")
+
+_MASK = "***"
 
 
 @dataclass(frozen=True)
@@ -179,6 +177,15 @@ class Layout:
 
         return replace(self, tasks=tuple(map(fill_in, self.tasks)), reserved=tuple(map(fill_in, self.reserved)))
 
+    def masked(self) -> Layout:
+        """The layout as it may be shown: without the values of environment variables."""
+        return replace(
+            self,
+            tasks=tuple(replace(task, env=dict.fromkeys(task.env, _MASK)) for task in self.tasks),
+            reserved=tuple(replace(task, env=dict.fromkeys(task.env, _MASK)) for task in self.reserved),
+            hosts=tuple(replace(host, env=dict.fromkeys(host.env, _MASK)) for host in self.hosts),
+        )
+
     def to_json(self) -> dict[str, Any]:
         """The layout as JSON values."""
         return asdict(self)
@@ -211,46 +218,6 @@ def _addresses(tasks: Iterable[Task]) -> dict[str, list[str]]:
 def _task_from_json(value: dict[str, Any]) -> Task:
     tuples = {name: tuple(value[name]) for name in ("gpu_ids", "secrets", "from_host")}
     return Task(**{**value, **tuples, "restart": RestartPolicy(**value["restart"])})
-
-
-def lay_out(spec: Spec, spec_file: str) -> Layout:
-    """Lay a validated spec out on this machine.
-
-    Args:
-        spec: The spec.
-        spec_file: The spec's file as the user named it, to be shown in `status`.
-    """
-    places = [
-        Task(
-            job=job_name,
-            index=index,
-            host=THIS_MACHINE.name,
-            address_host=address.host if address else "localhost",
-            port=address.port if address else None,
-            cpus=job.cpus,
-            gpus=job.gpus,
-            env=dict(job.env),
-            restart=_restart_policy(spec.restart_of(job)),
-        )
-        for job_name, job in spec.jobs.items()
-        for index, address in enumerate((*job.tasks, *[None] * ((job.max or 0) - len(job.tasks))))
-    ]
-    tasks = tuple(place for place in places if place.index < len(spec.jobs[place.job].tasks))
-    reserved = tuple(place for place in places if place.index >= len(spec.jobs[place.job].tasks))
-    max_tasks = {name: job.max for name, job in spec.jobs.items() if job.max is not None}
-    return Layout(
-        spec.name, spec_file, spec.network, tasks, LogLimits(spec.logs.size, spec.logs.count), reserved, max_tasks
-    )
-
-
-def _restart_policy(restart: Restart) -> RestartPolicy:
-    return RestartPolicy(
-        policy=restart.policy,
-        initial=restart.backoff.initial,
-        max=restart.backoff.max,
-        limit=restart.limit.count,
-        window=restart.limit.seconds,
-    )
 
 
 def matching_tasks(wanted: Sequence[str], shorts: Sequence[str]) -> list[str]:

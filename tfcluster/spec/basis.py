@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import re
+from collections.abc import Callable
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 from pydantic_core import PydanticCustomError
+
+Seconds = Annotated[float, Field(gt=0, strict=True, allow_inf_nan=False)]
 
 
 class Frozen(BaseModel):
@@ -23,3 +27,20 @@ def complaint(kind: Literal["found", "plain", "key"], message: str, hint: str = 
         hint: What to write instead.
     """
     return PydanticCustomError(kind, "{message}", {"message": message, "hint": hint})
+
+
+def matches(pattern: re.Pattern[str], kind: Literal["found", "key"], expected: str) -> Callable[[str], str]:
+    """A validator of text that a pattern has to match whole.
+
+    Args:
+        pattern: The pattern.
+        kind: That of the complaint.
+        expected: What was expected, in words for the user.
+    """
+
+    def check(text: str) -> str:
+        if not pattern.fullmatch(text):
+            raise complaint(kind, f"expected {expected}")
+        return text
+
+    return check

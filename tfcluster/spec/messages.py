@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from tfcluster.spec.hosts import Host
 from tfcluster.spec.logs import Logs
 from tfcluster.spec.problems import KeyPath, Position, Problem, describe, shorten
 from tfcluster.spec.restart import Backoff, JobBackoff, JobRestart, Restart
@@ -46,7 +47,7 @@ def _problem(details: ErrorDetails, path: KeyPath, source: Source) -> Problem:
     found = describe(value, source.texts.get(path))
     expected = _EXPECTED.get(kind, _EXPECTED["other"])(context, path)
     hint = context.get("hint", "")
-    if kind == "string_type" and path in source.texts and (value is not None or "env" in path):
+    if kind == "string_type" and path in source.texts and value is not None:
         hint = f"write it in quotes: {json.dumps(shorten(source.texts[path]), ensure_ascii=False)}"
     return source.problem(path, f"{expected}, found {found}", hint, here)
 
@@ -63,6 +64,7 @@ _EXPECTED: dict[str, Callable[[dict[str, Any], KeyPath], str]] = {
     "float_type": lambda context, path: "expected a number",
     "finite_number": lambda context, path: "expected a finite number",
     "string_type": lambda context, path: "expected text",
+    "tuple_type": lambda context, path: "expected a list",
     "dict_type": lambda context, path: "expected names and values",
     "model_type": lambda context, path: f"expected the keys {', '.join(_model_at(path).model_fields)}",
     "other": lambda context, path: "expected something else",
@@ -96,6 +98,8 @@ def _model_at(path: KeyPath) -> type[BaseModel]:
     if path[0] == "jobs":
         path = path[2:]  # without `jobs` and the job's name
         return Job if not path else JobRestart if len(path) == 1 else JobBackoff
+    if path[0] == "hosts":
+        return Host
     if path[0] == "logs":
         return Logs
     return Restart if len(path) == 1 else Backoff

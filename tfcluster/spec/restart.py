@@ -16,9 +16,7 @@ from pydantic import (
     model_validator,
 )
 
-from tfcluster.spec.basis import Frozen, complaint
-
-Seconds = Annotated[float, Field(gt=0, strict=True, allow_inf_nan=False)]
+from tfcluster.spec.basis import Frozen, Seconds, complaint
 
 _LIMIT = re.compile(r"([0-9]{1,9}) in ([0-9]{1,9}(?:\.[0-9]{1,9})?)")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
@@ -17,102 +16,74 @@ from pydantic import (
     model_validator,
 )
 
-from tfcluster.places import CLUSTER_NAME, MAX_TASKS
-from tfcluster.spec.basis import Frozen, complaint
+from tfcluster.places import CLUSTER_NAME, LOCAL_HOST, MAX_TASKS
+from tfcluster.spec.basis import Frozen, Seconds, complaint, matches
+from tfcluster.spec.environment import Secret, VariableName, VariableValue
+from tfcluster.spec.hosts import THIS_MACHINE_ALONE, Host, Hosts, host_of, is_loopback
 from tfcluster.spec.logs import Logs
 from tfcluster.spec.restart import JobRestart, Restart
 
 _ADDRESS = re.compile(r"(\[[^\]]*\]|[^\s:\[\]]+)(?::([^:]*))?")
 _NULL = object()  # stands for a null in a YAML list; None stands for a task whose address is chosen later
 
-
-def _matches(pattern: str, kind: Literal["found", "key"], expected: str) -> AfterValidator:
-    compiled = re.compile(pattern)
-
-    def check(text: str) -> str:
-        if not compiled.fullmatch(text):
-            raise complaint(kind, f"expected {expected}")
-        return text
-
-    return AfterValidator(check)
-
-
-def _environment_value(text: str) -> str:
-    if "\0" in text:
-        raise complaint("plain", "the value of an environment variable cannot hold a NUL character")
-    return text
-
-
 ClusterName = Annotated[
     StrictStr,
-    _matches(
-        CLUSTER_NAME.pattern,
-        "found",
-        "a name of at most 63 letters, digits, _, . and - that starts with a letter or digit",
+    AfterValidator(
+        matches(
+            CLUSTER_NAME,
+            "found",
+            "a name of at most 63 letters, digits, _, . and - that starts with a letter or digit",
+        )
     ),
 ]
 JobName = Annotated[
     StrictStr,
-    _matches(
-        r"[A-Za-z][A-Za-z0-9_]*",
-        "key",
-        "the name of a job to be letters, digits and _, and to start with a letter",
+    AfterValidator(
+        matches(
+            re.compile(r"[A-Za-z][A-Za-z0-9_]*"),
+            "key",
+            "the name of a job to be letters, digits and _, and to start with a letter",
+        )
     ),
 ]
-VariableName = Annotated[
-    StrictStr,
-    _matches(
-        r"[A-Za-z_][A-Za-z0-9_]*",
-        "key",
-        "the name of a variable to be letters, digits and _, and not to start with a digit",
-    ),
-]
-VariableValue = Annotated[StrictStr, AfterValidator(_environment_value)]
-
-
-def _local(host: str, port: str = "PORT") -> str:
-    """The host, if it is this machine."""
-    if host in ("localhost", "::1"):
-        return host
-    try:
-        if ipaddress.IPv4Address(host).is_loopback:
-            return host
-    except ValueError:
-        pass
-    message = f"the task's address is not on this machine: {host!r}"
-    raise complaint("plain", message, f"write localhost:{port}")
 
 
 class Address(Frozen):
     """Where a task listens.
 
     Attributes:
-        host: `localhost`, an address in 127.0.0.0/8, or `::1`.
+        host: The name of a host, or its address.
         port: None when it is to be chosen.
     """
 
-    host: Annotated[StrictStr, AfterValidator(_local)]
+    host: StrictStr
     port: Annotated[StrictInt, Field(ge=1, le=65535)] | None = None
 
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port is None else f"{host}:{self.port}"
 
+    def dialled(self, address: str) -> str:
+        """The host part that others dial, for a task on the host of an address.
+
+        A machine alone has many addresses that lead to itself, and a task there has the one that is written.
+        """
+        return self.host if is_loopback(self.host) and is_loopback(address) else address
+
     @classmethod
     def parse(cls, text: str) -> Address:
         """The address that is written `localhost:2222`, or `localhost` when the port is to be chosen.
 
         Raises:
-            PydanticCustomError: It is no address, or not one of this machine.
+            PydanticCustomError: It is no address.
         """
         match = _ADDRESS.fullmatch(text)
         if match is None:
             raise complaint("found", "expected an address such as localhost:2222 or [::1]:2222")
         host, port = match[1].strip("[]"), match[2]
-        number = int(port) if port and re.fullmatch("[0-9]{1,9}", port) else 0
-        _local(host, str(number or "PORT"))
         if port is None:
             return cls(host=host)
+        number = int(port) if re.fullmatch("[0-9]{1,9}", port) else 0
         if not 1 <= number <= 65535:
             raise complaint("found", "expected a port from 1 to 65535")
         return cls(host=host, port=number)
@@ -149,11 +120,18 @@ def _plain_tasks(tasks: tuple[Address | None, ...]) -> int | list[str]:
     return [str(address or "localhost") for address in tasks]
 
 
+def _at_least_one(hosts: tuple[str, ...]) -> tuple[str, ...]:
+    if not hosts:
+        raise complaint("found", "must have at least one entry")
+    return hosts
+
+
 class Job(Frozen):
     """The tasks of one job.
 
     Attributes:
         tasks: The address of each task; None where host and port are to be chosen.
+        hosts: The hosts that its tasks go on in turn, by name; None for all of them.
         max: For so many tasks addresses are chosen and kept from the start; None for as many as there are.
         cpus: The logical CPU devices of each task.
         gpus: The GPUs of the host that each task has to itself.
@@ -166,6 +144,7 @@ class Job(Frozen):
         BeforeValidator(_tasks),
         PlainSerializer(_plain_tasks),
     ]
+    hosts: Annotated[tuple[StrictStr, ...], AfterValidator(_at_least_one)] | None = None
     max: Annotated[StrictInt, Field(ge=1, le=MAX_TASKS)] | None = None
     cpus: Annotated[StrictInt, Field(ge=1, le=256)] = 1
     gpus: Annotated[StrictInt, Field(ge=0)] = 0
@@ -189,23 +168,54 @@ class Job(Frozen):
             raise complaint("plain", f"max ({self.max}) must be the number of tasks ({len(self.tasks)}) or more")
         return self
 
+    def variables(self) -> dict[str, str]:
+        """What is added to the environment of each task; secrets as plain as the rest."""
+        return {name: value.secret if isinstance(value, Secret) else value for name, value in self.env.items()}
+
+    def secrets(self) -> tuple[str, ...]:
+        """The names of the variables whose values are secret."""
+        return tuple(name for name, value in self.env.items() if isinstance(value, Secret))
+
 
 class Spec(Frozen):
     """What one cluster is to be. `Spec.model_validate(spec.model_dump())` equals `spec`.
 
     Attributes:
         name: The cluster's name, by which the commands find it.
+        hosts: The hosts by name, in the order of the file; None for this machine.
+        hostfile: A file that names the hosts instead; None in a spec that was read, which has them in `hosts`.
         jobs: The jobs by name, in the order of the file.
-        network: `closed`: the tasks can be reached from this machine only; `open`: from everywhere.
+        network: `closed`: the tasks can be reached from the cluster's hosts only; `open`: from everywhere.
         restart: When a task that exits is started again; a job's own keys override it.
         logs: How much of what each task prints is kept.
+        lease: A host that no command has reached for so many seconds takes its part down; None for never.
     """
 
     name: ClusterName
+    hosts: Annotated[Hosts, Field(min_length=1)] | None = None
+    hostfile: StrictStr | None = None
     jobs: Annotated[Mapping[JobName, Job], Field(min_length=1)]
     network: Literal["closed", "open"] = "closed"
     restart: Restart = Restart()
     logs: Logs = Logs()
+    lease: Seconds | None = None
+
+    def addresses(self) -> dict[str, str]:
+        """The address of each host, by name."""
+        if self.hosts is None:
+            return THIS_MACHINE_ALONE
+        return {name: host.address or name for name, host in self.hosts.items()}
+
+    def spread_of(self, job: Job) -> tuple[str, ...]:
+        """The hosts that the tasks of one of the jobs go on, by index; after the last one comes the first one again."""
+        names = [name for name, host in (self.hosts or {LOCAL_HOST: Host()}).items() for _ in range(host.slots)]
+        if job.hosts is not None:
+            names = [*job.hosts]
+        elif any(job.tasks):
+            addresses = self.addresses()
+            named = (host_of(address.host, addresses) for address in job.tasks if address)
+            names = [name for name in named if name is not None]
+        return tuple(names[: 1 if len(set(names)) == 1 else MAX_TASKS])
 
     def restart_of(self, job: Job) -> Restart:
         """When a task of one of the jobs is started again."""

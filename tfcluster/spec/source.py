@@ -258,12 +258,12 @@ def _scalar(node: yaml.ScalarNode) -> Any:
     if len(node.value) > _LONGEST_NUMBER:
         raise _UnreadableError(f"the number is {len(node.value)} characters long")
     if ":" in node.value:
-        raise _UnreadableError(f"YAML takes {node.value} for a number in base 60", "write it in quotes")
+        raise _UnreadableError("YAML takes this for a number in base 60", "write it in quotes")
     kind = node.tag.removeprefix(_TAG)
     try:
         return getattr(SafeConstructor(), f"construct_yaml_{kind}")(node)
     except (ValueError, LookupError):  # an explicit tag on what is no such thing
-        raise _UnreadableError(f"{node.value!r} cannot be read as {kind}") from None
+        raise _UnreadableError(f"this cannot be read as {kind}") from None
 
 
 def _wrong_tag(node: yaml.Node) -> _UnreadableError:

@@ -9,6 +9,18 @@ TEMPLATE = """\
 # The name by which commands find the cluster. Default: this file's name.
 #name: demo
 
+# The machines that the tasks go on in turn, by names of your choice; `localhost` is this machine. Default: localhost.
+#   address  what the other hosts dial, a name or an IP address. Default: the name here.
+#   ssh      where ssh finds it, as user@host or a name of ~/.ssh/config. Default: the name here.
+#   python   the Python there that has TensorFlow. Default: python3.
+#   env      added to the environment of each task there. Default: nothing.
+#   state    the folder there for logs and runs. Default: ~/.local/state/tfcluster, or what XDG_STATE_HOME says there.
+#   setup    shell commands that are run there once, before anything else. Default: none.
+#   slots    how many tasks of a job it gets before the next host gets some. Default: 1.
+# To localhost apply only address, env and slots. Where nothing has to be said of hosts, [alpha, beta] will do; and
+# `hostfile: FILE` takes them from a list that Open MPI or DeepSpeed understands (a line is `alpha slots=2`).
+#hosts: {localhost: {address: 10.0.0.10}, alpha: {address: 10.0.0.11, ssh: tf@alpha, python: /opt/tf/bin/python}}
+
 # The jobs of the cluster; a job's name is free, for example ps, worker, chief, master or local.
 jobs:
   ps:
@@ -17,6 +29,8 @@ jobs:
     tasks: 1
   worker:
     tasks: 2
+    # The hosts that its tasks go on in turn; one may be named repeatedly. Default: all of them.
+    #hosts: [localhost]
     # Servers learn each other's addresses when they start. With `max` the addresses of so many tasks are known from
     # the start, and the job can grow up to it (`tfcluster scale worker=4`) without restarting any. Default: tasks.
     #max: 8
@@ -24,14 +38,16 @@ jobs:
     #cpus: 2
     # The GPUs that each task has to itself. Default: 0.
     #gpus: 1
-    # Added to the environment of each task; write numbers in quotes. Default: nothing.
-    #env: {OMP_NUM_THREADS: "1"}
+    # Added to the environment of each task; write numbers in quotes. The value in {secret: VALUE} is shown nowhere.
+    # Default: nothing.
+    #env: {OMP_NUM_THREADS: "1", TOKEN: {secret: "abc"}}
     # Keys of `restart` (below) that are different for this job. Default: nothing.
     #restart: {policy: never}
-  # A job may also be written as the list of its addresses, as in TensorFlow's ClusterSpec.
+  # A job may also be written as the list of its addresses, as in TensorFlow's ClusterSpec; with the name or the address
+  # of one of the hosts in each.
   #local: ["localhost:2222", "localhost:2223"]
 
-# Who can connect to the tasks: closed (this machine only) or open (everyone who reaches the ports, and
+# Who can connect to the tasks: closed (the hosts of this cluster only) or open (everyone who reaches the ports, and
 # TensorFlow asks for no password). Default: closed.
 #network: closed
 
@@ -45,4 +61,8 @@ jobs:
 # How much of what each task prints is kept: in so many files of that size each, the oldest of which goes. A size is
 # written 10 MB, 1 GiB, 500 kB or in bytes. Default: 10 MB and 5.
 #logs: {size: 10 MB, count: 5}
+
+# A host that no command has reached for so many seconds takes its part of the cluster down, so that nothing is left
+# where you no longer get to. Default: it never does.
+#lease: 86400
 """

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
-from pydantic_core import PydanticCustomError
 
 from tfcluster.spec.messages import explain
 from tfcluster.spec.problems import KeyPath, Problem, as_error
-from tfcluster.spec.schema import Address, ClusterName, Spec
+from tfcluster.spec.schema import ClusterName, Spec
 from tfcluster.spec.source import Source
+from tfcluster.spec.whereabouts import gather_hosts, misplaced
 
 
 def build_spec(source: Source, default_name: str) -> Spec:
@@ -24,7 +23,8 @@ def build_spec(source: Source, default_name: str) -> Spec:
     Raises:
         ClusterError: Something is wrong in it; the message has a line for each problem.
     """
-    problems = [*source.problems, *_repeated_addresses(source)]
+    gather_hosts(source)
+    problems = [*source.problems, *misplaced(source)]
     value = source.value
     if "name" not in value:
         problems += _unusable_name(source, default_name)
@@ -61,33 +61,3 @@ def _waits_out_of_order(spec: Spec, source: Source) -> Iterator[Problem]:
                 message = f"initial ({own.initial:g}) must be the cluster's max ({cluster.max:g}) or less"
             path: KeyPath = ("jobs", name, "restart", "backoff")
             yield source.problem(path, message, at=source.values.get(path) or source.values[()])
-
-
-def _repeated_addresses(source: Source) -> Iterator[Problem]:
-    """The tasks whose port another one has: a TensorFlow server listens on every interface."""
-    taken: dict[int, tuple[str, Address]] = {}
-    for task, path, text in _written_addresses(source.value):
-        try:
-            address = Address.parse(text)
-        except PydanticCustomError:
-            continue  # the schema says what is wrong with it
-        if address.port is None:
-            continue
-        first, other = taken.setdefault(address.port, (task, address))
-        if first == task:
-            continue
-        message, hint = f"{task} has the address {address} of {first}", ""
-        if other != address:
-            message = f"{task} has the port of {first}, which is {other}"
-            hint = "a TensorFlow server listens on every interface"
-        yield source.problem(path, message, hint, source.values[path])
-
-
-def _written_addresses(value: dict[str, Any]) -> Iterator[tuple[str, KeyPath, str]]:
-    jobs = value.get("jobs")
-    for name, job in jobs.items() if isinstance(jobs, dict) else ():
-        tasks = job.get("tasks") if isinstance(job, dict) else job
-        path: KeyPath = ("jobs", name, "tasks") if isinstance(job, dict) else ("jobs", name)
-        for index, text in enumerate(tasks) if isinstance(tasks, list) else ():
-            if isinstance(text, str):
-                yield f"{name}:{index}", (*path, index), text

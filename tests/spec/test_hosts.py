@@ -1,0 +1,305 @@
+"""Hosts in a spec: how they are named, what their keys may say, and what jobs and addresses say of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.spec.environment import Secret
+from tfcluster.spec.hosts import Host, host_of
+from tfcluster.spec.load import load_spec, parse_spec
+from tfcluster.spec.schema import Spec
+
+JOBS = "jobs: {a: {tasks: 1}}\n"
+
+
+def spec_of(text: str) -> Spec:
+    return parse_spec(text, "c.yaml", "c")
+
+
+def problems_of(text: str) -> list[str]:
+    with pytest.raises(ClusterError) as caught:
+        spec_of(text)
+    assert caught.value.exit_code is ExitCode.USAGE
+    return caught.value.message.splitlines()
+
+
+def test_every_key_of_a_host_is_read() -> None:
+    spec = spec_of(
+        JOBS
+        + """
+hosts:
+  localhost: {address: "fd00::1", env: {A: b}, slots: 2}
+  alpha: {address: 10.0.0.11, ssh: tf@alpha, python: /opt/tf/bin/python, state: /scratch/tf, setup: [echo a, "b\\nc"]}
+  beta.example.org:
+  10.0.0.13:
+"""
+    )
+    assert spec.hosts == {
+        "localhost": Host(address="fd00::1", env={"A": "b"}, slots=2),
+        "alpha": Host(
+            address="10.0.0.11",
+            ssh="tf@alpha",
+            python="/opt/tf/bin/python",
+            state="/scratch/tf",
+            setup=("echo a", "b\nc"),
+        ),
+        "beta.example.org": Host(),
+        "10.0.0.13": Host(),
+    }
+    assert spec.addresses() == {
+        "localhost": "fd00::1",
+        "alpha": "10.0.0.11",
+        "beta.example.org": "beta.example.org",
+        "10.0.0.13": "10.0.0.13",
+    }
+    assert Spec.model_validate(spec.model_dump()) == spec
+
+
+def test_a_list_of_names_is_hosts_of_which_nothing_is_to_be_said() -> None:
+    assert spec_of(JOBS + "hosts: [alpha, beta]").hosts == {"alpha": Host(), "beta": Host()}
+
+
+def test_localhost_alone_needs_no_address() -> None:
+    spec = spec_of("hosts: [localhost]\njobs: {a: ['127.0.0.2:1', 'localhost:2']}")
+    assert spec.addresses() == {"localhost": "localhost"}
+
+
+def test_a_lease_is_in_seconds() -> None:
+    assert spec_of(JOBS + "lease: 600").lease == 600
+    assert spec_of(JOBS).lease is None
+
+
+def test_a_secret_is_a_value_that_is_not_printed() -> None:
+    job = spec_of("jobs: {a: {tasks: 1, env: {A: plain, B: {secret: xyzzy}}}}").jobs["a"]
+    assert job.env == {"A": "plain", "B": Secret(secret="xyzzy")}
+    assert (job.variables(), job.secrets()) == ({"A": "plain", "B": "xyzzy"}, ("B",))
+    assert "xyzzy" not in repr(job) + str(job)
+
+
+@pytest.mark.parametrize(
+    ("written", "host"),
+    [
+        ("alpha", "alpha"),
+        ("10.0.0.1", "alpha"),
+        ("beta.example.org", "beta"),
+        ("Beta.Example.org", "beta"),
+        ("fd00:0:0::1", "gamma"),
+        ("10.0.0.2", None),
+        ("localhost", None),
+        ("127.0.0.1", None),
+    ],
+)
+def test_an_address_means_the_host_that_has_it_or_is_called_it(written: str, host: str | None) -> None:
+    addresses = {"alpha": "10.0.0.1", "beta": "beta.example.org", "gamma": "fd00::1"}
+    assert host_of(written, addresses) == host
+
+
+ONE_LINE = {
+    # hosts
+    "hosts: {}": "2:8: hosts: must have at least one entry, found an empty mapping",
+    "hosts: []": "2:8: hosts: expected names and values, found an empty list",
+    "hosts: alpha": "2:8: hosts: expected names and values, found the text 'alpha'",
+    "hosts: {alpha: 10.0.0.1}": "2:16: hosts.alpha: expected the keys address, ssh, python, env, state, setup, slots, "
+    "found the text '10.0.0.1'",
+    "hosts: {alpha: {adress: x}}": "2:17: hosts.alpha.adress: unknown key; did you mean 'address'?",
+    "hosts: {-alpha: }": "2:9: hosts.-alpha: expected the name of a host to be letters, digits, _, . and -, "
+    "and to start with a letter or digit",
+    "hosts: {tf@alpha: }": "2:9: hosts.tf@alpha: expected the name of a host to be letters, digits, _, . and -, "
+    "and to start with a letter or digit",
+    "hosts: [../alpha]": "2:9: hosts.../alpha: expected the name of a host to be letters, digits, _, . and -, "
+    "and to start with a letter or digit",
+    "hosts: [alpha, beta, alpha]": "2:22: hosts[2]: this host is already at line 2, column 9; keep one of the two",
+    "hosts: [7]": "2:9: hosts[0]: expected the name of a host, found 7",
+    "hosts: [alpha: {ssh: x}]": "2:9: hosts[0]: expected the name of a host, found keys and values; "
+    "write the hosts without dashes to give them keys",
+    "hosts: [!x alpha]": "2:9: hosts[0]: the tag !x has no meaning here; delete it",
+    # address
+    "hosts: {alpha: {address: 10.0}}": "2:26: hosts.alpha.address: expected text, found 10.0; "
+    'write it in quotes: "10.0"',
+    **{
+        f"hosts: {{alpha: {{address: '{address}'}}}}": "2:26: hosts.alpha.address: expected a host name or an IP "
+        f"address, without a port, found the text '{address}'"
+        for address in ("10.0.0.1:2222", "alpha:2222", "[fd00::1]", "10.0.0.256", "a b", "", "-x", "tf@alpha")
+    },
+    **{
+        f"hosts: {{alpha: {{address: '{address}'}}}}": "2:26: hosts.alpha.address: expected an address that other "
+        f"hosts can dial, found the text '{address}'"
+        for address in ("0.0.0.0", "::", "fe80::1%eth0")
+    },
+    # ssh, python, state, setup
+    **{
+        f"hosts: {{alpha: {{ssh: '{ssh}'}}}}": "2:22: hosts.alpha.ssh: expected a destination of ssh such as "
+        f"user@host or a name of ~/.ssh/config, found the text '{ssh}'"
+        for ssh in ("-oProxyCommand=x", "a b")
+    },
+    'hosts: {alpha: {ssh: "a\\nb"}}': "2:22: hosts.alpha.ssh: expected text of one line, found the text 'a\\nb'",
+    'hosts: {alpha: {python: "a\\0b"}}': "2:25: hosts.alpha.python: expected text of one line, "
+    "found the text 'a\\x00b'",
+    "hosts: {alpha: {python: ''}}": "2:25: hosts.alpha.python: expected text of one line, found the text ''",
+    **{
+        f"hosts: {{alpha: {{python: '{python}'}}}}": "2:25: hosts.alpha.python: expected the name of a command such as "
+        f"python3, or a whole path, found the text '{python}'"
+        for python in ("-c", "~/tf/bin/python", "bin/python")
+    },
+    "hosts: {alpha: {state: scratch}}": "2:24: hosts.alpha.state: expected the whole path, which begins with /, "
+    "found the text 'scratch'",
+    'hosts: {alpha: {state: "/a\\nb"}}': "2:24: hosts.alpha.state: expected text of one line, found the text '/a\\nb'",
+    "hosts: {alpha: {setup: make}}": "2:24: hosts.alpha.setup: expected a list, found the text 'make'",
+    "hosts: {alpha: {setup: [' ']}}": "2:25: hosts.alpha.setup[0]: expected a shell command, found the text ' '",
+    "hosts: {alpha: {slots: 0}}": "2:24: hosts.alpha.slots: must be 1 or more, found 0",
+    # env
+    "hosts: {alpha: {env: {A: 1}}}": "2:26: hosts.alpha.env.A: YAML does not read this value as text; "
+    "write it in quotes",
+    "hosts: {alpha: {env: {A: {secret: x}}}}": "2:26: hosts.alpha.env.A: a host has no secrets; "
+    "write it in the env: of the jobs that need it",
+    # localhost
+    "hosts: {localhost: {ssh: x}}": "2:21: hosts.localhost.ssh: localhost is this machine, to which nothing has to "
+    "lead; give the host another name",
+    "hosts: {localhost: {python: x}}": "2:21: hosts.localhost.python: on localhost it is the one that runs this "
+    "command; delete this key",
+    "hosts: {localhost: {state: /x}}": "2:21: hosts.localhost.state: on localhost it is in XDG_STATE_HOME, where every "
+    "command looks for it; set XDG_STATE_HOME",
+    "hosts: {localhost: {setup: [x]}}": "2:21: hosts.localhost.setup: on localhost this command runs already, so it "
+    "comes too late; run it yourself",
+    "hosts: [localhost, alpha]": "2:9: hosts.localhost: the other hosts cannot dial localhost; "
+    "give it an address: that they can dial, under hosts:",
+    "hosts: {alpha: , beta: {address: '::1'}}": "2:34: hosts.beta: the other hosts cannot dial ::1; "
+    "give it an address: that they can dial, under hosts:",
+    "hosts: {alpha: {address: 'fd00::1'}, beta: {address: 'FD00:0::1'}}": "2:54: hosts.beta: it has the address "
+    "FD00:0::1 of alpha",
+    # lease
+    "lease: 0": "2:8: lease: must be more than 0, found 0",
+    "lease: 10m": "2:8: lease: expected a number, found the text '10m'",
+    # hostfile
+    "hostfile: nowhere": "2:11: hostfile: nowhere: no such file or directory",
+    "hostfile: .": "2:11: hostfile: .: is a directory",
+    'hostfile: "a\\0"': "2:11: hostfile: a\\x00: embedded null byte",
+    "hostfile: [alpha]": "2:11: hostfile: expected text, found a list of 1",
+    "hostfile: x\nhosts: [alpha]": "2:1: hostfile: the hosts are named by hosts: already; keep one of the two",
+}
+
+
+@pytest.mark.parametrize("text", ONE_LINE)
+def test_what_is_wrong_with_hosts_is_explained_in_one_line(text: str) -> None:
+    assert problems_of(JOBS + text) == [f"c.yaml:{ONE_LINE[text]}"]
+
+
+OF_JOBS = {
+    "{tasks: 1, hosts: alpha}": "2:24: jobs.a.hosts: expected a list, found the text 'alpha'",
+    "{tasks: 1, hosts: []}": "2:24: jobs.a.hosts: must have at least one entry, found an empty list",
+    "{tasks: 1, hosts: [1]}": '2:25: jobs.a.hosts[0]: expected text, found 1; write it in quotes: "1"',
+    "{tasks: 1, hosts: [alpha, gamma]}": "2:32: jobs.a.hosts[1]: no host has the name 'gamma'; "
+    "the hosts are alpha, beta",
+    "{tasks: 1, hosts: [10.0.0.1]}": "2:25: jobs.a.hosts[0]: no host has the name '10.0.0.1'; "
+    "the hosts are alpha, beta",
+    "{tasks: ['alpha:1'], hosts: [alpha]}": "2:27: jobs.a.hosts: the addresses of the tasks say already where they "
+    "are; delete it, or give the number of tasks",
+    "['alpa:1']": "2:7: jobs.a[0]: no host has the name or the address 'alpa'; did you mean 'alpha'?",
+    "['localhost:1']": "2:7: jobs.a[0]: no host has the name or the address 'localhost'; the hosts are alpha, beta",
+    "['alpha:1', '10.0.0.1:1']": "2:18: jobs.a[1]: a:1 has the port of a:0, which is alpha:1; "
+    "a TensorFlow server listens on every interface",
+    "['alpha:1', 'alpha:1']": "2:18: jobs.a[1]: a:1 has the address alpha:1 of a:0",
+}
+
+
+@pytest.mark.parametrize("job", OF_JOBS)
+def test_what_a_job_says_of_hosts_has_to_fit_them(job: str) -> None:
+    text = f"jobs:\n  a: {job}\nhosts: {{alpha: {{address: 10.0.0.1}}, beta: {{address: beta.example.org}}}}"
+    assert problems_of(text) == [f"c.yaml:{OF_JOBS[job]}"]
+
+
+def test_without_hosts_a_job_can_name_this_machine_alone() -> None:
+    assert spec_of("jobs: {a: {tasks: 1, hosts: [localhost]}}").jobs["a"].hosts == ("localhost",)
+    assert problems_of("jobs: {a: {tasks: 1, hosts: [alpha]}}") == [
+        "c.yaml:1:30: jobs.a.hosts[0]: no host has the name 'alpha'; name it under hosts:"
+    ]
+
+
+def test_tasks_on_different_hosts_may_have_one_port() -> None:
+    spec = spec_of("hosts: [alpha, beta]\njobs: {a: ['alpha:2222', 'beta:2222']}")
+    assert spec.spread_of(spec.jobs["a"]) == ("alpha", "beta")
+
+
+def test_every_problem_of_hosts_is_told_at_once() -> None:
+    text = """\
+hosts:
+  localhost: {state: /x}
+  alpha: {address: 10.0.0.256, ssh: -x}
+jobs:
+  a: {tasks: 1, hosts: [beta]}
+  b: ["gamma:1"]
+lease: -1
+"""
+    assert [line.split(" ")[1] for line in problems_of(text)] == [
+        "hosts.localhost:",
+        "hosts.localhost.state:",
+        "hosts.alpha.address:",
+        "hosts.alpha.ssh:",
+        "jobs.a.hosts[0]:",
+        "jobs.b[0]:",
+        "lease:",
+    ]
+
+
+SECRETS = ["{secret: 4711}", "{secret: }", "{secret: [xyzzy]}", "{secret: 12:34:56}", '{secret: "\\0xyzzy"}',
+           "{secret: xyzzy, x: 1}", "{sekret: xyzzy}", "4711", "12:34:56", "!!int xyzzy", "2026-01-01", "[xyzzy]",
+           "0x4711"]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", SECRETS)
+def test_no_message_holds_the_value_of_a_variable(value: str) -> None:
+    problems = problems_of(f"jobs: {{a: {{tasks: 1, env: {{A: {value}}}}}}}")
+    assert all("jobs.a.env.A" in problem for problem in problems)
+    assert not any(text in problem for problem in problems for text in ("xyzzy", "4711", "12:34", "2026-01"))
+
+
+def test_a_hostfile_names_hosts_and_their_slots(tmp_path: Path) -> None:
+    (tmp_path / "hosts.txt").write_text(
+        "\ufeff# mine\nalpha slots=2\n\n  beta   # the old one\r\n10.0.0.3 slots = 4\nbeta slots=2\n"
+    )
+    file = tmp_path / "c.yaml"
+    file.write_text(JOBS + "hostfile: hosts.txt\n")
+    spec = load_spec(file)
+    assert spec.hosts == {"alpha": Host(slots=2), "beta": Host(slots=3), "10.0.0.3": Host(slots=4)}
+    assert spec.hostfile is None
+    assert Spec.model_validate(spec.model_dump()) == spec
+
+
+HOSTFILES = {
+    "alpha slots=2\nbeta max_slots=3\n": ["2:1: expected a host such as alpha or alpha slots=2, "
+                                         "found 'beta max_slots=3'"],
+    "  tf@alpha": ["1:3: expected the name of a host, found 'tf@alpha'; "
+                   "name the hosts under hosts: to say how ssh reaches them"],
+    "alpha:2 slots=1": ["1:1: expected the name of a host, found 'alpha:2'"],
+    "slots slots=0\nbeta slots=x": ["1:7: expected slots from 1 to 1000, found '0'",
+                                    "2:6: expected slots from 1 to 1000, found 'x'"],
+    "# none\n": ["1:1: the file names no host"],
+    "#" * ((1 << 20) + 1): ["1:1: the file is larger than 1 MiB"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", HOSTFILES, ids=lambda text: text[:10])
+def test_what_is_wrong_in_a_hostfile_is_told_with_its_line(tmp_path: Path, text: str) -> None:
+    (tmp_path / "hosts.txt").write_text(text)
+    file = tmp_path / "c.yaml"
+    file.write_text("hostfile: hosts.txt\njobs: {a: {tasks: 1, hosts: [gamma]}}\n")
+    with pytest.raises(ClusterError) as caught:
+        load_spec(file)
+    assert caught.value.message.splitlines() == [f"{tmp_path / 'hosts.txt'}:{line}" for line in HOSTFILES[text]]
+
+
+def test_problems_of_a_hostfile_and_of_the_spec_are_told_together(tmp_path: Path) -> None:
+    (tmp_path / "hosts.txt").write_text("localhost\nalpha\n")
+    file = tmp_path / "c.yaml"
+    file.write_text("hostfile: hosts.txt\njobs: {a: {tasks: 0, hosts: [gamma]}}\n")
+    with pytest.raises(ClusterError) as caught:
+        load_spec(file)
+    assert caught.value.message.splitlines() == [
+        f"{file}:1:11: hosts.localhost: the other hosts cannot dial localhost; "
+        "give it an address: that they can dial, under hosts:",
+        f"{file}:2:19: jobs.a.tasks: must be 1 or more, found 0",
+        f"{file}:2:30: jobs.a.hosts[0]: no host has the name 'gamma'; the hosts are localhost, alpha",
+    ]

@@ -1,0 +1,59 @@
+"""The schema of `env:`, environment variables whose values may be secret."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BeforeValidator, Field, StrictStr
+
+from tfcluster.spec.basis import Frozen, complaint, matches
+
+
+class Secret(Frozen):
+    """The value of an environment variable that is shown nowhere and written to no journal."""
+
+    secret: Annotated[StrictStr, Field(repr=False)]
+
+
+def _text(value: Any) -> str:
+    # No message about a value holds it: it may be a password.
+    if isinstance(value, (bool, int, float)):
+        raise complaint("plain", "YAML does not read this value as text", "write it in quotes")
+    if not isinstance(value, str):
+        raise complaint("plain", "expected text", "write it in quotes")
+    if "\0" in value:
+        raise complaint("plain", "the value of an environment variable cannot hold a NUL character")
+    return value
+
+
+def _text_or_secret(value: Any) -> str | Secret:
+    if isinstance(value, Secret):
+        return value
+    if not isinstance(value, dict):
+        return _text(value)
+    if value.keys() != {"secret"}:
+        raise complaint("plain", "expected text or {secret: TEXT}")
+    return Secret(secret=_text(value["secret"]))
+
+
+def _public(value: Any) -> str:
+    if isinstance(value, dict):
+        raise complaint("plain", "a host has no secrets", "write it in the env: of the jobs that need it")
+    return _text(value)
+
+
+VariableName = Annotated[
+    StrictStr,
+    AfterValidator(
+        matches(
+            re.compile(r"[A-Za-z_][A-Za-z0-9_]*"),
+            "key",
+            "the name of a variable to be letters, digits and _, and not to start with a digit",
+        )
+    ),
+]
+#: The value of a variable of a job's tasks.
+VariableValue = Annotated[StrictStr | Secret, BeforeValidator(_text_or_secret)]
+#: The value of a variable of a host: all that is known of a host may be shown, and is written down.
+PublicValue = Annotated[StrictStr, BeforeValidator(_public)]

@@ -1,0 +1,55 @@
+"""A hostfile in the notation of Open MPI and DeepSpeed, `alpha slots=2` a line -> the hosts that it names."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from tfcluster.places import MAX_TASKS
+from tfcluster.spec.hosts import HOST_NAME
+from tfcluster.spec.problems import Problem, shorten
+from tfcluster.spec.source import MAX_BYTES
+
+_LINE = re.compile(r"\s*(\S+)(?:\s+slots\s*=\s*(\S+))?\s*")
+_NUMBER = re.compile("[0-9]{1,9}")
+
+
+def read_hostfile(path: Path) -> tuple[dict[str, int], list[Problem]]:
+    """The slots of each host that a file names, and what is wrong in it.
+
+    As in Open MPI a host has one slot if nothing is said, and all of its slots together if it stands there repeatedly.
+
+    Raises:
+        OSError: The file cannot be read.
+        ValueError: Nor can a file of that name be.
+    """
+    with path.open("rb") as file:
+        text = file.read(MAX_BYTES + 1)
+    if len(text) > MAX_BYTES:
+        return {}, [Problem(str(path), 1, 1, f"the file is larger than {MAX_BYTES >> 20} MiB")]
+    slots: dict[str, int] = {}
+    problems: list[Problem] = []
+    for number, line in enumerate(text.decode(errors="replace").removeprefix("\ufeff").split("\n"), 1):
+        content = line.partition("#")[0].rstrip()
+        if not content:
+            continue
+        match = _LINE.fullmatch(content)
+        if match is None:
+            message = f"expected a host such as alpha or alpha slots=2, found {shorten(content.strip())!r}"
+            problems.append(_problem(path, number, content, content.strip(), message))
+        elif not HOST_NAME.fullmatch(match[1]):
+            message = f"expected the name of a host, found {shorten(match[1])!r}"
+            hint = "name the hosts under hosts: to say how ssh reaches them" if "@" in match[1] else ""
+            problems.append(_problem(path, number, content, match[1], message, hint))
+        elif match[2] and not (_NUMBER.fullmatch(match[2]) and 1 <= int(match[2]) <= MAX_TASKS):
+            message = f"expected slots from 1 to {MAX_TASKS}, found {shorten(match[2])!r}"
+            problems.append(_problem(path, number, content, "slots", message))
+        else:
+            slots[match[1]] = min(MAX_TASKS, slots.get(match[1], 0) + int(match[2] or 1))
+    if not slots and not problems:
+        problems.append(Problem(str(path), 1, 1, "the file names no host"))
+    return slots, problems
+
+
+def _problem(path: Path, line: int, content: str, part: str, message: str, hint: str = "") -> Problem:
+    return Problem(str(path), line, content.rindex(part) + 1, message, hint)
