@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from tfcluster.model.change import Found, onto, without_forgotten
-from tfcluster.model.layout import Layout, lay_out
+from tfcluster.model.change import Found, onto
+from tfcluster.model.laying_out import lay_out
+from tfcluster.model.layout import Layout
 from tfcluster.model.plan import RESTART, START, STOP, Operation, plan
 from tfcluster.model.states import TaskState
 from tfcluster.model.status import LastExit, TaskStatus
@@ -80,7 +81,6 @@ def carried_out(wanted: Layout, found: Found) -> tuple[Found, tuple[Operation, .
     operations = plan(complete, found)
     touched = {each.task.name for each in operations if each.task and each.kind in (STOP, RESTART)}
     generations = {name: number for name, number in found.generations.items() if name not in touched}
-    complete = without_forgotten(complete, generations.values())
     for operation in operations:
         if operation.task is not None and operation.kind in (RESTART, START):
             generations[operation.task.name] = complete.generation

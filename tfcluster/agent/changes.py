@@ -14,7 +14,7 @@ from tfcluster.agent.ports import Ports
 from tfcluster.agent.runs.runs import Runs
 from tfcluster.agent.tasks.supervisor import Supervisor
 from tfcluster.errors import ClusterError
-from tfcluster.model.change import Found, onto, without_forgotten
+from tfcluster.model.change import Found, onto
 from tfcluster.model.counting import plural
 from tfcluster.model.layout import Layout
 from tfcluster.model.plan import RESTART, START, STOP, UPDATE, losses, only_starts, plan, summary
@@ -154,7 +154,7 @@ class Changes:
             updates = dict.fromkeys(operation.cause for operation in operations if operation.kind == UPDATE)
             told = ", ".join([summary(operations), *updates]).removeprefix(", ")
             self._supervisor.history.record("changed", detail=told)
-            self._supervisor.apply(without_forgotten(layout, self._supervisor.generations().values()), start)
+            self._supervisor.apply(layout, start)
         finally:
             self._ports.keep_only(self._supervisor.layout_that_is_up().ports())
 

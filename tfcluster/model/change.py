@@ -14,11 +14,11 @@ from tfcluster.places import MAX_TASKS
 
 @dataclass(frozen=True)
 class Found:
-    """A cluster that is up.
+    """A cluster that is up, or as much of it as is known: an agent knows how the tasks of its own host are.
 
     Attributes:
         layout: What it is.
-        tasks: How its tasks are.
+        tasks: How its tasks are, of those hosts that are known.
         generations: The generation of the layout that a task's server was started in, by the task's name, for
             those that have a process.
         runs: The runs that go on, each with the names of the tasks that it computes on.
@@ -28,6 +28,11 @@ class Found:
     tasks: tuple[TaskStatus, ...]
     generations: Mapping[str, int]
     runs: Mapping[str, Collection[str]]
+
+    def nobody_knows(self, task: Task) -> bool:
+        """Whether it is certain that no server that runs knows the address of a task."""
+        is_whole = {status.task for status in self.tasks} >= {each.name for each in self.layout.tasks}
+        return is_whole and not any(map(task.known_in, self.generations.values()))
 
     def to_json(self) -> dict[str, Any]:
         """What was found as JSON values."""
@@ -52,8 +57,9 @@ class Found:
 def onto(wanted: Layout, found: Found) -> Layout:
     """The wanted layout in place of the one that was found.
 
-    What it leaves to choice stays as it is: a task that was there keeps its port and its GPUs. A task that is no
-    longer wanted keeps its address in `reserved`, as servers that run on know it: nobody else may get it.
+    What it leaves to choice stays as it is: a task that was there keeps its port and its GPUs, unless it goes to
+    another host. A task that is no longer wanted keeps its address in `reserved` as long as servers that run may know
+    it: nobody else may get it.
 
     Args:
         wanted: The layout of a spec, or one made by `scaled`.
@@ -65,11 +71,12 @@ def onto(wanted: Layout, found: Found) -> Layout:
     there = {task.name: task for task in (*found.layout.reserved, *found.layout.tasks)}
     running = {task.name for task in found.layout.tasks}
     generation = found.layout.generation + 1
-    owners = {task.port: task.name for task in (*wanted.tasks, *wanted.reserved) if task.port is not None}
+    owners = {_place(task): task.name for task in (*wanted.tasks, *wanted.reserved) if task.port is not None}
 
     def settle(task: Task) -> Task:
         old = there.get(task.name)
-        gpu_ids = old.gpu_ids if old is not None and task.name in running and old.gpus == task.gpus else ()
+        has_gpus = old is not None and task.name in running and (old.host, old.gpus) == (task.host, task.gpus)
+        gpu_ids = old.gpu_ids if old is not None and has_gpus else ()
         if old is None or not _keeps_address(task, old, owners):
             return replace(task, gpu_ids=gpu_ids, known_from=generation, known_until=None)
         return replace(task, port=old.port, gpu_ids=gpu_ids, known_from=old.known_from, known_until=None)
@@ -85,30 +92,19 @@ def onto(wanted: Layout, found: Found) -> Layout:
     tasks = tuple(map(settle, wanted.tasks))
     reserved = tuple(map(settle_reserved, wanted.reserved))
     kept = {task.name for task in (*tasks, *reserved)}
-    ports = {task.port for task in (*tasks, *reserved)}
+    places = {_place(task) for task in (*tasks, *reserved)}
     left = (
         replace(task, gpu_ids=(), known_until=generation if task.known_until is None else task.known_until)
         for task in (*found.layout.tasks, *found.layout.reserved)
-        if task.name not in kept and task.port not in ports
+        if task.name not in kept and _place(task) not in places and not _is_forgotten(task, found)
     )
     return replace(wanted, tasks=tasks, reserved=(*reserved, *left), generation=generation)
 
 
-def without_forgotten(layout: Layout, generations: Collection[int]) -> Layout:
-    """The layout without the addresses of earlier tasks that no server knows any more.
-
-    Args:
-        layout: The layout.
-        generations: Those in which the servers that run were started.
-    """
-    reserved = tuple(
-        task for task in layout.reserved if task.known_until is None or any(map(task.known_in, generations))
-    )
-    return replace(layout, reserved=reserved)
-
-
 def scaled(found: Layout, counts: Mapping[str, int]) -> Layout:
-    """The layout with another number of tasks in some jobs; added tasks are like the last one of their job.
+    """The layout with another number of tasks in some jobs.
+
+    An added task goes on the host whose turn it is, and is otherwise like the last one of its job.
 
     Args:
         found: The layout of the cluster that is up.
@@ -118,7 +114,7 @@ def scaled(found: Layout, counts: Mapping[str, int]) -> Layout:
         ClusterError: There is no such job, no task would be left, or a number is too large.
     """
     kept = [task for task in found.reserved if task.known_until is None]
-    samples = {task.job: task for task in (*found.reserved, *found.tasks)}
+    samples = {task.job: task for task in (*found.reserved, *found.tasks) if task.job in found.spread}
     for job, count in counts.items():
         if job not in samples:
             raise _refused(
@@ -133,7 +129,7 @@ def scaled(found: Layout, counts: Mapping[str, int]) -> Layout:
         places = [task for task in (*found.tasks, *kept) if task.job == job]
         before = sum(task.job == job for task in found.tasks)
         count = counts.get(job, before)
-        places += [_next(samples[job], index) for index in range(len(places), count)]
+        places += [_next(samples[job], index, found) for index in range(len(places), count)]
         tasks += places[:count]
         reserved += places[count : max(found.max.get(job, 0), count)]
     if not tasks:
@@ -143,16 +139,39 @@ def scaled(found: Layout, counts: Mapping[str, int]) -> Layout:
     return replace(found, tasks=tuple(tasks), reserved=tuple(reserved))
 
 
-def _keeps_address(task: Task, old: Task, owners: Mapping[int, str]) -> bool:
+def _place(task: Task) -> tuple[str, int | None]:
+    """What no two tasks may share: a server listens on every interface of its host."""
+    return task.host, task.port
+
+
+def _keeps_address(task: Task, old: Task, owners: Mapping[tuple[str, int | None], str]) -> bool:
     """Whether a task has the address that it had, given whose each port is that the layout names."""
-    if task.address_host != old.address_host or old.port is None:
+    if (task.host, task.address_host) != (old.host, old.address_host) or old.port is None:
         return False
-    return task.port == old.port or (task.port is None and owners.get(old.port, task.name) == task.name)
+    return task.port == old.port or (task.port is None and owners.get(_place(old), task.name) == task.name)
 
 
-def _next(sample: Task, index: int) -> Task:
+def _is_forgotten(task: Task, found: Found) -> bool:
+    return task.known_until is not None and found.nobody_knows(task)
+
+
+def _next(sample: Task, index: int, layout: Layout) -> Task:
     """A new task of a job that is like another one of it."""
-    return replace(sample, index=index, port=None, gpu_ids=(), known_from=0, known_until=None)
+    names = layout.spread[sample.job]
+    host = next(host for host in layout.hosts if host.name == names[index % len(names)])
+    own = {name: value for name, value in sample.env.items() if name not in sample.from_host}
+    return replace(
+        sample,
+        index=index,
+        host=host.name,
+        address_host=sample.address_host if sample.host == host.name else host.address,
+        port=None,
+        env={**host.env, **own},
+        gpu_ids=(),
+        known_from=0,
+        known_until=None,
+        from_host=tuple(name for name in host.env if name not in own),
+    )
 
 
 def _refused(message: str, hint: str) -> ClusterError:

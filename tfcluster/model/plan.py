@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
@@ -59,10 +59,12 @@ def plan(wanted: Layout, found: Found | None) -> tuple[Operation, ...]:
 
     A task that has to change gets a new process. So does a server that runs and does not know the address of
     another task that is wanted: it could not fetch a tensor from it, and a ps could not be written to from there.
+    A task that goes to another host is stopped on the one and started on the other.
 
     Args:
         wanted: The layout that is wanted, with what it leaves to choice as `onto` has it.
-        found: The cluster of that name that is up; None when there is none.
+        found: The cluster of that name that is up; None when there is none. Where it knows one host alone, the
+            operations on tasks of that host are those of the whole plan, and the others are not to be looked at.
     """
     if found is None:
         return tuple(Operation(START, task, "new") for task in wanted.tasks)
@@ -85,8 +87,8 @@ def summary(operations: Sequence[Operation]) -> str:
 
 def only_starts(operations: Sequence[Operation], found: Found) -> bool:
     """Whether no more is to do than to start tasks that are there already: what is wanted is up."""
-    there = {task.name for task in found.layout.tasks}
-    return all(each.kind == START and each.task is not None and each.task.name in there for each in operations)
+    there = {(task.name, task.host) for task in found.layout.tasks}
+    return all(each.kind == START and each.task and (each.task.name, each.task.host) in there for each in operations)
 
 
 def _order(operation: Operation) -> tuple[int, bool]:
@@ -97,36 +99,44 @@ def _order(operation: Operation) -> tuple[int, bool]:
 def _task_operations(wanted: Layout, found: Found) -> Iterator[Operation]:
     there = {task.name: task for task in found.layout.tasks}
     states = {status.task: status for status in found.tasks}
-    names = {task.name for task in wanted.tasks}
+    hosts = {task.name: task.host for task in wanted.tasks}
     network = _difference("network", found.layout.network, wanted.network)
     unknown = {generation: _unknown(wanted, found, generation) for generation in set(found.generations.values())}
     for task in found.layout.tasks:
-        if task.name not in names:
-            yield Operation(STOP, task, "no longer wanted", _lost_with(task, found))
+        if hosts.get(task.name) != task.host:
+            yield Operation(STOP, task, _gone(task, hosts.get(task.name)), _lost_with(task, found))
     for task in wanted.tasks:
-        old = there.get(task.name)
-        if old is None:
-            yield Operation(START, task, "new")
+        old, status = there.get(task.name), states.get(task.name)
+        if old is None or old.host != task.host:
+            yield Operation(START, task, "new" if old is None else _gone(old, task.host))
             continue
         causes = [*_differences(old, task), *network]
-        if states[task.name].state in AT_REST:
-            yield Operation(START, task, ", ".join([_at_rest(states[task.name]), *causes]))
+        if status is None or status.state in AT_REST:
+            yield Operation(START, task, ", ".join([_at_rest(status), *causes]))
             continue
         if task.name in found.generations and (others := unknown[found.generations[task.name]]):
             others = [other for other in others if other != task.short]
             causes += [f"{MUST_KNOW} {some(others)}"] * bool(others)
         if causes:
             yield Operation(RESTART, task, ", ".join(causes), _lost_with(old, found))
-        elif task.restart != old.restart:
-            yield Operation(UPDATE, task, "restart policy changed")
+        elif updates := [*_silent_differences(old, task)]:
+            yield Operation(UPDATE, task, ", ".join(updates))
 
 
 def _updates(wanted: Layout, found: Layout) -> Iterator[Operation]:
     causes = _difference("logs", found.logs, wanted.logs, told=False)
+    causes += _difference("lease", found.lease, wanted.lease)
+    old_hosts, new_hosts = ({host.name: host for host in each.hosts} for each in (found, wanted))
+    for name in dict.fromkeys([*old_hosts, *new_hosts]):
+        causes += _presence("host", name, old_hosts, new_hosts) or _difference(
+            f"host {name}", old_hosts[name], new_hosts[name], told=False
+        )
     if PurePath(found.spec).name != PurePath(wanted.spec).name:  # the same file may be named by another path
         causes += _difference("spec file", found.spec, wanted.spec)
     for job in dict.fromkeys([*found.max, *wanted.max]):
         causes += _difference(f"max of {job}", found.max.get(job), wanted.max.get(job))
+    for job in [job for job in wanted.spread if job in found.spread]:
+        causes += _difference(f"hosts of {job}", found.spread[job], wanted.spread[job], told=False)
     yield from (Operation(UPDATE, None, cause) for cause in causes)
 
 
@@ -148,12 +158,22 @@ def _differences(old: Task, new: Task) -> Iterator[str]:
     yield from _difference("cpus", old.cpus, new.cpus)
     yield from _difference("gpus", old.gpus, new.gpus)
     for name in dict.fromkeys([*old.env, *new.env]):
-        if name not in old.env:
-            yield f"env {name} added"
-        elif name not in new.env:
-            yield f"env {name} removed"
-        else:
-            yield from _difference(f"env {name}", old.env[name], new.env[name], told=False)
+        yield from _presence("env", name, old.env, new.env) or _difference(
+            f"env {name}", old.env[name], new.env[name], told=False
+        )
+
+
+def _silent_differences(old: Task, new: Task) -> Iterator[str]:
+    """What of a task needs no new process."""
+    yield from _difference("restart policy", old.restart, new.restart, told=False)
+    yield from _difference("which env is secret", old.secrets, new.secrets, told=False)
+    yield from _difference("which env is the host's", old.from_host, new.from_host, told=False)
+
+
+def _presence(what: str, name: str, old: Container[str], new: Container[str]) -> list[str]:
+    if name in old and name in new:
+        return []
+    return [f"{what} {name} {'added' if name in new else 'removed'}"]
 
 
 def _difference(what: str, old: object, new: object, *, told: bool = True) -> list[str]:
@@ -175,6 +195,12 @@ def _lost_with(task: Task, found: Found) -> tuple[str, ...]:
     return (*variables, *(f"run {run}" for run, tasks in found.runs.items() if task.name in tasks))
 
 
-def _at_rest(status: TaskStatus) -> str:
+def _gone(task: Task, host: str | None) -> str:
+    return "no longer wanted" if host is None else f"host {task.host} -> {host}"
+
+
+def _at_rest(status: TaskStatus | None) -> str:
+    if status is None:
+        return "its host does not have it"
     how = f" ({status.last_exit.reason})" if status.last_exit else ""
     return f"it is {status.state.value}{how}"
