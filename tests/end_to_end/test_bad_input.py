@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,17 @@ def test_validate_says_what_a_good_spec_holds(sandbox: Sandbox) -> None:
     layout = sandbox.json("validate", spec)
     assert layout["cluster"] == "good"
     assert len(layout["tasks"]) == 3
+
+
+def test_validate_names_the_hosts_and_shows_no_value_of_a_variable(sandbox: Sandbox) -> None:
+    sandbox.spec(
+        "jobs: {a: {tasks: 3, env: {A: xyzzy, B: {secret: xyzzy}}}}\n"
+        "hosts: {alpha: {address: 10.0.0.1, env: {C: xyzzy}}, beta: }\n"
+    )
+    assert sandbox("validate").stdout.endswith(", 3 a on alpha, beta\n")
+    shown = sandbox("validate", "-o", "json").stdout
+    assert "xyzzy" not in shown
+    assert json.loads(shown)["tasks"][0]["env"] == {"C": "***", "A": "***", "B": "***"}
 
 
 @pytest.mark.parametrize(

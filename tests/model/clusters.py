@@ -20,14 +20,18 @@ def layout_of(text: str, spec_file: str = "cluster.yaml") -> Layout:
     return lay_out(parse_spec(text, spec_file, "c"), spec_file)
 
 
-def with_ports(layout: Layout, taken: Collection[int] = ()) -> Layout:
-    """The layout with every port and GPU chosen that it leaves open."""
-    passed = {*taken, *layout.ports()}
+def with_ports(layout: Layout, before: Layout | None = None) -> Layout:
+    """The layout with every port and GPU chosen that it leaves open; no port that the one before has on the host."""
+    passed = {
+        host.name: layout.ports_on(host.name) | (before.ports_on(host.name) if before else set())
+        for host in layout.hosts
+    }
     ports, gpus = {}, {}
     for task in (*layout.tasks, *layout.reserved):
         if task.port is None:
-            ports[task.name] = next(port for port in range(FIRST_PORT, 65536) if port not in passed)
-            passed.add(ports[task.name])
+            taken = passed[task.host]
+            ports[task.name] = next(port for port in range(FIRST_PORT, 65536) if port not in taken)
+            taken.add(ports[task.name])
     for task in layout.tasks:
         if task.gpus and not task.gpu_ids:
             gpus[task.name] = [f"{task.short}-{number}" for number in range(task.gpus)]
@@ -77,7 +81,7 @@ def up(text: str, spec_file: str = "cluster.yaml") -> Found:
 
 def carried_out(wanted: Layout, found: Found) -> tuple[Found, tuple[Operation, ...]]:
     """The cluster after the plan that leads to a layout, and the plan."""
-    complete = with_ports(onto(wanted, found), found.layout.ports())
+    complete = with_ports(onto(wanted, found), found.layout)
     operations = plan(complete, found)
     touched = {each.task.name for each in operations if each.task and each.kind in (STOP, RESTART)}
     generations = {name: number for name, number in found.generations.items() if name not in touched}
@@ -85,6 +89,16 @@ def carried_out(wanted: Layout, found: Found) -> tuple[Found, tuple[Operation, .
         if operation.task is not None and operation.kind in (RESTART, START):
             generations[operation.task.name] = complete.generation
     return found_of(complete, generations), operations
+
+
+def known_on(host: str, found: Found) -> Found:
+    """What the agent of one host knows of a cluster."""
+    names = {task.name for task in found.layout.on(host)}
+    return replace(
+        found,
+        tasks=tuple(status for status in found.tasks if status.task in names),
+        generations={name: number for name, number in found.generations.items() if name in names},
+    )
 
 
 def with_restarted(found: Found, name: str) -> Found:

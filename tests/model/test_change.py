@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.model.clusters import carried_out, found_of, layout_of, up, with_ports, with_restarted
+from tests.model.clusters import carried_out, found_of, known_on, layout_of, up, with_ports, with_restarted
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.model.change import Found, onto, scaled
 from tfcluster.model.layout import Layout
-from tfcluster.model.plan import MUST_KNOW, RESTART, START, STOP
+from tfcluster.model.plan import MUST_KNOW, RESTART, START, STOP, Operation, plan
 
 PS = "/job:ps/task:0"
 
@@ -152,6 +152,57 @@ def test_what_cannot_be_scaled_to_is_a_usage_error(counts: dict[str, int], messa
     assert caught.value.exit_code is ExitCode.USAGE
 
 
+def on(host: str, operations: tuple[Operation, ...]) -> list[Operation]:
+    return [each for each in operations if each.task is None or each.task.host == host]
+
+
+THREE = "hosts: {alpha: {address: 10.0.0.1, env: {A: a, H: a}}, beta: {address: 10.0.0.2, env: {H: b}}, gamma: }"
+
+
+def test_an_added_task_goes_on_the_host_whose_turn_it_is_with_the_environment_of_that_host() -> None:
+    found = up(f"jobs: {{ps: {{tasks: 1}}, worker: {{tasks: 1, hosts: [alpha, beta], env: {{A: job}}}}}}\n{THREE}")
+    layout = scaled(found.layout, {"worker": 3, "ps": 3})
+    assert {task.short: (task.host, task.address_host, task.env, task.from_host) for task in layout.tasks} == {
+        "ps:0": ("alpha", "10.0.0.1", {"A": "a", "H": "a"}, ("A", "H")),
+        "ps:1": ("beta", "10.0.0.2", {"H": "b"}, ("H",)),
+        "ps:2": ("gamma", "gamma", {}, ()),
+        "worker:0": ("alpha", "10.0.0.1", {"A": "job", "H": "a"}, ("H",)),
+        "worker:1": ("beta", "10.0.0.2", {"A": "job", "H": "b"}, ("H",)),
+        "worker:2": ("alpha", "10.0.0.1", {"A": "job", "H": "a"}, ("H",)),
+    }
+
+
+def test_a_job_that_the_spec_has_no_more_cannot_be_scaled() -> None:
+    found, _ = carried_out(layout_of("jobs: {ps: {tasks: 1}}"), up(workers(1)))
+    assert places(found.layout) == {"worker:0": 2223}, "the ps knows it"
+    with pytest.raises(ClusterError, match="has no job 'worker'"):
+        scaled(found.layout, {"worker": 1})
+
+
+def test_ports_are_kept_on_their_hosts() -> None:
+    found = up(f"jobs: {{a: {{tasks: 3}}}}\n{THREE}")
+    assert found.layout.addresses() == {"a": ["10.0.0.1:2222", "10.0.0.2:2222", "gamma:2222"]}
+    assert [found.layout.ports_on(host) for host in ("alpha", "beta", "delta")] == [{2222}, {2222}, set()]
+    moved, _ = carried_out(layout_of(f"jobs: {{a: {{tasks: 3, hosts: [beta, beta, gamma]}}}}\n{THREE}"), found)
+    assert moved.layout.addresses() == {"a": ["10.0.0.2:2223", "10.0.0.2:2222", "gamma:2222"]}
+
+
+def test_gpus_are_not_kept_on_another_host() -> None:
+    found = up("jobs: {a: {tasks: 2, gpus: 1}}\nhosts: [alpha, beta]")
+    layout = onto(layout_of("jobs: {a: {tasks: 2, gpus: 1, hosts: [alpha]}}\nhosts: [alpha]"), found)
+    assert [task.gpu_ids for task in layout.tasks] == [("a:0-0",), ()]
+
+
+def test_who_knows_one_host_alone_forgets_no_address() -> None:
+    before = up("jobs: {a: {tasks: 3}}\nhosts: [alpha, beta, gamma]")
+    two = layout_of("jobs: {a: {tasks: 2}}\nhosts: [alpha, beta, gamma]")
+    found, _ = carried_out(two, before)
+    for name in found.generations:
+        found = with_restarted(found, name)
+    assert places(onto(two, known_on("alpha", found))) == {"a:2": 2222}
+    assert places(onto(two, found)) == {}
+
+
 JOBS: st.SearchStrategy[dict[str, dict[str, Any]]] = st.dictionaries(
     st.sampled_from(["ps", "worker", "chief"]),
     st.one_of(
@@ -173,14 +224,36 @@ def _has_each_port_once(jobs: dict[str, dict[str, Any]]) -> bool:
     return len(named) == len(set(named))
 
 
-SPECS = st.builds(
-    lambda jobs, network: json.dumps({"jobs": jobs, "network": network}),
-    JOBS.filter(_has_each_port_once),
-    st.sampled_from(["closed", "closed", "closed", "open"]),
+NETWORKS = st.sampled_from(["closed", "closed", "closed", "open"])
+HERE = st.builds(
+    lambda jobs, network: json.dumps({"jobs": jobs, "network": network}), JOBS.filter(_has_each_port_once), NETWORKS
 )
+HOST_LISTS = st.lists(st.sampled_from(["alpha", "beta", "gamma"]), min_size=1, max_size=4)
 
 
-@settings(max_examples=200, deadline=None)
+def _on_hosts(jobs: dict[str, dict[str, Any]], network: str, names: list[str], lists: dict[str, list[str]]) -> str:
+    """The jobs on the hosts of these names; those that have no addresses on their own list of them."""
+    for job, value in jobs.items():
+        if isinstance(value["tasks"], list):
+            turns = [names[index % len(names)] for index in range(len(value["tasks"]))]
+            parts = zip(turns, value["tasks"], strict=True)
+            value["tasks"] = [address.replace("localhost", host) for host, address in parts]
+        elif job in lists and set(lists[job]) <= set(names):
+            value["hosts"] = lists[job]
+    return json.dumps({"jobs": jobs, "network": network, "hosts": {name: {"env": {name: "x"}} for name in names}})
+
+
+ON_HOSTS = st.builds(
+    _on_hosts,
+    JOBS.filter(_has_each_port_once),
+    NETWORKS,
+    HOST_LISTS,
+    st.dictionaries(st.sampled_from(["ps", "worker", "chief"]), HOST_LISTS),
+)
+SPECS = st.one_of(HERE, ON_HOSTS)
+
+
+@settings(max_examples=150, deadline=None)
 @given(SPECS, st.lists(st.tuples(SPECS, st.lists(st.integers(0, 8), max_size=3)), min_size=1, max_size=5))
 def test_after_every_plan_each_server_knows_every_other_and_none_was_restarted_in_vain(
     first: str, changes: list[tuple[str, list[int]]]
@@ -215,9 +288,12 @@ def test_after_every_plan_each_server_knows_every_other_and_none_was_restarted_i
         for task, there in zip(wanted.tasks, found.layout.tasks, strict=True):
             assert task.port in (None, there.port)
             assert replace(task, port=there.port, gpu_ids=there.gpu_ids, known_from=there.known_from) == there
-        ports = [task.port for task in (*found.layout.tasks, *found.layout.reserved)]
-        assert len(ports) == len(set(ports))
+        places = [(task.host, task.port) for task in (*found.layout.tasks, *found.layout.reserved)]
+        assert len(places) == len(set(places))
         assert carried_out(wanted, found)[1] == ()
-        restarted = {each.task.name for each in operations if each.task and each.kind == RESTART}
+        for host in {task.host for task in (*before.layout.tasks, *wanted.tasks)}:
+            alone = plan(found.layout, known_on(host, before))
+            assert on(host, alone) == on(host, operations), "an agent sees its own part of the plan"
+        restarted = {each.task.name for each in operations if each.task and each.kind in (RESTART, START)}
         for name in before.generations.keys() & known.keys():
             assert (before.generations[name] != found.generations[name]) is (name in restarted)

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.model.hosts import Host
 from tfcluster.model.laying_out import lay_out
 from tfcluster.model.layout import Layout, LogLimits, RestartPolicy, Task, matching_tasks
 from tfcluster.spec.load import parse_spec
@@ -64,6 +65,68 @@ def test_every_field_of_the_spec_reaches_the_layout() -> None:
     )
 
 
+HOSTED = """
+name: demo
+hosts:
+  localhost: {address: 10.0.0.10, env: {A: here}}
+  alpha: {address: fd00::1, ssh: tf@alpha, python: /opt/python, state: /scratch, setup: [make], env: {A: a, B: b}}
+  beta: {slots: 2}
+  unused:
+jobs:
+  ps: {tasks: 2, hosts: [beta, alpha, beta], env: {A: {secret: s}, C: c}, max: 4}
+  worker: {tasks: 3, hosts: [localhost]}
+  local: ["alpha:2222", "10.0.0.10:2222", "beta"]
+lease: 600
+"""
+
+
+def test_tasks_are_spread_over_hosts_by_their_index() -> None:
+    layout = layout_of(HOSTED)
+    assert layout.hosts == (
+        Host("localhost", "10.0.0.10", env={"A": "here"}),
+        Host("alpha", "fd00::1", "tf@alpha", "/opt/python", "/scratch", {"A": "a", "B": "b"}, ("make",)),
+        Host("beta", "beta", "beta", "python3"),
+    )
+    assert layout.spread == {
+        "ps": ("beta", "alpha", "beta"),
+        "worker": ("localhost",),
+        "local": ("alpha", "localhost", "beta"),
+    }
+    assert [(each.short, each.host, each.address) for each in (*layout.tasks, *layout.reserved)] == [
+        ("ps:0", "beta", "beta"),
+        ("ps:1", "alpha", "[fd00::1]"),
+        ("worker:0", "localhost", "10.0.0.10"),
+        ("worker:1", "localhost", "10.0.0.10"),
+        ("worker:2", "localhost", "10.0.0.10"),
+        ("local:0", "alpha", "[fd00::1]:2222"),
+        ("local:1", "localhost", "10.0.0.10:2222"),
+        ("local:2", "beta", "beta"),
+        ("ps:2", "beta", "beta"),
+        ("ps:3", "beta", "beta"),
+    ]
+    assert layout.on("alpha") == (layout.tasks[1], layout.tasks[5])
+    assert layout.lease == 600
+
+
+def test_a_host_adds_to_the_environment_of_its_tasks_what_their_job_does_not_say() -> None:
+    ps = layout_of(HOSTED).tasks[1]
+    assert (ps.env, ps.secrets, ps.from_host) == ({"A": "s", "B": "b", "C": "c"}, ("A",), ("B",))
+
+
+def test_a_host_with_two_slots_gets_two_tasks_in_a_row() -> None:
+    layout = layout_of("hosts: {alpha: {slots: 2}, beta: }\njobs: {a: {tasks: 5}}")
+    assert [task.host for task in layout.tasks] == ["alpha", "alpha", "beta", "alpha", "alpha"]
+
+
+def test_a_masked_layout_shows_no_value_of_a_variable() -> None:
+    layout = layout_of(HOSTED)
+    assert [each.env for each in (layout.masked().tasks[1], layout.masked().hosts[0])] == [
+        {"A": "***", "B": "***", "C": "***"},
+        {"A": "***"},
+    ]
+    assert {value for each in layout.masked().reserved for value in each.env.values()} == {"***"}
+
+
 def test_addresses_are_by_job_in_order_and_bracket_ipv6() -> None:
     assert layout_of(FULL).addresses() == {
         "ps": ["localhost"],
@@ -109,10 +172,9 @@ def without_choices(layout: Layout) -> list[Task]:
 
 
 def test_a_layout_survives_json() -> None:
-    layout = layout_of(FULL.replace("cpus: 2", "cpus: 2, max: 3")).with_choices(
-        {"/job:ps/task:0": 5000}, {"/job:worker/task:0": ["0", "1"]}
-    )
-    assert Layout.from_json(json.loads(json.dumps(layout.to_json()))) == layout
+    for text in (FULL.replace("cpus: 2", "cpus: 2, max: 3"), HOSTED):
+        layout = layout_of(text).with_choices({"/job:ps/task:0": 5000}, {"/job:worker/task:0": ["0", "1"]})
+        assert Layout.from_json(json.loads(json.dumps(layout.to_json()))) == layout
 
 
 SHORTS = ["ps:0", "worker:0", "worker:1", "worker:10"]

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.model.clusters import carried_out, found_of, layout_of, up, with_ports
+from tests.model.clusters import carried_out, found_of, known_on, layout_of, up, with_ports
 from tfcluster.model.change import Found, onto, scaled
 from tfcluster.model.plan import Operation, losses, only_starts, plan, summary
 from tfcluster.model.states import TaskState
@@ -184,6 +184,87 @@ def test_a_plan_restarts_only_what_changed(before: str, after: str, operations: 
     assert printed(before, found) == []
     assert printed(after, found) == operations
     assert printed(after, carried_out(layout_of(after), found)[0]) == []
+
+
+HOSTS = "{alpha: {address: 10.0.0.1}, beta: {address: 10.0.0.2}}"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "operations"),
+    [
+        pytest.param(
+            spec(PS, "worker: {tasks: 1, hosts: [alpha]}", hosts=HOSTS),
+            spec(PS, "worker: {tasks: 1, hosts: [beta]}", hosts=HOSTS),
+            [
+                "stop worker:0 on alpha at 10.0.0.1:2223: host alpha -> beta",
+                f"restart ps:0 on alpha at 10.0.0.1:2222: {MUST} worker:0; LOST: the variables of ps:0",
+                "start worker:0 on beta at 10.0.0.2:2222: host alpha -> beta",
+                "update: hosts of worker changed",
+            ],
+            id="a task that goes to another host",
+        ),
+        pytest.param(
+            spec("ps: {tasks: 1, hosts: [alpha]}", "a: {tasks: 1, hosts: [beta]}", hosts=HOSTS),
+            spec("a: {tasks: 1, hosts: [beta]}", "ps: {tasks: 1, hosts: [beta]}", hosts=HOSTS),
+            [
+                "stop ps:0 on alpha at 10.0.0.1:2222: host alpha -> beta; LOST: the variables of ps:0",
+                f"restart a:0 on beta at 10.0.0.2:2222: {MUST} ps:0",
+                "start ps:0 on beta at 10.0.0.2:2223: host alpha -> beta",
+                "update: host alpha removed",
+                "update: hosts of ps changed",
+            ],
+            id="a ps that goes to another host, and nothing is left on the first one",
+        ),
+        pytest.param(
+            spec("a: {tasks: 1}", hosts="{alpha: {address: 10.0.0.1}}"),
+            spec("a: {tasks: 1}", hosts="{alpha: {address: 10.0.0.9}}"),
+            [
+                "restart a:0 on alpha at 10.0.0.9:2223: port 2222 -> 2223, address 10.0.0.1 -> 10.0.0.9; "
+                "LOST: the variables of a:0",
+                "update: host alpha changed",
+            ],
+            id="the address of a host",
+        ),
+        pytest.param(
+            spec("a: {tasks: 1}", hosts="{alpha: {env: {A: geheim}}}"),
+            spec("a: {tasks: 1}", hosts="{alpha: {env: {A: secret}}}"),
+            ["restart a:0 on alpha at alpha:2222: env A changed; LOST: the variables of a:0",
+             "update: host alpha changed"],
+            id="the environment of a host, without its values",
+        ),
+        pytest.param(
+            spec("a: {tasks: 1}", hosts="{alpha: {env: {A: x}}}"),
+            spec("a: {tasks: 1, env: {A: {secret: x}}}", hosts="{alpha: {ssh: b}}"),
+            ["update: host alpha changed",
+             "update a:0 on alpha at alpha:2222: which env is secret changed, which env is the host's changed"],
+            id="what needs no new process",
+        ),
+        pytest.param(
+            spec("a: {tasks: 1, max: 3}", hosts=HOSTS),
+            spec("a: {tasks: 3, max: 3}", hosts=HOSTS, lease="60"),
+            ["start a:1 on beta at 10.0.0.2:2222: new", "start a:2 on alpha at 10.0.0.1:2223: new",
+             "update: lease none -> 60.0"],
+            id="growing within max over hosts, and a lease",
+        ),
+        pytest.param(
+            spec("a: {tasks: 1, max: 2}", hosts="[alpha, beta]"),
+            spec("a: {tasks: 1, max: 2}", hosts="[alpha, beta, gamma]"),
+            ["update: host gamma added", "update: hosts of a changed"],
+            id="another host",
+        ),
+    ],
+)  # fmt: skip
+def test_a_plan_for_several_hosts(before: str, after: str, operations: list[str]) -> None:
+    found = up(before)
+    assert printed(before, found) == []
+    assert printed(after, found) == operations
+    assert printed(after, carried_out(layout_of(after), found)[0]) == []
+
+
+def test_what_its_host_does_not_have_is_started() -> None:
+    text = spec("a: {tasks: 2}", hosts=HOSTS)
+    found = known_on("alpha", up(text))  # as the agent of beta says that nothing is up there
+    assert printed(text, found) == ["start a:1 on beta at 10.0.0.2:2222: its host does not have it"]
 
 
 def test_another_spec_file_is_an_update() -> None:

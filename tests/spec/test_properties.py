@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import json
 import re
+import tempfile
+from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.model.laying_out import lay_out
 from tfcluster.spec.cluster_notation import parse_cluster_notation
+from tfcluster.spec.hosts import Host
 from tfcluster.spec.load import parse_spec
 from tfcluster.spec.restart import Backoff, Restart
 from tfcluster.spec.schema import Job, Spec
 from tfcluster.spec.template import TEMPLATE
 
 MANY = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-LINE = re.compile(r"(c\.yaml|--cluster-spec):[1-9][0-9]*:[1-9][0-9]*: .+")
+FEW = settings(MANY, max_examples=60)
+LINE = re.compile(r"(c\.yaml|hosts|--cluster-spec):[1-9][0-9]*:[1-9][0-9]*: .+")
 JARGON = re.compile(r"pydantic|Input should|something else|function-")  # "something else": an error nobody worded
 VALID = re.sub(r"^( *)#(?=\w+: )", r"\1", TEMPLATE, flags=re.MULTILINE)
 
@@ -28,11 +34,13 @@ PIECES = [
     *("!!int ", "!!str ", "!!binary ", "!!python/object:os.x ", '"\\ud83d"', '"\\0"', "9" * 5000),
     *("1", "-1", "0x1f", "1e999", ".inf", ".nan", "1:30", "2026-99-99", "true", "null"),
     *("localhost:2222", "10.0.0.1:1", "[::1]:7", "name", "jobs", "tasks", "env", "restart", "limit"),
+    *("hosts", "hostfile", "localhost", "alpha", "address", "ssh", "secret", "slots", "state"),
 ]
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.dates() | st.text(max_size=8) | st.binary()
-KEYS = st.sampled_from([*Spec.model_fields, *Job.model_fields, *Restart.model_fields, *Backoff.model_fields, "ps", "A"])
+FIELDS = [key for part in (Spec, Job, Restart, Backoff, Host) for key in part.model_fields]
+KEYS = st.sampled_from([*FIELDS, "ps", "A", "secret", "localhost", "alpha"])
 VALUES = st.recursive(
-    SCALARS | st.sampled_from(["localhost:1", "localhost", "[::1]:1", "5 in 60", "open", 1, 2]),
+    SCALARS | st.sampled_from(["localhost:1", "localhost", "[::1]:1", "5 in 60", "open", 1, 2, "alpha", "alpha:1"]),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(KEYS | SCALARS, inner, max_size=4),
     max_leaves=15,
 )
@@ -98,6 +106,54 @@ def test_random_values_in_their_places(jobs: Any, restart: Any, env: Any) -> Non
     check(yaml.safe_dump({"jobs": jobs, "restart": restart}, default_flow_style=None))
 
 
+@FEW
+@given(VALUES, VALUES, VALUES, st.lists(VALUES | st.just("alpha"), max_size=3))
+def test_random_hosts(localhost: Any, alpha: Any, named: Any, addresses: list[Any]) -> None:
+    jobs = {"a": {"tasks": 1, "hosts": named}, "b": addresses}
+    check(yaml.safe_dump({"hosts": {"localhost": localhost, "alpha": alpha}, "jobs": jobs}))
+    check(yaml.safe_dump({"hosts": [localhost, alpha, "alpha"], "jobs": jobs, "lease": named}))
+
+
+@FEW
+@given(st.binary(max_size=60) | st.text("ab-1. #=@\n\tslots", max_size=60).map(str.encode))
+def test_random_hostfiles(text: bytes) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "hosts").write_bytes(text)
+        try:
+            spec = parse_spec("hostfile: hosts\njobs: {a: {tasks: 1}}", f"{folder}/c.yaml", "c")
+        except ClusterError as error:
+            lines = error.message.removeprefix(f"{folder}/").split(f"\n{folder}/")
+            check_error(ClusterError("\n".join(lines), exit_code=error.exit_code))
+        else:
+            assert spec.hosts
+
+
+@FEW
+@given(
+    st.text("XYZ", min_size=8).map(lambda text: text[:40]),
+    st.sampled_from(["{}", "!!int {}", "[{}]", "{{x: {}}}", "{{secret: {{secret: {}}}}}", "{{secret: [{}]}}", '"\\0{}"',
+                     "{{secret: !!int {}}}", "{{secret: !!float '{}'}}", "{{secret: {}, x: {}}}"]),
+)  # fmt: skip
+def test_no_error_shows_the_value_of_a_variable(secret: str, written: str) -> None:
+    value = written.format(secret, secret)
+    text = f"jobs: {{a: {{tasks: 0, env: {{A: {value}}}}}}}\nhosts: {{alpha: {{slots: 0, env: {{B: {value}}}}}}}"
+    with pytest.raises(ClusterError) as caught:
+        parse_spec(text, "c.yaml", "c")
+    check_error(caught.value)
+    assert secret not in caught.value.message
+
+
+@FEW
+@given(st.lists(st.sampled_from(["alpha", "beta", "gamma"]), min_size=1), st.integers(1, 20), st.integers(0, 20))
+def test_more_tasks_move_none(named: list[str], count: int, more: int) -> None:
+    def hosts_of(tasks: int) -> list[str]:
+        value = {"hosts": ["alpha", "beta", "gamma"], "jobs": {"a": {"tasks": tasks, "hosts": named}}}
+        return [task.host for task in lay_out(parse_spec(yaml.safe_dump(value), "c.yaml", "c"), "c.yaml").tasks]
+
+    assert hosts_of(count + more)[:count] == hosts_of(count)
+    assert hosts_of(len(named)) == named
+
+
 @MANY
 @given(st.text("ab1|;,: []localhost.\n\0é", max_size=40))
 def test_random_cluster_notation(text: str) -> None:
@@ -110,11 +166,28 @@ def test_random_cluster_notation(text: str) -> None:
 @st.composite
 def _valid_specs(draw: st.DrawFn) -> dict[str, Any]:
     ports = draw(st.lists(st.integers(1, 65535), unique=True, min_size=12, max_size=12))
-    hosts = st.sampled_from(["localhost", "127.0.0.1", "127.9.9.9", "[::1]"])
-    addresses = hosts | hosts.map(lambda host: f"{host}:{ports.pop()}")
+    names = draw(
+        st.lists(st.from_regex(r"[A-Za-z0-9][A-Za-z_.-]{0,8}", fullmatch=True), unique_by=str.lower, max_size=3)
+    )
+    here = ["localhost", "127.0.0.1", "127.9.9.9", "[::1]"]
+    addresses = st.sampled_from(names or here)
+    addresses = addresses | addresses.map(lambda host: f"{host}:{ports.pop()}")
     tasks = st.integers(1, 1000) | st.lists(addresses, min_size=1, max_size=3)
     text = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=8)
-    env = st.dictionaries(st.from_regex(r"[A-Za-z_][A-Za-z0-9_]*", fullmatch=True), text, max_size=3)
+    variables = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]*", fullmatch=True)
+    env = st.dictionaries(variables, text | st.fixed_dictionaries({"secret": text}), max_size=3)
+    path = st.from_regex("/[ -~]{0,8}", fullmatch=True)
+    host = st.fixed_dictionaries(
+        {},
+        optional={
+            "ssh": st.from_regex("[!-,.-~][!-~]{0,8}", fullmatch=True),
+            "python": path | st.just("python3.11"),
+            "env": st.dictionaries(variables, text, max_size=3),
+            "state": path,
+            "setup": st.lists(st.from_regex("[!-~][ -~\n]{0,8}", fullmatch=True), max_size=2),
+            "slots": st.integers(1, 1000),
+        },
+    )
     policies = st.sampled_from(["never", "on-failure", "always"])
     # Between the cluster's initial and max, whichever of the two it overrides.
     waits = st.dictionaries(st.sampled_from(["initial", "max"]), st.just(11.0), max_size=1)
@@ -133,6 +206,8 @@ def _valid_specs(draw: st.DrawFn) -> dict[str, Any]:
     initial = draw(st.floats(0.001, 10) | st.integers(1, 10))
     limit = f"{draw(st.integers(1, 99))} in {draw(st.integers(1, 9999))}"
     return {
+        **({"hosts": {name: draw(host) for name in names}} if names else {}),
+        "lease": draw(st.floats(0.001, 1e9)),
         "name": draw(st.from_regex(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}", fullmatch=True)),
         "jobs": draw(st.dictionaries(job_names, job, min_size=1, max_size=4)),
         "network": draw(st.sampled_from(["closed", "open"])),
@@ -144,7 +219,7 @@ def _valid_specs(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(_valid_specs(), st.booleans())
 def test_valid_specs_survive_being_written_and_read(value: dict[str, Any], flow: bool) -> None:
     spec = parse_spec(yaml.safe_dump(value, default_flow_style=flow), "c.yaml", "c")
