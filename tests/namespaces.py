@@ -73,7 +73,7 @@ class Network:
 
 
 @contextmanager
-def network(*names: str, ipv4_bits: int = 24, ipv6_bits: int = 64) -> Iterator[Network]:
+def network(*names: str, ipv4_bits: int = 24) -> Iterator[Network]:
     """Machines on a network, which is cut off from every other and is gone in the end.
 
     The test is skipped without root, but in CI, where it fails.
@@ -81,7 +81,6 @@ def network(*names: str, ipv4_bits: int = 24, ipv6_bits: int = 64) -> Iterator[N
     Args:
         names: The machines' names, of 15 characters at most: so long may a port of the switch be called.
         ipv4_bits: How long the prefix is that the machines' IPv4 addresses share.
-        ipv6_bits: The same for IPv6.
     """
     if os.geteuid() != 0 and not os.environ.get("CI"):
         pytest.skip("network namespaces take root; CI has it")
@@ -99,7 +98,7 @@ def network(*names: str, ipv4_bits: int = 24, ipv6_bits: int = 64) -> Iterator[N
             )
             machine.ip("address", "add", f"{machine.ipv4}/{ipv4_bits}", "dev", _INTERFACE)
             # A second of asking whether another has the address would go by before it can be used.
-            machine.ip("address", "add", f"{machine.ipv6}/{ipv6_bits}", "dev", _INTERFACE, "nodad")
+            machine.ip("address", "add", f"{machine.ipv6}/64", "dev", _INTERFACE, "nodad")
             machine.ip("link", "set", _INTERFACE, "up")
             made.machines[name] = machine
         for machine in made.machines.values():

@@ -1,4 +1,4 @@
-"""Closing a port: this process's listening sockets on it, and no others, end up bound to loopback."""
+"""Closing a port to other machines: this process's listening sockets on it, and no others, end up bound to loopback."""
 
 from __future__ import annotations
 
@@ -60,12 +60,23 @@ def test_other_sockets_stay_as_they_are(listener: socket.socket) -> None:
     with (
         listening(socket.AF_INET) as other,
         socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as datagrams,
-        socket.create_connection(("127.0.0.1", port_of(listener))) as client,
-        listener.accept()[0] as accepted,
+        socket.create_connection(("127.0.0.1", port_of(other))) as client,
+        other.accept()[0] as accepted,
     ):
         datagrams.bind(("", port_of(listener)))
         close_to_other_machines(port_of(listener))
         assert [device_of(each) for each in (other, datagrams, client, accepted)] == [b""] * 4
+        client.sendall(b"x")
+        assert accepted.recv(1) == b"x"
+
+
+@pytest.mark.parametrize("accepted", [False, True])
+def test_who_connected_before_is_cut_off(listener: socket.socket, accepted: bool) -> None:
+    with socket.create_connection(("127.0.0.1", port_of(listener)), 30) as early, ExitStack() as stack:
+        if accepted:
+            stack.enter_context(listener.accept()[0])
+        close_to_other_machines(port_of(listener))
+        assert early.recv(1) == b""
 
 
 def test_no_socket_on_the_port_is_an_error() -> None:

@@ -1,17 +1,22 @@
-"""Closing a server's port to everything but this machine.
+"""Closing a server's port to everything but its cluster.
 
 A TensorFlow server listens on every interface, whatever its address says, and runs any graph for anybody who
-connects. Between TF_NewServer, which binds the port, and TF_ServerStart nothing is served; a socket bound to
-the loopback device in that gap accepts from nowhere else.
+connects. Between TF_NewServer, which binds the port, and TF_ServerStart nothing is served: in that gap the listening
+socket is closed to others, and whoever has connected already is cut off (gRPC accepts connections from the start).
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import stat
+from collections.abc import Collection, Iterator
 
-_LOOPBACK = b"lo"
+from tfcluster.runtime import source_filter
+from tfcluster.runtime.addresses import Address, interface_to
+
+_LOOPBACK = "lo"
 
 
 class NotClosedError(Exception):
@@ -19,45 +24,109 @@ class NotClosedError(Exception):
 
 
 def close_to_other_machines(port: int) -> None:
-    """Bind this process's listening sockets on `port` to the loopback device.
+    """Have this process's listening sockets on `port` accept from this machine only, through loopback.
 
     Raises:
         NotClosedError: No such socket was found, or the kernel refused (it needs Linux 5.7, or root).
     """
-    found = 0
-    for fd in map(int, os.listdir("/proc/self/fd")):
-        try:
-            found += _close(fd, port)
-        except OSError as error:
-            raise NotClosedError(f"the kernel refused to bind port {port} to loopback: {error.strerror}") from error
-    if not found:
-        raise NotClosedError(f"found no listening socket on port {port} to close")
+    with _listeners(port) as listeners:
+        _bind(listeners, port, _LOOPBACK)
+    _cut_off(port)
 
 
-def _close(fd: int, port: int) -> bool:
-    """Bind the socket behind a descriptor to loopback if it listens on `port`; whether it does.
+def close_to_strangers(port: int, cluster: Collection[Address]) -> None:
+    """Have this process's listening sockets on `port` accept from a cluster's addresses only, and from this machine.
 
-    There is one such socket where IPv6 takes IPv4 along, else two.
+    By a filter on the sockets; where this process may not attach one, by binding them to the interface that leads to
+    the cluster's hosts alone, if there is one. They do not accept from loopback then, but from this machine's own
+    address in the cluster all the same: the kernel counts such connections to the interface that has the address.
+
+    Args:
+        port: The port.
+        cluster: The addresses of all the cluster's hosts, this one's among them.
+
+    Raises:
+        NotClosedError: No such socket was found, the kernel refused, or no interface leads to the cluster alone.
     """
+    with _listeners(port) as listeners:
+        try:
+            for listener in listeners:
+                source_filter.attach(listener, cluster)
+        except PermissionError as error:
+            interface = interface_to(cluster)
+            if interface is None:
+                raise NotClosedError(
+                    f"the kernel lets only a process with CAP_NET_ADMIN choose who connects to port {port}, "
+                    "and no network interface leads to the cluster's hosts and nobody else"
+                ) from error
+            _bind(listeners, port, interface)
+        except OSError as error:
+            raise NotClosedError(f"the kernel refused a filter on port {port}: {error.strerror}") from error
+    _cut_off(port)
+
+
+def _bind(listeners: Collection[socket.socket], port: int, interface: str) -> None:
     try:
-        if not stat.S_ISSOCK(os.fstat(fd).st_mode):
-            return False
-    except OSError:  # the descriptor that listed the folder is gone
-        return False
-    candidate = socket.socket(fileno=fd)
+        for listener in listeners:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, interface.encode())
+    except OSError as error:
+        where = "loopback" if interface == _LOOPBACK else interface
+        raise NotClosedError(f"the kernel refused to bind port {port} to {where}: {error.strerror}") from error
+
+
+@contextlib.contextmanager
+def _listeners(port: int) -> Iterator[list[socket.socket]]:
+    """This process's listening sockets on a port: one where IPv6 takes IPv4 along, else two.
+
+    Raises:
+        NotClosedError: There is none.
+    """
+    with _sockets(port) as found:
+        listeners = [each for each in found if each.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)]
+        if not listeners:
+            raise NotClosedError(f"found no listening socket on port {port} to close")
+        yield listeners
+
+
+def _cut_off(port: int) -> None:
+    """End every connection that was accepted on a port before it was closed, or waits to be."""
+    with _listeners(port) as listeners:
+        for listener in listeners:
+            _empty_queue(listener)
+    with _sockets(port) as found:
+        for each in found:
+            with contextlib.suppress(OSError):  # TensorFlow's threads may have let go of it, or the other end
+                if not each.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                    each.shutdown(socket.SHUT_RDWR)
+
+
+def _empty_queue(listener: socket.socket) -> None:
+    """Accept all connections that wait for it, and close them."""
+    listener.setblocking(False)  # as gRPC has it anyway
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            with contextlib.suppress(ConnectionError):  # one that was aborted meanwhile
+                listener.accept()[0].close()
+
+
+@contextlib.contextmanager
+def _sockets(port: int) -> Iterator[list[socket.socket]]:
+    """This process's TCP sockets whose own port it is. The descriptors are TensorFlow's, and stay open."""
+    candidates: list[socket.socket] = []
     try:
-        if _listens(candidate, port):
-            candidate.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, _LOOPBACK)
-            return True
-        return False
+        for fd in map(int, os.listdir("/proc/self/fd")):
+            with contextlib.suppress(OSError):  # the descriptor that listed the folder is gone
+                if stat.S_ISSOCK(os.fstat(fd).st_mode):
+                    candidates.append(socket.socket(fileno=fd))
+        yield [each for each in candidates if _is_on(each, port)]
     finally:
-        candidate.detach()  # the descriptor is TensorFlow's
+        for each in candidates:
+            each.detach()
 
 
-def _listens(candidate: socket.socket, port: int) -> bool:
+def _is_on(candidate: socket.socket, port: int) -> bool:
     return (
         candidate.family in (socket.AF_INET, socket.AF_INET6)
         and candidate.type == socket.SOCK_STREAM
-        and bool(candidate.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
         and bool(candidate.getsockname()[1] == port)
     )
