@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
+import sys
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Sandbox
+from tests.conftest import ROOT, Sandbox
 from tfcluster.installed import find_library
 from tfcluster.model.layout import Layout, RestartPolicy, Task
 from tfcluster.runtime import server
@@ -26,6 +27,22 @@ try:
     print("connected")
 except OSError as error:
     print(type(error).__name__)
+"""
+
+_EARLY = """
+import socket, sys
+from tfcluster.installed import find_library
+from tfcluster.runtime import protos
+from tfcluster.runtime.c_api import TensorFlow
+from tfcluster.runtime.closed import close_to_other_machines
+port = int(sys.argv[1])
+server = TensorFlow(find_library()).new_server(protos.server_def({"worker": [f"localhost:{port}"]}, "worker", 0, 1))
+early = socket.create_connection(("127.0.0.1", port), 30)
+close_to_other_machines(port)
+server.start()
+while early.recv(4096):
+    pass
+print("cut off")
 """
 
 
@@ -97,6 +114,18 @@ def connects(host: str, port: int) -> bool:
     return True
 
 
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return int(free.getsockname()[1])
+
+
+def test_who_connects_before_the_port_is_closed_is_not_served() -> None:
+    """Newer gRPC accepts connections once it listens, older once the server is started."""
+    command = [sys.executable, "-c", _EARLY, str(free_port())]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert result.stdout == "cut off\n", result.stderr
+
+
 def test_the_agent_listens_on_no_port(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec("name: ports\njobs:\n  worker: {tasks: 1}\n"))
     servers = {task["pid"] for task in sandbox.status()["tasks"]}
@@ -131,8 +160,7 @@ def test_a_server_that_cannot_be_closed_is_not_started(tmp_path: Path, monkeypat
     def refuse(port: int) -> None:
         raise NotClosedError(f"the kernel refused to bind port {port} to loopback: Operation not permitted")
 
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     task = Task("worker", 0, "localhost", "localhost", port, 1, 0, {}, RestartPolicy("never", 0.1, 1.0, 5, 60.0))
     layout = Layout("shut", "shut.yaml", "closed", (task,))
     tensorflow = TensorFlow(find_library())

@@ -9,6 +9,7 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_add
 from pathlib import Path
 
 from tfcluster.model.hosts import Host
+from tfcluster.places import LOCAL_HOST
 
 Address = IPv4Address | IPv6Address
 _Network = IPv4Network | IPv6Network
@@ -24,6 +25,9 @@ def addresses_of(hosts: Iterable[Host]) -> frozenset[Address]:
 
 
 def _resolve(host: Host) -> Iterable[Address]:
+    if host.address == LOCAL_HOST:  # a look-up takes milliseconds, at the start of every server
+        yield IPv4Address("127.0.0.1")
+        return
     try:
         found = socket.getaddrinfo(host.address, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:  # the latter for a name that no DNS can hold
