@@ -157,7 +157,7 @@ def listening_ports(pid: int) -> set[int]:
 def test_a_server_that_cannot_be_closed_is_not_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel's refusal is played; the server, its process and its port are real."""
 
-    def refuse(port: int) -> None:
+    def refuse(port: int, cluster: object) -> None:
         raise NotClosedError(f"the kernel refused to bind port {port} to loopback: Operation not permitted")
 
     port = free_port()
@@ -167,7 +167,7 @@ def test_a_server_that_cannot_be_closed_is_not_started(tmp_path: Path, monkeypat
     ours, theirs = socket.socketpair()
     pid = os.fork()
     if pid == 0:
-        monkeypatch.setattr(server, "close_to_other_machines", refuse)
+        monkeypatch.setattr(server, "close_port", refuse)
         try:
             server.serve(tensorflow, layout, task, tmp_path / "log", theirs)
         finally:

@@ -23,6 +23,22 @@ class NotClosedError(Exception):
     """Why the port could not be closed."""
 
 
+def close_port(port: int, cluster: Collection[Address]) -> None:
+    """Have this process's listening sockets on `port` accept from this machine and the rest of its cluster only.
+
+    Args:
+        port: The port.
+        cluster: The addresses of all the cluster's hosts, this one's among them.
+
+    Raises:
+        NotClosedError: As for the one of the two below that is called.
+    """
+    if all(address.is_loopback for address in cluster):
+        close_to_other_machines(port)
+    else:
+        close_to_strangers(port, cluster)
+
+
 def close_to_other_machines(port: int) -> None:
     """Have this process's listening sockets on `port` accept from this machine only, through loopback.
 
@@ -40,10 +56,6 @@ def close_to_strangers(port: int, cluster: Collection[Address]) -> None:
     By a filter on the sockets; where this process may not attach one, by binding them to the interface that leads to
     the cluster's hosts alone, if there is one. They do not accept from loopback then, but from this machine's own
     address in the cluster all the same: the kernel counts such connections to the interface that has the address.
-
-    Args:
-        port: The port.
-        cluster: The addresses of all the cluster's hosts, this one's among them.
 
     Raises:
         NotClosedError: No such socket was found, the kernel refused, or no interface leads to the cluster alone.

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 from tfcluster.model.layout import Layout, Task
@@ -13,7 +11,7 @@ from tfcluster.protocol.framing import encode
 from tfcluster.runtime import child, protos
 from tfcluster.runtime.addresses import addresses_of
 from tfcluster.runtime.c_api import TensorFlow, TensorFlowError
-from tfcluster.runtime.closed import NotClosedError, close_to_other_machines, close_to_strangers
+from tfcluster.runtime.closed import NotClosedError, close_port
 from tfcluster.runtime.environment import gpu_variables, without_proxy
 
 OPEN_HINT = (
@@ -48,29 +46,16 @@ def serve(tensorflow: TensorFlow, layout: Layout, task: Task, log: Path, agent: 
 
 def _start(tensorflow: TensorFlow, layout: Layout, task: Task, agent: socket.socket) -> None:
     definition = protos.server_def(layout.known_addresses(), task.job, task.index, task.cpus)
-    close = _closing(layout, task) if layout.network == "closed" else None
+    # Looked up now, not while the port stands open.
+    cluster = addresses_of(layout.hosts) if layout.network == "closed" else None
     server = tensorflow.new_server(definition)
-    if close is not None:
-        close()
+    if cluster is not None:
+        assert task.port is not None, "a task is started only when its port is chosen"
+        close_port(task.port, cluster)
     server.start()
     agent.sendall(encode({"serving": True}))
     agent.close()
     server.join()
-
-
-def _closing(layout: Layout, task: Task) -> Callable[[], None]:
-    """What closes the task's port to everybody outside its cluster, once the server listens on it.
-
-    The hosts' names are looked up now, not while the port stands open.
-
-    Raises:
-        OSError: A host's address cannot be looked up.
-    """
-    assert task.port is not None, "a task is started only when its port is chosen"
-    cluster = addresses_of(layout.hosts)
-    if all(address.is_loopback for address in cluster):
-        return partial(close_to_other_machines, task.port)
-    return partial(close_to_strangers, task.port, cluster)
 
 
 def _environment(layout: Layout, task: Task) -> dict[str, str]:
