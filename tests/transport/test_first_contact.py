@@ -125,40 +125,41 @@ def test_old_code_goes_unless_an_agent_runs_it(hosts: SshHosts, reach: Reaching)
     assert sorted(os.listdir(root)) == sorted([shipping.code_name(), "lock", "old1", "old2", "old4"])
 
 
-def test_a_host_whose_home_cannot_be_written(hosts: SshHosts, reach: Reaching) -> None:
+def test_a_host_whose_home_cannot_be_written(hosts: SshHosts, reach: Reaching, tmp_path: Path) -> None:
     cache = hosts.home("h1") / "cache" / "tfcluster"
     shutil.rmtree(cache, ignore_errors=True)
     cache.touch()
     try:
         (told,) = problems(reach("h1").examine(setup=True))
         assert told[0].startswith(f"host 'h1': cannot keep tfcluster's code: [Errno 20] Not a directory: '{cache}")
-        state = hosts.folder / "scratch"
+        state = tmp_path / "scratch"
         assert problems(reach("h1", state=str(state)).examine(setup=True)) == []
         assert sorted(os.listdir(state / ".code")) == sorted([shipping.code_name(), "lock"])
     finally:
         cache.unlink()
 
 
-def test_all_that_is_wrong_is_told_at_once(hosts: SshHosts, reach: Reaching) -> None:
-    bare = python(hosts.folder / "bare", f'exec {sys.executable} -S "$@"')
+def test_all_that_is_wrong_is_told_at_once(hosts: SshHosts, reach: Reaching, tmp_path: Path) -> None:
+    bare = python(tmp_path / "bare", f'exec {sys.executable} -S "$@"')
     fast = "import sys, time; now = time.time; time.time = lambda: now() + 60; exec(sys.argv[1])"
-    bare_and_fast = python(hosts.folder / "fast", f'exec {bare} -c {fast!r} "$2"'.replace("'", '"'))
+    bare_and_fast = python(tmp_path / "fast", f'exec {bare} -c {fast!r} "$2"'.replace("'", '"'))
     found = reach(python=bare_and_fast, address="10.77.0.99").examine(setup=True)
     install = f"`ssh h0 {sys.executable} -m pip install tensorflow psutil`"
     told = problems(found)
+    assert abs(found.clock_offset - 60) <= found.clock_error + 0.001
     assert [message for message, _ in told] == [
         "host 'h0': TensorFlow is not installed for the agent's Python",
         f"host 'h0': psutil is not installed for {sys.executable}",
         "host 'h0': '10.77.0.99' is not an address of it",
-        "host 'h0': its clock is 60.0 s ahead of this machine's",
+        f"host 'h0': its clock is {found.clock_offset:.1f} s ahead of this machine's",
     ]
     assert [install in hint for _, hint in told] == [True, True, False, False]
     assert f"`address: {hosts.address('h0')}`" in told[2][1]
     assert found.tensorflow is None
 
 
-def test_a_full_disk(hosts: SshHosts, reach: Reaching) -> None:
-    disk = hosts.folder / "disk"
+def test_a_full_disk(reach: Reaching, tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
     disk.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", disk], check=True)
     try:
@@ -171,9 +172,9 @@ def test_a_full_disk(hosts: SshHosts, reach: Reaching) -> None:
     )
 
 
-def test_a_python_that_is_too_old(hosts: SshHosts, reach: Reaching) -> None:
+def test_a_python_that_is_too_old(reach: Reaching, tmp_path: Path) -> None:
     old = 'import sys; sys.version_info = (3, 9, 2); sys.version = \\"3.9.2 (x)\\"; exec(sys.argv[1])'
-    there = reach(python=python(hosts.folder / "old", f'exec {sys.executable} -c "{old}" "$2"'))
+    there = reach(python=python(tmp_path / "old", f'exec {sys.executable} -c "{old}" "$2"'))
     told = (
         f"host 'h0': {sys.executable} is Python 3.9.2, and tfcluster needs 3.10 or newer",
         "Name a newer one by `python:` in the spec.",
@@ -191,16 +192,16 @@ def test_no_such_python(reach: Reaching) -> None:
     assert "`python:`" in hint
 
 
-def test_a_python_that_fails(hosts: SshHosts, reach: Reaching) -> None:
-    broken = python(hosts.folder / "broken", "echo one; echo cannot find my library >&2; exit 3")
+def test_a_python_that_fails(reach: Reaching, tmp_path: Path) -> None:
+    broken = python(tmp_path / "broken", "echo one; echo cannot find my library >&2; exit 3")
     ((message, _),) = problems(reach(python=broken).examine(setup=True))
     assert message == (
         "host 'h0': ssh ended with exit code 3 before the host had answered\n  one\n  cannot find my library"
     )
 
 
-def test_a_python_that_lacks_a_part(hosts: SshHosts, reach: Reaching) -> None:
-    broken = python(hosts.folder / "cut", f"echo Welcome; exec {sys.executable} -c 'import zlip'")
+def test_a_python_that_lacks_a_part(reach: Reaching, tmp_path: Path) -> None:
+    broken = python(tmp_path / "cut", f"echo Welcome; exec {sys.executable} -c 'import zlip'")
     ((message, _),) = problems(reach(python=broken).examine(setup=True))
     assert message == (
         "host 'h0': ssh ended with exit code 1 before the host had answered\n  Welcome\n"
@@ -208,14 +209,14 @@ def test_a_python_that_lacks_a_part(hosts: SshHosts, reach: Reaching) -> None:
     )
 
 
-def test_a_shell_that_prints_without_end(hosts: SshHosts, reach: Reaching) -> None:
-    ((message, _),) = problems(reach(python=python(hosts.folder / "yes", "exec yes")).examine(setup=True))
+def test_a_shell_that_prints_without_end(reach: Reaching, tmp_path: Path) -> None:
+    ((message, _),) = problems(reach(python=python(tmp_path / "yes", "exec yes")).examine(setup=True))
     assert message.startswith("host 'h0': its shell prints without end before anything is run\n  y\n  y\n")
 
 
 def test_a_python_in_the_home_folder(hosts: SshHosts, reach: Reaching) -> None:
     folder = hosts.home("h0") / "my venv"
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     python(folder / "python", f'exec {sys.executable} "$@"')
     assert problems(reach(python="~/my venv/python").examine(setup=True)) == []
 

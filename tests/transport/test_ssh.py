@@ -63,7 +63,7 @@ def played(there: There, hosts: SshHosts, play: Callable[[socket.socket], None])
             with connection:
                 play(connection)
 
-        playing = threading.Thread(target=serve)
+        playing = threading.Thread(target=serve, daemon=True)
         playing.start()
         try:
             yield
@@ -135,7 +135,7 @@ def test_bytes_arrive_as_they_are_both_ways(hosts: SshHosts, reach: Reaching) ->
 
     with played(there, hosts, play):
         channel = there.open(start=False)
-        sending = threading.Thread(target=send)
+        sending = threading.Thread(target=send, daemon=True)
         sending.start()
         assert not channel.speaks_within(0.2)
         assert not all_sent.is_set()
@@ -192,7 +192,8 @@ def test_a_killed_command_leaves_nothing_there(hosts: SshHosts, reach: Reaching)
 def test_sessions_share_one_connection(hosts: SshHosts, reach: Reaching) -> None:
     there = reach()
     channels = [there.open(start=True) for _ in range(2)]
-    assert len(hosts.run("h0", "ss", "-Htn", "state", "established", "sport", "=", ":22").splitlines()) == 1
+    connections = ("ss", "-Htn", "state", "established", "sport", "=", ":22")
+    wait_for(lambda: len(hosts.run("h0", *connections).splitlines()) == 1)  # an earlier test's may have to close yet
     path = control_socket(there.cluster, "h0")
     assert path.exists()
     assert path.parent.stat().st_mode & 0o077 == 0
@@ -216,7 +217,7 @@ def test_an_agent_outlives_its_sshd(hosts: SshHosts, reach: Reaching) -> None:
         try:
             assert channel.receive(60) == b""
             channel.close()
-            with pytest.raises(HostUnreachableError, match="Connection refused"):
+            with pytest.raises(HostUnreachableError):
                 there.open(start=True)
             wait_for(lambda: not relays(hosts))
             assert process.alive()
@@ -234,6 +235,7 @@ def test_a_lost_link_is_noticed_and_comes_back(hosts: SshHosts, reach: Reaching)
     there = reach()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(openssh, "_ALIVE_SECONDS", 1)
+        patch.setattr(openssh, "_ALIVE_COUNT", 5)
         channel = there.open(start=True)
         patch.setattr(openssh, "_CONNECT_SECONDS", 2)
         pid = agent_pid(there, hosts)

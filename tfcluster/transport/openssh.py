@@ -10,6 +10,7 @@ import socket
 import subprocess
 import tempfile
 import time
+from collections import deque
 from typing import Any
 
 from tfcluster.errors import ClusterError
@@ -85,7 +86,8 @@ class Session:
         self.host = host
         self._heard = False  # whether a marked line has come
         self.shipped_bytes = 0
-        self._arrived = b""
+        self._lines: deque[bytes] = deque()
+        self._rest = b""
         self._noise = b""
         self._noise_bytes = 0
         ssh = [*_ssh(cluster, host), command]
@@ -122,11 +124,10 @@ class Session:
         """
         deadline = time.monotonic() + seconds
         while True:
-            line, complete, rest = self._arrived.partition(b"\n")
-            if not complete:
-                self._arrived += self._receive(deadline, seconds)
-                continue
-            self._arrived = rest
+            while not self._lines:
+                *lines, self._rest = (self._rest + self._receive(deadline, seconds)).split(b"\n")
+                self._lines.extend(lines)
+            line = self._lines.popleft()
             if line.startswith(MARK.encode()):
                 self._heard = True
                 said: dict[str, Any] = json.loads(line[len(MARK) :])
@@ -145,7 +146,7 @@ class Session:
         except ConnectionError:
             data = b""
         if not data:
-            self._noise += self._arrived
+            self._noise += self._rest
             raise self._failure()
         self._noise_bytes += len(data)
         if self._noise_bytes > _NOISE_LIMIT and not self._heard:
