@@ -28,7 +28,7 @@ def test_a_port_where_nobody_listens_is_silent() -> None:
         finally:
             prober.stop()
 
-    assert asyncio.run(ask()) == Answer(Verdict.SILENT)
+    assert asyncio.run(ask()) == Answer(Verdict.SILENT, refused=True)
 
 
 def test_a_prober_that_hangs_is_unknown_and_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,7 +53,7 @@ def test_a_prober_that_hangs_is_unknown_and_replaced(monkeypatch: pytest.MonkeyP
 
     hanging, first, again, second = asyncio.run(ask_twice())
     assert hanging == Answer(Verdict.UNKNOWN)
-    assert again == Answer(Verdict.SILENT)
+    assert again == Answer(Verdict.SILENT, refused=True)
     assert first != second
 
 

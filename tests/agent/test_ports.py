@@ -249,3 +249,43 @@ def test_no_descriptor_is_left(port: int, listener: socket.socket) -> None:
     assert os.listdir("/proc/self/fd") == before
     assert may_bind(port)
     ports.keep_only(())  # once more says nothing
+
+
+def may_connect(port: int) -> bool:
+    with socket.socket() as dialling:
+        return dialling.connect_ex(("127.0.0.1", port)) == 0
+
+
+def test_a_held_port_takes_connections_for_a_while_and_is_held_as_before(ports: Ports, port: int) -> None:
+    assert ports.hold(port)
+    assert not may_connect(port)
+    for _ in range(2):
+        with ports.listening({port, 1}) as open_ones:
+            assert open_ones == [port], "one that is not held is not listened on"
+            assert may_connect(port)
+            with ports.listening({port}):
+                assert may_connect(port)
+            assert may_connect(port), "somebody else is still at it"
+        assert not may_connect(port)
+        assert not may_bind(port)
+        with stream(socket.AF_INET6, socket.SO_REUSEADDR) as server:  # the task's own
+            server.bind(("", port))
+            server.listen()
+
+
+def test_a_port_on_which_a_server_listens_is_left_to_it(ports: Ports, port: int) -> None:
+    assert ports.hold(port)
+    with stream(socket.AF_INET6, socket.SO_REUSEADDR) as server:
+        server.bind(("", port))
+        server.listen()
+        with ports.listening({port}) as open_ones:
+            assert open_ones == []
+        assert may_connect(port)
+
+
+def test_a_port_is_quiet_when_a_server_is_to_listen_there(ports: Ports, port: int) -> None:
+    assert ports.hold(port)
+    with ports.listening({port}):
+        ports.quiet()
+        assert not may_connect(port)
+    assert not may_bind(port)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import socket
 from collections.abc import Collection, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 
 import psutil
 
@@ -19,6 +19,8 @@ _LAST_PORT = 32767
 # A line for each socket: its number, its address and port in hexadecimal digits, those of its peer, its state and more.
 _TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
 _UNSEEN = "a process that this user cannot see"
+# Every task of a cluster may be dialled from every host at once.
+_BACKLOG = 1024
 
 
 class Ports:
@@ -38,6 +40,7 @@ class Ports:
     def __init__(self) -> None:
         self._held: dict[int, socket.socket] = {}
         self._names: dict[int, socket.socket] = {}
+        self._listeners = 0
 
     def reserve(self, port: int) -> None:
         """Keep other agents from a port on which a server of ours listens.
@@ -95,6 +98,26 @@ class Ports:
                 raise ClusterError(f"no free port between {FIRST_PORT} and {_LAST_PORT}")
             yield port
 
+    @contextmanager
+    def listening(self, ports: Collection[int]) -> Iterator[list[int]]:
+        """Let connections come to held ports for a while, and give those where they can.
+
+        They wait in the kernel's queue and are reset at the end: nobody accepts one, and nothing is served.
+        """
+        self._listeners += 1
+        try:
+            yield [port for port in sorted(ports) if port in self._held and _listen(self._held[port])]
+        finally:
+            self._listeners -= 1
+            if not self._listeners:
+                self.quiet()
+
+    def quiet(self) -> None:
+        """Listen on no port any more: a server could not listen there as well. They are held as before."""
+        for holder in self._held.values():
+            with suppress(OSError):  # ENOTCONN: it does not listen
+                holder.shutdown(socket.SHUT_RDWR)  # of a listening socket this undoes only the listening
+
     def keep_only(self, ports: Collection[int]) -> None:
         """Give all ports back but these."""
         for sockets in (self._held, self._names):
@@ -131,6 +154,14 @@ def _is_known(port: int) -> bool:
             if any(line.split(maxsplit=2)[1].endswith(suffix) for line in sockets):
                 return True
     return False
+
+
+def _listen(holder: socket.socket) -> bool:
+    try:
+        holder.listen(_BACKLOG)
+    except OSError:  # a server of ours listens beside it
+        return False
+    return True
 
 
 def _bind(port: int, *, reuse: bool) -> socket.socket | None:

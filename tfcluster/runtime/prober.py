@@ -1,6 +1,7 @@
 """The process that asks servers whether they answer; gRPC starts threads, and the agent must stay forkable.
 
-It reads lines `{"id", "address", "timeout", "clear"}` and answers each with `{"id", "devices"}` or `{"id", "error"}`.
+It reads lines `{"id", "address", "timeout", "clear"}` and answers each with `{"id", "devices", "incarnation"}` or
+`{"id", "error"}`.
 Where `clear` names a container, the server is not asked for its status but clears the container, and names no devices.
 """
 
@@ -59,5 +60,6 @@ def _answer(agent: socket.socket, answering: threading.Lock, identity: int, futu
         answer["error"] = f"{error.code().name}: {error.details()}"
     else:
         answer["devices"] = protos.devices_of(future.result())
+        answer["incarnation"] = protos.incarnation_of(future.result())
     with answering:
         agent.sendall(encode(answer))

@@ -18,6 +18,7 @@ from google.protobuf.message_factory import GetMessageClass
 _STRING = FieldDescriptorProto.TYPE_STRING
 _INT32 = FieldDescriptorProto.TYPE_INT32
 _INT64 = FieldDescriptorProto.TYPE_INT64
+_FIXED64 = FieldDescriptorProto.TYPE_FIXED64
 _MESSAGE = FieldDescriptorProto.TYPE_MESSAGE
 _ONE = FieldDescriptorProto.LABEL_OPTIONAL
 _MANY = FieldDescriptorProto.LABEL_REPEATED
@@ -38,6 +39,7 @@ _MESSAGES: dict[str, dict[str, tuple[int, Any, Any]]] = {
         "name": (1, _STRING, _ONE),
         "device_type": (2, _STRING, _ONE),
         "memory_limit": (4, _INT64, _ONE),
+        "incarnation": (6, _FIXED64, _ONE),
         "physical_device_desc": (7, _STRING, _ONE),
     },
     "GetStatusResponse": {"device_attributes": (1, "DeviceAttributes", _MANY)},
@@ -105,6 +107,13 @@ def devices_of(status_response: bytes) -> list[dict[str, Any]]:
         }
         for device in message.device_attributes
     ]
+
+
+def incarnation_of(status_response: bytes) -> int:
+    """The number that the server behind a serialised GetStatusResponse drew for its first device when it started."""
+    message = _message("GetStatusResponse")
+    message.ParseFromString(status_response)
+    return next((int(device.incarnation) for device in message.device_attributes), 0)
 
 
 def cleanup_request(container: str) -> bytes:

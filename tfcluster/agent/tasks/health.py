@@ -21,6 +21,8 @@ _MARGIN = 10.0
 # How much later than a question's own time its answer may come. A later one shows that the prober, this agent or the
 # whole machine (suspended, swapping) stood still, and then the server had no fair chance to answer either.
 _LATE = 1.0
+# As gRPC words ECONNREFUSED.
+_REFUSED = "Connection refused"
 
 
 class Verdict(Enum):
@@ -33,10 +35,19 @@ class Verdict(Enum):
 
 @dataclass(frozen=True)
 class Answer:
-    """What came of a question, and the devices that the server named."""
+    """What came of a question.
+
+    Attributes:
+        verdict: Who answered.
+        devices: The devices that the server named.
+        incarnation: A number that the server drew when it started; 0 without an answer.
+        refused: Nobody listens at the address, says its machine.
+    """
 
     verdict: Verdict
     devices: tuple[Device, ...] = ()
+    incarnation: int = 0
+    refused: bool = False
 
 
 class Prober:
@@ -100,7 +111,8 @@ class Prober:
             return
         devices = tuple(Device(**device) for device in message.get("devices", ()))
         verdict = Verdict.SILENT if "error" in message else Verdict.ANSWERED
-        waiting.set_result(Answer(verdict, devices))
+        refused = _REFUSED in message.get("error", "")
+        waiting.set_result(Answer(verdict, devices, message.get("incarnation", 0), refused))
 
     def _ended(self, child: Child) -> None:
         if self._child is child:
