@@ -103,6 +103,16 @@ def socket_path(cluster: str, host: str = LOCAL_HOST) -> Path:
     return folder / digest
 
 
+def secrets_path(cluster: str, host: str = LOCAL_HOST) -> Path:
+    """The file for the secret values of the cluster's tasks on this machine, beside its agent's socket.
+
+    Raises:
+        ClusterError: The folder for sockets is not private to this user.
+    """
+    beside = socket_path(cluster, host)
+    return beside.with_name(f"{beside.name}.secrets")
+
+
 def control_socket(cluster: str, destination: str) -> Path:
     """The Unix socket of the ssh that holds this machine's connection to a host of the cluster.
 

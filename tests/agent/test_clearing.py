@@ -15,7 +15,7 @@ from tfcluster.process import ProcessId
 
 
 class Servers:
-    """Tasks a … d; `silent` are those that do not answer, and `replaced` is what becomes of one after its question."""
+    """Tasks a … d, and e on another host. `silent` do not answer; `replaced` is a new process after its question."""
 
     def __init__(self, silent: str, replaced: str = "") -> None:
         self.silent = silent
@@ -23,6 +23,9 @@ class Servers:
         self.asked: list[str] = []
         self.recorded: list[tuple[str, str | None]] = []
         task = SimpleNamespace
+        self.host = "here"
+        hosts = zip("abcde", ["here"] * 4 + ["there"], strict=True)
+        self.layout = task(tasks=[task(short=name, address=name, host=host) for name, host in hosts])
         self.tasks: dict[str, Any] = {
             name: task(task=task(short=name, address=name), process=ProcessId(number, 1) if name != "d" else None)
             for number, name in enumerate("abcd")
@@ -39,9 +42,10 @@ class Servers:
 @pytest.mark.parametrize(
     ("servers", "asked", "kept"),
     [
-        (Servers(""), "abc", []),
-        (Servers("b"), "abc" + "bb", [("b", "it keeps the variables of pi-1")]),
-        (Servers("bc", replaced="c"), "abc" + "bb", [("b", "it keeps the variables of pi-1")]),
+        (Servers(""), "abce", []),
+        (Servers("b"), "abce" + "bb", [("b", "it keeps the variables of pi-1")]),
+        (Servers("e"), "abce" + "ee", [("e", "it keeps the variables of pi-1")]),
+        (Servers("bc", replaced="c"), "abce" + "bb", [("b", "it keeps the variables of pi-1")]),
     ],
 )
 def test_who_does_not_answer_is_asked_again_as_long_as_it_is_the_same_process(
@@ -52,7 +56,7 @@ def test_who_does_not_answer_is_asked_again_as_long_as_it_is_the_same_process(
     async def body() -> None:
         clear = Clearing(servers, servers)
         await clear.clear("pi-1")
-        assert servers.asked == list("abc"), "the run's end does not wait for more"
+        assert servers.asked == list("abce"), "the run's end does not wait for more"
         await asyncio.gather(*clear._background)
 
     asyncio.run(body())

@@ -18,7 +18,7 @@ from tests.agent.test_journal import RECORD
 from tfcluster.agent.files import Files
 from tfcluster.agent.journal import Journal, Record
 
-OLD = Record(RECORD.layout, {})
+OLD = Record(RECORD.layout, {}, RECORD.secrets)
 NEW = RECORD
 
 Work = Callable[[Journal], None]

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterator
+import sys
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from tfcluster.agent import examination as module
 from tfcluster.agent import ports as ports_module
 from tfcluster.agent.examination import Choices, examine, hold_ports
 from tfcluster.agent.ports import Ports
@@ -16,6 +20,26 @@ from tfcluster.errors import ClusterError
 from tfcluster.model.laying_out import lay_out
 from tfcluster.model.layout import Layout
 from tfcluster.spec.load import parse_spec
+
+
+def choices_of(layout: Layout, ports: Ports, gpus: Sequence[str], ours: Collection[int] = ()) -> Choices:
+    """What a host chooses that nothing keeps from it."""
+    choices, problems = examine(layout, "localhost", Path("/"), ports, gpus, ours)
+    assert not problems, [problem.message for problem in problems]
+    return choices
+
+
+def problems_of(layout: Layout, ports: Ports, gpus: Sequence[str], host: str = "localhost") -> list[ClusterError]:
+    choices, problems = examine(layout, host, Path("/"), ports, gpus)
+    assert choices == Choices({}, {})
+    assert not ports.held, "nothing is held for a cluster that cannot start"
+    return problems
+
+
+def elsewhere(layout: Layout, host: str, address: str) -> Layout:
+    """The layout with all tasks on another host."""
+    tasks = tuple(replace(task, host=host, address_host=address) for task in layout.tasks)
+    return replace(layout, tasks=tasks)
 
 
 def layout_of(jobs: str) -> Layout:
@@ -59,7 +83,7 @@ def is_held(port: int) -> bool:
 
 
 def test_named_ports_are_held_and_not_chosen(ports: Ports, free: int) -> None:
-    assert examine(layout_of(f"ps: ['localhost:{free}']"), ports, []) == Choices({}, {})
+    assert choices_of(layout_of(f"ps: ['localhost:{free}']"), ports, []) == Choices({}, {})
     assert is_held(free)
 
 
@@ -68,7 +92,7 @@ def test_ports_left_out_are_chosen_by_task_and_held(ports: Ports, free: int, mon
     monkeypatch.setattr(ports_module, "FIRST_PORT", free)
     monkeypatch.setattr(ports_module, "_LAST_PORT", 65535)
     layout = layout_of(f"ps: {{tasks: 1}}, worker: [localhost, 'localhost:{free}', localhost]")
-    chosen = examine(layout, ports, []).ports
+    chosen = choices_of(layout, ports, []).ports
     assert list(chosen) == ["/job:ps/task:0", "/job:worker/task:0", "/job:worker/task:2"]
     assert free not in chosen.values()
     assert len(set(chosen.values())) == 3
@@ -78,29 +102,27 @@ def test_ports_left_out_are_chosen_by_task_and_held(ports: Ports, free: int, mon
 def test_every_taken_port_is_told_with_who_has_it(ports: Ports, taken: list[int], free: int) -> None:
     one, two = taken
     layout = layout_of(f"ps: ['localhost:{one}'], worker: ['localhost:{free}', 'localhost:{two}', localhost]")
-    with pytest.raises(ClusterError) as caught:
-        examine(layout, ports, ["0"])
-    first, second = caught.value.message.split("\n")
-    assert first.startswith(f"ps:0: port {one} is taken by process {os.getpid()} (")
-    assert second.startswith(f"worker:1: port {two} is taken by process {os.getpid()} (")
-    assert "Stop that process" in caught.value.hint
+    first, second = problems_of(layout, ports, ["0"])
+    assert first.message.startswith(f"ps:0: port {one} is taken by process {os.getpid()} (")
+    assert second.message.startswith(f"worker:1: port {two} is taken by process {os.getpid()} (")
+    assert "Stop that process" in first.hint
 
 
 def test_a_port_that_cannot_be_used_is_told_with_the_reason(
     ports: Ports, free: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(self: socket.socket, address: object) -> None:
-        raise PermissionError(13, "Permission denied")
+    def refuse(self: socket.socket, address: tuple[object, ...]) -> None:
+        if address[1] == free:
+            raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(socket.socket, "bind", refuse)
-    with pytest.raises(ClusterError) as caught:
-        examine(layout_of(f"ps: ['localhost:{free}']"), ports, [])
-    assert caught.value.message == f"ps:0: port {free} cannot be used: Permission denied"
+    (problem,) = problems_of(layout_of(f"ps: ['localhost:{free}']"), ports, [])
+    assert problem.message == f"ps:0: port {free} cannot be used: Permission denied"
 
 
 def test_gpus_are_handed_out_once_each_to_those_that_ask(ports: Ports) -> None:
     layout = layout_of("ps: {tasks: 1}, worker: {tasks: 2, gpus: 2}, chief: {tasks: 1, gpus: 1}")
-    assert examine(layout, ports, ["3", "1", "GPU-5f", "0", "7", "8"]).gpus == {
+    assert choices_of(layout, ports, ["3", "1", "GPU-5f", "0", "7", "8"]).gpus == {
         "/job:worker/task:0": ["3", "1"],
         "/job:worker/task:1": ["GPU-5f", "0"],
         "/job:chief/task:0": ["7"],
@@ -109,26 +131,61 @@ def test_gpus_are_handed_out_once_each_to_those_that_ask(ports: Ports) -> None:
 
 def test_too_few_gpus_are_told_with_who_asks(ports: Ports) -> None:
     layout = layout_of("ps: {tasks: 1}, worker: {tasks: 2, gpus: 2}, chief: {tasks: 1, gpus: 1}")
-    with pytest.raises(ClusterError) as caught:
-        examine(layout, ports, ["0", "1", "2", "3"])
-    assert caught.value.message == ("the tasks ask for 5 GPUs (worker:0 2, worker:1 2, chief:0 1), localhost has 4")
-    assert caught.value.hint == "Lower `gpus:` in the spec; `cpus: N` gives a task several CPU devices instead."
+    (problem,) = problems_of(layout, ports, ["0", "1", "2", "3"])
+    assert problem.message == "the tasks ask for 5 GPUs (worker:0 2, worker:1 2, chief:0 1), localhost has 4"
+    assert problem.hint == "Lower `gpus:` in the spec; `cpus: N` gives a task several CPU devices instead."
 
 
-def test_taken_ports_and_missing_gpus_are_told_at_once(ports: Ports, taken: list[int]) -> None:
+def test_all_problems_are_told_at_once(ports: Ports, taken: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_LEAST_BYTES", 1 << 62)
+    monkeypatch.setattr(module, "find_spec", lambda name: None)
     layout = layout_of(f"ps: ['localhost:{taken[0]}'], worker: {{tasks: 1, gpus: 1}}")
-    with pytest.raises(ClusterError) as caught:
-        examine(layout, ports, [])
-    port, gpus = caught.value.message.split("\n")
-    assert port.startswith(f"ps:0: port {taken[0]} is taken by ")
-    assert gpus == "the tasks ask for 1 GPU (worker:0 1), localhost has 0"
-    assert "Stop that process" in caught.value.hint
-    assert "Lower `gpus:`" in caught.value.hint
+    layout = elsewhere(layout, "gamma", "192.0.2.1")
+    port, address, gpus, space, grpc = problems_of(layout, ports, [], "gamma")
+    assert port.message.startswith(f"ps:0: port {taken[0]} is taken by ")
+    assert address.message.startswith("ps:0, worker:0: 192.0.2.1 is not an address of gamma: ")
+    assert "`ip address`" in address.hint
+    assert gpus.message == "the tasks ask for 1 GPU (worker:0 1), gamma has 0"
+    assert space.message.startswith("/: ")
+    assert " MiB are free there" in space.message
+    assert grpc.message.startswith(f"{sys.executable} has no gRPC")
+    assert grpc.hint == f"Type `{sys.executable} -m pip install grpcio`."
+    assert all(problem.hint for problem in (port, gpus, space))
+
+
+@pytest.mark.parametrize("address", ["localhost", "127.0.0.1", "127.8.9.10"])
+def test_an_address_of_this_machine_is_taken(ports: Ports, address: str) -> None:
+    layout = elsewhere(layout_of("worker: {tasks: 1}"), "gamma", address)
+    assert examine(layout, "gamma", Path("/"), ports, [])[1] == []
+
+
+def test_a_name_that_leads_nowhere_is_told(ports: Ports, monkeypatch: pytest.MonkeyPatch) -> None:
+    def look_up(*arguments: object, **named: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    layout = elsewhere(layout_of("worker: {tasks: 1}"), "gamma", "nowhere")
+    (problem,) = problems_of(layout, ports, [], "gamma")
+    assert problem.message == "worker:0: nowhere is not an address of gamma: Name or service not known"
+
+
+def test_what_other_hosts_have_is_not_examined(ports: Ports, taken: list[int]) -> None:
+    layout = layout_of(f"ps: ['localhost:{taken[0]}'], worker: {{tasks: 1, gpus: 1, max: 3}}")
+    moved = tuple(replace(task, host="gamma") if task.job == "worker" else task for task in layout.tasks)
+    reserved = tuple(replace(task, host="gamma" if task.index == 1 else "delta") for task in layout.reserved)
+    layout = replace(layout, tasks=moved, reserved=reserved)
+    choices, problems = examine(layout, "gamma", Path("/"), ports, ["0"])
+    assert problems == []
+    assert list(choices.ports) == ["/job:worker/task:0", "/job:worker/task:1"]
+    assert choices.gpus == {"/job:worker/task:0": ["0"]}
+    hold_ports(layout, "gamma", ports, ())
+    assert ports.held == set(choices.ports.values())
+    assert examine(layout, "nowhere", Path("/"), ports, []) == (Choices({}, {}), [])
 
 
 def test_addresses_that_are_only_reserved_have_a_port_and_no_gpus(ports: Ports) -> None:
     layout = layout_of("worker: {tasks: 1, max: 3, gpus: 1}")
-    choices = examine(layout, ports, ["0"])
+    choices = choices_of(layout, ports, ["0"])
     assert list(choices.ports) == ["/job:worker/task:0", "/job:worker/task:1", "/job:worker/task:2"]
     assert all(map(is_held, choices.ports.values()))
     assert choices.gpus == {"/job:worker/task:0": ["0"]}
@@ -136,7 +193,7 @@ def test_addresses_that_are_only_reserved_have_a_port_and_no_gpus(ports: Ports) 
 
 def test_gpus_that_a_task_has_are_given_to_nobody_else(ports: Ports) -> None:
     layout = layout_of("worker: {tasks: 3, gpus: 1}").with_choices({}, {"/job:worker/task:1": ["0"]})
-    gpus = examine(layout, ports, ["0", "1", "2"]).gpus
+    gpus = choices_of(layout, ports, ["0", "1", "2"]).gpus
     assert gpus == {"/job:worker/task:0": ["1"], "/job:worker/task:2": ["2"]}
 
 
@@ -146,7 +203,7 @@ def test_the_ports_of_the_cluster_itself_are_neither_examined_nor_chosen(
     monkeypatch.setattr(ports_module, "FIRST_PORT", free)
     monkeypatch.setattr(ports_module, "_LAST_PORT", 65535)
     layout = layout_of(f"worker: ['localhost:{taken[0]}', localhost]")
-    chosen = examine(layout, ports, [], ours={taken[0], free}).ports
+    chosen = choices_of(layout, ports, [], ours={taken[0], free}).ports
     assert list(chosen) == ["/job:worker/task:1"]
     assert free not in chosen.values()
 
@@ -154,9 +211,9 @@ def test_the_ports_of_the_cluster_itself_are_neither_examined_nor_chosen(
 def test_ports_of_a_plan_are_held_all_or_none(ports: Ports, taken: list[int], free: int) -> None:
     layout = layout_of(f"worker: ['localhost:{free}', 'localhost:{taken[0]}']")
     with pytest.raises(ClusterError) as caught:
-        hold_ports(layout, ports, ())
+        hold_ports(layout, "localhost", ports, ())
     assert caught.value.message.startswith(f"worker:1: port {taken[0]} is taken by process {os.getpid()} (")
     assert caught.value.hint == "Nothing was changed. Run the command again: it plans anew."
     assert not ports.held
-    hold_ports(layout, ports, {taken[0]})
+    hold_ports(layout, "localhost", ports, {taken[0]})
     assert ports.held == {free}

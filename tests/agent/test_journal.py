@@ -22,6 +22,7 @@ LAYOUT = lay_out(
     parse_spec("{name: demo, jobs: {ps: {tasks: 1, env: {A: ü}}, worker: ['[::1]:2223', localhost]}}", "c", "c"),
     "cluster.yaml",
 ).with_choices({"/job:ps/task:0": 2222}, {"/job:ps/task:0": ["0", "GPU-5f"]})
+SECRETS = Path("/run/user/1000/tfcluster/demo.localhost.0123.secrets")
 RECORD = Record(
     LAYOUT,
     {
@@ -31,6 +32,7 @@ RECORD = Record(
             None, 0.0, 5, TaskState.FAILED, last_exit=LastExit("SIGKILL", 1700000002.0, "why")
         ),
     },
+    SECRETS,
 )
 
 
@@ -76,7 +78,7 @@ def test_a_journal_cut_at_any_byte_is_refused_where_it_has_no_copy(journal: Jour
 
 
 def test_a_journal_cut_at_any_byte_is_read_from_its_copy(journal: Journal) -> None:
-    journal.write(Record(LAYOUT, {}))
+    journal.write(Record(LAYOUT, {}, SECRETS))
     journal.write(RECORD)
     for length in reversed(range(journal.path.stat().st_size)):
         os.truncate(journal.path, length)
@@ -190,10 +192,10 @@ def test_tasks_of_another_kind_are_refused(journal: Journal, other: object) -> N
 def test_a_writing_replaces_the_file_and_leaves_nothing_beside_it_but_the_copy(journal: Journal) -> None:
     journal.write(RECORD)
     with journal.path.open() as reader:
-        journal.write(Record(LAYOUT, {}))
+        journal.write(Record(LAYOUT, {}, SECRETS))
         # Whoever had opened it reads the whole record of before.
         assert json.load(reader)["tasks"].keys() == RECORD.tasks.keys()
-    assert journal.read() == Record(LAYOUT, {})
+    assert journal.read() == Record(LAYOUT, {}, SECRETS)
     assert sorted(journal.path.parent.iterdir()) == [copy_of(journal), journal.path]
 
 
@@ -201,7 +203,7 @@ def test_a_writing_that_fails_leaves_the_record_of_before(journal: Journal) -> N
     journal.write(RECORD)
     journal.path.with_suffix(".new").mkdir()
     with pytest.raises(OSError, match="directory"):
-        journal.write(Record(LAYOUT, {}))
+        journal.write(Record(LAYOUT, {}, SECRETS))
     assert journal.read() == RECORD
 
 
@@ -209,8 +211,8 @@ def test_half_a_writing_is_not_read(journal: Journal) -> None:
     journal.write(RECORD)
     journal.path.with_suffix(".new").write_text("{")
     assert journal.read() == RECORD
-    journal.write(Record(LAYOUT, {}))
-    assert journal.read() == Record(LAYOUT, {})
+    journal.write(Record(LAYOUT, {}, SECRETS))
+    assert journal.read() == Record(LAYOUT, {}, SECRETS)
 
 
 def test_removing_leaves_nothing(journal: Journal) -> None:

@@ -29,14 +29,15 @@ class Cluster:
         self.folder.make()
         self.tasks = list(tasks)
         self.quitting = asyncio.Event()
-        layout = SimpleNamespace(tasks=[])
-        self.supervisor = SimpleNamespace(layout=layout)
+        self.tasks_here: list[SimpleNamespace] = []
+        layout = SimpleNamespace(on=lambda host: self.tasks_here)
+        self.supervisor = SimpleNamespace(layout=layout, host="localhost")
         for short in tasks:
             self.add(short)
         self.calls = LogCalls(self.folder, cast(Supervisor, self.supervisor), self.quitting)
 
     def add(self, short: str) -> None:
-        self.supervisor.layout.tasks.append(SimpleNamespace(short=short))
+        self.tasks_here.append(SimpleNamespace(short=short))
 
     def print(self, short: str, text: str) -> None:
         prepare(self.folder.spool_of(short), self.folder.log_of(short))

@@ -19,16 +19,16 @@ WHOLE = 1.0  # the chance by which nothing of a wait is left out
 
 # What a task in each state does at each event, under the policy on-failure; `.` is nothing at all.
 _TABLE = """
-             START          STOP          RESTART        ANSWERED MISSED       FAILED_EXIT CLEAN_EXIT DUE
-starting     .              stopping+TERM stopping+TERM  ready    starting     backing-off stopped    .
-ready        .              stopping+TERM stopping+TERM  ready    ready        backing-off stopped    .
-unresponsive .              stopping+TERM stopping+TERM  ready    unresponsive backing-off stopped    .
-backing-off  .              stopped       starting+SPAWN .        .            .           .          starting+SPAWN
-failed       starting+SPAWN stopped       starting+SPAWN .        .            .           .          .
-stopping     .              .             .              .        .            stopped     stopped    stopping+KILL
-stopped      starting+SPAWN .             starting+SPAWN .        .            .           .          .
+             START        STOP          RESTART       ANSWERED MISSED       FAILED_EXIT CLEAN_EXIT LACKING DUE
+starting     .            stopping+TERM stopping+TERM ready    starting     backing-off stopped    failed  .
+ready        .            stopping+TERM stopping+TERM ready    ready        backing-off stopped    failed  .
+unresponsive .            stopping+TERM stopping+TERM ready    unresponsive backing-off stopped    failed  .
+backing-off  .            stopped       starting+NEW  .        .            .           .          .       starting+NEW
+failed       starting+NEW stopped       starting+NEW  .        .            .           .          .       .
+stopping     .            .             .             .        .            stopped     stopped    stopped stopping+KILL
+stopped      starting+NEW .             starting+NEW  .        .            .           .          .       .
 """
-_ACTIONS = {"SPAWN": Action.SPAWN, "TERM": Action.TERMINATE, "KILL": Action.KILL, "": None}
+_ACTIONS = {"NEW": Action.SPAWN, "TERM": Action.TERMINATE, "KILL": Action.KILL, "": None}
 
 
 def in_state(state: TaskState, policy: RestartPolicy = POLICY) -> Machine:
@@ -296,7 +296,7 @@ def test_state_and_process_agree_through_any_life(
     machine, has_process, now = Machine(replace(POLICY, policy=policy, limit=limit)), False, NOW
     for event, seconds, chance in steps:
         now += seconds
-        if event in (Event.FAILED_EXIT, Event.CLEAN_EXIT):
+        if event in (Event.FAILED_EXIT, Event.CLEAN_EXIT, Event.LACKING):
             if not has_process:
                 continue
             has_process = False
@@ -312,3 +312,9 @@ def test_state_and_process_agree_through_any_life(
             assert machine.wake_at <= now + POLICY.max
         elif machine.state is not TaskState.STOPPING:
             assert machine.wake_at is None
+
+
+@pytest.mark.parametrize("policy", ["never", "on-failure", "always"])
+def test_what_lacks_something_is_not_tried_again(policy: str) -> None:
+    failed, action = in_state(TaskState.STARTING, replace(POLICY, policy=policy)).after(Event.LACKING, NOW, WHOLE)
+    assert (failed.state, failed.wake_at, action) == (TaskState.FAILED, None, None)

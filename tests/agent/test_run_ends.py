@@ -35,11 +35,15 @@ async def clear(container: str) -> None:
     cleared.append(container)
 
 
+async def look() -> None:
+    """No task is elsewhere."""
+
+
 @pytest.fixture
 def runs(tmp_path: Path) -> Runs:
     folder = StateFolder(tmp_path)
     folder.make()
-    return Runs("title", folder, clear)
+    return Runs("title", folder, clear, look)
 
 
 def submit(runs: Runs, program: str, timeout: float | None = None, detached: bool = False) -> Run:
@@ -82,7 +86,8 @@ def test_a_run_that_was_placed_elsewhere_needs_that_task_too(runs: Runs, tmp_pat
     async def body() -> None:
         run = submit(runs, "graph")
         assert runs.tasks_in_use([PS, W0, W1]) == {"graph-1": [PS, W0, W1]}
-        assert Runs("title", StateFolder(tmp_path), clear).records.read("graph-1") == run.record, "the next agent knows"
+        later = Runs("title", StateFolder(tmp_path), clear, look)
+        assert later.records.read("graph-1") == run.record, "the next agent knows"
         runs.tasks_are([PS, W0, W1], {PS: "ps:0 died (SIGKILL)"})
         assert await ended(runs, run) == "ps:0 died (SIGKILL) during graph-1"
 
@@ -183,7 +188,7 @@ def test_a_full_disk_costs_a_run_its_events_but_not_its_end(runs: Runs, monkeypa
         assert (last["event"], last["state"], last["error"]) == ("result", "failed", run.record.error)
         assert last["error"]["message"] == "one died during graph-1"
         assert last["notes"] == [f"{run.events} cannot be written: No space left on device"]
-        later = Runs("title", StateFolder(runs.records.path.parent), clear)
+        later = Runs("title", StateFolder(runs.records.path.parent), clear, look)
         assert [each async for each in later.follow("graph-1")] == [first, last], "also the next agent knows"
 
     asyncio.run(body())
@@ -192,10 +197,10 @@ def test_a_full_disk_costs_a_run_its_events_but_not_its_end(runs: Runs, monkeypa
 def test_a_run_without_a_driver_that_a_lost_agent_left_is_concluded_by_the_next(runs: Runs, tmp_path: Path) -> None:
     async def body() -> None:
         submit(runs, "pi")
-        later = Runs("title", StateFolder(tmp_path), clear)
+        later = Runs("title", StateFolder(tmp_path), clear, look)
         later.adopt()
         assert "(its agent died before the driver had started)" in await ended(later, later.runs["pi-1"])
-        again = Runs("title", StateFolder(tmp_path), clear)
+        again = Runs("title", StateFolder(tmp_path), clear, look)
         again.adopt()
         assert again.runs == {}, "it has ended"
         assert [record.state for record in again.all_records()] == [RunState.FAILED]
@@ -212,7 +217,7 @@ def test_a_run_that_nobody_comes_back_to_is_cancelled_unless_it_is_detached(
     async def body(driver: ProcessId) -> None:
         submit(runs, "pi", detached=detached)
         assert claim(runs.records.folder("pi-1"), driver)
-        later = Runs("title", StateFolder(tmp_path), clear)
+        later = Runs("title", StateFolder(tmp_path), clear, look)
         later.adopt()
         run = later.runs["pi-1"]
         assert (run.state, run.process) == (RunState.RUNNING, driver)

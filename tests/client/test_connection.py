@@ -17,7 +17,7 @@ from tfcluster.client.connection import AgentGoneError, Connection
 from tfcluster.client.logs import read_logs
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.places import LOCK, state_folder
-from tfcluster.protocol.messages import Call
+from tfcluster.protocol.messages import VERSION, Call
 from tfcluster.transport import local
 
 Play = Callable[[socket.socket], None]
@@ -69,7 +69,7 @@ def test_events_come_one_by_one_and_then_the_reply(agent: Callable[[Play], None]
     answer = Connection("played").stream(Call.LOGS, tasks=["a"], lines=3)
     assert [event["n"] for event in answer] == [1, 2]
     assert answer.finish() == {"done": True}
-    assert asked == [{"version": 1, "call": "logs", "arguments": {"tasks": ["a"], "lines": 3}}]
+    assert asked == [{"version": VERSION, "call": "logs", "arguments": {"tasks": ["a"], "lines": 3}}]
 
 
 def test_an_error_is_raised_as_the_agent_told_it(agent: Callable[[Play], None]) -> None:

@@ -92,7 +92,7 @@ def test_a_state_folder_that_is_deleted_is_written_anew(sandbox: Sandbox, tmp_pa
 
 
 def test_a_full_disk(sandbox: Sandbox, mount: Mount) -> None:
-    mount("-t", "tmpfs", "-o", "size=1m,mode=0700", "tmpfs")
+    mount("-t", "tmpfs", "-o", "size=64m,mode=0700", "tmpfs")
     spec = sandbox.spec(SPEC)
     state = sandbox.folder / "state"
     filler = fill(state)
@@ -129,7 +129,7 @@ def test_a_full_disk(sandbox: Sandbox, mount: Mount) -> None:
 
 
 def test_a_disk_that_has_become_read_only(sandbox: Sandbox, mount: Mount) -> None:
-    mount("-t", "tmpfs", "-o", "size=1m,mode=0700", "tmpfs")
+    mount("-t", "tmpfs", "-o", "size=64m,mode=0700", "tmpfs")
     spec = sandbox.spec(SPEC)
     state = sandbox.folder / "state"
     sandbox("up", spec)

@@ -50,6 +50,7 @@ def test_a_request_without_a_version_is_refused() -> None:
         {"call": "status", "arguments": None},
         {"call": "status", "arguments": 1},
         {"call": "status", "arguments": ["ab", "c"]},
+        {"call": "explode", "arguments": {"env": {"TOKEN": "a secret"}}},
         {},
     ],
 )
@@ -57,7 +58,7 @@ def test_what_is_no_request_is_refused(rest: dict[str, Any]) -> None:
     message = {"version": VERSION, **rest}
     with pytest.raises(ClusterError) as caught:
         Request.from_message(message)
-    assert caught.value.message == f"not a request: {message!r}"
+    assert caught.value.message == f"not a request: {message.get('call')!r}"
 
 
 def test_a_vast_message_is_not_repeated_in_full() -> None:

@@ -8,35 +8,41 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import asdict
 from typing import Any
 
-from tfcluster.agent.examination import examine, hold_ports
+from tfcluster.agent.examination import Choices, examine, hold_ports
+from tfcluster.agent.folder import StateFolder
 from tfcluster.agent.gpus import gpu_ids
 from tfcluster.agent.ports import Ports
 from tfcluster.agent.runs.runs import Runs
-from tfcluster.agent.tasks.supervisor import Supervisor
+from tfcluster.agent.tasks.supervisor import STOP_GRACE, Supervisor
 from tfcluster.errors import ClusterError
 from tfcluster.model.change import Found, onto
 from tfcluster.model.counting import plural
 from tfcluster.model.layout import Layout
-from tfcluster.model.plan import RESTART, START, STOP, UPDATE, losses, only_starts, plan, summary
+from tfcluster.model.plan import RESTART, START, STOP, UPDATE, Operation, losses, only_starts, plan, summary
 from tfcluster.model.states import AT_REST
 from tfcluster.model.status import ClusterStatus
 from tfcluster.protocol.framing import Message
 from tfcluster.protocol.messages import event, reply
 from tfcluster.runtime.c_api import TensorFlow
 
-#: Seconds between TERM and KILL for a task that is stopped or restarted.
-_GRACE = 5.0
+#: Seconds that an agent without a cluster waits for the request that brings one it has prepared for.
+_AWAITED_SECONDS = 5.0
+#: The same where other hosts, of which each takes the time that it takes, have to be examined as well.
+_AWAITED_SECONDS_OF_SEVERAL = 60.0
 
 
 class Changes:
     """Answers the calls that change what is up.
 
     Attributes:
-        awaited: Without a cluster yet, but prepared for the one that the next request brings.
+        awaited: Seconds until the next request, which brings the cluster for which the agent, still without one, is
+            prepared; None while it is prepared for none.
     """
 
     def __init__(
         self,
+        host: str,
+        folder: StateFolder,
         supervisor: Supervisor,
         ports: Ports,
         runs: Runs,
@@ -44,7 +50,9 @@ class Changes:
         status: Callable[[], ClusterStatus],
         refuse_when_going_down: Callable[[], None],
     ) -> None:
-        self.awaited = False
+        self.awaited: float | None = None
+        self._host = host
+        self._folder = folder
         self._supervisor = supervisor
         self._ports = ports
         self._runs = runs
@@ -63,24 +71,41 @@ class Changes:
         await self.settled()
         self._refuse_when_going_down()
         self._supervisor.checks.start()
-        tensorflow = self._load()
         wanted, found = Layout.from_json(layout), self._found()
-        if found is None:
-            choices = examine(wanted, self._ports, gpu_ids())
-            self.awaited = self.awaited or not dry
-        else:
-            ours, before = found.layout.ports(), self._ports.held
-            try:
-                choices = examine(onto(wanted, found), self._ports, gpu_ids(), ours)
-            finally:  # the new ones are held when the plan is carried out, if it ever is
-                self._ports.keep_only({*before, *ours})
+        choices, problems = self._examine(wanted, found)
+        version = None
+        try:
+            version = self._load().version
+        except ClusterError as problem:
+            problems.append(problem)
+        if found is None and not dry and not problems:
+            self.awaited = _AWAITED_SECONDS if len(wanted.hosts) == 1 else _AWAITED_SECONDS_OF_SEVERAL
         yield reply(
             {
-                "tensorflow": tensorflow.version,
+                "tensorflow": version,
                 "choices": asdict(choices),
                 "found": found.to_json() if found else None,
+                "problems": [problem.to_json() for problem in problems],
             }
         )
+
+    def _examine(self, wanted: Layout, found: Found | None) -> tuple[Choices, list[ClusterError]]:
+        """What a host chooses; where the cluster is up, the new ports are held only when the plan is carried out."""
+        if found is None:
+            return examine(wanted, self._host, self._folder.path, self._ports, gpu_ids())
+        ours, before = found.layout.ports_on(self._host), self._ports.held
+        try:
+            return examine(onto(wanted, found), self._host, self._folder.path, self._ports, gpu_ids(), ours)
+        finally:
+            self._ports.keep_only({*before, *ours})
+
+    async def listen(self) -> AsyncIterator[Message]:
+        """Let connections come to the ports that are held for servers to come, until the command hangs up."""
+        layout = self._supervisor.layout
+        ours = layout.ports_on(self._host) if layout else set()
+        with self._ports.listening(self._ports.held - ours) as ports:
+            yield event({"ports": ports})
+            await asyncio.get_running_loop().create_future()
 
     async def apply(
         self, wanted: dict[str, Any], base: dict[str, Any] | None, layout: dict[str, Any], lost: list[str] | None
@@ -89,14 +114,15 @@ class Changes:
 
         Args:
             wanted: The layout that is wanted, before anything was chosen.
-            base: The layout that the plan was made from; None when there was none.
+            base: The layout that was up on this host when the plan was made; None when there was none.
             layout: The layout that the plan leads to.
             lost: What may be lost by it; None for anything.
         """
         await self.settled()
         self._refuse_when_going_down()
         complete, found = Layout.from_json(layout), self._found()
-        self.awaited = False
+        self.awaited = None
+        self._ports.quiet()
         if found is None:
             if base is not None:
                 self._supervisor.layout_that_is_up()  # it went down meanwhile
@@ -105,11 +131,11 @@ class Changes:
             return
         if base is None or Layout.from_json(base) != found.layout:
             complete = onto(Layout.from_json(wanted), found)
-            if not only_starts(plan(complete, found), found):
+            if not only_starts(self._plan(complete, found), found):
                 raise _changed_meanwhile(complete, found)
-        if lost is not None and (more := set(losses(plan(complete, found))) - set(lost)):
+        if lost is not None and (more := set(losses(self._plan(complete, found))) - set(lost)):
             raise _more_is_lost(complete, sorted(more))
-        hold_ports(complete, self._ports, found.layout.ports())
+        hold_ports(complete, self._host, self._ports, found.layout.ports_on(self._host))
         under_way = self._under_way = asyncio.ensure_future(self._carry_out(complete, found))
         async for _ in self._supervisor.changed.until(under_way):
             yield event(self._status().to_json())
@@ -130,9 +156,11 @@ class Changes:
             await asyncio.wait({self._under_way})  # however it ended, or had ended before
 
     def _start_anew(self, layout: Layout) -> None:
-        self._supervisor.history.record("up", detail=f"{plural(len(layout.tasks), 'task')}, agent {os.getpid()}")
-        self._ports.keep_only(layout.ports())
-        self._supervisor.apply(layout, [task.name for task in layout.tasks])
+        hold_ports(layout, self._host, self._ports, ())  # the agent that prepared may be gone
+        tasks = layout.on(self._host)
+        self._supervisor.history.record("up", detail=f"{plural(len(tasks), 'task')}, agent {os.getpid()}")
+        self._ports.keep_only(layout.ports_on(self._host))
+        self._supervisor.apply(layout, [task.name for task in tasks])
 
     async def _carry_out(self, layout: Layout, found: Found) -> None:
         """Stop what the layout has no more or otherwise, then take it over and start what it has new.
@@ -140,15 +168,15 @@ class Changes:
         Until all of that has stopped the journal knows the old layout: an agent that dies meanwhile is followed by
         one that has the old cluster with some tasks stopped, and the next `up` goes on from there.
         """
-        operations = plan(layout, found)
+        operations = self._plan(layout, found)
         try:
             # A server that died and came back meanwhile knows only the old addresses: look again.
             while stopping := self._to_be_stopped(layout):
-                await self._supervisor.stop(_GRACE, stopping)
+                await self._supervisor.stop(STOP_GRACE, stopping)
             now = self._found_now()
             start = [
                 operation.task.name
-                for operation in plan(layout, now)
+                for operation in self._plan(layout, now)
                 if operation.kind == START and operation.task is not None
             ]
             updates = dict.fromkeys(operation.cause for operation in operations if operation.kind == UPDATE)
@@ -156,7 +184,7 @@ class Changes:
             self._supervisor.history.record("changed", detail=told)
             self._supervisor.apply(layout, start)
         finally:
-            self._ports.keep_only(self._supervisor.layout_that_is_up().ports())
+            self._ports.keep_only(self._supervisor.layout_that_is_up().ports_on(self._host))
 
     def _to_be_stopped(self, layout: Layout) -> list[str]:
         """The tasks that must not run on if the layout is to be taken over."""
@@ -164,19 +192,24 @@ class Changes:
         at_rest = {status.task for status in found.tasks if status.state in AT_REST}
         return [
             operation.task.name
-            for operation in plan(layout, found)
+            for operation in self._plan(layout, found)
             if operation.kind in (STOP, RESTART) and operation.task is not None and operation.task.name not in at_rest
         ]
+
+    def _plan(self, layout: Layout, found: Found) -> tuple[Operation, ...]:
+        """What there is to do on this host; what there is on others cannot be told from here."""
+        return tuple(each for each in plan(layout, found) if each.task is None or each.task.host == self._host)
 
     def _found(self) -> Found | None:
         return None if self._supervisor.layout is None else self._found_now()
 
     def _found_now(self) -> Found:
+        layout = self._supervisor.layout_that_is_up()
         return Found(
-            layout=self._supervisor.layout_that_is_up(),
+            layout=layout,
             tasks=self._status().tasks,
             generations=self._supervisor.generations(),
-            runs=self._runs.tasks_in_use(self._supervisor.tasks),
+            runs=self._runs.tasks_in_use([task.name for task in layout.tasks]),
         )
 
 

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import os
+import socket
+import sys
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from itertools import islice
+from pathlib import Path
 
 from tfcluster.agent.ports import Ports, holder_of
 from tfcluster.errors import ClusterError
 from tfcluster.model.counting import plural
-from tfcluster.model.layout import Layout
-from tfcluster.places import LOCAL_HOST
+from tfcluster.model.layout import Layout, Task
+
+#: Free bytes that the state folder's disk must have.
+_LEAST_BYTES = 50 * 2**20
 
 
 @dataclass(frozen=True)
@@ -26,57 +33,69 @@ class Choices:
     gpus: dict[str, list[str]]
 
 
-def examine(layout: Layout, ports: Ports, gpus: Sequence[str], ours: Collection[int] = ()) -> Choices:
-    """Hold every port that the layout names, choose those that it leaves out, and hand out GPUs.
+def examine(
+    layout: Layout, host: str, folder: Path, ports: Ports, gpus: Sequence[str], ours: Collection[int] = ()
+) -> tuple[Choices, list[ClusterError]]:
+    """Hold every port that the layout names for this host, choose those that it leaves out, and hand out GPUs.
 
     Args:
         layout: The cluster; a task that has its GPUs already keeps them.
+        host: What it calls this host.
+        folder: Where the cluster's state is to be kept.
         ports: Holds the ports.
         gpus: The host's GPUs.
         ours: The ports of the cluster that is up, which its own tasks have.
 
-    Raises:
-        ClusterError: Named ports are taken or there are too few GPUs; all of it is told.
+    Returns:
+        The choices, and all that keeps the host from starting its tasks. When there is anything, nothing is chosen
+        and no port is held that was not before.
     """
     before = ports.held
-    problems = _taken_ports(layout, ports, ours)
-    hints = ["Stop that process, or give the task another port in the spec, or leave the port out."] * bool(problems)
-    needed = sum(task.gpus for task in layout.tasks)
-    if needed > len(gpus):
-        askers = ", ".join(f"{task.short} {task.gpus}" for task in layout.tasks if task.gpus)
-        problems.append(f"the tasks ask for {plural(needed, 'GPU')} ({askers}), {LOCAL_HOST} has {len(gpus)}")
-        hints.append("Lower `gpus:` in the spec; `cpus: N` gives a task several CPU devices instead.")
-    if problems:
-        ports.keep_only({*before, *ours})  # others may be waiting for theirs to be used
-        raise ClusterError("\n".join(problems), hint=" ".join(hints))
-    without = [task for task in (*layout.tasks, *layout.reserved) if task.port is None]
+    problems = [*_taken_ports(layout, host, ports, ours), *_foreign_addresses(layout.on(host), host)]
+    problems += [*_lack_of_gpus(layout.on(host), host, gpus), *_lack_of_space(folder), *_lack_of_grpc()]
+    if not problems:
+        try:
+            return _choose(layout, host, ports, gpus, ours), []
+        except ClusterError as problem:
+            problems.append(problem)
+    ports.keep_only({*before, *ours})  # others may be waiting for theirs to be used
+    return Choices({}, {}), problems
+
+
+def _choose(layout: Layout, host: str, ports: Ports, gpus: Sequence[str], ours: Collection[int]) -> Choices:
+    places = [task for task in (*layout.tasks, *layout.reserved) if task.host == host]
+    without = [task for task in places if task.port is None]
     chosen = zip(without, ports.choose(len(without), ours), strict=True)
-    used = {gpu for task in layout.tasks for gpu in task.gpu_ids}
+    tasks = layout.on(host)
+    used = {gpu for task in tasks for gpu in task.gpu_ids}
     left = (gpu for gpu in gpus if gpu not in used)
     return Choices(
         {task.name: port for task, port in chosen},
-        {task.name: list(islice(left, task.gpus)) for task in layout.tasks if task.gpus and not task.gpu_ids},
+        {task.name: list(islice(left, task.gpus)) for task in tasks if task.gpus and not task.gpu_ids},
     )
 
 
-def hold_ports(layout: Layout, ports: Ports, ours: Collection[int]) -> None:
-    """Hold every port of a layout, all of which are chosen, but those that are ours.
+def hold_ports(layout: Layout, host: str, ports: Ports, ours: Collection[int]) -> None:
+    """Hold every port that a layout has on this host, all of which are chosen, but those that are ours.
 
     Raises:
         ClusterError: Somebody has one by now; none is held that was not before.
     """
     before = ports.held
-    if problems := _taken_ports(layout, ports, ours):
+    if problems := _taken_ports(layout, host, ports, ours):
         ports.keep_only({*before, *ours})
-        raise ClusterError("\n".join(problems), hint="Nothing was changed. Run the command again: it plans anew.")
+        told = "\n".join(problem.message for problem in problems)
+        raise ClusterError(told, hint="Nothing was changed. Run the command again: it plans anew.")
 
 
-def _taken_ports(layout: Layout, ports: Ports, ours: Collection[int]) -> list[str]:
+def _taken_ports(layout: Layout, host: str, ports: Ports, ours: Collection[int]) -> list[ClusterError]:
     """Hold the ports that the layout names; why that cannot be, for each that cannot."""
+    hint = "Stop that process, or give the task another port in the spec, or leave the port out."
     return [
-        problem
+        ClusterError(problem, hint=hint)
         for task in (*layout.tasks, *layout.reserved)
-        if task.port and task.port not in ours and (problem := _hold(task.short, task.port, ports))
+        if task.host == host and task.port and task.port not in ours
+        if (problem := _hold(task.short, task.port, ports))
     ]
 
 
@@ -88,3 +107,62 @@ def _hold(short: str, port: int, ports: Ports) -> str | None:
     except OSError as error:
         return f"{short}: port {port} cannot be used: {error.strerror}"
     return f"{short}: port {port} is taken by {holder_of(port)}"
+
+
+def _foreign_addresses(tasks: Sequence[Task], host: str) -> Iterator[ClusterError]:
+    """The addresses that others would dial in vain to reach this host's tasks."""
+    for address in dict.fromkeys(task.address_host for task in tasks):
+        askers = ", ".join(task.short for task in tasks if task.address_host == address)
+        if why := _why_not_ours(address):
+            yield ClusterError(
+                f"{askers}: {address} is not an address of {host}: {why}",
+                hint="Name an address that `ip address` shows there, or a name that leads to one.",
+            )
+
+
+def _why_not_ours(address: str) -> str | None:
+    """Why no socket of this machine can have an address, or any that a name stands for; None where one can."""
+    why = None
+    try:
+        for family, kind, protocol, _, found in socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM):
+            try:
+                with socket.socket(family, kind, protocol) as probe:
+                    probe.bind(found)
+                return None
+            except OSError as error:  # one of a kernel without IPv6, say
+                why = error.strerror
+    except OSError as error:
+        return error.strerror
+    return why
+
+
+def _lack_of_gpus(tasks: Sequence[Task], host: str, gpus: Sequence[str]) -> Iterator[ClusterError]:
+    needed = sum(task.gpus for task in tasks)
+    if needed > len(gpus):
+        askers = ", ".join(f"{task.short} {task.gpus}" for task in tasks if task.gpus)
+        yield ClusterError(
+            f"the tasks ask for {plural(needed, 'GPU')} ({askers}), {host} has {len(gpus)}",
+            hint="Lower `gpus:` in the spec; `cpus: N` gives a task several CPU devices instead.",
+        )
+
+
+def _lack_of_space(folder: Path) -> Iterator[ClusterError]:
+    try:
+        found = os.statvfs(folder)
+    except OSError:  # somebody has just deleted it: it is made anew before anything is written
+        return
+    free = found.f_bavail * found.f_frsize
+    if free < _LEAST_BYTES:
+        yield ClusterError(
+            f"{folder}: {free // 2**20} MiB are free there, for the journal and the logs it takes "
+            f"{_LEAST_BYTES // 2**20} MiB",
+            hint="Make room, or set XDG_STATE_HOME (for another host `state:` in the spec) to a folder that has some.",
+        )
+
+
+def _lack_of_grpc() -> Iterator[ClusterError]:
+    if find_spec("grpc") is None:
+        yield ClusterError(
+            f"{sys.executable} has no gRPC, by which servers are asked whether they answer",
+            hint=f"Type `{sys.executable} -m pip install grpcio`.",
+        )

@@ -46,10 +46,17 @@ class TaskRecord:
 
 @dataclass(frozen=True)
 class Record:
-    """The whole journal."""
+    """The whole journal.
+
+    Attributes:
+        layout: The cluster, without the values that are secret.
+        tasks: Where each task stands, by name.
+        secrets: The file that has the secret values.
+    """
 
     layout: Layout
     tasks: dict[str, TaskRecord]
+    secrets: Path
 
 
 class Journal:
@@ -75,7 +82,8 @@ class Journal:
             OSError: The file cannot be written; the previous record stands.
         """
         tasks = {name: asdict(task) for name, task in record.tasks.items()}
-        data = json.dumps({"boot": boot_id(), "layout": record.layout.to_json(), "tasks": tasks}).encode()
+        value = {"boot": boot_id(), "layout": record.layout.to_json(), "tasks": tasks, "secrets": str(record.secrets)}
+        data = json.dumps(value).encode()
         try:
             self._files.write(self._new, data, durable=True)
             self._files.replace(self._new, self.path)
@@ -136,7 +144,7 @@ def _record(value: dict[str, Any]) -> Record:
     if value["boot"] != boot_id():
         # No process has outlived the machine, and its monotonic clock has begun anew.
         tasks = {name: replace(task, process=None, ends=(), wake_at=None) for name, task in tasks.items()}
-    return Record(Layout.from_json(value["layout"]), tasks)
+    return Record(Layout.from_json(value["layout"]), tasks, Path(value["secrets"]))
 
 
 def _task_record(value: dict[str, Any]) -> TaskRecord:

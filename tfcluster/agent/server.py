@@ -19,8 +19,6 @@ from tfcluster.protocol.messages import Request
 
 #: Seconds that an agent without a cluster waits for the first request; whoever started it is about to send it.
 _FIRST_SECONDS = 1.0
-#: The same for the second request of an `up`.
-_SECOND_SECONDS = 5.0
 _LAST_WORDS_SECONDS = 1.0
 
 
@@ -67,7 +65,7 @@ class Server:
             pass  # the command has gone
         finally:
             self._connections -= 1
-            self._quit_if_idle(_SECOND_SECONDS if self._service.awaiting else 0.0)
+            self._quit_if_idle(self._service.awaiting or 0.0)
             writer.close()
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -82,13 +80,14 @@ class Server:
             await writer.drain()
             return
         incoming = Incoming(reader, expects_file=request.sends_file)
-        answering = asyncio.ensure_future(self._write_answer(request, incoming, writer))
-        hung_up = asyncio.ensure_future(incoming.hung_up())
-        await asyncio.wait({answering, hung_up}, return_when=asyncio.FIRST_COMPLETED)
-        for pending in (answering, hung_up):
-            pending.cancel()
-            with contextlib.suppress(asyncio.CancelledError, ConnectionError):
-                await pending
+        with self._service.contact():
+            answering = asyncio.ensure_future(self._write_answer(request, incoming, writer))
+            hung_up = asyncio.ensure_future(incoming.hung_up())
+            await asyncio.wait({answering, hung_up}, return_when=asyncio.FIRST_COMPLETED)
+            for pending in (answering, hung_up):
+                pending.cancel()
+                with contextlib.suppress(asyncio.CancelledError, ConnectionError):
+                    await pending
 
     async def _write_answer(self, request: Request, incoming: Incoming, writer: asyncio.StreamWriter) -> None:
         try:

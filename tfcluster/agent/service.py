@@ -12,14 +12,19 @@ from functools import partial
 
 from tfcluster.agent.changes import Changes
 from tfcluster.agent.folder import StateFolder
+from tfcluster.agent.going_down import GoingDown
 from tfcluster.agent.incoming import Incoming
+from tfcluster.agent.lease import Lease
 from tfcluster.agent.logs.calls import LogCalls
 from tfcluster.agent.logs.keeper import LogKeeper
 from tfcluster.agent.loop import for_ever
 from tfcluster.agent.ports import Ports
+from tfcluster.agent.reaching import reach
 from tfcluster.agent.runs.calls import RunCalls
 from tfcluster.agent.runs.clearing import Clearing
+from tfcluster.agent.runs.elsewhere import Elsewhere
 from tfcluster.agent.runs.runs import Runs
+from tfcluster.agent.secret_values import SecretValues
 from tfcluster.agent.tasks.calls import TaskCalls
 from tfcluster.agent.tasks.checks import HEALTH_INTERVAL
 from tfcluster.agent.tasks.health import Prober
@@ -28,6 +33,7 @@ from tfcluster.errors import ClusterError
 from tfcluster.installed import find_library
 from tfcluster.model.states import ClusterState, TaskState, cluster_state
 from tfcluster.model.status import ClusterStatus, HostStatus
+from tfcluster.places import secrets_path
 from tfcluster.protocol.framing import Message
 from tfcluster.protocol.messages import Call, Request, event, reply
 from tfcluster.runtime.c_api import TensorFlow
@@ -56,17 +62,29 @@ class Service:
         self._ports = Ports()
         self._prober = Prober(f"tfcluster: {cluster} prober")
         self._keeper = LogKeeper(f"tfcluster: {cluster} log keeper", folder)
-        self._supervisor = Supervisor(folder, self._ports, self._prober, self._keeper, self._load)
+        self._lease = Lease()
+        self._secrets = SecretValues(secrets_path(cluster, host))
+        self._supervisor = Supervisor(host, folder, self._secrets, self._ports, self._prober, self._keeper, self._load)
         clearing = Clearing(self._supervisor, self._prober)
-        self._runs = Runs(f"tfcluster: {cluster} interpreter", folder, clearing.clear)
+        self._elsewhere = Elsewhere(self._supervisor, self._prober, self._tasks_in_use, self._tell_runs)
+        self._runs = Runs(f"tfcluster: {cluster} interpreter", folder, clearing.clear, self._elsewhere.look)
         self._tensorflow: TensorFlow | None = None
-        self._going_down: asyncio.Task[None] | None = None
         self._trouble = ""  # why the state folder could not be mended the last time
-        self._grace = 0.0  # while going down, the seconds between TERM and KILL
-        refuse = self._refuse_when_going_down
-        self._changes = Changes(self._supervisor, self._ports, self._runs, self._load, self._cluster_status, refuse)
+        self._going_down = GoingDown(
+            folder,
+            self._secrets,
+            self._supervisor,
+            self._runs,
+            lambda: self._changes.abandon(),
+            self._cluster_status,
+            self.quitting,
+        )
+        refuse = self._going_down.refuse
+        self._changes = Changes(
+            host, folder, self._supervisor, self._ports, self._runs, self._load, self._cluster_status, refuse
+        )
         self._task_calls = TaskCalls(self._supervisor, refuse)
-        self._run_calls = RunCalls(folder, self._supervisor, self._runs, refuse)
+        self._run_calls = RunCalls(folder, self._supervisor, self._elsewhere, self._runs, refuse)
         self._log_calls = LogCalls(folder, self._supervisor, self.quitting)
 
     @property
@@ -75,8 +93,8 @@ class Service:
         return self._supervisor.layout is None
 
     @property
-    def awaiting(self) -> bool:
-        """Whether an `up` that has prepared is about to bring the cluster."""
+    def awaiting(self) -> float | None:
+        """Seconds until an `up` that has prepared brings the cluster; None where there is none."""
         return self._changes.awaited
 
     async def adopt(self) -> None:
@@ -90,6 +108,8 @@ class Service:
                 self._load()
             await self._supervisor.adopt(record)
             for task in record.layout.reserved:
+                if task.host != self._host:
+                    continue
                 with contextlib.suppress(OSError):  # somebody has it: told when the task is to be started
                     self._ports.hold(task.port or 0)
         self._runs.adopt()
@@ -102,9 +122,11 @@ class Service:
         calls = self._folder.calls
         asyncio.get_running_loop().add_reader(calls, self._called, calls)
         await asyncio.gather(
+            for_ever(partial(self._going_down.end_if_forgotten, self._lease), lambda: asyncio.sleep(HEALTH_INTERVAL)),
             for_ever(self._mend, lambda: asyncio.sleep(HEALTH_INTERVAL)),
             for_ever(self._supervisor.checks.all_soon, lambda: asyncio.sleep(HEALTH_INTERVAL)),
             for_ever(self._check_keeper, lambda: asyncio.sleep(HEALTH_INTERVAL)),
+            for_ever(self._elsewhere.check_soon, lambda: asyncio.sleep(HEALTH_INTERVAL)),
             for_ever(self._react_to_changes, lambda: changed.since(changed.count)),
         )
 
@@ -114,7 +136,13 @@ class Service:
         self._keeper.stop()
         self._runs.stop()
         self._ports.keep_only(())
+        with contextlib.suppress(OSError):  # it is of no use to anybody
+            self._secrets.forget()
         self._folder.leave()
+
+    def contact(self) -> contextlib.AbstractContextManager[None]:
+        """A command is in contact; see `Lease`."""
+        return self._lease.contact()
 
     def answer(self, request: Request, incoming: Incoming) -> AsyncIterator[Message]:
         """The lines that answer a request.
@@ -129,12 +157,14 @@ class Service:
         answers: dict[Call, Callable[..., AsyncIterator[Message]]] = {
             Call.LAYOUT: self._changes.layout,
             Call.PREPARE: self._changes.prepare,
+            Call.LISTEN: self._changes.listen,
+            Call.REACH: reach,
             Call.APPLY: self._changes.apply,
             Call.WATCH: self._watch,
             Call.STATUS: self._status,
             Call.DEVICES: self._devices,
             Call.RESTART: self._task_calls.restart,
-            Call.DOWN: self._down,
+            Call.DOWN: self._going_down.down,
             Call.LOGS: self._log_calls.logs,
             Call.EVENTS: self._log_calls.events,
             Call.RUN: partial(self._run_calls.run, incoming),
@@ -166,42 +196,6 @@ class Service:
         devices, silent = await self._supervisor.checks.devices_now(_DEVICES_SECONDS)
         yield reply({"devices": [device.to_json() for device in devices], "silent": silent})
 
-    async def _down(self, grace: float) -> AsyncIterator[Message]:
-        self._supervisor.layout_that_is_up()
-        if self._going_down is None:  # goes on also when the command that asked for it dies
-            self._grace = grace
-            self._going_down = asyncio.ensure_future(self._stop_all())
-        else:
-            self._grace = min(self._grace, grace)
-            self._supervisor.hurry(grace)
-        going_down = self._going_down
-        async for _ in self._supervisor.changed.until(going_down):
-            yield event(self._cluster_status().to_json())
-        going_down.result()
-        yield reply({})
-
-    async def _stop_all(self) -> None:
-        try:
-            await self._changes.abandon()
-            await self._runs.cancel_all()
-            await self._supervisor.stop(self._grace)
-        except BaseException:
-            self._going_down = None  # what still runs is still ours, and the next `down` tries again
-            raise
-        # While the agent still ends its helpers, the cluster is down already for every command that looks.
-        try:
-            self._folder.journal.remove()
-        except OSError as error:
-            # Without this agent the journal would have the next one start every task again.
-            self._going_down = None
-            raise ClusterError(
-                f"all tasks of {self._cluster!r} are stopped, but {self._folder.path} cannot be cleared: "
-                f"{error.strerror}",
-                hint="Make it writable and type `tfcluster down` again.",
-            ) from error
-        self._supervisor.history.record("down")
-        self.quitting.set()
-
     def _called(self, calls: socket.socket) -> None:
         """Another process has tried to be the agent: perhaps because the lock file is gone, which leads to this one."""
         with contextlib.suppress(BlockingIOError):
@@ -211,7 +205,7 @@ class Service:
 
     def _mend(self) -> None:
         """Write the state folder anew where somebody has deleted it; see `StateFolder.mend`."""
-        if self.idle or self._going_down is not None:
+        if self.idle or self._going_down.under_way:
             return
         trouble = ""
         try:
@@ -237,19 +231,26 @@ class Service:
         return self._tensorflow
 
     def _react_to_changes(self) -> None:
-        """Warm the interpreter up once the cluster is ready; end the runs of tasks that are no longer."""
-        tasks = self._supervisor.tasks
-        down = {name: task.trouble() for name, task in tasks.items() if task.machine.state is not TaskState.READY}
-        self._runs.tasks_are(tasks.keys(), down)
-        states = [task.machine.state for task in self._supervisor.tasks.values()]
-        if states and cluster_state(states) is ClusterState.RUNNING and self._going_down is None:
+        """Warm the interpreter up once what it needs here is ready; end the runs of tasks that are no longer."""
+        self._tell_runs()
+        layout = self._supervisor.layout
+        if layout is None or layout.head().host != self._host or self._going_down.under_way:
+            return  # programs are run beside the head
+        if cluster_state([task.machine.state for task in self._supervisor.tasks.values()]) is ClusterState.RUNNING:
             self._runs.warm_up()
 
-    def _refuse_when_going_down(self) -> None:
-        if self._going_down is not None:
-            raise ClusterError(
-                f"cluster {self._cluster!r} is going down", hint="Try again when `tfcluster down` is done."
-            )
+    def _tell_runs(self) -> None:
+        """Tell the runs which tasks are down."""
+        tasks = self._supervisor.tasks
+        down = {name: task.trouble() for name, task in tasks.items() if task.machine.state is not TaskState.READY}
+        self._runs.tasks_are(self._every_task(), {**down, **self._elsewhere.down})
+
+    def _every_task(self) -> list[str]:
+        layout = self._supervisor.layout
+        return [task.name for task in layout.tasks] if layout else []
+
+    def _tasks_in_use(self) -> set[str]:
+        return {name for names in self._runs.tasks_in_use(self._every_task()).values() for name in names}
 
     def _cluster_status(self) -> ClusterStatus:
         layout = self._supervisor.layout_that_is_up()

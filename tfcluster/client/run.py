@@ -83,6 +83,7 @@ class Submission:
             timeout=self.timeout,
             log_placement=self.log_placement,
             detach=self.detach,
+            owned=True,
             sent=None if self.sent is None else self.sent_as,
         )
         # Hanging up before the result, for whatever reason, cancels the run too.

@@ -80,8 +80,11 @@ def prepare(wanted: Layout, *, dry: bool) -> Prepared:
     except BaseException:
         answer.leave()
         raise
-    if dry:
+    if dry or reply["problems"]:
         answer.leave()
+    if problems := [ClusterError.from_json(problem) for problem in reply["problems"]]:
+        hints = dict.fromkeys(problem.hint for problem in problems)
+        raise ClusterError("\n".join(problem.message for problem in problems), hint=" ".join(hints))
     found = Found.from_json(reply["found"]) if reply["found"] else None
     layout = (wanted if found is None else onto(wanted, found)).with_choices(**reply["choices"])
     return Prepared(wanted, found.layout if found else None, layout, plan(layout, found), reply["tensorflow"])

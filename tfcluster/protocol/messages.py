@@ -15,15 +15,21 @@ from tfcluster.errors import ClusterError
 from tfcluster.protocol.framing import Message
 
 #: Changes whenever an older command line could misunderstand a newer agent, or the other way round.
-VERSION = 1
+VERSION = 2
 
 
 class Call(str, Enum):
-    """The requests that an agent serves."""
+    """The requests that an agent serves. What it tells of tasks, ports and GPUs is of its own host only."""
 
-    LAYOUT = "layout"  # -> the Layout of the cluster that is up
-    PREPARE = "prepare"  # examine the host: {layout, dry} -> {tensorflow, choices, found: a Found}
-    APPLY = "apply"  # carry a plan out: {wanted, base, layout, lost}; events: a ClusterStatus at each change -> {}
+    LAYOUT = "layout"  # -> the whole Layout of the cluster that is up, with all that is secret in it
+    # Examine the host: {layout, dry} -> {tensorflow, choices, found: a Found, problems: [each as an error is told]}.
+    PREPARE = "prepare"
+    # Next, in a cluster of several hosts: can they dial each other's ports, on which no server listens yet?
+    LISTEN = "listen"  # event: {ports: on which the agent lets connections come until the command hangs up}
+    REACH = "reach"  # dial others: {addresses, timeout} -> {failures: {address: why}}
+    # Carry a plan out: {wanted, base: the layout that PREPARE found on this host, layout, lost}; events: a
+    # ClusterStatus at each change -> {}
+    APPLY = "apply"
     WATCH = "watch"  # {timeout}; events: a ClusterStatus at each change
     STATUS = "status"  # -> ClusterStatus
     DEVICES = "devices"  # -> {devices: [each as `devices -o json` has it], silent: [why a task gave none]}
@@ -32,7 +38,8 @@ class Call(str, Enum):
     # Of both: events {after: {log: position}}, and then {log, next, line}; `after` asks to go on behind such positions.
     LOGS = "logs"  # {tasks, lines, since, follow, after}; line: {task, time, line}
     EVENTS = "events"  # {lines, since, follow, after}; line: {time, event, task, detail}
-    # {program, parameters, patterns, gpus, strict, timeout, log_placement, detach, sent}; events: those of the run
+    # Asked on the head's host: {program, parameters, patterns, gpus, strict, timeout, log_placement, detach, owned,
+    # sent}; events: those of the run
     RUN = "run"
     RUNS = "runs"  # {lines} -> {runs: [{run, program, parameters, state, seconds, started, result, error}]}
     ATTACH = "attach"  # {run, events, output: how many to leave out, owned}; events: those of the run
@@ -71,7 +78,8 @@ class Request:
         try:
             return cls(Call(message["call"]), {**message["arguments"]})
         except (KeyError, ValueError, TypeError) as error:
-            raise ClusterError(f"not a request: {message!r:.200}") from error
+            # Not more of it: there are secrets in layouts.
+            raise ClusterError(f"not a request: {message.get('call')!r:.200}") from error
 
 
 def event(value: Message) -> Message:

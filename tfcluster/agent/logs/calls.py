@@ -71,7 +71,7 @@ class LogCalls:
     def _streams(self, wanted: list[str]) -> Streams:
         """The logs of tasks by short name, of the cluster that is up, else of the one that was, and those of runs."""
         layout = self._supervisor.layout
-        names = [task.short for task in layout.tasks] if layout else self._folder.logged_tasks()
+        names = [task.short for task in layout.on(self._supervisor.host)] if layout else self._folder.logged_tasks()
         found: Streams = {}
         for arguments in [[name] for name in wanted] or [[]]:
             try:

@@ -11,14 +11,14 @@ from typing import Any
 
 from tfcluster.agent.folder import StateFolder
 from tfcluster.agent.incoming import Incoming
+from tfcluster.agent.runs.elsewhere import Elsewhere
 from tfcluster.agent.runs.following import from_place
 from tfcluster.agent.runs.receiving import check_name, receive
 from tfcluster.agent.runs.run import Run
 from tfcluster.agent.runs.runs import Runs
-from tfcluster.agent.tasks.supervised import Supervised
 from tfcluster.agent.tasks.supervisor import Supervisor
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.model.devices import Selection, select
+from tfcluster.model.devices import Device, Selection, select
 from tfcluster.model.layout import Layout
 from tfcluster.protocol.framing import Message
 from tfcluster.protocol.messages import event, reply
@@ -34,15 +34,22 @@ class RunCalls:
     Args:
         folder: The cluster's state folder.
         supervisor: The tasks to run on.
+        elsewhere: The tasks on other hosts.
         runs: The runs.
         refuse_when_going_down: Raises a ClusterError while the cluster goes down.
     """
 
     def __init__(
-        self, folder: StateFolder, supervisor: Supervisor, runs: Runs, refuse_when_going_down: Callable[[], None]
+        self,
+        folder: StateFolder,
+        supervisor: Supervisor,
+        elsewhere: Elsewhere,
+        runs: Runs,
+        refuse_when_going_down: Callable[[], None],
     ) -> None:
         self._folder = folder
         self._supervisor = supervisor
+        self._elsewhere = elsewhere
         self._runs = runs
         self._refuse_when_going_down = refuse_when_going_down
 
@@ -57,26 +64,43 @@ class RunCalls:
         timeout: float | None,
         log_placement: bool,
         detach: bool,
+        owned: bool,
         sent: str | None,
     ) -> AsyncIterator[Message]:
-        """Start a run and give its events up to the result; of a detached one the first, once it can be left alone."""
+        """Start a run and give its events up to the result; of a detached one the first, once it can be left alone.
+
+        One that is not owned by the command goes on when the command goes away, once what is sent with it has come.
+        """
+        self._refuse_when_going_down()
+        found = await self._devices()
         self._refuse_when_going_down()
         layout = self._supervisor.layout_that_is_up()
-        _refuse_when_down(await self._supervisor.checks.all_now(_PROBE_BEFORE_RUN))
-        self._refuse_when_going_down()
-        found = [device for task in self._supervisor.tasks.values() for device in task.devices]
         selection = select(found, patterns=patterns, gpus=gpus, strict=strict)
         name = None if sent is None else check_name(sent)
         job = self._job(layout, selection, program, parameters, name, log_placement)
         try:
-            run = self._runs.submit(job, timeout, detach)
+            run = self._runs.submit(job, timeout, detach or not owned)
         except OSError as error:
             shutil.rmtree(job.folder, ignore_errors=True)
             raise ClusterError(f"{job.folder}: cannot record the run: {error.strerror}") from error
-        async with contextlib.aclosing(self._events(run, incoming, detach)) as events:
+        async with contextlib.aclosing(self._events(run, incoming, detach, owned)) as events:
             async for each in events:
                 yield event(each)
         yield reply({})
+
+    async def _devices(self) -> list[Device]:
+        """The devices of every task, those of this host and of others, in the order of the layout.
+
+        Raises:
+            ClusterError: Tasks do not serve.
+        """
+        names = [task.name for task in self._supervisor.layout_that_is_up().tasks]
+        silent, (devices, troubles) = await asyncio.gather(
+            self._supervisor.checks.all_now(_PROBE_BEFORE_RUN), self._elsewhere.ask_all()
+        )
+        _refuse_when_down([*(task.trouble() for task in silent), *troubles])
+        devices += [device for task in self._supervisor.tasks.values() for device in task.devices]
+        return sorted((device for device in devices if device.task in names), key=lambda each: names.index(each.task))
 
     def _job(
         self,
@@ -103,10 +127,11 @@ class RunCalls:
             log_placement=log_placement,
         )
 
-    async def _events(self, run: Run, incoming: Incoming, detach: bool) -> AsyncGenerator[Message, None]:
+    async def _events(self, run: Run, incoming: Incoming, detach: bool, owned: bool) -> AsyncGenerator[Message, None]:
         """A new run's events, the first of which the command has before the driver starts.
 
-        Nobody waits for the result of a run whose command has gone without a word (a closed terminal): it is cancelled.
+        Nobody waits for the result of a run whose command owned it and has gone without a word (a closed terminal): it
+        is cancelled.
         """
         starting: asyncio.Future[None] | None = None
         left_alone = False
@@ -124,8 +149,16 @@ class RunCalls:
         finally:
             if starting is not None:
                 starting.cancel()
-            if not left_alone:
+            if not (left_alone or (not owned and self._needs_nothing_more(run, starting))):
                 self._runs.cancel(run.identity)
+
+    def _needs_nothing_more(self, run: Run, starting: asyncio.Future[None] | None) -> bool:
+        """Whether a run can go on without its command; one that nothing is sent with is started, if it is not yet."""
+        assert run.job is not None, "it has just been submitted"
+        if run.job.sent is None:
+            self._runs.start(run)
+            return True
+        return starting is not None and starting.done()
 
     async def _start(self, run: Run, incoming: Incoming) -> None:
         """Start a run's driver once the file that is sent with it, if there is one, has come."""
@@ -185,10 +218,10 @@ class RunCalls:
         return identity
 
 
-def _refuse_when_down(tasks: Sequence[Supervised]) -> None:
-    if tasks:
+def _refuse_when_down(troubles: Sequence[str]) -> None:
+    if troubles:
         raise ClusterError(
-            "; ".join(task.trouble() for task in tasks),
+            "; ".join(troubles),
             hint="`tfcluster status` shows the tasks, `tfcluster logs TASK` what one said last.",
             exit_code=ExitCode.UNHEALTHY,
         )

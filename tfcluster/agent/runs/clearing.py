@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 
 from tfcluster.agent.tasks.health import Prober, Verdict
 from tfcluster.agent.tasks.supervisor import Supervisor
@@ -14,12 +13,15 @@ _SECONDS = 1.0
 #: Seconds to wait before each further question to a server that did not answer: one that is stopped or busy.
 _PAUSES = (1.0, 2.0, 4.0, 8.0, 16.0)
 
+# Servers by their task's short name, each with its process; of one on another host that is not known.
+_Servers = dict[str, ProcessId | None]
+
 
 class Clearing:
     """Has the servers forget the variables of runs.
 
     Args:
-        supervisor: Its tasks are asked, and its history tells of those that never answered.
+        supervisor: The tasks of its layout are asked, and its history tells of those that never answered.
         prober: Asks.
     """
 
@@ -30,14 +32,13 @@ class Clearing:
 
     async def clear(self, container: str) -> None:
         """Clear a container on every task; those that do not answer in time are asked again in the background."""
-        tasks = self._supervisor.tasks.values()
-        left = await self._ask(container, {task.task.short: task.process for task in tasks if task.process})
+        left = await self._ask(container, self._servers())
         if left:
             again = asyncio.ensure_future(self._again(container, left))
             self._background.add(again)
             again.add_done_callback(self._background.discard)
 
-    async def _again(self, container: str, left: Mapping[str, ProcessId]) -> None:
+    async def _again(self, container: str, left: _Servers) -> None:
         for pause in _PAUSES:
             await asyncio.sleep(pause)
             left = await self._ask(container, left)
@@ -46,12 +47,21 @@ class Clearing:
         for short in left:
             self._supervisor.history.record("not cleared", task=short, detail=f"it keeps the variables of {container}")
 
-    async def _ask(self, container: str, processes: Mapping[str, ProcessId]) -> dict[str, ProcessId]:
-        """Ask the tasks that still have these processes, as new ones have nothing to clear; what did not answer."""
+    def _servers(self) -> _Servers:
+        """The servers there are now."""
+        tasks = self._supervisor.tasks.values()
+        here: _Servers = {task.task.short: task.process for task in tasks if task.process}
+        layout = self._supervisor.layout
+        elsewhere = [task for task in layout.tasks if task.host != self._supervisor.host] if layout else []
+        return {**here, **{task.short: None for task in elsewhere}}
+
+    async def _ask(self, container: str, servers: _Servers) -> _Servers:
+        """Ask those of some servers that are still there, as new ones have nothing to clear; what did not answer."""
+        layout, now = self._supervisor.layout, self._servers()
         asking = {
-            asyncio.ensure_future(self._prober.ask(task.task.address, _SECONDS, clear=container)): task
-            for task in self._supervisor.tasks.values()
-            if task.process and processes.get(task.task.short) == task.process
+            asyncio.ensure_future(self._prober.ask(task.address, _SECONDS, clear=container)): task.short
+            for task in (layout.tasks if layout else ())
+            if task.short in servers and task.short in now and servers[task.short] == now[task.short]
         }
         if not asking:
             return {}
@@ -59,6 +69,4 @@ class Clearing:
         for question in late:
             question.cancel()
         answered = {question for question in done if question.result().verdict is Verdict.ANSWERED}
-        return {
-            task.task.short: processes[task.task.short] for question, task in asking.items() if question not in answered
-        }
+        return {short: servers[short] for question, short in asking.items() if question not in answered}

@@ -47,6 +47,7 @@ class Runs:
         title: What `ps` shows for the interpreter.
         folder: The cluster's state folder.
         clear: Clears a container on every task.
+        look: Looks for tasks that are lost, of which the agent does not hear by itself, and tells `tasks_are`.
 
     Attributes:
         runs: The runs, by id, the oldest first.
@@ -54,11 +55,18 @@ class Runs:
         changed: Told whenever a run's state changes.
     """
 
-    def __init__(self, title: str, folder: StateFolder, clear: Callable[[str], Awaitable[None]]) -> None:
+    def __init__(
+        self,
+        title: str,
+        folder: StateFolder,
+        clear: Callable[[str], Awaitable[None]],
+        look: Callable[[], Awaitable[None]],
+    ) -> None:
         self.runs: dict[str, Run] = {}
         self.records = Records(folder.runs)
         self.changed = Notice()
         self._clear = clear
+        self._look = look
         self._interpreter = Interpreter(title, folder.interpreter_log, self._heard, self._interpreter_died)
         self._background: set[asyncio.Task[None]] = set()
 
@@ -102,8 +110,8 @@ class Runs:
         return run
 
     def start(self, run: Run) -> None:
-        """Have a run's driver started, unless the run has ended; it goes on whether or not anybody follows it."""
-        if run.active and not run.ending:
+        """Have a run's driver started, unless it is or the run has ended; it goes on whether or not anybody follows."""
+        if run.active and not run.ending and not run.driven:
             assert run.job is not None, "who adopts a run does not start it"
             run.driven = True
             try:
@@ -312,6 +320,8 @@ class Runs:
         """See to what a run leaves: its variables on the tasks, the file that was sent, its record."""
         if run.process is not None:
             try:
+                if status != 0 and run.record.stopping is None:
+                    await self._look()
                 await self._clear(run.identity)
             except Exception:  # into the agent's log; the run ends all the same
                 traceback.print_exc()

@@ -26,6 +26,6 @@ class TaskCalls:
         """End tasks and start them anew; the reply comes at once."""
         self._refuse_when_going_down()
         layout = self._supervisor.layout_that_is_up()
-        names = {task.short: task.name for task in layout.tasks}
+        names = {task.short: task.name for task in layout.on(self._supervisor.host)}
         self._supervisor.restart([names[short] for short in matching_tasks(tasks, list(names))], grace)
         yield reply({})

@@ -27,6 +27,7 @@ class Event(Enum):
     MISSED = auto()  # it did not
     FAILED_EXIT = auto()  # its process ended with a signal or a code other than 0
     CLEAN_EXIT = auto()  # its process ended with code 0
+    LACKING = auto()  # something is missing that no further try would find
     DUE = auto()  # the machine's `wake_at` has come
 
 
@@ -83,6 +84,8 @@ class Machine:
             return self._restart(now)
         if event in (Event.FAILED_EXIT, Event.CLEAN_EXIT):
             return self._ended(event, now, chance) if self.state in WITH_PROCESS else (self, None)
+        if event is Event.LACKING:
+            return self._give_up() if self.state in WITH_PROCESS else (self, None)
         if event is Event.DUE:
             return self._due(now)
         return self._checked(event)
@@ -123,6 +126,10 @@ class Machine:
             return replace(ended, state=TaskState.FAILED, ends=ends), None
         wake_at = now + _delay(self.policy, len(ends), chance)
         return replace(ended, state=TaskState.BACKING_OFF, ends=ends, wake_at=wake_at), None
+
+    def _give_up(self) -> tuple[Machine, Action | None]:
+        rest = TaskState.STOPPED if self.state is TaskState.STOPPING else TaskState.FAILED
+        return replace(self, state=rest, misses=0, wake_at=None, again=False), None
 
     def _due(self, now: float) -> tuple[Machine, Action | None]:
         if self.wake_at is None or now < self.wake_at:

@@ -12,9 +12,10 @@ from functools import partial
 from tfcluster.agent import children
 from tfcluster.agent.folder import StateFolder
 from tfcluster.agent.ports import Ports
+from tfcluster.agent.secret_values import lost
 from tfcluster.agent.tasks.machine import Event
 from tfcluster.agent.tasks.memory import MemoryWatch
-from tfcluster.agent.tasks.supervised import Supervised
+from tfcluster.agent.tasks.supervised import NOT_STARTED, Supervised
 from tfcluster.errors import ClusterError
 from tfcluster.model.layout import Layout
 from tfcluster.model.status import LastExit
@@ -53,11 +54,16 @@ class Processes:
     def fork(self, task: Supervised, layout: Layout) -> children.Child | None:
         """Fork a task's server, which waits for a first line before it begins.
 
-        Where that fails there is none; the task counts as one that died, and is tried again by policy.
+        Where that fails there is none; the task counts as one that died, and is tried again by policy, unless what it
+        lacks are its secrets.
         """
         task.started, task.generation = time.time(), layout.generation
         task.report = ""
         task.killed = False
+        if names := lost(task.task):
+            task.report = f"secret {', '.join(names)} is lost, no journal holds it: `tfcluster up SPEC` gives it again"
+            asyncio.get_running_loop().call_soon(self._note_failure, task)
+            return None
         try:
             self._folder.mend()  # its log goes there
             child = self._fork(task, layout)
@@ -113,6 +119,10 @@ class Processes:
         asyncio.get_running_loop().call_soon(self._note_end, task, status, by_kernel)
         if task.machine.wanted:
             self.hold_port(task)  # at once: nobody listens on it now
+
+    def _note_failure(self, task: Supervised) -> None:
+        task.last_exit = LastExit(NOT_STARTED, time.time(), task.report)
+        self._feed(task, Event.LACKING)
 
     def _note_end(self, task: Supervised, status: int | None, by_kernel: str = "") -> None:
         task.last_exit = LastExit(reason(status) + by_kernel, time.time(), task.report)

@@ -27,6 +27,8 @@ def story(task: Supervised, before: Machine, event: Event) -> tuple[str, str] | 
         case TaskState.BACKING_OFF:
             wait = max(0.0, (after.wake_at or 0.0) - after.ends[-1])
             return "died", f"{how}; " + (f"backing off {wait:.2g} s" if wait else "it is started again at once")
+        case TaskState.FAILED if event is Event.LACKING:
+            return "failed", f"{how}: {task.report}"
         case TaskState.FAILED:
             policy = after.policy
             limit = f"more than {policy.limit} restarts in {policy.window:g} s"

@@ -19,6 +19,8 @@ from tfcluster.process import ProcessId
 
 # The kernel counts processor time in hundredths of a second: over a shorter time the share of a core is noise.
 _SHORTEST_SECONDS = 0.5
+#: How a task ended that had no process at all.
+NOT_STARTED = "not started"
 _AFTER_DEATH = {
     TaskState.BACKING_OFF: "waits to be started again",
     TaskState.STARTING: "is being started again",
@@ -83,6 +85,8 @@ class Supervised:
             return f"{self.task.short} at {self.task.address} does not answer"
         if state is TaskState.STOPPING and self.machine.again:
             return f"{self.task.short} is being restarted by `tfcluster restart`"
+        if self.last_exit is not None and self.last_exit.reason == NOT_STARTED:
+            return f"{self.task.short} is {state.value}: {self.last_exit.detail}"
         if self.last_exit is not None:
             detail = f": {self.last_exit.detail}" if self.last_exit.detail else ""
             then = _AFTER_DEATH.get(state, f"is {state.value}")

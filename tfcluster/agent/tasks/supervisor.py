@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
 from dataclasses import replace
 
 from tfcluster.agent import children
@@ -17,6 +18,7 @@ from tfcluster.agent.logs.history import History
 from tfcluster.agent.logs.keeper import LogKeeper
 from tfcluster.agent.notice import Notice
 from tfcluster.agent.ports import Ports
+from tfcluster.agent.secret_values import SecretValues
 from tfcluster.agent.tasks.adoption import recorded, resumed
 from tfcluster.agent.tasks.checks import Checks
 from tfcluster.agent.tasks.health import Prober
@@ -30,6 +32,8 @@ from tfcluster.model.states import AT_REST, TaskState
 from tfcluster.process import send
 from tfcluster.runtime.c_api import TensorFlow
 
+#: Seconds between TERM and KILL for a task that is stopped while nobody says how many.
+STOP_GRACE = 5.0
 #: What is said of a process that its agent ended because of an event.
 _WHY_ENDED = {
     Event.MISSED: "it did not answer, so its agent ended it",
@@ -41,8 +45,9 @@ class Supervisor:
     """The tasks of one cluster on this host.
 
     Attributes:
-        layout: The cluster; None until there is one.
-        tasks: Its tasks, by name.
+        host: What the cluster calls this host.
+        layout: The whole cluster; None until there is one.
+        tasks: Its tasks here, by name.
         changed: Told whenever a task's state changes.
         history: What happened and why.
         checks: Whether they answer.
@@ -50,18 +55,22 @@ class Supervisor:
 
     def __init__(
         self,
+        host: str,
         folder: StateFolder,
+        secrets: SecretValues,
         ports: Ports,
         prober: Prober,
         keeper: LogKeeper,
         load: Callable[[], TensorFlow],
     ) -> None:
+        self.host = host
         self.layout: Layout | None = None
         self.tasks: dict[str, Supervised] = {}
         self.changed = Notice()
         self.history = History(folder.events)
         self.checks = Checks(prober, lambda: self.tasks, self._feed)
         self._folder = folder
+        self._secrets = secrets
         self._keeper = keeper
         self._processes = Processes(folder, ports, load, self._feed, self.checks.until_ready)
 
@@ -104,7 +113,7 @@ class Supervisor:
 
         Returns when every task that still runs has been asked whether it answers.
         """
-        self._take(record.layout)
+        self._take(self._secrets.shown(record.layout, record.secrets))
         events = []
         for name, known in record.tasks.items():
             task = self.tasks[name]
@@ -121,6 +130,10 @@ class Supervisor:
         for task in self.tasks.values():
             if task.process is not None and task.pidfd is not None:
                 self.history.record("adopted", task=task.task.short, detail=f"pid {task.process.pid}")
+        if record.secrets != self._secrets.path:  # of an agent with another XDG_RUNTIME_DIR
+            with suppress(ClusterError, OSError):
+                self.write_journal()
+                record.secrets.unlink(missing_ok=True)
         await asyncio.gather(*(self.checks.one(task) for task in self.tasks.values() if task.pidfd is not None))
 
     def lost_output(self) -> list[str]:
@@ -171,7 +184,7 @@ class Supervisor:
     def _take(self, layout: Layout | None) -> None:
         before, self.layout = self.tasks, layout
         self.tasks = {}
-        for task in layout.tasks if layout else ():
+        for task in layout.on(self.host) if layout else ():
             kept = before.get(task.name)  # what watches its process knows it
             if kept is None:
                 kept = Supervised(task, Machine(task.restart), self._folder.spool_of(task.short))
@@ -190,9 +203,12 @@ class Supervisor:
         tasks = {name: recorded(task) for name, task in self.tasks.items()}
         try:
             self._folder.mend()
-            self._folder.journal.write(Record(self.layout, tasks))
+            # The values first: without them the next agent could not start the tasks.
+            hidden = self._secrets.hidden(self.layout)
+            self._folder.journal.write(Record(hidden, tasks, self._secrets.path))
         except OSError as error:
-            raise ClusterError(f"{self._folder.journal.path}: cannot write the journal: {error.strerror}") from error
+            path = error.filename or self._folder.journal.path
+            raise ClusterError(f"{path}: cannot write the journal: {error.strerror}") from error
 
     def _feed(self, task: Supervised, event: Event) -> None:
         self._feed_all([(task, event)])

@@ -1,0 +1,179 @@
+"""Two hosts on one machine, for tests: an agent each, with the conversation that the commands have with them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import Sandbox, wait_for
+from tfcluster.client.connection import Answer
+from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.model.change import Found, onto
+from tfcluster.model.hosts import Host
+from tfcluster.model.layout import Layout, RestartPolicy, Task
+from tfcluster.protocol.messages import Call
+from tfcluster.transport.local import Here
+
+CLUSTER = "two"
+POLICY = RestartPolicy("on-failure", initial=0.1, max=30.0, limit=5, window=60.0)
+
+
+def task_of(short: str, host: str, **fields: Any) -> Task:
+    """A task of a layout for tests, as `worker:1` on a host."""
+    job, _, index = short.partition(":")
+    made = Task(job, int(index), host, "localhost", None, cpus=1, gpus=0, env={}, restart=POLICY)
+    return replace(made, **fields)
+
+
+#: worker:0 is the head, on a; the ps and another worker are on b.
+TASKS = (task_of("ps:0", "b"), task_of("worker:0", "a"), task_of("worker:1", "b"))
+
+
+def layout_of(tasks: Sequence[Task] = TASKS, **fields: Any) -> Layout:
+    """A layout of tasks on the hosts a and b, which both are this machine."""
+    hosts = (Host("a", "localhost"), Host("b", "localhost"))
+    return Layout(CLUSTER, "cluster.yaml", "closed", tuple(tasks), hosts=hosts, **fields)
+
+
+@dataclass
+class Hosts:
+    """The hosts a and b.
+
+    Attributes:
+        sandbox: Where their agents find their folders.
+        layout: What is up.
+    """
+
+    sandbox: Sandbox
+    layout: Layout = field(default_factory=layout_of)
+
+    def stream(self, host: str, call: Call, *, start: bool = False, **arguments: Any) -> Answer:
+        """Ask a host's agent; the answer is to be read."""
+        reach = Here(CLUSTER, host)
+        return Answer(reach, reach.open(start=start), call, arguments)
+
+    def ask(self, host: str, call: Call, *, start: bool = False, **arguments: Any) -> Any:
+        """Ask a host's agent and return its reply."""
+        with contextlib.closing(self.stream(host, call, start=start, **arguments)) as answer:
+            return answer.finish()
+
+    def prepare(self, wanted: Layout) -> dict[str, Any]:
+        """What PREPARE says, by host."""
+        return {host: self.ask(host, Call.PREPARE, start=True, layout=wanted.to_json(), dry=False) for host in "ab"}
+
+    def up(self, wanted: Layout) -> None:
+        """Bring the cluster up, or to another layout, and wait until all its tasks are ready."""
+        self.apply(wanted, self.prepare(wanted))
+
+    def apply(self, wanted: Layout, prepared: Mapping[str, Any]) -> None:
+        """The same, with what PREPARE has said before."""
+        assert [told["problems"] for told in prepared.values()] == [[], []]
+        founds = [Found.from_json(told["found"]) for told in prepared.values() if told["found"]]
+        layout = wanted
+        if founds:
+            layout = onto(wanted, replace(founds[0], generations=_merged(each.generations for each in founds)))
+        for told in prepared.values():
+            layout = layout.with_choices(**told["choices"])
+        for host, told in prepared.items():
+            base = told["found"] and told["found"]["layout"]
+            arguments = {"wanted": wanted.to_json(), "base": base, "layout": layout.to_json(), "lost": None}
+            self.ask(host, Call.APPLY, start=True, **arguments)
+        self.layout = layout
+        self.wait_until_ready()
+
+    def wait_until_ready(self) -> None:
+        for host in "ab":
+            wait_for(partial(self.is_ready, host), 60)
+
+    def is_ready(self, host: str) -> bool:
+        return bool(self.status(host)["state"] == "running")
+
+    def status(self, host: str) -> Any:
+        """What STATUS says."""
+        return self.ask(host, Call.STATUS)
+
+    def task(self, short: str) -> Any:
+        """A task as the agent of its host tells of it."""
+        job, _, index = short.partition(":")
+        (host,) = {task.host for task in self.layout.tasks if task.short == short}
+        tasks = self.status(host)["tasks"]
+        return next(task for task in tasks if (task["job"], task["index"]) == (job, int(index)))
+
+    def events(self, host: str) -> list[Any]:
+        """What happened on a host, where the cluster may be down by now."""
+        answer = self.stream(host, Call.EVENTS, start=True, lines=None, since=None, follow=False, after={})
+        found = [message["line"] for message in answer if "line" in message]
+        answer.leave()
+        return found
+
+    def run(self, program: str, parameters: Mapping[str, Any], **arguments: Any) -> Answer:
+        """Submit a run at the head."""
+        given = {
+            "program": program,
+            "parameters": dict(parameters),
+            "patterns": [],
+            "gpus": None,
+            "strict": False,
+            "timeout": 120.0,
+            "log_placement": False,
+            "detach": False,
+            "owned": True,
+            "sent": None,
+            **arguments,
+        }
+        return self.stream("a", Call.RUN, **given)
+
+    def result(self, run: Answer) -> Any:
+        """The result event of a run."""
+        with contextlib.closing(run):
+            return list(run)[-1]
+
+    def kill_agent(self, host: str) -> int:
+        """Kill the agent of a host; its pid."""
+        pid = int(self.status(host)["hosts"][0]["agent_pid"])
+        pidfd = os.pidfd_open(pid)
+        os.kill(pid, signal.SIGKILL)
+        ended, _, _ = select.select([pidfd], [], [], 60)
+        assert ended
+        os.close(pidfd)
+        return pid
+
+    def down(self, host: str) -> None:
+        """Take a host's part down, if it is up."""
+        try:
+            answer = self.stream(host, Call.DOWN, grace=1.0)
+            answer.finish()
+            answer.leave()
+        except ClusterError as error:
+            if error.exit_code is not ExitCode.NOT_RUNNING:
+                raise
+
+    def state_folder(self, host: str) -> Path:
+        return self.sandbox.folder / "state" / "tfcluster" / CLUSTER / host
+
+
+def _merged(parts: Any) -> dict[str, int]:
+    return {name: generation for part in parts for name, generation in part.items()}
+
+
+@contextlib.contextmanager
+def hosts_in(sandbox: Sandbox) -> Iterator[Hosts]:
+    """The hosts of a sandbox, with this process in it as a command would be; both are down afterwards."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in sandbox.environment.items():
+            patch.setenv(name, value)
+        hosts = Hosts(sandbox)
+        try:
+            yield hosts
+        finally:
+            for host in "ab":
+                hosts.down(host)

@@ -1,0 +1,143 @@
+"""What the head's agent makes of the answers of tasks on other hosts, and when it asks."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.agent.hosts import layout_of, task_of
+from tfcluster.agent.runs import elsewhere as module
+from tfcluster.agent.runs.elsewhere import Elsewhere
+from tfcluster.agent.tasks.health import Answer, Verdict
+from tfcluster.agent.tasks.machine import MISSES_ALLOWED
+from tfcluster.model.devices import Device
+
+W1, W2 = "/job:worker/task:1", "/job:worker/task:2"
+LAYOUT = layout_of(
+    [
+        task_of("worker:0", "a", port=1),
+        task_of("worker:1", "b", port=2),
+        task_of("worker:2", "b", port=3, address_host="10.0.0.2"),
+    ]
+)
+SILENT, REFUSED = Answer(Verdict.SILENT), Answer(Verdict.SILENT, refused=True)
+DEVICE = Device("/job:worker/replica:0/task:1/device:CPU:0", "CPU")
+FIRST, SECOND = Answer(Verdict.ANSWERED, (DEVICE,), 17), Answer(Verdict.ANSWERED, (DEVICE,), 18)
+
+
+class World:
+    """The tasks on b, whose answers are given, the last of them again and again; it notes what is told of them."""
+
+    def __init__(self, **answers: list[Answer]) -> None:
+        self.answers = {"localhost:2": answers.get("one", [FIRST]), "10.0.0.2:3": answers.get("two", [FIRST])}
+        self.asked: list[str] = []
+        self.used = {W1}
+        self.news: list[dict[str, str]] = []
+        supervisor: Any = SimpleNamespace(host="a", layout=LAYOUT)
+        prober: Any = self
+        self.elsewhere = Elsewhere(supervisor, prober, lambda: self.used, self.note)
+
+    async def ask(self, address: str, timeout: float) -> Answer:
+        self.asked.append(address)
+        answers = self.answers[address]
+        return answers.pop(0) if answers[1:] else answers[0]
+
+    def note(self) -> None:
+        self.news.append(dict(self.elsewhere.down))
+
+    async def check(self, times: int = 1) -> None:
+        for _ in range(times):
+            self.elsewhere.check_soon()
+            while self.elsewhere._asking:
+                await asyncio.sleep(0)
+
+
+def test_nobody_is_asked_without_a_run_and_then_only_those_that_it_uses() -> None:
+    world = World()
+    world.used = set()
+    asyncio.run(world.check())
+    assert world.asked == []
+    world.used = {W1, "/job:worker/task:0"}
+    asyncio.run(world.check())
+    assert world.asked == ["localhost:2"], "the task of this host is none of ours"
+
+
+def test_silence_counts_as_a_loss_after_as_many_misses_as_on_this_host() -> None:
+    world = World(one=[FIRST, *[SILENT] * (MISSES_ALLOWED - 1), FIRST, *[SILENT] * MISSES_ALLOWED, FIRST])
+
+    async def body() -> None:
+        await world.check(1 + MISSES_ALLOWED)
+        assert world.news == [], "it has answered in between"
+        await world.check(MISSES_ALLOWED)
+        assert world.news == [{W1: "worker:1 at localhost:2 on b does not answer"}]
+        await world.check()
+        assert world.news[1:] == [{}], "it is up again"
+
+    asyncio.run(body())
+
+
+def test_a_refusal_counts_at_once_and_is_told_once() -> None:
+    world = World(one=[FIRST, REFUSED, REFUSED, FIRST])
+    asyncio.run(world.check(4))
+    assert world.news == [{W1: "worker:1 at localhost:2 on b does not answer"}, {}]
+
+
+def test_a_server_that_is_another_one_was_lost_meanwhile() -> None:
+    world = World(one=[FIRST, FIRST, SECOND])
+    asyncio.run(world.check(4))
+    assert world.news == [{W1: "worker:1 at localhost:2 on b was started anew"}, {}]
+
+
+def test_what_only_the_prober_does_not_answer_says_nothing() -> None:
+    world = World(one=[FIRST, *[Answer(Verdict.UNKNOWN)] * (2 * MISSES_ALLOWED), FIRST])
+    asyncio.run(world.check(2 * MISSES_ALLOWED + 2))
+    assert world.news == []
+
+
+def test_a_run_that_has_failed_has_its_tasks_looked_at_now() -> None:
+    world = World(one=[FIRST, SECOND])
+
+    async def body() -> None:
+        await world.check()
+        await world.elsewhere.look()
+        assert world.news[0] == {W1: "worker:1 at localhost:2 on b was started anew"}
+
+    asyncio.run(body())
+    assert world.asked == ["localhost:2"] * 2
+
+
+def test_a_server_that_was_replaced_between_two_runs_was_lost_by_neither() -> None:
+    world = World(one=[FIRST, SECOND])
+
+    async def body() -> None:
+        await world.check()
+        world.used = set()
+        await world.check()
+        world.used = {W1}
+        await world.check()
+
+    asyncio.run(body())
+    assert world.news == []
+
+
+def test_a_run_to_come_has_every_task_asked_and_is_told_which_do_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_AGAIN_SECONDS", 0.0)
+    world = World(one=[REFUSED, REFUSED, FIRST], two=[REFUSED])
+    devices, troubles = asyncio.run(world.elsewhere.ask_all())
+    assert devices == [DEVICE], "it came back while it was asked again"
+    assert troubles == ["worker:2 at 10.0.0.2:3 on b does not answer"]
+
+
+def test_the_question_before_a_run_does_not_hide_a_loss_from_one_that_goes_on() -> None:
+    world = World(one=[FIRST, SECOND])
+
+    async def body() -> None:
+        await world.check()
+        await world.elsewhere.ask_all()
+
+    asyncio.run(body())
+    assert world.news[0] == {W1: "worker:1 at localhost:2 on b was started anew"}
+    assert world.news[-1] == {}, "the run to come may begin"

@@ -1,0 +1,128 @@
+"""The tasks on other hosts as the agent that drives runs sees them: by what they answer, while runs need them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+from tfcluster.agent.tasks.health import Answer, Prober, Verdict
+from tfcluster.agent.tasks.machine import MISSES_ALLOWED
+from tfcluster.agent.tasks.supervisor import Supervisor
+from tfcluster.model.devices import Device
+from tfcluster.model.layout import Task
+
+# As in the checks of this host's tasks: less than the interval between two.
+_CHECK_SECONDS = 1.5
+# Before a run a connection may have to be made first, over a network that is not this machine's own.
+_FIRST_SECONDS = 3.0
+# gRPC says for up to half a second of a server that is back what it found before.
+_AGAIN_SECONDS, _AGAIN_TIMES = 0.1, 10
+
+
+@dataclass
+class _Seen:
+    """What a task has answered: which start of its server that was, and how many questions it has missed since."""
+
+    incarnation: int | None = None
+    misses: int = 0
+
+
+class Elsewhere:
+    """The tasks that other hosts' agents supervise.
+
+    Nobody tells this agent how they are, and while no run goes on it does not ask.
+
+    Args:
+        supervisor: Knows the layout, and which host is this.
+        prober: Asks.
+        in_use: Gives the names of the tasks that the runs use which go on.
+        news: Called when one is down, or up again.
+
+    Attributes:
+        down: In words what has happened to each task that is down, by its name.
+    """
+
+    def __init__(
+        self, supervisor: Supervisor, prober: Prober, in_use: Callable[[], Collection[str]], news: Callable[[], None]
+    ) -> None:
+        self.down: dict[str, str] = {}
+        self._supervisor = supervisor
+        self._prober = prober
+        self._in_use = in_use
+        self._news = news
+        self._seen: dict[str, _Seen] = {}
+        self._asking: dict[str, asyncio.Task[None]] = {}
+
+    async def ask_all(self) -> tuple[list[Device], list[str]]:
+        """Ask every task for its devices, for a run that is to come.
+
+        Returns:
+            The devices, and in words which tasks do not answer.
+        """
+        tasks = self._tasks()
+        answers = await asyncio.gather(*map(self._ask_patiently, tasks))
+        for task, answer in zip(tasks, answers, strict=True):
+            self._heard(task, answer)
+        devices = [device for answer in answers for device in answer.devices]
+        silent = [task for task, answer in zip(tasks, answers, strict=True) if answer.verdict is not Verdict.ANSWERED]
+        return devices, [f"{_place(task)} does not answer" for task in silent]
+
+    def check_soon(self) -> None:
+        """Ask the tasks that runs use whether they answer."""
+        if not (used := self._in_use()):
+            self._seen.clear()
+            self.down.clear()
+            return
+        for task in self._tasks():
+            if task.name in used and task.name not in self._asking:
+                self._asking[task.name] = asyncio.ensure_future(self._check_once(task))
+
+    async def look(self) -> None:
+        """Ask the tasks that runs use now: a driver that has failed may have met a loss before this agent did."""
+        used = self._in_use()
+        await asyncio.gather(*(self._check(task) for task in self._tasks() if task.name in used))
+
+    def _tasks(self) -> list[Task]:
+        layout = self._supervisor.layout
+        return [task for task in layout.tasks if task.host != self._supervisor.host] if layout else []
+
+    async def _ask_patiently(self, task: Task) -> Answer:
+        for _ in range(_AGAIN_TIMES):
+            answer = await self._prober.ask(task.address, _FIRST_SECONDS)
+            if not answer.refused:
+                break
+            await asyncio.sleep(_AGAIN_SECONDS)
+        return answer
+
+    async def _check_once(self, task: Task) -> None:
+        try:
+            await self._check(task)
+        finally:
+            del self._asking[task.name]
+
+    async def _check(self, task: Task) -> None:
+        self._heard(task, await self._prober.ask(task.address, _CHECK_SECONDS))
+
+    def _heard(self, task: Task, answer: Answer) -> None:
+        seen = self._seen.setdefault(task.name, _Seen())
+        if answer.verdict is Verdict.SILENT:
+            seen.misses = MISSES_ALLOWED if answer.refused else seen.misses + 1
+            if seen.misses >= MISSES_ALLOWED:
+                self._is_down(task, "does not answer")
+        elif answer.verdict is Verdict.ANSWERED:
+            seen.misses = 0
+            if seen.incarnation not in (None, answer.incarnation):
+                self._is_down(task, "was started anew")
+            seen.incarnation = answer.incarnation
+            if self.down.pop(task.name, None) is not None:
+                self._news()
+
+    def _is_down(self, task: Task, what: str) -> None:
+        if task.name not in self.down:
+            self.down[task.name] = f"{_place(task)} {what}"
+            self._news()
+
+
+def _place(task: Task) -> str:
+    return f"{task.short} at {task.address} on {task.host}"

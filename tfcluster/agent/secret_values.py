@@ -1,0 +1,86 @@
+"""The values of secret environment variables, which the journal must not hold: a file of their own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from tfcluster.agent.files import Files
+from tfcluster.model.layout import Layout, Task
+
+Values = Mapping[str, Mapping[str, str]]
+
+
+class SecretValues:
+    """Takes the values out of a layout and puts them in again.
+
+    The file is beside the agent's socket, in a folder that only this user can enter. Where XDG_RUNTIME_DIR names the
+    place that folder is in memory, and the file goes with the machine's.
+
+    Args:
+        path: The file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._files = Files()
+        self._written = b""
+
+    def hidden(self, layout: Layout) -> Layout:
+        """A layout without the values, which are in the file when this returns.
+
+        Raises:
+            OSError: The file cannot be written; it is as it was.
+        """
+        places = (*layout.tasks, *layout.reserved)
+        if not any(task.secrets for task in places):
+            self.forget()
+            return layout
+        values = {task.name: {name: task.env[name] for name in task.secrets if name in task.env} for task in places}
+        data = json.dumps(values).encode()
+        if data != self._written or not self.path.exists():
+            new = self.path.with_name(f"{self.path.name}.new")
+            try:
+                self._files.write(new, data, durable=False)
+                self._files.replace(new, self.path)
+            except OSError:
+                with suppress(OSError):
+                    self._files.unlink(new)
+                raise
+            self._written = data
+        return _with(layout, {})
+
+    def shown(self, layout: Layout, path: Path) -> Layout:
+        """A layout with the values that an earlier agent has put into a file; those that are lost are left out."""
+        try:
+            values = json.loads(path.read_bytes())
+            return _with(layout, values)
+        except (OSError, ValueError, TypeError, AttributeError):
+            return layout
+
+    def forget(self) -> None:
+        """Remove the file, if there is one.
+
+        Raises:
+            OSError: It cannot be removed.
+        """
+        self._files.unlink(self.path)
+        self._written = b""
+
+
+def lost(task: Task) -> list[str]:
+    """The names of the secret variables whose values are not known."""
+    return [name for name in task.secrets if name not in task.env]
+
+
+def _with(layout: Layout, values: Values) -> Layout:
+    """The layout with these values of secret variables and no others."""
+
+    def fill_in(task: Task) -> Task:
+        env = {name: value for name, value in task.env.items() if name not in task.secrets}
+        return replace(task, env={**env, **values.get(task.name, {})})
+
+    return replace(layout, tasks=tuple(map(fill_in, layout.tasks)), reserved=tuple(map(fill_in, layout.reserved)))
