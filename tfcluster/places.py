@@ -66,6 +66,11 @@ def journal_path(cluster: str, host: str = LOCAL_HOST) -> Path:
     return state_folder(cluster, host) / "journal.json"
 
 
+def address_book(cluster: str) -> Path:
+    """Where the command line notes on which hosts a cluster is that is not on this machine alone."""
+    return state_root() / cluster / "hosts.json"
+
+
 def check_name(cluster: str) -> str:
     """The name of a cluster as given by a user, once it is known to be no path to somewhere else.
 
@@ -82,8 +87,9 @@ def check_name(cluster: str) -> str:
 
 
 def clusters_up() -> list[str]:
-    """Names of the clusters that are up on this machine, sorted."""
-    return sorted(path.parent.parent.name for path in state_root().glob(f"*/{LOCAL_HOST}/journal.json"))
+    """Names of the clusters that are up on this machine, or were brought up from it on others; sorted."""
+    here = (path.parent.parent.name for path in state_root().glob(f"*/{LOCAL_HOST}/journal.json"))
+    return sorted({*here, *(path.parent.name for path in state_root().glob("*/hosts.json"))})
 
 
 def socket_path(cluster: str, host: str = LOCAL_HOST) -> Path:

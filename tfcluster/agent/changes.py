@@ -61,9 +61,10 @@ class Changes:
         self._refuse_when_going_down = refuse_when_going_down
         self._under_way: asyncio.Task[None] | None = None
 
-    async def layout(self) -> AsyncIterator[Message]:
-        """Tell what is up."""
-        await self.settled()
+    async def layout(self, settled: bool = True) -> AsyncIterator[Message]:
+        """Tell what is up; `settled` waits until no plan is being carried out."""
+        if settled:
+            await self.settled()
         yield reply(self._supervisor.layout_that_is_up().to_json())
 
     async def prepare(self, layout: dict[str, Any], dry: bool) -> AsyncIterator[Message]:

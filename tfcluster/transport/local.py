@@ -177,7 +177,10 @@ def run_agent(cluster: str, host: str) -> None:
     Raises:
         ClusterError: The agent could not start, with its own words.
     """
-    process = _begun.pop() if _begun else _spawn()
+    try:
+        process = _begun.pop()
+    except IndexError:  # asked for, not looked: another thread may be starting one for another host
+        process = _spawn()
     assert process.stdin is not None, "it is a pipe"
     assert process.stdout is not None, "it is a pipe"
     assert process.stderr is not None, "it is a pipe"
