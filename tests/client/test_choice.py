@@ -32,20 +32,20 @@ def own_spec(folder: Path, name: str) -> None:
 def test_a_name_is_taken_as_it_is(nowhere: Path) -> None:
     bring_up("one", "two")
     own_spec(nowhere, "three")
-    assert choose_cluster("four") == "four"
+    assert choose_cluster("four").name == "four"
 
 
 def test_the_only_one_that_is_up(nowhere: Path) -> None:
     bring_up("one")
     own_spec(nowhere, "three")
-    assert choose_cluster(None) == "one"
+    assert choose_cluster(None).name == "one"
 
 
 def test_the_one_of_the_spec_here_when_none_or_it_too_is_up(nowhere: Path) -> None:
     own_spec(nowhere, "mine")
-    assert choose_cluster(None) == "mine"
+    assert choose_cluster(None).name == "mine"
     bring_up("mine", "other")
-    assert choose_cluster(None) == "mine"
+    assert choose_cluster(None).name == "mine"
 
 
 def test_several_are_listed(nowhere: Path) -> None:

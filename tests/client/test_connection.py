@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from tfcluster.client import connection as module
-from tfcluster.client import logs
+from tfcluster.client import lasting, logs
+from tfcluster.client.cluster import Cluster
 from tfcluster.client.connection import AgentGoneError, Connection
 from tfcluster.client.logs import read_logs
 from tfcluster.errors import ClusterError, ExitCode
@@ -66,7 +67,7 @@ def test_events_come_one_by_one_and_then_the_reply(agent: Callable[[Play], None]
             served.sendall(data[at : at + 7])
 
     agent(play)
-    answer = Connection("played").stream(Call.LOGS, tasks=["a"], lines=3)
+    answer = Connection(local.Here("played")).stream(Call.LOGS, tasks=["a"], lines=3)
     assert [event["n"] for event in answer] == [1, 2]
     assert answer.finish() == {"done": True}
     assert asked == [{"version": VERSION, "call": "logs", "arguments": {"tasks": ["a"], "lines": 3}}]
@@ -81,7 +82,7 @@ def test_an_error_is_raised_as_the_agent_told_it(agent: Callable[[Play], None]) 
 
     agent(play)
     with pytest.raises(ClusterError) as caught:
-        Connection("played").call(Call.STATUS)
+        Connection(local.Here("played")).call(Call.STATUS)
     assert caught.value.to_json() == told.to_json()
 
 
@@ -93,7 +94,7 @@ def test_an_agent_that_goes_away_is_told(agent: Callable[[Play], None], before: 
 
     agent(play)
     with pytest.raises(ClusterError, match="the agent went away before it answered"):
-        Connection("played").call(Call.STATUS)
+        Connection(local.Here("played")).call(Call.STATUS)
 
 
 def test_an_agent_that_says_nothing_is_given_up(agent: Callable[[Play], None], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,7 +106,7 @@ def test_an_agent_that_says_nothing_is_given_up(agent: Callable[[Play], None], m
 
     agent(play)
     with pytest.raises(ClusterError, match=r"has not answered within 0\.05 s") as caught:
-        Connection("played").call(Call.STATUS)
+        Connection(local.Here("played")).call(Call.STATUS)
     over.set()
     assert caught.value.exit_code is ExitCode.UNREACHABLE
     assert "kill -9" in caught.value.hint
@@ -117,7 +118,7 @@ def test_without_an_agent_and_a_journal_the_cluster_is_not_running(
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     with pytest.raises(ClusterError) as caught:
-        Connection("nobody").call(Call.STATUS)
+        Connection(local.Here("nobody")).call(Call.STATUS)
     assert caught.value.exit_code is ExitCode.NOT_RUNNING
 
 
@@ -138,7 +139,7 @@ def test_logs_go_on_at_the_next_agent_behind_the_last_line(agent: Callable[[Play
         served.sendall(lines({"event": {"after": {"ps:0": 9, "worker:0": 9}}}, printed("two", 13), {"reply": {}}))
 
     agent(play)
-    found = list(read_logs("played", ["ps", "worker"], lines=1, follow=True))
+    found = list(read_logs(Cluster("played"), ["ps", "worker"], lines=1, follow=True))
     assert [line["line"] for line in found] == ["one", "two"]
     first = {"tasks": ["ps", "worker"], "lines": 1, "since": None, "follow": True, "after": {}}
     # There is no journal: the cluster went down with its agent, and there is only the rest to be read.
@@ -148,7 +149,7 @@ def test_logs_go_on_at_the_next_agent_behind_the_last_line(agent: Callable[[Play
 def test_agents_that_die_one_after_the_other_are_given_up(
     agent: Callable[[Play], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(logs, "_PAUSE_SECONDS", 0)
+    monkeypatch.setattr(lasting, "_FIRST_PAUSE", 0)
     died: list[int] = []
 
     def play(served: socket.socket) -> None:
@@ -158,7 +159,7 @@ def test_agents_that_die_one_after_the_other_are_given_up(
 
     agent(play)
     with pytest.raises(AgentGoneError):
-        list(read_logs("played"))
+        list(read_logs(Cluster("played")))
     assert len(died) == logs._AGENTS
 
 
@@ -182,4 +183,4 @@ def test_an_agent_whose_start_takes_long_is_connected_to_all_the_same(
 
     monkeypatch.setattr(local, "run_agent", run_agent)
     agent(play)
-    assert Connection("played").stream(Call.LOGS, start=True).finish() == {"done": True}
+    assert Connection(local.Here("played")).stream(Call.LOGS, start=True).finish() == {"done": True}

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from tfcluster.client.connection import Connection
+from tfcluster.client.cluster import Cluster
 from tfcluster.client.restart import restart_of
-from tfcluster.client.up import _not_ready
+from tfcluster.client.watching import _not_ready
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.model.states import ClusterState, RunState, TaskState
 from tfcluster.model.status import ClusterStatus, LastExit, RunStatus, TaskStatus
@@ -73,7 +73,7 @@ def test_a_task_that_failed_is_told_with_how_and_when_it_ended_and_what_it_print
     noon = time.mktime((2026, 1, 31, 12, 0, 0, 0, 0, -1))
     well, bad = status(ps=READY).tasks[:1], status(worker=FAILED).tasks[:1]
     end = LastExit("SIGSEGV", noon, "no CUDA", ("loading [/usr/lib]", "Segmentation fault"))
-    error = _not_ready(Connection("demo"), [*well, replace(bad[0], last_exit=end)], "")
+    error = _not_ready(Cluster("demo"), [*well, replace(bad[0], last_exit=end)], "")
     assert error.exit_code is ExitCode.UNHEALTHY
     assert error.message.splitlines() == [
         "cluster 'demo' is not ready: 1 of 2 tasks are ready",

@@ -15,7 +15,9 @@ from typing import Any
 import pytest
 
 from tests.conftest import Sandbox, wait_for
-from tfcluster.client.up import apply, prepare_scaled
+from tfcluster.client.applying import apply
+from tfcluster.client.cluster import Cluster
+from tfcluster.client.up import prepare_scaled
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.model.plan import losses
 
@@ -208,7 +210,7 @@ def test_a_plan_is_carried_out_only_on_the_cluster_that_it_was_made_from(
     sandbox("up", sandbox.spec("name: base\njobs:\n  ps: {tasks: 1}\n  worker: {tasks: 2, max: 4}\n"))
     for name in ("XDG_STATE_HOME", "XDG_RUNTIME_DIR"):
         monkeypatch.setenv(name, sandbox.environment[name])
-    shrink = prepare_scaled("base", {"worker": 1}, dry=False)
+    shrink = prepare_scaled(Cluster("base"), {"worker": 1}, dry=False)
     assert losses(shrink.operations) == []
     run = sandbox.start("run", "pi", "--samples", "1e14", "-o", "json")
     assert run.stdout is not None

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import click
@@ -15,6 +16,7 @@ from tfcluster.errors import ClusterError, ExitCode
 
 if TYPE_CHECKING:
     from tfcluster.client.up import Prepared
+    from tfcluster.render.waiting import Waiting
 
 
 def changing_options(function: Command) -> Command:
@@ -39,6 +41,26 @@ def changing_options(function: Command) -> Command:
     return function
 
 
+@contextlib.contextmanager
+def examining(cluster: str, output: str) -> Iterator[Callable[[int, int], None]]:
+    """Shows how many of several hosts have been examined: gives what to call with that and with their number."""
+    view: Waiting | None = None
+
+    def show(done: int, count: int) -> None:
+        nonlocal view
+        if view is None:
+            from tfcluster.render.waiting import Waiting
+
+            view = Waiting(silent=output == "json")
+        view.say(f"{cluster}: examined {done} of {count} hosts")
+
+    try:
+        yield show
+    finally:
+        if view is not None:
+            view.end()
+
+
 def carry_out(prepared: Prepared, *, dry_run: bool, yes: bool, timeout: float, output: str, began: float) -> None:
     """Show a plan, ask where something is lost by it, carry it out, and wait until every task is ready.
 
@@ -53,7 +75,8 @@ def carry_out(prepared: Prepared, *, dry_run: bool, yes: bool, timeout: float, o
     Raises:
         ClusterError: Something would be lost that nobody has said yes to, or it did not work.
     """
-    from tfcluster.client import up
+    from tfcluster.client.applying import apply
+    from tfcluster.client.watching import watch_until_ready
     from tfcluster.render.up import UpView
 
     cluster, operations = prepared.layout.cluster, prepared.operations
@@ -69,9 +92,9 @@ def carry_out(prepared: Prepared, *, dry_run: bool, yes: bool, timeout: float, o
     status = None
     try:
         with view:
-            for status in up.apply(prepared, whatever_is_lost=yes) if operations else ():
+            for status in apply(prepared, whatever_is_lost=yes):
                 view.stopping(status, operations)
-            for status in up.watch_until_ready(cluster, timeout):
+            for status in watch_until_ready(prepared.cluster, prepared.layout, timeout):
                 view.update(status)
     except KeyboardInterrupt:
         click.echo(f"{cluster} goes on changing: see `tfcluster status`, `tfcluster down`", err=True)

@@ -23,6 +23,8 @@ from tfcluster.cli.options import cluster_option, grace_option, output_option
 def command(cluster: str | None, all_clusters: bool, grace: float, output: str) -> None:
     """Stop everything that `up` started, the ps last; the logs and the runs' records stay.
 
+    On several hosts the runs end first, then those hosts are stopped that have no ps, then those that have one. Where
+    a host cannot be reached the others are stopped all the same: this exits with 5 then, and the next `down` goes on.
     Exits with 3 when the cluster is not running.
     """
     from tfcluster.client import down
@@ -30,17 +32,17 @@ def command(cluster: str | None, all_clusters: bool, grace: float, output: str) 
     from tfcluster.render.down import DownView
 
     failed: list[ClusterError] = []
-    for name in down.clusters_to_stop(cluster, all_clusters):
-        view = DownView(name, silent=output == "json")
+    for each in down.clusters_to_stop(cluster, all_clusters):
+        view = DownView(each.name, silent=output == "json")
         try:
             with view:
-                for status in down.take_down(name, grace):
+                for status in down.take_down(each, grace):
                     view.update(status)
         except ClusterError as error:  # the others are taken down all the same
             failed.append(error)
             continue
         if output == "json":
-            click.echo(json.dumps({"cluster": name, "state": "stopped"}))
+            click.echo(json.dumps({"cluster": each.name, "state": "stopped"}))
         else:
             view.finish()
     if failed:

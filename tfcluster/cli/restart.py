@@ -51,7 +51,8 @@ def command(
     from tfcluster.client import restart
     from tfcluster.client.choice import choose_cluster
 
-    planned = restart.plan_restart(choose_cluster(cluster), tasks)
+    chosen = choose_cluster(cluster)
+    planned = restart.plan_restart(chosen, tasks)
     may_ask = output == "text" and sys.stdin.isatty() and sys.stdout.isatty()
     _confirm(planned.cluster, planned.holders, planned.runs, yes=yes, may_ask=may_ask)
     from tfcluster.render.restart import RestartView
@@ -60,7 +61,7 @@ def command(
     status = None
     try:
         with view:
-            for status in restart.carry_out(planned, rolling=rolling, grace=grace, timeout=timeout):
+            for status in restart.carry_out(chosen, planned, rolling=rolling, grace=grace, timeout=timeout):
                 view.update(status)
     except KeyboardInterrupt:
         what = "the task at hand goes on restarting, the next are left alone" if rolling else "they go on restarting"

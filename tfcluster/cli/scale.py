@@ -9,7 +9,7 @@ import time
 
 import click
 
-from tfcluster.cli.changing import carry_out, changing_options
+from tfcluster.cli.changing import carry_out, changing_options, examining
 from tfcluster.cli.options import cluster_option
 from tfcluster.errors import ClusterError, ExitCode
 
@@ -39,7 +39,9 @@ def command(
 
     wanted = _parse(counts)
     threading.Thread(target=importlib.import_module, args=["tfcluster.render.up"], daemon=True).start()
-    prepared = up.prepare_scaled(choose_cluster(cluster), wanted, dry=dry_run)
+    chosen = choose_cluster(cluster)
+    with examining(chosen.name, output) as progress:
+        prepared = up.prepare_scaled(chosen, wanted, dry=dry_run, progress=progress)
     carry_out(prepared, dry_run=dry_run, yes=yes, timeout=timeout, output=output, began=began)
 
 

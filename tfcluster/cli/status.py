@@ -15,14 +15,25 @@ from tfcluster.cli.options import cluster_option, output_option
 def command(cluster: str | None, output: str) -> int:
     """Show every task of a cluster: where it runs, how it is, what it uses.
 
-    Exits with 0 when every task is ready, 4 when one is not, 3 when the cluster is not running.
+    A host that has not answered within 5 s is shown as unreachable, and its tasks as unresponsive.
+
+    Exits with 0 when every task is ready, 4 when one is not, 5 when a host cannot be reached, 3 when the cluster is
+    not running.
     """
     from tfcluster.client.choice import choose_cluster
-    from tfcluster.client.connection import Connection
     from tfcluster.errors import ExitCode
     from tfcluster.protocol.messages import Call
 
-    answer = Connection(choose_cluster(cluster)).call(Call.STATUS)
+    chosen = choose_cluster(cluster)
+    if chosen.is_here:
+        answer = chosen.leader().call(Call.STATUS)
+        problem = None
+    else:
+        from tfcluster.client.look import look, unreachable
+
+        found = look(chosen)
+        answer = found.status.to_json()
+        problem = unreachable(chosen.name, found.away) if found.away else None
     if output == "json":
         click.echo(json.dumps(answer))
     else:
@@ -30,4 +41,6 @@ def command(cluster: str | None, output: str) -> int:
         from tfcluster.render.status import show_status
 
         show_status(ClusterStatus.from_json(answer))
+    if problem is not None:
+        raise problem
     return int(ExitCode.DONE if answer["state"] == "running" else ExitCode.UNHEALTHY)

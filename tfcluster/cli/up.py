@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from tfcluster.cli.changing import carry_out, changing_options
+from tfcluster.cli.changing import carry_out, changing_options, examining
 
 
 @click.command(
@@ -23,13 +23,24 @@ from tfcluster.cli.changing import carry_out, changing_options
     metavar="NOTATION",
     help="A cluster in one line instead of a file: 'master|localhost:2222,worker|localhost:2223;localhost:2224'.",
 )
+@click.option("--mixed-tensorflow", is_flag=True, help="Go on where the hosts have different versions of TensorFlow.")
 @changing_options
-def command(spec: Path | None, cluster_spec: str | None, dry_run: bool, yes: bool, timeout: float, output: str) -> None:
+def command(
+    spec: Path | None,
+    cluster_spec: str | None,
+    mixed_tensorflow: bool,
+    dry_run: bool,
+    yes: bool,
+    timeout: float,
+    output: str,
+) -> None:
     """Start the cluster of SPEC (./cluster.yaml when left out) and wait until every task answers.
 
     A second `up` of the same spec changes nothing; after an edit it starts, restarts and stops only what the edit is
-    about. It asks, or wants --yes, before a ps loses its variables or a run its tasks. Exits with 4 when a task does
-    not get ready.
+    about. It asks, or wants --yes, before a ps loses its variables or a run its tasks.
+
+    All hosts are examined before anything starts, and everything that is wrong on any of them is told at once. Exits
+    with 4 when a task does not get ready, 5 when a host cannot be reached.
     """
     began = time.monotonic()
     from tfcluster.client import up
@@ -40,5 +51,6 @@ def command(spec: Path | None, cluster_spec: str | None, dry_run: bool, yes: boo
     layout = read_layout(spec, cluster_spec)
     # rich takes as long to import as a server to start; it is imported while the agent loads TensorFlow's library.
     threading.Thread(target=importlib.import_module, args=["tfcluster.render.up"], daemon=True).start()
-    prepared = up.prepare(layout, dry=dry_run)
+    with examining(layout.cluster, output) as progress:
+        prepared = up.prepare(layout, dry=dry_run, progress=progress, mixed=mixed_tensorflow)
     carry_out(prepared, dry_run=dry_run, yes=yes, timeout=timeout, output=output, began=began)

@@ -1,18 +1,19 @@
-"""Which cluster a command is about."""
+"""Which cluster a command is about, and on which hosts it is."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from tfcluster.client.cluster import Cluster
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.places import check_name, clusters_up
+from tfcluster.places import address_book, check_name, clusters_up, journal_path
 
 #: The spec that commands take when none is named.
 DEFAULT_SPEC = Path("cluster.yaml")
 
 
-def choose_cluster(named: str | None) -> str:
-    """The name of the cluster meant.
+def choose_cluster(named: str | None) -> Cluster:
+    """The cluster meant.
 
     Args:
         named: What -c or TFCLUSTER_CLUSTER says. Without it, the only cluster that is up, else the one of
@@ -22,13 +23,13 @@ def choose_cluster(named: str | None) -> str:
         ClusterError: None is up and there is no ./cluster.yaml, or several are up.
     """
     if named:
-        return check_name(named)
+        return cluster_of(check_name(named))
     running = clusters_up()
     if len(running) == 1:
-        return running[0]
+        return cluster_of(running[0])
     own = _own_cluster()
-    if own is not None and (not running or own in running):
-        return own
+    if own is not None and (not running or own.name in running):
+        return _noted(own.name) or own
     if running:
         raise ClusterError(
             "several clusters are running: " + ", ".join(running),
@@ -42,9 +43,36 @@ def choose_cluster(named: str | None) -> str:
     )
 
 
-def _own_cluster() -> str | None:
+def cluster_of(name: str) -> Cluster:
+    """A cluster by its name: where it was noted to be, else where it is or ./cluster.yaml has it, else here.
+
+    Raises:
+        ClusterError: What was noted cannot be read.
+    """
+    if (noted := _noted(name)) is not None:
+        return noted
+    if DEFAULT_SPEC.exists() and not journal_path(name).exists():
+        try:
+            own = _own_cluster()
+        except ClusterError:  # whatever is wrong with it, nobody asked for it
+            own = None
+        if own is not None and own.name == name:
+            return own
+    return Cluster(name)
+
+
+def _noted(name: str) -> Cluster | None:
+    if not address_book(name).exists():
+        return None
+    from tfcluster.client import book
+
+    return book.read(name)
+
+
+def _own_cluster() -> Cluster | None:
     if not DEFAULT_SPEC.exists():
         return None
-    from tfcluster.spec.load import load_spec
+    from tfcluster.client.specs import read_layout
 
-    return load_spec(DEFAULT_SPEC).name
+    layout = read_layout(None, None)
+    return Cluster(layout.cluster, layout.hosts, layout.head().host)

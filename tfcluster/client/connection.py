@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections import deque
@@ -11,8 +12,8 @@ from typing import Any, BinaryIO
 from tfcluster.errors import ClusterError
 from tfcluster.protocol.framing import BLOCK_LIMIT, Decoder, Message, encode, encode_block
 from tfcluster.protocol.messages import Call, Request
-from tfcluster.transport.local import END_SECONDS, Here
-from tfcluster.transport.reach import Channel, Reach
+from tfcluster.transport.local import END_SECONDS
+from tfcluster.transport.reach import Channel, HostUnreachableError, Reach
 
 # For the first line of an answer, which most come with at once; what follows takes the time that it takes.
 _ANSWER_SECONDS = 10.0
@@ -28,10 +29,16 @@ class AgentGoneError(ClusterError):
 
 
 class Connection:
-    """A cluster's agents, for one command after another."""
+    """A cluster's agents on one host, for one request after another.
 
-    def __init__(self, cluster: str) -> None:
-        self.cluster = cluster
+    Args:
+        reach: The way to them.
+        elsewhere: The host is not this machine, so the way can break while they live.
+    """
+
+    def __init__(self, reach: Reach, *, elsewhere: bool = False) -> None:
+        self.reach = reach
+        self.elsewhere = elsewhere
 
     def call(self, call: Call, **arguments: Any) -> Message:
         """Carry a request out and return its reply; its events are passed over.
@@ -52,8 +59,7 @@ class Connection:
         Raises:
             ClusterError: There is no agent, or none could be started.
         """
-        reach = Here(self.cluster)
-        return Answer(reach, reach.open(start=start), call, arguments)
+        return Answer(self.reach, self.reach.open(start=start), call, arguments)
 
 
 class Answer:
@@ -114,6 +120,11 @@ class Answer:
             )
         return data
 
+    @property
+    def patience(self) -> float | None:
+        """For so many seconds the next line is waited for; None for as long as it takes."""
+        return self._timeout
+
     def arrives_within(self, seconds: float) -> bool:
         """Wait for what comes next; whether it, or the end, has come within so many seconds."""
         return bool(self._arrived) or self.reply is not None or self._agent.speaks_within(seconds)
@@ -148,12 +159,15 @@ class Answer:
     def leave(self) -> None:
         """Hang up; an agent that has no cluster and no other command ends now, and this returns when its process has.
 
-        So a command that had one started, only to read a log perhaps, leaves nothing.
+        So a command that had one started, only to read a log perhaps, leaves nothing. Nobody waits for a host that
+        cannot be reached.
         """
         self._agent.close()
-        patience = _UNTOLD_SECONDS if self._ends is None else END_SECONDS * self._ends
-        deadline = time.monotonic() + patience
-        while not (self._agent.wait_for_end(0.0) or self._reach.is_up()):
-            if time.monotonic() > deadline:
-                return
-            self._agent.wait_for_end(_LOOK_SECONDS)
+        if self._ends is False:
+            return
+        deadline = time.monotonic() + (END_SECONDS if self._ends else _UNTOLD_SECONDS)
+        with contextlib.suppress(HostUnreachableError):
+            while not (self._agent.wait_for_end(0.0) or self._reach.is_up()):
+                if time.monotonic() > deadline:
+                    return
+                self._agent.wait_for_end(_LOOK_SECONDS)

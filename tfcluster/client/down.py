@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Collection, Iterator, Mapping
+from functools import partial
 
-from tfcluster.client.choice import choose_cluster
+from tfcluster.client import book
+from tfcluster.client.choice import choose_cluster, cluster_of
+from tfcluster.client.cluster import Cluster
 from tfcluster.client.connection import AgentGoneError, Connection
+from tfcluster.client.fan_out import Strand, merged, on_all
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.model.status import ClusterStatus
-from tfcluster.places import clusters_up, journal_path
+from tfcluster.places import LOCAL_HOST, clusters_up
 from tfcluster.protocol.messages import Call
 from tfcluster.transport.reach import not_running
 
 # So many agents may die one after the other while they take a cluster down.
 _AGENTS = 3
+# For the end of the runs, before their tasks go; after that they end with their tasks.
+_RUNS_SECONDS = 15.0
 
 
-def clusters_to_stop(named: str | None, everything: bool) -> list[str]:
-    """Names of the clusters that `down` is about.
+def clusters_to_stop(named: str | None, everything: bool) -> list[Cluster]:
+    """The clusters that `down` is about.
 
     Raises:
         ClusterError: There is none, or the choice is not clear.
@@ -29,31 +36,119 @@ def clusters_to_stop(named: str | None, everything: bool) -> list[str]:
     running = clusters_up()
     if not running:
         raise ClusterError("no cluster is running", exit_code=ExitCode.NOT_RUNNING)
-    return running
+    return [cluster_of(name) for name in running]
 
 
-def take_down(cluster: str, grace: float) -> Iterator[ClusterStatus]:
+def take_down(cluster: Cluster, grace: float) -> Iterator[ClusterStatus]:
     """Stop a cluster, giving its status at each change; afterwards nothing of it runs.
 
     Args:
-        cluster: Its name.
+        cluster: The cluster.
         grace: Seconds between TERM and KILL.
 
     Raises:
-        ClusterError: It is not running.
+        ClusterError: It is not running; or a host could not be reached, whose tasks may run on: the others are
+            stopped, and the next `down` is about that host.
     """
+    if cluster.is_here:
+        yield from _stop_host(cluster.leader(), grace, Strand(cluster.head))
+    else:
+        yield from _take_down_everywhere(cluster, grace)
+
+
+def _take_down_everywhere(cluster: Cluster, grace: float) -> Iterator[ClusterStatus]:
+    """First the runs, then the hosts without a ps, then those with one: nobody is left without his variables."""
+    from tfcluster.client.look import look
+    from tfcluster.model.layout import PS_JOB
+    from tfcluster.model.states import ACTIVE
+    from tfcluster.model.whole import Absent, whole
+
+    found = look(cluster)
+    away = dict(found.away)
+    told: dict[str, ClusterStatus | Absent] = {**found.told}
+    runs = [run.run for run in found.status.runs if run.state in ACTIVE]
+    if cluster.head in told and runs:
+        on_all([cluster.head], lambda host: _cancel(cluster.connect(host), runs), _RUNS_SECONDS)
+    with_ps = {task.host for task in found.layout.tasks if task.job == PS_JOB}
+    phases = [[host for host in told if host not in with_ps], [host for host in told if host in with_ps]]
+    wrong: dict[str, ClusterError] = {}
+    for hosts in phases:
+        for host, status in stop_on(cluster, hosts, grace):
+            if isinstance(status, ClusterError):
+                wrong[host] = status
+            else:
+                told[host] = status
+                yield whole(found.layout, told)
+    away |= {host: error for host, error in wrong.items() if error.exit_code is ExitCode.UNREACHABLE}
+    _note(cluster, {*away, *wrong})
+    failed = {host: error for host, error in wrong.items() if host not in away}
+    if failed:
+        from tfcluster.client.look import lines_of
+
+        raise ClusterError("\n".join(lines_of({**failed, **away})), hint="Type `tfcluster down` again.")
+    if away:
+        raise _left_behind(cluster, away, {task.short: task.host for task in found.layout.tasks})
+
+
+def stop_on(
+    cluster: Cluster, hosts: Collection[str], grace: float
+) -> Iterator[tuple[str, ClusterStatus | ClusterError]]:
+    """Stop what a cluster has on some of its hosts, all at once: each change, or what went wrong, with its host."""
+    streams = {host: partial(_stop_host, cluster.connect(host), grace) for host in hosts}
+    if not streams:
+        return
+    with contextlib.closing(merged(streams)) as statuses:
+        for host, status in statuses:
+            # Another `down` was faster: what was wanted.
+            if not (isinstance(status, ClusterError) and status.exit_code is ExitCode.NOT_RUNNING):
+                yield host, status
+
+
+def _stop_host(connection: Connection, grace: float, strand: Strand) -> Iterator[ClusterStatus]:
+    """Stop what runs on one host, from one agent to the next; returns when its agent has ended."""
     for left in reversed(range(_AGENTS)):
-        answer = Connection(cluster).stream(Call.DOWN, grace=grace)
+        answer = connection.stream(Call.DOWN, grace=grace)
         try:
-            for message in answer:
+            for message in strand.events(answer):
                 yield ClusterStatus.from_json(message)
             break
         except ClusterError as error:
-            if not journal_path(cluster).exists():
+            if not connection.reach.is_up():
                 answer.leave()
-                raise not_running(cluster) from None  # another `down` was faster, and the agent went with it
+                # Another `down` was faster, and the agent went with it.
+                raise not_running(connection.reach.cluster) from None
             # An agent that died is followed by one that knows what is left to stop.
             if not (isinstance(error, AgentGoneError) and left):
                 raise
     if not answer.wait_for_agent_end():
-        raise ClusterError(f"all tasks of {cluster!r} are stopped, but its agent has not ended")
+        raise ClusterError(f"all tasks of {connection.reach.cluster!r} are stopped, but its agent has not ended")
+    connection.reach.disconnect()
+
+
+def _cancel(connection: Connection, runs: Collection[str]) -> None:
+    """Cancel runs, and return when they have ended."""
+    for run in runs:
+        connection.call(Call.CANCEL, run=run)
+    for run in runs:
+        connection.call(Call.ATTACH, run=run, events=0, output=0, owned=False)
+
+
+def _note(cluster: Cluster, left: Collection[str]) -> None:
+    """Keep the addresses of the hosts that are still to be taken down, if there are any; this machine needs none."""
+    if not {*left} - {LOCAL_HOST}:
+        book.remove(cluster.name)
+        return
+    hosts = tuple(host for name, host in cluster.hosts.items() if name in left)
+    book.write(Cluster(cluster.name, hosts, cluster.head if cluster.head in left else hosts[0].name))
+
+
+def _left_behind(cluster: Cluster, away: Mapping[str, ClusterError], hosts: Mapping[str, str]) -> ClusterError:
+    from tfcluster.client.look import unreachable
+
+    tasks = [f"{short} on {host}" for short, host in hosts.items() if host in away]
+    error = unreachable(cluster.name, away)
+    return ClusterError(
+        f"{error.message}\nstill running there, perhaps: {', '.join(tasks)}; all else of {cluster.name!r} is stopped",
+        hint=f"{error.hint} Then `tfcluster down -c {cluster.name}` finishes the job.",
+        exit_code=error.exit_code,
+    )

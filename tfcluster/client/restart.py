@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
-from tfcluster.client.connection import Connection
-from tfcluster.client.up import watch_until_ready
-from tfcluster.model.layout import PS_JOB, matching_tasks
+from tfcluster.client.cluster import Cluster
+from tfcluster.client.fan_out import on_all, split
+from tfcluster.client.watching import watch_until_ready
+from tfcluster.errors import ClusterError
+from tfcluster.model.layout import PS_JOB, Layout, matching_tasks
 from tfcluster.model.states import ACTIVE, WITH_PROCESS
 from tfcluster.model.status import ClusterStatus
 from tfcluster.protocol.messages import Call
+
+# A host answers at once, and restarts then.
+_ANSWER_SECONDS = 20.0
 
 
 @dataclass(frozen=True)
@@ -23,25 +28,38 @@ class Restart:
         holders: Those of them that hold variables, which go with their processes: the ps; in a cluster without one,
             where variables are on any task, every task. One without a process has nothing left to lose.
         runs: The runs that are going on; those that compute on one of the tasks fail.
+        hosts: The host of each task, by its short name; empty for a cluster of this machine alone.
+        layout: The cluster's layout; None for a cluster of this machine alone.
     """
 
     cluster: str
     tasks: tuple[str, ...]
     holders: tuple[str, ...]
     runs: tuple[str, ...]
+    hosts: Mapping[str, str] = field(default_factory=dict)
+    layout: Layout | None = None
 
 
-def plan_restart(cluster: str, wanted: Sequence[str]) -> Restart:
+def plan_restart(cluster: Cluster, wanted: Sequence[str]) -> Restart:
     """What restarting tasks of a cluster is about; changes nothing.
 
     Args:
-        cluster: Its name.
+        cluster: The cluster.
         wanted: Tasks or jobs, as `worker:1` or `worker`; none for all tasks.
 
     Raises:
-        ClusterError: The cluster is not running, or has no such task.
+        ClusterError: The cluster is not running, or has no such task, or the host of one cannot be reached.
     """
-    return restart_of(ClusterStatus.from_json(Connection(cluster).call(Call.STATUS)), wanted)
+    if cluster.is_here:
+        return restart_of(ClusterStatus.from_json(cluster.leader().call(Call.STATUS)), wanted)
+    from tfcluster.client.look import look, unreachable
+
+    found = look(cluster)
+    restart = restart_of(found.status, wanted)
+    hosts = {task.short: task.host for task in found.status.tasks if task.short in restart.tasks}
+    if away := {host: error for host, error in found.away.items() if host in hosts.values()}:
+        raise unreachable(cluster.name, away)
+    return replace(restart, hosts=hosts, layout=found.layout)
 
 
 def restart_of(status: ClusterStatus, wanted: Sequence[str]) -> Restart:
@@ -59,10 +77,13 @@ def restart_of(status: ClusterStatus, wanted: Sequence[str]) -> Restart:
     )
 
 
-def carry_out(restart: Restart, *, rolling: bool, grace: float, timeout: float) -> Iterator[ClusterStatus]:
+def carry_out(
+    cluster: Cluster, restart: Restart, *, rolling: bool, grace: float, timeout: float
+) -> Iterator[ClusterStatus]:
     """Restart the tasks, giving the cluster's status at each change, until all of them are ready.
 
     Args:
+        cluster: The cluster.
         restart: What to restart.
         rolling: One task after another, each when the one before is ready; else all at once.
         grace: Seconds between TERM and KILL.
@@ -72,5 +93,32 @@ def carry_out(restart: Restart, *, rolling: bool, grace: float, timeout: float) 
         ClusterError: A task failed for good, or time ran out; further ones have not been touched.
     """
     for group in [[task] for task in restart.tasks] if rolling else [list(restart.tasks)]:
-        Connection(restart.cluster).call(Call.RESTART, tasks=group, grace=grace)
-        yield from watch_until_ready(restart.cluster, timeout, only=group)
+        if cluster.is_here:
+            cluster.leader().call(Call.RESTART, tasks=group, grace=grace)
+        else:
+            _restart_everywhere(cluster, restart.hosts, group, grace)
+        yield from watch_until_ready(cluster, restart.layout, timeout, only=group)
+
+
+def _restart_everywhere(cluster: Cluster, hosts: Mapping[str, str], tasks: Collection[str], grace: float) -> None:
+    """Have tasks restarted on all their hosts at once.
+
+    Raises:
+        ClusterError: A host could not; the others have.
+    """
+    by_host: dict[str, list[str]] = {}
+    for task in tasks:
+        by_host.setdefault(hosts[task], []).append(task)
+
+    def restart_on(host: str) -> None:
+        cluster.connect(host).call(Call.RESTART, tasks=by_host[host], grace=grace)
+
+    _, wrong = split(on_all(by_host, restart_on, _ANSWER_SECONDS))
+    if wrong:
+        from tfcluster.client.look import lines_of
+
+        raise ClusterError(
+            "\n".join(lines_of(wrong)),
+            hint=" ".join(dict.fromkeys(error.hint for error in wrong.values() if error.hint)),
+            exit_code=max(error.exit_code for error in wrong.values()),
+        )

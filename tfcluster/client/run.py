@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import contextlib
-import signal
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from dataclasses import dataclass
-from types import FrameType
+from functools import partial
 from typing import Any, BinaryIO
 
+from tfcluster.client.cancelling import Cancelling, FirstInterrupt
+from tfcluster.client.cluster import Cluster
 from tfcluster.client.connection import AgentGoneError, Answer, Connection
+from tfcluster.client.fan_out import Strand
+from tfcluster.client.lasting import Lasting
 from tfcluster.client.placements import Placements
-from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.errors import ExitCode
 from tfcluster.model.programs import SCRIPT
-from tfcluster.places import state_folder
 from tfcluster.protocol.messages import Call
 from tfcluster.transport.reach import not_running
 
 Event = dict[str, Any]
 
-#: Agents that may be lost one after the other, with no event between them, before there is no point in another.
-_AGENTS_LOST = 3
+#: So many agents may die one after the other, with no event between them, before there is no point in another.
+_AGENTS = 4
 #: Seconds between two looks at what servers print.
 _LOOK_SECONDS = 0.1
 
@@ -53,24 +55,18 @@ class Submission:
     sent: BinaryIO | None = None
     sent_as: str = "sent"
 
-    def events(self, cluster: str) -> Generator[Event, None, None]:
+    def events(self, cluster: Cluster) -> Generator[Event, None, None]:
         """Run it and give its events up to the result; an interrupt cancels the run.
 
-        Of a run that is detached the first event only, unless it has ended by then.
+        Of a run that is detached the first event only, unless it has ended by then. A run on another host goes on
+        while the connection to it is lost, and is followed again as soon as it is back.
 
         Raises:
-            ClusterError: It could not be started.
+            ClusterError: It could not be started; or it could not be cancelled, and goes on.
         """
-        connection = Connection(cluster)
-        run: str | None = None
-
-        def cancel() -> bool:
-            if run is None:
-                return False
-            with contextlib.suppress(ClusterError):  # the cluster went down meanwhile, and the run with it
-                connection.call(Call.CANCEL, run=run)
-            return True
-
+        connection = cluster.leader()
+        owned = not connection.elsewhere
+        cancelling = Cancelling(cluster)
         # Before the run: what is printed from now on can be the run's.
         placements = Placements(cluster) if self.log_placement and not self.detach else None
         answer = connection.stream(
@@ -83,23 +79,25 @@ class Submission:
             timeout=self.timeout,
             log_placement=self.log_placement,
             detach=self.detach,
-            owned=True,
+            owned=owned,
             sent=None if self.sent is None else self.sent_as,
         )
-        # Hanging up before the result, for whatever reason, cancels the run too.
-        with _FirstInterrupt(cancel) as interrupt, contextlib.closing(answer):
+        # Hanging up before the result, for whatever reason, cancels the run too; on another host that is to be said,
+        # as a connection can be lost.
+        with FirstInterrupt(cancelling.cancel) as interrupt, contextlib.closing(answer):
             first = next(answer)
-            run = str(first["run"])
-            yield first
-            if self.sent is not None:
-                answer.send_file(self.sent)
-            if placements is not None and self.program != SCRIPT:
-                placements.only_those_of(run)
-            yield from _follow(connection, answer, run, events=1, owned=True, placements=placements)
+            run = cancelling.run = str(first["run"])
+            with contextlib.nullcontext() if owned or self.detach else cancelling:
+                yield first
+                if self.sent is not None:
+                    answer.send_file(self.sent)
+                if placements is not None and self.program != SCRIPT:
+                    placements.only_those_of(run)
+                yield from _follow(connection, answer, run, events=1, owned=owned, placements=placements)
         interrupt.raise_if_any()
 
 
-def attach(cluster: str, run: str) -> Generator[Event, None, None]:
+def attach(cluster: Cluster, run: str) -> Generator[Event, None, None]:
     """The events of a run from its first to its result; the run goes on whether or not they are read.
 
     Args:
@@ -109,9 +107,9 @@ def attach(cluster: str, run: str) -> Generator[Event, None, None]:
     Raises:
         ClusterError: There is no such run.
     """
-    if not state_folder(cluster).exists():
-        raise not_running(cluster)
-    connection = Connection(cluster)
+    connection = cluster.leader()
+    if not connection.reach.has_state():
+        raise not_running(cluster.name)
     answer = connection.stream(Call.ATTACH, start=True, run=run, events=0, output=0, owned=False)
     return _follow(connection, answer, run, events=0, owned=False)
 
@@ -126,14 +124,15 @@ def _follow(
     placements: Placements | None = None,
 ) -> Generator[Event, None, None]:
     """The events of a run up to its result: when its agent is lost the next one goes on where that stopped."""
-    output = lost = 0
+    output = 0
+    lasting = Lasting(connection, Strand(connection.reach.host), _AGENTS)
     while True:
         try:
             for event in answer if placements is None else _among(answer, placements):
                 if event["event"] == "placement":
                     yield event
                     continue
-                lost = 0
+                lasting.heard()
                 run = event.get("run", run)
                 if event["event"] == "output":
                     output += 1
@@ -141,13 +140,12 @@ def _follow(
                     events += 1
                 yield event
             return
-        except AgentGoneError:
-            lost += 1
-            if lost > _AGENTS_LOST:
-                raise
+        except AgentGoneError as error:
+            lasting.lost(error)
         finally:
             answer.leave()  # an agent that was started for this ends before it does
-        answer = connection.stream(Call.ATTACH, start=True, run=run, events=events, output=output, owned=owned)
+        place = {"run": run, "events": events, "output": output}
+        answer = lasting.opened(partial(connection.stream, Call.ATTACH, start=True, owned=owned, **place))
 
 
 def _among(answer: Answer, placements: Placements) -> Generator[Event, None, None]:
@@ -160,47 +158,8 @@ def _among(answer: Answer, placements: Placements) -> Generator[Event, None, Non
         except StopIteration:
             return
         if event["event"] == "result":
-            yield from placements.news()  # a server prints where it places an operation before it runs it
+            yield from placements.news(last=True)  # a server prints where it places an operation before it runs it
         yield event
-
-
-class _FirstInterrupt:
-    """Has the first SIGINT or SIGTERM cancel a run whose events are read on, to its result; a second one ends it.
-
-    An exception out of the signal's handler would strike anywhere, also between an event's arrival and its showing.
-    """
-
-    def __init__(self, cancel: Callable[[], bool]) -> None:
-        self._cancel = cancel
-        self._received: int | None = None
-        self._previous: dict[int, Any] = {}
-
-    def __enter__(self) -> _FirstInterrupt:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            self._previous[number] = signal.signal(number, self._handle)
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)
-
-    def raise_if_any(self) -> None:
-        """Raise what the signal would have raised.
-
-        Raises:
-            KeyboardInterrupt: SIGINT came.
-            SystemExit: SIGTERM came.
-        """
-        if self._received == signal.SIGINT:
-            raise KeyboardInterrupt
-        if self._received is not None:
-            raise SystemExit(int(ExitCode.TERMINATED))
-
-    def _handle(self, number: int, frame: FrameType | None) -> None:
-        again = self._received is not None
-        self._received = number
-        if again or not self._cancel():
-            self.raise_if_any()
 
 
 def exit_code(result: Event) -> ExitCode:

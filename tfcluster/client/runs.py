@@ -4,26 +4,26 @@ from __future__ import annotations
 
 from typing import Any
 
-from tfcluster.client.connection import Connection
-from tfcluster.places import state_folder
+from tfcluster.client.cluster import Cluster
 from tfcluster.protocol.messages import Call
 from tfcluster.transport.reach import not_running
 
 
-def list_runs(cluster: str, lines: int | None) -> list[dict[str, Any]]:
+def list_runs(cluster: Cluster, lines: int | None) -> list[dict[str, Any]]:
     """A cluster's runs, the oldest first, each as {run, program, parameters, state, seconds, started, result, error}.
 
     Args:
-        cluster: Its name; it may be down.
+        cluster: The cluster; it may be down.
         lines: Only the last so many; None for all.
 
     Raises:
-        ClusterError: The cluster never ran here.
+        ClusterError: The cluster never ran, or the host that has its runs cannot be reached.
     """
-    if not state_folder(cluster).exists():
-        raise not_running(cluster)
+    leader = cluster.leader()
+    if not leader.reach.has_state():
+        raise not_running(cluster.name)
     # Also for a cluster that is down it is an agent that reads the records of its host.
-    answer = Connection(cluster).stream(Call.RUNS, start=True, lines=lines)
+    answer = leader.stream(Call.RUNS, start=True, lines=lines)
     try:
         found: list[dict[str, Any]] = answer.finish()["runs"]
     finally:
@@ -31,7 +31,7 @@ def list_runs(cluster: str, lines: int | None) -> list[dict[str, Any]]:
     return found
 
 
-def cancel_run(cluster: str, run: str) -> dict[str, Any]:
+def cancel_run(cluster: Cluster, run: str) -> dict[str, Any]:
     """Cancel a run, and give it as {run}; one that has ended already is left as it is.
 
     Args:
@@ -41,4 +41,4 @@ def cancel_run(cluster: str, run: str) -> dict[str, Any]:
     Raises:
         ClusterError: There is no such run.
     """
-    return Connection(cluster).call(Call.CANCEL, run=run)
+    return cluster.leader().call(Call.CANCEL, run=run)

@@ -1,28 +1,31 @@
-"""Bringing a cluster up or to another layout: prepare, plan, apply, wait until every task answers."""
+"""Bringing a cluster up or to another layout: examine its hosts and plan."""
 
 from __future__ import annotations
 
-import contextlib
-import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from tfcluster.client.connection import AgentGoneError, Connection
-from tfcluster.client.logs import read_logs
+from tfcluster.client import book
+from tfcluster.client.cluster import Cluster
+from tfcluster.client.dialling import dial_each_other
+from tfcluster.client.examining import Examined, Progress, examine, give_up, let_go, silently
+from tfcluster.client.fan_out import on_all, split
+from tfcluster.client.look import newest
+from tfcluster.client.notice import tell
+from tfcluster.client.problems import Problem, clock_warning, different_versions, refused_connections, told
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.model.change import Found, onto, scaled
+from tfcluster.model.hosts import THIS_MACHINE, Host
 from tfcluster.model.layout import Layout
 from tfcluster.model.plan import Operation, losses, plan
-from tfcluster.model.states import AT_REST, TaskState
-from tfcluster.model.status import ClusterStatus, TaskStatus
+from tfcluster.places import journal_path
 from tfcluster.protocol.messages import Call
 from tfcluster.transport import local
 from tfcluster.transport.reach import not_running
 
-_LAST_LINES = 8
-# So many agents may die one after the other while somebody waits for a cluster.
-_AGENTS = 3
+# A change that is being carried out comes to its end first.
+_SETTLED_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
@@ -30,25 +33,32 @@ class Prepared:
     """What `up` or `scale` found and what it would do.
 
     Attributes:
+        cluster: The cluster as it will be.
+        everywhere: The same, on the hosts that it leaves too.
+        leaving: The cluster on the hosts that it leaves; None where it leaves none.
         wanted: The cluster as it is wanted.
         base: The cluster that is up; None when none is.
         layout: The wanted cluster with every port chosen.
         operations: What there is to do.
-        tensorflow: The host's TensorFlow version.
+        examined: What there is on each host, on those that it leaves too.
     """
 
+    cluster: Cluster
+    everywhere: Cluster
+    leaving: Cluster | None
     wanted: Layout
     base: Layout | None
     layout: Layout
     operations: tuple[Operation, ...]
-    tensorflow: str
+    examined: Mapping[str, Examined]
 
     def to_json(self) -> dict[str, Any]:
         """The plan as JSON values."""
         operations = [operation.to_json() for operation in self.operations]
+        versions = sorted({each.tensorflow for each in self.examined.values() if each.tensorflow})
         return {
             "cluster": self.layout.cluster,
-            "tensorflow": self.tensorflow,
+            "tensorflow": ", ".join(versions),
             "operations": operations,
             "lost": losses(self.operations),
         }
@@ -59,148 +69,148 @@ def begin() -> None:
     local.begin()
 
 
-def prepare(wanted: Layout, *, dry: bool) -> Prepared:
-    """Examine the host and plan; starts the agent if there is none, and no task.
+def prepare(wanted: Layout, *, dry: bool, progress: Progress = silently, mixed: bool = False) -> Prepared:
+    """Examine the hosts and plan; starts agents where there are none, and no task.
 
     Args:
         wanted: The layout of the spec.
         dry: Nothing will follow: an agent started for this ends again before this returns.
+        progress: Told how many of several hosts have been examined.
+        mixed: The hosts may have different versions of TensorFlow.
 
     Raises:
-        ClusterError: The host cannot run the cluster.
+        ClusterError: The hosts cannot run the cluster; all that is wrong anywhere is told.
     """
-    arguments = {"layout": wanted.to_json(), "dry": dry}
-    answer = Connection(wanted.cluster).stream(Call.PREPARE, start=True, **arguments)
+    before = _hosts_before(wanted)
+    cluster = Cluster(wanted.cluster, wanted.hosts, wanted.head().host)
+    gone = tuple(host for host in before if host.name not in cluster.hosts)
+    everywhere = Cluster(wanted.cluster, (*wanted.hosts, *gone), cluster.head)
+    examined = examine(everywhere, wanted, dry=dry, progress=progress)
     try:
-        try:
-            reply = answer.finish()
-        except AgentGoneError:  # it went down, or died, just as we came: the next one answers
-            answer = Connection(wanted.cluster).stream(Call.PREPARE, start=True, **arguments)
-            reply = answer.finish()
+        _pass_over(gone, examined)
+        _refuse_problems(examined, mixed=mixed, alone=everywhere.is_here)
+        found, layout, operations = planned(wanted, examined)
+        fresh = [host for host in cluster.hosts if examined[host].found is None]
+        if not dry and (problems := refused_connections(*dial_each_other(everywhere, layout, fresh))):
+            raise told(problems, alone=False)
     except BaseException:
-        answer.leave()
+        give_up(everywhere, examined)
         raise
-    if dry or reply["problems"]:
-        answer.leave()
-    if problems := [ClusterError.from_json(problem) for problem in reply["problems"]]:
-        hints = dict.fromkeys(problem.hint for problem in problems)
-        raise ClusterError("\n".join(problem.message for problem in problems), hint=" ".join(hints))
-    found = Found.from_json(reply["found"]) if reply["found"] else None
-    layout = (wanted if found is None else onto(wanted, found)).with_choices(**reply["choices"])
-    return Prepared(wanted, found.layout if found else None, layout, plan(layout, found), reply["tensorflow"])
+    if dry:
+        give_up(everywhere, examined)
+    leaving = Cluster(wanted.cluster, gone, gone[0].name) if gone else None
+    base = found.layout if found else None
+    return Prepared(cluster, everywhere, leaving, wanted, base, layout, operations, examined)
 
 
-def prepare_scaled(cluster: str, counts: Mapping[str, int], *, dry: bool) -> Prepared:
+def _pass_over(gone: Iterable[Host], examined: dict[str, Examined]) -> None:
+    """Leave hosts alone that the cluster leaves and that are away: nothing is wanted of them but their end."""
+    for host in gone:
+        for problem in examined[host.name].problems:
+            if problem.exit_code is ExitCode.UNREACHABLE:
+                tell(f"{problem.message}: what the cluster has there stays until `tfcluster down`")
+                del examined[host.name]
+                break
+
+
+def _refuse_problems(examined: Mapping[str, Examined], *, mixed: bool, alone: bool) -> None:
+    """Tell what is wrong.
+
+    Raises:
+        ClusterError: Something keeps the cluster from coming up.
+    """
+    problems = [Problem(host, each) for host, found in examined.items() for each in found.problems]
+    if not mixed:
+        problems += different_versions(examined)
+    if problems:
+        raise told(problems, alone=alone)
+    for host, each in examined.items():
+        if (warning := clock_warning(each)) is not None:
+            tell(f"warning: host {host!r}: {warning}")
+
+
+def prepare_scaled(
+    cluster: Cluster, counts: Mapping[str, int], *, dry: bool, progress: Progress = silently
+) -> Prepared:
     """Plan another number of tasks in some jobs of a cluster that is up.
 
     Args:
-        cluster: Its name.
+        cluster: The cluster.
         counts: The number of tasks by job.
         dry: Nothing will follow.
+        progress: Told how many of several hosts have been examined.
 
     Raises:
-        ClusterError: It is not running, or cannot have so many tasks.
+        ClusterError: It is not running, or cannot have so many tasks, or a host cannot be reached.
     """
-    prepared = prepare(scaled(Layout.from_json(Connection(cluster).call(Call.LAYOUT)), counts), dry=dry)
+
+    def ask(host: str) -> Layout:
+        return Layout.from_json(cluster.connect(host).call(Call.LAYOUT, settled=True))
+
+    layouts, wrong = split(on_all(cluster.hosts, ask, _SETTLED_SECONDS))
+    if not layouts:
+        raise next(iter(wrong.values()))
+    prepared = prepare(scaled(newest(list(layouts.values())), counts), dry=dry, progress=progress, mixed=True)
     if prepared.base is None:  # it went down in between
-        raise not_running(cluster)
+        let_go(prepared.examined)
+        raise not_running(cluster.name)
     return prepared
 
 
-def apply(prepared: Prepared, *, whatever_is_lost: bool) -> Iterator[ClusterStatus]:
-    """Carry the plan out, giving the cluster's status at each change while it stops what it stops.
-
-    When it ends, all that has to be started is being started.
-
-    Args:
-        prepared: The plan.
-        whatever_is_lost: Also what the plan does not say, as a run that was submitted since.
+def _hosts_before(wanted: Layout) -> tuple[Host, ...]:
+    """Where the cluster is so far, as far as this machine knows.
 
     Raises:
-        ClusterError: The agent could not, or found another cluster than the one that the plan was made from.
+        ClusterError: What a host is called is another machine now.
     """
-    answer = Connection(prepared.layout.cluster).stream(
-        Call.APPLY,
-        wanted=prepared.wanted.to_json(),
-        base=prepared.base and prepared.base.to_json(),
-        layout=prepared.layout.to_json(),
-        lost=None if whatever_is_lost else losses(prepared.operations),
-    )
-    with contextlib.closing(answer):
-        try:
-            for message in answer:
-                yield ClusterStatus.from_json(message)
-        except ClusterError:
-            answer.leave()
-            raise
+    noted = book.read(wanted.cluster)
+    before = tuple(noted.hosts.values()) if noted else (THIS_MACHINE,) * journal_path(wanted.cluster).exists()
+    now = {host.name: host for host in wanted.hosts}
+    for host in before:
+        new = now.get(host.name, host)
+        if (new.ssh, new.state) != (host.ssh, host.state):
+            raise ClusterError(
+                f"cluster {wanted.cluster!r} is up on host {host.name}, which is another place in this spec: "
+                f"ssh {new.ssh}, state {new.state} (it was ssh {host.ssh}, state {host.state})",
+                hint=f"Give the new one another name, or `tfcluster down -c {wanted.cluster}` first.",
+                exit_code=ExitCode.USAGE,
+            )
+    return before
 
 
-def watch_until_ready(cluster: str, timeout: float, only: Collection[str] | None = None) -> Iterator[ClusterStatus]:
-    """The cluster's status at each change, until every task that is waited for is ready.
-
-    Args:
-        cluster: Its name.
-        timeout: Seconds to wait at most.
-        only: Short names of the tasks to wait for; all when left out.
-
-    Raises:
-        ClusterError: A task failed for good, or time ran out; names the tasks, why, and the end of their logs.
-    """
-    connection = Connection(cluster)
-    tasks: list[TaskStatus] = []
-    for status in _watch(connection, timeout):
-        yield status
-        tasks = [task for task in status.tasks if only is None or task.short in only]
-        if all(task.state is TaskState.READY for task in tasks):
-            return
-        if any(task.state in AT_REST for task in tasks):
-            raise _not_ready(connection, tasks, "")
-    raise _not_ready(connection, tasks, f" within {timeout:g} s")
+def planned(wanted: Layout, examined: Mapping[str, Examined]) -> tuple[Found | None, Layout, tuple[Operation, ...]]:
+    """What was found everywhere, what the wanted layout is with it and with all choices, and what there is to do."""
+    parts = {host: each.found for host, each in examined.items() if each.found is not None}
+    found = _put_together(list(parts.values()))
+    layout = wanted if found is None else onto(wanted, found)
+    for host, each in examined.items():
+        open_ports = {
+            task.name for task in (*layout.tasks, *layout.reserved) if task.host == host and task.port is None
+        }
+        ports = {name: port for name, port in each.choices["ports"].items() if name in open_ports}
+        layout = layout.with_choices(ports, each.choices["gpus"])
+    return found, layout, _operations(layout, found, parts)
 
 
-def _watch(connection: Connection, timeout: float) -> Iterator[ClusterStatus]:
-    """The cluster's status at each change for so many seconds, from one agent to the next."""
-    deadline = time.monotonic() + timeout
-    for left in reversed(range(_AGENTS)):
-        try:
-            # The watch has no end of its own once the cluster is ready: hang up.
-            with contextlib.closing(connection.stream(Call.WATCH, timeout=deadline - time.monotonic())) as watch:
-                for message in watch:
-                    yield ClusterStatus.from_json(message)
-            return
-        except ClusterError as error:
-            if error.exit_code is ExitCode.NOT_RUNNING:
-                raise ClusterError(
-                    f"cluster {connection.cluster!r} went down meanwhile",
-                    hint="`tfcluster up` starts it again.",
-                ) from None
-            if not (isinstance(error, AgentGoneError) and left):
-                raise
-
-
-def _not_ready(connection: Connection, tasks: Sequence[TaskStatus], when: str) -> ClusterError:
-    """Which of the tasks that were waited for are not ready, why, and what each said last."""
-    waiting = [task for task in tasks if task.state is not TaskState.READY]
-    failed = [task for task in waiting if task.state in AT_REST] or waiting
-    told = [_why(connection, task) for task in failed]
-    count = f"{len(tasks) - len(waiting)} of {len(tasks)} tasks are ready{when}"
-    return ClusterError(
-        f"cluster {connection.cluster!r} is not ready: {count}\n" + "\n".join(told),
-        hint="`tfcluster up` tries the failed tasks again, `tfcluster down` stops the rest, "
-        "`tfcluster logs TASK` shows a whole log.",
-        exit_code=ExitCode.UNHEALTHY,
+def _put_together(parts: Sequence[Found]) -> Found | None:
+    """What was found on all hosts; where a change did not come to its end everywhere, of its latest layout."""
+    if not parts:
+        return None
+    return Found(
+        layout=newest([part.layout for part in parts]),
+        tasks=tuple(task for part in parts for task in part.tasks),
+        generations={task: number for part in parts for task, number in part.generations.items()},
+        runs={run: tasks for part in parts for run, tasks in part.runs.items()},
     )
 
 
-def _why(connection: Connection, task: TaskStatus) -> str:
-    text = f"{task.short} at {task.address} on {task.host} is {task.state.value}"
-    if task.last_exit is not None:
-        text += f" ({task.last_exit})"
-        if task.last_exit.detail:
-            text += f": {task.last_exit.detail}"
-    said: Iterable[str]
-    if task.state in AT_REST:
-        said = task.last_exit.log if task.last_exit is not None else ()
-    else:  # it takes its time: perhaps it says what it waits for
-        said = (each["line"] for each in read_logs(connection.cluster, [task.short], lines=_LAST_LINES))
-    return text + "".join(f"\n  {line}" for line in said)
+def _operations(layout: Layout, found: Found | None, parts: Mapping[str, Found]) -> tuple[Operation, ...]:
+    """What there is to do; on a host that has an older layout than others, in place of that one."""
+    if found is None:
+        return plan(layout, None)
+    older = {host: part.layout for host, part in parts.items() if part.layout != found.layout}
+    operations = [each for each in plan(layout, found) if each.task is None or each.task.host not in older]
+    for host, base in older.items():
+        theirs = plan(layout, replace(found, layout=base))
+        operations += [each for each in theirs if each.task is not None and each.task.host == host]
+    return tuple(operations)

@@ -14,11 +14,12 @@ _STYLES = {"died": "red", "killed": "red"}
 
 
 def show_event(event: dict[str, Any]) -> None:
-    """Print one event: when, which task (or the cluster), what, why."""
+    """Print one event: when, on which of several hosts, which task (or the cluster), what, why."""
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event["time"]))
     word = event["event"]
     line = Text.assemble(
         (f"{when}  ", "dim"),
+        f"{event['host']:<10}  " if "host" in event else "",
         f"{event['task'] or 'cluster':<10}  ",
         (f"{word:<13}", _STYLES.get(word) or style_of(word)),
         f"  {event['detail']}",

@@ -8,8 +8,7 @@ from dataclasses import replace
 from tfcluster.model.counting import plural
 from tfcluster.model.status import ClusterStatus
 from tfcluster.render.console import console
-from tfcluster.render.table import table
-from tfcluster.render.up import UpView
+from tfcluster.render.up import UpView, tasks_table
 
 
 class RestartView(UpView):
@@ -36,6 +35,6 @@ class RestartView(UpView):
             status: The cluster, with the restarted tasks ready.
             seconds: How long it took.
         """
-        rows = [(task.short, task.address, task.state.value) for task in status.tasks if task.short in self._tasks]
-        console().print(table(("TASK", "ADDRESS", "STATE"), rows))
-        console().print(f"{self._cluster}: {plural(len(rows), 'task')} restarted in {seconds:.2f} s")
+        tasks = [task for task in status.tasks if task.short in self._tasks]
+        console().print(tasks_table(tasks))
+        console().print(f"{self._cluster}: {plural(len(tasks), 'task')} restarted in {seconds:.2f} s")

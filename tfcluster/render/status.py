@@ -53,6 +53,8 @@ def show_status(status: ClusterStatus) -> None:
     )
     screen.print()
     screen.print(tasks)
+    if absent := [f"{host.host} is {host.state}" for host in status.hosts if host.state != "up"]:
+        screen.print("\n" + "\n".join(absent), soft_wrap=True)
     for task in status.tasks:
         if task.last_exit is not None:
             said = f": {task.last_exit.detail}" if task.last_exit.detail else ""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rich.table import Table
 from rich.text import Text
 
 from tfcluster.model.counting import plural, some
 from tfcluster.model.plan import RESTART, STOP, Operation, losses, summary
 from tfcluster.model.states import AT_REST, TaskState
-from tfcluster.model.status import ClusterStatus
+from tfcluster.model.status import ClusterStatus, TaskStatus
 from tfcluster.render.console import console
 from tfcluster.render.table import table
 from tfcluster.render.waiting import Waiting
@@ -60,9 +61,16 @@ class UpView(Waiting):
         if not done:
             screen.print(f"{self._cluster} is up already: {'no task was touched' if operations else 'nothing changed'}")
             return
-        rows = [(task.short, task.address, task.state.value) for task in status.tasks]
-        screen.print(table(("TASK", "ADDRESS", "STATE"), rows))
+        screen.print(tasks_table(status.tasks))
         screen.print(f"{self._cluster} is up: {done} in {seconds:.2f} s")
+
+
+def tasks_table(tasks: Sequence[TaskStatus]) -> Table:
+    """A row for each task that is up, with its host where there are several."""
+    if len({task.host for task in tasks}) == 1:
+        return table(("TASK", "ADDRESS", "STATE"), [(task.short, task.address, task.state.value) for task in tasks])
+    rows = [(task.short, task.host, task.address, task.state.value) for task in tasks]
+    return table(("TASK", "HOST", "ADDRESS", "STATE"), rows)
 
 
 def _row(operation: Operation) -> tuple[str, str, str, str, str]:

@@ -23,6 +23,10 @@ class Waiting:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.end()
+
+    def end(self) -> None:
+        """Show nothing more."""
         if self._status is not None:
             self._status.stop()
             self._status = None

@@ -1,0 +1,81 @@
+"""A cluster as a command knows it: its name, its hosts, and the way to the agent on each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from tfcluster.client.connection import Connection
+from tfcluster.places import LOCAL_HOST
+from tfcluster.transport.local import Here
+from tfcluster.transport.reach import Reach
+
+if TYPE_CHECKING:
+    from tfcluster.model.hosts import Host
+    from tfcluster.transport.ssh import Examination
+
+
+class Cluster:
+    """A cluster and where it is.
+
+    Args:
+        name: Its name.
+        hosts: Its hosts, in the order of the spec; None where it is on this machine alone.
+        head: The host of the task that leads, whose agent has the runs.
+    """
+
+    def __init__(self, name: str, hosts: tuple[Host, ...] | None = None, head: str = LOCAL_HOST) -> None:
+        self.name = name
+        self.head = head
+        self._hosts = hosts
+        self._reaches: dict[str, Reach] = {}
+
+    @property
+    def hosts(self) -> Mapping[str, Host]:
+        """Its hosts by name."""
+        if self._hosts is None:
+            from tfcluster.model.hosts import THIS_MACHINE  # not needed by most that ask this machine alone
+
+            self._hosts = (THIS_MACHINE,)
+        return {host.name: host for host in self._hosts}
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it is on this machine alone."""
+        return self._hosts is None or self.hosts.keys() == {LOCAL_HOST}
+
+    def reach(self, host: str) -> Reach:
+        """The way to the agent on a host; the same for each request of a command."""
+        if host not in self._reaches:
+            self._reaches[host] = Here(self.name) if host == LOCAL_HOST else way_to(self.name, self.hosts[host])
+        return self._reaches[host]
+
+    def connect(self, host: str) -> Connection:
+        """The agents on a host, for one request after another."""
+        return Connection(self.reach(host), elsewhere=host != LOCAL_HOST)
+
+    def contact(self, host: str, *, setup: bool) -> Examination | None:
+        """Make the first contact with a host elsewhere, which never fails: what was found there; None for this machine.
+
+        Args:
+            host: Its name.
+            setup: Run the commands that the spec wants to have run there once.
+        """
+        if host == LOCAL_HOST:
+            return None
+        from tfcluster.transport.ssh import There
+
+        reach = self.reach(host)
+        assert isinstance(reach, There), "every host but this machine is reached by ssh"
+        return reach.examine(setup=setup)
+
+    def leader(self) -> Connection:
+        """The agents on the host of the task that leads."""
+        return self.connect(self.head)
+
+
+def way_to(cluster: str, host: Host) -> Reach:
+    """The way to a cluster's agent on a host elsewhere."""
+    from tfcluster.transport.ssh import There
+
+    return There(cluster, host)

@@ -1,0 +1,46 @@
+"""Listing the devices of a cluster's tasks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tfcluster.client.cluster import Cluster
+from tfcluster.client.fan_out import on_all, split
+from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.protocol.messages import Call
+from tfcluster.transport.reach import not_running
+
+# Each task has some seconds for its answer, all at the same time.
+_ANSWER_SECONDS = 8.0
+
+
+def list_devices(cluster: Cluster) -> tuple[list[dict[str, Any]], ClusterError | None]:
+    """The devices of all tasks, each as {task, name, type, memory_bytes, description}.
+
+    Args:
+        cluster: The cluster.
+
+    Returns:
+        The devices, and why those of some task or host are missing, if any are.
+
+    Raises:
+        ClusterError: It is not running, or no host of it can be reached.
+    """
+    told, wrong = split(on_all(cluster.hosts, lambda host: cluster.connect(host).call(Call.DEVICES), _ANSWER_SECONDS))
+    away = {host: error for host, error in wrong.items() if error.exit_code is not ExitCode.NOT_RUNNING}
+    if not told:
+        raise next(iter([*away.values(), not_running(cluster.name)]))
+    devices = [device for answer in told.values() for device in answer["devices"]]
+    silent = [word for answer in told.values() for word in answer["silent"]]
+    if away:
+        from tfcluster.client.look import unreachable
+
+        error = unreachable(cluster.name, away)
+        return devices, ClusterError("\n".join([error.message, *silent]), hint=error.hint, exit_code=error.exit_code)
+    if silent:
+        return devices, ClusterError(
+            "\n".join(silent),
+            hint="`tfcluster status` shows the tasks, `tfcluster logs TASK` what one said last.",
+            exit_code=ExitCode.UNHEALTHY,
+        )
+    return devices, None

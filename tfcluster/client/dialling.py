@@ -1,0 +1,74 @@
+"""Whether hosts can dial each other's ports, tried before any server listens there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from tfcluster.client.cluster import Cluster
+from tfcluster.client.fan_out import on_all, split
+from tfcluster.errors import ClusterError
+from tfcluster.model.layout import Layout, Task
+from tfcluster.protocol.messages import Call
+
+# Seconds for a connection between two hosts; a firewall that drops what it does not want shows itself only so.
+_DIAL_SECONDS = 5.0
+_ANSWER_SECONDS = 15.0
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A task that another host cannot dial.
+
+    Attributes:
+        host: Who dialled.
+        source: The address of that host.
+        task: The task.
+        why: In words.
+    """
+
+    host: str
+    source: str
+    task: Task
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.host} cannot reach {self.task.short} at {self.task.address} on {self.task.host}: {self.why}"
+
+    @property
+    def rule(self) -> str:
+        """What is to be done about it, on the task's host."""
+        return (
+            f"A firewall is in between, perhaps that of {self.task.host}; there: "
+            f"`sudo iptables -I INPUT -p tcp -s {self.source} --dport {self.task.port} -j ACCEPT` "
+            "(with fixed ports in the spec the rule holds for the next `up` too)."
+        )
+
+
+def dial_each_other(
+    cluster: Cluster, layout: Layout, hosts: Sequence[str]
+) -> tuple[list[Refused], Mapping[str, ClusterError]]:
+    """Have hosts, on whose ports agents let connections come, dial each other's tasks.
+
+    Args:
+        cluster: The cluster.
+        layout: Its layout, with every port chosen.
+        hosts: The hosts to try; others, where servers run already, are closed to newcomers.
+
+    Returns:
+        What did not work, and why a host could not be asked.
+    """
+    if len(hosts) < 2:
+        return [], {}
+    others = {host: [task for other in hosts if other != host for task in layout.on(other)] for host in hosts}
+
+    def dial(host: str) -> list[Refused]:
+        addresses = list(dict.fromkeys(task.address for task in others[host]))
+        reply = cluster.connect(host).call(Call.REACH, addresses=addresses, timeout=_DIAL_SECONDS)
+        refused = partial(Refused, host, cluster.hosts[host].address)
+        failures = reply["failures"]
+        return [refused(task, failures[task.address]) for task in others[host] if task.address in failures]
+
+    told, wrong = split(on_all([host for host in hosts if others[host]], dial, _ANSWER_SECONDS))
+    return [each for found in told.values() for each in found], wrong

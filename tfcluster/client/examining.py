@@ -1,0 +1,141 @@
+"""Examining all hosts of a cluster before anything starts, and putting together what each found and chose."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from tfcluster.client.cluster import Cluster
+from tfcluster.client.connection import AgentGoneError, Answer
+from tfcluster.client.fan_out import on_all, split
+from tfcluster.errors import ClusterError
+from tfcluster.model.change import Found
+from tfcluster.model.layout import Layout
+from tfcluster.protocol.messages import Call
+
+if TYPE_CHECKING:
+    from tfcluster.transport.ssh import Examination
+
+# How long the end of the agents that were started for an examination is waited for, hosts away among them.
+_END_SECONDS = 10.0
+
+#: Called with the number of hosts that have been examined, and of those that are to be.
+Progress = Callable[[int, int], None]
+
+
+def silently(done: int, count: int) -> None:
+    """Tell nobody how far an examination is."""
+
+
+@dataclass
+class Examined:
+    """What there is on a host.
+
+    Attributes:
+        contact: What a first contact found; None for this machine.
+        tensorflow: The version of its TensorFlow; None where that is not known.
+        choices: The ports and GPUs that its agent chose, as `Layout.with_choices` takes them.
+        found: The part of the cluster that is up there.
+        problems: All that keeps it from starting its tasks.
+        held: While this is open, the agent there lives and its ports let connections come; None on this machine
+            alone, where an agent waits by itself.
+    """
+
+    contact: Examination | None = None
+    tensorflow: str | None = None
+    choices: dict[str, Any] = field(default_factory=lambda: {"ports": {}, "gpus": {}})
+    found: Found | None = None
+    problems: list[ClusterError] = field(default_factory=list)
+    held: Answer | None = None
+
+    @property
+    def clock_offset(self) -> float:
+        """So many seconds its clock is ahead of this machine's, or behind if negative; 0 where that is not certain."""
+        if self.contact is None or abs(self.contact.clock_offset) <= self.contact.clock_error:
+            return 0.0
+        return self.contact.clock_offset
+
+
+def examine(
+    cluster: Cluster, wanted: Layout, *, dry: bool, progress: Progress, setup: bool = True
+) -> dict[str, Examined]:
+    """Examine every host of a cluster, all at once; starts agents where there are none, and no task.
+
+    Args:
+        cluster: The cluster; its hosts are examined.
+        wanted: The layout of the spec.
+        dry: Nothing will follow: an agent started for this on this machine alone ends again before this returns.
+        progress: Told how far this is.
+        setup: Run the commands that the spec wants to have run once on a host.
+    """
+    if cluster.is_here:
+        return {host: _examine_alone(cluster, host, wanted, dry) for host in cluster.hosts}
+    count = len(cluster.hosts)
+    progress(0, count)
+    # Not bounded here: a host's setup takes the time that it takes, and every way to a host is bounded in itself.
+    ask = partial(_examine_host, cluster, wanted, setup)
+    told = on_all(cluster.hosts, ask, None, lambda done: progress(done, count))
+    right, wrong = split(told)
+    return {host: right[host] if host in right else Examined(problems=[wrong[host]]) for host in cluster.hosts}
+
+
+def _examine_alone(cluster: Cluster, host: str, wanted: Layout, dry: bool) -> Examined:
+    arguments = {"layout": wanted.to_json(), "dry": dry}
+    connection = cluster.connect(host)
+    answer = connection.stream(Call.PREPARE, start=True, **arguments)
+    try:
+        try:
+            reply = answer.finish()
+        except AgentGoneError:  # it went down, or died, just as we came: the next one answers
+            answer = connection.stream(Call.PREPARE, start=True, **arguments)
+            reply = answer.finish()
+    except BaseException:
+        answer.leave()
+        raise
+    if dry or reply["problems"]:
+        answer.leave()
+    return _examined(reply)
+
+
+def _examine_host(cluster: Cluster, wanted: Layout, setup: bool, host: str) -> Examined:
+    """Examine a host of several, whose agent lives on for as long as somebody is connected."""
+    contact = cluster.contact(host, setup=setup)
+    if contact is not None and contact.problems:
+        return Examined(contact, contact.tensorflow, problems=list(contact.problems))
+    connection = cluster.connect(host)
+    try:
+        first = connection.stream(Call.LISTEN, start=True)
+        with contextlib.closing(first):
+            next(first)
+            examined = _examined(connection.call(Call.PREPARE, layout=wanted.to_json(), dry=True), contact)
+            examined.held = connection.stream(Call.LISTEN)
+            next(examined.held)
+    except ClusterError as error:
+        return Examined(contact, problems=[error])
+    return examined
+
+
+def _examined(reply: Mapping[str, Any], contact: Examination | None = None) -> Examined:
+    return Examined(
+        contact,
+        tensorflow=reply["tensorflow"],
+        choices=reply["choices"],
+        found=Found.from_json(reply["found"]) if reply["found"] else None,
+        problems=[ClusterError.from_json(problem) for problem in reply["problems"]],
+    )
+
+
+def let_go(examined: Mapping[str, Examined]) -> None:
+    """Hang up everywhere: agents that were started for the examination, and have got no cluster since, end."""
+    held = {host: each.held for host, each in examined.items() if each.held is not None}
+    on_all(held, lambda host: held[host].leave(), _END_SECONDS)
+
+
+def give_up(cluster: Cluster, examined: Mapping[str, Examined]) -> None:
+    """Hang up everywhere, and keep no connection to hosts on which there is nothing of the cluster."""
+    let_go(examined)
+    without = [host for host, each in examined.items() if each.found is None]
+    on_all(without, lambda host: cluster.reach(host).disconnect(), _END_SECONDS)

@@ -1,0 +1,97 @@
+"""A look at a cluster on several hosts: what each tells within bounded time, put together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tfcluster.client import book
+from tfcluster.client.cluster import Cluster
+from tfcluster.client.fan_out import on_all, split
+from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.model.layout import Layout
+from tfcluster.model.status import ClusterStatus
+from tfcluster.model.whole import Absent, whole
+from tfcluster.protocol.messages import Call
+from tfcluster.transport.reach import not_running
+
+#: A host that has not told how it is by then counts as one that cannot be reached.
+LOOK_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class Look:
+    """A cluster at a moment.
+
+    Attributes:
+        layout: What it is, as the newest of its hosts has it.
+        status: How it is.
+        away: Why a host cannot be reached, by host.
+        told: What each of the others has told.
+    """
+
+    layout: Layout
+    status: ClusterStatus
+    away: dict[str, ClusterError]
+    told: dict[str, ClusterStatus]
+
+
+def look(cluster: Cluster) -> Look:
+    """Ask all hosts of a cluster how it is.
+
+    Raises:
+        ClusterError: It runs on none of them, and then is forgotten; or none can be reached.
+    """
+
+    def ask(host: str) -> tuple[Layout, ClusterStatus]:
+        connection = cluster.connect(host)
+        status = ClusterStatus.from_json(connection.call(Call.STATUS))
+        return Layout.from_json(connection.call(Call.LAYOUT, settled=False)), status
+
+    told, wrong = split(on_all(cluster.hosts, ask, LOOK_SECONDS))
+    away = {host: error for host, error in wrong.items() if error.exit_code is not ExitCode.NOT_RUNNING}
+    if not told and not away:
+        book.remove(cluster.name)
+        on_all(cluster.hosts, lambda host: cluster.reach(host).disconnect(), LOOK_SECONDS)
+        raise not_running(cluster.name)
+    if not told:
+        raise unreachable(cluster.name, away)
+    layout = newest([layout for layout, _ in told.values()])
+    # Some of the layout's hosts may be forgotten, as they are down for certain.
+    hosts = dict.fromkeys([*(host.name for host in layout.hosts), *cluster.hosts])
+    answers: dict[str, ClusterStatus | Absent] = {
+        host: told[host][1] if host in told else "unreachable" if host in away else "down" for host in hosts
+    }
+    return Look(layout, whole(layout, answers), away, {host: status for host, (_, status) in told.items()})
+
+
+def newest(layouts: list[Layout]) -> Layout:
+    """Of the layouts that hosts have, which differ where a change did not come to its end, the latest."""
+    return max(layouts, key=lambda layout: layout.generation)
+
+
+def unreachable(cluster: str, away: Mapping[str, ClusterError], more: str = "") -> ClusterError:
+    """That some hosts of a cluster cannot be reached, each with why.
+
+    Args:
+        cluster: The cluster's name.
+        away: Why, by host.
+        more: What to type next besides.
+    """
+    hints = [more, *(error.hint for error in away.values())]
+    return ClusterError(
+        "\n".join(lines_of(away)),
+        hint=" ".join(dict.fromkeys(filter(None, hints))) or f"`tfcluster status -c {cluster}` tries again.",
+        exit_code=ExitCode.UNREACHABLE,
+    )
+
+
+def lines_of(errors: Mapping[str, ClusterError]) -> list[str]:
+    """What went wrong on which host, in lines."""
+    return [line for host, error in errors.items() for line in with_host(host, error)]
+
+
+def with_host(host: str, error: ClusterError) -> list[str]:
+    """What went wrong on a host, each line with its name; many errors have it already."""
+    named = f"host {host!r}"
+    return [line if line.startswith(named) else f"{named}: {line}" for line in error.message.splitlines()]

@@ -1,0 +1,91 @@
+"""What an examination of hosts found wrong, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tfcluster.client.dialling import Refused
+from tfcluster.client.examining import Examined
+from tfcluster.client.look import with_host
+from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.model.counting import plural
+
+# A clock that is further off than this makes times of one host useless beside those of another.
+_CLOCK_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Something that keeps a cluster from coming up.
+
+    Attributes:
+        host: On which host; empty for what is between them.
+        error: What, and what to type.
+    """
+
+    host: str
+    error: ClusterError
+
+    @property
+    def lines(self) -> list[str]:
+        """What is wrong, with its host."""
+        return with_host(self.host, self.error) if self.host else self.error.message.splitlines()
+
+
+def told(problems: Sequence[Problem], *, alone: bool) -> ClusterError:
+    """All problems as one error.
+
+    Args:
+        problems: At least one.
+        alone: The cluster is on this machine alone, which then needs no name.
+    """
+    hints = dict.fromkeys(problem.error.hint for problem in problems if problem.error.hint)
+    codes = {problem.error.exit_code for problem in problems}
+    code = ExitCode.UNREACHABLE if ExitCode.UNREACHABLE in codes else problems[0].error.exit_code
+    if alone:
+        return ClusterError(
+            "\n".join(problem.error.message for problem in problems), hint=" ".join(hints), exit_code=code
+        )
+    lines = [f"{plural(len(problems), 'problem')}, and nothing was started"]
+    for problem in problems:
+        lines += [f"  {line}" for line in problem.lines]
+        lines += [f"    {line}" for line in problem.error.hint.splitlines()]
+    return ClusterError(
+        "\n".join(lines), hint="`tfcluster doctor` makes the same examination by itself.", exit_code=code
+    )
+
+
+def different_versions(examined: Mapping[str, Examined]) -> list[Problem]:
+    """That the hosts have different versions of TensorFlow, if they have."""
+    hosts: dict[str, list[str]] = {}
+    for host, each in examined.items():
+        if each.tensorflow is not None:
+            hosts.setdefault(each.tensorflow, []).append(host)
+    if len(hosts) < 2:
+        return []
+    words = "; ".join(f"{version} on {', '.join(names)}" for version, names in sorted(hosts.items()))
+    return [
+        Problem(
+            "",
+            ClusterError(
+                f"the hosts have different versions of TensorFlow: {words}",
+                hint="Install the same everywhere (`pip install tensorflow==VERSION`), or say --mixed-tensorflow.",
+            ),
+        )
+    ]
+
+
+def refused_connections(refused: Sequence[Refused], wrong: Mapping[str, ClusterError]) -> list[Problem]:
+    """What hosts could not reach on others, and why a host could not be asked."""
+    unreached = [Problem("", ClusterError(str(each), hint=each.rule)) for each in refused]
+    return [*(Problem(host, error) for host, error in wrong.items()), *unreached]
+
+
+def clock_warning(examined: Examined) -> str | None:
+    """What to know of a host's clock, if it is off."""
+    offset = examined.clock_offset
+    if abs(offset) <= _CLOCK_SECONDS:
+        return None
+    side = "ahead of" if offset > 0 else "behind"
+    return f"its clock is {abs(offset):.0f} s {side} this machine's, and so are the times of its logs and events"
