@@ -29,6 +29,7 @@ _COMMANDS = {
     "scale": "Change how many tasks the jobs of a cluster have.",
     "down": "Stop a cluster.",
     "validate": "Check a spec without starting anything.",
+    "doctor": "Examine the hosts of a spec.",
     "init": "Write a commented cluster.yaml to start from.",
     "completion": "Print the completion script for a shell.",
 }

@@ -1,0 +1,41 @@
+"""`tfcluster doctor`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from tfcluster.cli.changing import examining
+from tfcluster.cli.options import output_option
+
+
+@click.command(
+    "doctor",
+    short_help="Examine the hosts of a spec.",
+    epilog="Example: tfcluster doctor cluster.yaml -o json | jq '.checks[] | select(.ok | not)'",
+)
+@click.argument("spec", required=False, type=click.Path(path_type=Path))
+@output_option
+def command(spec: Path | None, output: str) -> int:
+    """Examine all hosts of SPEC (./cluster.yaml when left out) as `up` does, and start nothing.
+
+    It looks whether each can be reached and has a Python with TensorFlow, whether its clock is right, whether its
+    ports and GPUs are free, and whether the hosts can dial each other; and says what to type where something is wrong.
+
+    Exits with 0 when all is well, 5 when a host cannot be reached, 1 otherwise.
+    """
+    from tfcluster.client.doctor import check_hosts
+    from tfcluster.client.specs import read_layout
+
+    layout = read_layout(spec, None)
+    with examining(layout.cluster, output) as progress:
+        checks, code = check_hosts(layout, progress)
+    if output == "json":
+        click.echo(json.dumps({"cluster": layout.cluster, "checks": [check.to_json() for check in checks]}))
+    else:
+        from tfcluster.render.doctor import show_checks
+
+        show_checks(checks)
+    return int(code)

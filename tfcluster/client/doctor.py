@@ -1,0 +1,128 @@
+"""The examination that `up` makes of all hosts, by itself: every check with what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from tfcluster.client.cluster import Cluster
+from tfcluster.client.dialling import Refused, dial_each_other
+from tfcluster.client.examining import Examined, Progress, examine, give_up
+from tfcluster.client.problems import clock_warning, different_versions
+from tfcluster.client.up import planned
+from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.model.counting import plural
+from tfcluster.model.layout import Layout
+
+#: The host of what is between hosts.
+ALL_HOSTS = "all"
+
+
+@dataclass(frozen=True)
+class Check:
+    """One check.
+
+    Attributes:
+        host: Of which host.
+        check: What was looked at: reach, host, clock, tasks, network or tensorflow.
+        ok: Whether it is as it should be.
+        result: What was found.
+        hint: What to type, if it is not.
+    """
+
+    host: str
+    check: str
+    ok: bool
+    result: str
+    hint: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """The check as JSON values."""
+        return asdict(self)
+
+
+def check_hosts(wanted: Layout, progress: Progress) -> tuple[list[Check], ExitCode]:
+    """Examine all hosts of a layout; nothing is changed there, and agents that were started for it end again.
+
+    Args:
+        wanted: The layout of a spec.
+        progress: Told how many of several hosts have been examined.
+
+    Returns:
+        Every check, and the exit code that says what came of them.
+    """
+    cluster = Cluster(wanted.cluster, wanted.hosts, wanted.head().host)
+    examined = examine(cluster, wanted, dry=True, progress=progress, setup=False)
+    try:
+        checks = [check for host, each in examined.items() for check in _checks_of(host, each, wanted)]
+        checks += [
+            Check(ALL_HOSTS, "tensorflow", False, each.error.message, each.error.hint)
+            for each in different_versions(examined)
+        ]
+        checks += _dialled(cluster, wanted, examined)
+    finally:
+        give_up(cluster, examined)
+    codes = {problem.exit_code for each in examined.values() for problem in each.problems}
+    if ExitCode.UNREACHABLE in codes:
+        return checks, ExitCode.UNREACHABLE
+    return checks, ExitCode.DONE if all(check.ok for check in checks) else ExitCode.FAILED
+
+
+def _checks_of(host: str, examined: Examined, wanted: Layout) -> Iterator[Check]:
+    """What was found on one host."""
+    contact = examined.contact
+    at_contact = list(contact.problems) if contact is not None else []
+    away = [problem for problem in examined.problems if problem.exit_code is ExitCode.UNREACHABLE]
+    if away:
+        yield from (_failed(host, "reach", problem) for problem in away)
+        return
+    yield Check(host, "reach", True, "by ssh" if contact is not None else "this machine")
+    yield from (_failed(host, "host", problem) for problem in at_contact)
+    if not at_contact:
+        words = [f"TensorFlow {examined.tensorflow}"] if examined.tensorflow else []
+        if contact is not None and contact.python:
+            words = [f"Python {contact.python_version}", *words, f"{contact.free_bytes >> 20} MiB free"]
+        yield Check(host, "host", True, ", ".join(words))
+    if contact is not None:
+        warning = clock_warning(examined)
+        yield Check(
+            host, "clock", warning is None, warning or f"{contact.clock_offset:+.1f} s", _CLOCK_HINT if warning else ""
+        )
+    at_agent = [problem for problem in examined.problems if problem not in at_contact]
+    yield from (_failed(host, "tasks", problem) for problem in at_agent)
+    if not examined.problems:
+        state = "up" if examined.found else "can start"
+        yield Check(host, "tasks", True, f"{plural(len(wanted.on(host)), 'task')} {state}")
+
+
+_CLOCK_HINT = "`sudo timedatectl set-ntp true` has a clock set by a time server."
+
+
+def _failed(host: str, check: str, problem: ClusterError) -> Check:
+    message = problem.message.removeprefix(f"host {host!r}: ").removeprefix(f"host {host!r} ")
+    return Check(host, check, False, message, problem.hint)
+
+
+def _dialled(cluster: Cluster, wanted: Layout, examined: Mapping[str, Examined]) -> Iterator[Check]:
+    """Whether the hosts that have no servers yet can dial each other."""
+    well = {host: each for host, each in examined.items() if not each.problems}
+    hosts = [host for host, each in well.items() if each.found is None]
+    if len(hosts) < 2:
+        return
+    _, layout, _ = planned(wanted, well)
+    refused, wrong = dial_each_other(cluster, layout, hosts)
+    for host in hosts:
+        yield from _dialled_from(host, [each for each in refused if each.host == host], wrong.get(host), len(hosts) - 1)
+
+
+def _dialled_from(host: str, refused: list[Refused], error: ClusterError | None, others: int) -> Iterator[Check]:
+    if error is not None:
+        yield _failed(host, "network", error)
+    for each in refused:
+        task = each.task
+        yield Check(
+            host, "network", False, f"cannot reach {task.short} at {task.address} on {task.host}: {each.why}", each.rule
+        )
+    if error is None and not refused:
+        yield Check(host, "network", True, f"reaches the tasks of {plural(others, 'other host')}")

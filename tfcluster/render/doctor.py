@@ -1,0 +1,19 @@
+"""What `doctor` shows: a row for each check."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tfcluster.client.doctor import Check
+from tfcluster.render.console import console
+from tfcluster.render.table import table
+
+
+def show_checks(checks: Sequence[Check]) -> None:
+    """Print what was checked on which host, what came of it, and what to type where it is not as it should be."""
+    rows = [
+        (check.host, check.check, "ok" if check.ok else "problem", check.result, check.hint or "-") for check in checks
+    ]
+    console().print(
+        table(("HOST", "CHECK", "STATE", "RESULT", "WHAT TO TYPE"), rows, wrapped=("RESULT", "WHAT TO TYPE"))
+    )
