@@ -49,6 +49,7 @@ class Sandbox:
     folder: Path
     mark: str = field(default_factory=lambda: uuid.uuid4().hex)
     started: list[subprocess.Popen[str]] = field(default_factory=list)
+    command: tuple[str, ...] = COMMAND
 
     @property
     def environment(self) -> dict[str, str]:
@@ -63,6 +64,7 @@ class Sandbox:
             "XDG_RUNTIME_DIR": str(self.folder / "run"),
             "PYTHONPATH": str(ROOT),
             "TF_CPP_MIN_LOG_LEVEL": "0",
+            "TEST_HOSTS": str(self.folder),  # where tests/played.py looks
             "TEST_MARK": self.mark,  # every process of the sandbox inherits it and is found by it
         }
 
@@ -76,7 +78,7 @@ class Sandbox:
     ) -> Result:
         """Run the command and check its exit code, unless that is None."""
         result = subprocess.run(
-            [*COMMAND, *map(str, arguments)],
+            [*self.command, *map(str, arguments)],
             cwd=cwd or self.folder,
             env={**self.environment, **(env or {})},
             capture_output=True,
@@ -94,7 +96,7 @@ class Sandbox:
     ) -> subprocess.Popen[str]:
         """Start the command and leave it running, at most until the test ends; its output can be read."""
         process = subprocess.Popen(
-            [*COMMAND, *map(str, arguments)],
+            [*self.command, *map(str, arguments)],
             cwd=self.folder,
             env={**self.environment, **(env or {})},
             text=True,
@@ -180,7 +182,7 @@ class Sandbox:
         """Everything that a cluster may not leave behind: processes, sockets, files but logs and runs."""
         kept = {"logs", "runs"}
         files = [path for path in self.folder.glob("state/tfcluster/*/*/*") if path.name not in kept]
-        files += list(self.folder.glob("run/tfcluster/*"))
+        files += [*self.folder.glob("run/tfcluster/*"), *self.folder.glob("state/tfcluster/*/hosts.json")]
         return [*map(str, self.processes().items()), *map(str, files)]
 
 
@@ -247,9 +249,10 @@ def memory_group() -> Iterator[MemoryGroup]:
         folder.rmdir()
 
 
-def _make(folder: Path) -> Iterator[Sandbox]:
+def _make(folder: Path, command: tuple[str, ...] = COMMAND) -> Iterator[Sandbox]:
+    """A sandbox in a folder; everything in it is taken down afterwards, with a check that nothing is left."""
     (folder / "run").mkdir(mode=0o700)
-    sandbox = Sandbox(folder)
+    sandbox = Sandbox(folder, command=command)
     yield sandbox
     sandbox.end_commands()
     if sandbox.leftovers():

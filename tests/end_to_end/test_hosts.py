@@ -1,0 +1,398 @@
+"""The commands over several hosts, two of which this machine plays: see tests/played.py. The hosts are real, the way
+to them is not; tests with ssh are elsewhere."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import socket
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import pytest
+
+from tests.conftest import Sandbox, _make, wait_for
+
+_PLAYED = (sys.executable, "-m", "tests.played")
+_HOSTS = "hosts:\n  alpha: {address: 127.0.0.2}\n  beta: {address: 127.0.0.3}\n"
+_SPEC = f"name: two\n{_HOSTS}jobs:\n  ps: {{tasks: 1, hosts: [alpha]}}\n  worker: {{tasks: 2, hosts: [alpha, beta]}}\n"
+_TASKS = {"ps:0": "alpha", "worker:0": "alpha", "worker:1": "beta"}
+
+# Says where it is, and goes on when a file is there.
+_SCRIPT = """
+import os, sys, time
+print("first", flush=True)
+while not os.path.exists(sys.argv[1]):
+    time.sleep(0.01)
+print("second", flush=True)
+"""
+
+
+@pytest.fixture
+def apart(tmp_path: Path) -> Iterator[Sandbox]:
+    """A sandbox with played hosts and no cluster."""
+    yield from _make(tmp_path, _PLAYED)
+
+
+@pytest.fixture(scope="module")
+def _two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
+    for sandbox in _make(tmp_path_factory.mktemp("two"), _PLAYED):
+        sandbox("up", sandbox.spec(_SPEC))
+        yield sandbox
+
+
+@pytest.fixture
+def two(_two: Sandbox) -> Iterator[Sandbox]:
+    """A ps and a worker on alpha, which leads, and a worker on beta; left as it was."""
+    yield _two
+    for host in ("alpha", "beta"):
+        (_two.folder / "away" / host).unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def away(sandbox: Sandbox, host: str) -> Iterator[None]:
+    """A host cannot be reached, and connections to it are lost."""
+    path = sandbox.folder / "away" / host
+    path.parent.mkdir(exist_ok=True)
+    path.touch()
+    try:
+        yield
+    finally:
+        path.unlink()
+
+
+def read_until(stream: IO[str] | None, words: str) -> list[str]:
+    """The lines of a stream up to the first one with these words."""
+    assert stream is not None
+    lines = []
+    for line in stream:
+        lines.append(line.rstrip("\n"))
+        if words in line:
+            return lines
+    raise AssertionError(f"{words!r} is not in {lines}")
+
+
+def lines_of(output: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in output.splitlines()]
+
+
+def short(task: dict[str, Any]) -> str:
+    return f"{task['job']}:{task['index']}"
+
+
+def book(sandbox: Sandbox, cluster: str = "two") -> list[str]:
+    path = sandbox.folder / "state" / "tfcluster" / cluster / "hosts.json"
+    return [host["name"] for host in json.loads(path.read_text())["hosts"]] if path.exists() else []
+
+
+def test_the_status_is_that_of_all_hosts_in_the_order_of_the_spec(two: Sandbox) -> None:
+    status = two.status()
+    assert status["state"] == "running"
+    assert [(host["host"], host["state"]) for host in status["hosts"]] == [("alpha", "up"), ("beta", "up")]
+    assert {short(task): task["host"] for task in status["tasks"]} == _TASKS
+    assert [short(task) for task in status["tasks"]] == list(_TASKS)
+    assert "beta" in two("status").stdout
+
+
+def test_hosts_are_noted_for_this_user_alone(two: Sandbox) -> None:
+    path = two.folder / "state" / "tfcluster" / "two" / "hosts.json"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert book(two) == ["alpha", "beta"]
+
+
+def test_a_host_that_is_away_is_told_and_the_others_are_shown(two: Sandbox) -> None:
+    with away(two, "beta"):
+        found = two("status", "-o", "json", code=5)
+        shown = two("status", code=5)
+    status = json.loads(found.stdout)
+    assert [(host["host"], host["state"]) for host in status["hosts"]] == [("alpha", "up"), ("beta", "unreachable")]
+    assert {short(task): (task["state"], task["pid"] is None) for task in status["tasks"]} == {
+        "ps:0": ("ready", False),
+        "worker:0": ("ready", False),
+        "worker:1": ("unresponsive", True),
+    }
+    assert "error: host 'beta' cannot be reached: connection timed out" in found.stderr.splitlines()
+    assert "unresponsive" in shown.stdout
+    assert "beta is unreachable" in shown.stdout.splitlines()
+    assert two.status()["state"] == "running"
+
+
+def test_nothing_can_be_said_when_no_host_can_be_reached(two: Sandbox) -> None:
+    with away(two, "alpha"), away(two, "beta"):
+        for command in ("status", "devices", "events", "logs"):
+            result = two(command, code=5)
+            assert "host 'alpha' cannot be reached" in result.stderr
+            assert "host 'beta' cannot be reached" in result.stderr or command == "devices"
+    assert book(two) == ["alpha", "beta"]
+
+
+def test_devices_are_those_of_all_hosts_but_one_that_is_away(two: Sandbox) -> None:
+    assert {device["task"] for device in two.json("devices")} == {
+        "/job:ps/task:0",
+        "/job:worker/task:0",
+        "/job:worker/task:1",
+    }
+    with away(two, "beta"):
+        result = two("devices", "-o", "json", code=5)
+    assert {device["task"] for device in json.loads(result.stdout)} == {"/job:ps/task:0", "/job:worker/task:0"}
+    assert "beta" in result.stderr
+
+
+def test_logs_and_events_are_in_the_order_of_their_time(two: Sandbox) -> None:
+    for command in ("logs", "events"):
+        lines = lines_of(two(command, "-o", "json").stdout)
+        assert [line["time"] for line in lines] == sorted(line["time"] for line in lines)
+        assert {line["task"] for line in lines} >= set(_TASKS)
+    assert {event["host"] for event in lines} == {"alpha", "beta"}
+    last = lines_of(two("events", "-n", "3", "-o", "json").stdout)
+    assert len(last) == 3
+    assert [event for event in lines_of(two("events", "-o", "json").stdout) if event in last] == last
+
+
+def test_the_log_of_a_task_is_asked_of_its_host_alone(two: Sandbox) -> None:
+    with away(two, "beta"):
+        assert {line["task"] for line in lines_of(two("logs", "ps", "worker:0", "-o", "json").stdout)} == {
+            "ps:0",
+            "worker:0",
+        }
+        lost = two("logs", "-n", "1", "-o", "json", code=5)
+    assert {line["task"] for line in lines_of(lost.stdout)} == {"ps:0", "worker:0"}
+    assert "no task 'chief'" in two("logs", "worker:1", "chief", code=2).stderr
+
+
+def test_a_program_runs_where_the_head_is_and_on_all_hosts(two: Sandbox) -> None:
+    result = two.json("run", "pi", "--samples", "1e6", "--seed", "7")
+    assert result["state"] == "succeeded"
+    assert set(result["devices"]) == {f"/job:worker/task:{index}/device:CPU:0" for index in (0, 1)}
+    assert result["run"] in {run["run"] for run in two.json("runs")}
+    assert lines_of(two("attach", result["run"], "-o", "json").stdout)[-1] == result
+    placed = lines_of(two("run", "graph", "1+2", "--log-placement", "-o", "json").stdout)
+    assert any(event["event"] == "placement" for event in placed[:-1])
+
+
+def test_a_run_goes_on_while_its_host_is_away_and_is_followed_again(two: Sandbox, tmp_path: Path) -> None:
+    script, gate = tmp_path / "wait.py", tmp_path / "gate"
+    script.write_text(_SCRIPT)
+    run = two.start("run", "-o", "json", script, gate)
+    read_until(run.stdout, '"first"')
+    with away(two, "alpha"):
+        read_until(run.stderr, "alpha: connection lost, trying again")
+        gate.touch()
+    output, errors = run.communicate(timeout=60)
+    assert run.returncode == 0
+    assert [event["line"] for event in lines_of(output) if event["event"] == "output"] == ["second"]
+    assert errors.splitlines() == ["alpha: connected again"]
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 143)], ids=lambda each: str(each)
+)
+def test_a_signal_cancels_a_run_on_another_host(two: Sandbox, tmp_path: Path, number: int, code: int) -> None:
+    script = tmp_path / "wait.py"
+    script.write_text(_SCRIPT)
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # a command under nohup would inherit that it is ignored
+    run = two.start("run", "-o", "json", script, tmp_path / "never")
+    signal.signal(signal.SIGHUP, before)
+    read_until(run.stdout, '"first"')
+    run.send_signal(number)
+    output, _ = run.communicate(timeout=60)
+    assert run.returncode == code
+    assert lines_of(output)[-1]["state"] == "cancelled"
+
+
+def test_a_run_that_cannot_be_cancelled_is_said_to_go_on(two: Sandbox, tmp_path: Path) -> None:
+    script, gate = tmp_path / "wait.py", tmp_path / "gate"
+    script.write_text(_SCRIPT)
+    run = two.start("run", "-o", "json", script, gate)
+    name = lines_of(read_until(run.stdout, '"event": "run"')[-1])[0]["run"]
+    read_until(run.stdout, '"first"')
+    with away(two, "alpha"):
+        read_until(run.stderr, "trying again")
+        run.send_signal(signal.SIGINT)
+        _, errors = run.communicate(timeout=60)
+        assert run.returncode == 5
+        assert f"error: run {name} goes on: host 'alpha' cannot be reached" in errors
+    assert [each["state"] for each in two.json("runs") if each["run"] == name] == ["running"]
+    two("cancel", name)
+    assert lines_of(two("attach", name, "-o", "json", code=None).stdout)[-1]["state"] == "cancelled"
+
+
+@pytest.mark.parametrize("command", ["logs", "events"])
+def test_nothing_is_lost_or_doubled_where_a_followed_host_was_away(two: Sandbox, command: str) -> None:
+    before = len(lines_of(two(command, "-o", "json").stdout))
+    follower = two.start(command, "-f", "-o", "json")
+    assert follower.stdout is not None
+    followed = [follower.stdout.readline() for _ in range(before)]
+    with away(two, "beta"):
+        read_until(follower.stderr, "beta: connection lost, trying again")
+        two("restart", "worker:0", "--yes")  # what the other host tells comes all the same
+        followed += [f"{line}\n" for line in read_until(follower.stdout, "worker:0")]
+    read_until(follower.stderr, "beta: connected again")
+    two("restart", "worker:1")
+    last = "Started server" if command == "logs" else '"ready"'
+    while not ("worker:1" in followed[-1] and last in followed[-1]):
+        followed.append(follower.stdout.readline())
+        assert followed[-1], "it follows until it is interrupted"
+    follower.send_signal(signal.SIGINT)
+    follower.communicate(timeout=60)
+    told = two(command, "-o", "json").stdout
+    for task in _TASKS:
+        seen = words_of(task, "".join(followed))
+        assert seen == words_of(task, told)[: len(seen)]
+
+
+def words_of(task: str, output: str) -> list[str]:
+    """What lines of logs or events say of a task."""
+    return [line.get("line") or line["event"] for line in lines_of(output) if line["task"] == task]
+
+
+def test_tasks_are_restarted_where_they_are(two: Sandbox) -> None:
+    before = {short(task): task["pid"] for task in two.status()["tasks"]}
+    two("restart", "worker", "--rolling")
+    between = {short(task): task["pid"] for task in two.status()["tasks"]}
+    assert {name for name in _TASKS if before[name] != between[name]} == {"worker:0", "worker:1"}
+    two("restart", "--yes")
+    after = {short(task): task["pid"] for task in two.status()["tasks"]}
+    assert {name for name in _TASKS if between[name] != after[name]} == set(_TASKS)
+    with away(two, "beta"):
+        assert "beta" in two("restart", "worker:1", code=5).stderr
+        two("restart", "worker:0")
+
+
+def test_jobs_are_scaled_over_the_hosts_and_a_second_up_goes_back(two: Sandbox) -> None:
+    two("scale", "worker=3", "--yes")
+    assert {short(task): task["host"] for task in two.status()["tasks"]} == {**_TASKS, "worker:2": "alpha"}
+    two("up", "--yes")
+    assert {short(task): task["host"] for task in two.status()["tasks"]} == _TASKS
+    assert two("up").stdout.splitlines()[-1].startswith("two is up already")
+    with away(two, "beta"):
+        assert "host 'beta' cannot be reached" in two("scale", "worker=3", code=5).stderr
+
+
+def test_down_stops_what_it_can_and_the_next_one_does_the_rest(apart: Sandbox) -> None:
+    apart("up", apart.spec(_SPEC))
+    left = apart.task("worker:1")["pid"]
+    with away(apart, "beta"):
+        result = apart("down", code=5)
+        assert "still running there, perhaps: worker:1 on beta" in result.stderr
+        assert "tfcluster down -c two" in result.stderr
+        assert book(apart) == ["beta"]
+        assert apart("status", code=5).stdout == ""
+    status = apart.status(code=4)
+    assert [(host["host"], host["state"]) for host in status["hosts"]] == [("alpha", "down"), ("beta", "up")]
+    assert [(short(task), task["state"]) for task in status["tasks"]] == [
+        ("ps:0", "stopped"),
+        ("worker:0", "stopped"),
+        ("worker:1", "ready"),
+    ]
+    assert apart.task("worker:1", code=4)["pid"] == left
+    assert apart.json("down") == {"cluster": "two", "state": "stopped"}
+    wait_for(lambda: not apart.leftovers())
+    assert "is not running" in apart("status", code=3).stderr
+    assert {line["task"] for line in lines_of(apart("logs", "worker", "-o", "json").stdout)} == {"worker:0", "worker:1"}
+
+
+def test_an_up_with_a_host_away_starts_nothing_anywhere(apart: Sandbox) -> None:
+    apart.spec(_SPEC)
+    with away(apart, "beta"):
+        assert "host 'beta' cannot be reached" in apart("up", code=5).stderr
+        checks = apart.json("doctor", code=5)["checks"]
+    assert [check["host"] for check in checks if not check["ok"]] == ["beta"]
+    wait_for(lambda: not apart.leftovers())
+    assert apart("status", code=3).stdout == ""
+
+
+def test_everything_that_is_wrong_on_any_host_is_told_at_once(apart: Sandbox) -> None:
+    with socket.socket() as first, socket.socket() as second:
+        for taken in (first, second):
+            taken.bind(("", 0))
+            taken.listen()
+        ports = [taken.getsockname()[1] for taken in (first, second)]
+        jobs = f"  ps: ['127.0.0.2:{ports[0]}']\n  worker: ['127.0.0.3:{ports[1]}']\n"
+        apart.spec(f"name: two\n{_HOSTS}jobs:\n{jobs}")
+        lines = apart("up", code=1).stderr.splitlines()
+        checks = apart.json("doctor", code=1)["checks"]
+    assert any(line.startswith(f"  host 'alpha': ps:0: port {ports[0]} is taken by") for line in lines)
+    assert any(line.startswith(f"  host 'beta': worker:0: port {ports[1]} is taken by") for line in lines)
+    assert [(check["host"], check["check"]) for check in checks if not check["ok"]] == [
+        ("alpha", "tasks"),
+        ("beta", "tasks"),
+    ]
+    wait_for(lambda: not apart.leftovers())
+
+
+def test_the_doctor_finds_all_well_and_changes_nothing(apart: Sandbox) -> None:
+    apart.spec(_SPEC)
+    told = apart.json("doctor")
+    assert {(check["host"], check["check"]) for check in told["checks"]} >= {
+        (host, check) for host in ("alpha", "beta") for check in ("reach", "host", "clock", "tasks", "network")
+    }
+    assert all(check["ok"] for check in told["checks"])
+    wait_for(lambda: not apart.leftovers())
+    (apart.folder / "clock").mkdir()
+    (apart.folder / "clock" / "beta").write_text("-90")
+    shown = apart("doctor", code=1).stdout
+    assert "its clock is 90 s behind this machine's" in shown
+
+
+def test_a_host_that_the_spec_no_longer_has_is_left(apart: Sandbox) -> None:
+    apart("up", apart.spec(_SPEC))
+    apart.spec(_SPEC.replace("tasks: 2, hosts: [alpha, beta]", "tasks: 2, hosts: [alpha]"))
+    apart("up", "--yes")
+    assert book(apart) == ["alpha"]
+    assert {task["host"] for task in apart.status()["tasks"]} == {"alpha"}
+    assert not [line for line in apart.processes().values() if "on beta" in line]
+    apart.spec(_SPEC)
+    with away(apart, "beta"):
+        assert "host 'beta' cannot be reached" in apart("up", "--yes", code=5).stderr
+    apart("up", "--yes")
+    assert {short(task): task["host"] for task in apart.status()["tasks"]} == _TASKS
+
+
+def test_the_name_of_a_host_stays_with_its_machine(apart: Sandbox) -> None:
+    apart("up", apart.spec(_SPEC))
+    apart.spec(_SPEC.replace("beta: {address: 127.0.0.3}", "beta: {address: 127.0.0.3, ssh: gamma}"))
+    assert "is up on host beta, which is another place in this spec" in apart("up", code=2).stderr
+
+
+def test_this_machine_is_one_host_of_several(apart: Sandbox) -> None:
+    spec = _SPEC.replace("alpha: {address: 127.0.0.2}", "localhost: {address: 127.0.0.2}").replace("alpha", "localhost")
+    apart("up", apart.spec(spec))
+    assert {task["host"] for task in apart.status()["tasks"]} == {"localhost", "beta"}
+    assert apart.json("run", "pi", "--samples", "1e6")["state"] == "succeeded"
+    with away(apart, "beta"):
+        assert apart.status(code=5)["state"] == "degraded"
+    apart("down")
+    wait_for(lambda: not apart.leftovers())
+
+
+def test_an_interrupted_up_is_cleared_by_down(apart: Sandbox) -> None:
+    apart.spec(_SPEC)
+    up = apart.start("up")
+    read_until(up.stderr, "tasks ready")
+    up.send_signal(signal.SIGINT)
+    up.communicate(timeout=60)
+    assert up.returncode in (0, 130)  # it may have been ready by then
+    apart.wait_until("running", 60)
+    apart("down")
+    wait_for(lambda: not apart.leftovers())
+
+
+def test_a_cluster_of_this_machine_alone_is_noted_nowhere(apart: Sandbox) -> None:
+    apart("up", apart.spec("name: one\njobs:\n  worker: {tasks: 1}\n"))
+    assert book(apart, "one") == []
+    assert [check["ok"] for check in apart.json("doctor")["checks"]] == [True, True, True]
+
+
+def test_a_command_that_is_interrupted_while_it_follows_ends_at_once(two: Sandbox) -> None:
+    with away(two, "beta"):
+        follower: subprocess.Popen[str] = two.start("logs", "-f")
+        read_until(follower.stderr, "trying again")
+        follower.send_signal(signal.SIGINT)
+        follower.communicate(timeout=60)
+    assert follower.returncode == 130

@@ -1,0 +1,95 @@
+"""The command, with the hosts elsewhere played on this machine: `python -m tests.played status`.
+
+Each has an agent and a state folder of its own; only the network between is not there. A file `away/HOST` in the
+folder that TEST_HOSTS names takes a host away: it cannot be reached, and every connection to it breaks.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from ipaddress import IPv4Address
+from pathlib import Path
+
+from tfcluster.cli.main import main
+from tfcluster.client import cluster as module
+from tfcluster.errors import ClusterError
+from tfcluster.model.hosts import Host
+from tfcluster.transport.local import Agent, Here
+from tfcluster.transport.reach import HostUnreachableError
+from tfcluster.transport.ssh import Examination, There
+
+_LOOK_SECONDS = 0.05
+
+
+class Played(There):
+    """The way to a host that this machine plays."""
+
+    def __init__(self, cluster: str, host: Host) -> None:
+        super().__init__(cluster, host)
+        self._here = Here(cluster, host.name)
+        self._folder = Path(os.environ["TEST_HOSTS"])
+
+    def open(self, *, start: bool) -> PlayedChannel:
+        self.meet()
+        return PlayedChannel(self, self._here.open(start=start))
+
+    def is_up(self) -> bool:
+        self.meet()
+        return self._here.is_up()
+
+    def has_state(self) -> bool:
+        self.meet()
+        return self._here.has_state()
+
+    def disconnect(self) -> None:
+        pass
+
+    def examine(self, *, setup: bool) -> Examination:
+        try:
+            self.meet()
+        except ClusterError as error:
+            return Examination(self.host, (error,))
+        offset = self._folder / "clock" / self.host
+        return Examination(self.host, clock_offset=float(offset.read_text()) if offset.exists() else 0.0)
+
+    @property
+    def is_away(self) -> bool:
+        return (self._folder / "away" / self.host).exists()
+
+    def meet(self) -> None:
+        if self.is_away:
+            raise HostUnreachableError(self.host, "connection timed out", f"Look whether {self.host} is up.")
+
+
+class PlayedChannel(Agent):
+    """A connection that breaks when the host goes away."""
+
+    def __init__(self, there: Played, agent: Agent) -> None:
+        self.__dict__.update(agent.__dict__)
+        self._there = there
+
+    def speaks_within(self, seconds: float) -> bool:
+        return self._there.is_away or super().speaks_within(seconds)
+
+    def receive(self, timeout: float | None) -> bytes:
+        waited = 0.0
+        while not self._there.is_away:
+            if super().speaks_within(_LOOK_SECONDS):
+                return super().receive(timeout)
+            waited += _LOOK_SECONDS
+            if timeout is not None and waited > timeout:
+                break
+        return b"" if self._there.is_away else super().receive(0.0)
+
+    def wait_for_end(self, timeout: float) -> bool:
+        self._there.meet()
+        return super().wait_for_end(timeout)
+
+
+if __name__ == "__main__":
+    module.way_to = Played
+    # Here the hosts can dial 127.0.0.2 as well as each other.
+    type.__setattr__(IPv4Address, "is_loopback", False)
+    sys.argv[0] = "tfcluster"
+    main()
