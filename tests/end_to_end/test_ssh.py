@@ -1,0 +1,273 @@
+"""A cluster over real sshds: one ps and four workers on three hosts and on the machine where the command runs."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import pytest
+
+from tests.conftest import Sandbox, _make
+from tests.hosts import HERE, SshHosts, ssh_hosts
+
+NAMES = ("alpha", "beta", "gamma")
+JOBS = "jobs:\n  ps: {tasks: 1, hosts: [alpha]}\n  worker: {tasks: 4, hosts: [alpha, beta, gamma, localhost]}\n"
+PROGRAMS = (
+    ("graph", {"value"}),
+    ("pi --samples 1e6 --seed 7", {"inside", "pi"}),
+    ("mean {numbers}", {"mean", "variance", "count"}),
+    ("linear --sync --steps 40 --seed 3", {"w", "b", "steps"}),
+    ("expfit --mode single --steps 10 --seed 3", {"loss"}),
+    ("expfit --mode data-parallel --steps 10 --seed 3", {"loss"}),
+    ("expfit --mode model-parallel --steps 10 --seed 3", {"loss"}),
+)
+
+
+@dataclass
+class Over(Sandbox):
+    """A sandbox whose commands run on the machine `here` of a network of hosts."""
+
+    hosts: SshHosts | None = None
+
+    @property
+    def network(self) -> SshHosts:
+        assert self.hosts is not None
+        return self.hosts
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {**super().environment, **self.network.environment}
+
+    def text(self, names: tuple[str, ...], jobs: str, pythons: dict[str, Path] | None = None) -> str:
+        """A spec with these hosts, and this machine where a job names it."""
+        paths = dict.fromkeys(names, Path(sys.executable)) | (pythons or {})
+        lines = [f"  {name}: {{address: {self.network.address(name)}, python: {paths[name]}}}\n" for name in names]
+        here = f"  localhost: {{address: {self.network.address(HERE)}}}\n" if "localhost" in jobs else ""
+        return f"name: wide\nhosts:\n{''.join(lines)}{here}{jobs}"
+
+    @contextlib.contextmanager
+    def without(self, part: str, host: str) -> Iterator[None]:
+        """A host has lost its `link` or its `sshd`."""
+        lose, restore = {
+            "link": (self.network.network.unplug, self.network.network.plug_in),
+            "sshd": (self.network.kill, self.network.start),
+        }[part]
+        lose(host)
+        try:
+            yield
+        finally:
+            restore(host)
+
+
+@contextlib.contextmanager
+def over(folder: Path, *names: str) -> Iterator[Over]:
+    """Hosts, and a sandbox to run commands in; nothing may be left in the end."""
+    with ssh_hosts(*names) as hosts:
+        command = tuple(hosts.command(sys.executable, "-m", "tfcluster"))
+        sandbox = Over(folder, mark=hosts.mark, command=command, hosts=hosts)
+        try:
+            yield sandbox
+        finally:
+            sandbox.end_commands()
+            if hosts.leftovers():
+                sandbox("down", "--all", "--grace", "1", code=None)
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Over]:
+    """The cluster, and a host that is not of it, shared by the tests of the module; they leave it ready."""
+    with over(tmp_path_factory.mktemp("wide"), *NAMES, "stranger") as sandbox:
+        sandbox("up", sandbox.spec(sandbox.text(NAMES, JOBS)))
+        yield sandbox
+
+
+def lines_of(output: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in output.splitlines()]
+
+
+def read_until(stream: IO[str] | None, words: str) -> None:
+    assert stream is not None
+    assert any(words in line for line in stream), words
+
+
+def test_every_task_is_ready_on_its_host(wide: Over) -> None:
+    status = wide.status()
+    assert status["state"] == "running"
+    assert {host["host"]: host["state"] for host in status["hosts"]} == dict.fromkeys((*NAMES, "localhost"), "up")
+    assert {f"{task['job']}:{task['index']}": (task["host"], task["state"]) for task in status["tasks"]} == {
+        "ps:0": ("alpha", "ready"),
+        "worker:0": ("alpha", "ready"),
+        "worker:1": ("beta", "ready"),
+        "worker:2": ("gamma", "ready"),
+        "worker:3": ("localhost", "ready"),
+    }
+
+
+def test_programs_give_the_same_answers_as_on_one_machine(wide: Over, tmp_path: Path) -> None:
+    path = tmp_path / "numbers.npy"
+    np.save(path, np.random.default_rng(5).standard_normal(10_007))
+    for alone in _make(tmp_path):
+        alone("up", alone.spec("name: alone\njobs: {ps: {tasks: 1}, worker: {tasks: 4}}"))
+        for line, names in PROGRAMS:
+            program = line.format(numbers=path).split()
+            there, here = (sandbox.json("run", *program)["result"] for sandbox in (wide, alone))
+            found = {name: there[name] for name in names}
+            assert found == pytest.approx({name: here[name] for name in names}, rel=1e-6), line
+
+
+def test_placements_are_told_by_the_servers_of_all_hosts(wide: Over) -> None:
+    devices = ("--device", "y1=/job:worker/task:1", "--device", "y2=/job:worker/task:2")
+    events = lines_of(wide("run", "graph", *devices, "--log-placement", "-o", "json").stdout)
+    placed = {event["device"].split("/device")[0] for event in events if event["event"] == "placement"}
+    assert placed >= {f"/job:worker/replica:0/task:{index}" for index in (1, 2)}
+
+
+# Says of each address whether somebody answers there.
+_DIALS = """
+import socket, sys
+for address in sys.argv[1:]:
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), 3).close()
+        print("open")
+    except TimeoutError:
+        print("silent")
+"""
+
+
+def test_only_the_hosts_of_the_cluster_can_connect(wide: Over) -> None:
+    addresses = [task["address"] for task in wide.status()["tasks"]]
+    tried = {
+        name: wide.network.run(name, sys.executable, "-c", _DIALS, *addresses[:2]) for name in ("beta", "stranger")
+    }
+    assert tried == {"beta": "open\nopen\n", "stranger": "silent\nsilent\n"}
+
+
+# Prints a number ten times a second, and ends when a file is there.
+_COUNTS = """
+import itertools, os, sys, time
+for number in itertools.count():
+    print(number, flush=True)
+    if os.path.exists(sys.argv[1]):
+        break
+    time.sleep(0.1)
+"""
+
+
+@pytest.mark.parametrize("part", ["sshd", "link"])
+def test_a_run_and_its_lines_outlive_the_loss_of_the_connection(wide: Over, tmp_path: Path, part: str) -> None:
+    script, end = tmp_path / "counts.py", tmp_path / "end"
+    script.write_text(_COUNTS)
+    pids = [task["pid"] for task in wide.status()["tasks"]]
+    run = wide.start("run", script, end)
+    assert run.stdout is not None
+    before = [run.stdout.readline() for _ in range(5)]
+    with wide.without(part, "alpha"):
+        read_until(run.stderr, "alpha")  # it says what it waits for
+    after = [run.stdout.readline() for _ in range(5)]
+    end.touch()
+    rest = run.stdout.readlines()
+    assert run.wait(120) == 0
+    numbers = list(map(int, [*before, *after, *rest]))
+    assert numbers == list(range(len(numbers)))
+    assert [task["pid"] for task in wide.status()["tasks"]] == pids
+
+
+def test_events_are_followed_through_the_loss_of_a_connection(wide: Over) -> None:
+    def of_beta(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return [event for event in events if event["host"] == "beta"]
+
+    before = of_beta(lines_of(wide("events", "-o", "json").stdout))
+    follow = wide.start("events", "-f", "-o", "json")
+    assert follow.stdout is not None
+    followed = [json.loads(follow.stdout.readline())]
+    with wide.without("sshd", "beta"):
+        read_until(follow.stderr, "beta")
+    wide("restart", "worker:1", "--yes")
+    kept = of_beta(lines_of(wide("events", "-o", "json").stdout))
+    assert len(kept) > len(before)
+    while len(of_beta(followed)) < len(kept):
+        followed.append(json.loads(follow.stdout.readline()))
+    assert of_beta(followed) == kept
+
+
+def test_a_host_that_is_away_is_told_and_is_taken_down_later(tmp_path: Path) -> None:
+    with over(tmp_path, "alpha", "beta") as sandbox:
+        jobs = "jobs:\n  ps: {tasks: 1, hosts: [alpha]}\n  worker: {tasks: 1, hosts: [beta]}\n"
+        sandbox("up", sandbox.spec(sandbox.text(("alpha", "beta"), jobs)))
+        with sandbox.without("link", "beta"):
+            status = sandbox.status(code=5)
+            assert [(host["host"], host["state"]) for host in status["hosts"]] == [
+                ("alpha", "up"),
+                ("beta", "unreachable"),
+            ]
+            assert "worker:0 on beta" in sandbox("down", code=5).stderr
+        sandbox("down")
+        sandbox("status", "-c", "wide", code=3)
+        assert not sandbox.network.leftovers()
+
+
+def test_eight_hosts_at_once(tmp_path: Path) -> None:
+    names = tuple(f"h{number}" for number in range(8))
+    with over(tmp_path, *names) as sandbox:
+        sandbox("up", sandbox.spec(sandbox.text(names, "jobs: {worker: {tasks: 8}}\n")))
+        assert [task["host"] for task in sandbox.status()["tasks"]] == list(names)
+        sandbox("down")
+        assert not sandbox.network.leftovers()
+
+
+# Has the agent's TensorFlow be of another version.
+_OTHER_VERSION = """
+import importlib.abc, importlib.machinery, sys
+class Finder(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name != "tfcluster.runtime.c_api":
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(name, path)
+        execute = spec.loader.exec_module
+        def exec_module(module):
+            execute(module)
+            module.TensorFlow.version = property(lambda self: "2.9.9", lambda self, value: None)
+        spec.loader.exec_module = exec_module
+        return spec
+sys.meta_path.insert(0, Finder())
+"""
+
+
+def test_versions_that_differ_are_refused_unless_that_is_wanted(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(_OTHER_VERSION)
+    other = tmp_path / "python"
+    other.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path} exec {sys.executable} "$@"\n')
+    other.chmod(0o755)
+    with over(tmp_path, "alpha", "beta") as sandbox:
+        spec = sandbox.spec(sandbox.text(("alpha", "beta"), "jobs: {worker: {tasks: 2}}\n", {"beta": other}))
+        assert "2.9.9 on beta" in sandbox("up", spec, code=1).stderr
+        assert not sandbox.network.leftovers()
+        sandbox("up", spec, "--mixed-tensorflow")
+        versions = [host["tensorflow"] for host in sandbox.status()["hosts"]]
+        assert versions[1] == "2.9.9" != versions[0]
+
+
+def test_all_that_is_wrong_with_all_hosts_is_told_before_anything_starts(tmp_path: Path) -> None:
+    names = ("alpha", "beta", "gamma", "delta")
+    with over(tmp_path, *names) as sandbox:
+        sandbox.network.know("alpha", "gamma", "delta")
+        bare = tmp_path / "bare"
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(bare)], check=True)
+        pythons = {"gamma": bare / "bin" / "python"}
+        spec = sandbox.spec(sandbox.text(names, "jobs: {worker: {tasks: 4}}\n", pythons))
+        with sandbox.without("link", "delta"):
+            error = sandbox("up", spec, code=5).stderr
+            report = sandbox("doctor", spec, code=5).stdout
+        for told in (error, report):
+            assert "host key" in told
+            assert f"{bare}/bin/python -m pip install" in told.replace("\n", " ")
+            assert "delta" in told
+        assert not list(sandbox.network.folder.glob("*/state/tfcluster/*/*/journal.json"))
