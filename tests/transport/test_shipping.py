@@ -68,3 +68,18 @@ def test_an_old_python_can_read_how_it_begins() -> None:
         ast.parse(text, feature_version=(3, 4))
         assert 'f"' not in text
         assert "'" not in shipping._BEGIN  # it is quoted as one piece
+
+
+def test_what_lies_where_it_begins_is_not_imported(tmp_path: Path) -> None:
+    (tmp_path / "json.py").write_text("raise SystemExit('imported')")
+    said = json.dumps({"boot": "def main(said): print(json.dumps('begun'))"}) + "\n"
+    run = subprocess.run(
+        shipping.command(sys.executable),
+        shell=True,
+        cwd=tmp_path,
+        input=said,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (run.stdout, run.stderr) == ('"begun"\n', "")

@@ -20,7 +20,7 @@ _PACKAGE = Path(__file__).parent.parent
 # Python 2.7 and all later ones can read it; all else comes over standard input. Behind the line nothing comes before it
 # is answered, so that none of it is read ahead. The current directory is off the path.
 _BEGIN = (
-    "import json,sys;sys.path[:]=filter(None,sys.path);said=json.loads(sys.stdin.readline());"
+    "import sys;sys.path[:]=filter(None,sys.path);import json;said=json.loads(sys.stdin.readline());"
     'exec(said["boot"if sys.version_info>=(3,10)else"old"]);main(said)'
 )
 _OLD = f"""
