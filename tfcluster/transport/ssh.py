@@ -15,8 +15,6 @@ from tfcluster.transport.openssh import FIRST_SECONDS, Session
 from tfcluster.transport.reach import Channel, HostUnreachableError
 from tfcluster.transport.setup import run_setup
 
-#: Clocks that differ by more would put logs of two hosts into the wrong order.
-MAX_SKEW_SECONDS = 2.0
 # For an answer of a host that has begun to work on it. An agent may take a minute to start where the disk is slow, and
 # wait for one that goes down before that; packages are looked up on a network's file system.
 _ANSWER_SECONDS, _OPEN_SECONDS, _SURVEY_SECONDS = 30.0, 100.0, 60.0
@@ -28,8 +26,8 @@ class Examination:
 
     Attributes:
         host: What the cluster calls it.
-        problems: All that is wrong, each with what to type; nothing else is known where the host cannot be reached
-            (a HostUnreachableError) or has no fitting Python.
+        problems: All that keeps an agent from starting there, each with what to type; nothing else is known where the
+            host cannot be reached (a HostUnreachableError) or has no fitting Python.
         python: The path of its Python; empty where it is not known.
         python_version: As `3.11.2`.
         tensorflow: The version of the TensorFlow installed for it; None where there is none, or it cannot be told.
@@ -146,8 +144,6 @@ class There:
             session.end()
         offset, error = theirs - (before + after) / 2, (after - before) / 2
         problems = [self._of_host(ClusterError.from_json(problem)) for problem in found["problems"]]
-        if abs(offset) - error > MAX_SKEW_SECONDS:
-            problems.append(self._of_host(_skewed(offset)))
         return Examination(
             host=self.host,
             problems=tuple(problems),
@@ -207,12 +203,4 @@ def _too_old(found: dict[str, str]) -> ClusterError:
     return ClusterError(
         f"{found['python']} is Python {found['version']}, and tfcluster needs 3.10 or newer",
         hint="Name a newer one by `python:` in the spec.",
-    )
-
-
-def _skewed(offset: float) -> ClusterError:
-    way = "ahead of" if offset > 0 else "behind"
-    return ClusterError(
-        f"its clock is {abs(offset):.1f} s {way} this machine's",
-        hint="Have both set by a time server, as `sudo timedatectl set-ntp true` does.",
     )
