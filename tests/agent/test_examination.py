@@ -139,6 +139,7 @@ def test_too_few_gpus_are_told_with_who_asks(ports: Ports) -> None:
 def test_all_problems_are_told_at_once(ports: Ports, taken: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_LEAST_BYTES", 1 << 62)
     monkeypatch.setattr(module, "find_spec", lambda name: None)
+    monkeypatch.delenv("SSH_CONNECTION", raising=False)
     layout = layout_of(f"ps: ['localhost:{taken[0]}'], worker: {{tasks: 1, gpus: 1}}")
     layout = elsewhere(layout, "gamma", "192.0.2.1")
     port, address, gpus, space, grpc = problems_of(layout, ports, [], "gamma")
@@ -147,7 +148,7 @@ def test_all_problems_are_told_at_once(ports: Ports, taken: list[int], monkeypat
     assert "`ip address`" in address.hint
     assert gpus.message == "the tasks ask for 1 GPU (worker:0 1), gamma has 0"
     assert space.message.startswith("/: ")
-    assert " MiB are free there" in space.message
+    assert " files are free there" in space.message
     assert grpc.message.startswith(f"{sys.executable} has no gRPC")
     assert grpc.hint == f"Type `{sys.executable} -m pip install grpcio`."
     assert all(problem.hint for problem in (port, gpus, space))
@@ -157,6 +158,13 @@ def test_all_problems_are_told_at_once(ports: Ports, taken: list[int], monkeypat
 def test_an_address_of_this_machine_is_taken(ports: Ports, address: str) -> None:
     layout = elsewhere(layout_of("worker: {tasks: 1}"), "gamma", address)
     assert examine(layout, "gamma", Path("/"), ports, [])[1] == []
+
+
+def test_the_address_by_which_ssh_came_is_told(ports: Ports, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SSH_CONNECTION", "10.0.0.1 51234 10.0.0.7 22")
+    layout = elsewhere(layout_of("worker: {tasks: 1}"), "gamma", "192.0.2.1")
+    (problem,) = problems_of(layout, ports, [], "gamma")
+    assert problem.hint == "ssh has reached it at 10.0.0.7: `address: 10.0.0.7`."
 
 
 def test_a_name_that_leads_nowhere_is_told(ports: Ports, monkeypatch: pytest.MonkeyPatch) -> None:

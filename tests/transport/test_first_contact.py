@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import stat
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
@@ -139,36 +138,20 @@ def test_a_host_whose_home_cannot_be_written(hosts: SshHosts, reach: Reaching, t
         cache.unlink()
 
 
-def test_all_that_is_wrong_is_told_at_once(hosts: SshHosts, reach: Reaching, tmp_path: Path) -> None:
+def test_all_that_is_missing_is_told_at_once(reach: Reaching, tmp_path: Path) -> None:
     bare = python(tmp_path / "bare", f'exec {sys.executable} -S "$@"')
     fast = "import sys, time; now = time.time; time.time = lambda: now() + 60; exec(sys.argv[1])"
     bare_and_fast = python(tmp_path / "fast", f'exec {bare} -c {fast!r} "$2"'.replace("'", '"'))
-    found = reach(python=bare_and_fast, address="10.77.0.99").examine(setup=True)
+    found = reach(python=bare_and_fast).examine(setup=True)
     install = f"`ssh h0 {sys.executable} -m pip install tensorflow psutil`"
     told = problems(found)
     assert abs(found.clock_offset - 60) <= found.clock_error + 0.001
     assert [message for message, _ in told] == [
         "host 'h0': TensorFlow is not installed for the agent's Python",
         f"host 'h0': psutil is not installed for {sys.executable}",
-        "host 'h0': '10.77.0.99' is not an address of it",
     ]
-    assert [install in hint for _, hint in told] == [True, True, False]
-    assert f"`address: {hosts.address('h0')}`" in told[2][1]
+    assert [install in hint for _, hint in told] == [True, True]
     assert found.tensorflow is None
-
-
-def test_a_full_disk(reach: Reaching, tmp_path: Path) -> None:
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", disk], check=True)
-    try:
-        (told,) = problems(reach(state=str(disk / "state")).examine(setup=True))
-    finally:
-        subprocess.run(["umount", disk], check=True)
-    assert told == (
-        f"host 'h0': the disk of {disk} is full: 1 MiB and {told[0].split(' and ')[1].split()[0]} files are free",
-        "Make room, or name a folder on another one by `state:`.",
-    )
 
 
 def test_a_python_that_is_too_old(reach: Reaching, tmp_path: Path) -> None:

@@ -116,8 +116,16 @@ def _foreign_addresses(tasks: Sequence[Task], host: str) -> Iterator[ClusterErro
         if why := _why_not_ours(address):
             yield ClusterError(
                 f"{askers}: {address} is not an address of {host}: {why}",
-                hint="Name an address that `ip address` shows there, or a name that leads to one.",
+                hint=_own_address(),
             )
+
+
+def _own_address() -> str:
+    """What to name as this host's address; best the one by which ssh has reached it to have this agent started."""
+    words = os.environ.get("SSH_CONNECTION", "").split()
+    if len(words) == 4:
+        return f"ssh has reached it at {words[2]}: `address: {words[2]}`."
+    return "Name an address that `ip address` shows there, or a name that leads to one."
 
 
 def _why_not_ours(address: str) -> str | None:
@@ -152,10 +160,10 @@ def _lack_of_space(folder: Path) -> Iterator[ClusterError]:
     except OSError:  # somebody has just deleted it: it is made anew before anything is written
         return
     free = found.f_bavail * found.f_frsize
-    if free < _LEAST_BYTES:
+    if free < _LEAST_BYTES or (found.f_files and not found.f_favail):
         yield ClusterError(
-            f"{folder}: {free // 2**20} MiB are free there, for the journal and the logs it takes "
-            f"{_LEAST_BYTES // 2**20} MiB",
+            f"{folder}: {free // 2**20} MiB and {found.f_favail} files are free there, for the journal and the logs it "
+            f"takes {_LEAST_BYTES // 2**20} MiB",
             hint="Make room, or set XDG_STATE_HOME (for another host `state:` in the spec) to a folder that has some.",
         )
 

@@ -49,7 +49,7 @@ class StateFolder:
         except OSError as error:
             raise ClusterError(
                 f"{error.filename}: cannot make the state folder: {error.strerror}",
-                hint="Set XDG_STATE_HOME to a folder that you can write to.",
+                hint="Set XDG_STATE_HOME (for another host `state:` in the spec) to a folder that you can write to.",
             ) from error
         finally:
             os.umask(previous)

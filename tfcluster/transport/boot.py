@@ -33,7 +33,8 @@ def main(said: dict[str, Any]) -> None:
     try:
         folder = _find(said) or _receive(said)
     except (OSError, zlib.error, ValueError) as problem:
-        error = {"message": f"cannot keep tfcluster's code: {problem}", "hint": "", "exit_code": 1}
+        hint = "Make room there, or name a folder that can be written to by `state:` in the spec."
+        error = {"message": f"cannot keep tfcluster's code: {problem}", "hint": hint, "exit_code": 1}
         tell({"error": error})
         return
     with contextlib.suppress(OSError):

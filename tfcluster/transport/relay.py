@@ -27,7 +27,7 @@ def serve(said: dict[str, Any]) -> None:
             `open` {start}: connect to the agent -> {pid, start_time}, and then whatever is said to it and by it;
             `look`: -> {up, state}, as Here.is_up and Here.has_state say;
             `wait` {pid, start_time, timeout}: for the end of a process -> {ended};
-            `examine` {address, ssh}: -> what `survey` gives, and then the time for each line that arrives.
+            `examine` {ssh}: -> what `survey` gives, and then the time for each line that arrives.
     """
     os.environ.update(said["env"])
     if said["state"]:
@@ -87,6 +87,6 @@ def _ends(process: ProcessId, timeout: float) -> bool:
 def _examine(said: dict[str, Any]) -> None:
     from tfcluster.transport.survey import now, survey  # its imports would slow every other session down
 
-    tell({"reply": survey(said["address"], said["ssh"])})
+    tell({"reply": survey(said["ssh"])})
     while os.read(_INPUT, 1):
         tell({"reply": {"time": now()}})

@@ -133,7 +133,7 @@ class There:
         return replace(found, problems=(*problems, *found.problems))
 
     def _survey(self) -> Examination:
-        session = self._begin("examine", address=self._host.address, ssh=self._host.destination)
+        session = self._begin("examine", ssh=self._host.destination)
         try:
             found = self._reply(session, _SURVEY_SECONDS)
             before = time.time()

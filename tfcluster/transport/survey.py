@@ -1,11 +1,10 @@
-"""What a first contact looks for on the host: its Python, TensorFlow, space, and whether it is who it should be."""
+"""What a first contact looks for on the host: what its agent cannot do without, which examines all else itself."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
 import shlex
-import socket
 import sys
 import time
 from typing import Any
@@ -14,32 +13,22 @@ from tfcluster.errors import ClusterError
 from tfcluster.installed import find_library, tensorflow_version
 from tfcluster.places import state_root
 
-# What an agent and its tasks write before anybody has asked them anything.
-_NEEDED_BYTES = 64 << 20
 
-
-def survey(address: str, destination: str) -> dict[str, Any]:
+def survey(destination: str) -> dict[str, Any]:
     """What there is to know of this host, without importing TensorFlow.
 
     Args:
-        address: What the other hosts dial.
         destination: The host as ssh takes it, for what a user is told to type.
 
     Returns:
         `python`, `version`, `tensorflow`, `free_bytes`, as in `Examination`, and `problems`: ClusterErrors.
     """
-    problems = [*_missing(destination), *_stranger(address)]
-    free = 0
-    try:
-        free = _free_bytes()
-    except ClusterError as problem:
-        problems.append(problem)
     return {
         "python": sys.executable,
         "version": sys.version.split()[0],
         "tensorflow": tensorflow_version(),
-        "free_bytes": free,
-        "problems": [problem.to_json() for problem in problems],
+        "free_bytes": _free_bytes(),
+        "problems": [problem.to_json() for problem in _missing(destination)],
     }
 
 
@@ -63,47 +52,12 @@ def _missing(destination: str) -> list[ClusterError]:
     return [ClusterError(message, hint=hint) for message in missing.values()]
 
 
-def _stranger(address: str) -> list[ClusterError]:
-    """That an address is not this machine's."""
-    try:
-        found = socket.getaddrinfo(address, None, type=socket.SOCK_STREAM)
-    except OSError as error:
-        return [ClusterError(f"it does not know its own address {address!r}: {error.strerror}", hint=_by_ssh())]
-    if any(_is_own(family, name) for family, _, _, _, name in found):
-        return []
-    return [ClusterError(f"{address!r} is not an address of it", hint=_by_ssh())]
-
-
-def _is_own(family: int, name: Any) -> bool:
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        try:
-            probe.bind(name)
-        except OSError:
-            return False
-    return True
-
-
-def _by_ssh() -> str:
-    """The address by which ssh has just reached this host, as a line of the spec."""
-    words = os.environ.get("SSH_CONNECTION", "").split()
-    return f"ssh has reached it at {words[2]}: `address: {words[2]}`." if len(words) == 4 else "Name it by `address:`."
-
-
 def _free_bytes() -> int:
-    """The space left for the state of clusters.
-
-    Raises:
-        ClusterError: There is not enough, or the folder cannot be written.
-    """
+    """The space left for the state of clusters; 0 where that cannot be told."""
     folder = state_root()
-    there = next(path for path in (folder, *folder.parents) if path.exists())
-    if not os.access(there, os.W_OK | os.X_OK) or not there.is_dir():
-        raise ClusterError(f"{there}: cannot be written", hint="Name another folder by `state:`.")
-    found = os.statvfs(there)
-    free = found.f_bavail * found.f_frsize
-    if free < _NEEDED_BYTES or (found.f_files and not found.f_favail):
-        raise ClusterError(
-            f"the disk of {there} is full: {free >> 20} MiB and {found.f_favail} files are free",
-            hint="Make room, or name a folder on another one by `state:`.",
-        )
-    return free
+    there = next(path for path in (folder, *folder.parents) if os.path.exists(path))
+    try:
+        found = os.statvfs(there)
+    except OSError:
+        return 0
+    return found.f_bavail * found.f_frsize
