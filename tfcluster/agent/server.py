@@ -41,6 +41,7 @@ class Server:
     def __init__(self, service: Service) -> None:
         self._service = service
         self._connections = 0
+        self._quitting: asyncio.TimerHandle | None = None
 
     async def serve(self, listener: socket.socket) -> None:
         """Serve until the service quits, or is idle and nobody is connected."""
@@ -111,9 +112,12 @@ class Server:
         return {**message, "ends": alone}
 
     def _quit_if_idle(self, delay: float) -> None:
+        """End in so many seconds, not when was meant before, if there is nothing to do and nobody connected then."""
+
         def quit_now() -> None:
             if self._service.idle and not self._connections:
                 self._service.quitting.set()
 
-        if self._service.idle:
-            asyncio.get_running_loop().call_later(delay, quit_now)
+        if self._quitting is not None:
+            self._quitting.cancel()
+        self._quitting = asyncio.get_running_loop().call_later(delay, quit_now)
