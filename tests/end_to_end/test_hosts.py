@@ -137,6 +137,7 @@ def test_devices_are_those_of_all_hosts_but_one_that_is_away(two: Sandbox) -> No
         "/job:worker/task:0",
         "/job:worker/task:1",
     }
+    assert two("devices").stdout.split()[:2] == ["DEVICE", "HOST"]
     with away(two, "beta"):
         result = two("devices", "-o", "json", code=5)
     assert {device["task"] for device in json.loads(result.stdout)} == {"/job:ps/task:0", "/job:worker/task:0"}

@@ -457,3 +457,18 @@ DEVICE                           TYPE    MEMORY  DESCRIPTION
 /job:worker/task:1/device:GPU:0  GPU   79.0 GiB  NVIDIA H100, compute capability 9.0
 """
     )
+
+
+def test_devices_of_several_hosts(capsys: pytest.CaptureFixture[str]) -> None:
+    show_devices(
+        [Device(device("ps", 0, 0), "CPU", 256 << 20), Device(device("worker", 1, 0), "CPU", 256 << 20)],
+        ["alpha", "localhost"],
+    )
+    assert (
+        printed(capsys)
+        == """\
+DEVICE                           HOST       TYPE   MEMORY  DESCRIPTION
+/job:ps/task:0/device:CPU:0      alpha      CPU   256 MiB  -
+/job:worker/task:1/device:CPU:0  localhost  CPU   256 MiB  -
+"""
+    )

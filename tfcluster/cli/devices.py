@@ -33,7 +33,8 @@ def command(cluster: str | None, output: str) -> int:
         from tfcluster.model.devices import Device
         from tfcluster.render.devices import show_devices
 
-        show_devices([Device.from_json(device) for device in devices])
+        hosts = [device["host"] for device in devices if "host" in device]
+        show_devices([Device.from_json(device) for device in devices], hosts)
     if problem is not None:
         raise problem
     return int(ExitCode.DONE)

@@ -15,7 +15,7 @@ _ANSWER_SECONDS = 8.0
 
 
 def list_devices(cluster: Cluster) -> tuple[list[dict[str, Any]], ClusterError | None]:
-    """The devices of all tasks, each as {task, name, type, memory_bytes, description}.
+    """The devices of all tasks, each as {task, name, type, memory_bytes, description}, on several hosts with {host}.
 
     Args:
         cluster: The cluster.
@@ -30,7 +30,11 @@ def list_devices(cluster: Cluster) -> tuple[list[dict[str, Any]], ClusterError |
     away = {host: error for host, error in wrong.items() if error.exit_code is not ExitCode.NOT_RUNNING}
     if not told:
         raise next(iter([*away.values(), not_running(cluster.name)]))
-    devices = [device for answer in told.values() for device in answer["devices"]]
+    devices = [
+        device if cluster.is_here else {**device, "host": host}
+        for host, answer in told.items()
+        for device in answer["devices"]
+    ]
     silent = [word for answer in told.values() for word in answer["silent"]]
     if away:
         from tfcluster.client.look import unreachable

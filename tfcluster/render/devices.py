@@ -10,10 +10,20 @@ from tfcluster.render.table import table
 from tfcluster.render.words import memory
 
 
-def show_devices(devices: Sequence[Device]) -> None:
-    """Print a row for each device."""
-    rows = [(device.short, device.type, memory(device.memory_bytes), _kind(device)) for device in devices]
-    console().print(table(("DEVICE", "TYPE", "MEMORY", "DESCRIPTION"), rows, right=("MEMORY",)), soft_wrap=True)
+def show_devices(devices: Sequence[Device], hosts: Sequence[str] = ()) -> None:
+    """Print a row for each device.
+
+    Args:
+        devices: The devices.
+        hosts: The host of each; empty where all are on this machine.
+    """
+    columns = ["DEVICE", "TYPE", "MEMORY", "DESCRIPTION"]
+    rows = [[device.short, device.type, memory(device.memory_bytes), _kind(device)] for device in devices]
+    if hosts:
+        columns.insert(1, "HOST")
+        for row, host in zip(rows, hosts, strict=True):
+            row.insert(1, host)
+    console().print(table(columns, rows, right=("MEMORY",)), soft_wrap=True)
 
 
 def _kind(device: Device) -> str:
