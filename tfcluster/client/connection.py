@@ -21,7 +21,8 @@ _ANSWER_SECONDS = 10.0
 _LONGER = dict.fromkeys((Call.PREPARE, Call.APPLY, Call.LAYOUT, Call.WATCH, Call.RUN), 60.0)
 # The same where the command hung up before the agent could say whether it ends.
 _UNTOLD_SECONDS = 2.0
-_LOOK_SECONDS = 0.05
+# Between two looks whether another command has given an agent a cluster that was about to end.
+_LOOK_SECONDS = 2.0
 
 
 class AgentGoneError(ClusterError):
@@ -159,15 +160,18 @@ class Answer:
     def leave(self) -> None:
         """Hang up; an agent that has no cluster and no other command ends now, and this returns when its process has.
 
-        So a command that had one started, only to read a log perhaps, leaves nothing. Nobody waits for a host that
-        cannot be reached.
+        So a command that had one started, only to read a log perhaps, leaves nothing, nor a connection to its host.
+        Nobody waits for a host that cannot be reached.
         """
         self._agent.close()
         if self._ends is False:
             return
-        deadline = time.monotonic() + (END_SECONDS if self._ends else _UNTOLD_SECONDS)
+        seconds = END_SECONDS if self._ends else _UNTOLD_SECONDS
         with contextlib.suppress(HostUnreachableError):
-            while not (self._agent.wait_for_end(0.0) or self._reach.is_up()):
-                if time.monotonic() > deadline:
+            if self._ends is None and self._reach.is_up():
+                return
+            deadline = time.monotonic() + seconds
+            while not self._agent.wait_for_end(min(seconds, _LOOK_SECONDS)):
+                if self._reach.is_up() or time.monotonic() >= deadline:
                     return
-                self._agent.wait_for_end(_LOOK_SECONDS)
+            self._reach.disconnect()

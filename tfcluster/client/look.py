@@ -52,7 +52,6 @@ def look(cluster: Cluster) -> Look:
     away = {host: error for host, error in wrong.items() if error.exit_code is not ExitCode.NOT_RUNNING}
     if not told and not away:
         book.remove(cluster.name)
-        on_all(cluster.hosts, lambda host: cluster.reach(host).disconnect(), LOOK_SECONDS)
         raise not_running(cluster.name)
     if not told:
         raise unreachable(cluster.name, away)

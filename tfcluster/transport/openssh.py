@@ -56,12 +56,12 @@ def _ssh(cluster: str, host: Host, *more: str) -> list[str]:
 
 
 def disconnect(cluster: str, host: Host) -> None:
-    """End the shared connection to a host, if there is one, with all sessions on it."""
+    """End the shared connection to a host, if there is one, as soon as no session is on it any more."""
     with contextlib.suppress(ClusterError, OSError, subprocess.TimeoutExpired):
         if not control_socket(cluster, host.destination).exists():
             return
         subprocess.run(
-            _ssh(cluster, host, "-O", "exit"),
+            _ssh(cluster, host, "-O", "stop"),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

@@ -68,6 +68,8 @@ class Reach(Protocol):
         Args:
             start: Start an agent if there is none, though the cluster is not up.
 
+        Nothing is kept open between commands where it turns out that the cluster is not up.
+
         Raises:
             ClusterError: There is no agent, or none could be started.
             HostUnreachableError: The host cannot be reached, which is known in bounded time.
@@ -81,14 +83,14 @@ class Reach(Protocol):
         """
 
     def has_state(self) -> bool:
-        """Whether the cluster is up on the host, or has left runs and logs there.
+        """Whether the cluster is up on the host, or has left runs and logs there; else nothing is kept open.
 
         Raises:
             HostUnreachableError: The host cannot be reached.
         """
 
     def disconnect(self) -> None:
-        """End what is kept open between commands, once the cluster is down; never fails."""
+        """End what is kept open between commands, once the cluster is down; never fails, and disturbs no command."""
 
 
 def not_running(cluster: str) -> ClusterError:

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tfcluster.errors import ClusterError
+from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.model.hosts import Host
 from tfcluster.transport import openssh, shipping
 from tfcluster.transport.channel import SocketChannel
@@ -92,8 +92,10 @@ class There:
         session = self._begin("open", start=start)
         try:
             return AgentThere(self, session, self._reply(session, _OPEN_SECONDS))
-        except BaseException:
+        except BaseException as error:
             session.end()
+            if isinstance(error, ClusterError) and error.exit_code is ExitCode.NOT_RUNNING:
+                self.disconnect()
             raise
 
     def is_up(self) -> bool:
@@ -102,7 +104,10 @@ class There:
 
     def has_state(self) -> bool:
         """See `Reach.has_state`."""
-        return bool(self._ask("look")["state"])
+        found = bool(self._ask("look")["state"])
+        if not found:
+            self.disconnect()
+        return found
 
     def ends(self, process: dict[str, Any], timeout: float) -> bool:
         """Wait there until a process has ended; whether it did within `timeout` seconds."""
