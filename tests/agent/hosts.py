@@ -85,8 +85,16 @@ class Hosts:
             layout = layout.with_choices(**told["choices"])
         for host, told in prepared.items():
             base = told["found"] and told["found"]["layout"]
-            arguments = {"wanted": wanted.to_json(), "base": base, "layout": layout.to_json(), "lost": None}
-            self.ask(host, Call.APPLY, start=True, **arguments)
+            self.ask(
+                host,
+                Call.APPLY,
+                start=True,
+                wanted=wanted.to_json(),
+                base=base,
+                layout=layout.to_json(),
+                lost=None,
+                ends=[],
+            )
         self.layout = layout
         self.wait_until_ready()
 

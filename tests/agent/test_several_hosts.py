@@ -127,6 +127,18 @@ def test_what_a_run_leaves_on_another_hosts_ps_is_cleared(pair: Hosts, tmp_path:
     assert printed(first["run"])["kept"] == "False"
 
 
+def test_a_run_that_came_after_the_plan_is_not_lost_with_a_task_on_another_host(pair: Hosts) -> None:
+    run = pair.run("expfit", EXPFIT)
+    identity = next(run)["run"]
+    layout = pair.layout.to_json()
+    plan: dict[str, Any] = {"wanted": layout, "base": layout, "layout": layout, "lost": []}
+    with pytest.raises(ClusterError, match=f"which would lose run {identity}: nothing was done"):
+        pair.ask("a", Call.APPLY, **plan, ends=["/job:worker/task:1"])
+    pair.ask("a", Call.APPLY, **{**plan, "lost": [f"run {identity}"]}, ends=["/job:worker/task:1"])
+    pair.ask("a", Call.CANCEL, run=identity)
+    assert pair.result(run)["state"] == "cancelled"
+
+
 def test_a_run_that_is_not_owned_goes_on_when_its_command_goes_away(pair: Hosts) -> None:
     run = pair.run("expfit", EXPFIT, owned=False)
     identity = next(run)["run"]

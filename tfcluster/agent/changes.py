@@ -18,7 +18,7 @@ from tfcluster.errors import ClusterError
 from tfcluster.model.change import Found, onto
 from tfcluster.model.counting import plural
 from tfcluster.model.layout import Layout
-from tfcluster.model.plan import RESTART, START, STOP, UPDATE, Operation, losses, only_starts, plan, summary
+from tfcluster.model.plan import RESTART, START, STOP, UPDATE, Operation, losses, lost_runs, only_starts, plan, summary
 from tfcluster.model.states import AT_REST
 from tfcluster.model.status import ClusterStatus
 from tfcluster.protocol.framing import Message
@@ -109,7 +109,12 @@ class Changes:
             await asyncio.get_running_loop().create_future()
 
     async def apply(
-        self, wanted: dict[str, Any], base: dict[str, Any] | None, layout: dict[str, Any], lost: list[str] | None
+        self,
+        wanted: dict[str, Any],
+        base: dict[str, Any] | None,
+        layout: dict[str, Any],
+        lost: list[str] | None,
+        ends: list[str],
     ) -> AsyncIterator[Message]:
         """Carry out the plan that leads to a layout; goes on to its end also when the command that asked dies.
 
@@ -118,6 +123,7 @@ class Changes:
             base: The layout that was up on this host when the plan was made; None when there was none.
             layout: The layout that the plan leads to.
             lost: What may be lost by it; None for anything.
+            ends: The tasks, on any host, whose processes the plan ends.
         """
         await self.settled()
         self._refuse_when_going_down()
@@ -134,7 +140,8 @@ class Changes:
             complete = onto(Layout.from_json(wanted), found)
             if not only_starts(self._plan(complete, found), found):
                 raise _changed_meanwhile(complete, found)
-        if lost is not None and (more := set(losses(self._plan(complete, found))) - set(lost)):
+        losing = {*losses(self._plan(complete, found)), *lost_runs(ends, found.runs)}
+        if lost is not None and (more := losing - set(lost)):
             raise _more_is_lost(complete, sorted(more))
         hold_ports(complete, self._host, self._ports, found.layout.ports_on(self._host))
         under_way = self._under_way = asyncio.ensure_future(self._carry_out(complete, found))

@@ -17,7 +17,7 @@ from tfcluster.client.notice import tell
 from tfcluster.client.up import Prepared
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.model.hosts import Host
-from tfcluster.model.plan import losses
+from tfcluster.model.plan import ended_by, losses
 from tfcluster.model.status import ClusterStatus
 from tfcluster.model.whole import Absent, whole
 from tfcluster.protocol.messages import Call
@@ -127,6 +127,7 @@ def _apply_on(prepared: Prepared, lost: list[str] | None, host: str, strand: Str
         base=found and found.layout.to_json(),
         layout=prepared.layout.to_json(),
         lost=lost,
+        ends=ended_by(prepared.operations),
     )
     with contextlib.closing(answer):
         try:

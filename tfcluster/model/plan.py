@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
@@ -75,6 +75,16 @@ def plan(wanted: Layout, found: Found | None) -> tuple[Operation, ...]:
 def losses(operations: Sequence[Operation]) -> list[str]:
     """All that is lost by some operations, in words."""
     return list(dict.fromkeys(lost for operation in operations for lost in operation.lost))
+
+
+def ended_by(operations: Sequence[Operation]) -> list[str]:
+    """The names of the tasks whose processes are ended by some operations."""
+    return [each.task.name for each in operations if each.kind in (STOP, RESTART) and each.task is not None]
+
+
+def lost_runs(tasks: Collection[str], runs: Mapping[str, Collection[str]]) -> list[str]:
+    """The runs that end with the processes of some tasks, in words; `runs` as in `Found`."""
+    return [f"run {run}" for run, used in runs.items() if not set(used).isdisjoint(tasks)]
 
 
 def summary(operations: Sequence[Operation]) -> str:
@@ -192,7 +202,7 @@ def _lost_with(task: Task, found: Found) -> tuple[str, ...]:
         return ()
     has_ps = any(each.job == PS_JOB for each in found.layout.tasks)
     variables = [f"the variables of {task.short}"] * (task.job == PS_JOB or not has_ps)
-    return (*variables, *(f"run {run}" for run, tasks in found.runs.items() if task.name in tasks))
+    return (*variables, *lost_runs([task.name], found.runs))
 
 
 def _gone(task: Task, host: str | None) -> str:

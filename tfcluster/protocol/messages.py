@@ -27,8 +27,8 @@ class Call(str, Enum):
     # Next, in a cluster of several hosts: can they dial each other's ports, on which no server listens yet?
     LISTEN = "listen"  # event: {ports: on which the agent lets connections come until the command hangs up}
     REACH = "reach"  # dial others: {addresses, timeout} -> {failures: {address: why}}
-    # Carry a plan out: {wanted, base: the layout that PREPARE found on this host, layout, lost}; events: a
-    # ClusterStatus at each change -> {}
+    # Carry a plan out: {wanted, base: the layout that PREPARE found on this host, layout, lost, ends: the tasks whose
+    # processes it ends on any host}; events: a ClusterStatus at each change -> {}
     APPLY = "apply"
     WATCH = "watch"  # {timeout}; events: a ClusterStatus at each change
     STATUS = "status"  # -> ClusterStatus
