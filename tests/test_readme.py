@@ -1,5 +1,6 @@
 """What the README and docs/ claim is run: their commands in order with what they print, their files, programs, links.
 
+Commands that need other machines are in `sh` blocks: of these, and of the specs, only what they say is checked.
 In a `console` block a line behind a command is one that it prints, or the id of the run that it leaves alone: where
 that id stands in later commands, the real one is meant. A block whose first line is `# NAME` is a file of that name.
 """
@@ -19,10 +20,14 @@ import yaml
 
 from tests.conftest import ROOT, Sandbox
 from tfcluster.errors import ExitCode
+from tfcluster.model.laying_out import lay_out
+from tfcluster.spec.hosts import Host
+from tfcluster.spec.load import load_spec
 
 README = ROOT / "README.md"
 DOCUMENTS = [README, *sorted((ROOT / "docs").glob("*.md"))]
 WITH_COMMANDS = [document for document in DOCUMENTS if "```console" in document.read_text()]
+FOR_OTHER_MACHINES = [README, ROOT / "docs" / "hosts.md"]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"# (\w+\.\w+)\n")
 
@@ -109,6 +114,32 @@ def test_the_program_connects_as_written(sandbox: Sandbox) -> None:
 def test_the_spec_shown_is_the_example() -> None:
     (shown,) = blocks(README, "yaml")
     assert yaml.safe_load(shown) == yaml.safe_load((ROOT / "examples" / "cluster.yaml").read_text())
+
+
+def test_every_spec_shown_can_be_laid_out(tmp_path: Path) -> None:
+    for document in DOCUMENTS:
+        folder = tmp_path / document.stem
+        folder.mkdir()
+        for name, text in files(document).items():
+            (folder / name).write_text(text)
+        for spec in folder.glob("*.yaml"):
+            assert lay_out(load_spec(spec), str(spec)).tasks
+    assert (tmp_path / "hosts" / "two.yaml").read_text() == (tmp_path / "README" / "two.yaml").read_text()
+
+
+@pytest.mark.parametrize("document", FOR_OTHER_MACHINES, ids=lambda document: document.stem)
+def test_commands_for_other_machines_are_understood(document: Path) -> None:
+    for words in "".join(blocks(document, "sh")).splitlines():
+        if command := re.match(r"tfcluster ([\w ./:=-]+)", words):
+            arguments = command[1].split()
+            assert {word for word in arguments if word.endswith(".yaml")} <= files(document).keys(), words
+            told = [sys.executable, "-m", "tfcluster", *arguments, "--help"]  # unknown words are refused all the same
+            subprocess.run(told, cwd=ROOT, stdout=subprocess.DEVNULL, timeout=120, check=True)
+
+
+def test_the_keys_of_a_host_are_all_there() -> None:
+    rows = re.findall(r"^\| `(\w+)` \|", (ROOT / "docs" / "hosts.md").read_text(), re.MULTILINE)
+    assert sorted(rows) == sorted(Host.model_fields)
 
 
 def test_the_exit_codes_are_all_there() -> None:
