@@ -26,7 +26,7 @@ lint: .venv/installed
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
-BENCHMARKS = cluster_start status run_pi pi mean linear restart idle
+BENCHMARKS = cluster_start status run_pi pi mean linear restart idle hosts
 
 # All are run; it fails when one did not reach its target.
 bench: .venv/installed

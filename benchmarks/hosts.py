@@ -1,0 +1,94 @@
+"""`up`, `status` and `down` of a cluster on 1, 2, 4 and 8 hosts that are reached by ssh, with one task on each.
+
+The hosts are network namespaces with an sshd each, as the tests have them, which takes root. All share this machine's
+cores: what real hosts do at the same time is done here partly in turn, and real hosts have a better ratio.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import statistics
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+from clusters import COMMAND, Cluster, taken_down, wait_until_warm
+from side_by_side import verdict
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+from tests.hosts import SshHosts, ssh_hosts
+from tfcluster.transport import shipping
+
+COUNTS = (1, 2, 4, 8)
+ROUNDS = 3
+TARGET = 3.0
+
+FIRST, LATER, STATUS, DOWN = "up, first contact", "up, later contact", "status", "down"
+# Seconds by command and number of hosts, round by round.
+Figures = dict[str, dict[int, list[float]]]
+
+
+def measure(cluster: Cluster, hosts: SshHosts, count: int, figures: Figures) -> dict[str, int]:
+    """Have each command measured once on the first so many hosts; the bytes that each `up` sent to one of them."""
+    names = hosts.names[:count]
+    spec = cluster.folder / f"on{count}.yaml"
+    listed = [f"  {name}: {{address: {hosts.address(name)}, python: {sys.executable}}}\n" for name in names]
+    spec.write_text(f"name: bench\nhosts:\n{''.join(listed)}jobs:\n  worker: {{tasks: {count}}}\n")
+    for name in names:
+        shutil.rmtree(hosts.home(name) / "cache" / "tfcluster", ignore_errors=True)
+    received: dict[str, int] = {}
+    for contact in (FIRST, LATER):
+        before = bytes_received(hosts, names[0])
+        figures[contact][count].append(cluster.seconds("up", str(spec)))
+        received[contact] = bytes_received(hosts, names[0]) - before
+        wait_until_warm(cluster)
+        figures[STATUS][count].append(cluster.seconds("status"))
+        figures[DOWN][count].append(cluster.seconds("down"))
+    return received
+
+
+def bytes_received(hosts: SshHosts, name: str) -> int:
+    """What a host's network interface has received so far."""
+    [link] = json.loads(hosts.network[name].ip("-s", "-json", "link", "show", "eth0"))
+    return int(link["stats64"]["rx"]["bytes"])
+
+
+def report(what: str, figures: dict[int, list[float]]) -> dict[int, float]:
+    """Print a command's figures; by the number of hosts how many times as long as on the fewest hosts it took."""
+    print(what)
+    one = figures[min(figures)]
+    ratios = {}
+    for count, seconds in figures.items():
+        ratios[count] = statistics.median(many / few for many, few in zip(seconds, one, strict=True))
+        shown = "  ".join(f"{each:.3f}" for each in seconds)
+        print(f"  {count} hosts: median {statistics.median(seconds):.3f} s, ratio {ratios[count]:.2f}   ({shown})")
+    return ratios
+
+
+def main(counts: tuple[int, ...] = COUNTS) -> bool:
+    """Measure and print; whether the target is reached."""
+    if os.geteuid() != 0:
+        print("up, status and down on several hosts: left out, as only root can make network namespaces\n")
+        return True
+    figures: Figures = defaultdict(lambda: defaultdict(list))
+    with ssh_hosts(*(f"h{number}" for number in range(max(counts)))) as hosts:
+        here = Cluster(hosts.folder, hosts.command(*COMMAND), hosts.environment)
+        with taken_down(here) as cluster:
+            for _ in range(ROUNDS):
+                for count in counts:
+                    received = measure(cluster, hosts, count, figures)
+    ratios = {what: report(what, figures[what]) for what in (FIRST, LATER, STATUS, DOWN)}
+    print(f"bytes of code sent to a host at the first contact: {len(shipping.archive())}, and in each session")
+    print(f"  {len(json.dumps(shipping.first_words()))}; all that it received: {received[FIRST]} at the first `up`,")
+    print(f"  {received[LATER]} at a later one")
+    worst = max(ratios[contact][max(counts)] for contact in (FIRST, LATER))
+    is_reached = worst < TARGET
+    print(f"  up on {max(counts)} hosts, all on the cores of this machine, takes {worst:.2f} times as long as on one;")
+    print(f"  target below {TARGET:g}: {verdict(is_reached)}\n", flush=True)
+    return is_reached
+
+
+if __name__ == "__main__":
+    sys.exit(0 if main(tuple(map(int, sys.argv[1:])) or COUNTS) else 1)
