@@ -17,6 +17,7 @@ from pathlib import Path
 from clusters import COMMAND, Cluster, taken_down, wait_until_warm
 from side_by_side import verdict
 
+# Before the packages that are installed: some bring a module of that name.
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from tests.hosts import SshHosts, ssh_hosts
 from tfcluster.transport import shipping
@@ -63,7 +64,7 @@ def report(what: str, figures: dict[int, list[float]]) -> dict[int, float]:
     for count, seconds in figures.items():
         ratios[count] = statistics.median(many / few for many, few in zip(seconds, one, strict=True))
         shown = "  ".join(f"{each:.3f}" for each in seconds)
-        print(f"  {count} hosts: median {statistics.median(seconds):.3f} s, ratio {ratios[count]:.2f}   ({shown})")
+        print(f"  on {count}: median {statistics.median(seconds):.3f} s, ratio {ratios[count]:.2f}   ({shown})")
     return ratios
 
 
@@ -80,9 +81,9 @@ def main(counts: tuple[int, ...] = COUNTS) -> bool:
                 for count in counts:
                     received = measure(cluster, hosts, count, figures)
     ratios = {what: report(what, figures[what]) for what in (FIRST, LATER, STATUS, DOWN)}
-    print(f"bytes of code sent to a host at the first contact: {len(shipping.archive())}, and in each session")
-    print(f"  {len(json.dumps(shipping.first_words()))}; all that it received: {received[FIRST]} at the first `up`,")
-    print(f"  {received[LATER]} at a later one")
+    words = len(json.dumps(shipping.first_words()))
+    print(f"bytes of code sent to a host: {len(shipping.archive())} at the first contact, {words} in each session")
+    print(f"  all that it received, of ssh too: {received[FIRST]} at the first `up`, {received[LATER]} at a later one")
     worst = max(ratios[contact][max(counts)] for contact in (FIRST, LATER))
     is_reached = worst < TARGET
     print(f"  up on {max(counts)} hosts, all on the cores of this machine, takes {worst:.2f} times as long as on one;")
