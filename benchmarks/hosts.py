@@ -24,8 +24,8 @@ from tfcluster.transport import shipping
 
 COUNTS = (1, 2, 4, 8)
 ROUNDS = 3
-# In turn it would be 8 times as long as on one host. Two cores would make it 4 times if a host kept one of them busy all
-# the time; but a part of it is waiting, for ssh and for servers, and the hosts wait together.
+# In turn it would be 8 times as long as on one host. Two cores would make it 4 times if a host kept one of them busy
+# all the time; but a part of it is waiting, for ssh and for servers, and the hosts wait together.
 TARGET = 3.0
 
 FIRST, LATER, STATUS, DOWN = "up, first contact", "up, later contact", "status", "down"
