@@ -118,6 +118,8 @@ class Changes:
     ) -> AsyncIterator[Message]:
         """Carry out the plan that leads to a layout; goes on to its end also when the command that asked dies.
 
+        Tells which layout it is in the end: where another command was first, that one's ports are kept.
+
         Args:
             wanted: The layout that is wanted, before anything was chosen.
             base: The layout that was up on this host when the plan was made; None when there was none.
@@ -134,7 +136,7 @@ class Changes:
             if base is not None:
                 self._supervisor.layout_that_is_up()  # it went down meanwhile
             self._start_anew(complete)
-            yield reply({})
+            yield reply({"layout": complete.to_json()})
             return
         if base is None or Layout.from_json(base) != found.layout:
             complete = onto(Layout.from_json(wanted), found)
@@ -150,7 +152,7 @@ class Changes:
         if under_way.cancelled():
             self._refuse_when_going_down()
         under_way.result()
-        yield reply({})
+        yield reply({"layout": complete.to_json()})
 
     async def settled(self) -> None:
         """Wait until no plan is being carried out."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from functools import partial
 
 from tfcluster.client import book
@@ -17,6 +17,7 @@ from tfcluster.client.notice import tell
 from tfcluster.client.up import Prepared
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.model.hosts import Host
+from tfcluster.model.layout import Layout
 from tfcluster.model.plan import ended_by, losses
 from tfcluster.model.status import ClusterStatus
 from tfcluster.model.whole import Absent, whole
@@ -41,7 +42,8 @@ def apply(prepared: Prepared, *, whatever_is_lost: bool) -> Iterator[ClusterStat
     lost = None if whatever_is_lost else losses(prepared.operations)
     if prepared.cluster.is_here and prepared.leaving is None:
         if prepared.operations:
-            yield from _apply_on(prepared, lost, prepared.cluster.head, Strand(prepared.cluster.head))
+            head = prepared.cluster.head
+            yield from _apply_on(prepared, prepared.layout, lost, head, Strand(head))
         return
     yield from _apply_everywhere(prepared, lost)
 
@@ -57,16 +59,20 @@ def _apply_everywhere(prepared: Prepared, lost: list[str] | None) -> Iterator[Cl
         if prepared.operations:
             first = _decisive_host(prepared)
             told: dict[str, ClusterStatus | Absent] = {}
+            deciding = _apply_on(prepared, prepared.layout, lost, first, Strand(first))
             try:
-                for status in _apply_on(prepared, lost, first, Strand(first)):
-                    told[first] = status
+                while True:
+                    told[first] = next(deciding)
                     yield whole(layout, told)
+            except StopIteration as end:
+                decided: Layout = end.value  # of two commands at a time the other one's, with its ports
             except ClusterError as error:
                 is_certain = not isinstance(error, AgentGoneError) and error.exit_code is not ExitCode.UNREACHABLE
                 if is_certain and prepared.base is None and not noted:
                     book.remove(prepared.cluster.name)
                 raise
-            streams = {host: partial(_apply_on, prepared, lost, host) for host in prepared.examined if host != first}
+            others = [host for host in prepared.examined if host != first]
+            streams = {host: partial(_apply_on, prepared, decided, lost, host) for host in others}
             for _ in _carry_on(told, streams):
                 yield whole(layout, told)
             _note(prepared, leaving)  # somebody may have looked before anything was up, and forgotten the cluster
@@ -117,15 +123,17 @@ def _carry_on(
         )
 
 
-def _apply_on(prepared: Prepared, lost: list[str] | None, host: str, strand: Strand) -> Iterator[ClusterStatus]:
-    """One host's status at each change, while it stops what it stops."""
+def _apply_on(
+    prepared: Prepared, layout: Layout, lost: list[str] | None, host: str, strand: Strand
+) -> Generator[ClusterStatus, None, Layout]:
+    """One host's status at each change, while it stops what it stops; returns the layout that it has then."""
     found = prepared.examined[host].found
     answer = prepared.everywhere.connect(host).stream(
         Call.APPLY,
         start=found is None,
         wanted=prepared.wanted.to_json(),
         base=found and found.layout.to_json(),
-        layout=prepared.layout.to_json(),
+        layout=layout.to_json(),
         lost=lost,
         ends=ended_by(prepared.operations),
     )
@@ -133,6 +141,7 @@ def _apply_on(prepared: Prepared, lost: list[str] | None, host: str, strand: Str
         try:
             for message in strand.events(answer):
                 yield ClusterStatus.from_json(message)
+            return Layout.from_json(answer.finish()["layout"])
         except ClusterError:
             answer.leave()
             raise

@@ -28,7 +28,7 @@ class Call(str, Enum):
     LISTEN = "listen"  # event: {ports: on which the agent lets connections come until the command hangs up}
     REACH = "reach"  # dial others: {addresses, timeout} -> {failures: {address: why}}
     # Carry a plan out: {wanted, base: the layout that PREPARE found on this host, layout, lost, ends: the tasks whose
-    # processes it ends on any host}; events: a ClusterStatus at each change -> {}
+    # processes it ends on any host}; events: a ClusterStatus at each change -> {layout: the one that is up now}
     APPLY = "apply"
     WATCH = "watch"  # {timeout}; events: a ClusterStatus at each change
     STATUS = "status"  # -> ClusterStatus
