@@ -10,7 +10,8 @@ from typing import Any, BinaryIO
 
 from tfcluster.client.cancelling import Cancelling, FirstInterrupt
 from tfcluster.client.cluster import Cluster
-from tfcluster.client.connection import AgentGoneError, Answer, Connection
+from tfcluster.client.connection import AgentGoneError, Answer
+from tfcluster.client.contact import in_contact
 from tfcluster.client.fan_out import Strand
 from tfcluster.client.lasting import Lasting
 from tfcluster.client.placements import Placements
@@ -93,7 +94,7 @@ class Submission:
                     answer.send_file(self.sent)
                 if placements is not None and self.program != SCRIPT:
                     placements.only_those_of(run)
-                yield from _follow(connection, answer, run, events=1, owned=owned, placements=placements)
+                yield from _follow(cluster, answer, run, events=1, owned=owned, placements=placements)
         interrupt.raise_if_any()
 
 
@@ -111,11 +112,11 @@ def attach(cluster: Cluster, run: str) -> Generator[Event, None, None]:
     if not connection.reach.has_state():
         raise not_running(cluster.name)
     answer = connection.stream(Call.ATTACH, start=True, run=run, events=0, output=0, owned=False)
-    return _follow(connection, answer, run, events=0, owned=False)
+    return _follow(cluster, answer, run, events=0, owned=False)
 
 
 def _follow(
-    connection: Connection,
+    cluster: Cluster,
     answer: Answer,
     run: str,
     *,
@@ -125,27 +126,29 @@ def _follow(
 ) -> Generator[Event, None, None]:
     """The events of a run up to its result: when its agent is lost the next one goes on where that stopped."""
     output = 0
+    connection = cluster.leader()
     lasting = Lasting(connection, Strand(connection.reach.host), _AGENTS)
-    while True:
-        try:
-            for event in answer if placements is None else _among(answer, placements):
-                if event["event"] == "placement":
+    with in_contact(cluster):
+        while True:
+            try:
+                for event in answer if placements is None else _among(answer, placements):
+                    if event["event"] == "placement":
+                        yield event
+                        continue
+                    lasting.heard()
+                    run = event.get("run", run)
+                    if event["event"] == "output":
+                        output += 1
+                    else:
+                        events += 1
                     yield event
-                    continue
-                lasting.heard()
-                run = event.get("run", run)
-                if event["event"] == "output":
-                    output += 1
-                else:
-                    events += 1
-                yield event
-            return
-        except AgentGoneError as error:
-            lasting.lost(error)
-        finally:
-            answer.leave()  # an agent that was started for this ends before it does
-        place = {"run": run, "events": events, "output": output}
-        answer = lasting.opened(partial(connection.stream, Call.ATTACH, start=True, owned=owned, **place))
+                return
+            except AgentGoneError as error:
+                lasting.lost(error)
+            finally:
+                answer.leave()  # an agent that was started for this ends before it does
+            place = {"run": run, "events": events, "output": output}
+            answer = lasting.opened(partial(connection.stream, Call.ATTACH, start=True, owned=owned, **place))
 
 
 def _among(answer: Answer, placements: Placements) -> Generator[Event, None, None]:
