@@ -37,7 +37,7 @@ def test_max_reserves_addresses_that_servers_know_and_programs_do_not() -> None:
     assert places(layout) == {"worker:2": 2225, "worker:3": 2226}
     assert layout.addresses() == {"ps": ["localhost:2222"], "worker": ["localhost:2223", "localhost:2224"]}
     assert layout.known_addresses()["worker"] == [f"localhost:{port}" for port in (2223, 2224, 2225, 2226)]
-    assert layout.ports() == {2222, 2223, 2224, 2225, 2226}
+    assert layout.ports_on("localhost") == {2222, 2223, 2224, 2225, 2226}
     assert layout.max == {"worker": 4}
 
 

@@ -50,6 +50,8 @@ def write(cluster: Cluster) -> None:
             json.dump(noted, file)
         fresh.replace(path)
     except OSError as error:
+        with contextlib.suppress(OSError):
+            fresh.unlink()
         raise ClusterError(
             f"{path}: cannot note on which hosts cluster {cluster.name!r} is: {error.strerror}",
             hint="Set XDG_STATE_HOME to a folder that you can write to.",

@@ -147,10 +147,6 @@ class Layout:
         """The addresses that a server started now knows, by job: also those kept for tasks that are to come."""
         return _addresses(task for task in (*self.tasks, *self.reserved) if task.known_until is None)
 
-    def ports(self) -> set[int]:
-        """The ports of all tasks, running or not."""
-        return {task.port for task in (*self.tasks, *self.reserved) if task.port is not None}
-
     def ports_on(self, host: str) -> set[int]:
         """The ports of all tasks of a host, running or not."""
         places = (*self.tasks, *self.reserved)
