@@ -121,7 +121,10 @@ def _stop_host(connection: Connection, grace: float, strand: Strand) -> Iterator
             if not (isinstance(error, AgentGoneError) and left):
                 raise
     if not answer.wait_for_agent_end():
-        raise ClusterError(f"all tasks of {connection.reach.cluster!r} are stopped, but its agent has not ended")
+        raise ClusterError(
+            f"all tasks of {connection.reach.cluster!r} are stopped, but its agent has not ended",
+            hint="`tfcluster status` tells whether it has since.",
+        )
     connection.reach.disconnect()
 
 

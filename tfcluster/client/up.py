@@ -9,7 +9,7 @@ from typing import Any
 from tfcluster.client import book
 from tfcluster.client.cluster import Cluster
 from tfcluster.client.dialling import dial_each_other
-from tfcluster.client.examining import Examined, Progress, examine, give_up, let_go, silently
+from tfcluster.client.examining import Examined, Progress, examine, give_up, silently
 from tfcluster.client.fan_out import on_all, split
 from tfcluster.client.look import newest
 from tfcluster.client.notice import tell
@@ -152,7 +152,7 @@ def prepare_scaled(
         raise next(iter(wrong.values()))
     prepared = prepare(scaled(newest(list(layouts.values())), counts), dry=dry, progress=progress, mixed=True)
     if prepared.base is None:  # it went down in between
-        let_go(prepared.examined)
+        give_up(prepared.everywhere, prepared.examined)
         raise not_running(cluster.name)
     return prepared
 

@@ -178,7 +178,8 @@ class Session:
                 hint="Name its Python 3.10 or newer by `python:` in the spec.",
             )
         return ClusterError(
-            f"host {self.host.name!r}: ssh ended with exit code {code} before the host had answered{self.noise()}"
+            f"host {self.host.name!r}: ssh ended with exit code {code} before the host had answered{self.noise()}",
+            hint=f"`ssh {shlex.quote(self.host.destination)} true` tells whether commands can be run there.",
         )
 
     def end(self) -> None:
