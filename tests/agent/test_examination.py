@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import sys
@@ -17,8 +18,10 @@ from tfcluster.agent import ports as ports_module
 from tfcluster.agent.examination import Choices, examine, hold_ports
 from tfcluster.agent.ports import Ports
 from tfcluster.errors import ClusterError
+from tfcluster.model.hosts import Host
 from tfcluster.model.laying_out import lay_out
 from tfcluster.model.layout import Layout
+from tfcluster.runtime import source_filter
 from tfcluster.spec.load import parse_spec
 
 
@@ -165,6 +168,34 @@ def test_the_address_by_which_ssh_came_is_told(ports: Ports, monkeypatch: pytest
     layout = elsewhere(layout_of("worker: {tasks: 1}"), "gamma", "192.0.2.1")
     (problem,) = problems_of(layout, ports, [], "gamma")
     assert problem.hint == "ssh has reached it at 10.0.0.7: `address: 10.0.0.7`."
+
+
+def apart(layout: Layout) -> Layout:
+    """The layout with a second host, on another machine."""
+    return replace(layout, hosts=(*layout.hosts, Host("beta", "192.0.2.2")))
+
+
+def test_ports_that_cannot_be_closed_are_told_before_anything_starts(
+    ports: Ports, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*arguments: object) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(source_filter, "attach", refuse)
+    layout = layout_of("worker: {tasks: 1}")
+    (problem,) = problems_of(apart(layout), ports, [])
+    assert "CAP_NET_ADMIN choose who connects to the servers' ports" in problem.message
+    assert "`network: open`" in problem.hint
+    assert examine(layout, "localhost", Path("/"), ports, [])[1] == [], "nothing leads to it from elsewhere"
+    assert examine(replace(apart(layout), network="open"), "localhost", Path("/"), ports, [])[1] == []
+
+
+def test_a_host_whose_address_is_not_known_is_told(ports: Ports) -> None:
+    layout = apart(layout_of("worker: {tasks: 1}"))
+    layout = replace(layout, hosts=(*layout.hosts, Host("gamma", "x" * 64)))  # no label of a name is so long
+    (problem,) = problems_of(layout, ports, [])
+    assert problem.message.startswith("host gamma: its address ")
+    assert "`address:`" in problem.hint
 
 
 def test_a_name_that_leads_nowhere_is_told(ports: Ports, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,9 @@ from tfcluster.agent.ports import Ports, holder_of
 from tfcluster.errors import ClusterError
 from tfcluster.model.counting import plural
 from tfcluster.model.layout import Layout, Task
+from tfcluster.runtime.addresses import addresses_of
+from tfcluster.runtime.closed import NotClosedError, try_to_close
+from tfcluster.runtime.server import OPEN_HINT
 
 #: Free bytes that the state folder's disk must have.
 _LEAST_BYTES = 50 * 2**20
@@ -53,6 +56,7 @@ def examine(
     before = ports.held
     problems = [*_taken_ports(layout, host, ports, ours), *_foreign_addresses(layout.on(host), host)]
     problems += [*_lack_of_gpus(layout.on(host), host, gpus), *_lack_of_space(folder), *_lack_of_grpc()]
+    problems += _ports_stand_open(layout)
     if not problems:
         try:
             return _choose(layout, host, ports, gpus, ours), []
@@ -166,6 +170,18 @@ def _lack_of_space(folder: Path) -> Iterator[ClusterError]:
             f"takes {_LEAST_BYTES // 2**20} MiB",
             hint="Make room, or set XDG_STATE_HOME (for another host `state:` in the spec) to a folder that has some.",
         )
+
+
+def _ports_stand_open(layout: Layout) -> Iterator[ClusterError]:
+    """Why the servers' ports could not be closed to all but the cluster's hosts, where that is wanted."""
+    if layout.network != "closed":
+        return
+    try:
+        try_to_close(addresses_of(layout.hosts))
+    except NotClosedError as error:
+        yield ClusterError(str(error), hint=OPEN_HINT)
+    except OSError as error:
+        yield ClusterError(str(error), hint="Write an IP address to `address:`, or make the name known there.")
 
 
 def _lack_of_grpc() -> Iterator[ClusterError]:

@@ -46,7 +46,7 @@ def close_to_other_machines(port: int) -> None:
         NotClosedError: No such socket was found, or the kernel refused (it needs Linux 5.7, or root).
     """
     with _listeners(port) as listeners:
-        _bind(listeners, port, _LOOPBACK)
+        _bind(listeners, f"port {port}", _LOOPBACK)
     _cut_off(port)
 
 
@@ -61,29 +61,44 @@ def close_to_strangers(port: int, cluster: Collection[Address]) -> None:
         NotClosedError: No such socket was found, the kernel refused, or no interface leads to the cluster alone.
     """
     with _listeners(port) as listeners:
-        try:
-            for listener in listeners:
-                source_filter.attach(listener, cluster)
-        except PermissionError as error:
-            interface = interface_to(cluster)
-            if interface is None:
-                raise NotClosedError(
-                    f"the kernel lets only a process with CAP_NET_ADMIN choose who connects to port {port}, "
-                    "and no network interface leads to the cluster's hosts and nobody else"
-                ) from error
-            _bind(listeners, port, interface)
-        except OSError as error:
-            raise NotClosedError(f"the kernel refused a filter on port {port}: {error.strerror}") from error
+        _keep_strangers_out(listeners, f"port {port}", cluster)
     _cut_off(port)
 
 
-def _bind(listeners: Collection[socket.socket], port: int, interface: str) -> None:
+def try_to_close(cluster: Collection[Address]) -> None:
+    """Try on a socket that nobody uses whether the port of a server of a cluster could be closed on this machine.
+
+    Raises:
+        NotClosedError: It could not.
+    """
+    if not all(address.is_loopback for address in cluster):
+        with socket.socket() as unused:
+            _keep_strangers_out([unused], "the servers' ports", cluster)
+
+
+def _keep_strangers_out(listeners: Collection[socket.socket], ports: str, cluster: Collection[Address]) -> None:
+    try:
+        for listener in listeners:
+            source_filter.attach(listener, cluster)
+    except PermissionError as error:
+        interface = interface_to(cluster)
+        if interface is None:
+            raise NotClosedError(
+                f"the kernel lets only a process with CAP_NET_ADMIN choose who connects to {ports}, "
+                "and no network interface leads to the cluster's hosts and nobody else"
+            ) from error
+        _bind(listeners, ports, interface)
+    except OSError as error:
+        raise NotClosedError(f"the kernel refused a filter on {ports}: {error.strerror}") from error
+
+
+def _bind(listeners: Collection[socket.socket], ports: str, interface: str) -> None:
     try:
         for listener in listeners:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, interface.encode())
     except OSError as error:
         where = "loopback" if interface == _LOOPBACK else interface
-        raise NotClosedError(f"the kernel refused to bind port {port} to {where}: {error.strerror}") from error
+        raise NotClosedError(f"the kernel refused to bind {ports} to {where}: {error.strerror}") from error
 
 
 @contextlib.contextmanager
