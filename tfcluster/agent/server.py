@@ -17,8 +17,9 @@ from tfcluster.protocol import messages
 from tfcluster.protocol.framing import LINE_LIMIT, Decoder, Message, encode
 from tfcluster.protocol.messages import Request
 
-#: Seconds that an agent without a cluster waits for the first request; whoever started it is about to send it.
-_FIRST_SECONDS = 1.0
+#: Seconds that an agent without a cluster waits for the first request; whoever started it is about to send it, unless
+#: it was killed. So many that a machine that stands still for a moment does not end the agent as the request arrives.
+_FIRST_SECONDS = 10.0
 _LAST_WORDS_SECONDS = 1.0
 
 
