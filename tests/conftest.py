@@ -62,7 +62,7 @@ class Sandbox:
             **inherited,
             "XDG_STATE_HOME": str(self.folder / "state"),
             "XDG_RUNTIME_DIR": str(self.folder / "run"),
-            "PYTHONPATH": str(ROOT),
+            "PYTHONPATH": f"{ROOT / 'tests' / 'changed'}:{ROOT}",
             "TF_CPP_MIN_LOG_LEVEL": "0",
             "TEST_HOSTS": str(self.folder),  # where tests/played.py looks
             "TEST_MARK": self.mark,  # every process of the sandbox inherits it and is found by it
@@ -121,12 +121,11 @@ class Sandbox:
         Args:
             constants: The values, by the full names.
         """
-        folder = self.folder / "constants"
-        folder.mkdir(exist_ok=True)
-        places = [(*name.rpartition("."), value) for name, value in constants.items()]
-        lines = [f"import {module}\n{module}.{name} = {value}\n" for module, _, name, value in places]
-        (folder / "sitecustomize.py").write_text("".join(lines))
-        return {"PYTHONPATH": f"{folder}:{self.environment['PYTHONPATH']}"}
+        changes = json.loads(self.environment.get("TEST_CHANGES", "{}"))
+        for full, value in constants.items():
+            module, _, name = full.rpartition(".")
+            changes[module] = f"{changes.get(module, '')}\n{name} = {value}"
+        return {"TEST_CHANGES": json.dumps(changes)}
 
     def status(self, code: int | None = 0) -> Any:
         return self.json("status", code=code)
@@ -291,6 +290,15 @@ def nothing_of_a_failed_test(request: pytest.FixtureRequest) -> Iterator[None]:
     yield
     for cluster in shared:
         cluster.end_commands()
+
+
+@pytest.fixture
+def cold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No interpreter is warmed up before the first run: for tests of clusters on which hardly a program runs.
+
+    To import TensorFlow takes more of a processor than all else that happens to such a cluster.
+    """
+    monkeypatch.setenv("TEST_CHANGES", json.dumps({"tfcluster.agent.runs.runs": "Runs.warm_up = lambda runs: None"}))
 
 
 @pytest.fixture

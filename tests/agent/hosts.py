@@ -24,6 +24,8 @@ from tfcluster.protocol.messages import Call
 from tfcluster.transport.local import Here
 
 CLUSTER = "two"
+#: The parameters of a run of pi.
+PI = {"samples": 1_000_000, "seed": 7}
 POLICY = RestartPolicy("on-failure", initial=0.1, max=30.0, limit=5, window=60.0)
 
 
@@ -36,6 +38,11 @@ def task_of(short: str, host: str, **fields: Any) -> Task:
 
 #: worker:0 is the head, on a; the ps and another worker are on b.
 TASKS = (task_of("ps:0", "b"), task_of("worker:0", "a"), task_of("worker:1", "b"))
+
+
+def shorts(status: Any) -> list[str]:
+    """The tasks of a status, in short."""
+    return [f"{task['job']}:{task['index']}" for task in status["tasks"]]
 
 
 def layout_of(tasks: Sequence[Task] = TASKS, **fields: Any) -> Layout:
@@ -139,6 +146,15 @@ class Hosts:
             **arguments,
         }
         return self.stream("a", Call.RUN, **given)
+
+    def script(self, path: Path, *arguments: str, **options: Any) -> tuple[str, Answer]:
+        """Submit a run of a user's script; its id, and the answer behind that."""
+        parameters = {"args": list(arguments), "path": str(path), "cwd": str(path.parent), "seed": None}
+        run = self.run("script", parameters, sent=path.name, **options)
+        identity = next(run)["run"]
+        with path.open("rb") as file:
+            run.send_file(file)
+        return identity, run
 
     def result(self, run: Answer) -> Any:
         """The result event of a run."""

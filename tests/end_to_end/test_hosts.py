@@ -25,6 +25,8 @@ from tfcluster.client.up import prepare
 from tfcluster.model.layout import Layout
 from tfcluster.protocol.messages import Call
 
+pytestmark = pytest.mark.usefixtures("cold")
+
 _PLAYED = (sys.executable, "-m", "tests.played")
 _HOSTS = "hosts:\n  alpha: {address: 127.0.0.2}\n  beta: {address: 127.0.0.3}\n"
 _SPEC = f"name: two\n{_HOSTS}jobs:\n  ps: {{tasks: 1, hosts: [alpha]}}\n  worker: {{tasks: 2, hosts: [alpha, beta]}}\n"

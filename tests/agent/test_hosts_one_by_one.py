@@ -1,0 +1,142 @@
+"""What several hosts of one cluster come to one by one: held ports, a change, the end; two agents on this machine."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+
+import pytest
+
+from tests.agent.hosts import PI, TASKS, Hosts, layout_of, shorts, task_of
+from tests.conftest import wait_for
+from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.protocol.messages import Call
+
+pytestmark = pytest.mark.usefixtures("cold")
+
+
+def can_connect(port: int) -> bool:
+    with socket.socket() as dialling:
+        return dialling.connect_ex(("127.0.0.1", port)) == 0
+
+
+def test_hosts_try_each_others_ports_before_a_server_listens(hosts: Hosts) -> None:
+    prepared = hosts.prepare(layout_of())
+    ports = {host: sorted(told["choices"]["ports"].values()) for host, told in prepared.items()}
+    addresses = [f"localhost:{port}" for port in ports["b"]]
+    refused = hosts.ask("a", Call.REACH, addresses=addresses, timeout=30.0)["failures"]
+    assert refused == dict.fromkeys(addresses, "Connection refused"), "held, and nobody listens"
+    listening = hosts.stream("b", Call.LISTEN)
+    assert next(listening) == {"ports": ports["b"]}
+    assert hosts.ask("a", Call.REACH, addresses=addresses, timeout=30.0) == {"failures": {}}
+    with socket.socket() as caller:
+        caller.connect(("127.0.0.1", ports["b"][0]))
+        other = hosts.stream("b", Call.LISTEN)  # of another command at the same time
+        next(other)
+        other.close()
+        listening.close()
+        caller.settimeout(30)
+        with pytest.raises(ConnectionResetError):
+            caller.recv(1)  # nothing was ever served there
+    wait_for(lambda: not can_connect(ports["b"][0]))
+    with socket.socket(socket.AF_INET6) as binder, pytest.raises(OSError, match="in use"):
+        binder.bind(("", ports["b"][0]))
+    hosts.apply(layout_of(), prepared)
+    assert sorted(hosts.layout.ports_on("b")) == ports["b"], "where servers listen now"
+
+
+def test_ports_are_quiet_again_however_the_listening_ends(hosts: Hosts) -> None:
+    prepared = hosts.prepare(layout_of())
+    listening = hosts.stream("b", Call.LISTEN)
+    next(listening)
+    hosts.apply(layout_of(), prepared)  # while it goes on
+    listening.close()
+    listening = hosts.stream("b", Call.LISTEN)
+    assert next(listening) == {"ports": []}, "the servers listen themselves"
+    listening.close()
+    hosts.down("b")
+    hosts.prepare(layout_of())
+    listening = hosts.stream("b", Call.LISTEN)
+    (pid,) = [pid for pid, title in hosts.sandbox.processes().items() if " agent on b" in title]
+    port = next(listening)["ports"][0]
+    os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: not can_connect(port))
+    listening.close()
+    hosts.events("b")  # has the next agent tidy up
+
+
+def test_problems_are_told_together_and_hold_nothing(hosts: Hosts) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        tasks = (task_of("worker:0", "a", port=port), task_of("worker:1", "b", address_host="192.0.2.7", gpus=100))
+        told = hosts.prepare(layout_of(tasks))
+    (a,), (address, gpus) = told["a"]["problems"], told["b"]["problems"]
+    assert a["message"].startswith(f"worker:0: port {port} is taken by ")
+    assert address["message"].startswith("worker:1: 192.0.2.7 is not an address of b: ")
+    assert gpus["message"].startswith("the tasks ask for 100 GPUs (worker:1 100), b has ")
+    assert told["a"]["choices"] == told["b"]["choices"] == {"ports": {}, "gpus": {}}
+    wait_for(lambda: not hosts.sandbox.leftovers())
+
+
+def test_servers_are_started_anew_for_an_address_that_is_new_on_another_host(hosts: Hosts) -> None:
+    hosts.up(layout_of())
+    before = {short: hosts.task(short)["pid"] for short in ("ps:0", "worker:0", "worker:1")}
+    hosts.up(layout_of([*TASKS, task_of("worker:2", "b")]))
+    after = {short: hosts.task(short)["pid"] for short in before}
+    assert all(after[short] != before[short] for short in before), "each of them must know it"
+    # And one that goes away is stopped where it is, and nothing else.
+    hosts.up(layout_of())
+    assert shorts(hosts.status("b")) == ["ps:0", "worker:1"]
+    assert {short: hosts.task(short)["pid"] for short in before} == after
+
+
+def test_a_host_whose_last_task_has_gone_goes_on_with_none_until_it_goes_down(hosts: Hosts) -> None:
+    hosts.up(layout_of([task_of("worker:0", "a"), task_of("worker:1", "b")]))
+    hosts.up(layout_of([task_of("worker:0", "a")]))
+    assert hosts.status("b")["tasks"] == []
+    assert hosts.ask("b", Call.DEVICES) == {"devices": [], "silent": []}
+    hosts.ask("b", Call.RESTART, tasks=[], grace=1.0)
+    hosts.kill_agent("b")
+    assert hosts.status("b")["tasks"] == []
+    hosts.down("b")
+    assert shorts(hosts.status("a")) == ["worker:0"]
+
+
+def test_hosts_go_down_one_by_one(hosts: Hosts) -> None:
+    hosts.up(layout_of())
+    address = hosts.task("worker:1")["address"]
+    hosts.down("b")
+    with pytest.raises(ClusterError) as caught:
+        hosts.status("b")
+    assert caught.value.exit_code is ExitCode.NOT_RUNNING
+    assert shorts(hosts.status("a")) == ["worker:0"]
+    with pytest.raises(ClusterError) as caught:
+        next(hosts.run("pi", PI))
+    assert f"worker:1 at {address} on b does not answer" in caught.value.message
+    assert caught.value.exit_code is ExitCode.UNHEALTHY
+    hosts.down("a")
+    wait_for(lambda: not hosts.sandbox.leftovers())
+
+
+def test_a_host_that_no_command_asks_for_goes_down_by_itself(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks_often = hosts.sandbox.with_constants({"tfcluster.agent.tasks.checks.HEALTH_INTERVAL": 0.2})
+    monkeypatch.setenv("TEST_CHANGES", looks_often["TEST_CHANGES"])
+    hosts.up(layout_of())
+    a, b = (hosts.stream(host, Call.EVENTS, lines=None, since=None, follow=True, after={}) for host in "ab")
+    next(a), next(b)
+    hosts.up(layout_of(lease=0.5))  # while both are followed, however long it takes
+    b.close()
+    folder = hosts.state_folder("b")
+    # Not asked, which would be a contact.
+    wait_for(lambda: not (folder / "journal.json").exists() and not (folder / "lock").exists(), 60)
+    assert (hosts.state_folder("a") / "journal.json").exists(), "somebody follows its events"
+    a.close()
+    wait_for(lambda: not hosts.sandbox.leftovers(), 60)
+    told = [(each["event"], each["detail"]) for each in hosts.events("b")]
+    assert told[-1] == ("down", "")
+    why = "no command has asked for 0.5 s, the cluster's lease: its part here goes down"
+    assert ("lease over", why) in told
+    wait_for(lambda: not hosts.sandbox.leftovers())
