@@ -59,6 +59,7 @@ def _two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
 def two(_two: Sandbox) -> Iterator[Sandbox]:
     """A ps and a worker on alpha, which leads, and a worker on beta; left as it was."""
     yield _two
+    _two.spec(_SPEC)
     for host in ("alpha", "beta"):
         (_two.folder / "away" / host).unlink(missing_ok=True)
 
@@ -284,6 +285,22 @@ def test_jobs_are_scaled_over_the_hosts_and_a_second_up_goes_back(two: Sandbox) 
         assert "host 'beta' cannot be reached" in two("scale", "worker=3", code=5).stderr
 
 
+def test_the_name_of_a_host_stays_with_its_machine(two: Sandbox) -> None:
+    spec = two.spec(_SPEC.replace("beta: {address: 127.0.0.3}", "beta: {address: 127.0.0.3, ssh: gamma}"), "gamma.yaml")
+    assert "is up on host beta, which is another place in this spec" in two("up", spec, code=2).stderr
+
+
+def test_a_clock_that_is_off_is_told(two: Sandbox) -> None:
+    offset = two.folder / "clock" / "beta"
+    offset.parent.mkdir(exist_ok=True)
+    offset.write_text("-90")
+    try:
+        shown = two("doctor", code=1).stdout
+    finally:
+        offset.unlink()
+    assert "its clock is 90 s behind this machine's" in shown
+
+
 def test_down_stops_what_it_can_and_the_next_one_does_the_rest(apart: Sandbox) -> None:
     apart("up", apart.spec(_SPEC))
     left = apart.task("worker:1")["pid"]
@@ -344,30 +361,6 @@ def test_the_doctor_finds_all_well_and_changes_nothing(apart: Sandbox) -> None:
     }
     assert all(check["ok"] for check in told["checks"])
     wait_for(lambda: not apart.leftovers())
-    (apart.folder / "clock").mkdir()
-    (apart.folder / "clock" / "beta").write_text("-90")
-    shown = apart("doctor", code=1).stdout
-    assert "its clock is 90 s behind this machine's" in shown
-
-
-def test_a_host_that_the_spec_no_longer_has_is_left(apart: Sandbox) -> None:
-    apart("up", apart.spec(_SPEC))
-    apart.spec(_SPEC.replace("tasks: 2, hosts: [alpha, beta]", "tasks: 2, hosts: [alpha]"))
-    apart("up", "--yes")
-    assert book(apart) == ["alpha"]
-    assert {task["host"] for task in apart.status()["tasks"]} == {"alpha"}
-    assert not [line for line in apart.processes().values() if "on beta" in line]
-    apart.spec(_SPEC)
-    with away(apart, "beta"):
-        assert "host 'beta' cannot be reached" in apart("up", "--yes", code=5).stderr
-    apart("up", "--yes")
-    assert {short(task): task["host"] for task in apart.status()["tasks"]} == _TASKS
-
-
-def test_the_name_of_a_host_stays_with_its_machine(apart: Sandbox) -> None:
-    apart("up", apart.spec(_SPEC))
-    apart.spec(_SPEC.replace("beta: {address: 127.0.0.3}", "beta: {address: 127.0.0.3, ssh: gamma}"))
-    assert "is up on host beta, which is another place in this spec" in apart("up", code=2).stderr
 
 
 def test_this_machine_is_one_host_of_several(apart: Sandbox) -> None:
@@ -420,3 +413,17 @@ def test_a_command_that_is_interrupted_while_it_follows_ends_at_once(two: Sandbo
         follower.send_signal(signal.SIGINT)
         follower.communicate(timeout=60)
     assert follower.returncode == 130
+
+
+def test_a_host_that_the_spec_no_longer_has_is_left(two: Sandbox) -> None:
+    two("up", two.spec(_SPEC), "--yes")
+    two.spec(_SPEC.replace("tasks: 2, hosts: [alpha, beta]", "tasks: 2, hosts: [alpha]"))
+    two("up", "--yes")
+    assert book(two) == ["alpha"]
+    assert {task["host"] for task in two.status()["tasks"]} == {"alpha"}
+    assert not [line for line in two.processes().values() if "on beta" in line]
+    two.spec(_SPEC)
+    with away(two, "beta"):
+        assert "host 'beta' cannot be reached" in two("up", "--yes", code=5).stderr
+    two("up", "--yes")
+    assert {short(task): task["host"] for task in two.status()["tasks"]} == _TASKS
