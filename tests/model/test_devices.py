@@ -202,7 +202,7 @@ _CLUSTER = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=500)
+@settings(deadline=None, max_examples=150)
 @given(
     cluster=_CLUSTER,
     patterns=st.lists(_PATTERN, max_size=3),

@@ -22,8 +22,8 @@ from tfcluster.spec.restart import Backoff, Restart
 from tfcluster.spec.schema import Job, Spec
 from tfcluster.spec.template import TEMPLATE
 
-MANY = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-FEW = settings(MANY, max_examples=60)
+MANY = settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+FEW = settings(MANY, max_examples=30)
 LINE = re.compile(r"(c\.yaml|hosts|--cluster-spec):[1-9][0-9]*:[1-9][0-9]*: .+")
 JARGON = re.compile(r"pydantic|Input should|something else|function-")  # "something else": an error nobody worded
 VALID = re.sub(r"^( *)#(?=\w+: )", r"\1", TEMPLATE, flags=re.MULTILINE)
@@ -219,7 +219,7 @@ def _valid_specs(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(_valid_specs(), st.booleans())
 def test_valid_specs_survive_being_written_and_read(value: dict[str, Any], flow: bool) -> None:
     spec = parse_spec(yaml.safe_dump(value, default_flow_style=flow), "c.yaml", "c")
