@@ -44,7 +44,7 @@ def failure(there: There) -> HostUnreachableError:
 def impatience() -> Iterator[pytest.MonkeyPatch]:
     """A test that is about nothing coming need not wait as long as a user whose host may be far away."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(openssh, "_CONNECT_SECONDS", 2)
+        patch.setattr(openssh, "_CONNECT_SECONDS", 1)
         yield patch
 
 
