@@ -37,7 +37,7 @@ Result = subprocess.CompletedProcess[str]
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("tfcluster")
-    group.addoption("--faults", type=int, default=8, help="how many faults strike in the chaos test")
+    group.addoption("--faults", type=int, default=5, help="how many faults strike in the chaos test")
     group.addoption("--chaos-seed", type=int, default=None, help="what strikes, and when, in the chaos test")
     group.addoption("--cycles", type=int, default=5, help="how often test_cycles takes a cluster up and down")
 
@@ -292,13 +292,15 @@ def nothing_of_a_failed_test(request: pytest.FixtureRequest) -> Iterator[None]:
         cluster.end_commands()
 
 
-@pytest.fixture
-def cold(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No interpreter is warmed up before the first run: for tests of clusters on which hardly a program runs.
+@pytest.fixture(scope="module")
+def cold() -> Iterator[None]:
+    """No interpreter is warmed up before the first run: for modules on whose clusters programs hardly run.
 
     To import TensorFlow takes more of a processor than all else that happens to such a cluster.
     """
-    monkeypatch.setenv("TEST_CHANGES", json.dumps({"tfcluster.agent.runs.runs": "Runs.warm_up = lambda runs: None"}))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TEST_CHANGES", json.dumps({"tfcluster.agent.runs.runs": "Runs.warm_up = lambda runs: None"}))
+        yield
 
 
 @pytest.fixture

@@ -34,7 +34,8 @@ RUN = ("run", "pi", "--samples", "3e6", "--seed", "7", "--timeout", "60", "-o", 
 INSIDE = 2_354_124
 #: How a run may end but with the answer: it failed, the cluster was not healthy, timed out, or its agent died twice.
 NAMED_ENDS = {1, 4, 5, 124}
-#: What strikes, shuffled, again and again; what is stopped is found by its silence, which takes some ten seconds.
+#: What strikes, shuffled, again and again, and each of it once to begin with; what is stopped is found by its silence,
+#: which takes some ten seconds.
 FAULTS = [
     *5 * ["kill a server"],
     *2 * ["kill the agent"],
@@ -90,9 +91,10 @@ class Chaos:
             self.wrong.append(f"exit {code}: {output}{error}")
 
     def kinds(self, faults: int) -> list[str]:
-        """So many kinds of fault, in random order."""
-        decks = [self.random.sample(FAULTS, len(FAULTS)) for _ in range(-(-faults // len(FAULTS)))]
-        return [kind for deck in decks for kind in deck][:faults]
+        """So many kinds of fault in random order: each of them first, then as often as FAULTS has them."""
+        every = list(dict.fromkeys(FAULTS))
+        decks = [every, *[FAULTS] * -(-faults // len(FAULTS))]
+        return [kind for deck in decks for kind in self.random.sample(deck, len(deck))][:faults]
 
     def strike(self, kind: str) -> None:
         """One fault; returns when the cluster is whole again and a run has ended, or, now and then, before that."""
@@ -122,7 +124,8 @@ class Chaos:
             os.kill(server.pid, signal.SIGSTOP if kind.startswith("stop") else signal.SIGKILL)
         if kind == "stop the agent":
             os.kill(agent, signal.SIGSTOP)
-            told = self.sandbox("status", code=5, timeout=60).stderr
+            sooner = self.sandbox.with_constants({"tfcluster.client.connection._ANSWER_SECONDS": 2.0})
+            told = self.sandbox("status", code=5, env=sooner, timeout=60).stderr
             assert f"the agent (pid {agent}) has not answered" in told
         if "agent" in kind:
             os.kill(agent, signal.SIGKILL)
