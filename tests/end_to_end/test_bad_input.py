@@ -9,6 +9,8 @@ import pytest
 
 from tests.conftest import Sandbox, wait_for
 
+pytestmark = pytest.mark.usefixtures("cold")
+
 BAD = """\
 name: bad
 jobs:

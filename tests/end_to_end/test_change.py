@@ -21,6 +21,8 @@ from tfcluster.client.up import prepare_scaled
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.model.plan import losses
 
+pytestmark = pytest.mark.usefixtures("cold")
+
 # Adds one, computed on a worker, to a variable on the ps, with that worker as master. What is lost shows itself: the
 # variable is made by the first session alone.
 _COUNTER = """

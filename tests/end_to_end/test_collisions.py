@@ -13,6 +13,8 @@ import pytest
 
 from tests.conftest import Sandbox, wait_for
 
+pytestmark = pytest.mark.usefixtures("cold")
+
 SPEC = "name: meet\njobs:\n  ps: {tasks: 1}\n  worker: {tasks: 2}\n"
 
 

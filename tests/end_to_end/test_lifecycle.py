@@ -14,6 +14,8 @@ import pytest
 
 from tests.conftest import EXAMPLE, ROOT, Sandbox, wait_for
 
+pytestmark = pytest.mark.usefixtures("cold")
+
 ONE_WORKER = "name: one\njobs:\n  worker: {tasks: 1}\n"
 
 

@@ -10,7 +10,11 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
+import pytest
+
 from tests.conftest import Sandbox, wait_for
+
+pytestmark = pytest.mark.usefixtures("cold")
 
 
 def test_logs_of_all_of_one_and_of_a_job(demo: Sandbox) -> None:

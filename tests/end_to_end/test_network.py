@@ -20,6 +20,8 @@ from tfcluster.runtime import server
 from tfcluster.runtime.c_api import TensorFlow
 from tfcluster.runtime.closed import NotClosedError
 
+pytestmark = pytest.mark.usefixtures("cold")
+
 _DIAL = """
 import socket, sys
 try:

@@ -13,8 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pexpect
+import pytest
 
 from tests.conftest import COMMAND, Sandbox, memory_group, wait_for
+
+pytestmark = pytest.mark.usefixtures("cold")
 
 
 def pids(sandbox: Sandbox) -> dict[str, int]:

@@ -14,6 +14,8 @@ import pytest
 
 from tests.conftest import COMMAND, Sandbox, wait_for
 
+pytestmark = pytest.mark.usefixtures("cold")
+
 SPEC = "name: tough\njobs:\n  ps: {tasks: 1}\n  worker: {tasks: 2}\n"
 
 
@@ -35,7 +37,8 @@ def test_the_agent_is_found_whatever_the_runtime_folder(sandbox: Sandbox, tmp_pa
 def test_an_agent_without_its_socket_is_named_and_can_be_replaced(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec(SPEC))
     next((sandbox.folder / "run/tfcluster").iterdir()).unlink()
-    commands = [sandbox.start(command) for command in ("status", "up", "down")]
+    sooner = sandbox.with_constants({"tfcluster.transport.local._MEETING_SECONDS": 1.0})
+    commands = [sandbox.start(command, env=sooner) for command in ("status", "up", "down")]
     for command in commands:
         _, error = command.communicate(timeout=90)
         assert command.returncode == 5, error
@@ -106,6 +109,7 @@ def test_down_goes_on_when_its_command_dies(sandbox: Sandbox) -> None:
 
 def test_an_interpreter_that_hangs_holds_up_neither_a_run_nor_down(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec(SPEC))
+    sandbox("run", "pi", "--samples", "1000")
     os.kill(helper(sandbox, " interpreter"), signal.SIGSTOP)
     sandbox("run", "pi", "--timeout", "1", code=124)
     waiting = sandbox.start("run", "pi")
@@ -126,7 +130,7 @@ def test_runs_cost_the_agent_no_descriptors_and_are_cancelled_where_their_comman
 
     sandbox("run", "pi", "--samples", "1000")
     before = descriptors()
-    for _ in range(3):
+    for _ in range(2):
         sandbox("run", "pi", "--samples", "1000")
         sandbox("run", "pi", "--samples", "1e12", "--timeout", "0.5", code=124)
         run = sandbox.start("run", "pi", "--samples", "1e14", "-o", "json")

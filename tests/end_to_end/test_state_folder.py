@@ -14,6 +14,8 @@ import pytest
 
 from tests.conftest import Sandbox, wait_for
 
+pytestmark = pytest.mark.usefixtures("cold")
+
 SPEC = "name: tough\njobs:\n  worker: {tasks: 2}\nrestart: {backoff: {initial: 0.5, max: 0.5}, limit: 1000 in 60}\n"
 
 Mount = Callable[..., None]

@@ -9,8 +9,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.conftest import Sandbox, running, wait_for
 from tfcluster.agent.ports import Ports
+
+pytestmark = pytest.mark.usefixtures("cold")
 
 SPEC = "name: heir\njobs:\n  ps: {tasks: 1}\n  worker: {tasks: 2}\n"
 

@@ -11,6 +11,8 @@ import pytest
 
 from tests.conftest import EXAMPLE, Sandbox
 
+pytestmark = pytest.mark.usefixtures("cold")
+
 _GREEN = "\x1b[32m"
 _CURSOR_UP_OR_HIDE = re.compile(r"\x1b\[(?:1A|\?25l)")
 
