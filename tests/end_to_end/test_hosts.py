@@ -264,7 +264,7 @@ def words_of(task: str, output: str) -> list[str]:
 
 def test_tasks_are_restarted_where_they_are(two: Sandbox) -> None:
     before = {short(task): task["pid"] for task in two.status()["tasks"]}
-    two("restart", "worker", "--rolling")
+    assert "2 tasks restarted" in two("restart", "worker", "--rolling").stdout
     between = {short(task): task["pid"] for task in two.status()["tasks"]}
     assert {name for name in _TASKS if before[name] != between[name]} == {"worker:0", "worker:1"}
     two("restart", "--yes")
@@ -310,6 +310,9 @@ def test_down_stops_what_it_can_and_the_next_one_does_the_rest(apart: Sandbox) -
         assert "tfcluster down -c two" in result.stderr
         assert book(apart) == ["beta"]
         assert apart("status", code=5).stdout == ""
+        again = apart("down", code=5).stderr
+        assert "what it had there may still run" in again
+        assert "tfcluster down -c two" in again
     status = apart.status(code=4)
     assert [(host["host"], host["state"]) for host in status["hosts"]] == [("alpha", "down"), ("beta", "up")]
     assert [(short(task), task["state"]) for task in status["tasks"]] == [

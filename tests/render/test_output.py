@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import re
 import time
@@ -153,6 +154,26 @@ demo  starting  c.yaml
 
 TASK      HOST       ADDRESS         STATE     PID  UPTIME  RESTARTS  CPU  MEMORY  DEVICES
 worker:0  localhost  localhost:2222  starting    5    0.0s         0   0%     0 B  -
+"""
+    )
+
+
+def test_a_narrow_terminal_has_fewer_columns_and_none_cut_off(capsys: pytest.CaptureFixture[str]) -> None:
+    numbers = {"pid": 22514, "uptime_s": 3.8, "cpu_percent": 0.0, "rss_bytes": 2**27}
+    tasks = [task("worker", index, TaskState.READY, **numbers, devices=(device("worker", 0, 0),)) for index in range(2)]
+    tasks[1] = dataclasses.replace(tasks[1], host="gamma")
+    hosts = tuple(HostStatus(host, "up", 16, None) for host in ("localhost", "gamma"))
+    status = ClusterStatus("demo", ClusterState.RUNNING, "c.yaml", hosts, tuple(tasks), ())
+    console().width = 70
+    show_status(status)
+    assert (
+        printed(capsys)
+        == """\
+demo  running  c.yaml
+
+TASK      HOST       ADDRESS         STATE  UPTIME  CPU   MEMORY
+worker:0  localhost  localhost:2222  ready    3.8s   0%  128 MiB
+worker:1  gamma      localhost:2223  ready    3.8s   0%  128 MiB
 """
     )
 

@@ -97,7 +97,11 @@ def carry_out(prepared: Prepared, *, dry_run: bool, yes: bool, timeout: float, o
             for status in watch_until_ready(prepared.cluster, prepared.layout, timeout):
                 view.update(status)
     except KeyboardInterrupt:
-        click.echo(f"{cluster} goes on changing: see `tfcluster status`, `tfcluster down`", err=True)
+        click.echo(
+            f"{cluster} may be changed in part, or go on changing: `tfcluster status` shows it, the same command again "
+            "goes on, `tfcluster down` stops it",
+            err=True,
+        )
         raise
     assert status is not None, "there is at least one status"
     if output == "json":

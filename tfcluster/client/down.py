@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Sequence
 from functools import partial
 
 from tfcluster.client import book
@@ -63,7 +63,12 @@ def _take_down_everywhere(cluster: Cluster, grace: float) -> Iterator[ClusterSta
     from tfcluster.model.states import ACTIVE
     from tfcluster.model.whole import Absent, whole
 
-    found = look(cluster)
+    try:
+        found = look(cluster)
+    except ClusterError as error:
+        if error.exit_code is ExitCode.UNREACHABLE:
+            raise _left_behind(cluster, error, []) from None
+        raise
     away = dict(found.away)
     told: dict[str, ClusterStatus | Absent] = {**found.told}
     runs = [run.run for run in found.status.runs if run.state in ACTIVE]
@@ -87,7 +92,10 @@ def _take_down_everywhere(cluster: Cluster, grace: float) -> Iterator[ClusterSta
 
         raise ClusterError("\n".join(lines_of({**failed, **away})), hint="Type `tfcluster down` again.")
     if away:
-        raise _left_behind(cluster, away, {task.short: task.host for task in found.layout.tasks})
+        from tfcluster.client.look import unreachable
+
+        tasks = [f"{task.short} on {task.host}" for task in found.layout.tasks if task.host in away]
+        raise _left_behind(cluster, unreachable(cluster.name, away), tasks)
 
 
 def stop_on(
@@ -145,13 +153,17 @@ def _note(cluster: Cluster, left: Collection[str]) -> None:
     book.write(Cluster(cluster.name, hosts, cluster.head if cluster.head in left else hosts[0].name))
 
 
-def _left_behind(cluster: Cluster, away: Mapping[str, ClusterError], hosts: Mapping[str, str]) -> ClusterError:
-    from tfcluster.client.look import unreachable
+def _left_behind(cluster: Cluster, error: ClusterError, tasks: Sequence[str]) -> ClusterError:
+    """That hosts could not be reached, and what may still run there; all else is stopped.
 
-    tasks = [f"{short} on {host}" for short, host in hosts.items() if host in away]
-    error = unreachable(cluster.name, away)
+    Args:
+        cluster: The cluster.
+        error: Why they could not.
+        tasks: What is known to have run there, with its host.
+    """
+    what = f"still running there, perhaps: {', '.join(tasks)}" if tasks else "what it had there may still run"
     return ClusterError(
-        f"{error.message}\nstill running there, perhaps: {', '.join(tasks)}; all else of {cluster.name!r} is stopped",
+        f"{error.message}\n{what}; all else of {cluster.name!r} is stopped",
         hint=f"{error.hint} Then `tfcluster down -c {cluster.name}` finishes the job.",
         exit_code=error.exit_code,
     )

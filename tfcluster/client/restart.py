@@ -97,7 +97,7 @@ def carry_out(
             cluster.leader().call(Call.RESTART, tasks=group, grace=grace)
         else:
             _restart_everywhere(cluster, restart.hosts, group, grace)
-        yield from watch_until_ready(cluster, restart.layout, timeout, only=group)
+        yield from watch_until_ready(cluster, restart.layout, timeout, only=group, among=restart.tasks)
 
 
 def _restart_everywhere(cluster: Cluster, hosts: Mapping[str, str], tasks: Collection[str], grace: float) -> None:

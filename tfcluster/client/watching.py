@@ -26,7 +26,11 @@ _AGENTS = 3
 
 
 def watch_until_ready(
-    cluster: Cluster, layout: Layout | None, timeout: float, only: Collection[str] | None = None
+    cluster: Cluster,
+    layout: Layout | None,
+    timeout: float,
+    only: Collection[str] | None = None,
+    among: Collection[str] | None = None,
 ) -> Iterator[ClusterStatus]:
     """The cluster's status at each change, until every task that is waited for is ready.
 
@@ -35,13 +39,14 @@ def watch_until_ready(
         layout: Its layout; may be None for a cluster of this machine alone.
         timeout: Seconds to wait at most.
         only: Short names of the tasks to wait for; all when left out.
+        among: Short names of the tasks that every status is to have, if those are more.
 
     Raises:
         ClusterError: A task failed for good, or time ran out; names the tasks, why, and the end of their logs. Or a
             host was away when time ran out.
     """
     tasks: list[TaskStatus] = []
-    with contextlib.closing(_watch(cluster, layout, timeout, only)) as statuses:
+    with contextlib.closing(_watch(cluster, layout, timeout, among or only)) as statuses:
         for status in statuses:
             yield status
             tasks = [task for task in status.tasks if only is None or task.short in only]
@@ -53,16 +58,16 @@ def watch_until_ready(
 
 
 def _watch(
-    cluster: Cluster, layout: Layout | None, timeout: float, only: Collection[str] | None
+    cluster: Cluster, layout: Layout | None, timeout: float, among: Collection[str] | None
 ) -> Generator[ClusterStatus, None, None]:
-    """The cluster's status at each change for so many seconds, once every host that is waited for has told its own."""
+    """The cluster's status at each change for so many seconds, once the hosts of the tasks in question have told."""
     deadline = time.monotonic() + timeout
     streams = {host: partial(_watch_host, cluster.connect(host), deadline) for host in cluster.hosts}
     if layout is None or cluster.is_here:
         (stream,) = streams.values()
         yield from (status for status in stream(Strand(cluster.head)) if status is not None)
         return
-    needed = {task.host for task in layout.tasks if only is None or task.short in only}
+    needed = {task.host for task in layout.tasks if among is None or task.short in among}
     told: dict[str, ClusterStatus | Absent] = {}
     wrong: dict[str, ClusterError] = {}
     with contextlib.closing(merged(streams)) as statuses:

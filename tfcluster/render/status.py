@@ -27,6 +27,8 @@ _CELLS: dict[str, Callable[[TaskStatus], str]] = {
 _COLUMNS = tuple(_CELLS)
 _RUNS_SHOWN = 8
 _NUMBERS = ("PID", "UPTIME", "RESTARTS", "CPU", "MEMORY")
+# What is left out, the first one first, where the terminal is too narrow for all; `-o json` has it.
+_LEFT_OUT = ("HOST", "DEVICES", "PID", "RESTARTS", "CPU", "MEMORY", "UPTIME", "ADDRESS")
 
 
 def show_status(status: ClusterStatus) -> None:
@@ -34,11 +36,15 @@ def show_status(status: ClusterStatus) -> None:
     screen = console()
     tasks = _tasks(status, _COLUMNS)
     hosts = {task.host for task in status.tasks}
-    unbounded = screen.options.update(max_width=10_000)
-    fits = screen.measure(tasks, options=unbounded).maximum <= screen.width
-    once = not fits and len(hosts) == 1  # then the title can say the host for all
-    if once:
-        tasks = _tasks(status, [column for column in _COLUMNS if column != "HOST"])
+    columns = list(_COLUMNS)
+    for column in _LEFT_OUT:
+        if _width(tasks) <= screen.width:
+            break
+        if column == "HOST" and len(hosts) > 1:  # where there is one, the title can say it for all
+            continue
+        columns.remove(column)
+        tasks = _tasks(status, columns)
+    once = "HOST" not in columns
     versions = sorted({host.tensorflow for host in status.hosts if host.tensorflow})
     screen.print(
         Text.assemble(
@@ -66,6 +72,12 @@ def show_status(status: ClusterStatus) -> None:
         latest = status.runs[-_RUNS_SHOWN:]
         rows = [(run.run, run.program, run.state.value, duration(run.seconds)) for run in latest]
         screen.print(table(("RUN", "PROGRAM", "STATE", "TIME"), rows, right=("TIME",)))
+
+
+def _width(shown: Table) -> int:
+    """The width of a table of which nothing is cut off."""
+    screen = console()
+    return screen.measure(shown, options=screen.options.update(max_width=10_000)).maximum
 
 
 def _tasks(status: ClusterStatus, columns: Sequence[str]) -> Table:
