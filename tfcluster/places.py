@@ -16,6 +16,9 @@ LOCAL_HOST = "localhost"
 #: The file in a state folder that an agent keeps locked while it lives.
 LOCK = "lock"
 
+#: The spec that commands take when none is named, in the folder that they are typed in.
+DEFAULT_SPEC = Path("cluster.yaml")
+
 #: What a cluster may be called: it names a folder.
 CLUSTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 #: How many tasks a job may have.

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from tfcluster.client.cluster import Cluster
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.places import address_book, check_name, clusters_up, journal_path
-
-#: The spec that commands take when none is named.
-DEFAULT_SPEC = Path("cluster.yaml")
+from tfcluster.places import DEFAULT_SPEC, address_book, check_name, clusters_up, journal_path
 
 
 def choose_cluster(named: str | None) -> Cluster:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tfcluster.client.choice import DEFAULT_SPEC
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.model.laying_out import lay_out
 from tfcluster.model.layout import Layout
+from tfcluster.places import DEFAULT_SPEC
 from tfcluster.spec.cluster_notation import parse_cluster_notation
 from tfcluster.spec.load import load_spec
 
