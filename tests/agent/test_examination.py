@@ -21,7 +21,7 @@ from tfcluster.errors import ClusterError
 from tfcluster.model.hosts import Host
 from tfcluster.model.laying_out import lay_out
 from tfcluster.model.layout import Layout
-from tfcluster.runtime import source_filter
+from tfcluster.runtime import socket_filter
 from tfcluster.spec.load import parse_spec
 
 
@@ -181,7 +181,7 @@ def test_ports_that_cannot_be_closed_are_told_before_anything_starts(
     def refuse(*arguments: object) -> None:
         raise PermissionError(errno.EPERM, "Operation not permitted")
 
-    monkeypatch.setattr(source_filter, "attach", refuse)
+    monkeypatch.setattr(socket_filter, "attach", refuse)
     layout = layout_of("worker: {tasks: 1}")
     (problem,) = problems_of(apart(layout), ports, [])
     assert "CAP_NET_ADMIN choose who connects to the servers' ports" in problem.message

@@ -4,92 +4,27 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
 import sys
-import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import ROOT, Sandbox
+from tests.conftest import Sandbox
+from tests.other_host import OtherHost, another_host
 from tfcluster.installed import find_library
 from tfcluster.model.layout import Layout, RestartPolicy, Task
-from tfcluster.runtime import server
+from tfcluster.runtime import port_isolation, server
 from tfcluster.runtime.c_api import TensorFlow
-from tfcluster.runtime.closed import NotClosedError
+from tfcluster.runtime.port_isolation import PortIsolationError
 
 pytestmark = pytest.mark.usefixtures("cold")
-
-_DIAL = """
-import socket, sys
-try:
-    socket.create_connection((sys.argv[1], int(sys.argv[2])), 30).close()
-    print("connected")
-except OSError as error:
-    print(type(error).__name__)
-"""
-
-_EARLY = """
-import socket, sys
-from tfcluster.installed import find_library
-from tfcluster.runtime import protos
-from tfcluster.runtime.c_api import TensorFlow
-from tfcluster.runtime.closed import close_to_other_machines
-port = int(sys.argv[1])
-server = TensorFlow(find_library()).new_server(protos.server_def({"worker": [f"localhost:{port}"]}, "worker", 0, 1))
-early = socket.create_connection(("127.0.0.1", port), 30)
-close_to_other_machines(port)
-server.start()
-while early.recv(4096):
-    pass
-print("cut off")
-"""
-
-
-@dataclass
-class OtherHost:
-    """Another machine: a network namespace on the far end of a veth pair."""
-
-    name: str
-    our_address: str
-
-    def dial(self, port: int) -> str:
-        """What a connection from there to a port here comes to."""
-        result = subprocess.run(
-            ["ip", "netns", "exec", self.name, "python3", "-c", _DIAL, self.our_address, str(port)],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=True,
-        )
-        return result.stdout.strip()
-
-
-def ip(*arguments: str) -> None:
-    subprocess.run(["ip", *arguments], check=True, capture_output=True)
 
 
 @pytest.fixture
 def other_host() -> Iterator[OtherHost]:
-    if os.geteuid() != 0 and not os.environ.get("CI"):
-        pytest.skip("a network namespace takes root; CI has it")
-    mark = uuid.uuid4().hex[:8]
-    name, here, there = f"tfc{mark}", f"h{mark}", f"t{mark}"
-    ip("netns", "add", name)
-    try:
-        ip("link", "add", here, "type", "veth", "peer", "name", there, "netns", name)
-        try:
-            ip("address", "add", "198.18.77.1/30", "dev", here)
-            ip("link", "set", here, "up")
-            ip("-n", name, "address", "add", "198.18.77.2/30", "dev", there)
-            ip("-n", name, "link", "set", there, "up")
-            yield OtherHost(name, "198.18.77.1")
-        finally:
-            ip("link", "delete", here)  # with its namespace it would go at some later time, and its address too
-    finally:
-        ip("netns", "delete", name)
+    with another_host() as made:
+        yield made
 
 
 @pytest.mark.parametrize(
@@ -121,13 +56,6 @@ def free_port() -> int:
         return int(free.getsockname()[1])
 
 
-def test_who_connects_before_the_port_is_closed_is_not_served() -> None:
-    """Newer gRPC accepts connections once it listens, older once the server is started."""
-    command = [sys.executable, "-c", _EARLY, str(free_port())]
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
-    assert result.stdout == "cut off\n", result.stderr
-
-
 def test_the_agent_listens_on_no_port(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec("name: ports\njobs:\n  worker: {tasks: 1}\n"))
     servers = {task["pid"] for task in sandbox.status()["tasks"]}
@@ -156,11 +84,44 @@ def listening_ports(pid: int) -> set[int]:
     return ports
 
 
+# A login shell under a container's profile that forbids seccomp: all that is started from it may not trap listen().
+_FORBIDDEN = """
+import ctypes, os, struct, sys
+from tfcluster.runtime import seccomp
+code = b"".join(struct.pack("=HBBI", *each) for each in (
+    (0x20, 0, 0, 0), (0x15, 0, 1, seccomp._architecture().seccomp), (6, 0, 0, 0x50001), (6, 0, 0, 0x7FFF0000),
+))
+buffer = ctypes.create_string_buffer(code, len(code))
+libc = ctypes.CDLL(None)
+libc.prctl(38, 1, 0, 0, 0)
+assert libc.prctl(22, 2, struct.pack("HP", 4, ctypes.addressof(buffer))) == 0
+os.execv(sys.executable, [sys.executable, "-m", "tfcluster", *sys.argv[1:]])
+"""
+
+
+def test_where_ports_cannot_be_closed_nothing_is_started(sandbox: Sandbox) -> None:
+    jobs = "jobs:\n  worker: {tasks: 1}\n"
+    closed, opened = (
+        sandbox.spec(f"name: shut\n{jobs}"),
+        sandbox.spec(f"name: shut\nnetwork: open\n{jobs}", "open.yaml"),
+    )
+    forbidden = Sandbox(sandbox.folder, sandbox.mark, command=(sys.executable, "-c", _FORBIDDEN))
+    for command in (["up"], ["doctor"]):
+        result = forbidden(*command, closed, code=1)
+        said = result.stdout + result.stderr
+        assert "ports cannot be closed before they listen: the kernel refused a seccomp filter" in said
+        assert "`network: open` in the spec" in said
+    assert not [title for title in sandbox.processes().values() if "worker" in title]
+    forbidden("up", opened)
+    assert sandbox.task("worker:0")["state"] == "ready"
+
+
 def test_a_server_that_cannot_be_closed_is_not_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel's refusal is played; the server, its process and its port are real."""
 
-    def refuse(port: int, cluster: object) -> None:
-        raise NotClosedError(f"the kernel refused to bind port {port} to loopback: Operation not permitted")
+    def refuse(listener: socket.socket, cluster: object) -> None:
+        port = listener.getsockname()[1]
+        raise PortIsolationError(f"the kernel refused to bind port {port} to loopback: Operation not permitted")
 
     port = free_port()
     task = Task("worker", 0, "localhost", "localhost", port, 1, 0, {}, RestartPolicy("never", 0.1, 1.0, 5, 60.0))
@@ -169,7 +130,7 @@ def test_a_server_that_cannot_be_closed_is_not_started(tmp_path: Path, monkeypat
     ours, theirs = socket.socketpair()
     pid = os.fork()
     if pid == 0:
-        monkeypatch.setattr(server, "close_port", refuse)
+        monkeypatch.setattr(port_isolation, "restrict", refuse)
         try:
             server.serve(tensorflow, layout, task, tmp_path / "log", theirs)
         finally:
@@ -178,7 +139,7 @@ def test_a_server_that_cannot_be_closed_is_not_started(tmp_path: Path, monkeypat
     with ours:
         ours.sendall(b"\n")
         told = ours.makefile().readline()
-    assert "Operation not permitted" in told
+    assert f"the kernel refused to bind port {port} to loopback: Operation not permitted" in told
     assert "`network: open` in the spec" in told
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1
     assert not connects("127.0.0.1", port)

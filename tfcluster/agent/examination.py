@@ -16,8 +16,7 @@ from tfcluster.errors import ClusterError
 from tfcluster.model.counting import plural
 from tfcluster.model.layout import Layout, Task
 from tfcluster.runtime.addresses import addresses_of
-from tfcluster.runtime.closed import NotClosedError, try_to_close
-from tfcluster.runtime.server import OPEN_HINT
+from tfcluster.runtime.port_isolation import OPEN_HINT, PortIsolationError, check_support
 
 #: Free bytes that the state folder's disk must have.
 _LEAST_BYTES = 50 * 2**20
@@ -177,8 +176,8 @@ def _ports_stand_open(layout: Layout) -> Iterator[ClusterError]:
     if layout.network != "closed":
         return
     try:
-        try_to_close(addresses_of(layout.hosts))
-    except NotClosedError as error:
+        check_support(addresses_of(layout.hosts))
+    except PortIsolationError as error:
         yield ClusterError(str(error), hint=OPEN_HINT)
     except OSError as error:
         yield ClusterError(str(error), hint="Write an IP address to `address:`, or make the name known there.")

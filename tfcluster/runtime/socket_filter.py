@@ -51,6 +51,11 @@ def attach(listener: socket.socket, sources: Collection[IPv4Address | IPv6Addres
     listener.setsockopt(socket.SOL_SOCKET, _SO_LOCK_FILTER, 1)
 
 
+def is_locked(listener: socket.socket) -> bool:
+    """Tell whether a socket has a filter that cannot be taken off, as `attach` leaves it."""
+    return bool(listener.getsockopt(socket.SOL_SOCKET, _SO_LOCK_FILTER))
+
+
 def program(sources: Iterable[IPv4Address | IPv6Address]) -> _Program:
     """The program, an item per instruction."""
     ordered = sorted(set(sources), key=lambda address: (address.version, int(address)))

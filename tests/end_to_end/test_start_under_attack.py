@@ -1,0 +1,107 @@
+"""A stranger who connects in a loop while servers start gets nothing executed, on one machine and on several."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests import attack
+from tests.conftest import ROOT
+from tests.namespaces import Machine, Network, network
+from tfcluster.model.hosts import THIS_MACHINE, Host
+from tfcluster.model.layout import Layout, RestartPolicy, Task
+
+PORT = 4000
+STARTS = 100
+_ATTACK_SECONDS = 600.0
+
+# Starts the server of a task again and again, and prints how many starts had the stranger's file written.
+_START = """
+import json, os, signal, socket, sys, time
+from pathlib import Path
+from tfcluster.installed import find_library
+from tfcluster.model.layout import Layout
+from tfcluster.runtime.c_api import TensorFlow
+from tfcluster.runtime.server import serve
+layout = Layout.from_json(json.loads(sys.argv[1]))
+target, starts, written = Path(sys.argv[2]), int(sys.argv[3]), 0
+tensorflow = TensorFlow(find_library())
+for _ in range(starts):
+    ours, theirs = socket.socketpair()
+    pid = os.fork()
+    if pid == 0:
+        ours.close()
+        try:
+            serve(tensorflow, layout, layout.tasks[0], target.with_name("log"), theirs)
+        finally:
+            os._exit(1)
+    theirs.close()
+    ours.sendall(b"\\n")
+    said = json.loads(ours.makefile().readline())
+    assert said == {"serving": True}, said
+    time.sleep(0.1)  # what was queued is executed at once
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    ours.close()
+    written += target.exists()
+    target.unlink(missing_ok=True)
+print(written)
+"""
+
+
+@pytest.fixture(scope="module")
+def machines() -> Iterator[Network]:
+    with network("alpha", "beta", "stranger") as made:
+        yield made
+
+
+@contextmanager
+def attacking(stranger: Machine, address: str, target: Path) -> Iterator[None]:
+    """Have a machine send ready-made requests to a port as long as the block runs; they would write a file."""
+    data = attack.requests(target, "executed", "/job:worker/replica:0/task:0/device:CPU:0")
+    command = stranger.command(sys.executable, attack.__file__, address, str(PORT), str(_ATTACK_SECONDS))
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as process:
+        try:
+            assert process.stdin is not None
+            process.stdin.write(data)
+            process.stdin.close()
+            yield
+        finally:
+            process.kill()
+
+
+def starts_with_a_file_written(machines: Network, word: str, several: bool, folder: Path, starts: int) -> int:
+    """Start a server so often on alpha while the stranger attacks it; return in how many starts its graph was run."""
+    alpha, beta, stranger = (machines[name] for name in ("alpha", "beta", "stranger"))
+    hosts = (
+        (Host("alpha", alpha.ipv4, ssh="alpha"), Host("beta", beta.ipv4, ssh="beta")) if several else (THIS_MACHINE,)
+    )
+    task = Task("worker", 0, hosts[0].name, hosts[0].address, PORT, 1, 0, {}, RestartPolicy("never", 0.1, 1.0, 5, 60.0))
+    layout = Layout("attacked", "attacked.yaml", word, (task,), hosts=hosts)
+    target = folder / "written"
+    with attacking(stranger, alpha.ipv4, target):
+        result = subprocess.run(
+            alpha.command(sys.executable, "-c", _START, json.dumps(layout.to_json()), str(target), str(starts)),
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=280,
+            check=False,
+        )
+    assert result.returncode == 0, result.stderr
+    return int(result.stdout)
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_nothing_is_executed(machines: Network, tmp_path: Path, several: bool) -> None:
+    assert starts_with_a_file_written(machines, "closed", several, tmp_path, STARTS) == 0
+
+
+def test_the_attack_is_real(machines: Network, tmp_path: Path) -> None:
+    assert starts_with_a_file_written(machines, "open", True, tmp_path, 3) == 3

@@ -1,0 +1,180 @@
+"""Trap the system call listen() of this process and its children, for a supervisor to answer: seccomp_unotify(2).
+
+A port accepts connections, and gRPC executes what was sent through them, from listen() on. To restrict who connects,
+the supervisor has to act before the kernel carries listen() out.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import os
+import platform
+import struct
+from dataclasses import dataclass
+
+# linux/seccomp.h
+_SET_MODE_FILTER = 1
+_FLAG_SPEC_ALLOW, _FLAG_NEW_LISTENER = 1 << 2, 1 << 3
+_RET_KILL_PROCESS, _RET_USER_NOTIF, _RET_ALLOW = 0x80000000, 0x7FC00000, 0x7FFF0000
+_USER_NOTIF_FLAG_CONTINUE = 1
+_PR_SET_NO_NEW_PRIVS = 38
+# struct seccomp_notif: id, pid, flags, and struct seccomp_data: nr, arch, instruction_pointer, args[6].
+_NOTIF = struct.Struct("=QII iIQ 6Q")
+# struct seccomp_notif_resp: id, val, error, flags.
+_RESPONSE = struct.Struct("=QqiI")
+_IOCTL_RECEIVE = 3 << 30 | _NOTIF.size << 16 | ord("!") << 8 | 0
+_IOCTL_SEND = 3 << 30 | _RESPONSE.size << 16 | ord("!") << 8 | 1
+_IOCTL_ID_VALID = 1 << 30 | 8 << 16 | ord("!") << 8 | 2
+# Offsets in struct seccomp_data.
+_NR, _ARCH = 0, 4
+# x32 programs call by numbers of x86-64 with this bit set.
+_X32_BIT = 0x40000000
+_LOAD_WORD, _JUMP_IF_EQUAL, _JUMP_IF_NOT_BELOW, _RETURN = 0x20, 0x15, 0x35, 0x06
+
+
+class SeccompError(Exception):
+    """Why system calls cannot be trapped."""
+
+
+@dataclass(frozen=True)
+class _Architecture:
+    """What differs by processor.
+
+    Attributes:
+        audit: How the kernel names it to a filter.
+        seccomp: The number of the system call seccomp().
+        listen: The number of the system call listen().
+    """
+
+    audit: int
+    seccomp: int
+    listen: int
+
+
+# The processors that TensorFlow is built for on Linux.
+_ARCHITECTURES = {
+    "x86_64": _Architecture(audit=0xC000003E, seccomp=317, listen=50),
+    "aarch64": _Architecture(audit=0xC00000B7, seccomp=277, listen=201),
+}
+
+
+@dataclass(frozen=True)
+class Notification:
+    """A call of listen() that waits for an answer.
+
+    Attributes:
+        id: Names the call to the kernel.
+        tid: The thread that called.
+        fd: The descriptor that it called with.
+    """
+
+    id: int
+    tid: int
+    fd: int
+
+
+def trap_listen() -> int:
+    """Trap listen() in the calling thread, and in all threads and processes that it starts from now on.
+
+    The trap cannot be removed. Without CAP_SYS_ADMIN the kernel wants PR_SET_NO_NEW_PRIVS first, under which programs
+    such as sudo gain no privileges.
+
+    Returns:
+        A descriptor, closed on exec, to `receive` the calls from. Once its last copy is closed, listen() fails with
+        ENOSYS.
+
+    Raises:
+        SeccompError: The kernel refuses.
+    """
+    architecture = _architecture()
+    instructions = b"".join(_program(architecture))
+    code = ctypes.create_string_buffer(instructions, len(instructions))
+    program = struct.pack("HP", len(instructions) // 8, ctypes.addressof(code))
+    # Without SPEC_ALLOW kernels before 5.16 slow the whole process down, to keep it from speculating.
+    flags = _FLAG_NEW_LISTENER | _FLAG_SPEC_ALLOW
+    libc = ctypes.CDLL(None, use_errno=True)
+
+    def install() -> int:
+        return int(libc.syscall(architecture.seccomp, _SET_MODE_FILTER, flags, program))
+
+    fd = install()
+    if fd < 0 and ctypes.get_errno() == errno.EACCES:
+        libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+        fd = install()
+    if fd < 0:
+        raise SeccompError(_explain(ctypes.get_errno()))
+    return fd
+
+
+def receive(listener: int) -> Notification | None:
+    """Wait for a call of listen(); None where the caller was killed or interrupted meanwhile.
+
+    Args:
+        listener: The descriptor that `trap_listen` returned.
+
+    Raises:
+        OSError: No thread with the trap is left.
+    """
+    notification = bytearray(_NOTIF.size)
+    try:
+        fcntl.ioctl(listener, _IOCTL_RECEIVE, notification)
+    except FileNotFoundError:
+        return None
+    identity, tid, _, _, _, _, fd, *_ = _NOTIF.unpack(notification)
+    return Notification(identity, tid, fd & 0xFFFFFFFF)
+
+
+def is_waiting(listener: int, notification: Notification) -> bool:
+    """Tell whether a caller still waits; if so, its tid has not been given to another thread."""
+    try:
+        fcntl.ioctl(listener, _IOCTL_ID_VALID, struct.pack("=Q", notification.id))
+    except OSError:
+        return False
+    return True
+
+
+def answer(listener: int, notification: Notification, error: int = 0) -> None:
+    """Have the kernel carry a call out, or fail it with an errno. Nothing happens if the caller is gone."""
+    flags = 0 if error else _USER_NOTIF_FLAG_CONTINUE
+    try:
+        fcntl.ioctl(listener, _IOCTL_SEND, _RESPONSE.pack(notification.id, 0, -error, flags))
+    except FileNotFoundError:
+        return
+
+
+def _architecture() -> _Architecture:
+    try:
+        return _ARCHITECTURES[platform.machine()]
+    except KeyError:
+        raise SeccompError(f"system calls of {platform.machine()} are not known to tfcluster") from None
+
+
+def _program(architecture: _Architecture) -> list[bytes]:
+    """Return the filter, an instruction an item: trap listen(), kill what calls by other numbers, allow the rest."""
+    return [
+        _instruction(_LOAD_WORD, _ARCH),
+        _instruction(_JUMP_IF_EQUAL, architecture.audit, yes=1),
+        _instruction(_RETURN, _RET_KILL_PROCESS),  # a 32-bit program: its listen() has another number
+        _instruction(_LOAD_WORD, _NR),
+        _instruction(_JUMP_IF_NOT_BELOW, _X32_BIT, no=1),
+        _instruction(_RETURN, _RET_KILL_PROCESS),
+        _instruction(_JUMP_IF_EQUAL, architecture.listen, no=1),
+        _instruction(_RETURN, _RET_USER_NOTIF),
+        _instruction(_RETURN, _RET_ALLOW),
+    ]
+
+
+def _instruction(code: int, operand: int, yes: int = 0, no: int = 0) -> bytes:
+    """Return a struct sock_filter; `yes` and `no` are how many instructions are skipped then."""
+    return struct.pack("=HBBI", code, yes, no, operand)
+
+
+def _explain(number: int) -> str:
+    """Say why the kernel refused a trap."""
+    if number == errno.EBUSY:
+        return "another program (such as a container manager) traps system calls of this process already"
+    if number in (errno.ENOSYS, errno.EINVAL):
+        return "this kernel has no seccomp user notification, which came with Linux 5.0"
+    return f"the kernel refused a seccomp filter ({os.strerror(number)})"
