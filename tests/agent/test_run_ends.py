@@ -14,14 +14,16 @@ import pytest
 
 from tests.conftest import running
 from tfcluster.agent.folder import StateFolder
-from tfcluster.agent.runs import interpreter, lost_tasks
+from tfcluster.agent.runs import lost_tasks
 from tfcluster.agent.runs import runs as module
 from tfcluster.agent.runs.ending import conclude
 from tfcluster.agent.runs.run import Run
 from tfcluster.agent.runs.runs import Runs
 from tfcluster.model.states import RunState
 from tfcluster.process import ProcessId
-from tfcluster.runtime.driver import Job, claim
+from tfcluster.protocol.framing import encode
+from tfcluster.runtime import fork_server
+from tfcluster.runtime.driver import EVENTS, Job, claim
 from tfcluster.runtime.events import EventLog
 
 PS, W0, W1 = "/job:ps/task:0", "/job:worker/task:0", "/job:worker/task:1"
@@ -116,7 +118,7 @@ def test_a_run_that_sees_to_lost_tasks_fails_when_all_are_lost_for_a_while(
     asyncio.run(body())
 
 
-def test_an_interpreter_that_hangs_costs_the_run_that_it_was_to_start(
+def test_a_fork_server_that_hangs_costs_the_run_that_it_was_to_start(
     runs: Runs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def hang(title: str, agent: int, log: Path, channel: socket.socket) -> None:
@@ -129,11 +131,45 @@ def test_an_interpreter_that_hangs_costs_the_run_that_it_was_to_start(
         message = "no driver could be started for graph-1 within 0.01 s"
         assert await ended(runs, run) == message
         assert runs.runs["graph-1"].process is None
-        while runs._interpreter._child is not None:
+        while runs._fork_server._child is not None:
             await asyncio.sleep(0.01)
 
     monkeypatch.setattr(module, "_START_SECONDS", 0.01)
-    monkeypatch.setattr(interpreter, "warm", hang)
+    monkeypatch.setattr(fork_server, "launch", hang)
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize(("deaths", "end"), [(2, "succeeded"), (3, "failed")])
+def test_a_run_whose_fork_server_dies_gets_its_driver_from_the_next_one(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch, deaths: int, end: str
+) -> None:
+    """The fork servers are played: the first ones die with the request unanswered, the next one is a driver itself."""
+
+    def launch(title: str, agent: int, log: Path, channel: socket.socket) -> None:
+        channel.recv(1 << 16)
+        with log.open("a") as file:
+            file.write("x")
+        if len(log.read_text()) <= deaths:
+            os._exit(1)
+        process = ProcessId.of(os.getpid())
+        assert process is not None
+        claim(runs.records.folder("graph-1"), process)
+        EventLog(runs.records.folder("graph-1") / EVENTS).emit("result", seconds=1.0, result={})
+        forked = {"run": "graph-1", "pid": process.pid, "start_time": process.start_time}
+        channel.sendall(encode(forked) + encode({**forked, "status": 0}))
+        signal.alarm(60)  # should nobody end it
+        signal.pause()
+
+    async def body() -> None:
+        run = submit(runs, "graph")
+        runs.start(run)
+        while run.active:
+            await asyncio.wait_for(runs.changed.since(runs.changed.count), 30)
+        assert run.state.value == end
+        assert run.fork_servers == module._FORK_SERVERS == 3
+        runs.stop()
+
+    monkeypatch.setattr(fork_server, "launch", launch)
     asyncio.run(body())
 
 
@@ -152,7 +188,7 @@ def test_a_driver_that_meets_a_lost_task_before_the_agent_does_ends_because_of_t
     async def body() -> None:
         run = submit(runs, "graph")
         EventLog(run.events).emit("error", error={"message": "Socket closed", "hint": "", "exit_code": 1})
-        runs._heard({"run": "graph-1", "status": 256})
+        runs._heard({"run": "graph-1", "pid": 1, "start_time": 1, "status": 256})
         runs.cancel("graph-1")
         assert run.record.stopping is None, "it has ended by itself"
         runs.tasks_are([W0, W1], {W1: "worker:1 died (SIGKILL)"})

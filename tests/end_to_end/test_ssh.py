@@ -14,8 +14,10 @@ from typing import IO, Any
 import numpy as np
 import pytest
 
+from tests import listening
 from tests.conftest import Sandbox, _make
 from tests.hosts import HERE, SshHosts, ssh_hosts
+from tests.namespaces import Machine
 
 NAMES = ("alpha", "beta", "gamma")
 JOBS = "jobs:\n  ps: {tasks: 1, hosts: [alpha]}\n  worker: {tasks: 4, hosts: [alpha, beta, gamma, localhost]}\n"
@@ -86,6 +88,29 @@ def wide(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Over]:
     with over(tmp_path_factory.mktemp("wide"), *NAMES, "stranger") as sandbox:
         sandbox("up", sandbox.spec(sandbox.text(NAMES, JOBS)))
         yield sandbox
+
+
+def test_what_a_script_listens_on_is_for_the_clusters_hosts_alone(wide: Over, tmp_path: Path) -> None:
+    (tmp_path / "listens.py").write_text(listening.SCRIPT)
+    command = wide.start("run", tmp_path / "listens.py", stderr=subprocess.STDOUT)
+    assert command.stdout is not None
+    line = next(line for line in command.stdout if line.startswith("PORTS"))
+    ports = json.loads(line.removeprefix("PORTS"))
+    assert ports.keys() == listening.KINDS
+    machines, alpha = wide.network.network, wide.network.address("alpha")
+    for port in ports.values():
+        assert dial(machines["beta"], alpha, port) == dial(machines["alpha"], alpha, port) == "connected"
+        assert dial(machines["stranger"], alpha, port) == "TimeoutError"
+    wide("cancel", wide.json("runs")[-1]["run"])
+    command.communicate(timeout=60)
+
+
+def dial(machine: Machine, address: str, port: int) -> str:
+    program = "import socket, sys; socket.create_connection((sys.argv[1], int(sys.argv[2])), 2)"
+    result = subprocess.run(
+        machine.command(sys.executable, "-c", program, address, str(port)), capture_output=True, text=True, check=False
+    )
+    return result.stderr.strip().splitlines()[-1].partition(":")[0] if result.returncode else "connected"
 
 
 def lines_of(output: str) -> list[dict[str, Any]]:

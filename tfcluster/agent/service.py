@@ -125,7 +125,7 @@ class Service:
             for_ever(partial(self._going_down.end_if_forgotten, self._lease), lambda: asyncio.sleep(HEALTH_INTERVAL)),
             for_ever(self._mend, lambda: asyncio.sleep(HEALTH_INTERVAL)),
             for_ever(self._supervisor.checks.all_soon, lambda: asyncio.sleep(HEALTH_INTERVAL)),
-            for_ever(self._check_keeper, lambda: asyncio.sleep(HEALTH_INTERVAL)),
+            for_ever(self._check_helpers, lambda: asyncio.sleep(HEALTH_INTERVAL)),
             for_ever(self._elsewhere.check_soon, lambda: asyncio.sleep(HEALTH_INTERVAL)),
             for_ever(self._react_to_changes, lambda: changed.since(changed.count)),
         )
@@ -219,11 +219,15 @@ class Service:
             print(trouble, file=sys.stderr, flush=True)
         self._trouble = trouble
 
-    def _check_keeper(self) -> None:
+    def _check_helpers(self) -> None:
         ended = self._keeper.end_if_stopped()
         if ended is not None:
             detail = f"the log keeper, pid {ended}, had been stopped by a signal; another one goes on"
             self._supervisor.history.record("keeper killed", detail=detail)
+        ended = self._runs.check_fork_server()
+        if ended is not None:
+            detail = f"the fork server, pid {ended}, had been stopped by a signal; another one takes its place"
+            self._supervisor.history.record("fork-server-killed", detail=detail)
 
     def _load(self) -> TensorFlow:
         if self._tensorflow is None:

@@ -2,36 +2,37 @@
 
 from __future__ import annotations
 
-import contextlib
+import builtins
 import io
 import json
 import os
-import runpy
+import signal
 import socket
 import sys
-import threading
 import traceback
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import tensorflow as tf
 
-from tfcluster.errors import ClusterError
 from tfcluster.programs.context import Context
+from tfcluster.programs.random_state import seed_all
 
 
-def run(context: Context, *, args: list[str], path: str, cwd: str, seed: int | None) -> dict[str, Any]:
-    """Run the script that was sent.
+def run(context: Context, *, args: list[str], path: str, cwd: str, seed: int | None) -> tuple[int, str]:
+    """Run the script that was sent, up to the end of its own code: what an interpreter does after that is left to do.
 
     Args:
         context: The run.
         args: The script's own arguments.
         path: Where the script is on the user's machine; where its folder is here too, it imports from there.
         cwd: The folder that the user was in; where there is none here, the script starts in the run's folder.
-        seed: What the user gave as seed.
+        seed: What the user gave as seed; with one, the generators of Python, NumPy and TensorFlow are seeded.
 
-    Raises:
-        ClusterError: The script ended with another exit code than 0, or with an exception.
+    Returns:
+        The script's exit code, and in a line the exception that ended it, empty where none did.
     """
     assert context.sent is not None, "a script is always sent"
     os.environ.update(environment(context, seed))
@@ -46,15 +47,9 @@ def run(context: Context, *, args: list[str], path: str, cwd: str, seed: int | N
     for stream in (sys.stdout, sys.stderr):  # somebody reads along, though it is a file
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(line_buffering=True)
-    code = _run_as_main(context.sent)
-    for thread in threading.enumerate():  # as the interpreter does at its end
-        if thread is not threading.current_thread() and not thread.daemon:
-            thread.join()
-    if code:
-        raise ClusterError(
-            f"{context.sent.name} ended with exit code {code}", hint=f"What it printed: `tfcluster logs {context.run}`."
-        )
-    return {"exit_code": 0}
+    if seed is not None:
+        seed_all(seed)
+    return _run_as_main(context.sent)
 
 
 def _log_placement_of_sessions() -> None:
@@ -95,28 +90,38 @@ def _free_port() -> int:
         return port
 
 
-def _run_as_main(script: Path) -> int:
-    """Run a script as the main program; its exit code, as the interpreter would end with it."""
+def _run_as_main(script: Path) -> tuple[int, str]:
+    """Run a script as the interpreter's main module; return its exit code and what failed, as `run` does.
+
+    The module stays `__main__`: its variables live, and are destroyed, as those of `python SCRIPT`.
+    """
+    main = ModuleType("__main__")
+    main.__dict__.update(
+        __file__=str(script),
+        __builtins__=builtins,
+        __loader__=SourceFileLoader("__main__", str(script)),
+        __cached__=None,
+    )
+    sys.modules["__main__"] = main
     try:
-        runpy.run_path(str(script), run_name="__main__")
+        exec(compile(script.read_bytes(), str(script), "exec", dont_inherit=True), main.__dict__)
     except SystemExit as end:
         if end.code is None or isinstance(end.code, int):
-            return end.code or 0
+            return (end.code or 0) & 0xFF, ""  # as the kernel cuts it
         print(end.code, file=sys.stderr)
-        return 1
+        return 1, ""
+    except KeyboardInterrupt as error:
+        _print_traceback(error, script)
+        return 128 + signal.SIGINT, ""
     except Exception as error:
         _print_traceback(error, script)
-        raise ClusterError(f"{script.name} failed: {traceback.format_exception_only(error)[-1].strip()}") from None
-    finally:
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(OSError, ValueError):  # a full disk; one that the script has closed
-                stream.flush()
-    return 0
+        return 1, traceback.format_exception_only(error)[-1].strip()
+    return 0, ""
 
 
-def _print_traceback(error: Exception, script: Path) -> None:
-    """Print a script's traceback from the script's own first line on; what ran it is not the user's."""
+def _print_traceback(error: BaseException, script: Path) -> None:
+    """Show a script's exception as the interpreter does, from the script's own first line on."""
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename != str(script):
         trace = trace.tb_next
-    traceback.print_exception(error.with_traceback(trace))
+    sys.excepthook(type(error), error.with_traceback(trace), trace)

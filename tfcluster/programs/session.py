@@ -133,9 +133,3 @@ def count_operations(metadata: Any) -> dict[str, int]:
                 device = without_replica(node.device)
                 counts[device] = counts.get(device, 0) + 1
     return counts
-
-
-def touch_lazy_modules() -> None:
-    """Import what TensorFlow puts off until first use, so that each driver finds it imported."""
-    with tf.Graph().as_default():
-        tf.compat.v1.placeholder_with_default(tf.constant(0), [])

@@ -27,7 +27,7 @@ def become(title: str, *, log: Path | None = None, keep: Iterable[int] = (), par
             server or a run's driver, that is worth more than its parent.
     """
     if parent is not None:
-        _die_with(parent)
+        die_with(parent)
     # The agent's event loop has a handler of its own for it.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     os.setsid()
@@ -54,8 +54,8 @@ def _buffer_lines() -> None:
         libc.setvbuf(ctypes.c_void_p.in_dll(libc, stream), buffer, _LINE_BUFFERED, ctypes.c_size_t(_LINE_BUFFER))
 
 
-def _die_with(parent: int) -> None:
-    """Have the kernel kill this process when its parent ends."""
+def die_with(parent: int) -> None:
+    """Have the kernel kill this process when its parent, of that pid, ends."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it ended before the call
         os._exit(1)

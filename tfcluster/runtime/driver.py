@@ -1,27 +1,33 @@
-"""The process that drives one run of a program against the cluster; it outlives the agent, and ends without it."""
+"""The process that drives one run: it starts the run's program in a child process and supervises that.
+
+It outlives the agent, and ends with the run. A program in a process of its own can end as an interpreter ends, and the
+driver sees to what the program cannot: the ports that it opens, an end that takes too long, the record of how it ended.
+"""
 
 from __future__ import annotations
 
-import importlib
+import contextlib
 import os
-import re
+import resource
+import select
 import signal
+import socket
 import sys
-import threading
 import time
-import traceback
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import asdict, dataclass
+from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
-from types import FrameType
 from typing import Any, NoReturn
 
 from tfcluster.errors import ClusterError
-from tfcluster.process import ProcessId
+from tfcluster.model.hosts import Host
+from tfcluster.model.programs import SCRIPT
+from tfcluster.process import ProcessId, send
+from tfcluster.protocol.framing import Decoder, Message, encode
 from tfcluster.runtime import child
-from tfcluster.runtime.environment import without_proxy
+from tfcluster.runtime.addresses import addresses_of
 from tfcluster.runtime.events import EventLog
+from tfcluster.runtime.port_isolation import ListenGuard
 
 #: The files of a run's folder.
 EVENTS, OUTPUT = "events.jsonl", "output.log"
@@ -30,7 +36,10 @@ SENT = "sent"
 # The link that says who drives the run.
 _CLAIM = "driver"
 _WATCH_SECONDS = 5.0
-_PASSED_ON = re.compile(r"From /job:\S+:\s*")
+# For destructors and TensorFlow's threads at the end of a program, all of whose own code has run by then.
+_FINALIZE_SECONDS = 10.0
+# For a program that is told to end; the agent kills a driver that takes longer than 3 s.
+_TERMINATE_SECONDS = 2.5
 
 
 @dataclass(frozen=True)
@@ -49,6 +58,7 @@ class Job:
         notes: What the user should know of the choice of devices; part of the result.
         sent: The name of the file that is sent with the run; None where there is none.
         log_placement: Have the servers print where they place each operation.
+        peers: The names and addresses of the hosts that may connect to what the program listens on; None for all.
     """
 
     run: str
@@ -62,11 +72,54 @@ class Job:
     notes: list[str]
     sent: str | None = None
     log_placement: bool = False
+    peers: dict[str, str] | None = None
+
+    @property
+    def run_folder(self) -> Path:
+        """The run's folder."""
+        return Path(self.folder)
 
     @property
     def sent_path(self) -> Path | None:
         """Where the file that is sent with the run is."""
-        return None if self.sent is None else Path(self.folder) / SENT / self.sent
+        return None if self.sent is None else self.run_folder / SENT / self.sent
+
+    def emit(self, event: str, **fields: Any) -> None:
+        """Write one event of the run.
+
+        Raises:
+            ClusterError: It cannot be written.
+        """
+        path = self.run_folder / EVENTS
+        try:
+            EventLog(path).emit(event, **fields)
+        except OSError as problem:
+            raise ClusterError(f"{path} cannot be written: {problem.strerror}") from problem
+        except ValueError as problem:  # JSON has neither infinities nor NaN
+            raise ClusterError(f"the run's event {event!r} has a number that is not finite") from problem
+
+
+@dataclass(frozen=True)
+class ProgramEnd:
+    """What a script's process tells its driver when all of its code has run.
+
+    Attributes:
+        exit_code: The exit code that it ends with.
+        failure: The exception that ended it, in a line; empty where none did.
+        seconds: How long it ran.
+        work: What each device did, as in `Context.work`.
+        notes: What the user should know about how the run went.
+    """
+
+    exit_code: int
+    failure: str
+    seconds: float
+    work: dict[str, dict[str, int]]
+    notes: list[str]
+
+    def send(self, link: socket.socket) -> None:
+        """Tell the driver."""
+        link.sendall(encode(asdict(self)))
 
 
 def claim(folder: Path, process: ProcessId | None) -> bool:
@@ -96,111 +149,193 @@ def claimed_by(folder: Path) -> ProcessId | None:
         return None
 
 
-class _CancelledError(BaseException):
-    """Raised in the main thread by SIGTERM, past every `except Exception`."""
+def main(job: Job) -> None:
+    """Drive one run. Returns only by the exception that ends the program's process; the driver itself exits.
 
-
-def import_tensorflow() -> None:
-    """Import what every driver needs, before it is forked. Nothing here may start a session or touch a GPU.
-
-    A driver is a client of the servers; it must not take a GPU's memory from them.
+    It exits as the program does: with its exit code, or by its signal.
     """
-    os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    from tfcluster.programs import session
-
-    session.touch_lazy_modules()
-
-
-def main(job: Job) -> NoReturn:
-    """Drive one run and end the process: with 0 when it succeeded, with 1 when it failed."""
-    folder = Path(job.folder)
-    code = 1
+    folder = job.run_folder
+    child.become(f"tfcluster: {job.cluster} {job.run}", log=folder / OUTPUT)
+    if not claim(folder, ProcessId.of(os.getpid())):
+        os._exit(1)  # the run ended before it began
+    began = time.monotonic()
     try:
-        child.become(f"tfcluster: {job.cluster} {job.run}", log=folder / OUTPUT)
-        signal.signal(signal.SIGTERM, _cancel)
-        if not claim(folder, ProcessId.of(os.getpid())):
-            os._exit(code)  # the run ended before it began
-        threading.Thread(target=_end_with, args=(folder,), daemon=True).start()
-        hosts = [address.rpartition(":")[0].strip("[]") for tasks in job.addresses.values() for address in tasks]
-        os.environ.update(without_proxy(os.environ, hosts))
-        code = _drive(job, partial(_tell, folder / EVENTS))
-    except _CancelledError:
-        code = 128 + signal.SIGTERM
+        cluster = None if job.peers is None else addresses_of(Host(*each) for each in job.peers.items())
+    except OSError as error:
+        _fail(job, ClusterError(str(error)))
+    driver = os.getpid()
+    ours, theirs = socket.socketpair()
+    pid = os.fork()
+    if pid == 0:
+        ours.close()
+        from tfcluster.runtime import program
+
+        program.main(job, driver, theirs)
+    theirs.close()
+    with ours:
+        _Supervisor(job, pid, ours, cluster, began).run()
+
+
+def _fail(job: Job, error: ClusterError) -> NoReturn:
+    """End a run that has come to nothing."""
+    try:
+        job.emit("error", error=error.to_json())
     except ClusterError as problem:  # nothing can be told but to who reads the log
-        print(problem.message, file=sys.stderr)
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        # The interpreter's own end would wait for the threads of TensorFlow's sessions.
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
-
-
-def _tell(path: Path, event: str, **fields: Any) -> None:
-    """Write one event of the run.
-
-    Raises:
-        ClusterError: It cannot be written.
-    """
-    try:
-        EventLog(path).emit(event, **fields)
-    except OSError as problem:
-        raise ClusterError(f"{path} cannot be written: {problem.strerror}") from problem
-    except ValueError as problem:  # JSON has neither infinities nor NaN
-        raise ClusterError(f"the run's event {event!r} has a number that is not finite") from problem
-
-
-def _drive(job: Job, emit: Callable[..., None]) -> int:
-    from tfcluster.programs.context import Context, set_this_run
-
-    context = Context(
-        job.run,
-        job.addresses,
-        tuple(job.devices),
-        emit,
-        head=job.head,
-        folder=Path(job.folder),
-        sent=job.sent_path,
-        log_placement=job.log_placement,
-    )
-    set_this_run(context)
-    try:
-        program = importlib.import_module(f"tfcluster.programs.{job.program}")
-        result = program.run(context, **job.parameters)
-        emit(
-            "result",
-            run=job.run,
-            program=job.program,
-            state="succeeded",
-            seconds=round(time.monotonic() - context.began, 6),
-            result=result,
-            devices=context.work,
-            notes=[*job.notes, *context.notes],
-        )
-    except ClusterError as problem:
-        emit("error", error=problem.to_json())
-        return 1
-    except Exception as problem:
-        traceback.print_exc()
-        emit("error", error=ClusterError(_first_line(problem)).to_json())
-        return 1
-    return 0
-
-
-def _end_with(folder: Path) -> None:
-    """End with the run's folder: no agent could find the driver any more, and nobody its result."""
-    while folder.exists():
-        time.sleep(_WATCH_SECONDS)
+        print(error.message, problem.message, sep="\n", file=sys.stderr, flush=True)
     os._exit(1)
 
 
-def _first_line(problem: Exception) -> str:
-    # TensorFlow heads the words of another task with a line that only says which task passed them on.
-    text = [line for line in str(problem).strip().splitlines() if not _PASSED_ON.fullmatch(line)]
-    return f"{type(problem).__name__}: {text[0]}" if text else type(problem).__name__
+class _Supervisor:
+    """Watches the process of a program.
+
+    Args:
+        job: The run.
+        pid: The program's process, a child.
+        link: The driver's end of a socket pair with it.
+        cluster: The addresses that may connect to its ports; None for all.
+        began: When the driver began, in monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        pid: int,
+        link: socket.socket,
+        cluster: frozenset[IPv4Address | IPv6Address] | None,
+        began: float,
+    ) -> None:
+        self._job = job
+        self._folder = job.run_folder
+        self._pid = pid
+        self._pidfd = os.pidfd_open(pid)
+        self._link = link
+        self._cluster = cluster
+        self._began = began
+        self._guard: ListenGuard | None = None
+        self._decoder = Decoder()
+        self._end: ProgramEnd | None = None
+        self._deadline: float | None = None  # when a program that has told its end, or is told to end, must have ended
+        self._terminated = False
+
+    def run(self) -> NoReturn:
+        """Supervise the program until its process has ended, and end the driver as that ended."""
+        wakeup = _wake_on_terminate()
+        poll = select.poll()
+        for fd in (self._pidfd, self._link.fileno(), wakeup.fileno()):
+            poll.register(fd, select.POLLIN)
+        while True:
+            for fd, events in poll.poll(self._patience()):
+                if fd == self._pidfd:
+                    self._receive()  # what it told before it ended
+                    self._conclude(os.waitpid(self._pid, 0)[1])
+                elif fd == wakeup.fileno():
+                    wakeup.recv(1 << 10)
+                    self._terminate()
+                elif self._guard is not None and fd == self._guard.fileno():
+                    if events & select.POLLIN:
+                        self._guard.handle()
+                    else:  # no process with the trap is left
+                        poll.unregister(fd)
+                elif not self._receive():  # the program has ended, or closed what it does not know
+                    poll.unregister(self._link)
+                elif self._guard is not None:
+                    poll.register(self._guard, select.POLLIN)
+            self._check()
+
+    def _patience(self) -> float:
+        """Return for how many milliseconds nothing has to be done by itself."""
+        seconds = _WATCH_SECONDS
+        if self._deadline is not None:
+            seconds = min(seconds, max(0.0, self._deadline - time.monotonic()))
+        return 1000 * seconds
+
+    def _terminate(self) -> None:
+        """Tell the program to end."""
+        self._terminated = True
+        self._deadline = time.monotonic() + _TERMINATE_SECONDS
+        send(self._pidfd, signal.SIGTERM)
+
+    def _check(self) -> None:
+        """Kill a program whose end takes too long, or whose run's folder is gone: no agent could find its result."""
+        if not self._folder.exists() or (self._deadline is not None and time.monotonic() >= self._deadline):
+            send(self._pidfd, signal.SIGKILL)
+
+    def _receive(self) -> bool:
+        """Take what the program sends: first the descriptor of its trap, if it has one, at last its end."""
+        try:
+            data, fds, _, _ = socket.recv_fds(self._link, 1 << 16, 1, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return True
+        except ConnectionError:
+            return False
+        for fd in fds:
+            assert self._cluster is not None, "only a program whose ports are restricted has a trap"
+            self._guard = ListenGuard(fd, self._cluster, self._report_refused_port)
+        for message in self._decoder.feed(data):
+            if message:
+                self._end = ProgramEnd(**message)
+                if not self._terminated:
+                    self._deadline = time.monotonic() + _FINALIZE_SECONDS
+        return bool(data)
+
+    def _report_refused_port(self, why: str) -> None:
+        print(f"tfcluster: this program may not listen: {why}", file=sys.stderr, flush=True)
+
+    def _conclude(self, status: int) -> NoReturn:
+        """End as the program has ended; of a script, write the event that tells how.
+
+        Of one that was told to end nothing is left; else what it has put into the background goes on, as it would
+        without a driver.
+        """
+        if self._terminated:
+            with contextlib.suppress(ProcessLookupError, PermissionError):  # none is left, or none of ours
+                os.killpg(self._pid, signal.SIGKILL)
+        code = os.waitstatus_to_exitcode(status) if self._end is None else self._end.exit_code
+        if code < 0:
+            _end_by_signal(-code)
+        if self._job.program == SCRIPT and code != 128 + signal.SIGTERM:
+            try:
+                self._job.emit(**self._result(code))
+            except ClusterError as problem:
+                print(problem.message, file=sys.stderr, flush=True)
+                code = code or 1
+        os._exit(code)
+
+    def _result(self, code: int) -> Message:
+        """Return the event that tells how a script ended."""
+        end = self._end or ProgramEnd(code, "", time.monotonic() - self._began, {}, [])
+        if code:
+            name = Path(self._job.sent or SCRIPT).name
+            if end.failure:
+                return {"event": "error", "error": ClusterError(f"{name} failed: {end.failure}").to_json()}
+            hint = f"What it printed: `tfcluster logs {self._job.run}`."
+            error = ClusterError(f"{name} ended with exit code {code}", hint=hint)
+            return {"event": "error", "error": error.to_json()}
+        return {
+            "event": "result",
+            "run": self._job.run,
+            "program": self._job.program,
+            "state": "succeeded",
+            "seconds": round(end.seconds, 6),
+            "result": {"exit_code": 0},
+            "devices": end.work,
+            "notes": [*self._job.notes, *end.notes],
+        }
 
 
-def _cancel(signal_number: int, frame: FrameType | None) -> None:
-    raise _CancelledError
+def _wake_on_terminate() -> socket.socket:
+    """Have SIGTERM make a socket readable instead of ending this process; return the socket."""
+    reading, writing = socket.socketpair()
+    writing.setblocking(False)
+    signal.set_wakeup_fd(writing.detach(), warn_on_full_buffer=False)
+    signal.signal(signal.SIGTERM, lambda *arguments: None)
+    return reading
+
+
+def _end_by_signal(number: int) -> NoReturn:
+    """End this process by a signal, without a core dump: that of the program is there."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if number != signal.SIGKILL:
+        signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+    os._exit(1)  # a signal that by default ends nothing

@@ -125,6 +125,7 @@ class RunCalls:
             notes=list(selection.notes),
             sent=sent,
             log_placement=log_placement,
+            peers={host.name: host.address for host in layout.hosts} if layout.network == "closed" else None,
         )
 
     async def _events(self, run: Run, incoming: Incoming, detach: bool, owned: bool) -> AsyncGenerator[Message, None]:

@@ -24,7 +24,8 @@ class Run:
         folder: Its folder.
         began: When it was submitted, in monotonic seconds.
         job: What its driver is to do; None for a run that another agent started.
-        driven: Its job has been handed to the interpreter.
+        driven: Its job has been handed to a fork server.
+        fork_servers: How many it has been handed to.
         process: Its driver; None without one.
         pidfd: Its driver's pidfd; None without one.
         ending: Its driver has ended, and what that leaves is being seen to.
@@ -38,6 +39,7 @@ class Run:
     began: float = field(default_factory=time.monotonic)
     job: Job | None = None
     driven: bool = False
+    fork_servers: int = 0
     process: ProcessId | None = None
     pidfd: int | None = None
     ending: bool = False

@@ -20,7 +20,7 @@ from tfcluster.agent.notice import Notice
 from tfcluster.agent.runs import lost_tasks
 from tfcluster.agent.runs.ending import conclude, result_event
 from tfcluster.agent.runs.following import follow
-from tfcluster.agent.runs.interpreter import Interpreter
+from tfcluster.agent.runs.fork_server_client import ForkServer
 from tfcluster.agent.runs.records import KEPT, Records, RunRecord
 from tfcluster.agent.runs.run import Run
 from tfcluster.errors import ClusterError, ExitCode
@@ -36,8 +36,10 @@ _POLL_SECONDS = 0.02
 _CANCEL_GRACE = 3.0
 #: Seconds that the command which waits for a run has to come back once its agent was lost; it tries at once.
 _UNOWNED_SECONDS = 60.0
-#: Seconds in which an interpreter imports TensorFlow, however slow the disk, and forks a driver; else it hangs.
+#: Seconds in which a fork server imports TensorFlow, however slow the disk, and forks a driver; else it hangs.
 _START_SECONDS = 120.0
+#: How many fork servers are asked for a run's driver: one may be killed, or a signal may stop it.
+_FORK_SERVERS = 3
 
 
 class Runs:
@@ -67,7 +69,7 @@ class Runs:
         self.changed = Notice()
         self._clear = clear
         self._look = look
-        self._interpreter = Interpreter(title, folder.interpreter_log, self._heard, self._interpreter_died)
+        self._fork_server = ForkServer(title, folder.interpreter_log, self._heard, self._fork_server_died)
         self._background: set[asyncio.Task[None]] = set()
 
     def warm_up(self) -> None:
@@ -76,7 +78,7 @@ class Runs:
         Raises:
             OSError: The interpreter cannot be forked.
         """
-        self._interpreter.warm_up()
+        self._fork_server.warm_up()
 
     def submit(self, job: Job, timeout: float | None, detached: bool) -> Run:
         """Take a run on. It is bounded in time from now on; its driver starts with `start`.
@@ -112,14 +114,21 @@ class Runs:
     def start(self, run: Run) -> None:
         """Have a run's driver started, unless it is or the run has ended; it goes on whether or not anybody follows."""
         if run.active and not run.ending and not run.driven:
-            assert run.job is not None, "who adopts a run does not start it"
-            run.driven = True
-            try:
-                self._interpreter.drive(run.job)
-            except OSError as error:
-                self.fail(run, ClusterError(f"no driver could be started for {run.identity}: {error.strerror}"))
-            else:
-                self._later(run, _START_SECONDS, partial(self._refuse_to_wait, run))
+            self._request_driver(run)
+            self._later(run, _START_SECONDS, partial(self._refuse_to_wait, run))
+
+    def _request_driver(self, run: Run) -> None:
+        assert run.job is not None, "who adopts a run does not start it"
+        run.driven = True
+        run.fork_servers += 1
+        try:
+            self._fork_server.drive(run.job)
+        except OSError as error:
+            self.fail(run, ClusterError(f"no driver could be started for {run.identity}: {error.strerror}"))
+
+    def check_fork_server(self) -> int | None:
+        """End a fork server that a signal has stopped, and return its pid; runs that wait for it get another one."""
+        return self._fork_server.kill_if_stopped()
 
     def adopt(self) -> None:
         """Go on with the runs that an earlier agent left: watch drivers that live, conclude what has ended."""
@@ -211,7 +220,7 @@ class Runs:
 
     def stop(self) -> None:
         """End the warm interpreter; no run goes on any more."""
-        self._interpreter.stop()
+        self._fork_server.stop()
 
     def _take(self, run: Run) -> None:
         self.runs[run.identity] = run
@@ -253,10 +262,10 @@ class Runs:
         if run.process is None:
             error = ClusterError(
                 f"no driver could be started for {run.identity} within {_START_SECONDS:g} s",
-                hint=f"{self._interpreter.log} may say why; run the program again.",
+                hint=f"{self._fork_server.log} may say why; run the program again.",
             )
             self.fail(run, error)
-            self._interpreter.kill()
+            self._fork_server.kill()
 
     def _stop(self, run: Run, state: RunState, error: ClusterError | None) -> None:
         if not run.active or run.record.stopping is not None or (run.ending and error is None):
@@ -283,28 +292,37 @@ class Runs:
         if run.pidfd is not None:
             send(run.pidfd, signal.SIGKILL)
         if run.driven:
-            self._later(run, _CANCEL_GRACE, self._interpreter.kill)
+            self._later(run, _CANCEL_GRACE, self._fork_server.kill)
 
     def _later(self, run: Run, seconds: float, action: Callable[[], None]) -> None:
         run.timers.append(asyncio.get_running_loop().call_later(seconds, action))
 
     def _heard(self, message: Message) -> None:
-        """The interpreter forked a driver, or one has ended."""
+        """The fork server forked a driver, or one has ended."""
         run = self.runs.get(message["run"])
         if run is None or not run.active or run.ending:
             return  # its driver finds that nobody waits for it
+        process = ProcessId(message["pid"], message["start_time"])
         if "status" in message:
-            self._ended(run, message["status"])
+            claimant = claimed_by(run.folder)
+            if claimant is None or claimant == process:
+                self._ended(run, message["status"])
+            elif run.process == process:  # a driver of an earlier fork server was first
+                self._watch(run, "")
         elif run.process is None:
-            process = ProcessId(message["pid"], message["start_time"])
             run.has_driver(process, process.open())
             self.changed.tell()
 
-    def _interpreter_died(self) -> None:
+    def _fork_server_died(self) -> None:
+        """Watch the drivers that it has forked, and have another one fork those that it has not."""
         for run in list(self.runs.values()):
-            if run.active and run.driven and not run.ending:
-                run.driven = False
-                self._watch(run, "with the interpreter that was to start it")
+            if not (run.active and run.driven) or run.ending:
+                continue
+            if run.process is None and claimed_by(run.folder) is None and run.fork_servers < _FORK_SERVERS:
+                self._request_driver(run)
+                continue
+            run.driven = False
+            self._watch(run, "with the interpreter that was to start it")
 
     def _ended(self, run: Run, status: int | None, why: str = "") -> None:
         if run.ending:
@@ -326,7 +344,7 @@ class Runs:
             except Exception:  # into the agent's log; the run ends all the same
                 traceback.print_exc()
         shutil.rmtree(run.sent, ignore_errors=True)
-        log = self._interpreter.log if run.process is None else run.output
+        log = self._fork_server.log if run.process is None else run.output
         run.record = conclude(run, status, why, log)
         self._write(run)
         self.changed.tell()

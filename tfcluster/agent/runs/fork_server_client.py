@@ -1,4 +1,4 @@
-"""The agent's side of the warm interpreter, in which drivers of runs are forked."""
+"""The agent's side of the fork server, in which drivers of runs are forked."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from pathlib import Path
 from tfcluster.agent import children
 from tfcluster.agent.children import Child
 from tfcluster.protocol.framing import Message
+from tfcluster.runtime import fork_server
 from tfcluster.runtime.driver import Job
-from tfcluster.runtime.warm import warm
 
 
-class Interpreter:
+class ForkServer:
     """Forked when the cluster is ready or at the first run, and again when it died.
 
     Args:
         title: What `ps` shows.
         log: Where its words go.
-        heard: Called with each line about a run; see `warm`.
+        heard: Called with each line about a run; see `runtime.fork_server`.
         died: Called when it has ended by itself; its drivers go on.
     """
 
@@ -38,7 +38,8 @@ class Interpreter:
             OSError: It cannot be forked.
         """
         if self._child is None:
-            child = children.fork_watched(partial(warm, self._title, os.getpid(), self.log), lambda status: None)
+            launch = partial(fork_server.launch, self._title, os.getpid(), self.log)
+            child = children.fork_watched(launch, lambda status: None)
             child.on_message(self._message, partial(self._ended, child))
             self._child = child
 
@@ -51,6 +52,13 @@ class Interpreter:
         self.warm_up()
         assert self._child is not None, "warm_up() has just seen to it"
         self._child.send(job.__dict__)
+
+    def kill_if_stopped(self) -> int | None:
+        """End it if a signal has stopped it: no run would get a driver. Returns its pid then, else None."""
+        if self._child is None or not self._child.is_stopped():
+            return None
+        self._child.kill()
+        return self._child.process.pid
 
     def kill(self) -> None:
         """End it; its drivers go on."""

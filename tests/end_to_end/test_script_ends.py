@@ -1,0 +1,219 @@
+"""A script ends as `python SCRIPT` ends it: its files are whole, its exit code and what it registered are the same."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Sandbox
+
+# Each script with the files that it writes.
+CSV = """
+import csv
+file = open("rows.csv", "w")
+writer = csv.writer(file)
+for number in range(200):
+    writer.writerow([number, number ** 2])
+def rows(): return writer  # so that only the end of the interpreter closes the file
+"""
+RECORDS = """
+import tensorflow as tf
+writer = tf.io.TFRecordWriter("train.tfrecord")
+for number in range(100):
+    writer.write(str(number).encode() * 10)
+def records(): return writer
+"""
+GZIP = """
+import gzip
+file = gzip.GzipFile("packed.gz", "wb", mtime=0)
+file.write(b"much " * 1000)
+def packed(): return file
+"""
+AT_EXIT = """
+import atexit
+def note(text):
+    with open("notes.txt", "a") as file:
+        file.write(text)
+atexit.register(note, "first registered, last called\\n")
+atexit.register(note, "last registered, first called\\n")
+note("main\\n")
+"""
+THREADS = """
+import threading, time
+def work():
+    time.sleep(0.3)
+    with open("worked.txt", "w") as file:
+        file.write("done")
+threading.Thread(target=work).start()
+"""
+DESTRUCTORS = """
+class Resource:
+    def __init__(self): self.itself = self
+    def __del__(self):
+        with open("released.txt", "a") as file:
+            file.write("released")
+import builtins; open = builtins.open
+resource = Resource()
+"""
+CHECKPOINT = """
+import glob
+import tensorflow as tf
+variable = tf.Variable(tf.range(1000.0))
+checkpoint = tf.train.Checkpoint(variable=variable)
+checkpoint.save("async/ckpt", options=tf.train.CheckpointOptions(enable_async=True))
+"""
+SCRIPTS = {
+    "csv": CSV,
+    "records": RECORDS,
+    "gzip": GZIP,
+    "atexit": AT_EXIT,
+    "threads": THREADS,
+    "destructors": DESTRUCTORS,
+    "exit by the process": "import os\nopen('left.txt', 'w').write('x')\nos._exit(5)\n",
+    "exit by a thread": "import os, threading\nthreading.Thread(target=os._exit, args=(6,)).start()\n",
+    "exit with a message": "import sys\nopen('left.txt', 'w').write('x')\nsys.exit('no data')\n",
+    "exit code of 256": "import sys\nsys.exit(256)\n",
+    "exit by atexit": "import atexit, os\natexit.register(os._exit, 9)\nopen('left.txt', 'w').write('x')\n",
+}
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_what_a_script_leaves_is_what_python_leaves(demo: Sandbox, tmp_path: Path, name: str) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPTS[name])
+    mine, pythons = tmp_path / "mine", tmp_path / "pythons"
+    for folder in (mine, pythons):
+        folder.mkdir()
+    python = subprocess.run([sys.executable, script], cwd=pythons, timeout=120, check=False, capture_output=True)
+    result = demo("run", "-o", "json", script, cwd=mine, code=None)
+    last = json.loads(result.stdout.splitlines()[-1])
+    assert files(mine) == files(pythons)
+    if python.returncode == 0:
+        assert (last["state"], last["result"]) == ("succeeded", {"exit_code": 0})
+    else:
+        assert last["error"]["message"] == f"script.py ended with exit code {python.returncode}"
+
+
+def test_an_asynchronous_checkpoint_is_written_to_its_end(demo: Sandbox, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(CHECKPOINT)
+    demo("run", script, cwd=tmp_path)
+    script.write_text(
+        "import tensorflow as tf\n"
+        "variable = tf.Variable(tf.zeros(1000))\n"
+        "tf.train.Checkpoint(variable=variable).restore(tf.train.latest_checkpoint('async')).assert_consumed()\n"
+        "print('sum', float(tf.reduce_sum(variable)))\n"
+    )
+    assert "sum 499500.0" in demo("run", script, cwd=tmp_path).stdout
+
+
+def test_a_script_that_uses_the_cluster_ends_at_once(demo: Sandbox, tmp_path: Path) -> None:
+    """Its sessions, strategies and their threads are still there when the interpreter ends."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import os\n"
+        "import tensorflow as tf\n"
+        "resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()\n"
+        "strategy = tf.distribute.ParameterServerStrategy(resolver)\n"
+        "coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)\n"
+        "file = open('result.txt', 'w')\n"
+        "file.write(str(coordinator.schedule(tf.function(lambda: 42.0)).fetch()))\n"
+        "def result(): return file\n"
+    )
+    demo("run", script, cwd=tmp_path)
+    assert (tmp_path / "result.txt").read_text() == "42.0"
+
+
+# What an interpreter draws at random while it starts, while TensorFlow is imported, or when first asked.
+DRAWN = """
+import json, multiprocessing, os, random, secrets, tempfile, uuid
+import numpy
+import tensorflow as tf
+drawn = {
+    "random": random.random(),
+    "numpy": numpy.random.rand(),
+    "numpy generator": numpy.random.default_rng().random(),
+    "tf.random": tf.random.uniform([]).numpy().item(),
+    "tf.Generator": tf.random.Generator.from_non_deterministic_state().uniform([]).numpy().item(),
+    "tf shuffle": [int(x) for x in tf.random.shuffle(tf.range(100))],
+    "tf dataset": [int(x) for x in tf.data.Dataset.range(100).shuffle(100)],
+    "uuid1": str(uuid.uuid1()),
+    "uuid4": str(uuid.uuid4()),
+    "secrets": secrets.token_hex(),
+    "tempfile": os.path.basename(tempfile.mktemp()),
+    "authkey": bytes(multiprocessing.current_process().authkey).hex(),
+}
+with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+    drawn["session"] = float(session.run(tf.compat.v1.random_uniform([])))
+    drawn["incarnation"] = [device.incarnation for device in session.list_devices()]
+print("DRAWN" + json.dumps(drawn))
+"""
+
+
+def drawn(sandbox: Sandbox, *arguments: str) -> dict[str, object]:
+    lines = sandbox("run", *arguments).stdout.splitlines()
+    found: dict[str, object] = json.loads(next(line[5:] for line in lines if line.startswith("DRAWN")))
+    return found
+
+
+def test_two_runs_draw_nothing_alike(demo: Sandbox) -> None:
+    demo.spec(DRAWN, "drawn.py")
+    first, second = drawn(demo, "drawn.py"), drawn(demo, "drawn.py")
+    assert [name for name in first if first[name] == second[name]] == []
+
+
+def test_a_seed_sets_the_generators_of_python_numpy_and_tensorflow(demo: Sandbox) -> None:
+    demo.spec(DRAWN, "drawn.py")
+    first, second, other = (drawn(demo, "script", "--seed", seed, "drawn.py") for seed in ("5", "5", "6"))
+    same = [name for name in first if first[name] == second[name]]
+    assert same == ["random", "numpy", "tf.random", "tf shuffle", "tf dataset"]
+    assert [name for name in same if first[name] == other[name]] == []
+
+
+TRAIN = """
+import os, sys, time
+import tensorflow as tf
+resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+strategy = tf.distribute.ParameterServerStrategy(resolver)
+with strategy.scope():
+    weight = tf.Variable(0.0)
+coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+@tf.function
+def step():
+    strategy.run(lambda: weight.assign_add(1.0))
+for _ in range(5):
+    coordinator.schedule(step)
+coordinator.join()
+print("weight", weight.numpy(), flush=True)
+while len(sys.argv) > 1 and not os.path.exists(sys.argv[1]):
+    time.sleep(0.05)
+"""
+
+
+def test_a_training_killed_with_its_worker_does_not_keep_the_next_ones_from_training(sandbox: Sandbox) -> None:
+    """The ps remembers the context of a client that has gone for ten minutes."""
+    sandbox("up", sandbox.spec("name: train\njobs:\n  ps: {tasks: 1}\n  worker: {tasks: 2}\n"))
+    sandbox.spec(TRAIN, "train.py")
+    command = sandbox.start("run", "train.py", "never")
+    assert command.stdout is not None
+    while "weight 5.0" not in (line := command.stdout.readline()):
+        assert line, "it has ended"
+    os.kill(sandbox.task("worker:0")["pid"], signal.SIGKILL)
+    sandbox("runs")
+    sandbox.wait_until("running")
+    at_once = [sandbox.start("run", "train.py") for _ in range(2)]
+    for each in at_once:
+        out, err = each.communicate(timeout=120)
+        assert "weight 5.0" in out, err
+    command.send_signal(signal.SIGINT)
+    command.communicate(timeout=60)

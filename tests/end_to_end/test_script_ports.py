@@ -1,0 +1,95 @@
+"""No port that a program opens can be reached from another machine, however the program opens it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests import listening
+from tests.conftest import Sandbox, wait_for
+from tests.other_host import OtherHost, another_host
+
+
+@pytest.fixture
+def other_host() -> Iterator[OtherHost]:
+    with another_host() as made:
+        yield made
+
+
+@contextmanager
+def listening_script(sandbox: Sandbox) -> Iterator[dict[str, int]]:
+    """A run that listens in every way; its ports by the way."""
+    sandbox.spec(listening.SCRIPT, "listens.py")
+    command = sandbox.start("run", "listens.py", stderr=subprocess.STDOUT)
+    assert command.stdout is not None
+    lines: list[str] = []
+    while not (line := command.stdout.readline()).startswith("PORTS"):
+        assert line, lines
+        lines.append(line)
+    yield json.loads(line.removeprefix("PORTS"))
+    (sandbox.folder / "go").touch()
+    assert command.wait(60) == 0
+
+
+@pytest.mark.parametrize(("network", "from_there"), [("closed", "ConnectionRefusedError"), ("open", "connected")])
+def test_who_can_connect_to_a_script(sandbox: Sandbox, other_host: OtherHost, network: str, from_there: str) -> None:
+    sandbox("up", sandbox.spec(f"name: net\nnetwork: {network}\njobs:\n  ps: {{tasks: 1}}\n  worker: {{tasks: 1}}\n"))
+    with listening_script(sandbox) as ports:
+        assert ports.keys() == listening.KINDS
+        for port in ports.values():
+            socket.create_connection(("127.0.0.1", port), 5).close()
+        assert {kind: other_host.dial(port) for kind, port in ports.items()} == dict.fromkeys(ports, from_there)
+
+
+@pytest.mark.parametrize(
+    "program",
+    ["pi --samples 1e14", "mean --random 4e12", "linear --steps 1e12", "expfit --mode single --steps 1e8"],
+)
+def test_every_bundled_program_is_trapped(demo: Sandbox, program: str) -> None:
+    """The kernel says that a filter of system calls is on its process. `graph` is left out: it ends at once."""
+    run = demo("run", *program.split(), "--detach").stdout.strip()
+
+    def filtered() -> bool:
+        found = [pid for pid, title in demo.processes().items() if title.endswith(f" {run} program")]
+        return bool(found) and "Seccomp:\t2\n" in Path(f"/proc/{found[0]}/status").read_text()
+
+    wait_for(filtered)
+    demo("cancel", run)
+
+
+def test_a_script_that_is_cancelled_leaves_no_child(demo: Sandbox) -> None:
+    demo.spec(
+        "import signal, subprocess, sys, time\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"  # children inherit that
+        "subprocess.Popen(['sleep', '600'])\n"
+        "print('on', flush=True)\n"
+        "time.sleep(600)\n",
+        "parent.py",
+    )
+    run = demo("run", "--detach", "parent.py").stdout.strip()
+    wait_for(lambda: "on" in demo("logs", run).stdout)
+    assert "sleep 600" in demo.processes().values()
+    demo("cancel", run)
+    wait_for(lambda: "sleep 600" not in demo.processes().values())
+    assert demo.json("runs")[-1]["state"] == "cancelled"
+
+
+def test_a_driver_that_is_killed_takes_its_program_along(demo: Sandbox) -> None:
+    """Else a port could be waited for, or opened, with no one to restrict it."""
+    demo.spec("import time\nprint('on', flush=True)\ntime.sleep(600)\n", "sleeps.py")
+    run = demo("run", "--detach", "sleeps.py").stdout.strip()
+
+    def processes() -> dict[str, int]:
+        return {title: pid for pid, title in demo.processes().items() if run in title}
+
+    wait_for(lambda: len(processes()) == 2 and "on" in demo("logs", run).stdout)
+    os.kill(processes()[f"tfcluster: demo {run}"], signal.SIGKILL)
+    wait_for(lambda: not processes())

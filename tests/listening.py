@@ -1,0 +1,45 @@
+"""A script that listens on a port in each way that a program may, and tells the ports."""
+
+#: Prints `PORTS {kind: port}`, and goes on until there is the file `go`.
+SCRIPT = """
+import json, multiprocessing, os, re, socket, subprocess, sys, threading, time
+import tensorflow as tf
+
+def listen(connection=None):
+    server = socket.create_server(("", 0), family=socket.AF_INET6, dualstack_ipv6=True)
+    if connection is not None:
+        connection.send(server.getsockname()[1])
+        time.sleep(600)
+    return server
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return probe.getsockname()[1]
+
+ports = {}
+cluster = json.loads(os.environ["TF_CONFIG"])["cluster"]
+ports["chief"] = int(cluster["chief"][0].rpartition(":")[2])
+strategy = tf.distribute.ParameterServerStrategy(tf.distribute.cluster_resolver.TFConfigClusterResolver())
+server = tf.distribute.Server({"local": ["localhost:0"]})
+ports["server"] = int(server.target.rpartition(":")[2])
+ports["profiler"] = free_port()
+tf.profiler.experimental.server.start(ports["profiler"])  # holds the interpreter's lock while it listens
+listener = listen()
+ports["socket"] = listener.getsockname()[1]
+ours, theirs = multiprocessing.Pipe()
+child = multiprocessing.get_context("fork").Process(target=listen, args=(theirs,), daemon=True)
+child.start()
+ports["fork"] = ours.recv()
+http = subprocess.Popen(
+    [sys.executable, "-u", "-m", "http.server", "0"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+)
+ports["exec"] = int(re.search(r"port (\\d+)", http.stdout.readline())[1])
+print("PORTS", json.dumps(ports), flush=True)
+while not os.path.exists("go"):
+    time.sleep(0.05)
+http.kill()
+http.wait()
+"""
+
+KINDS = {"chief", "server", "profiler", "socket", "fork", "exec"}
