@@ -6,8 +6,16 @@ from tests.model.clusters import layout_of
 from tfcluster.client.cluster import Cluster
 from tfcluster.client.dialling import Refused, dial_each_other
 from tfcluster.client.examining import Examined
-from tfcluster.client.problems import Problem, clock_warning, different_versions, refused_connections, told
+from tfcluster.client.problems import (
+    Problem,
+    accounts_note,
+    clock_warning,
+    different_versions,
+    refused_connections,
+    told,
+)
 from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.model.accounts import OtherAccounts
 from tfcluster.protocol.messages import Call
 from tfcluster.transport.reach import HostUnreachableError
 from tfcluster.transport.ssh import Examination
@@ -109,3 +117,14 @@ def test_one_host_has_nobody_to_dial() -> None:
     cluster = Dialled({})
     assert dial_each_other(cluster, LAYOUT, ["alpha"]) == ([], {})
     assert cluster.asked == {}
+
+
+def test_other_accounts_are_told_with_what_they_can_do() -> None:
+    assert accounts_note(OtherAccounts("me", 1, ("anna",)), alone=True) == (
+        "1 other account can log in there (anna): it can connect to this cluster's servers through 127.0.0.1 "
+        "and run code as me"
+    )
+    assert accounts_note(OtherAccounts("tf", 12, ("anna", "ben", "cleo")), alone=False) == (
+        "12 other accounts can log in there (anna, ben, cleo, ...): any of them can connect to this cluster's servers "
+        "from there and run code as tf"
+    )

@@ -406,7 +406,8 @@ def test_two_ups_at_once_leave_one_cluster(apart: Sandbox, monkeypatch: pytest.M
 def test_a_cluster_of_this_machine_alone_is_noted_nowhere(apart: Sandbox) -> None:
     apart("up", apart.spec("name: one\njobs:\n  worker: {tasks: 1}\n"))
     assert book(apart, "one") == []
-    assert [check["ok"] for check in apart.json("doctor")["checks"]] == [True, True, True]
+    checks = [check for check in apart.json("doctor")["checks"] if check["check"] != "accounts"]
+    assert [check["ok"] for check in checks] == [True, True, True]
 
 
 def test_a_command_that_is_interrupted_while_it_follows_ends_at_once(two: Sandbox) -> None:

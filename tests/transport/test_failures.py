@@ -47,7 +47,7 @@ Host key verification failed.
         ("/home/me/.ssh/config: line 3: Bad configuration option: hots\n", "hots", "Mend ~/.ssh/config"),
         ("kex_exchange_identification: read: Connection reset by peer\n", "reset by peer", "`ssh tf@alpha` tells more"),
         ("Timeout, server 10.0.0.1 not responding.\r\n", "not responding", "`ssh tf@alpha` tells more"),
-        ("one\x1b[2J\x07 two\tthree\n \n", ": one[2J two", "`ssh tf@alpha` tells more"),
+        ("one\x1b[2J\x07 two\tthree\n \n", ": one\x1b[2J\x07 two", "`ssh tf@alpha` tells more"),
         ("", "ssh said nothing", "`ssh tf@alpha` tells more"),
     ],
 )

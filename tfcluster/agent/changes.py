@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import asdict
 from typing import Any
 
+from tfcluster.agent.accounts import other_accounts
 from tfcluster.agent.examination import Choices, examine, hold_ports
 from tfcluster.agent.folder import StateFolder
 from tfcluster.agent.gpus import gpu_ids
@@ -81,12 +82,14 @@ class Changes:
             problems.append(problem)
         if found is None and not dry and not problems:
             self.awaited = _AWAITED_SECONDS if len(wanted.hosts) == 1 else _AWAITED_SECONDS_OF_SEVERAL
+        accounts = other_accounts()
         yield reply(
             {
                 "tensorflow": version,
                 "choices": asdict(choices),
                 "found": found.to_json() if found else None,
                 "problems": [problem.to_json() for problem in problems],
+                "accounts": accounts.to_json() if accounts else None,
             }
         )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from tfcluster.cli.options import cluster_option, output_option
+from tfcluster.cli.output import echo
 
 
 @click.command(
@@ -29,5 +30,5 @@ def command(run: str, cluster: str | None, output: str) -> int:
     try:
         return show(attach(choose_cluster(cluster), run), output)
     except KeyboardInterrupt:
-        click.echo(f"detached; stop it with `tfcluster cancel {run}`", err=True)
+        echo(f"detached; stop it with `tfcluster cancel {run}`", err=True)
         return int(ExitCode.INTERRUPTED)

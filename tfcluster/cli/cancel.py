@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 import click
 
 from tfcluster.cli.options import cluster_option, output_option
+from tfcluster.cli.output import echo, echo_json
 
 
 @click.command("cancel", short_help="Stop runs.", epilog="Example: tfcluster cancel pi-3f9a")
@@ -21,4 +20,7 @@ def command(runs: tuple[str, ...], cluster: str | None, output: str) -> None:
     chosen = choose_cluster(cluster)
     for run in runs:
         cancelled = cancel_run(chosen, run)
-        click.echo(json.dumps(cancelled) if output == "json" else cancelled["run"])
+        if output == "json":
+            echo_json(cancelled)
+        else:
+            echo(cancelled["run"])

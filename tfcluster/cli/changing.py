@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tfcluster.cli.options import Command, output_option, seconds
+from tfcluster.cli.output import confirm, echo, echo_json
 from tfcluster.errors import ClusterError, ExitCode
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def carry_out(prepared: Prepared, *, dry_run: bool, yes: bool, timeout: float, o
     cluster, operations = prepared.layout.cluster, prepared.operations
     view = UpView(cluster, silent=output == "json")
     if dry_run and output == "json":
-        click.echo(json.dumps(prepared.to_json()))
+        echo_json(prepared.to_json())
     elif dry_run or (prepared.base is not None and operations and output == "text"):
         view.show_plan(operations)
     if dry_run:
@@ -97,7 +97,7 @@ def carry_out(prepared: Prepared, *, dry_run: bool, yes: bool, timeout: float, o
             for status in watch_until_ready(prepared.cluster, prepared.layout, timeout):
                 view.update(status)
     except KeyboardInterrupt:
-        click.echo(
+        echo(
             f"{cluster} may be changed in part, or go on changing: `tfcluster status` shows it, the same command again "
             "goes on, `tfcluster down` stops it",
             err=True,
@@ -105,7 +105,7 @@ def carry_out(prepared: Prepared, *, dry_run: bool, yes: bool, timeout: float, o
         raise
     assert status is not None, "there is at least one status"
     if output == "json":
-        click.echo(json.dumps(status.to_json()))
+        echo_json(status.to_json())
     else:
         view.finish(status, operations, time.monotonic() - began)
 
@@ -117,7 +117,7 @@ def _confirm_losses(prepared: Prepared, *, may_ask: bool) -> None:
     if not lost:
         return
     if may_ask:
-        if not click.confirm("Go on, and lose that?", err=True):
+        if not confirm("Go on, and lose that?"):
             raise ClusterError("nothing was changed")
         return
     hint = "`--yes` does it all the same, `--dry-run` shows the whole plan."

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 import click
 
 from tfcluster.cli.options import cluster_option, output_option
+from tfcluster.cli.output import echo_json
 
 
 @click.command(
@@ -28,7 +27,7 @@ def command(cluster: str | None, output: str) -> int:
 
     devices, problem = list_devices(choose_cluster(cluster))
     if output == "json":
-        click.echo(json.dumps(devices))
+        echo_json(devices)
     else:
         from tfcluster.model.devices import Device
         from tfcluster.render.devices import show_devices

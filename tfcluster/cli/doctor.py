@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
 
 from tfcluster.cli.changing import examining
 from tfcluster.cli.options import output_option
+from tfcluster.cli.output import echo_json
 
 
 @click.command(
@@ -33,7 +33,7 @@ def command(spec: Path | None, output: str) -> int:
     with examining(layout.cluster, output) as progress:
         checks, code = check_hosts(layout, progress)
     if output == "json":
-        click.echo(json.dumps({"cluster": layout.cluster, "checks": [check.to_json() for check in checks]}))
+        echo_json({"cluster": layout.cluster, "checks": [check.to_json() for check in checks]})
     else:
         from tfcluster.render.doctor import show_checks
 

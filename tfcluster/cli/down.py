@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 import click
 
 from tfcluster.cli.options import cluster_option, grace_option, output_option
+from tfcluster.cli.output import echo_json
 
 
 @click.command("down", short_help="Stop a cluster.", epilog="Example: tfcluster down --grace 2")
@@ -42,7 +41,7 @@ def command(cluster: str | None, all_clusters: bool, grace: float, output: str) 
             failed.append(error)
             continue
         if output == "json":
-            click.echo(json.dumps({"cluster": each.name, "state": "stopped"}))
+            echo_json({"cluster": each.name, "state": "stopped"})
         else:
             view.finish()
     if failed:

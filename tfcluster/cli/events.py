@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 import click
 
 from tfcluster.cli.options import cluster_option, output_option, since_option
+from tfcluster.cli.output import echo_json
 
 
 @click.command(
@@ -30,6 +29,6 @@ def command(follow: bool, tail: int | None, since: float | None, cluster: str | 
 
     for event in read_events(choose_cluster(cluster), lines=tail, since=since, follow=follow):
         if output == "json":
-            click.echo(json.dumps(event))
+            echo_json(event)
         else:
             show_event(event)

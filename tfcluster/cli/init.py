@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from tfcluster.cli.output import echo
 from tfcluster.errors import ClusterError, ExitCode
 
 
@@ -32,4 +33,4 @@ def command(spec: Path) -> None:
     except OSError as error:
         raise ClusterError(f"{spec}: cannot be written: {error.strerror}") from error
     where = "" if spec == Path("cluster.yaml") else f" {shlex.quote(str(spec))}"
-    click.echo(f"wrote {spec}; start the cluster with `tfcluster up{where}`")
+    echo(f"wrote {spec}; start the cluster with `tfcluster up{where}`")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from tfcluster.cli.options import cluster_option, output_option, since_option
+from tfcluster.cli.output import echo_json
 
 if TYPE_CHECKING:
     from tfcluster.render.logs import LogView
@@ -52,7 +52,7 @@ def command(
         return
     for line in lines:
         if output == "json":
-            click.echo(json.dumps(line))
+            echo_json(line)
         else:
             view.show(line["task"], line["time"], line["line"])
 
@@ -68,6 +68,6 @@ def _show_placements(lines: Iterator[dict[str, Any]], view: LogView, output: str
         if placement is None:
             continue
         if output == "json":
-            click.echo(json.dumps(placement.to_event()))
+            echo_json(placement.to_event())
         else:
             view.show(line["task"], line["time"], placement_line(placement.to_event()))

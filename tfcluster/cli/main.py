@@ -11,6 +11,7 @@ import click
 
 from tfcluster import __version__
 from tfcluster.cli.lazy import LazyGroup
+from tfcluster.cli.output import echo, echo_error, echo_usage_error
 from tfcluster.errors import ClusterError, ExitCode
 
 # Name -> what the list of commands says; the file in cli/ has the same name. Kept here so that `--help` imports
@@ -62,13 +63,13 @@ def main() -> NoReturn:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         sys.exit(int(result) if isinstance(result, int) else ExitCode.DONE)
     except ClusterError as error:
-        _tell(error)
+        echo_error(error)
         sys.exit(int(error.exit_code))
     except click.ClickException as error:
-        error.show()
+        echo_usage_error(error)
         sys.exit(error.exit_code)
     except (KeyboardInterrupt, click.Abort):
-        click.echo("interrupted", err=True)
+        echo("interrupted", err=True)
         sys.exit(int(ExitCode.INTERRUPTED))
     except BrokenPipeError:
         # Whoever read our output has gone (`tfcluster logs | head`); the interpreter must not try again.
@@ -76,13 +77,13 @@ def main() -> NoReturn:
         sys.exit(int(ExitCode.DONE))
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        _tell(ClusterError(f"{where}{error.strerror or error}"))
+        echo_error(ClusterError(f"{where}{error.strerror or error}"))
         sys.exit(int(ExitCode.FAILED))
     except Exception as error:
         if _stems_from_interrupt(error):
-            click.echo("interrupted", err=True)
+            echo("interrupted", err=True)
             sys.exit(int(ExitCode.INTERRUPTED))
-        _tell(_our_own_fault(error))
+        echo_error(_our_own_fault(error))
         sys.exit(int(ExitCode.FAILED))
 
 
@@ -108,11 +109,3 @@ def _our_own_fault(error: Exception) -> ClusterError:
         f"tfcluster failed: {type(error).__name__}: {error} ({place.filename}:{place.lineno} in {place.name})",
         hint="This is a mistake in tfcluster, not in what you typed: please report it with this message.",
     )
-
-
-def _tell(error: ClusterError) -> None:
-    # As rich decides it, which is not imported for this.
-    colour = bool(os.environ.get("FORCE_COLOR")) or (sys.stderr.isatty() and not os.environ.get("NO_COLOR"))
-    click.echo(click.style("error: ", fg="red", bold=True) + error.message, err=True, color=colour)
-    if error.hint:
-        click.echo(f"hint: {error.hint}", err=True)

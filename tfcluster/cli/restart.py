@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 
 import click
 
 from tfcluster.cli.options import cluster_option, grace_option, output_option, seconds
+from tfcluster.cli.output import confirm, echo, echo_json
 
 
 @click.command(
@@ -65,11 +65,11 @@ def command(
                 view.update(status)
     except KeyboardInterrupt:
         what = "the task at hand goes on restarting, the next are left alone" if rolling else "they go on restarting"
-        click.echo(f"{planned.cluster}: {what}: see `tfcluster status`", err=True)
+        echo(f"{planned.cluster}: {what}: see `tfcluster status`", err=True)
         raise
     assert status is not None, "there is at least one status"
     if output == "json":
-        click.echo(json.dumps(status.to_json()))
+        echo_json(status.to_json())
     else:
         view.finish_restart(status, time.monotonic() - began)
 
@@ -83,17 +83,17 @@ def _confirm(cluster: str, holders: tuple[str, ...], runs: tuple[str, ...], *, y
     from tfcluster.errors import ClusterError, ExitCode
 
     if runs:
-        click.echo(f"runs that compute on what is restarted fail: {', '.join(runs)}", err=True)
+        echo(f"runs that compute on what is restarted fail: {', '.join(runs)}", err=True)
     if not holders:
         return
     lost = f"the variables of {', '.join(holders)}"
     if yes:
-        click.echo(f"LOST: {lost}", err=True)
+        echo(f"LOST: {lost}", err=True)
     elif not may_ask:
         raise ClusterError(
             f"cluster {cluster!r} would lose {lost}: nothing was restarted",
             hint="`--yes` does it all the same.",
             exit_code=ExitCode.USAGE,
         )
-    elif not click.confirm(f"LOST: {lost}\nGo on, and lose that?", err=True):
+    elif not confirm(f"LOST: {lost}\nGo on, and lose that?"):
         raise ClusterError("nothing was restarted")

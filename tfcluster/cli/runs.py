@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 import click
 
 from tfcluster.cli.options import cluster_option, output_option
+from tfcluster.cli.output import echo_json
 
 
 @click.command("runs", short_help="List the cluster's runs.", epilog="Example: tfcluster runs -n 5")
@@ -23,7 +22,7 @@ def command(lines: int | None, cluster: str | None, output: str) -> None:
 
     found = list_runs(choose_cluster(cluster), lines)
     if output == "json":
-        click.echo(json.dumps(found))
+        echo_json(found)
     else:
         from tfcluster.render.runs import show_runs
 

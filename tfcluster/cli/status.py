@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 import click
 
 from tfcluster.cli.options import cluster_option, output_option
+from tfcluster.cli.output import echo_json
 
 
 @click.command("status", short_help="Show what runs where.", epilog="Example: tfcluster status -o json | jq .state")
@@ -35,7 +34,7 @@ def command(cluster: str | None, output: str) -> int:
         answer = found.status.to_json()
         problem = unreachable(chosen.name, found.away) if found.away else None
     if output == "json":
-        click.echo(json.dumps(answer))
+        echo_json(answer)
     else:
         from tfcluster.model.status import ClusterStatus
         from tfcluster.render.status import show_status

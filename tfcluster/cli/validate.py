@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
 
 from tfcluster.cli.options import output_option
+from tfcluster.cli.output import echo, echo_json
 
 
 @click.command(
@@ -29,7 +29,7 @@ def command(spec: Path | None, cluster_spec: str | None, output: str) -> None:
 
     layout = read_layout(spec, cluster_spec)
     if output == "json":
-        click.echo(json.dumps(layout.masked().to_json()))
+        echo_json(layout.masked().to_json())
         return
     jobs = ", ".join(
         f"{len(tasks)} {job}" + (f" (max {layout.max[job]})" if job in layout.max else "")
@@ -37,4 +37,4 @@ def command(spec: Path | None, cluster_spec: str | None, output: str) -> None:
     )
     names = [host.name for host in layout.hosts]
     where = "" if names == [LOCAL_HOST] else f" on {some(names)}"
-    click.echo(f"{layout.spec} is valid: cluster {layout.cluster!r}, {jobs}{where}")
+    echo(f"{layout.spec} is valid: cluster {layout.cluster!r}, {jobs}{where}")

@@ -9,7 +9,7 @@ from typing import Any
 from tfcluster.client.cluster import Cluster
 from tfcluster.client.dialling import Refused, dial_each_other
 from tfcluster.client.examining import Examined, Progress, examine, give_up
-from tfcluster.client.problems import clock_warning, different_versions
+from tfcluster.client.problems import ACCOUNTS_HINT, accounts_note, clock_warning, different_versions
 from tfcluster.client.up import planned
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.model.counting import plural
@@ -25,10 +25,10 @@ class Check:
 
     Attributes:
         host: Of which host.
-        check: What was looked at: reach, host, clock, tasks, network or tensorflow.
+        check: What was looked at: reach, host, clock, tasks, accounts, network or tensorflow.
         ok: Whether it is as it should be.
         result: What was found.
-        hint: What to type, if it is not.
+        hint: What to type, if it is not; of something that is well, what can be done all the same.
     """
 
     host: str
@@ -94,6 +94,9 @@ def _checks_of(host: str, examined: Examined, wanted: Layout) -> Iterator[Check]
     if not examined.problems:
         state = "up" if examined.found else "can start"
         yield Check(host, "tasks", True, f"{plural(len(wanted.on(host)), 'task')} {state}")
+    if examined.accounts is not None:
+        note = accounts_note(examined.accounts, alone=contact is None and len(wanted.hosts) == 1)
+        yield Check(host, "accounts", True, note, ACCOUNTS_HINT)
 
 
 _CLOCK_HINT = "`sudo timedatectl set-ntp true` has a clock set by a time server."

@@ -12,6 +12,7 @@ from tfcluster.client.cluster import Cluster
 from tfcluster.client.connection import AgentGoneError, Answer
 from tfcluster.client.fan_out import on_all, split
 from tfcluster.errors import ClusterError
+from tfcluster.model.accounts import OtherAccounts
 from tfcluster.model.change import Found
 from tfcluster.model.layout import Layout
 from tfcluster.protocol.messages import Call
@@ -40,6 +41,7 @@ class Examined:
         choices: The ports and GPUs that its agent chose, as `Layout.with_choices` takes them.
         found: The part of the cluster that is up there.
         problems: All that keeps it from starting its tasks.
+        accounts: Other accounts there that can connect to its servers; None where there are none.
         held: While this is open, the agent there lives and its ports let connections come; None on this machine
             alone, where an agent waits by itself.
     """
@@ -49,6 +51,7 @@ class Examined:
     choices: dict[str, Any] = field(default_factory=lambda: {"ports": {}, "gpus": {}})
     found: Found | None = None
     problems: list[ClusterError] = field(default_factory=list)
+    accounts: OtherAccounts | None = None
     held: Answer | None = None
 
     @property
@@ -119,12 +122,14 @@ def _examine_host(cluster: Cluster, wanted: Layout, setup: bool, host: str) -> E
 
 
 def _examined(reply: Mapping[str, Any], contact: Examination | None = None) -> Examined:
+    accounts = reply.get("accounts")  # an agent that has been up since an earlier version does not say
     return Examined(
         contact,
         tensorflow=reply["tensorflow"],
         choices=reply["choices"],
         found=Found.from_json(reply["found"]) if reply["found"] else None,
         problems=[ClusterError.from_json(problem) for problem in reply["problems"]],
+        accounts=OtherAccounts.from_json(accounts) if accounts else None,
     )
 
 

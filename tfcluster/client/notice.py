@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sys
 
+from tfcluster.control_characters import escape_control_characters
+
 
 def tell(text: str) -> None:
     """Say something on standard error; only the main thread may, as others would keep the command from ending."""
-    print(text, file=sys.stderr, flush=True)
+    print(escape_control_characters(text), file=sys.stderr, flush=True)

@@ -9,6 +9,7 @@ from tfcluster.client.dialling import Refused
 from tfcluster.client.examining import Examined
 from tfcluster.client.look import with_host
 from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.model.accounts import OtherAccounts
 from tfcluster.model.counting import plural
 
 # A clock that is further off than this makes times of one host useless beside those of another.
@@ -89,3 +90,23 @@ def clock_warning(examined: Examined) -> str | None:
         return None
     side = "ahead of" if offset > 0 else "behind"
     return f"its clock is {abs(offset):.0f} s {side} this machine's, and so are the times of its logs and events"
+
+
+def accounts_note(accounts: OtherAccounts, *, alone: bool) -> str:
+    """Say who else can log in on a host, and what follows.
+
+    Args:
+        accounts: The other accounts there.
+        alone: The cluster is on this machine alone.
+    """
+    names = ", ".join(accounts.names) + (", ..." if accounts.count > len(accounts.names) else "")
+    who = "it" if accounts.count == 1 else "any of them"
+    way = "through 127.0.0.1" if alone else "from there"
+    return (
+        f"{plural(accounts.count, 'other account')} can log in there ({names}): {who} can connect to this cluster's "
+        f"servers {way} and run code as {accounts.user}"
+    )
+
+
+#: What can be done about other accounts on a host.
+ACCOUNTS_HINT = "Use a machine, or a container with its own network, on which only you have an account."

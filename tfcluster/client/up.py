@@ -13,7 +13,15 @@ from tfcluster.client.examining import Examined, Progress, examine, give_up, sil
 from tfcluster.client.fan_out import on_all, split
 from tfcluster.client.look import newest
 from tfcluster.client.notice import tell
-from tfcluster.client.problems import Problem, clock_warning, different_versions, refused_connections, told
+from tfcluster.client.problems import (
+    ACCOUNTS_HINT,
+    Problem,
+    accounts_note,
+    clock_warning,
+    different_versions,
+    refused_connections,
+    told,
+)
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.model.change import Found, onto, scaled
 from tfcluster.model.hosts import THIS_MACHINE, Host
@@ -127,6 +135,10 @@ def _refuse_problems(examined: Mapping[str, Examined], *, mixed: bool, alone: bo
     for host, each in examined.items():
         if (warning := clock_warning(each)) is not None:
             tell(f"warning: host {host!r}: {warning}")
+        # Only by the `up` that starts servers there: what each command repeats is not read. `doctor` always says it.
+        if each.accounts is not None and each.found is None:
+            where = "this machine" if alone else f"host {host!r}"
+            tell(f"note: {where}: {accounts_note(each.accounts, alone=alone)}. {ACCOUNTS_HINT}")
 
 
 def prepare_scaled(

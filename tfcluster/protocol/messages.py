@@ -22,7 +22,8 @@ class Call(str, Enum):
     """The requests that an agent serves. What it tells of tasks, ports and GPUs is of its own host only."""
 
     LAYOUT = "layout"  # {settled: after a change} -> the whole Layout of what is up, with all that is secret in it
-    # Examine the host: {layout, dry} -> {tensorflow, choices, found: a Found, problems: [each as an error is told]}.
+    # Examine the host: {layout, dry} -> {tensorflow, choices, found: a Found, problems: [each as an error is told],
+    # accounts: the OtherAccounts that can connect to its servers}.
     PREPARE = "prepare"
     # Next, in a cluster of several hosts: can they dial each other's ports, on which no server listens yet?
     LISTEN = "listen"  # event: {ports: on which the agent lets connections come until the command hangs up}

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
-from rich.text import Text
+from tfcluster.render.text import Text
 
 Curve = Sequence[Sequence[float]]
 # By row and column of a character: the curves that pass it and the braille dots that each sets there.

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterable
 from functools import cache
+from typing import Any
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+from rich.text import Text
+
+from tfcluster.control_characters import escape_control_characters
 
 # A pipe has no width; nothing is cut or wrapped for it.
 _PIPE_WIDTH = 1000
@@ -31,4 +37,20 @@ def moves(target: Console) -> bool:
 
 def _console(*, stderr: bool) -> Console:
     width = None if (sys.stderr if stderr else sys.stdout).isatty() else _PIPE_WIDTH
-    return Console(stderr=stderr, width=width, highlight=False, soft_wrap=False, emoji=False, markup=False)
+    return SafeConsole(stderr=stderr, width=width, highlight=False, soft_wrap=False, emoji=False, markup=False)
+
+
+class SafeConsole(Console):
+    """A console to which no text can send a control character: only what rich itself makes of styles and movement."""
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """Make a text of a plain string, escaped before it is laid out."""
+        return super().render_str(escape_control_characters(text), **options)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Render anything; this is where a text is escaped that rich made by itself, as in a line of progress."""
+        for segment in super().render(renderable, options):
+            if segment.control:
+                yield segment
+            else:
+                yield segment._replace(text=escape_control_characters(segment.text))

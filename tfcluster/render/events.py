@@ -5,9 +5,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from rich.text import Text
-
 from tfcluster.render.console import console
+from tfcluster.render.text import Text
 from tfcluster.render.words import style_of
 
 _STYLES = {"died": "red", "killed": "red"}

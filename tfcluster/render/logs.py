@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from datetime import datetime, timezone
 
-from rich.control import strip_control_codes
-from rich.text import Text
-
+from tfcluster.control_characters import escape_control_characters
 from tfcluster.render.console import console
+from tfcluster.render.text import Text
 
 _COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "red")
 
@@ -36,10 +35,10 @@ class LogView:
             line: The line.
         """
         moment = f"{_iso(time)} " if self._timestamps else ""
-        # As it is, wherever the terminal ends and whatever looks like markup; and not by way of rich, which takes
-        # longer for each line than the agent for a hundred.
+        # Whole, wherever the terminal ends and whatever looks like markup; and not by way of rich, which takes longer
+        # for each line than the agent for a hundred.
         out = console().file
-        out.write(f"{self._before(task)}{moment}{strip_control_codes(line)}\n")
+        out.write(f"{self._before(task)}{moment}{escape_control_characters(line)}\n")
         out.flush()
 
     def _before(self, task: str) -> str:

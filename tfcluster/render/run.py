@@ -9,14 +9,15 @@ from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
-from rich.text import Text
 
+from tfcluster.control_characters import escape_control_characters
 from tfcluster.errors import ClusterError
 from tfcluster.render import programs
 from tfcluster.render.console import console, error_console, moves
 from tfcluster.render.metrics import Metrics
 from tfcluster.render.placements import PlacementView
 from tfcluster.render.table import table
+from tfcluster.render.text import Text
 from tfcluster.render.words import duration, rate
 
 #: Seconds between two lines of progress in a pipe.
@@ -29,10 +30,12 @@ class RunView:
     Args:
         silent: Show nothing but the end.
         placements: Show where operations are placed.
+        raw: Print what a script prints as it is, control characters too: for the one who started it.
     """
 
-    def __init__(self, *, silent: bool, placements: bool = False) -> None:
+    def __init__(self, *, silent: bool, placements: bool = False, raw: bool = False) -> None:
         self._silent = silent
+        self._raw = raw
         self._shows_placements = placements
         self._run = ""
         self._metrics = Metrics()
@@ -90,18 +93,18 @@ class RunView:
             error_console().print("\n  ".join((_line(self._run, event), *self._metrics.news())))
 
     def _print(self, line: str) -> None:
-        """Print what a script has printed, as it is; nothing may move beside it."""
+        """Print what a script has printed; nothing may move beside it."""
         if self._progress is not None:
             self._progress.stop()
             self._progress = None
-        print(line, flush=True)
+        print(line if self._raw else escape_control_characters(line), flush=True)
 
     def _print_above(self, line: str) -> None:
         """Print a line of ours; what moves goes on below it."""
         if self._progress is not None:
             self._progress.console.print(line, soft_wrap=True)
         else:
-            print(line, flush=True)
+            print(escape_control_characters(line), flush=True)
 
     def finish(self, result: dict[str, Any]) -> None:
         """Print the result, or raise what went wrong.

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from rich.table import Table
-from rich.text import Text
 
 from tfcluster.model.status import ClusterStatus, TaskStatus
 from tfcluster.render.console import console
 from tfcluster.render.table import table
+from tfcluster.render.text import Text
 from tfcluster.render.words import dash, duration, memory, short_device, style_of
 
 _CELLS: dict[str, Callable[[TaskStatus], str]] = {

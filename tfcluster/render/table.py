@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Literal
 
 from rich.table import Table
-from rich.text import Text
 
+from tfcluster.render.text import Text
 from tfcluster.render.words import style_of
 
 

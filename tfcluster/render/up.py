@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rich.table import Table
-from rich.text import Text
 
 from tfcluster.model.counting import plural, some
 from tfcluster.model.plan import RESTART, STOP, Operation, losses, summary
@@ -13,6 +12,7 @@ from tfcluster.model.states import AT_REST, TaskState
 from tfcluster.model.status import ClusterStatus, TaskStatus
 from tfcluster.render.console import console
 from tfcluster.render.table import table
+from tfcluster.render.text import Text
 from tfcluster.render.waiting import Waiting
 
 

@@ -18,6 +18,7 @@ _STYLES = {
     "unresponsive": "red",
     "unreachable": "red",
     "problem": "red",
+    "note": "yellow",
     "failed": "bold red",
     "stopped": "dim",
     "cancelled": "dim",

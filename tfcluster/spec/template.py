@@ -48,7 +48,8 @@ jobs:
   #local: ["localhost:2222", "localhost:2223"]
 
 # Who can connect to the tasks: closed (the hosts of this cluster only) or open (everyone who reaches the ports, and
-# TensorFlow asks for no password). Default: closed.
+# TensorFlow asks for no password). With both, every account on one of the hosts can, and runs code as you.
+# Default: closed.
 #network: closed
 
 # Which tasks that exit are started again: never, on-failure (killed, or an exit code other than 0) or always

@@ -53,11 +53,11 @@ _KNOWN_KEY = re.compile(r"Offending .*key in (\S+):(\d+)")
 
 
 def lines_of(words: str) -> list[str]:
-    """The lines of what another program printed, without blank ones and what would command a terminal.
+    """The lines of what another program printed, without blank ones.
 
     Of a Python traceback only the last line is kept.
     """
-    lines = ["".join(filter(str.isprintable, line)).strip() for line in words.expandtabs().splitlines()]
+    lines = [line.strip() for line in words.expandtabs().splitlines()]
     lines = [line for line in lines if line]
     trace = next((number for number, line in enumerate(lines) if line.startswith("Traceback (")), len(lines))
     return [*lines[:trace], *lines[trace:][-1:]]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import secrets
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from typing import Any, BinaryIO
 import click
 
 from tfcluster.cli.options import Command, PictureFile, WholeNumber, cluster_option, output_option, seconds
+from tfcluster.cli.output import echo, echo_json
 
 # The options of programs are set as TFCLUSTER_RUN_OPTION, whatever the program.
 CONTEXT = {"auto_envvar_prefix": "TFCLUSTER_RUN"}
@@ -121,6 +121,7 @@ def submit(
         detached=options.detach,
         log_placement=options.log_placement,
         picture=options.placement_graph,
+        raw=True,
     )
 
 
@@ -132,6 +133,7 @@ def show(
     detached: bool = False,
     log_placement: bool = False,
     picture: Path | None = None,
+    raw: bool = False,
 ) -> int:
     """Show the events of a run as they come, and give the exit code of its result.
 
@@ -142,6 +144,7 @@ def show(
         detached: There may be no result, as the run goes on by itself; then its id is shown.
         log_placement: Show the placement events among them.
         picture: A file in which the placed graph is drawn.
+        raw: Print what a script prints as it is, control characters too.
 
     Raises:
         ClusterError: There is no result, and the run was not detached.
@@ -156,7 +159,7 @@ def show(
 
         drawing = GraphPicture(picture)
 
-    view = RunView(silent=output == "json", placements=log_placement)
+    view = RunView(silent=output == "json", placements=log_placement, raw=raw)
     # Closing the events is what cancels a run that is interrupted while one of them is being shown.
     with contextlib.closing(events), view:
         run, result = _show_events(events, output, [view.update] if drawing is None else [view.update, drawing.update])
@@ -164,7 +167,7 @@ def show(
         if not detached:
             raise ClusterError(f"of {run or 'the run'} no result is left", hint="`tfcluster runs` lists the runs.")
         if output == "text":
-            click.echo(run)
+            echo(run)
         return int(ExitCode.DONE)
     if output == "text":
         view.finish(result)
@@ -185,7 +188,7 @@ def _show_events(
     result: dict[str, Any] = {}
     for event in events:
         if output == "json":
-            click.echo(json.dumps(event))
+            echo_json(event)
         for update in views:
             update(event)
         run = event.get("run", run)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from rich.console import RenderableType
-from rich.text import Text
 
 from tfcluster.model.counting import plural
 from tfcluster.render.chart import chart
 from tfcluster.render.console import console
 from tfcluster.render.table import table
+from tfcluster.render.text import Text
 from tfcluster.render.words import duration
 
 _WIDTH = 76

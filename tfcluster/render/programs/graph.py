@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from rich.console import RenderableType
-from rich.text import Text
 
 from tfcluster.render.table import table
+from tfcluster.render.text import Text
 from tfcluster.render.words import duration
 
 

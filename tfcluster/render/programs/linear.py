@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from rich.text import Text
-
 from tfcluster.model.counting import plural
+from tfcluster.render.text import Text
 from tfcluster.render.words import duration, rate
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rich.text import Text
-
+from tfcluster.render.text import Text
 from tfcluster.render.words import duration, rate
 
 

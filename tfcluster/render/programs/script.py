@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rich.text import Text
+from tfcluster.render.text import Text
 
 
 def summary(result: dict[str, Any], seconds: float) -> list[Text]:

@@ -1,0 +1,80 @@
+"""What commands print besides tables: nothing that others wrote can command the terminal."""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+import tfcluster
+from tfcluster.cli.output import echo, echo_error, echo_json, echo_usage_error
+from tfcluster.errors import ClusterError
+
+ROOT = Path(tfcluster.__file__).parent
+EVIL = "\x1b[2J\x1b]0;title\x07\x7f\x9b\u202e"
+SHOWN = r"\x1b[2J\x1b]0;title\x07\x7f\x9b\u202e"
+
+#: Where text may be written without being escaped, and why that is right there.
+WRITERS = {
+    "cli/output.py",  # escapes it
+    "client/notice.py",  # escapes it
+    "render/logs.py",  # escapes it
+    "render/run.py",  # escapes it, but for the one who started the run
+    "cli/completion.py",  # a script for a shell, in which there is only text of ours
+    "transport/boot.py",  # on a host, to the command
+}
+#: What runs in processes of the agent, whose standard output is a log.
+AWAY = ("agent/", "runtime/", "programs/")
+
+
+def test_a_line_is_escaped(capsys: pytest.CaptureFixture[str]) -> None:
+    echo(EVIL)
+    echo(EVIL, err=True)
+    assert capsys.readouterr() == (f"{SHOWN}\n", f"{SHOWN}\n")
+
+
+def test_json_has_no_control_character_and_the_same_value(capsys: pytest.CaptureFixture[str]) -> None:
+    value = {EVIL: ["".join(map(chr, range(0x2100)))]}
+    echo_json(value)
+    line = capsys.readouterr().out
+    assert line.removesuffix("\n").isascii()
+    assert line.removesuffix("\n").isprintable()
+    assert json.loads(line) == value
+
+
+def test_an_error_and_its_hint_are_escaped_and_its_label_has_colour(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    echo_error(ClusterError(f"{EVIL}\nsecond line", hint=EVIL))
+    assert capsys.readouterr().err == f"\x1b[31m\x1b[1merror: \x1b[0m{SHOWN}\nsecond line\nhint: {SHOWN}\n"
+
+
+def test_what_was_typed_wrongly_is_escaped(capsys: pytest.CaptureFixture[str]) -> None:
+    echo_usage_error(click.UsageError(f"No such command '{EVIL}'."))
+    echo_usage_error(click.FileError(f"{EVIL}.yaml", "is away"))
+    told = capsys.readouterr().err
+    assert told.startswith(f"Error: No such command '{SHOWN}'.\n")
+    assert told.replace("\n", "").isprintable()
+
+
+def writes_of(path: Path) -> Iterator[str]:
+    """The calls in a file by which text is written to the terminal other than through a console of ours."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call) and (name := ast.unparse(node.func)) in {
+            *("print", "click.echo", "click.secho", "click.confirm", "click.prompt"),
+            *("sys.stdout.write", "sys.stderr.write", "out.write", "console().file.write"),
+        }:
+            yield name
+        if isinstance(node, ast.ImportFrom) and node.module in {"rich.text", "rich.console"}:
+            yield from (f"{node.module}.{each.name}" for each in node.names if each.name in {"Text", "Console"})
+
+
+def test_text_is_written_in_few_places() -> None:
+    found = {str(path.relative_to(ROOT)) for path in ROOT.rglob("*.py") if any(writes_of(path))}
+    consoles = {"render/console.py"}
+    assert {each for each in found if not each.startswith(AWAY)} == WRITERS | consoles

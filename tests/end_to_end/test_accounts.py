@@ -1,0 +1,181 @@
+"""Other accounts on a host: `up` and `doctor` name them, and what is said of them is true."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import COMMAND, Sandbox
+from tests.end_to_end.test_ssh import over
+
+pytestmark = pytest.mark.usefixtures("cold")
+
+_SPEC = "name: shared\nnetwork: {network}\njobs:\n  worker: {{tasks: 1}}\n"
+_US = "root:x:0:0:root:/root:/bin/sh\n"
+_OTHERS = "anna:x:1001:1001::/home/anna:/bin/sh\nben:x:1002:1002::/home/ben:/bin/sh\n"
+_HINT = "Use a machine, or a container with its own network, on which only you have an account."
+
+# A GetStatus without any library: HTTP/2's preface, SETTINGS, HEADERS with literal fields, and an empty gRPC message.
+_ASK = """
+import socket, struct, sys
+def frame(kind, flags, stream, payload):
+    return struct.pack(">I", len(payload))[1:] + bytes([kind, flags]) + struct.pack(">I", stream) + payload
+fields = [
+    (b":method", b"POST"), (b":scheme", b"http"), (b":path", b"/tensorflow.WorkerService/GetStatus"),
+    (b":authority", b"localhost"), (b"te", b"trailers"), (b"content-type", b"application/grpc"),
+]
+headers = b"".join(bytes([0, len(name)]) + name + bytes([len(value)]) + value for name, value in fields)
+with socket.create_connection(("127.0.0.1", int(sys.argv[1])), 60) as server:
+    server.sendall(
+        b"PRI * HTTP/2.0\\r\\n\\r\\nSM\\r\\n\\r\\n"
+        + frame(4, 0, 0, b"") + frame(1, 4, 1, headers) + frame(0, 1, 1, bytes(5))
+    )
+    answer = b""
+    while b"device:CPU:0" not in answer:
+        answer += server.recv(4096) or sys.exit("hung up after %r" % answer)
+import os
+print("device:CPU:0", os.getuid())
+"""
+
+
+@dataclass
+class Account:
+    """An account of this machine.
+
+    Attributes:
+        name: Its name.
+        uid: Its user id, and that of its group.
+    """
+
+    name: str
+    uid: int
+
+    def python(self, program: str, *arguments: str) -> str:
+        """What a program prints that this account runs, with a Python that it may execute."""
+        pythons = (sys.executable, "/usr/local/bin/python3", "/usr/bin/python3")
+        found = next(path for path in pythons if self._run(os.path.realpath(path), "") is not None)
+        return self._run(os.path.realpath(found), program, *arguments) or ""
+
+    def _run(self, *command: str) -> str | None:
+        python, program, *arguments = command
+        try:
+            return subprocess.run(
+                [python, "-I", "-c", program, *arguments],
+                user=self.uid,
+                group=self.uid,
+                extra_groups=[],
+                cwd="/",
+                stdout=subprocess.PIPE,
+                text=True,
+                timeout=90,
+                check=True,
+            ).stdout.strip()
+        except OSError:  # it is not there, or may not be executed
+            return None
+
+
+@pytest.fixture(autouse=True)
+def _root() -> None:
+    if os.geteuid() != 0 and not os.environ.get("CI"):
+        pytest.skip("to make an account takes root; CI has it")
+
+
+@pytest.fixture
+def account() -> Iterator[Account]:
+    """An account with a shell, which is deleted again."""
+    name = f"tfc{uuid.uuid4().hex[:8]}"
+    subprocess.run(["useradd", "--no-create-home", "--shell", "/bin/sh", name], check=True)
+    try:
+        uid = subprocess.run(["id", "-u", name], check=True, capture_output=True, text=True).stdout
+        yield Account(name, int(uid))
+    finally:
+        subprocess.run(["userdel", name], check=True)
+
+
+def with_accounts(passwd: Path, *command: str) -> tuple[str, ...]:
+    """A command line in whose processes a file takes the place of /etc/passwd."""
+    return ("unshare", "--mount", "sh", "-c", f'mount --bind {passwd} /etc/passwd && exec "$@"', "sh", *command)
+
+
+def row(sandbox: Sandbox) -> dict[str, object]:
+    """What `doctor` says of the accounts on its one host, as JSON; empty if nothing."""
+    found = [check for check in sandbox.json("doctor")["checks"] if check["check"] == "accounts"]
+    assert len(found) <= 1
+    return found[0] if found else {}
+
+
+@pytest.mark.parametrize("network", ["closed", "open"])
+def test_another_account_can_ask_a_server_and_is_told(sandbox: Sandbox, account: Account, network: str) -> None:
+    sandbox.spec(_SPEC.format(network=network))
+    told = sandbox("up", "-o", "json")
+    assert json.loads(told.stdout)["state"] == "running"
+    assert "note: this machine: " in told.stderr
+    assert "can connect to this cluster's servers through 127.0.0.1 and run code as " in told.stderr
+    assert told.stderr.count("\n") == 1
+    port = sandbox.task("worker:0")["address"].rpartition(":")[2]
+    assert account.python(_ASK, port) == f"device:CPU:0 {account.uid}"
+    again = sandbox("up")
+    assert "nothing changed" in again.stdout
+    assert again.stderr == "", "it was said when the servers were started"
+
+
+def test_an_account_that_is_made_is_seen(sandbox: Sandbox, request: pytest.FixtureRequest) -> None:
+    sandbox.spec(_SPEC.format(network="closed"))
+    before = str(row(sandbox).get("result", "0 other accounts"))
+    account = request.getfixturevalue("account")
+    after = row(sandbox)
+    assert (after["host"], after["ok"], after["hint"]) == ("localhost", True, _HINT)
+    assert int(str(after["result"]).split()[0]) == int(before.split()[0]) + 1
+    assert account.name in str(after["result"]) or "..." in str(after["result"])
+    assert " note " in sandbox("doctor").stdout
+
+
+def test_the_accounts_are_named(sandbox: Sandbox) -> None:
+    passwd = sandbox.spec(_US + _OTHERS, "passwd")
+    sandbox.command = with_accounts(passwd, *COMMAND)
+    sandbox.spec(_SPEC.format(network="closed"))
+    said = (
+        "2 other accounts can log in there (anna, ben): any of them can connect to this cluster's servers through "
+        "127.0.0.1 and run code as root"
+    )
+    assert row(sandbox)["result"] == said
+    assert f"note: this machine: {said}. {_HINT}" in sandbox("up", "--dry-run").stderr.splitlines()
+    assert f"note: this machine: {said}. {_HINT}" in sandbox("up").stderr.splitlines()
+
+
+def test_where_there_is_no_other_account_nothing_is_said(sandbox: Sandbox) -> None:
+    passwd = sandbox.spec(_US, "passwd")
+    sandbox.command = with_accounts(passwd, *COMMAND)
+    sandbox.spec(_SPEC.format(network="closed"))
+    assert row(sandbox) == {}
+    assert sandbox("up", "-o", "json").stderr == ""
+
+
+def test_the_accounts_of_another_host_are_named(tmp_path: Path) -> None:
+    passwd = tmp_path / "passwd"
+    passwd.write_text(_US + _OTHERS)
+    nobody_else = tmp_path / "alone"
+    nobody_else.write_text(_US)
+    pythons = {}
+    for host, file in (("alpha", passwd), ("beta", nobody_else)):
+        pythons[host] = tmp_path / f"python-{host}"
+        pythons[host].write_text(f'#!/bin/sh\nexec {shlex.join(with_accounts(file, sys.executable))} "$@"\n')
+        pythons[host].chmod(0o755)
+    with over(tmp_path, "alpha", "beta") as sandbox:
+        spec = sandbox.spec(sandbox.text(("alpha", "beta"), "jobs: {worker: {tasks: 2}}\n", pythons))
+        notes = [line for line in sandbox("up", spec).stderr.splitlines() if line.startswith("note: ")]
+        assert notes == [
+            "note: host 'alpha': 2 other accounts can log in there (anna, ben): any of them can connect to this "
+            f"cluster's servers from there and run code as root. {_HINT}"
+        ]
+        checks = sandbox.json("doctor", spec)["checks"]
+        assert [check["host"] for check in checks if check["check"] == "accounts"] == ["alpha"]

@@ -1,0 +1,164 @@
+"""What tasks, runs and remote hosts print cannot command the terminal of the one who looks at it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+
+import pexpect
+import pytest
+
+from tests.conftest import COMMAND, EXAMPLE, Sandbox, _make, wait_for
+
+pytestmark = pytest.mark.usefixtures("cold")
+
+#: A title, a cleared screen, a clipboard that is written, a C1 sequence, DEL, and text from right to left.
+EVIL = "\x1b]0;title\x07\x1b[2J\x1b[H\x1b]52;c;ZXZpbA==\x07\x9b31m\x7f\u202etxt"
+SHOWN = r"\x1b]0;title\x07\x1b[2J\x1b[H\x1b]52;c;ZXZpbA==\x07\x9b31m\x7f\u202etxt"
+
+_PRINTS = f"print({EVIL!r})\nprint('windows\\r')\nprint('10%\\r20%')\n"
+_FAILS = f"{_PRINTS}raise ValueError({EVIL!r})\n"
+
+# What rich and click send by themselves: styles, a hidden or moved cursor, a cleared line.
+_OURS = re.compile(r"\x1b\[(?:[0-9;]*m|\?25[lh]|2K|1A)|\r(?=\n|\x1b)|\r$")
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
+def at_a_terminal(sandbox: Sandbox, *arguments: str, code: int = 0, env: Mapping[str, str] | None = None) -> str:
+    """What a command writes to a terminal, until it ends."""
+    child = pexpect.spawn(
+        sys.executable,
+        ["-m", "tfcluster", *arguments],
+        env={**sandbox.environment, "TERM": "xterm-256color", **(env or {})},
+        cwd=str(sandbox.folder),
+        dimensions=(40, 250),
+        encoding="utf-8",
+        timeout=90,
+    )
+    child.expect(pexpect.EOF)
+    child.close()
+    shown = str(child.before)
+    assert child.exitstatus == code, shown
+    return shown
+
+
+def into_a_pipe(sandbox: Sandbox, *arguments: str, code: int = 0) -> str:
+    """What a command writes to a pipe, byte for byte; a script's traceback may be in it."""
+    result = subprocess.run(
+        [*COMMAND, *arguments],
+        cwd=sandbox.folder,
+        env=sandbox.environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=90,
+        check=False,
+    )
+    assert result.returncode == code, result
+    return result.stdout.decode()
+
+
+def harmless(shown: str) -> str:
+    """What is left on the screen, after a check that nothing has commanded the terminal but rich and click."""
+    left = _OURS.sub("", shown)
+    assert not _CONTROL.search(left), ascii(shown)
+    return left
+
+
+@pytest.fixture(scope="module")
+def visited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
+    """A cluster in which a run has printed EVIL and failed with it, and a task has printed it."""
+    for sandbox in _make(tmp_path_factory.mktemp("visited")):
+        sandbox("up", EXAMPLE)
+        have_printed(sandbox, "worker:0")
+        sandbox.spec(_PRINTS, "prints.py")
+        sandbox.spec(_FAILS, "fails.py")
+        into_a_pipe(sandbox, "run", "fails.py", code=1)
+        yield sandbox
+
+
+def have_printed(sandbox: Sandbox, task: str) -> None:
+    """Have a task print EVIL, and wait until that is in its log."""
+    with open(f"/proc/{sandbox.task(task)['pid']}/fd/2", "a") as log:
+        log.write(f"{EVIL}\nwindows\r\n10%\r20%\n")
+    wait_for(lambda: "20%" in sandbox("logs", task).stdout)
+
+
+def failed_run(sandbox: Sandbox) -> str:
+    return str(sandbox.json("runs")[0]["run"])
+
+
+def test_the_log_of_a_task_is_shown_and_not_obeyed(visited: Sandbox) -> None:
+    lines = harmless(at_a_terminal(visited, "logs", "worker:0", "--no-prefix")).splitlines()
+    assert SHOWN in lines
+    assert "windows" in lines
+    assert r"10%\r20%" in lines
+    assert SHOWN in into_a_pipe(visited, "logs", "worker:0"), "in a pipe too"
+
+
+def test_the_last_words_of_a_task_are_shown_and_not_obeyed(sandbox: Sandbox) -> None:
+    sandbox("up", sandbox.spec("name: dying\nrestart: {policy: never}\njobs:\n  worker: {tasks: 1}\n"))
+    have_printed(sandbox, "worker:0")
+    os.kill(sandbox.task("worker:0")["pid"], signal.SIGKILL)
+    wait_for(lambda: sandbox.task("worker:0", code=None)["state"] == "failed")
+    assert f"  {SHOWN}" in harmless(at_a_terminal(sandbox, "status", code=4)).splitlines()
+    assert "SIGKILL" in harmless(at_a_terminal(sandbox, "events"))
+    (line,) = into_a_pipe(sandbox, "status", "-o", "json", code=4).splitlines()
+    assert line.isprintable()
+    assert EVIL in json.loads(line)["tasks"][0]["last_exit"]["log"]
+
+
+def test_a_run_is_shown_to_others_and_not_obeyed(visited: Sandbox) -> None:
+    run = failed_run(visited)
+    assert SHOWN in harmless(at_a_terminal(visited, "logs", run, "--no-prefix")).splitlines()
+    attached = harmless(at_a_terminal(visited, "attach", run, code=1)).splitlines()
+    assert {SHOWN, "windows", r"10%\r20%"} <= {*attached}
+    assert f"error: fails.py failed: ValueError: {SHOWN}" in attached
+    assert into_a_pipe(visited, "attach", run, code=1).startswith(f"{SHOWN}\nwindows\n")
+    assert f"ValueError: {SHOWN}" in harmless(at_a_terminal(visited, "runs"))
+
+
+def test_the_one_who_started_a_run_gets_what_it_prints_as_it_is(visited: Sandbox) -> None:
+    shown = at_a_terminal(visited, "run", "fails.py", code=1)
+    assert shown.count(EVIL) == 2, "the line, and the last of the traceback"
+    assert f"fails.py failed: ValueError: {SHOWN}" in shown
+    assert into_a_pipe(visited, "run", "prints.py") == f"{EVIL}\nwindows\r\n10%\r20%\n"
+
+
+@pytest.mark.parametrize("command", ["logs", "logs RUN", "runs", "attach RUN", "run fails.py"])
+def test_json_has_no_control_character(visited: Sandbox, command: str) -> None:
+    words = command.replace("RUN", failed_run(visited)).split()
+    code = 1 if words[0] in ("attach", "run") else 0
+    at = 1 if words[0] == "run" else len(words)  # what stands behind a script is the script's
+    *lines, last = into_a_pipe(visited, *words[:at], "-o", "json", *words[at:], code=code).split("\n")
+    assert last == ""
+    assert lines
+    assert all(line.isascii() and line.isprintable() for line in lines)
+    assert EVIL in "".join(map(_strings, map(json.loads, lines)))
+
+
+def _strings(value: object) -> str:
+    """All strings in a JSON value."""
+    if isinstance(value, dict):
+        value = [*value.values()]
+    return "".join(map(_strings, value)) if isinstance(value, list) else str(value)
+
+
+def test_what_ssh_says_is_shown_and_not_obeyed(sandbox: Sandbox) -> None:
+    ssh = sandbox.spec(f"#!{sys.executable}\nimport sys\nsys.stderr.write({EVIL!r} + '\\r\\n')\nsys.exit(255)\n", "ssh")
+    ssh.chmod(0o755)
+    sandbox.spec("name: far\nhosts: {alpha: {address: 192.0.2.7}}\njobs:\n  worker: {tasks: 1}\n")
+    env = {"PATH": f"{sandbox.folder}:{os.environ['PATH']}"}
+    assert SHOWN in harmless(at_a_terminal(sandbox, "up", code=5, env=env))
+    assert SHOWN in harmless(at_a_terminal(sandbox, "doctor", code=5, env=env))
+
+
+def test_what_is_typed_or_written_wrongly_is_shown_and_not_obeyed(sandbox: Sandbox) -> None:
+    assert f"No such command {EVIL!r}" in harmless(at_a_terminal(sandbox, EVIL, code=2))
+    assert SHOWN in harmless(at_a_terminal(sandbox, "validate", f"{EVIL}.yaml", code=2))
+    sandbox.spec('name: odd\njobs:\n  "wor\\e[2Jker\\u202e": {tasks: 1}\n')
+    harmless(at_a_terminal(sandbox, "validate", code=2))
