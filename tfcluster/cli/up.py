@@ -45,7 +45,8 @@ def command(
     began = time.monotonic()
     from tfcluster.client import up
 
-    up.begin()  # before the imports that reading the spec takes: they and the agent's go on side by side
+    if not dry_run:
+        up.begin()  # before the imports that reading the spec takes: they and the agent's go on side by side
     from tfcluster.client.specs import read_layout
 
     layout = read_layout(spec, cluster_spec)

@@ -11,9 +11,13 @@ from tfcluster.render.table import table
 
 def show_checks(checks: Sequence[Check]) -> None:
     """Print what was checked on which host, what came of it, and what to type where it is not as it should be."""
-    rows = [
-        (check.host, check.check, "ok" if check.ok else "problem", check.result, check.hint or "-") for check in checks
-    ]
+    rows = [(check.host, check.check, _state(check), check.result, check.hint or "-") for check in checks]
     console().print(
         table(("HOST", "CHECK", "STATE", "RESULT", "WHAT TO TYPE"), rows, wrapped=("RESULT", "WHAT TO TYPE"))
     )
+
+
+def _state(check: Check) -> str:
+    if not check.examined:
+        return "not examined"
+    return "ok" if check.ok else "problem"
