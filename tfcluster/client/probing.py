@@ -6,6 +6,7 @@ from its environment. Where the cluster is up, its agent there is asked instead.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from functools import partial
 
@@ -14,6 +15,7 @@ from tfcluster.client.examining import Examined, Progress, examined_of
 from tfcluster.client.fan_out import on_all, split
 from tfcluster.errors import ClusterError
 from tfcluster.model.layout import Layout
+from tfcluster.transport.reach import not_running
 from tfcluster.transport.unexamined import of_environment
 
 # For the end of processes that examined hosts, hosts away among them.
@@ -58,15 +60,31 @@ def _probe_host(cluster: Cluster, wanted: Layout, listen: bool, host: str) -> Ex
         return Examined(contact, version, problems=[*problems, error], unexamined=notes)
     examined = examined_of(reply, contact)
     examined.probe = probe
-    if examined.found is not None:  # the agent there has the variables of the spec, and has examined all
+    variables = of_environment(cluster.hosts[host]) if contact is not None else []
+    if examined.found is not None:  # the agent there has examined all, and has the variables
+        examined.unexamined = [note for note in notes if note not in variables]
         return examined
     installation = list(map(ClusterError.from_json, reply["installation"]))
-    if contact is not None and of_environment(cluster.hosts[host]):  # they may lead to what a library lacks
+    if variables:  # they may lead to what a library lacks
         notes += [f"{problem.message}; `env:` may change that: not examined" for problem in installation]
         installation = []
     examined.problems = [*problems, *examined.problems, *installation]
     examined.unexamined = notes
     return examined
+
+
+def layout_of(cluster: Cluster, host: str) -> Layout:
+    """Ask a host for the layout of the cluster that is up, and start no agent if that has died.
+
+    Raises:
+        ClusterError: It cannot be told.
+    """
+    contact, probe = cluster.probe(host)
+    if probe is None:
+        problems = contact.problems if contact is not None else ()
+        raise problems[0] if problems else not_running(cluster.name)
+    with contextlib.closing(probe):
+        return probe.layout()
 
 
 def release(examined: Mapping[str, Examined]) -> None:

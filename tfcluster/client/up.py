@@ -13,7 +13,7 @@ from tfcluster.client.examining import Examined, Progress, examine, give_up, sil
 from tfcluster.client.fan_out import on_all, split
 from tfcluster.client.look import newest
 from tfcluster.client.notice import tell
-from tfcluster.client.probing import probe_hosts, release
+from tfcluster.client.probing import layout_of, probe_hosts, release
 from tfcluster.client.problems import Problem, clock_warning, different_versions, refused_connections, told
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.model.change import Found, onto, scaled
@@ -162,6 +162,8 @@ def prepare_scaled(
     """
 
     def ask(host: str) -> Layout:
+        if dry:
+            return layout_of(cluster, host)
         return Layout.from_json(cluster.connect(host).call(Call.LAYOUT, settled=True))
 
     layouts, wrong = split(on_all(cluster.hosts, ask, _SETTLED_SECONDS))

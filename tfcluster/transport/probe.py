@@ -91,6 +91,14 @@ class Probe:
         self.listens = told["listens"]
         return told
 
+    def layout(self) -> Layout:
+        """Ask for the layout of the cluster that is up on the host.
+
+        Raises:
+            ClusterError: None is, or as `survey`.
+        """
+        return Layout.from_json(self._ask("layout", _PREPARE_SECONDS))
+
     def failures(self, addresses: Sequence[str], timeout: float) -> Mapping[str, str]:
         """Have the host dial others.
 

@@ -18,6 +18,7 @@ from tfcluster.protocol.framing import Decoder, encode
 from tfcluster.protocol.messages import Call, Request
 from tfcluster.transport.boot import CANNOT_KEEP, KEEP_HINT, roots, tell
 from tfcluster.transport.local import Agent, Here, connect
+from tfcluster.transport.reach import not_running
 
 # Of the spec's variables these say where the folders are that are looked into. No other variable is set, and these not
 # before Python and the modules of its own installation have been imported.
@@ -42,7 +43,8 @@ def serve(said: dict[str, Any]) -> None:
             setup commands have been run, `pythonpath`: whether there is a PYTHONPATH, which -I leaves out;
             `time`: -> {time};
             `prepare` {layout, listen}: -> as an agent says to Call.PREPARE, and {installation: problems, listens};
-            `reach` {addresses, timeout}: as Call.REACH.
+            `reach` {addresses, timeout}: as Call.REACH;
+            `layout`: as Call.LAYOUT.
     """
     for name in _FOLDERS:
         if name in said["env"]:
@@ -71,6 +73,7 @@ class _Server:
             "time": self._time,
             "prepare": self._prepare,
             "reach": self._reach,
+            "layout": self._layout,
         }
         try:
             return {"reply": answers[question.pop("ask")](**question)}
@@ -111,7 +114,8 @@ class _Server:
         agent = self._agent()
         if agent is not None:
             with contextlib.closing(agent):
-                return {**_ask(agent, layout), "installation": [], "listens": False}
+                told = _ask(agent, Call.PREPARE, layout=layout, dry=True)
+                return {**told, "installation": [], "listens": False}
         told = self._examine().prepare(layout, listen)
         if why := _why_not_writable(self._folder):
             problem = ClusterError(f"{self._folder}: cannot make the state folder: {why}", hint=_STATE_HINT)
@@ -121,6 +125,13 @@ class _Server:
         except ClusterError as problem:
             told["problems"].append(problem.to_json())
         return {**told, "listens": listen}
+
+    def _layout(self) -> dict[str, Any]:
+        agent = self._agent()
+        if agent is None:
+            raise not_running(self._here.cluster)
+        with contextlib.closing(agent):
+            return _ask(agent, Call.LAYOUT, settled=True)
 
     def _reach(self, addresses: list[str], timeout: float) -> dict[str, Any]:
         return {"failures": self._examine().failures(addresses, timeout)}
@@ -148,20 +159,20 @@ class _Server:
                 return None
             if time.monotonic() > deadline:
                 raise ClusterError(
-                    f"cluster {self._here.cluster!r} is up there, but its agent has died: not examined",
+                    f"cluster {self._here.cluster!r} is up, but its agent has died: not examined",
                     hint=f"`tfcluster status -c {self._here.cluster}` starts the next one; an examination does not.",
                     exit_code=ExitCode.UNHEALTHY,
                 )
             time.sleep(_LOOK_SECONDS)
 
 
-def _ask(agent: Agent, layout: dict[str, Any]) -> dict[str, Any]:
-    """Ask an agent to examine its host; it starts nothing then.
+def _ask(agent: Agent, call: Call, **arguments: Any) -> dict[str, Any]:
+    """Ask an agent something by which it starts nothing.
 
     Raises:
         ClusterError: What it says, or that it went away.
     """
-    agent.send(encode(Request(Call.PREPARE, {"layout": layout, "dry": True}).to_message()))
+    agent.send(encode(Request(call, arguments).to_message()))
     decoder = Decoder()
     while data := agent.receive(_ANSWER_SECONDS):
         for message in decoder.feed(data):

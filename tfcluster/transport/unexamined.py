@@ -35,7 +35,7 @@ def split(
         The problems, and what is not examined.
     """
     problems = [*missing, *map(ClusterError.from_json, found["folders"])]
-    notes = list(of_environment(host))
+    notes = of_environment(host)
     if not found["setup"]:
         notes += [f"{problem.message}; `setup:` may change that: not examined" for problem in problems]
         return [], [*notes, "`setup:` has not been run there: what it changes is not examined"]
