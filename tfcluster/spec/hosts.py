@@ -75,10 +75,10 @@ class Host(Frozen):
     Attributes:
         address: What the other hosts dial; None for its name.
         ssh: Its destination as ssh takes it; None for its name.
-        python: The Python there that has TensorFlow; None for python3.
+        python: The Python there that has TensorFlow; None for python3. Also an examination executes it.
         env: What is added to the environment of each of its tasks; a job's own overrides it.
         state: The folder there for the state of all clusters; None for the one that XDG_STATE_HOME names there.
-        setup: Shell commands that are run there once, before anything else.
+        setup: Shell commands that `up` runs there once, before anything else.
         slots: How many tasks it gets in a row, before the next host gets some.
     """
 
