@@ -41,7 +41,9 @@ def command(
 
     All hosts are examined before anything starts, and everything that is wrong on any of them is told at once. A spec
     is code: `up` runs its `setup:` commands and its `python:` on the hosts. --dry-run runs of it only `python:`, in
-    isolated mode, and changes nothing on any host. Exits with 4 when a task does not get ready, 5 when a host cannot be reached.
+    isolated mode, and changes nothing on any host.
+
+    Exits with 4 when a task does not get ready, 5 when a host cannot be reached.
     """
     began = time.monotonic()
     from tfcluster.client import up
