@@ -171,7 +171,8 @@ def prepare_scaled(
         raise next(iter(wrong.values()))
     prepared = prepare(scaled(newest(list(layouts.values())), counts), dry=dry, progress=progress, mixed=True)
     if prepared.base is None:  # it went down in between
-        give_up(prepared.everywhere, prepared.examined)
+        if not dry:
+            give_up(prepared.everywhere, prepared.examined)
         raise not_running(cluster.name)
     return prepared
 
