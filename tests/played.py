@@ -16,6 +16,7 @@ from tfcluster.client import cluster as module
 from tfcluster.errors import ClusterError
 from tfcluster.model.hosts import Host
 from tfcluster.transport.local import Agent, Here
+from tfcluster.transport.probe import Probe, begin_here
 from tfcluster.transport.reach import HostUnreachableError
 from tfcluster.transport.ssh import Examination, There
 
@@ -45,13 +46,24 @@ class Played(There):
     def disconnect(self) -> None:
         pass
 
-    def examine(self, *, setup: bool) -> Examination:
+    def examine(self) -> Examination:
         try:
             self.meet()
         except ClusterError as error:
             return Examination(self.host, (error,))
+        return self._found()
+
+    def probe(self) -> tuple[Examination, Probe | None]:
+        try:
+            self.meet()
+        except ClusterError as error:
+            return Examination(self.host, (error,)), None
+        return self._found(), begin_here(self.cluster, self.host)
+
+    def _found(self) -> Examination:
         offset = self._folder / "clock" / self.host
-        return Examination(self.host, clock_offset=float(offset.read_text()) if offset.exists() else 0.0)
+        clock = float(offset.read_text()) if offset.exists() else 0.0
+        return Examination(self.host, python=sys.executable, clock_offset=clock)
 
     @property
     def is_away(self) -> bool:

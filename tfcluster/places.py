@@ -144,23 +144,49 @@ def _runtime_folder(room: int = 0, *, plain: bool = False) -> Path:
         room: Bytes that must fit behind a path in it.
         plain: Its path must need no quoting in ssh's options.
     """
-    folder = Path(os.environ.get("XDG_RUNTIME_DIR", "")) / "tfcluster"
-    # A slash and a digest must fit behind it.
-    fits = len(os.fsencode(folder)) + 1 + _DIGEST + room <= _SOCKET_PATH_LIMIT
-    if not folder.is_absolute() or not fits or (plain and not _PLAIN_PATH.fullmatch(str(folder))):
-        folder = Path(f"/tmp/tfcluster-{os.getuid()}")
+    folder = _runtime_path(room, plain=plain)
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = folder.lstat()
     except OSError as error:
         raise ClusterError(
             f"{folder}: cannot make the folder for sockets: {error.strerror}",
             hint="Set XDG_RUNTIME_DIR to a folder that only you can enter.",
         ) from error
+    _check_private(folder)
+    return folder
+
+
+def check_runtime_folder() -> None:
+    """Check the private folder for sockets, which is not made if it is missing.
+
+    Raises:
+        ClusterError: Other users can enter it.
+    """
+    folder = _runtime_path()
+    if os.path.lexists(folder):
+        _check_private(folder)
+
+
+def _runtime_path(room: int = 0, *, plain: bool = False) -> Path:
+    """Where the private folder for sockets is, or would be; see `_runtime_folder`."""
+    folder = Path(os.environ.get("XDG_RUNTIME_DIR", "")) / "tfcluster"
+    # A slash and a digest must fit behind it.
+    fits = len(os.fsencode(folder)) + 1 + _DIGEST + room <= _SOCKET_PATH_LIMIT
+    if not folder.is_absolute() or not fits or (plain and not _PLAIN_PATH.fullmatch(str(folder))):
+        folder = Path(f"/tmp/tfcluster-{os.getuid()}")
+    return folder
+
+
+def _check_private(folder: Path) -> None:
+    """Check that only this user can enter a folder.
+
+    Raises:
+        ClusterError: Others can.
+    """
+    found = folder.lstat()
     # Whoever can enter the folder can replace the socket and read what is sent to it.
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
         raise ClusterError(
             f"{folder}: not a folder that only you can enter (mode {stat.S_IMODE(found.st_mode):04o})",
             hint=f"Remove it, or chmod 700 it, or set XDG_RUNTIME_DIR; see `ls -ld {folder}`.",
         )
-    return folder

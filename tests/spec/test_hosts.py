@@ -133,8 +133,24 @@ ONE_LINE = {
     **{
         f"hosts: {{alpha: {{ssh: '{ssh}'}}}}": "2:22: hosts.alpha.ssh: expected a destination of ssh such as "
         f"user@host or a name of ~/.ssh/config, found the text '{ssh}'"
-        for ssh in ("-oProxyCommand=x", "a b")
+        for ssh in (
+            "-oProxyCommand=x",
+            "a b",
+            "tf@-oProxyCommand=x",
+            "ssh://-oProxyCommand=x",
+            "ssh://tf@-x:22",
+            "a;b",
+            "$(b)",
+            "a`b`",
+            "a|b",
+            "tf&@a",
+            "a<b",
+            '"a"',
+            "a{b",
+        )
     },
+    "hosts: {alpha: {ssh: 'a\\b'}}": "2:22: hosts.alpha.ssh: expected a destination of ssh such as user@host or a name "
+    "of ~/.ssh/config, found the text 'a\\\\b'",
     'hosts: {alpha: {ssh: "a\\nb"}}': "2:22: hosts.alpha.ssh: expected text of one line, found the text 'a\\nb'",
     'hosts: {alpha: {python: "a\\0b"}}': "2:25: hosts.alpha.python: expected text of one line, "
     "found the text 'a\\x00b'",

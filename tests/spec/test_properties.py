@@ -180,7 +180,9 @@ def _valid_specs(draw: st.DrawFn) -> dict[str, Any]:
     host = st.fixed_dictionaries(
         {},
         optional={
-            "ssh": st.from_regex("[!-,.-~][!-~]{0,8}", fullmatch=True),
+            "ssh": st.from_regex(
+                r"([a-z\\][a-z\\.-]{0,4}@)?[A-Za-z0-9_.:%~\[][A-Za-z0-9_.:%~\]-]{0,8}", fullmatch=True
+            ),
             "python": path | st.just("python3.11"),
             "env": st.dictionaries(variables, text, max_size=3),
             "state": path,

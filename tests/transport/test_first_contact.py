@@ -42,7 +42,7 @@ def python(path: Path, program: str) -> str:
 
 
 def test_what_a_fit_host_says(reach: Reaching) -> None:
-    found = reach().examine(setup=True)
+    found = reach().examine()
     assert problems(found) == []
     assert (found.host, found.python) == ("h0", sys.executable)
     assert found.python_version == sys.version.split()[0]
@@ -53,8 +53,8 @@ def test_what_a_fit_host_says(reach: Reaching) -> None:
 
 def test_the_code_is_sent_once(hosts: SshHosts, reach: Reaching) -> None:
     shutil.rmtree(hosts.home("h1") / "cache" / "tfcluster", ignore_errors=True)
-    assert reach("h1").examine(setup=True).shipped_bytes == len(shipping.archive())
-    assert reach("h1").examine(setup=True).shipped_bytes == 0
+    assert reach("h1").examine().shipped_bytes == len(shipping.archive())
+    assert reach("h1").examine().shipped_bytes == 0
     assert reach("h1").is_up() is False
     for folder in (code_of(hosts, "h1"), code_of(hosts, "h1").parent):
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
@@ -63,7 +63,7 @@ def test_the_code_is_sent_once(hosts: SshHosts, reach: Reaching) -> None:
 def test_several_first_contacts_at_once(hosts: SshHosts, reach: Reaching) -> None:
     shutil.rmtree(hosts.home("h1") / "cache" / "tfcluster", ignore_errors=True)
     with ThreadPoolExecutor(4) as threads:
-        found = list(threads.map(lambda there: there.examine(setup=True), [reach("h1") for _ in range(4)]))
+        found = list(threads.map(lambda there: there.examine(), [reach("h1") for _ in range(4)]))
     assert [problems(each) for each in found] == [[]] * 4
     assert sorted(os.listdir(code_of(hosts, "h1").parent)) == sorted([shipping.code_name(), "lock"])
 
@@ -105,7 +105,7 @@ def test_code_that_was_tampered_with_is_not_run(
     reach("h1").is_up()  # it has the code now
     evidence = tmp_path / "evidence"
     tamper(code_of(hosts, "h1"), f"\nopen({str(evidence)!r}, 'w')\n")
-    assert reach("h1").examine(setup=True).shipped_bytes > 0
+    assert reach("h1").examine().shipped_bytes > 0
     assert not evidence.exists()
     assert _holds(str(code_of(hosts, "h1")))
 
@@ -120,7 +120,7 @@ def test_old_code_goes_unless_an_agent_runs_it(hosts: SshHosts, reach: Reaching)
     (root / ".killed").mkdir()
     with (root / "old4" / "tfcluster" / "__init__.py").open() as used:
         fcntl.flock(used, fcntl.LOCK_SH)
-        reach("h1").examine(setup=True)
+        reach("h1").examine()
     assert sorted(os.listdir(root)) == sorted([shipping.code_name(), "lock", "old1", "old2", "old4"])
 
 
@@ -129,10 +129,10 @@ def test_a_host_whose_home_cannot_be_written(hosts: SshHosts, reach: Reaching, t
     shutil.rmtree(cache, ignore_errors=True)
     cache.touch()
     try:
-        (told,) = problems(reach("h1").examine(setup=True))
+        (told,) = problems(reach("h1").examine())
         assert told[0].startswith(f"host 'h1': cannot keep tfcluster's code: [Errno 20] Not a directory: '{cache}")
         state = tmp_path / "scratch"
-        assert problems(reach("h1", state=str(state)).examine(setup=True)) == []
+        assert problems(reach("h1", state=str(state)).examine()) == []
         assert sorted(os.listdir(state / ".code")) == sorted([shipping.code_name(), "lock"])
     finally:
         cache.unlink()
@@ -142,7 +142,7 @@ def test_all_that_is_missing_is_told_at_once(reach: Reaching, tmp_path: Path) ->
     bare = python(tmp_path / "bare", f'exec {sys.executable} -S "$@"')
     fast = "import sys, time; now = time.time; time.time = lambda: now() + 60; exec(sys.argv[1])"
     bare_and_fast = python(tmp_path / "fast", f'exec {bare} -c {fast!r} "$2"'.replace("'", '"'))
-    found = reach(python=bare_and_fast).examine(setup=True)
+    found = reach(python=bare_and_fast).examine()
     install = f"`ssh h0 {sys.executable} -m pip install tensorflow psutil`"
     told = problems(found)
     assert abs(found.clock_offset - 60) <= found.clock_error + 0.001
@@ -161,14 +161,14 @@ def test_a_python_that_is_too_old(reach: Reaching, tmp_path: Path) -> None:
         f"host 'h0': {sys.executable} is Python 3.9.2, and tfcluster needs 3.10 or newer",
         "Name a newer one by `python:` in the spec.",
     )
-    assert problems(there.examine(setup=True)) == [told]
+    assert problems(there.examine()) == [told]
     with pytest.raises(ClusterError) as caught:
         there.open(start=True)
     assert (caught.value.message, caught.value.hint) == told
 
 
 def test_no_such_python(reach: Reaching) -> None:
-    ((message, hint),) = problems(reach(python="/opt/it's not/here").examine(setup=True))
+    ((message, hint),) = problems(reach(python="/opt/it's not/here").examine())
     assert message.startswith("host 'h0': there is no /opt/it's not/here to run\n  ")
     assert "No such file" in message
     assert "`python:`" in hint
@@ -176,7 +176,7 @@ def test_no_such_python(reach: Reaching) -> None:
 
 def test_a_python_that_fails(reach: Reaching, tmp_path: Path) -> None:
     broken = python(tmp_path / "broken", "echo one; echo cannot find my library >&2; exit 3")
-    ((message, _),) = problems(reach(python=broken).examine(setup=True))
+    ((message, _),) = problems(reach(python=broken).examine())
     assert message == (
         "host 'h0': ssh ended with exit code 3 before the host had answered\n  one\n  cannot find my library"
     )
@@ -184,7 +184,7 @@ def test_a_python_that_fails(reach: Reaching, tmp_path: Path) -> None:
 
 def test_a_python_that_lacks_a_part(reach: Reaching, tmp_path: Path) -> None:
     broken = python(tmp_path / "cut", f"echo Welcome; exec {sys.executable} -c 'import zlip'")
-    ((message, _),) = problems(reach(python=broken).examine(setup=True))
+    ((message, _),) = problems(reach(python=broken).examine())
     assert message == (
         "host 'h0': ssh ended with exit code 1 before the host had answered\n  Welcome\n"
         "  ModuleNotFoundError: No module named 'zlip'"
@@ -192,7 +192,7 @@ def test_a_python_that_lacks_a_part(reach: Reaching, tmp_path: Path) -> None:
 
 
 def test_a_shell_that_prints_without_end(reach: Reaching, tmp_path: Path) -> None:
-    ((message, _),) = problems(reach(python=python(tmp_path / "yes", "exec yes")).examine(setup=True))
+    ((message, _),) = problems(reach(python=python(tmp_path / "yes", "exec yes")).examine())
     assert message.startswith("host 'h0': its shell prints without end before anything is run\n  y\n  y\n")
 
 
@@ -200,14 +200,14 @@ def test_a_python_in_the_home_folder(hosts: SshHosts, reach: Reaching) -> None:
     folder = hosts.home("h0") / "my venv"
     folder.mkdir(exist_ok=True)
     python(folder / "python", f'exec {sys.executable} "$@"')
-    assert problems(reach(python="~/my venv/python").examine(setup=True)) == []
+    assert problems(reach(python="~/my venv/python").examine()) == []
 
 
 def test_a_noisy_login_shell(hosts: SshHosts, reach: Reaching) -> None:
     profile = hosts.home("h0") / ".bashrc"
     profile.write_text(f"echo Welcome; seq 20000; printf 'no newline: {MARK}'; echo oops >&2\n")
     try:
-        found = reach().examine(setup=True)
+        found = reach().examine()
     finally:
         profile.unlink()
     assert problems(found) == []
@@ -221,22 +221,24 @@ def test_setup_runs_once_and_may_make_the_python(hosts: SshHosts, reach: Reachin
         f'printf "%s\\n" "#!/bin/sh" "exec {sys.executable} \\"\\$@\\"" > "{made}"; chmod +x "{made}"',
     )
     there = reach(python=str(made), setup=setup, env={"WORD": "a 'b' $c"})
-    assert len(problems(there.examine(setup=False))) == 1
+    found, probe = there.probe()
+    assert (problems(found), probe) == ([], None)
+    assert found.unexamined == (f"python: {made} does not exist yet; `setup:` may make it: not examined",)
     assert not count.exists()
     for _ in range(2):
-        assert problems(there.examine(setup=True)) == []
+        assert problems(there.examine()) == []
         assert count.read_text() == "a 'b' $c\n"
-    assert problems(reach("h1", python=str(made), setup=setup).examine(setup=True)) == []
+    assert problems(reach("h1", python=str(made), setup=setup).examine()) == []
     assert len(count.read_text().splitlines()) == 2  # another host is another host
 
 
 def test_setup_that_fails_shows_its_last_lines(hosts: SshHosts, reach: Reaching, tmp_path: Path) -> None:
     setup = ("true", f"[ -e {tmp_path}/mended ] || {{ seq 100; echo no disk >&2; exit 9; }}")
     there = reach(setup=setup)
-    ((message, hint),) = problems(there.examine(setup=True))
+    ((message, hint),) = problems(there.examine())
     assert message.startswith(f"host 'h0': the setup command `{setup[1]}` ended with exit code 9\n")
     assert message.endswith("  99\n  100\n  no disk")
     assert "  92\n" not in message
     assert "`setup:`" in hint
     (tmp_path / "mended").touch()
-    assert problems(there.examine(setup=True)) == []
+    assert problems(there.examine()) == []

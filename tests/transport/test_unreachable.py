@@ -35,7 +35,7 @@ def failure(there: There) -> HostUnreachableError:
         there.open(start=True)
     assert caught.value.exit_code is ExitCode.UNREACHABLE
     assert caught.value.host == there.host
-    (problem,) = there.examine(setup=True).problems
+    (problem,) = there.examine().problems
     assert isinstance(problem, HostUnreachableError)
     return caught.value
 

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Mapping
 
 _NVML = "libnvidia-ml.so.1"
 
 
-def gpu_ids() -> list[str]:
+def gpu_ids(environment: Mapping[str, str] = os.environ) -> list[str]:
     """The GPUs that tasks may be given, each as CUDA_VISIBLE_DEVICES names it.
 
     Those that the agent's own CUDA_VISIBLE_DEVICES allows, where that is set; else all that the driver has, by
     their number in PCI bus order; none where there is no driver.
+
+    Args:
+        environment: The agent's environment.
     """
-    allowed = os.environ.get("CUDA_VISIBLE_DEVICES")
+    allowed = environment.get("CUDA_VISIBLE_DEVICES")
     if allowed is not None:
         names = [name.strip() for name in allowed.split(",")]
         # As CUDA reads it: what follows an invalid entry is not visible.

@@ -23,7 +23,7 @@ def changing_options(function: Command) -> Command:
     """The options of a command that changes a cluster."""
     options: list[Callable[[Command], Command]] = [
         click.option(
-            "--dry-run", is_flag=True, help="Print what would be done, where, why, and what is lost; do nothing."
+            "--dry-run", is_flag=True, help="Print what would be done, where, why, and what is lost; change nothing."
         ),
         click.option("--yes", is_flag=True, help="Do not ask, also where variables or runs are lost."),
         click.option(

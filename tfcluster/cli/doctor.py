@@ -19,12 +19,14 @@ from tfcluster.cli.output import echo_json
 @click.argument("spec", required=False, type=click.Path(path_type=Path))
 @output_option
 def command(spec: Path | None, output: str) -> int:
-    """Examine all hosts of SPEC (./cluster.yaml when left out) as `up` does, and start nothing.
+    """Examine all hosts of SPEC (./cluster.yaml when left out) as `up` does, and change nothing on them.
+
+    Of the spec only `python:` is run there, in isolated mode: no `setup:`, and without `env:`.
 
     It looks whether each can be reached and has a Python with TensorFlow, whether its clock is right, whether its
     ports and GPUs are free, and whether the hosts can dial each other; and says what to type where something is wrong.
 
-    Exits with 0 when all is well, 5 when a host cannot be reached, 1 otherwise.
+    Exits with 0 when nothing wrong was found, 5 when a host cannot be reached, 1 otherwise.
     """
     from tfcluster.client.doctor import check_hosts
     from tfcluster.client.specs import read_layout

@@ -39,13 +39,17 @@ def command(
     A second `up` of the same spec changes nothing; after an edit it starts, restarts and stops only what the edit is
     about. It asks, or wants --yes, before a ps loses its variables or a run its tasks.
 
-    All hosts are examined before anything starts, and everything that is wrong on any of them is told at once. Exits
-    with 4 when a task does not get ready, 5 when a host cannot be reached.
+    All hosts are examined before anything starts, and everything that is wrong on any of them is told at once. A spec
+    is code: `up` runs its `setup:` commands and its `python:` on the hosts. --dry-run runs of it only `python:`, in
+    isolated mode, and changes nothing on any host.
+
+    Exits with 4 when a task does not get ready, 5 when a host cannot be reached.
     """
     began = time.monotonic()
     from tfcluster.client import up
 
-    up.begin()  # before the imports that reading the spec takes: they and the agent's go on side by side
+    if not dry_run:
+        up.begin()  # before the imports that reading the spec takes: they and the agent's go on side by side
     from tfcluster.client.specs import read_layout
 
     layout = read_layout(spec, cluster_spec)

@@ -12,7 +12,8 @@ from tfcluster.transport.reach import Reach
 
 if TYPE_CHECKING:
     from tfcluster.model.hosts import Host
-    from tfcluster.transport.ssh import Examination
+    from tfcluster.transport.probe import Probe
+    from tfcluster.transport.ssh import Examination, There
 
 
 class Cluster:
@@ -54,20 +55,34 @@ class Cluster:
         """The agents on a host, for one request after another."""
         return Connection(self.reach(host), elsewhere=host != LOCAL_HOST)
 
-    def contact(self, host: str, *, setup: bool) -> Examination | None:
+    def contact(self, host: str) -> Examination | None:
         """Make the first contact with a host elsewhere, which never fails: what was found there; None for this machine.
 
-        Args:
-            host: Its name.
-            setup: Run the commands that the spec wants to have run there once.
+        The commands that the spec wants to have run there once are run.
+        """
+        return None if host == LOCAL_HOST else self._there(host).examine()
+
+    def probe(self, host: str) -> tuple[Examination | None, Probe | None]:
+        """Begin to examine a host without changing anything there.
+
+        Returns:
+            What was found at the contact, None for this machine; and a process there to ask more of, if there is one.
+
+        Raises:
+            ClusterError: No process could be started on this machine.
         """
         if host == LOCAL_HOST:
-            return None
+            from tfcluster.transport.probe import begin_here
+
+            return None, begin_here(self.name, host)
+        return self._there(host).probe()
+
+    def _there(self, host: str) -> There:
         from tfcluster.transport.ssh import There
 
         reach = self.reach(host)
         assert isinstance(reach, There), "every host but this machine is reached by ssh"
-        return reach.examine(setup=setup)
+        return reach
 
     def leader(self) -> Connection:
         """The agents on the host of the task that leads."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -15,6 +15,9 @@ from tfcluster.protocol.messages import Call
 # Seconds for a connection between two hosts; a firewall that drops what it does not want shows itself only so.
 _DIAL_SECONDS = 5.0
 _ANSWER_SECONDS = 15.0
+
+#: Has a host dial addresses, each for so many seconds: why, by address, for those to which that failed.
+Dial = Callable[[str, list[str], float], Mapping[str, str]]
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,7 @@ class Refused:
 
 
 def dial_each_other(
-    cluster: Cluster, layout: Layout, hosts: Sequence[str]
+    cluster: Cluster, layout: Layout, hosts: Sequence[str], dial: Dial | None = None
 ) -> tuple[list[Refused], Mapping[str, ClusterError]]:
     """Have hosts, on whose ports agents let connections come, dial each other's tasks.
 
@@ -55,6 +58,7 @@ def dial_each_other(
         cluster: The cluster.
         layout: Its layout, with every port chosen.
         hosts: The hosts to try; others, where servers run already, are closed to newcomers.
+        dial: Has a host dial; its agent does where this is None.
 
     Returns:
         What did not work, and why a host could not be asked.
@@ -63,12 +67,17 @@ def dial_each_other(
         return [], {}
     others = {host: [task for other in hosts if other != host for task in layout.on(other)] for host in hosts}
 
-    def dial(host: str) -> list[Refused]:
+    def by_agent(host: str, addresses: list[str], timeout: float) -> Mapping[str, str]:
+        failures: Mapping[str, str] = cluster.connect(host).call(Call.REACH, addresses=addresses, timeout=timeout)[
+            "failures"
+        ]
+        return failures
+
+    def try_others(host: str) -> list[Refused]:
         addresses = list(dict.fromkeys(task.address for task in others[host]))
-        reply = cluster.connect(host).call(Call.REACH, addresses=addresses, timeout=_DIAL_SECONDS)
+        failures = (dial or by_agent)(host, addresses, _DIAL_SECONDS)
         refused = partial(Refused, host, cluster.hosts[host].address)
-        failures = reply["failures"]
         return [refused(task, failures[task.address]) for task in others[host] if task.address in failures]
 
-    told, wrong = split(on_all([host for host in hosts if others[host]], dial, _ANSWER_SECONDS))
+    told, wrong = split(on_all([host for host in hosts if others[host]], try_others, _ANSWER_SECONDS))
     return [each for found in told.values() for each in found], wrong

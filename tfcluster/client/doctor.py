@@ -8,9 +8,10 @@ from typing import Any
 
 from tfcluster.client.cluster import Cluster
 from tfcluster.client.dialling import Refused, dial_each_other
-from tfcluster.client.examining import Examined, Progress, examine, give_up
+from tfcluster.client.examining import Examined, Progress
+from tfcluster.client.probing import probe_hosts, release
 from tfcluster.client.problems import ACCOUNTS_HINT, accounts_note, clock_warning, different_versions
-from tfcluster.client.up import planned
+from tfcluster.client.up import UNEXAMINED_TASKS, planned
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.model.counting import plural
 from tfcluster.model.layout import Layout
@@ -26,9 +27,10 @@ class Check:
     Attributes:
         host: Of which host.
         check: What was looked at: reach, host, clock, tasks, accounts, network or tensorflow.
-        ok: Whether it is as it should be.
+        ok: Whether nothing that is not as it should be was found.
         result: What was found.
         hint: What to type, if it is not; of something that is well, what can be done all the same.
+        examined: Whether it could be looked at without changing the host.
     """
 
     host: str
@@ -36,6 +38,7 @@ class Check:
     ok: bool
     result: str
     hint: str = ""
+    examined: bool = True
 
     def to_json(self) -> dict[str, Any]:
         """The check as JSON values."""
@@ -43,7 +46,7 @@ class Check:
 
 
 def check_hosts(wanted: Layout, progress: Progress) -> tuple[list[Check], ExitCode]:
-    """Examine all hosts of a layout; nothing is changed there, and agents that were started for it end again.
+    """Examine all hosts of a layout; nothing is changed there, and nothing of the spec is run.
 
     Args:
         wanted: The layout of a spec.
@@ -53,7 +56,7 @@ def check_hosts(wanted: Layout, progress: Progress) -> tuple[list[Check], ExitCo
         Every check, and the exit code that says what came of them.
     """
     cluster = Cluster(wanted.cluster, wanted.hosts, wanted.head().host)
-    examined = examine(cluster, wanted, dry=True, progress=progress, setup=False)
+    examined = probe_hosts(cluster, wanted, progress=progress, listen=len(cluster.hosts) > 1)
     try:
         checks = [check for host, each in examined.items() for check in _checks_of(host, each, wanted)]
         checks += [
@@ -62,7 +65,7 @@ def check_hosts(wanted: Layout, progress: Progress) -> tuple[list[Check], ExitCo
         ]
         checks += _dialled(cluster, wanted, examined)
     finally:
-        give_up(cluster, examined)
+        release(examined)
     codes = {problem.exit_code for each in examined.values() for problem in each.problems}
     if ExitCode.UNREACHABLE in codes:
         return checks, ExitCode.UNREACHABLE
@@ -79,19 +82,22 @@ def _checks_of(host: str, examined: Examined, wanted: Layout) -> Iterator[Check]
         return
     yield Check(host, "reach", True, "by ssh" if contact is not None else "this machine")
     yield from (_failed(host, "host", problem) for problem in at_contact)
-    if not at_contact:
+    yield from (Check(host, "host", True, what, examined=False) for what in examined.unexamined)
+    if not at_contact and (contact is None or contact.python):
         words = [f"TensorFlow {examined.tensorflow}"] if examined.tensorflow else []
-        if contact is not None and contact.python:
+        if contact is not None:
             words = [f"Python {contact.python_version}", *words, f"{contact.free_bytes >> 20} MiB free"]
         yield Check(host, "host", True, ", ".join(words))
-    if contact is not None:
+    if contact is not None and contact.python:
         warning = clock_warning(examined)
         yield Check(
             host, "clock", warning is None, warning or f"{contact.clock_offset:+.1f} s", _CLOCK_HINT if warning else ""
         )
     at_agent = [problem for problem in examined.problems if problem not in at_contact]
     yield from (_failed(host, "tasks", problem) for problem in at_agent)
-    if not examined.problems:
+    if not examined.problems and not examined.is_whole:
+        yield Check(host, "tasks", True, UNEXAMINED_TASKS, examined=False)
+    elif not examined.problems:
         state = "up" if examined.found else "can start"
         yield Check(host, "tasks", True, f"{plural(len(wanted.on(host)), 'task')} {state}")
     if examined.accounts is not None:
@@ -110,11 +116,14 @@ def _failed(host: str, check: str, problem: ClusterError) -> Check:
 def _dialled(cluster: Cluster, wanted: Layout, examined: Mapping[str, Examined]) -> Iterator[Check]:
     """Whether the hosts that have no servers yet can dial each other."""
     well = {host: each for host, each in examined.items() if not each.problems}
-    hosts = [host for host, each in well.items() if each.found is None]
+    probes = {host: each.probe for host, each in well.items() if each.probe is not None and each.probe.listens}
+    hosts = list(probes)
     if len(hosts) < 2:
         return
     _, layout, _ = planned(wanted, well)
-    refused, wrong = dial_each_other(cluster, layout, hosts)
+    refused, wrong = dial_each_other(
+        cluster, layout, hosts, lambda host, addresses, timeout: probes[host].failures(addresses, timeout)
+    )
     for host in hosts:
         yield from _dialled_from(host, [each for each in refused if each.host == host], wrong.get(host), len(hosts) - 1)
 

@@ -18,6 +18,7 @@ from tfcluster.model.layout import Layout
 from tfcluster.protocol.messages import Call
 
 if TYPE_CHECKING:
+    from tfcluster.transport.probe import Probe
     from tfcluster.transport.ssh import Examination
 
 # How long the end of the agents that were started for an examination is waited for, hosts away among them.
@@ -44,6 +45,9 @@ class Examined:
         accounts: Other accounts there that can connect to its servers; None where there are none.
         held: While this is open, the agent there lives and its ports let connections come; None on this machine
             alone, where an agent waits by itself.
+        is_whole: Whether its ports, GPUs, addresses and folders were looked at.
+        unexamined: What an examination that changes nothing could not look at, and why.
+        probe: The process there that made such an examination, to ask more of until it is closed.
     """
 
     contact: Examination | None = None
@@ -53,6 +57,9 @@ class Examined:
     problems: list[ClusterError] = field(default_factory=list)
     accounts: OtherAccounts | None = None
     held: Answer | None = None
+    is_whole: bool = True
+    unexamined: list[str] = field(default_factory=list)
+    probe: Probe | None = None
 
     @property
     def clock_offset(self) -> float:
@@ -62,31 +69,30 @@ class Examined:
         return self.contact.clock_offset
 
 
-def examine(
-    cluster: Cluster, wanted: Layout, *, dry: bool, progress: Progress, setup: bool = True
-) -> dict[str, Examined]:
-    """Examine every host of a cluster, all at once; starts agents where there are none, and no task.
+def examine(cluster: Cluster, wanted: Layout, *, progress: Progress) -> dict[str, Examined]:
+    """Examine every host of a cluster, all at once, and prepare it for its tasks.
+
+    The commands that the spec wants to have run once on a host are run; agents are started where there are none, and
+    no task. `probe_hosts` changes nothing.
 
     Args:
         cluster: The cluster; its hosts are examined.
         wanted: The layout of the spec.
-        dry: Nothing will follow: an agent started for this on this machine alone ends again before this returns.
         progress: Told how far this is.
-        setup: Run the commands that the spec wants to have run once on a host.
     """
     if cluster.is_here:
-        return {host: _examine_alone(cluster, host, wanted, dry) for host in cluster.hosts}
+        return {host: _examine_alone(cluster, host, wanted) for host in cluster.hosts}
     count = len(cluster.hosts)
     progress(0, count)
     # Not bounded here: a host's setup takes the time that it takes, and every way to a host is bounded in itself.
-    ask = partial(_examine_host, cluster, wanted, setup)
+    ask = partial(_examine_host, cluster, wanted)
     told = on_all(cluster.hosts, ask, None, lambda done: progress(done, count))
     right, wrong = split(told)
     return {host: right[host] if host in right else Examined(problems=[wrong[host]]) for host in cluster.hosts}
 
 
-def _examine_alone(cluster: Cluster, host: str, wanted: Layout, dry: bool) -> Examined:
-    arguments = {"layout": wanted.to_json(), "dry": dry}
+def _examine_alone(cluster: Cluster, host: str, wanted: Layout) -> Examined:
+    arguments = {"layout": wanted.to_json(), "dry": False}
     connection = cluster.connect(host)
     answer = connection.stream(Call.PREPARE, start=True, **arguments)
     try:
@@ -98,14 +104,14 @@ def _examine_alone(cluster: Cluster, host: str, wanted: Layout, dry: bool) -> Ex
     except BaseException:
         answer.leave()
         raise
-    if dry or reply["problems"]:
+    if reply["problems"]:
         answer.leave()
-    return _examined(reply)
+    return examined_of(reply)
 
 
-def _examine_host(cluster: Cluster, wanted: Layout, setup: bool, host: str) -> Examined:
+def _examine_host(cluster: Cluster, wanted: Layout, host: str) -> Examined:
     """Examine a host of several, whose agent lives on for as long as somebody is connected."""
-    contact = cluster.contact(host, setup=setup)
+    contact = cluster.contact(host)
     if contact is not None and contact.problems:
         return Examined(contact, contact.tensorflow, problems=list(contact.problems))
     connection = cluster.connect(host)
@@ -113,7 +119,7 @@ def _examine_host(cluster: Cluster, wanted: Layout, setup: bool, host: str) -> E
         first = connection.stream(Call.LISTEN, start=True)
         with contextlib.closing(first):
             next(first)
-            examined = _examined(connection.call(Call.PREPARE, layout=wanted.to_json(), dry=True), contact)
+            examined = examined_of(connection.call(Call.PREPARE, layout=wanted.to_json(), dry=True), contact)
             examined.held = connection.stream(Call.LISTEN)
             next(examined.held)
     except ClusterError as error:
@@ -121,7 +127,8 @@ def _examine_host(cluster: Cluster, wanted: Layout, setup: bool, host: str) -> E
     return examined
 
 
-def _examined(reply: Mapping[str, Any], contact: Examination | None = None) -> Examined:
+def examined_of(reply: Mapping[str, Any], contact: Examination | None = None) -> Examined:
+    """Read what an agent replies to Call.PREPARE."""
     accounts = reply.get("accounts")  # an agent that has been up since an earlier version does not say
     return Examined(
         contact,

@@ -13,6 +13,7 @@ from tfcluster.client.examining import Examined, Progress, examine, give_up, sil
 from tfcluster.client.fan_out import on_all, split
 from tfcluster.client.look import newest
 from tfcluster.client.notice import tell
+from tfcluster.client.probing import layout_of, probe_hosts, release
 from tfcluster.client.problems import (
     ACCOUNTS_HINT,
     Problem,
@@ -34,6 +35,8 @@ from tfcluster.transport.reach import not_running
 
 # A change that is being carried out comes to its end first.
 _SETTLED_SECONDS = 60.0
+#: What is said of a host on which no process can examine more.
+UNEXAMINED_TASKS = "its ports, GPUs, addresses and folders: not examined, as that takes its Python with all packages"
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,7 @@ class Prepared:
             "tensorflow": ", ".join(versions),
             "operations": operations,
             "lost": losses(self.operations),
+            "not_examined": [{"host": host, "what": what} for host, what in unexamined(self.examined)],
         }
 
 
@@ -78,11 +82,11 @@ def begin() -> None:
 
 
 def prepare(wanted: Layout, *, dry: bool, progress: Progress = silently, mixed: bool = False) -> Prepared:
-    """Examine the hosts and plan; starts agents where there are none, and no task.
+    """Examine the hosts and plan; starts no task, and agents where there are none, unless nothing is to be changed.
 
     Args:
         wanted: The layout of the spec.
-        dry: Nothing will follow: an agent started for this ends again before this returns.
+        dry: Change nothing anywhere, and run nothing of the spec.
         progress: Told how many of several hosts have been examined.
         mixed: The hosts may have different versions of TensorFlow.
 
@@ -93,22 +97,35 @@ def prepare(wanted: Layout, *, dry: bool, progress: Progress = silently, mixed: 
     cluster = Cluster(wanted.cluster, wanted.hosts, wanted.head().host)
     gone = tuple(host for host in before if host.name not in cluster.hosts)
     everywhere = Cluster(wanted.cluster, (*wanted.hosts, *gone), cluster.head)
-    examined = examine(everywhere, wanted, dry=dry, progress=progress)
+    examined = (probe_hosts if dry else examine)(everywhere, wanted, progress=progress)
     try:
         _pass_over(gone, examined)
+        for host, what in unexamined(examined):
+            tell(f"host {host!r}: {what}")
         _refuse_problems(examined, mixed=mixed, alone=everywhere.is_here)
         found, layout, operations = planned(wanted, examined)
         fresh = [host for host in cluster.hosts if examined[host].found is None]
         if not dry and (problems := refused_connections(*dial_each_other(everywhere, layout, fresh))):
             raise told(problems, alone=False)
     except BaseException:
-        give_up(everywhere, examined)
+        if not dry:
+            give_up(everywhere, examined)
         raise
-    if dry:
-        give_up(everywhere, examined)
+    finally:
+        release(examined)
     leaving = Cluster(wanted.cluster, gone, gone[0].name) if gone else None
     base = found.layout if found else None
     return Prepared(cluster, everywhere, leaving, wanted, base, layout, operations, examined)
+
+
+def unexamined(examined: Mapping[str, Examined]) -> list[tuple[str, str]]:
+    """What could not be looked at without changing a host: the host, and what and why."""
+    found = []
+    for host, each in examined.items():
+        found += [(host, what) for what in each.unexamined]
+        if not each.is_whole and not each.problems:
+            found.append((host, UNEXAMINED_TASKS))
+    return found
 
 
 def _pass_over(gone: Iterable[Host], examined: dict[str, Examined]) -> None:
@@ -157,6 +174,8 @@ def prepare_scaled(
     """
 
     def ask(host: str) -> Layout:
+        if dry:
+            return layout_of(cluster, host)
         return Layout.from_json(cluster.connect(host).call(Call.LAYOUT, settled=True))
 
     layouts, wrong = split(on_all(cluster.hosts, ask, _SETTLED_SECONDS))
@@ -164,7 +183,8 @@ def prepare_scaled(
         raise next(iter(wrong.values()))
     prepared = prepare(scaled(newest(list(layouts.values())), counts), dry=dry, progress=progress, mixed=True)
     if prepared.base is None:  # it went down in between
-        give_up(prepared.everywhere, prepared.examined)
+        if not dry:
+            give_up(prepared.everywhere, prepared.examined)
         raise not_running(cluster.name)
     return prepared
 

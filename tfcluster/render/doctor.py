@@ -18,6 +18,8 @@ def show_checks(checks: Sequence[Check]) -> None:
 
 
 def _state(check: Check) -> str:
+    if not check.examined:
+        return "not examined"
     if not check.ok:
         return "problem"
     return "note" if check.hint else "ok"

@@ -20,12 +20,20 @@ def dial(title: str, parent: int, addresses: list[str], timeout: float, agent: s
         agent: The child's end of a socket pair, to which one line `{"failures": {address: why}}` goes.
     """
     child.become(title, keep=[agent.fileno()], parent=parent)
+    agent.sendall(encode({"failures": failures_of(addresses, timeout)}))
+
+
+def failures_of(addresses: list[str], timeout: float) -> dict[str, str]:
+    """Connect to each address by TCP, all at once; returns why, by address, for those to which that failed.
+
+    Threads are left behind where a name is still being looked up: only a process that ends by `os._exit` may call it.
+    """
     pool = ThreadPoolExecutor(max(1, len(addresses)))
     dialling = {pool.submit(_failure, address, timeout): address for address in addresses}
     done, _ = wait(dialling, timeout)
     late = f"no answer within {timeout:g} s"
     failures = {address: why.result() if why in done else late for why, address in dialling.items()}
-    agent.sendall(encode({"failures": {address: why for address, why in failures.items() if why}}))
+    return {address: why for address, why in failures.items() if why}
 
 
 def _failure(address: str, timeout: float) -> str:

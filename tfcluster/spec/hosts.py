@@ -14,6 +14,7 @@ from tfcluster.spec.basis import Frozen, complaint, matches
 from tfcluster.spec.environment import PublicValue, VariableName
 
 HOST_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,252}")
+_SHELL_SYNTAX = re.compile(r"""[\s'"`$;&<>|(){}]""")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
@@ -37,8 +38,12 @@ def _one_line(text: str) -> str:
 
 
 def _destination(text: str) -> str:
-    # ssh takes what begins with - for an option, as -oProxyCommand=…, which runs a command here.
-    if text.startswith("-") or re.search(r"\s", text):
+    # ssh takes what begins with - for an option, as -oProxyCommand=…, which runs a command here. And it hands a
+    # destination's parts to a shell here, where ~/.ssh/config has ProxyCommand or Match exec with %h, %n or %r; before
+    # version 9.6 with all that is special to the shell.
+    host = text.removeprefix("ssh://").rpartition("@")[2]
+    begins = (text, text.removeprefix("ssh://"), host)
+    if any(part.startswith("-") for part in begins) or _SHELL_SYNTAX.search(text) or "\\" in host:
         raise complaint("found", "expected a destination of ssh such as user@host or a name of ~/.ssh/config")
     return text
 
@@ -70,10 +75,10 @@ class Host(Frozen):
     Attributes:
         address: What the other hosts dial; None for its name.
         ssh: Its destination as ssh takes it; None for its name.
-        python: The Python there that has TensorFlow; None for python3.
+        python: The Python there that has TensorFlow; None for python3. Also an examination executes it.
         env: What is added to the environment of each of its tasks; a job's own overrides it.
         state: The folder there for the state of all clusters; None for the one that XDG_STATE_HOME names there.
-        setup: Shell commands that are run there once, before anything else.
+        setup: Shell commands that `up` runs there once, before anything else.
         slots: How many tasks it gets in a row, before the next host gets some.
     """
 

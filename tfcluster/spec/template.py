@@ -5,6 +5,7 @@ from __future__ import annotations
 TEMPLATE = """\
 # A TensorFlow cluster. Start it with `tfcluster up`; check this file with `tfcluster validate`.
 # To use a key that is commented out, delete the # before it.
+# It is code, as a Makefile is: `tfcluster up` runs `setup` and `python` on the hosts that it names.
 
 # The name by which commands find the cluster. Default: this file's name.
 #name: demo
@@ -15,7 +16,7 @@ TEMPLATE = """\
 #   python   the Python there that has TensorFlow. Default: python3.
 #   env      added to the environment of each task there. Default: nothing.
 #   state    the folder there for logs and runs. Default: ~/.local/state/tfcluster, or what XDG_STATE_HOME says there.
-#   setup    shell commands that are run there once, before anything else. Default: none.
+#   setup    shell commands that `up` runs there once, before anything else. Default: none.
 #   slots    how many tasks of a job it gets before the next host gets some. Default: 1.
 # To localhost apply only address, env and slots. Where nothing has to be said of hosts, [alpha, beta] will do; and
 # `hostfile: FILE` takes them from a list that Open MPI or DeepSpeed understands (a line is `alpha slots=2`).

@@ -5,6 +5,8 @@ The text of this file is sent on each session, so it imports nothing of tfcluste
 The code is kept in an owner-only folder under the name of its hash, which is that of all its files' names and texts. It
 is taken from those files again before each use; what Python compiles beside them, in a folder that nobody else can
 enter, is left to Python's own check.
+
+An examination that must change nothing here (`keep` is false) imports the code from memory, and no file is written.
 """
 
 from __future__ import annotations
@@ -12,12 +14,14 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
+import importlib.machinery
 import json
 import os
 import stat
 import sys
 import zlib
 from collections.abc import Iterator
+from types import ModuleType
 from typing import IO, Any
 
 #: How each line begins that is said to the other side: a login shell may print lines of its own.
@@ -25,27 +29,81 @@ MARK = "tfcluster> "
 #: So many versions of the code are kept, the latest used ones, besides those that an agent still runs.
 _KEPT = 3
 _COMPILED = "__pycache__"
+#: What is said where the code cannot be kept, and what to type then.
+CANNOT_KEEP = "cannot keep tfcluster's code"
+KEEP_HINT = "Make room there, or name a folder that can be written to by `state:` in the spec."
 
 
 def main(said: dict[str, Any]) -> None:
     """Do what the other side said in its first line, with the code that it named."""
     tell({"begun": True})
     try:
-        folder = _find(said) or _receive(said)
+        if said["keep"]:
+            _import_from(_find(said) or _keep(said, _receive(said)))
+        else:
+            sys.meta_path.insert(0, MemoryImporter(_receive(said)))
     except (OSError, zlib.error, ValueError) as problem:
-        hint = "Make room there, or name a folder that can be written to by `state:` in the spec."
-        error = {"message": f"cannot keep tfcluster's code: {problem}", "hint": hint, "exit_code": 1}
-        tell({"error": error})
+        tell({"error": {"message": f"{CANNOT_KEEP}: {problem}", "hint": KEEP_HINT, "exit_code": 1}})
         return
+    if said["keep"]:
+        from tfcluster.transport.relay import serve
+    else:
+        _add_user_site()
+        from tfcluster.transport.probe_server import serve
+    serve(said)
+
+
+def _import_from(folder: str) -> None:
+    """Have all modules of tfcluster's be imported from a folder."""
     with contextlib.suppress(OSError):
         os.utime(folder)  # the latest used ones are kept
     sys.path.insert(0, folder)
     import tfcluster  # noqa: F401 - with it all its modules come from there, and no others do
 
     del sys.path[0]
-    from tfcluster.transport.relay import serve
 
-    serve(said)
+
+def _add_user_site() -> None:
+    """Add what this user installed with `pip install --user`, which -I leaves out: no spec has a say in that."""
+    import site
+
+    # A virtual environment that does not see the system's packages does not see the user's either.
+    if sys.flags.no_user_site and sys.base_prefix in site.PREFIXES:
+        folder = site.getusersitepackages()
+        if os.path.isdir(folder):
+            site.addsitedir(folder)
+
+
+class MemoryImporter:
+    """Imports modules from texts in memory.
+
+    Args:
+        files: The texts by their paths, as `tfcluster/transport/boot.py`.
+    """
+
+    def __init__(self, files: dict[str, str]) -> None:
+        self._files = files
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> importlib.machinery.ModuleSpec | None:
+        """Find a module; see importlib.abc.MetaPathFinder."""
+        base = name.replace(".", "/")
+        for file in (f"{base}/__init__.py", f"{base}.py"):
+            if file in self._files:
+                is_package = file.endswith("/__init__.py")
+                loader: Any = self  # it has the methods of a loader, and boot.py imports as little as possible
+                found = importlib.machinery.ModuleSpec(name, loader, origin=file, is_package=is_package)
+                found.has_location = True  # so that the module has a __file__
+                return found
+        return None
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> None:
+        """Leave it to Python to make the module; see importlib.abc.Loader."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Run a module's text; see importlib.abc.Loader."""
+        file = module.__file__
+        assert file is not None, "find_spec sees to it"
+        exec(compile(self._files[file], file, "exec", dont_inherit=True), vars(module))
 
 
 def tell(message: dict[str, Any]) -> None:
@@ -65,14 +123,14 @@ def name_of(packed: bytes) -> str:
 
 
 def _find(said: dict[str, Any]) -> str | None:
-    for root in _roots(said):
+    for root in roots(said):
         folder = os.path.join(root, said["code"])
         if _holds(folder):
             return folder
     return None
 
 
-def _roots(said: dict[str, Any]) -> Iterator[str]:
+def roots(said: dict[str, Any]) -> Iterator[str]:
     """The folders where code may be kept, the best first."""
     cache = os.environ.get("XDG_CACHE_HOME", "")
     yield os.path.join(cache if os.path.isabs(cache) else os.path.expanduser("~/.cache"), "tfcluster", "code")
@@ -80,21 +138,30 @@ def _roots(said: dict[str, Any]) -> Iterator[str]:
         yield os.path.join(os.path.abspath(os.path.expanduser(said["state"])), ".code")
 
 
-def _receive(said: dict[str, Any]) -> str:
-    """Ask for the code and keep it; returns its folder.
+def _receive(said: dict[str, Any]) -> dict[str, str]:
+    """Ask for the code; returns the texts of its files by their paths.
 
     Raises:
-        OSError: There is no place for it.
         ValueError: What arrived is not it.
     """
     tell({"need": "code"})
     packed = zlib.decompress(sys.stdin.buffer.read(int(sys.stdin.buffer.readline())))
     if name_of(packed) != said["code"]:
         raise ValueError("what arrived is not what was named")
+    files: dict[str, str] = json.loads(packed)
+    return files
+
+
+def _keep(said: dict[str, Any], files: dict[str, str]) -> str:
+    """Write the code to the first folder that can be written to; returns its folder.
+
+    Raises:
+        OSError: There is no place for it.
+    """
     problem = None
-    for root in _roots(said):
+    for root in roots(said):
         try:
-            return _install(root, said["code"], json.loads(packed))
+            return _install(root, said["code"], files)
         except OSError as error:
             problem = problem or error
     assert problem is not None, "there is at least one place"

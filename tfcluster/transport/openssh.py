@@ -33,12 +33,39 @@ _KEPT_NOISE, _NOISE_LIMIT = 4096, 1 << 20
 _LAST_LINES = 8
 
 
-def _ssh(cluster: str, host: Host, *more: str) -> list[str]:
+class InterpreterError(ClusterError):
+    """A host was reached, and the Python that is named for it does not run what it is to run.
+
+    Attributes:
+        is_missing: There is no such program.
+    """
+
+    def __init__(self, message: str, *, hint: str, is_missing: bool = False) -> None:
+        super().__init__(message, hint=hint)
+        self.is_missing = is_missing
+
+
+def _ssh(cluster: str, host: Host, *more: str, shared: bool = True) -> list[str]:
     """The beginning of every ssh's command line: what one without a terminal needs, and the shared connection.
+
+    Args:
+        cluster: The cluster's name.
+        host: The host.
+        *more: Further options.
+        shared: Use, or make, the connection that commands share; else one that ends with the session, of which
+            nothing is left on this machine.
 
     Raises:
         ClusterError: There is no private folder for the connection's socket.
     """
+    if shared:
+        sharing: dict[str, object] = {
+            "ControlMaster": "auto",
+            "ControlPersist": _PERSIST_SECONDS,
+            "ControlPath": control_socket(cluster, host.destination),
+        }
+    else:
+        sharing = {"ControlMaster": "no", "ControlPersist": "no", "ControlPath": "none"}
     options = {
         "BatchMode": "yes",  # nobody is there to answer
         "LogLevel": "ERROR",  # no banner, and no silence
@@ -47,9 +74,7 @@ def _ssh(cluster: str, host: Host, *more: str) -> list[str]:
         "ConnectTimeout": _CONNECT_SECONDS,
         "ServerAliveInterval": _ALIVE_SECONDS,
         "ServerAliveCountMax": _ALIVE_COUNT,
-        "ControlMaster": "auto",
-        "ControlPersist": _PERSIST_SECONDS,
-        "ControlPath": control_socket(cluster, host.destination),
+        **sharing,
     }
     words = (word for name, value in options.items() for word in ("-o", f"{name}={value}"))
     return ["ssh", "-T", *words, *more, "--", host.destination]
@@ -77,12 +102,22 @@ class Session:
         cluster: The cluster, whose commands share a connection.
         host: The host.
         command: A command line for its shell.
+        shared: Over the connection that commands share; else over one of its own, which ends with it.
 
     Raises:
         ClusterError: There is no ssh on this machine, or no private folder for its socket.
     """
 
-    def __init__(self, cluster: str, host: Host, command: str) -> None:
+    def __init__(self, cluster: str, host: Host, command: str, *, shared: bool = True) -> None:
+        self._start(host, [*_ssh(cluster, host, shared=shared), command])
+
+    def _start(self, host: Host, command: list[str]) -> None:
+        """Start the process that is talked to.
+
+        Args:
+            host: The host.
+            command: Its command line.
+        """
         self.host = host
         self._heard = False  # whether a marked line has come
         self.shipped_bytes = 0
@@ -90,13 +125,12 @@ class Session:
         self._rest = b""
         self._noise = b""
         self._noise_bytes = 0
-        ssh = [*_ssh(cluster, host), command]
         self._words = tempfile.TemporaryFile()  # noqa: SIM115 - closed in the end
         self.connection, theirs = socket.socketpair()
         try:
             with theirs:
                 self._ssh = subprocess.Popen(
-                    ssh,
+                    command,
                     stdin=theirs.fileno(),
                     stdout=theirs.fileno(),
                     stderr=self._words,  # a file: the shared connection's process may keep it open
@@ -105,7 +139,9 @@ class Session:
         except OSError as error:
             self.connection.close()
             self._words.close()
-            raise ClusterError(f"cannot run ssh: {error.strerror}", hint="Install OpenSSH's client.") from error
+            raise ClusterError(
+                f"cannot run {command[0]}: {error.strerror}", hint="Install OpenSSH's client."
+            ) from error
 
     def say(self, data: bytes) -> None:
         """Say something to the command; that it has ended shows itself when its answer is read."""
@@ -161,26 +197,42 @@ class Session:
         lines = lines_of(self._noise.decode(errors="replace"))
         return "".join(f"\n  {line}" for line in lines[-_LAST_LINES:])
 
-    def _failure(self) -> ClusterError:
-        """Why a session that has ended did so."""
+    def _ended(self) -> tuple[int, str]:
+        """Wait a moment for the process that is talked to, which has hung up.
+
+        Returns:
+            Its exit code, that of an ssh that failed where it has not ended, and what it printed as errors.
+        """
         try:
             code = self._ssh.wait(_EXIT_SECONDS)
         except subprocess.TimeoutExpired:
             code = SSH_FAILED
         self._words.seek(0)
-        words = self._words.read().decode(errors="replace")
+        return code, self._words.read().decode(errors="replace")
+
+    def _failure(self) -> ClusterError:
+        """Why a session that has ended did so."""
+        code, words = self._ended()
         if code == SSH_FAILED:
             return unreachable(self.host, words)
         self._noise += words.encode()
         if code in (126, 127):  # as every shell says that there is no such command
-            return ClusterError(
+            return InterpreterError(
                 f"host {self.host.name!r}: there is no {self.host.interpreter} to run{self.noise()}",
                 hint="Name its Python 3.10 or newer by `python:` in the spec.",
+                is_missing=True,
             )
-        return ClusterError(
+        return InterpreterError(
             f"host {self.host.name!r}: ssh ended with exit code {code} before the host had answered{self.noise()}",
             hint=f"`ssh {shlex.quote(self.host.destination)} true` tells whether commands can be run there.",
         )
+
+    def finish(self) -> None:
+        """Hang up, and wait a moment for the end of a command that ends then."""
+        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+            self.connection.shutdown(socket.SHUT_WR)
+            self._ssh.wait(_EXIT_SECONDS)
+        self.end()
 
     def end(self) -> None:
         """Hang up, whatever the command still does."""

@@ -39,13 +39,17 @@ def run_setup(cluster: str, host: Host) -> None:
         session.end()
 
 
+def stamp_name(host: Host) -> str:
+    """How the name of the file begins by which a host knows that its setup commands have been run; then its own."""
+    return hashlib.sha256(json.dumps([host.setup, host.python]).encode()).hexdigest()
+
+
 def _script(host: Host) -> str:
     """What a shell there has to do. It is said over standard input: no other user of the host sees it."""
-    named = hashlib.sha256(json.dumps([host.setup, host.python]).encode()).hexdigest()
     lines = [
         *(f"export {quote([f'{name}={value}'])}" for name, value in host.env.items()),
         'folder="${XDG_CACHE_HOME:-$HOME/.cache}/tfcluster/setup"',
-        f'stamp="$folder/{named}-$(uname -n)"',  # hosts may share a home
+        f'stamp="$folder/{stamp_name(host)}-$(uname -n)"',  # hosts may share a home
         f"""say() {{ printf '\\n%s%s\\n' {quote([MARK])} "$1"; }}""",
         """run() { say '{"step": '"$1"'}'; /bin/sh -c "$2" </dev/null 2>&1; }""",
         """say '{"step": null}'""",

@@ -30,13 +30,16 @@ def main(said):
 """
 
 
-def command(python: str) -> str:
+def command(python: str, *, isolated: bool = False) -> str:
     """The command line for a host's shell that has its Python read one JSON object from standard input.
 
     Args:
         python: The Python; one that begins with `~/` is in the user's home folder there.
+        isolated: No variable of the environment and no folder but those of the Python's own installation says what it
+            imports (-I), and it writes no compiled files (-B).
     """
-    return f"{quote_path(python)} {quote(['-c', _BEGIN])}"
+    options = ["-I", "-B"] if isolated else []
+    return f"{quote_path(python)} {quote([*options, '-c', _BEGIN])}"
 
 
 def first_words() -> dict[str, str]:

@@ -9,11 +9,12 @@ from typing import Any
 
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.model.hosts import Host
-from tfcluster.transport import openssh, shipping
+from tfcluster.transport import openssh, shipping, unexamined
 from tfcluster.transport.channel import SocketChannel
-from tfcluster.transport.openssh import FIRST_SECONDS, Session
+from tfcluster.transport.openssh import FIRST_SECONDS, InterpreterError, Session
+from tfcluster.transport.probe import Probe
 from tfcluster.transport.reach import Channel, HostUnreachableError
-from tfcluster.transport.setup import run_setup
+from tfcluster.transport.setup import run_setup, stamp_name
 
 # For an answer of a host that has begun to work on it. An agent may take a minute to start where the disk is slow, and
 # wait for one that goes down before that; packages are looked up on a network's file system.
@@ -35,6 +36,7 @@ class Examination:
         clock_offset: Seconds that its clock is ahead of this machine's.
         clock_error: Half the round trip: the offset is known within so many seconds.
         shipped_bytes: What had to be sent of tfcluster's own code.
+        unexamined: What an examination that changes nothing could not look at, and why.
     """
 
     host: str
@@ -46,6 +48,7 @@ class Examination:
     clock_offset: float = 0.0
     clock_error: float = 0.0
     shipped_bytes: int = 0
+    unexamined: tuple[str, ...] = ()
 
 
 class AgentThere(SocketChannel):
@@ -117,15 +120,11 @@ class There:
         """See `Reach.disconnect`: the ssh connection that all commands share."""
         openssh.disconnect(self.cluster, self._host)
 
-    def examine(self, *, setup: bool) -> Examination:
-        """Make the first contact: look at the host and send it what it needs; never fails.
-
-        Args:
-            setup: Run the host's setup commands first, unless they have been run there before.
-        """
+    def examine(self) -> Examination:
+        """Make the first contact: run the setup commands once, look at the host, send it what it needs; never fails."""
         problems: list[ClusterError] = []
         try:
-            if setup and self._host.setup:
+            if self._host.setup:
                 run_setup(self.cluster, self._host)
         except HostUnreachableError as problem:
             return Examination(self.host, (problem,))
@@ -136,6 +135,55 @@ class There:
         except ClusterError as problem:
             return Examination(self.host, (*problems, problem))
         return replace(found, problems=(*problems, *found.problems))
+
+    def probe(self) -> tuple[Examination, Probe | None]:
+        """Make a contact that changes nothing on the host, and of the spec runs only the Python there; never fails.
+
+        Returns:
+            What was found, and a process there to ask more of, to be closed; None where there is none, or it could not
+            answer for want of a package.
+        """
+        try:
+            stamp = stamp_name(self._host) if self._host.setup else None
+            session = self._begin("probe", keep=False, ssh=self._host.destination, stamp=stamp)
+        except InterpreterError as problem:
+            if self._host.setup:
+                return Examination(self.host, unexamined=(unexamined.interpreter(self._host, problem),)), None
+            return Examination(self.host, (problem,)), None
+        except ClusterError as problem:
+            return Examination(self.host, (problem,)), None
+        probe = Probe(session, self._reply)
+        try:
+            self._reply(session, _ANSWER_SECONDS)  # with the code that it needs for all that follows
+            found = probe.survey()
+            offset, error = probe.clock()
+        except ClusterError as problem:
+            probe.close()
+            return Examination(self.host, (problem,)), None
+        contact = self._surveyed(found, probe.shipped_bytes, offset, error)
+        if found["problems"]:
+            probe.close()
+            return contact, None
+        return contact, probe
+
+    def _surveyed(self, found: dict[str, Any], shipped_bytes: int, offset: float, error: float) -> Examination:
+        """What a survey found, by a session that keeps the code there or by one that changes nothing."""
+        problems = list(map(ClusterError.from_json, found["problems"]))
+        notes: list[str] = []
+        if "setup" in found:
+            problems, notes = unexamined.split(self._host, problems, found)
+        return Examination(
+            host=self.host,
+            problems=tuple(map(self._of_host, problems)),
+            python=found["python"],
+            python_version=found["version"],
+            tensorflow=found["tensorflow"],
+            free_bytes=found["free_bytes"],
+            clock_offset=offset,
+            clock_error=error,
+            shipped_bytes=shipped_bytes,
+            unexamined=tuple(notes),
+        )
 
     def _survey(self) -> Examination:
         session = self._begin("examine", ssh=self._host.destination)
@@ -148,18 +196,7 @@ class There:
         finally:
             session.end()
         offset, error = theirs - (before + after) / 2, (after - before) / 2
-        problems = [self._of_host(ClusterError.from_json(problem)) for problem in found["problems"]]
-        return Examination(
-            host=self.host,
-            problems=tuple(problems),
-            python=found["python"],
-            python_version=found["version"],
-            tensorflow=found["tensorflow"],
-            free_bytes=found["free_bytes"],
-            clock_offset=offset,
-            clock_error=error,
-            shipped_bytes=session.shipped_bytes,
-        )
+        return self._surveyed(found, session.shipped_bytes, offset, error)
 
     def _ask(self, do: str, *, patience: float = 0.0, **what: Any) -> dict[str, Any]:
         """A session for one question; returns the reply."""
@@ -169,11 +206,19 @@ class There:
         finally:
             session.end()
 
-    def _begin(self, do: str, **what: Any) -> Session:
-        """A session in which the host's Python does something; see `relay.serve`."""
-        session = Session(self.cluster, self._host, shipping.command(self._host.interpreter))
+    def _begin(self, do: str, *, keep: bool = True, **what: Any) -> Session:
+        """Begin a session in which the host's Python does something; see `relay.serve` and `probe_server.serve`.
+
+        Args:
+            do: What to do.
+            keep: Keep the code there, and the connection here; else nothing is left of the session on either side, and
+                the Python is isolated from its environment.
+            **what: What that needs.
+        """
+        command = shipping.command(self._host.interpreter, isolated=not keep)
+        session = Session(self.cluster, self._host, command, shared=keep)
         said = {
-            **{"do": do, **what, **shipping.first_words()},
+            **{"do": do, "keep": keep, **what, **shipping.first_words()},
             **{"cluster": self.cluster, "host": self.host, "state": self._host.state, "env": dict(self._host.env)},
         }
         try:
@@ -184,7 +229,7 @@ class There:
             raise
         if "old" in begun:
             session.end()
-            raise self._of_host(_too_old(begun["old"]))
+            raise _too_old(self.host, begun["old"])
         return session
 
     def _reply(self, session: Session, seconds: float) -> dict[str, Any]:
@@ -204,8 +249,8 @@ class There:
         return ClusterError(f"host {self.host!r}: {problem.message}", hint=problem.hint, exit_code=problem.exit_code)
 
 
-def _too_old(found: dict[str, str]) -> ClusterError:
-    return ClusterError(
-        f"{found['python']} is Python {found['version']}, and tfcluster needs 3.10 or newer",
+def _too_old(host: str, found: dict[str, str]) -> InterpreterError:
+    return InterpreterError(
+        f"host {host!r}: {found['python']} is Python {found['version']}, and tfcluster needs 3.10 or newer",
         hint="Name a newer one by `python:` in the spec.",
     )

@@ -1,0 +1,246 @@
+"""What `up --dry-run` and `doctor` leave on hosts with a real sshd, and what of a spec they run there."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import Sandbox, wait_for
+from tests.end_to_end.test_ssh import Over, over
+from tests.hosts import HERE
+
+pytestmark = pytest.mark.usefixtures("cold")
+
+COMMANDS = (("up", "--dry-run"), ("doctor",))
+# Says how it was called, and with which of the spec's variables.
+_WRAPPER = """#!/bin/sh
+{{ echo "$@"; env | grep ^EVIL_; }} >> {calls}
+exec {python} "$@"
+"""
+
+
+def listing(sandbox: Over) -> dict[str, tuple[int, int, bytes]]:
+    """Each file and folder that the users of all hosts keep, with its content, and those of the machine `here`.
+
+    Left out is what a cluster that is up may write at any time: the agent's own log, and what the interpreter that it
+    warms up leaves when it imports TensorFlow.
+    """
+    found = {}
+    for user in (HERE, *sandbox.network.names):
+        home = sandbox.network.home(user)
+        for path in (home, *home.rglob("*")):
+            if path.name not in ("agent.log", "interpreter.log", ".keras", "keras.json"):
+                status = path.lstat()
+                text = path.read_bytes() if path.is_file() else b""
+                found[str(path)] = (status.st_mode, status.st_mtime_ns if path.is_file() else 0, text)
+    return found
+
+
+@pytest.fixture
+def fresh(tmp_path: Path) -> Iterator[Over]:
+    """Two hosts that tfcluster has never been on."""
+    with over(tmp_path, "alpha", "beta") as sandbox:
+        yield sandbox
+
+
+def hostile(sandbox: Over, folder: Path) -> Path:
+    """Write a spec that leaves a marker wherever something of it is run or applied."""
+    (folder / "path").mkdir()
+    (folder / "path" / "sitecustomize.py").write_text(f"open({str(folder / 'imported')!r}, 'w')\n")
+    (folder / "bashenv").write_text(f"touch {folder / 'shell'}\n")
+    wrapper = folder / "python"
+    wrapper.write_text(_WRAPPER.format(calls=folder / "calls", python=sys.executable))
+    wrapper.chmod(0o755)
+    env = f"{{PYTHONPATH: {folder / 'path'}, BASH_ENV: {folder / 'bashenv'}, EVIL_WORD: applied}}"
+    return sandbox.spec(
+        f"""
+name: wide
+hosts:
+  alpha:
+    address: {sandbox.network.address("alpha")}
+    python: {wrapper}
+    env: {env}
+    setup: [touch {folder / "setup"}]
+  beta: {{address: {sandbox.network.address("beta")}, python: {sys.executable}}}
+jobs: {{worker: {{tasks: 2}}}}
+"""
+    )
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_nothing_of_a_spec_is_run_but_its_python_isolated(
+    fresh: Over, tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    spec = hostile(fresh, tmp_path)
+    before = listing(fresh)
+    result = fresh(*command, spec)
+    assert not [name for name in ("setup", "imported", "shell") if (tmp_path / name).exists()]
+    calls = (tmp_path / "calls").read_text().splitlines()
+    assert len(calls) == 1
+    assert calls[0].startswith("-I -B -c ")
+    told = " ".join((result.stdout + result.stderr).split())
+    assert "`setup:` has not been run there" in told
+    assert "PYTHONPATH" in told
+    assert listing(fresh) == before
+    wait_for(lambda: not fresh.network.leftovers())
+
+
+def test_an_up_behind_them_runs_setup_and_applies_the_variables(fresh: Over, tmp_path: Path) -> None:
+    spec = hostile(fresh, tmp_path)
+    for command in COMMANDS:
+        fresh(*command, spec)
+    fresh("up", spec)
+    assert (tmp_path / "setup").exists()
+    assert (tmp_path / "imported").exists()
+    for command in COMMANDS:
+        told = fresh(*command, spec)
+        assert "not examined" not in told.stdout + told.stderr
+    fresh("down")
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_a_fresh_host_is_as_it_was(fresh: Over, command: tuple[str, ...]) -> None:
+    spec = fresh.spec(
+        fresh.text(("alpha", "beta"), "jobs: {ps: {tasks: 1}, worker: {tasks: 3, hosts: [alpha, localhost]}}")
+    )
+    before = listing(fresh)
+    assert fresh.json(*command, spec)
+    assert listing(fresh) == before
+    assert not fresh.network.processes()
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_what_a_host_lacks_is_told_and_the_host_is_as_it_was(
+    fresh: Over, tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    jobs = "jobs: {worker: {tasks: 2, gpus: 64}}"
+    spec = fresh.spec(fresh.text(("alpha", "beta"), jobs, {"beta": tmp_path / "none"}))
+    before = listing(fresh)
+    result = fresh(*command, spec, code=1)
+    told = " ".join((result.stdout + result.stderr).split())
+    assert "the tasks ask for 64 GPUs" in told
+    assert f"there is no {tmp_path / 'none'}" in told.replace("/ ", "/")
+    assert listing(fresh) == before
+    assert not fresh.network.processes()
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_a_cluster_that_is_up_is_as_it_was(fresh: Over, command: tuple[str, ...]) -> None:
+    spec = fresh.spec(fresh.text(("alpha", "beta"), "jobs: {worker: {tasks: 3, hosts: [alpha, beta, localhost]}}"))
+    fresh("up", spec)
+    pids = [task["pid"] for task in fresh.status()["tasks"]]
+    before = listing(fresh)
+    assert fresh.json(*command, spec)
+    assert listing(fresh) == before
+    assert [task["pid"] for task in fresh.status()["tasks"]] == pids
+    fresh("down")
+
+
+@pytest.mark.parametrize("command", [*COMMANDS, ("scale", "worker=2", "--dry-run")], ids=" ".join)
+def test_no_agent_is_started_where_one_has_died(fresh: Over, command: tuple[str, ...]) -> None:
+    spec = fresh.spec(fresh.text(("alpha",), "jobs: {worker: {tasks: 1}}"))
+    fresh("up", spec)
+    (lock,) = fresh.network.home("alpha").glob("state/tfcluster/*/*/lock")
+    pid = json.loads(lock.read_text())["pid"]
+    os.kill(pid, 9)
+    wait_for(lambda: pid not in fresh.network.processes())
+    before = listing(fresh)
+    told: Any = fresh(*command, *([] if command[0] == "scale" else [spec]), code=None)
+    assert told.returncode != 0
+    assert "agent has died" in " ".join((told.stdout + told.stderr).split())
+    assert listing(fresh) == before
+    fresh.wait_until("running")
+    fresh("down")
+
+
+def test_a_python_that_setup_has_yet_to_make_is_no_failure(fresh: Over, tmp_path: Path) -> None:
+    made = tmp_path / "made"
+    spec = fresh.spec(
+        f"""
+name: wide
+hosts:
+  alpha:
+    address: {fresh.network.address("alpha")}
+    python: {made}
+    setup: [ln -s {sys.executable} {made}]
+  beta: {{address: {fresh.network.address("beta")}, python: {sys.executable}}}
+jobs: {{worker: {{tasks: 2}}}}
+"""
+    )
+    what = f"python: {made} does not exist yet; `setup:` may make it: not examined"
+    result = fresh("up", "--dry-run", spec, "-o", "json")
+    plan = json.loads(result.stdout)
+    assert plan["not_examined"][0] == {"host": "alpha", "what": what}
+    assert [operation["operation"] for operation in plan["operations"]] == ["start"] * 2
+    assert f"host 'alpha': {what}" in result.stderr
+    checks = fresh.json("doctor", spec)["checks"]
+    assert [check["check"] for check in checks if not check["examined"]] == ["host", "tasks"]
+    assert all(check["ok"] for check in checks)
+    assert "not examined" in fresh("doctor", spec).stdout
+    assert not made.exists()
+
+
+def test_the_machine_of_the_command_alone_is_as_it_was(fresh: Over) -> None:
+    spec = fresh.spec("name: wide\nhosts: {localhost: {env: {EVIL_WORD: applied}}}\njobs: {worker: {tasks: 1}}\n")
+    before = listing(fresh)
+    for command in COMMANDS:
+        fresh(*command, spec)
+        assert listing(fresh) == before
+        assert not fresh.network.processes()
+    fresh("up", spec)
+    before = listing(fresh)
+    for command in COMMANDS:
+        fresh(*command, spec)
+        assert listing(fresh) == before
+    fresh("down")
+
+
+# Each would run a program on this machine, or name a file that is none of the host's, were it taken as it stands.
+_SMUGGLED = """
+name: wide
+hosts:
+  alpha: {address: 10.77.9.1, ssh: "-oProxyCommand=touch${IFS}MARKER"}
+  beta: {address: 10.77.9.2, ssh: "tf@-oProxyCommand=touch${IFS}MARKER"}
+  gamma: {address: "-oProxyCommand=touch${IFS}MARKER"}
+  delta: {address: 10.77.9.4, ssh: "$(touch${IFS}MARKER)"}
+  epsilon: {address: 10.77.9.5, python: "-cimport os", state: "-x"}
+  -oProxyCommand=x:
+jobs: {worker: {tasks: 2}}
+"""
+
+
+@pytest.mark.parametrize("command", [*COMMANDS, ("validate",)], ids=" ".join)
+def test_no_key_of_a_host_is_an_option_or_a_command(sandbox: Sandbox, tmp_path: Path, command: tuple[str, ...]) -> None:
+    result = sandbox(*command, sandbox.spec(_SMUGGLED.replace("MARKER", str(tmp_path / "marker"))), code=2)
+    assert re.findall(r" (hosts\.\S+:) ", result.stderr) == [
+        "hosts.alpha.ssh:",
+        "hosts.beta.ssh:",
+        "hosts.gamma.address:",
+        "hosts.delta.ssh:",
+        "hosts.epsilon.python:",
+        "hosts.epsilon.state:",
+        "hosts.-oProxyCommand=x:",
+    ]
+    (tmp_path / "machines").write_text("-oProxyCommand=x slots=1\n")
+    listed = sandbox.spec("hostfile: machines\njobs: {worker: {tasks: 1}}\n")
+    assert "expected the name of a host" in sandbox(*command, listed, code=2).stderr
+    assert not (tmp_path / "marker").exists()
+
+
+def test_validate_runs_nothing(sandbox: Sandbox, tmp_path: Path) -> None:
+    for program in ("ssh", "python3"):
+        path = tmp_path / "bin" / program
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(f"#!/bin/sh\ntouch {tmp_path / 'marker'}\n")
+        path.chmod(0o755)
+    spec = sandbox.spec("name: wide\nhosts: {alpha: {setup: [x], env: {A: b}}}\njobs: {worker: {tasks: 1}}\n")
+    sandbox("validate", spec, env={"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"})
+    assert not (tmp_path / "marker").exists()
+    assert not list(tmp_path.glob("state/*"))

@@ -1,0 +1,175 @@
+"""Examining a host without changing anything there: the process that does it, and what becomes of it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import wait_for
+from tests.hosts import HERE, SshHosts
+from tests.model.clusters import layout_of
+from tests.transport.conftest import Reaching
+from tests.transport.test_first_contact import problems, python
+from tfcluster.transport import shipping
+from tfcluster.transport.probe import begin_here
+
+LAYOUT = layout_of("name: demo\nhosts: {h0: {address: 127.0.0.1}}\njobs: {worker: {tasks: 2}}\n")
+
+
+def files(hosts: SshHosts) -> list[Path]:
+    return sorted(path for user in ("h0", HERE) for path in hosts.home(user).rglob("*"))
+
+
+def test_one_connection_of_its_own_carries_all_and_ends_with_it(hosts: SshHosts, reach: Reaching) -> None:
+    before = files(hosts)
+    found, probe = reach().probe()
+    assert probe is not None
+    assert (problems(found), found.unexamined, found.python) == ([], (), sys.executable)
+    assert found.shipped_bytes == len(shipping.archive())
+    assert abs(found.clock_offset) <= found.clock_error + 0.001
+    told = probe.prepare(LAYOUT, listen=True)
+    assert (told["problems"], told["found"], len(told["choices"]["ports"])) == ([], None, 2)
+    port = min(told["choices"]["ports"].values())
+    assert probe.failures([f"127.0.0.1:{port}", "127.0.0.1:1"], 5.0) == {"127.0.0.1:1": "Connection refused"}
+    assert len(hosts.run("h0", "ss", "-Htn", "state", "established", "sport", "=", ":22").splitlines()) == 1
+    assert files(hosts) == before
+    probe.close()
+    assert not hosts.processes()
+    assert files(hosts) == before
+
+
+def test_a_lost_connection_leaves_nothing(hosts: SshHosts, reach: Reaching) -> None:
+    before = files(hosts)
+    _, probe = reach().probe()
+    assert probe is not None
+    probe.prepare(LAYOUT, listen=True)
+    hosts.kill("h0")
+    try:
+        wait_for(lambda: not hosts.processes())
+        assert files(hosts) == before
+    finally:
+        hosts.start("h0")
+        probe.close()
+
+
+def test_a_process_on_this_machine_ends_when_it_is_left(hosts: SshHosts) -> None:
+    before = files(hosts)
+    probe = begin_here("demo", "h0")
+    assert hosts.processes()
+    assert probe.prepare(LAYOUT, listen=False)["problems"] == []
+    probe.close()
+    assert not hosts.processes()
+    assert files(hosts) == before
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "python3; touch {marker}",
+        'python3 -c \'open("{marker}", "w")\'',
+        "$(touch {marker})",
+        "`touch {marker}`",
+        "/x' ; touch {marker} ; '",
+        "/x\\' ; touch {marker} ; \\'",
+        "a=1 touch {marker}",
+        "~root/x;touch {marker}",
+        "!touch {marker}",
+        "touch\t{marker}",
+    ],
+)
+def test_a_python_is_one_word_for_the_shell(reach: Reaching, tmp_path: Path, name: str) -> None:
+    marker = tmp_path / "marker"
+    written = name.format(marker=marker)
+    found, probe = reach(python=written).probe()
+    assert probe is None
+    ((message, _),) = problems(found)
+    assert message.startswith(f"host 'h0': there is no {written} to run")
+    assert not marker.exists()
+
+
+def test_a_variable_of_the_spec_is_not_set_and_folders_are_looked_for_where_they_lead(
+    hosts: SshHosts, reach: Reaching, tmp_path: Path
+) -> None:
+    tmp_path.joinpath("sitecustomize.py").write_text("raise SystemExit('imported')\n")
+    state = tmp_path / "state"
+    there = reach(env={"PYTHONPATH": str(tmp_path), "LD_PRELOAD": "/x", "XDG_STATE_HOME": str(state)})
+    found, probe = there.probe()
+    assert probe is not None
+    assert found.unexamined == ("env: PYTHONPATH, LD_PRELOAD: not set for this, so what that changes is not examined",)
+    (pid,) = (pid for pid, words in hosts.processes().items() if "said=json" in words and " -c " in words)
+    variables = Path(f"/proc/{pid}/environ").read_bytes()
+    assert not [name for name in (b"PYTHONPATH", b"LD_PRELOAD", bytes(state)) if name in variables]
+    (state / "tfcluster").mkdir(parents=True)
+    (state / "tfcluster" / there.cluster).touch()  # so no folder can be made there
+    told = probe.prepare(LAYOUT, listen=False)
+    assert [problem["message"] for problem in told["problems"]] == [
+        f"{state}/tfcluster/{there.cluster}/h0: cannot make the state folder: "
+        f"{state}/tfcluster/{there.cluster} is not a folder"
+    ]
+    probe.close()
+
+
+def test_gpus_are_those_that_a_variable_of_the_spec_allows(reach: Reaching) -> None:
+    _, probe = reach(env={"CUDA_VISIBLE_DEVICES": "3,5"}).probe()
+    assert probe is not None
+    jobs = "name: demo\nhosts: {h0: {address: 127.0.0.1}}\njobs: {worker: {tasks: 1, gpus: 2}}\n"
+    told = probe.prepare(layout_of(jobs), listen=False)
+    probe.close()
+    assert told["choices"]["gpus"] == {"/job:worker/task:0": ["3", "5"]}
+
+
+def test_a_home_that_cannot_be_written_is_told(hosts: SshHosts, reach: Reaching) -> None:
+    cache = hosts.home("h1") / "cache" / "tfcluster"
+    cache.touch()
+    try:
+        found, probe = reach("h1").probe()
+        assert probe is not None
+        probe.close()
+        assert [message for message, _ in problems(found)] == [
+            f"host 'h1': cannot keep tfcluster's code: {cache} is not a folder"
+        ]
+    finally:
+        cache.unlink()
+
+
+@pytest.mark.parametrize("has_setup", [False, True])
+def test_what_a_python_lacks_is_a_problem_unless_setup_may_bring_it(
+    reach: Reaching, tmp_path: Path, has_setup: bool
+) -> None:
+    bare = python(tmp_path / "bare", f'exec {sys.executable} -S "$@"')
+    setup = (f"touch {tmp_path}/marker",) if has_setup else ()
+    found, probe = reach(python=bare, setup=setup).probe()
+    assert probe is None
+    lacking = [
+        "TensorFlow is not installed for the agent's Python",
+        f"psutil is not installed for {sys.executable}",
+    ]
+    if not has_setup:
+        assert [message for message, _ in problems(found)] == [f"host 'h0': {what}" for what in lacking]
+        return
+    assert problems(found) == []
+    assert found.unexamined == (
+        *(f"{what}; `setup:` may change that: not examined" for what in lacking),
+        "`setup:` has not been run there: what it changes is not examined",
+    )
+    assert not (tmp_path / "marker").exists()
+
+
+def test_once_setup_has_been_run_what_is_missing_is_a_problem(reach: Reaching, tmp_path: Path) -> None:
+    bare = python(tmp_path / "bare", f'exec {sys.executable} -S "$@"')
+    there = reach(python=bare, setup=("true",))
+    there.examine()
+    found, _ = there.probe()
+    assert len(problems(found)) == 2
+    assert found.unexamined == ()
+
+
+@pytest.mark.parametrize("program", ["echo Unknown option: -I >&2; exit 2", "exit 3"])
+def test_a_python_that_does_not_run_is_told_in_words(reach: Reaching, tmp_path: Path, program: str) -> None:
+    ((message, _),) = problems(reach(python=python(tmp_path / "broken", program)).probe()[0])
+    assert message.startswith(f"host 'h0': ssh ended with exit code {program[-1]} before the host had answered")
+    found, _ = reach(python=str(tmp_path / "broken"), setup=("true",)).probe()
+    assert problems(found) == []
+    assert found.unexamined[0].endswith("; `setup:` may change that: not examined")
