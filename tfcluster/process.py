@@ -101,6 +101,14 @@ def boot_id() -> str:
         return ""
 
 
+def network_namespace() -> int:
+    """The number of the network namespace that this process is in; 0 where the kernel does not tell."""
+    try:
+        return os.stat("/proc/self/ns/net").st_ino
+    except OSError:
+        return 0
+
+
 def exit_status(process: ProcessId, pidfd: int) -> int | None:
     """How an ended process ended, as waitpid says it; a child is reaped, nobody else's child is.
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import socket
 import sys
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 
+from tfcluster.agent.agent_socket import AgentSocket
 from tfcluster.agent.changes import Changes
 from tfcluster.agent.folder import StateFolder
 from tfcluster.agent.going_down import GoingDown
@@ -40,6 +40,8 @@ from tfcluster.runtime.c_api import TensorFlow
 
 #: Seconds that a task has to name its devices.
 _DEVICES_SECONDS = 2.0
+#: Seconds between two looks at the files by which commands find the agent: far less than a command looks for it.
+_FILES_SECONDS = 0.5
 
 
 class Service:
@@ -49,21 +51,23 @@ class Service:
         cluster: The cluster's name.
         host: What the cluster calls this host.
         folder: The cluster's state folder here.
+        agent_socket: The socket at which the agent listens.
 
     Attributes:
         quitting: Set when the agent has nothing left to do.
     """
 
-    def __init__(self, cluster: str, host: str, folder: StateFolder) -> None:
+    def __init__(self, cluster: str, host: str, folder: StateFolder, agent_socket: AgentSocket) -> None:
         self.quitting = asyncio.Event()
         self._cluster = cluster
         self._host = host
         self._folder = folder
+        self._socket = agent_socket
         self._ports = Ports()
         self._prober = Prober(f"tfcluster: {cluster} prober")
         self._keeper = LogKeeper(f"tfcluster: {cluster} log keeper", folder)
         self._lease = Lease()
-        self._secrets = SecretValues(secrets_path(cluster, host))
+        self._secrets = SecretValues(secrets_path(agent_socket.path))
         self._supervisor = Supervisor(host, folder, self._secrets, self._ports, self._prober, self._keeper, self._load)
         clearing = Clearing(self._supervisor, self._prober)
         self._elsewhere = Elsewhere(self._supervisor, self._prober, self._tasks_in_use, self._tell_runs)
@@ -119,11 +123,10 @@ class Service:
     async def watch(self) -> None:
         """Watch the tasks, the state folder and the log keeper until the agent ends."""
         changed = self._supervisor.changed
-        calls = self._folder.calls
-        asyncio.get_running_loop().add_reader(calls, self._called, calls)
         await asyncio.gather(
             for_ever(partial(self._going_down.end_if_forgotten, self._lease), lambda: asyncio.sleep(HEALTH_INTERVAL)),
-            for_ever(self._mend, lambda: asyncio.sleep(HEALTH_INTERVAL)),
+            for_ever(self._restore_files, lambda: asyncio.sleep(_FILES_SECONDS)),
+            for_ever(self._ports.restore_locks, lambda: asyncio.sleep(HEALTH_INTERVAL)),
             for_ever(self._supervisor.checks.all_soon, lambda: asyncio.sleep(HEALTH_INTERVAL)),
             for_ever(self._check_keeper, lambda: asyncio.sleep(HEALTH_INTERVAL)),
             for_ever(self._elsewhere.check_soon, lambda: asyncio.sleep(HEALTH_INTERVAL)),
@@ -196,28 +199,40 @@ class Service:
         devices, silent = await self._supervisor.checks.devices_now(_DEVICES_SECONDS)
         yield reply({"devices": [device.to_json() for device in devices], "silent": silent})
 
-    def _called(self, calls: socket.socket) -> None:
-        """Another process has tried to be the agent: perhaps because the lock file is gone, which leads to this one."""
-        with contextlib.suppress(BlockingIOError):
-            while True:
-                calls.recv(1)
-        self._mend()
+    def _restore_files(self) -> None:
+        """Create the files again that commands and other agents look for, where somebody has deleted one."""
+        if self.quitting.is_set():
+            return
+        troubles = []
+        for restore in (self._mend, self._folder.restore_second_lock, self._restore_socket):
+            try:
+                restore()
+            except (ClusterError, OSError) as error:
+                troubles.append(str(error))
+        trouble = "\n".join(troubles)
+        if trouble not in ("", self._trouble):
+            print(trouble, file=sys.stderr, flush=True)
+        self._trouble = trouble
 
     def _mend(self) -> None:
         """Write the state folder anew where somebody has deleted it; see `StateFolder.mend`."""
         if self.idle or self._going_down.under_way:
             return
-        trouble = ""
-        try:
-            if self._folder.mend() or not self._folder.journal.path.exists():
-                self._supervisor.write_journal()
-                detail = "; ".join([f"{self._folder.path} had been deleted", *self._supervisor.lost_output()])
-                self._supervisor.history.record("mended", detail=detail)
-        except (ClusterError, OSError) as error:
-            trouble = str(error)
-        if trouble not in ("", self._trouble):
-            print(trouble, file=sys.stderr, flush=True)
-        self._trouble = trouble
+        if self._folder.mend() or not self._folder.journal.path.exists():
+            self._supervisor.write_journal()
+            detail = "; ".join([f"{self._folder.path} had been deleted", *self._supervisor.lost_output()])
+            self._supervisor.history.record("mended", detail=detail)
+
+    def _restore_socket(self) -> None:
+        """Create the socket, and the file with secret values beside it, again where somebody has deleted them."""
+        if not self._socket.is_in_place():
+            self._socket.restore()
+            self._folder.tell_where(self._socket.path)
+            if not self.idle:
+                self._supervisor.history.record("mended", detail=f"the agent listens at {self._socket.path} again")
+        self._secrets.path = secrets_path(self._socket.path)
+        if self._supervisor.lacks_secrets_file() and not self._going_down.under_way:
+            self._supervisor.write_journal()
 
     def _check_keeper(self) -> None:
         ended = self._keeper.end_if_stopped()

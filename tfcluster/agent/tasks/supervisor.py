@@ -141,6 +141,10 @@ class Supervisor:
         lost = [task.task.short for task in self.tasks.values() if task.process is not None and not task.spool.exists()]
         return [f"what {', '.join(lost)} print is lost until they are restarted"] if lost else []
 
+    def lacks_secrets_file(self) -> bool:
+        """Whether the file with the tasks' secret values is missing."""
+        return self.layout is not None and self._secrets.is_missing_for(self.layout)
+
     def generations(self) -> dict[str, int]:
         """The generation of the layout that a task was started in, by name, for those that have a process."""
         return {name: task.generation for name, task in self.tasks.items() if task.process is not None}
