@@ -15,6 +15,11 @@ from pathlib import Path
 _PIDFD_INFO = struct.Struct("=QQ11Ii")
 _PIDFD_GET_INFO = 3 << 30 | _PIDFD_INFO.size << 16 | 0xFF << 8 | 11
 _PIDFD_INFO_EXIT = 1 << 3
+#: The environment variable that tells which cluster an agent, or a process forked from it, belongs to; and its value
+#: before the agent knows. The agent writes over that, so the length of the value is fixed.
+MARK = "TFCLUSTER_AGENT_MARK"
+NO_MARK = "0" * 32
+
 # What reading a process's files raises when there is no such process; all else says nothing of it.
 _GONE = (FileNotFoundError, ProcessLookupError)
 _CORE_DUMPED = 0x80  # in waitpid's status
@@ -90,6 +95,11 @@ def _fields(pid: int) -> list[str]:
     stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     # The second field is the command in parentheses and may itself hold spaces and parentheses.
     return stat.rpartition(")")[2].split()
+
+
+def environment_address() -> int:
+    """Where the environment that this process was started with is in its memory; 0 where the kernel does not tell."""
+    return int(_fields(os.getpid())[47])  # env_start, field 50 of proc(5)
 
 
 @cache

@@ -87,6 +87,7 @@ def test_a_journal_that_cannot_be_read_is_left_and_named(sandbox: Sandbox) -> No
     kept = journal.read_text()
     sandbox.kill_agent()
     journal.write_text('{"layout": 1}')
+    journal.with_suffix(".copy").write_text('{"layout": 1}')
     error = sandbox("status", code=1).stderr
     assert f"{journal}: cannot be understood" in error
     assert {task["pid"] for task in status["tasks"]} <= set(sandbox.processes())

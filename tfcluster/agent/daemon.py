@@ -14,6 +14,7 @@ from pathlib import Path
 
 from tfcluster.agent.agent_socket import AgentSocket
 from tfcluster.agent.folder import StateFolder
+from tfcluster.agent.marked import mark_of, mark_this_process
 from tfcluster.agent.server import Server
 from tfcluster.agent.service import Service
 from tfcluster.errors import ClusterError
@@ -48,6 +49,7 @@ def main(line: str) -> None:
         if not folder.lock():
             starter.tell(messages.reply({"serves": False}))
             return
+        mark_this_process(mark_of(folder.path))
         _log_to(folder.agent_log)
         folder.mended = partial(_log_to, folder.agent_log)
         agent_socket = AgentSocket(cluster, host)

@@ -14,6 +14,7 @@ from tfcluster.agent.changes import Changes
 from tfcluster.agent.folder import StateFolder
 from tfcluster.agent.going_down import GoingDown
 from tfcluster.agent.incoming import Incoming
+from tfcluster.agent.journal import JournalError
 from tfcluster.agent.lease import Lease
 from tfcluster.agent.logs.calls import LogCalls
 from tfcluster.agent.logs.keeper import LogKeeper
@@ -29,6 +30,7 @@ from tfcluster.agent.tasks.calls import TaskCalls
 from tfcluster.agent.tasks.checks import HEALTH_INTERVAL
 from tfcluster.agent.tasks.health import Prober
 from tfcluster.agent.tasks.supervisor import Supervisor
+from tfcluster.agent.unreadable import UnreadableCluster
 from tfcluster.errors import ClusterError
 from tfcluster.installed import find_library
 from tfcluster.model.states import ClusterState, TaskState, cluster_state
@@ -73,6 +75,7 @@ class Service:
         self._elsewhere = Elsewhere(self._supervisor, self._prober, self._tasks_in_use, self._tell_runs)
         self._runs = Runs(f"tfcluster: {cluster} interpreter", folder, clearing.clear, self._elsewhere.look)
         self._tensorflow: TensorFlow | None = None
+        self._unreadable: UnreadableCluster | None = None
         self._trouble = ""  # why the state folder could not be mended the last time
         self._going_down = GoingDown(
             folder,
@@ -94,7 +97,7 @@ class Service:
     @property
     def idle(self) -> bool:
         """Whether there is no cluster to care for."""
-        return self._supervisor.layout is None
+        return self._supervisor.layout is None and not (self._unreadable and self._unreadable.is_stopping)
 
     @property
     def awaiting(self) -> float | None:
@@ -103,7 +106,11 @@ class Service:
 
     async def adopt(self) -> None:
         """Take over what an earlier agent left, if it left something."""
-        record = self._folder.journal.read()
+        try:
+            record = self._folder.journal.read(self._host)
+        except JournalError as problem:
+            self._unreadable = UnreadableCluster(self._cluster, self._host, self._folder, problem, self.quitting)
+            return
         if record is not None:
             with contextlib.suppress(OSError):  # the first question tries again
                 self._prober.start()
@@ -136,9 +143,12 @@ class Service:
     def stop(self) -> None:
         """Let go of everything but the tasks' log files and the runs' folders."""
         self._prober.stop()
-        self._keeper.stop()
         self._runs.stop()
         self._ports.keep_only(())
+        if self._unreadable is not None and not self._unreadable.is_down:
+            self._folder.unlock()  # what it knows of processes stays for `tfcluster down`
+            return
+        self._keeper.stop()
         with contextlib.suppress(OSError):  # it is of no use to anybody
             self._secrets.forget()
         self._folder.leave()
@@ -157,6 +167,9 @@ class Service:
         Raises:
             ClusterError: While iterating: the request cannot be carried out.
         """
+        if self._unreadable is not None:
+            is_down = request.call is Call.DOWN
+            return self._unreadable.down(**request.arguments) if is_down else self._unreadable.refuse()
         answers: dict[Call, Callable[..., AsyncIterator[Message]]] = {
             Call.LAYOUT: self._changes.layout,
             Call.PREPARE: self._changes.prepare,
@@ -216,9 +229,9 @@ class Service:
 
     def _mend(self) -> None:
         """Write the state folder anew where somebody has deleted it; see `StateFolder.mend`."""
-        if self.idle or self._going_down.under_way:
+        if self._supervisor.layout is None or self._going_down.under_way:
             return
-        if self._folder.mend() or not self._folder.journal.path.exists():
+        if self._folder.mend() or not self._folder.journal.path.is_file():
             self._supervisor.write_journal()
             detail = "; ".join([f"{self._folder.path} had been deleted", *self._supervisor.lost_output()])
             self._supervisor.history.record("mended", detail=detail)

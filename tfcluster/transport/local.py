@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.places import LOCAL_HOST, LOCK, agent_socket, journal_path, state_folder, state_root
-from tfcluster.process import peer_of
+from tfcluster.process import MARK, NO_MARK, peer_of
 from tfcluster.protocol.framing import Decoder, encode
 from tfcluster.transport.channel import SocketChannel
 from tfcluster.transport.reach import not_running
@@ -177,6 +177,7 @@ def _spawn() -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [sys.executable, "-c", _PROGRAM, str(_PACKAGE_ROOT)],
         cwd="/",
+        env={**os.environ, MARK: NO_MARK},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -13,11 +13,11 @@ from dataclasses import replace
 
 from tfcluster.agent import children
 from tfcluster.agent.folder import StateFolder
-from tfcluster.agent.journal import Record
 from tfcluster.agent.logs.history import History
 from tfcluster.agent.logs.keeper import LogKeeper
 from tfcluster.agent.notice import Notice
 from tfcluster.agent.ports import Ports
+from tfcluster.agent.record import Record
 from tfcluster.agent.secret_values import SecretValues
 from tfcluster.agent.tasks.adoption import recorded, resumed
 from tfcluster.agent.tasks.checks import Checks
