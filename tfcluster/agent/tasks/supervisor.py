@@ -260,4 +260,15 @@ class Supervisor:
             task.timer = None
         if task.machine.wake_at is not None:
             delay = max(0.0, task.machine.wake_at - time.monotonic())
-            task.timer = asyncio.get_running_loop().call_later(delay, self._feed, task, Event.DUE)
+            task.timer = asyncio.get_running_loop().call_later(delay, self._wake, task)
+
+    def _wake(self, task: Supervised) -> None:
+        """Go on with a task whose wait is over, unless another process has its port."""
+        if task.machine.state is TaskState.BACKING_OFF and (blocked := self._processes.blocked(task)):
+            if blocked != task.report:
+                self._processes.note_blocked(task, blocked)
+                self.history.record("blocked", task=task.task.short, detail=blocked)
+                self.changed.tell()
+            self._feed(task, Event.BLOCKED)
+        else:
+            self._feed(task, Event.DUE)
