@@ -115,11 +115,11 @@ class Sandbox:
         """Run the command with JSON output and return its last line."""
         return json.loads(self(*arguments, "-o", "json", code=code).stdout.splitlines()[-1])
 
-    def with_constants(self, constants: Mapping[str, float]) -> dict[str, str]:
+    def with_constants(self, constants: Mapping[str, float | str]) -> dict[str, str]:
         """Environment variables for commands, and agents, that have other values for constants of ours.
 
         Args:
-            constants: The values, by the full names.
+            constants: The values, or expressions for them, by the full names.
         """
         changes = json.loads(self.environment.get("TEST_CHANGES", "{}"))
         for full, value in constants.items():

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
 import re
 import stat
+from contextlib import suppress
 from pathlib import Path
 
 from tfcluster.errors import ClusterError, ExitCode
@@ -33,6 +35,11 @@ _DIGEST = 12
 _SSH_SUFFIX = 17
 # What ssh takes in a path as it stands: no blanks, no % or $ that it would expand.
 _PLAIN_PATH = re.compile(r"[A-Za-z0-9_./@:+,=-]*")
+# Where systemd creates a folder for each user who is logged in, and where everyone can create one.
+_LOGIN_FOLDERS = Path("/run/user")
+_TEMPORARY = Path("/tmp")
+# The link in the state root to the private folder of a random name, where there is one.
+_PRIVATE_LINK = ".private"
 
 
 def state_root() -> Path:
@@ -102,7 +109,7 @@ def socket_path(cluster: str, host: str = LOCAL_HOST) -> Path:
     state folder's path; it stands alone where the readable name would pass the kernel's limit.
 
     Raises:
-        ClusterError: The folder for sockets is not private to this user.
+        ClusterError: No private folder can be made; see `_runtime_folder`.
     """
     digest = hashlib.sha256(os.fsencode(state_folder(cluster, host))).hexdigest()[:_DIGEST]
     folder = _runtime_folder()
@@ -112,14 +119,9 @@ def socket_path(cluster: str, host: str = LOCAL_HOST) -> Path:
     return folder / digest
 
 
-def secrets_path(cluster: str, host: str = LOCAL_HOST) -> Path:
-    """The file for the secret values of the cluster's tasks on this machine, beside its agent's socket.
-
-    Raises:
-        ClusterError: The folder for sockets is not private to this user.
-    """
-    beside = socket_path(cluster, host)
-    return beside.with_name(f"{beside.name}.secrets")
+def secrets_path(agent_socket: Path) -> Path:
+    """The file for the secret values of the cluster's tasks on this machine, beside its agent's socket."""
+    return agent_socket.with_name(f"{agent_socket.name}.secrets")
 
 
 def control_socket(cluster: str, destination: str) -> Path:
@@ -130,63 +132,145 @@ def control_socket(cluster: str, destination: str) -> Path:
         destination: The host as ssh takes it.
 
     Raises:
-        ClusterError: The folder for sockets is not private to this user.
+        ClusterError: No private folder can be made; see `_runtime_folder`.
     """
     named = "\0".join((str(state_root()), cluster, destination))
     digest = hashlib.sha256(os.fsencode(named)).hexdigest()[:_DIGEST]
     return _runtime_folder(_SSH_SUFFIX, plain=True) / digest
 
 
+def locks_folder() -> Path:
+    """The private folder for the locks that this user's agents on this machine keep each other out by.
+
+    It is the same for all of them, whatever $XDG_RUNTIME_DIR and $XDG_STATE_HOME say, unless another account has taken
+    the name of the folder in /tmp.
+
+    Raises:
+        ClusterError: No private folder can be made.
+    """
+    user = _LOGIN_FOLDERS / str(os.getuid())
+    if _is_private(user) and _make_private(user / "tfcluster"):
+        return user / "tfcluster"
+    return _temporary_folder()
+
+
 def _runtime_folder(room: int = 0, *, plain: bool = False) -> Path:
-    """The private folder for sockets, made if missing.
+    """The private folder for sockets, made if missing: in $XDG_RUNTIME_DIR, or else in /tmp.
 
     Args:
         room: Bytes that must fit behind a path in it.
         plain: Its path must need no quoting in ssh's options.
+
+    Raises:
+        ClusterError: The folder in $XDG_RUNTIME_DIR is this user's and others can enter it, or none can be made.
     """
-    folder = _runtime_path(room, plain=plain)
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise ClusterError(
-            f"{folder}: cannot make the folder for sockets: {error.strerror}",
-            hint="Set XDG_RUNTIME_DIR to a folder that only you can enter.",
-        ) from error
-    _check_private(folder)
-    return folder
+    folder = _xdg_folder(room, plain=plain)
+    if folder is not None:
+        _refuse_shared(folder)
+        # It cannot be made after a logout has removed $XDG_RUNTIME_DIR, for example.
+        if _make_private(folder):
+            return folder
+    return _temporary_folder()
 
 
 def check_runtime_folder() -> None:
     """Check the private folder for sockets, which is not made if it is missing.
 
     Raises:
-        ClusterError: Other users can enter it.
+        ClusterError: It is this user's and others can enter it.
     """
-    folder = _runtime_path()
-    if os.path.lexists(folder):
-        _check_private(folder)
+    folder = _xdg_folder()
+    if folder is not None:
+        _refuse_shared(folder)
 
 
-def _runtime_path(room: int = 0, *, plain: bool = False) -> Path:
-    """Where the private folder for sockets is, or would be; see `_runtime_folder`."""
+def _xdg_folder(room: int = 0, *, plain: bool = False) -> Path | None:
+    """The folder in $XDG_RUNTIME_DIR; None where there is none that fits, see `_runtime_folder`."""
     folder = Path(os.environ.get("XDG_RUNTIME_DIR", "")) / "tfcluster"
     # A slash and a digest must fit behind it.
     fits = len(os.fsencode(folder)) + 1 + _DIGEST + room <= _SOCKET_PATH_LIMIT
-    if not folder.is_absolute() or not fits or (plain and not _PLAIN_PATH.fullmatch(str(folder))):
-        folder = Path(f"/tmp/tfcluster-{os.getuid()}")
-    return folder
+    suits = folder.is_absolute() and fits and (not plain or _PLAIN_PATH.fullmatch(str(folder)))
+    return folder if suits else None
 
 
-def _check_private(folder: Path) -> None:
-    """Check that only this user can enter a folder.
+def _refuse_shared(folder: Path) -> None:
+    """Refuse a folder of this user's that others can enter: it is the user's to mend.
 
     Raises:
-        ClusterError: Others can.
+        ClusterError: It is such a folder.
     """
-    found = folder.lstat()
-    # Whoever can enter the folder can replace the socket and read what is sent to it.
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+    try:
+        found = folder.lstat()
+    except OSError:
+        return
+    if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and found.st_mode & 0o077:
         raise ClusterError(
             f"{folder}: not a folder that only you can enter (mode {stat.S_IMODE(found.st_mode):04o})",
             hint=f"Remove it, or chmod 700 it, or set XDG_RUNTIME_DIR; see `ls -ld {folder}`.",
         )
+
+
+def _temporary_folder() -> Path:
+    """The private folder in /tmp.
+
+    Raises:
+        ClusterError: None can be made.
+    """
+    folder = _TEMPORARY / f"tfcluster-{os.getuid()}"
+    return folder if _make_private(folder) else _random_folder()
+
+
+def _random_folder() -> Path:
+    """The private folder in /tmp that a link in the state root leads to, made if missing.
+
+    Its name is random: another account may have taken the usual one, as names in /tmp are anyone's.
+
+    Raises:
+        ClusterError: It cannot be made.
+    """
+    import tempfile  # rarely needed, and slow to import
+
+    link = state_root() / _PRIVATE_LINK
+    try:
+        link.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        root = os.open(link.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            with suppress(OSError):  # a file system without locks
+                fcntl.flock(root, fcntl.LOCK_EX)  # two commands that make it at once agree on one
+            with suppress(OSError):  # no link yet
+                if _is_private(folder := Path(os.readlink(link))):
+                    return folder
+            link.unlink(missing_ok=True)
+            folder = Path(tempfile.mkdtemp(prefix="tfcluster-", dir=_TEMPORARY))
+            try:
+                link.symlink_to(folder)
+            except OSError:
+                folder.rmdir()
+                raise
+            return folder
+        finally:
+            os.close(root)
+    except OSError as error:
+        raise ClusterError(
+            f"{error.filename or link.parent}: cannot make a private folder for sockets: {error.strerror}",
+            hint="Set XDG_RUNTIME_DIR to a folder that only you can enter.",
+        ) from error
+
+
+def _make_private(folder: Path) -> bool:
+    """Make a folder that only this user can enter, if it is missing; return whether it is there and private."""
+    with suppress(OSError):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return _is_private(folder)
+
+
+def _is_private(folder: Path) -> bool:
+    """Whether a path is a folder that only this user can enter.
+
+    Anyone else who can enter it can replace a socket in it and read what is sent there.
+    """
+    try:
+        found = folder.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077

@@ -15,6 +15,11 @@ from pathlib import Path
 _PIDFD_INFO = struct.Struct("=QQ11Ii")
 _PIDFD_GET_INFO = 3 << 30 | _PIDFD_INFO.size << 16 | 0xFF << 8 | 11
 _PIDFD_INFO_EXIT = 1 << 3
+#: The environment variable that tells which cluster an agent, or a process forked from it, belongs to; and its value
+#: before the agent knows. The agent writes over that, so the length of the value is fixed.
+MARK = "TFCLUSTER_AGENT_MARK"
+NO_MARK = "0" * 32
+
 # What reading a process's files raises when there is no such process; all else says nothing of it.
 _GONE = (FileNotFoundError, ProcessLookupError)
 _CORE_DUMPED = 0x80  # in waitpid's status
@@ -92,6 +97,11 @@ def _fields(pid: int) -> list[str]:
     return stat.rpartition(")")[2].split()
 
 
+def environment_address() -> int:
+    """Where the environment that this process was started with is in its memory; 0 where the kernel does not tell."""
+    return int(_fields(os.getpid())[47])  # env_start, field 50 of proc(5)
+
+
 @cache
 def boot_id() -> str:
     """What tells this boot of the machine from every other one; empty where the kernel does not say."""
@@ -99,6 +109,14 @@ def boot_id() -> str:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
         return ""
+
+
+def network_namespace() -> int:
+    """The number of the network namespace that this process is in; 0 where the kernel does not tell."""
+    try:
+        return os.stat("/proc/self/ns/net").st_ino
+    except OSError:
+        return 0
 
 
 def exit_status(process: ProcessId, pidfd: int) -> int | None:

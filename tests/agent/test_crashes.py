@@ -16,7 +16,8 @@ import pytest
 
 from tests.agent.test_journal import RECORD
 from tfcluster.agent.files import Files
-from tfcluster.agent.journal import Journal, Record
+from tfcluster.agent.journal import Journal
+from tfcluster.agent.record import Record
 
 OLD = Record(RECORD.layout, {}, RECORD.secrets)
 NEW = RECORD

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tfcluster import places
+from tfcluster.agent import folder as module
 from tfcluster.agent.folder import StateFolder
 from tfcluster.errors import ClusterError
 
@@ -38,10 +40,7 @@ def folders(tmp_path: Path) -> Iterator[Folders]:
 
     yield folder
     for each in made:
-        if each._lock is not None:
-            os.close(each._lock)
-        if each._name is not None:
-            each._name.close()
+        each.unlock()
 
 
 def holder(folder: StateFolder) -> subprocess.Popen[str]:
@@ -77,14 +76,16 @@ def test_a_lock_is_not_inherited_by_programs(folders: Folders) -> None:
     folder = folders()
     folder.make()
     assert folder.lock()
-    assert folder._lock is not None
-    assert not os.get_inheritable(folder._lock)
-    assert stat.S_IMODE(os.fstat(folder._lock).st_mode) == 0o600
+    for lock in (folder._lock, folder._second_lock):
+        assert lock is not None
+        assert not os.get_inheritable(lock._fd)
+        assert stat.S_IMODE(os.fstat(lock._fd).st_mode) == 0o600
 
 
+@pytest.mark.parametrize("which", [0, 1])
 @pytest.mark.parametrize("replaced", [False, True])
 def test_a_lock_file_removed_while_it_is_opened_is_made_again(
-    folders: Folders, monkeypatch: pytest.MonkeyPatch, replaced: bool
+    folders: Folders, monkeypatch: pytest.MonkeyPatch, replaced: bool, which: int
 ) -> None:
     folder, other = folders(), folders()
     folder.make()
@@ -92,10 +93,11 @@ def test_a_lock_file_removed_while_it_is_opened_is_made_again(
     calls: list[int] = []
 
     def flock(fd: int, operation: int) -> None:
-        if not calls:  # the agent before us leaves just now, and perhaps another one comes and goes
-            (folder.path / "lock").unlink()
+        if len(calls) == which:  # the agent before us leaves just now, and perhaps another one comes and goes
+            path = Path(os.readlink(f"/proc/self/fd/{fd}"))
+            path.unlink()
             if replaced:
-                (folder.path / "lock").touch()
+                path.touch()
         calls.append(fd)
         real(fd, operation)
 
@@ -103,8 +105,8 @@ def test_a_lock_file_removed_while_it_is_opened_is_made_again(
     monkeypatch.setattr(fcntl, "flock", flock)
     assert folder.lock()
     monkeypatch.undo()
-    assert len(calls) == 2
-    assert len(os.listdir("/proc/self/fd")) == before + 2  # the lock and the name
+    assert len(calls) == 3
+    assert len(os.listdir("/proc/self/fd")) == before + 2  # the two locks
     # What is locked is what the next one opens.
     assert not other.lock()
 
@@ -121,7 +123,6 @@ def test_a_deleted_folder_lets_no_second_agent_in_and_is_made_again(folders: Fol
     shutil.rmtree(folder.path.parent)
     other.make()
     assert not other.lock()
-    assert folder.calls.recv(1) == b"", "the agent is told that somebody looked for it"
     before = len(os.listdir("/proc/self/fd"))
     assert folder.mend()
     assert not folder.mend()
@@ -153,7 +154,7 @@ def test_the_lock_alone_keeps_out_an_agent_of_another_network(
     folder, other = folders(), folders()
     folder.make()
     assert folder.lock()
-    monkeypatch.setattr(StateFolder, "agent_name", "elsewhere")  # names belong to the network namespace
+    monkeypatch.setattr(module, "network_namespace", lambda: 1)  # the name of the second lock has it
     before = os.listdir("/proc/self/fd")
     assert not other.lock()
     assert os.listdir("/proc/self/fd") == before
@@ -162,6 +163,46 @@ def test_the_lock_alone_keeps_out_an_agent_of_another_network(
     assert other.lock()
     with pytest.raises(ClusterError, match="another agent has locked it"):
         folder.mend()
+
+
+def test_a_second_lock_that_is_removed_is_made_again(folders: Folders, tmp_path: Path) -> None:
+    folder, other = folders(), folders()
+    folder.make()
+    assert folder.lock()
+    assert folder._second_lock is not None
+    path = folder._second_lock.path
+    before = os.listdir("/proc/self/fd")
+    for _ in range(2):
+        path.unlink()
+        folder.restore_second_lock()
+        assert len(os.listdir("/proc/self/fd")) == len(before)
+        shutil.rmtree(folder.path)
+        assert not other.lock(), "only the second one is left"
+        assert folder.mend()
+    folder.leave()
+    assert not path.exists()
+
+
+def test_without_the_usual_folder_the_second_lock_goes_to_a_private_one(
+    folders: Folders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(places, "_LOGIN_FOLDERS", tmp_path / "run")
+    monkeypatch.setattr(places, "_TEMPORARY", tmp_path)
+    state = tmp_path / "state"
+    monkeypatch.setattr(places, "_state_root", state)
+    folder, other = folders(), folders()
+    folder.make()
+    assert folder.lock()
+    usual = tmp_path / f"tfcluster-{os.getuid()}"
+    assert len(list(usual.iterdir())) == 1
+    shutil.rmtree(usual)
+    usual.touch()  # as another account could
+    folder.restore_second_lock()
+    private = state / ".private"
+    assert len(list(private.iterdir())) == 1
+    assert stat.S_IMODE(private.stat().st_mode) == 0o700
+    shutil.rmtree(folder.path)
+    assert not other.lock()
 
 
 def test_the_folders_are_for_this_user_alone(folders: Folders) -> None:

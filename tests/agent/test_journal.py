@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tfcluster.agent import journal as module
-from tfcluster.agent.journal import Journal, Record, TaskRecord
+from tfcluster.agent.journal import Journal, JournalError
+from tfcluster.agent.record import Record, TaskRecord
 from tfcluster.errors import ClusterError
 from tfcluster.model.laying_out import lay_out
 from tfcluster.model.states import TaskState
@@ -99,10 +106,109 @@ def test_a_copy_alone_is_no_journal(journal: Journal) -> None:
     assert journal.read() is None
 
 
-def test_a_journal_of_another_version_is_refused_whatever_its_copy(journal: Journal) -> None:
+def damage_by_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+    (path / "file").touch()
+
+
+def damage_by_pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def damage_by_size(path: Path) -> None:
+    os.truncate(path, 2**40)
+
+
+def damage_by_wake_at(path: Path) -> None:
+    value = json.loads(path.read_text())
+    value["tasks"]["/job:worker/task:0"]["wake_at"] = "x"
+    path.write_text(json.dumps(value))
+
+
+def damage_by_task(path: Path) -> None:
+    value = json.loads(path.read_text())
+    value["tasks"]["/job:worker/task:7"] = value["tasks"]["/job:worker/task:0"]
+    path.write_text(json.dumps(value))
+
+
+#: What is wrong, and what is said of it.
+DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
+    "shape": (lambda path: path.write_text('{"layout": 1}'), "missing"),
+    "type": (damage_by_wake_at, "tasks./job:worker/task:0.wake_at: expected a number, got 'x'"),
+    "task": (damage_by_task, "tasks./job:worker/task:7: there is no such task in the layout"),
+    "depth": (lambda path: path.write_text("[" * 100_000), "too deep inside each other"),
+    "text": (lambda path: path.write_bytes(b"\xff{}"), "decode"),
+    "folder": (damage_by_folder, "not a regular file"),
+    "pipe": (damage_by_pipe, "not a regular file"),
+    "size": (damage_by_size, "bytes long"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_whatever_is_wrong_the_copy_is_read(journal: Journal, damage: str) -> None:
     journal.write(RECORD)
-    journal.path.write_text('{"layout": 1}')
-    assert refuses(journal)
+    DAMAGE[damage][0](journal.path)
+    assert journal.read("localhost") == RECORD
+    damage_by_folder(copy_of(journal))
+    with pytest.raises(JournalError) as caught:
+        journal.read("localhost")
+    assert str(journal.path) in caught.value.message
+    assert DAMAGE[damage][1] in caught.value.message
+    assert "tfcluster down" in caught.value.hint
+    journal.remove()
+    assert list(journal.path.parent.iterdir()) == []
+
+
+def test_a_record_of_another_host_is_refused(journal: Journal) -> None:
+    journal.write(RECORD)
+    with pytest.raises(JournalError, match="there is no such task"):
+        journal.read("alpha")
+    journal.write(replace(RECORD, tasks={}))
+    with pytest.raises(JournalError, match="missing"):
+        journal.read("localhost")
+
+
+JSON_VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text()
+    | st.sampled_from([-1, 2**40, 10**400, "ready", "\0", "\ud800"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+def places(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The places of all values in a JSON value."""
+    yield place
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in items:
+        yield from places(inner, (*place, key))
+
+
+@settings(max_examples=500)
+@given(st.data(), JSON_VALUES)
+def test_a_journal_with_any_other_value_in_it_is_read_or_refused(data: st.DataObject, other: Any) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        journal = Journal(Path(folder) / "journal.json")
+        value = written(journal)
+        place = data.draw(st.sampled_from(list(places(value))))
+        inner: Any = [value]
+        key: Any = 0
+        for step in place:
+            inner, key = inner[key], step
+        inner[key] = other
+        journal.path.write_text(json.dumps(value if place else other))
+        found = None
+        with suppress(JournalError):
+            found = journal.read("localhost")
+        if found is not None:
+            journal.write(found)
+            assert journal.read("localhost") == found
 
 
 def test_after_a_boot_no_process_is_ours_and_no_time_means_anything(
@@ -124,7 +230,9 @@ def test_garbage_is_refused(journal: Journal, text: bytes) -> None:
 
 
 def written(journal: Journal) -> Any:
+    """What is in the journal; it has no copy then."""
     journal.write(RECORD)
+    copy_of(journal).unlink()
     return json.loads(journal.path.read_text())
 
 

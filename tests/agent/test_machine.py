@@ -19,14 +19,23 @@ WHOLE = 1.0  # the chance by which nothing of a wait is left out
 
 # What a task in each state does at each event, under the policy on-failure; `.` is nothing at all.
 _TABLE = """
-             START        STOP          RESTART       ANSWERED MISSED       FAILED_EXIT CLEAN_EXIT LACKING DUE
-starting     .            stopping+TERM stopping+TERM ready    starting     backing-off stopped    failed  .
-ready        .            stopping+TERM stopping+TERM ready    ready        backing-off stopped    failed  .
-unresponsive .            stopping+TERM stopping+TERM ready    unresponsive backing-off stopped    failed  .
-backing-off  .            stopped       starting+NEW  .        .            .           .          .       starting+NEW
-failed       starting+NEW stopped       starting+NEW  .        .            .           .          .       .
-stopping     .            .             .             .        .            stopped     stopped    stopped stopping+KILL
-stopped      starting+NEW .             starting+NEW  .        .            .           .          .       .
+             START        STOP          RESTART       ANSWERED MISSED       FAILED_EXIT CLEAN_EXIT LACKING
+starting     .            stopping+TERM stopping+TERM ready    starting     backing-off stopped    failed
+ready        .            stopping+TERM stopping+TERM ready    ready        backing-off stopped    failed
+unresponsive .            stopping+TERM stopping+TERM ready    unresponsive backing-off stopped    failed
+backing-off  .            stopped       starting+NEW  .        .            .           .          .
+failed       starting+NEW stopped       starting+NEW  .        .            .           .          .
+stopping     .            .             .             .        .            stopped     stopped    stopped
+stopped      starting+NEW .             starting+NEW  .        .            .           .          .
+
+             BLOCKED      UNSTARTED     DUE
+starting     backing-off  starting+NEW  .
+ready        .            .             .
+unresponsive .            .             .
+backing-off  backing-off  .             starting+NEW
+failed       .            .             .
+stopping     stopped      .             stopping+KILL
+stopped      .            .             .
 """
 _ACTIONS = {"NEW": Action.SPAWN, "TERM": Action.TERMINATE, "KILL": Action.KILL, "": None}
 
@@ -39,9 +48,10 @@ def in_state(state: TaskState, policy: RestartPolicy = POLICY) -> Machine:
 
 
 def _rows() -> list[tuple[TaskState, Event, str]]:
-    head, *lines = (line.split() for line in _TABLE.strip().splitlines())
+    parts = [[line.split() for line in part.splitlines() if line] for part in _TABLE.split("\n\n")]
     return [
         (TaskState(state), Event[event], cell)
+        for head, *lines in parts
         for state, *cells in lines
         for event, cell in zip(head, cells, strict=True)
     ]
@@ -300,6 +310,10 @@ def test_state_and_process_agree_through_any_life(
             if not has_process:
                 continue
             has_process = False
+        elif event in (Event.BLOCKED, Event.UNSTARTED) and machine.state in (TaskState.STARTING, TaskState.STOPPING):
+            if machine.state is TaskState.STOPPING and event is Event.UNSTARTED:
+                continue
+            has_process = False  # it has none, though it counts as one that has
         machine, action = machine.after(event, now, chance)
         if action is Action.SPAWN:
             assert not has_process
@@ -318,3 +332,20 @@ def test_state_and_process_agree_through_any_life(
 def test_what_lacks_something_is_not_tried_again(policy: str) -> None:
     failed, action = in_state(TaskState.STARTING, replace(POLICY, policy=policy)).after(Event.LACKING, NOW, WHOLE)
     assert (failed.state, failed.wake_at, action) == (TaskState.FAILED, None, None)
+
+
+def test_a_port_that_is_taken_is_waited_for_without_a_limit() -> None:
+    machine, _ = Machine(POLICY).after(Event.START, NOW, WHOLE)
+    now = NOW
+    for _ in range(100):
+        machine, action = machine.after(Event.BLOCKED, now, WHOLE)
+        assert (machine.state, action, machine.restarts, machine.ends) == (TaskState.BACKING_OFF, None, 0, ())
+        assert machine.wake_at is not None
+        assert machine.wake_at > now
+        now = machine.wake_at
+    assert machine.after(Event.DUE, now, WHOLE)[0].state is TaskState.STARTING
+
+
+def test_a_port_that_is_taken_fails_a_task_that_is_never_restarted() -> None:
+    machine, _ = Machine(replace(POLICY, policy="never")).after(Event.START, NOW, WHOLE)
+    assert machine.after(Event.BLOCKED, NOW, WHOLE) == (replace(machine, state=TaskState.FAILED), None)

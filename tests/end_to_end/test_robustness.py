@@ -36,6 +36,7 @@ def test_the_agent_is_found_whatever_the_runtime_folder(sandbox: Sandbox, tmp_pa
 
 def test_an_agent_without_its_socket_is_named_and_can_be_replaced(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec(SPEC))
+    os.kill(sandbox.agent(), signal.SIGSTOP)  # so that it cannot create the socket again
     next((sandbox.folder / "run/tfcluster").iterdir()).unlink()
     sooner = sandbox.with_constants({"tfcluster.transport.local._MEETING_SECONDS": 1.0})
     commands = [sandbox.start(command, env=sooner) for command in ("status", "up", "down")]
@@ -86,6 +87,7 @@ def test_a_journal_that_cannot_be_read_is_left_and_named(sandbox: Sandbox) -> No
     kept = journal.read_text()
     sandbox.kill_agent()
     journal.write_text('{"layout": 1}')
+    journal.with_suffix(".copy").write_text('{"layout": 1}')
     error = sandbox("status", code=1).stderr
     assert f"{journal}: cannot be understood" in error
     assert {task["pid"] for task in status["tasks"]} <= set(sandbox.processes())

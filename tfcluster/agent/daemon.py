@@ -8,16 +8,17 @@ import io
 import json
 import os
 import resource
-import socket
 import sys
 from functools import partial
 from pathlib import Path
 
+from tfcluster.agent.agent_socket import AgentSocket
 from tfcluster.agent.folder import StateFolder
-from tfcluster.agent.server import Server, listen
+from tfcluster.agent.marked import mark_of, mark_this_process
+from tfcluster.agent.server import Server
 from tfcluster.agent.service import Service
 from tfcluster.errors import ClusterError
-from tfcluster.places import socket_path, state_folder, use_state_root
+from tfcluster.places import state_folder, use_state_root
 from tfcluster.protocol import messages
 from tfcluster.protocol.framing import encode
 from tfcluster.runtime import child
@@ -42,38 +43,37 @@ def main(line: str) -> None:
     starter = _Starter()
     _raise_descriptor_limit()
     folder = StateFolder(state_folder(cluster, host))
-    path = None
+    agent_socket = None
     try:
         folder.make()
         if not folder.lock():
             starter.tell(messages.reply({"serves": False}))
             return
+        mark_this_process(mark_of(folder.path))
         _log_to(folder.agent_log)
         folder.mended = partial(_log_to, folder.agent_log)
-        path = socket_path(cluster, host)
-        listener = listen(path)
-        folder.tell_where(path)
+        agent_socket = AgentSocket(cluster, host)
+        folder.tell_where(agent_socket.path)
         child.set_title(f"tfcluster: {cluster} agent on {host}")
-        asyncio.run(_run(cluster, host, folder, path, listener, starter))
+        asyncio.run(_run(cluster, host, folder, agent_socket, starter))
     except (ClusterError, OSError) as problem:
         error = problem if isinstance(problem, ClusterError) else ClusterError(f"the agent failed: {problem}")
-        if path is not None:
-            path.unlink(missing_ok=True)
+        if agent_socket is not None:
+            agent_socket.remove()
+        folder.unlock()
         starter.tell(messages.error(error))
         sys.exit(int(error.exit_code))
 
 
-async def _run(
-    cluster: str, host: str, folder: StateFolder, path: Path, listener: socket.socket, starter: _Starter
-) -> None:
-    service = Service(cluster, host, folder)
+async def _run(cluster: str, host: str, folder: StateFolder, agent_socket: AgentSocket, starter: _Starter) -> None:
+    service = Service(cluster, host, folder, agent_socket)
     await service.adopt()
     watching = asyncio.ensure_future(service.watch())
     starter.tell(messages.reply({"serves": True}))
-    await Server(service).serve(listener)
+    await Server(service).serve(agent_socket)
     watching.cancel()
     # Before the lock goes: after that the socket at this path may be the next agent's.
-    path.unlink(missing_ok=True)
+    agent_socket.remove()
     service.stop()
 
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
-import socket
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from tfcluster.agent import names
+from tfcluster.agent.file_lock import FileLock
 from tfcluster.agent.journal import Journal
 from tfcluster.errors import ClusterError
-from tfcluster.places import LOCK
+from tfcluster.places import LOCK, locks_folder
+from tfcluster.process import network_namespace
 from tfcluster.protocol.framing import encode
 
 
@@ -31,8 +30,8 @@ class StateFolder:
         self.journal = Journal(path / "journal.json")
         self.mended: Callable[[], None] = lambda: None
         self._lock_path = path / LOCK
-        self._lock: int | None = None
-        self._name: socket.socket | None = None
+        self._lock: FileLock | None = None
+        self._second_lock: FileLock | None = None
         self._socket_path: Path | None = None
 
     def make(self) -> None:
@@ -99,34 +98,52 @@ class StateFolder:
     def lock(self) -> bool:
         """Become the one agent of this folder; False when there is one.
 
-        The kernel holds a name and a lock, and lets go of them with the process, however that ends. The lock alone
-        would go with its file when somebody deletes the folder; the name alone would not keep apart agents in
-        two network namespaces that share the folder. The agent that has the name is called, for the
-        folder that was made for us may be the one that it lacks.
+        There are two lock files. The one in the folder would go with it when somebody deletes the folder, and a second
+        agent would get in; the second one is elsewhere, and keeps it out. That alone would not keep apart agents on
+        two machines, or in two network namespaces, that share the folder.
 
         Raises:
-            ClusterError: The lock file cannot be made.
+            ClusterError: A lock file cannot be created.
         """
-        name = names.take(self.agent_name)
-        if name is None:
-            names.call(self.agent_name)
+        second = _acquire(self._second_lock_path())
+        if second is None:
             return False
         try:
-            lock = self._lock_file()
+            self.make()  # the agent before us may have removed it until now
+            lock = _acquire(self._lock_path)
         except ClusterError:
-            name.close()
+            second.release()
             raise
         if lock is None:
-            name.close()
+            second.release()
             return False
-        self._lock, self._name = lock, name
+        self._lock, self._second_lock = lock, second
         return True
 
-    @property
-    def calls(self) -> socket.socket:
-        """Readable when another process has tried to become the agent of this folder, with a datagram each time."""
-        assert self._name is not None, "only who holds the lock is called"
-        return self._name
+    def _second_lock_path(self) -> Path:
+        """The lock file outside the folder; its name has the network namespace, as containers may share /tmp.
+
+        Raises:
+            ClusterError: There is no private folder for it.
+        """
+        place = f"{os.getuid()}:{network_namespace()}:{os.path.realpath(self.path)}"
+        return locks_folder() / f"agent-{hashlib.sha256(os.fsencode(place)).hexdigest()[:24]}.lock"
+
+    def restore_second_lock(self) -> None:
+        """Create the lock file outside the folder again if it was removed, as a cleaner of temporary files does.
+
+        Raises:
+            ClusterError: It cannot be created, or another agent was faster.
+        """
+        assert self._second_lock is not None, "only the agent that holds the lock looks after it"
+        path = self._second_lock_path()
+        if path == self._second_lock.path and self._second_lock.is_in_place():
+            return
+        second = _acquire(path)
+        if second is None:
+            raise ClusterError(f"{path}: another agent has locked it")
+        self._second_lock.release()
+        self._second_lock = second
 
     def tell_where(self, socket_path: Path) -> None:
         """Say in the lock file who holds it and where they listen.
@@ -135,8 +152,7 @@ class StateFolder:
         """
         assert self._lock is not None, "only who holds the lock writes to it"
         self._socket_path = socket_path
-        os.ftruncate(self._lock, 0)
-        os.pwrite(self._lock, encode({"pid": os.getpid(), "socket": str(socket_path)}), 0)
+        self._lock.write(encode({"pid": os.getpid(), "socket": str(socket_path)}))
 
     def mend(self) -> bool:
         """Make the folder again if somebody deleted it or a part of it; whether it had to be.
@@ -146,56 +162,19 @@ class StateFolder:
         Raises:
             ClusterError: It cannot be made.
         """
-        if self._lock is None or (self._is_locked(self._lock) and self.logs.is_dir() and self.runs.is_dir()):
+        if self._lock is None or (self._lock.is_in_place() and self.logs.is_dir() and self.runs.is_dir()):
             return False
         self.make()
-        if not self._is_locked(self._lock):
-            lock = self._lock_file()
+        if not self._lock.is_in_place():
+            lock = _acquire(self._lock_path)
             if lock is None:
                 raise ClusterError(f"{self._lock_path}: another agent has locked it")
-            os.close(self._lock)
+            self._lock.close()
             self._lock = lock
             if self._socket_path is not None:
                 self.tell_where(self._socket_path)
         self.mended()
         return True
-
-    def _lock_file(self) -> int | None:
-        """A descriptor that holds the lock of the lock file; None when another one does.
-
-        Raises:
-            ClusterError: The file cannot be made.
-        """
-        while True:
-            try:
-                fd = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            except OSError as error:
-                raise ClusterError(
-                    f"{self._lock_path}: cannot make the lock file: {error.strerror}",
-                    hint="See to it that its folder can be written to; no agent can run without.",
-                ) from error
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                # The agent before us may have removed the file while we were opening it.
-                if self._is_locked(fd):
-                    return fd
-            except BlockingIOError:
-                os.close(fd)
-                return None
-            os.close(fd)
-
-    def _is_locked(self, fd: int) -> bool:
-        """Whether what a descriptor has locked is what others find under the lock file's name."""
-        try:
-            return os.path.samestat(os.fstat(fd), os.stat(self._lock_path))
-        except OSError:
-            return False
-
-    @property
-    def agent_name(self) -> str:
-        """The name by which agents of this folder keep each other out."""
-        place = f"{os.getuid()}:{os.path.realpath(self.path)}"
-        return f"agent-{hashlib.sha256(os.fsencode(place)).hexdigest()[:24]}"
 
     def leave(self) -> None:
         """Remove what only a running cluster has; logs and runs stay."""
@@ -207,8 +186,32 @@ class StateFolder:
         for folder in (self.logs, self.runs):
             with suppress(OSError):  # it holds something worth keeping
                 folder.rmdir()
-        with suppress(OSError):  # somebody deleted it, or may not
-            self._lock_path.unlink()
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
         with suppress(OSError):
             self.path.rmdir()
             self.path.parent.rmdir()
+        self.unlock()
+
+    def unlock(self) -> None:
+        """Release the locks and remove their files: last of all, as another agent may begin now."""
+        for lock in (self._lock, self._second_lock):
+            if lock is not None:
+                lock.release()
+        self._lock = self._second_lock = None
+
+
+def _acquire(path: Path) -> FileLock | None:
+    """Lock a lock file; None when another agent has.
+
+    Raises:
+        ClusterError: It cannot be created.
+    """
+    try:
+        return FileLock.acquire(path)
+    except OSError as error:
+        raise ClusterError(
+            f"{path}: cannot create the lock file: {error.strerror}",
+            hint="See to it that its folder can be written to; no agent can run without.",
+        ) from error

@@ -3,60 +3,64 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import stat
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from tfcluster.agent.files import Files
+from tfcluster.agent.record import Record, TaskRecord, check
 from tfcluster.errors import ClusterError
 from tfcluster.model.layout import Layout
-from tfcluster.model.states import TaskState
-from tfcluster.model.status import LastExit
-from tfcluster.process import ProcessId, boot_id
+from tfcluster.process import boot_id
+from tfcluster.protocol.typed import decode
+
+#: Longest journal that is read, in bytes; that of a thousand tasks is below 2 MiB.
+_MAX_BYTES = 64 * 2**20
+# What reading a journal raises when it is damaged; a DecodeError is a ValueError.
+_UNREADABLE = (OSError, ValueError, RecursionError)
 
 
 @dataclass(frozen=True)
-class TaskRecord:
-    """What is recorded of one task: its process while it has one, and what its machine needs to go on.
+class _Written:
+    """What is in the file; see Record.
 
     Attributes:
-        process: Its process; None while it has none.
-        started: Unix time in seconds at which the process was started.
-        restarts: How often it was started again by itself.
-        state: Its state.
-        ends: Times at which it ended by itself, in monotonic seconds. That clock goes on when an agent dies, no
-            change of the date moves it, and it stands still while the machine is suspended, as the tasks do.
-        wake_at: When it is to be started again, in monotonic seconds; None while it does not wait for that.
-        last_exit: How its latest process ended.
-        again: It is being stopped to be started anew.
-        generation: That of the layout which the process was started in.
+        boot: The boot of the machine in which it was written.
     """
 
-    process: ProcessId | None
-    started: float
-    restarts: int
-    state: TaskState
-    ends: tuple[float, ...] = ()
-    wake_at: float | None = None
-    last_exit: LastExit | None = None
-    again: bool = False
-    generation: int = 0
-
-
-@dataclass(frozen=True)
-class Record:
-    """The whole journal.
-
-    Attributes:
-        layout: The cluster, without the values that are secret.
-        tasks: Where each task stands, by name.
-        secrets: The file that has the secret values.
-    """
-
+    boot: str
     layout: Layout
     tasks: dict[str, TaskRecord]
     secrets: Path
+    next: Layout | None
+
+
+class JournalError(ClusterError):
+    """The journal cannot be understood.
+
+    Args:
+        path: The journal.
+        why: What is wrong with it.
+    """
+
+    def __init__(self, path: Path, why: BaseException) -> None:
+        self.why = _in_words(why)
+        super().__init__(
+            f"{path}: cannot be understood: {self.why}",
+            hint="`tfcluster down` stops all processes of the cluster and removes the file; then `tfcluster up` starts "
+            "it again.",
+        )
+
+
+def _in_words(error: BaseException) -> str:
+    if isinstance(error, RecursionError):
+        return "lists or objects too deep inside each other"
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    return str(error)
 
 
 class Journal:
@@ -81,11 +85,11 @@ class Journal:
         Raises:
             OSError: The file cannot be written; the previous record stands.
         """
-        tasks = {name: asdict(task) for name, task in record.tasks.items()}
-        value = {"boot": boot_id(), "layout": record.layout.to_json(), "tasks": tasks, "secrets": str(record.secrets)}
-        data = json.dumps(value).encode()
+        written = _Written(boot_id(), record.layout, record.tasks, record.secrets, record.next)
+        data = json.dumps({**asdict(written), "secrets": str(record.secrets)}).encode()
         try:
             self._files.write(self._new, data, durable=True)
+            _remove_folder(self.path)
             self._files.replace(self._new, self.path)
         except OSError:
             with suppress(OSError):  # what a full disk took of it is of no use
@@ -97,30 +101,26 @@ class Journal:
             with suppress(OSError):  # better none than one that is out of date
                 self._files.unlink(self._copy)
 
-    def read(self) -> Record | None:
-        """The record; None where there is none.
+    def read(self, host: str | None = None) -> Record | None:
+        """Read the record; where the file cannot be understood, from the copy.
 
-        A file that holds no JSON object was damaged, and its copy stands for it. One that holds another one is the
-        work of another version, which its copy is too.
+        Args:
+            host: What the cluster calls this host: the record must be about its tasks. None does not check that.
+
+        Returns:
+            None where there is no file.
 
         Raises:
-            ClusterError: What is there cannot be understood. It is left as it is: it knows of processes.
+            JournalError: Neither the file nor the copy can be understood. They are left as they are.
         """
         try:
-            try:
-                value = _load(self.path)
-            except FileNotFoundError:
-                return None  # whatever the copy says: the name goes last when a cluster goes down
-            except (OSError, ValueError):
-                if not self._copy.exists():
-                    raise
-                value = _load(self._copy)
-            return _record(value)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ClusterError(
-                f"{self.path}: cannot be understood ({type(error).__name__}: {error})",
-                hint="Was the cluster started by another version of tfcluster? Take it down with that one.",
-            ) from error
+            return _read(self.path, host)
+        except FileNotFoundError:
+            return None  # whatever the copy says: the name goes last when a cluster goes down
+        except _UNREADABLE as error:
+            with suppress(*_UNREADABLE):
+                return _read(self._copy, host)
+            raise JournalError(self.path, error) from error
 
     def remove(self) -> None:
         """Forget the cluster: it is down.
@@ -129,32 +129,50 @@ class Journal:
             OSError: A file cannot be removed; the record stands.
         """
         for path in (self._new, self._copy, self.path):
+            _remove_folder(path)
             self._files.unlink(path)
 
 
-def _load(path: Path) -> dict[str, Any]:
-    value = json.loads(path.read_text())
+def _read(path: Path, host: str | None) -> Record:
+    """Read a record.
+
+    Raises:
+        OSError: The file cannot be read.
+        ValueError: It is no record.
+        RecursionError: It holds lists or objects deep inside each other.
+    """
+    value = json.loads(_text(path))
     if not isinstance(value, dict):
-        raise ValueError("not an object")
-    return value
-
-
-def _record(value: dict[str, Any]) -> Record:
-    tasks = {name: _task_record(task) for name, task in value["tasks"].items()}
-    if value["boot"] != boot_id():
+        raise ValueError("not a JSON object")
+    value.setdefault("next", None)  # written by a version without it
+    written = decode(_Written, value)
+    check(written.layout, written.tasks, written.secrets, host)
+    tasks = written.tasks
+    if written.boot != boot_id():
         # No process has outlived the machine, and its monotonic clock has begun anew.
         tasks = {name: replace(task, process=None, ends=(), wake_at=None) for name, task in tasks.items()}
-    return Record(Layout.from_json(value["layout"]), tasks, Path(value["secrets"]))
+    return Record(written.layout, tasks, written.secrets, written.next)
 
 
-def _task_record(value: dict[str, Any]) -> TaskRecord:
-    process, last_exit = value["process"], value["last_exit"]
-    return TaskRecord(
-        **{
-            **value,
-            "process": ProcessId(**process) if process else None,
-            "state": TaskState(value["state"]),
-            "ends": tuple(value["ends"]),
-            "last_exit": LastExit.from_json(last_exit) if last_exit else None,
-        }
-    )
+def _remove_folder(path: Path) -> None:
+    """Remove a folder that has taken the place of a file of ours; anything else stays.
+
+    Raises:
+        OSError: It cannot be removed.
+    """
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+
+
+def _text(path: Path) -> bytes:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # opening a named pipe would wait for a writer
+    try:
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode):
+            raise ValueError("not a regular file")
+        if found.st_size > _MAX_BYTES:
+            raise ValueError(f"{found.st_size} bytes long, a journal has at most {_MAX_BYTES}")
+        with open(fd, "rb", closefd=False) as file:
+            return file.read()
+    finally:
+        os.close(fd)

@@ -6,11 +6,14 @@ import errno
 import socket
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import psutil
 
-from tfcluster.agent import names
+from tfcluster.agent.file_lock import FileLock
 from tfcluster.errors import ClusterError
+from tfcluster.places import locks_folder
+from tfcluster.process import network_namespace
 
 #: TensorFlow's customary first port; counting up from it stays below the kernel's ephemeral range (32768).
 FIRST_PORT = 2222
@@ -29,27 +32,40 @@ class Ports:
     A held port is bound and not listened on: nobody who connects gets an answer from it, and the kernel gives it to
     nobody else, also while a task is between two processes. SO_REUSEADDR, set after the bind, lets the task's own
     server (gRPC sets it too) bind beside it. As that would let in another agent that finds connections lingering on
-    the port, agents keep each other out by a name of their own for the port: an abstract Unix socket, which like the
-    port belongs to the network namespace and goes with the process.
+    the port, a user's agents keep each other out by a lock file for the port, in a folder that only this user can
+    enter. Its name has the network namespace, to which the port belongs.
 
     An agent that adopts a server finds it listening, and nothing can bind beside a listening socket but with
     SO_REUSEPORT on both, which would open the port to every gRPC server of this user: they set it too. So the port
-    of an adopted server is reserved, by the name alone, and held as soon as the server has ended.
+    of an adopted server is reserved, by the lock alone, and held as soon as the server has ended.
     """
 
     def __init__(self) -> None:
         self._held: dict[int, socket.socket] = {}
-        self._names: dict[int, socket.socket] = {}
+        self._locks: dict[int, FileLock] = {}
         self._listeners = 0
 
     def reserve(self, port: int) -> None:
         """Keep other agents from a port on which a server of ours listens.
 
         Raises:
-            OSError: The system has no descriptor left for it.
+            OSError: The lock file cannot be created: the system has no descriptor left for it, or the disk is full.
         """
-        if port not in self._names and (name := names.take(f"port-{port}")) is not None:
-            self._names[port] = name
+        if port not in self._locks and (lock := FileLock.acquire(_lock_path(port))) is not None:
+            self._locks[port] = lock
+
+    def restore_locks(self) -> None:
+        """Create the lock files again that were removed, as a cleaner of temporary files does.
+
+        Raises:
+            OSError: One cannot be created.
+        """
+        for port, lock in list(self._locks.items()):
+            if not (lock.path == _lock_path(port) and lock.is_in_place()):
+                new = FileLock.acquire(_lock_path(port))
+                if new is not None:  # else another agent was faster; the port itself is still bound here
+                    lock.release()
+                    self._locks[port] = new
 
     def hold(self, port: int) -> bool:
         """Take the port if nobody has it.
@@ -62,9 +78,9 @@ class Ports:
         """
         if port in self._held:
             return True
-        known = port in self._names
+        known = port in self._locks
         self.reserve(port)
-        if port not in self._names:
+        if port not in self._locks:
             return False
         holder = None
         try:
@@ -73,7 +89,7 @@ class Ports:
                 holder = _bind(port, reuse=True)
         finally:
             if holder is None and not known:
-                self._names.pop(port).close()
+                self._locks.pop(port).release()
         if holder is None:
             return False
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -120,14 +136,27 @@ class Ports:
 
     def keep_only(self, ports: Collection[int]) -> None:
         """Give all ports back but these."""
-        for sockets in (self._held, self._names):
-            for port in sockets.keys() - set(ports):
-                sockets.pop(port).close()
+        for port in self._held.keys() - set(ports):
+            self._held.pop(port).close()
+        for port in self._locks.keys() - set(ports):
+            self._locks.pop(port).release()
 
     @property
     def held(self) -> frozenset[int]:
         """The ports that are held."""
         return frozenset(self._held)
+
+
+def _lock_path(port: int) -> Path:
+    """The file by whose lock this user's agents keep each other from a port of this network namespace.
+
+    Raises:
+        OSError: There is no folder for it.
+    """
+    try:
+        return locks_folder() / f"port-{network_namespace()}-{port}.lock"
+    except ClusterError as error:
+        raise OSError(errno.EACCES, error.message) from error
 
 
 def holder_of(port: int) -> str:

@@ -36,7 +36,7 @@ class SecretValues:
             OSError: The file cannot be written; it is as it was.
         """
         places = (*layout.tasks, *layout.reserved)
-        if not any(task.secrets for task in places):
+        if not _has_secrets(layout):
             self.forget()
             return layout
         values = {task.name: {name: task.env[name] for name in task.secrets if name in task.env} for task in places}
@@ -52,6 +52,10 @@ class SecretValues:
                 raise
             self._written = data
         return _with(layout, {})
+
+    def is_missing_for(self, layout: Layout) -> bool:
+        """Whether a layout has secret values, and there is no file with them."""
+        return _has_secrets(layout) and not self.path.exists()
 
     def shown(self, layout: Layout, path: Path) -> Layout:
         """A layout with the values that an earlier agent has put into a file; those that are lost are left out."""
@@ -69,6 +73,10 @@ class SecretValues:
         """
         self._files.unlink(self.path)
         self._written = b""
+
+
+def _has_secrets(layout: Layout) -> bool:
+    return any(task.secrets for task in (*layout.tasks, *layout.reserved))
 
 
 def lost(task: Task) -> list[str]:

@@ -5,35 +5,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import socket
 import traceback
-from pathlib import Path
 
+from tfcluster.agent.agent_socket import AgentSocket
 from tfcluster.agent.incoming import Incoming
 from tfcluster.agent.service import Service
 from tfcluster.errors import ClusterError
 from tfcluster.process import peer_of
 from tfcluster.protocol import messages
-from tfcluster.protocol.framing import LINE_LIMIT, Decoder, Message, encode
+from tfcluster.protocol.framing import Decoder, Message, encode
 from tfcluster.protocol.messages import Request
 
 #: Seconds that an agent without a cluster waits for the first request; whoever started it is about to send it, unless
 #: it was killed. So many that a machine that stands still for a moment does not end the agent as the request arrives.
 _FIRST_SECONDS = 10.0
 _LAST_WORDS_SECONDS = 1.0
-
-
-def listen(path: Path) -> socket.socket:
-    """The socket at `path`, replacing what an agent that died left there; the caller holds the lock."""
-    path.unlink(missing_ok=True)
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    previous = os.umask(0o177)
-    try:
-        listener.bind(str(path))
-    finally:
-        os.umask(previous)
-    listener.listen(64)
-    return listener
 
 
 class Server:
@@ -44,12 +30,12 @@ class Server:
         self._connections = 0
         self._quitting: asyncio.TimerHandle | None = None
 
-    async def serve(self, listener: socket.socket) -> None:
+    async def serve(self, agent_socket: AgentSocket) -> None:
         """Serve until the service quits, or is idle and nobody is connected."""
         self._quit_if_idle(_FIRST_SECONDS)
-        server = await asyncio.start_unix_server(self._serve_one, sock=listener, limit=LINE_LIMIT)
+        await agent_socket.serve(self._serve_one)
         await self._service.quitting.wait()
-        server.close()
+        agent_socket.close()
         # Whoever asked for the end, or follows something, is told that it has come.
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._unconnected(), _LAST_WORDS_SECONDS)

@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import socket
 import sys
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 
+from tfcluster.agent.agent_socket import AgentSocket
 from tfcluster.agent.changes import Changes
 from tfcluster.agent.folder import StateFolder
 from tfcluster.agent.going_down import GoingDown
 from tfcluster.agent.incoming import Incoming
+from tfcluster.agent.journal import JournalError
 from tfcluster.agent.lease import Lease
 from tfcluster.agent.logs.calls import LogCalls
 from tfcluster.agent.logs.keeper import LogKeeper
@@ -29,6 +30,7 @@ from tfcluster.agent.tasks.calls import TaskCalls
 from tfcluster.agent.tasks.checks import HEALTH_INTERVAL
 from tfcluster.agent.tasks.health import Prober
 from tfcluster.agent.tasks.supervisor import Supervisor
+from tfcluster.agent.unreadable import UnreadableCluster
 from tfcluster.errors import ClusterError
 from tfcluster.installed import find_library
 from tfcluster.model.states import ClusterState, TaskState, cluster_state
@@ -40,6 +42,8 @@ from tfcluster.runtime.c_api import TensorFlow
 
 #: Seconds that a task has to name its devices.
 _DEVICES_SECONDS = 2.0
+#: Seconds between two looks at the files by which commands find the agent: far less than a command looks for it.
+_FILES_SECONDS = 0.5
 
 
 class Service:
@@ -49,26 +53,29 @@ class Service:
         cluster: The cluster's name.
         host: What the cluster calls this host.
         folder: The cluster's state folder here.
+        agent_socket: The socket at which the agent listens.
 
     Attributes:
         quitting: Set when the agent has nothing left to do.
     """
 
-    def __init__(self, cluster: str, host: str, folder: StateFolder) -> None:
+    def __init__(self, cluster: str, host: str, folder: StateFolder, agent_socket: AgentSocket) -> None:
         self.quitting = asyncio.Event()
         self._cluster = cluster
         self._host = host
         self._folder = folder
+        self._socket = agent_socket
         self._ports = Ports()
         self._prober = Prober(f"tfcluster: {cluster} prober")
         self._keeper = LogKeeper(f"tfcluster: {cluster} log keeper", folder)
         self._lease = Lease()
-        self._secrets = SecretValues(secrets_path(cluster, host))
+        self._secrets = SecretValues(secrets_path(agent_socket.path))
         self._supervisor = Supervisor(host, folder, self._secrets, self._ports, self._prober, self._keeper, self._load)
         clearing = Clearing(self._supervisor, self._prober)
         self._elsewhere = Elsewhere(self._supervisor, self._prober, self._tasks_in_use, self._tell_runs)
         self._runs = Runs(f"tfcluster: {cluster} interpreter", folder, clearing.clear, self._elsewhere.look)
         self._tensorflow: TensorFlow | None = None
+        self._unreadable: UnreadableCluster | None = None
         self._trouble = ""  # why the state folder could not be mended the last time
         self._going_down = GoingDown(
             folder,
@@ -90,7 +97,7 @@ class Service:
     @property
     def idle(self) -> bool:
         """Whether there is no cluster to care for."""
-        return self._supervisor.layout is None
+        return self._supervisor.layout is None and not (self._unreadable and self._unreadable.is_stopping)
 
     @property
     def awaiting(self) -> float | None:
@@ -99,7 +106,11 @@ class Service:
 
     async def adopt(self) -> None:
         """Take over what an earlier agent left, if it left something."""
-        record = self._folder.journal.read()
+        try:
+            record = self._folder.journal.read(self._host)
+        except JournalError as problem:
+            self._unreadable = UnreadableCluster(self._cluster, self._host, self._folder, problem, self.quitting)
+            return
         if record is not None:
             with contextlib.suppress(OSError):  # the first question tries again
                 self._prober.start()
@@ -119,11 +130,10 @@ class Service:
     async def watch(self) -> None:
         """Watch the tasks, the state folder and the log keeper until the agent ends."""
         changed = self._supervisor.changed
-        calls = self._folder.calls
-        asyncio.get_running_loop().add_reader(calls, self._called, calls)
         await asyncio.gather(
             for_ever(partial(self._going_down.end_if_forgotten, self._lease), lambda: asyncio.sleep(HEALTH_INTERVAL)),
-            for_ever(self._mend, lambda: asyncio.sleep(HEALTH_INTERVAL)),
+            for_ever(self._restore_files, lambda: asyncio.sleep(_FILES_SECONDS)),
+            for_ever(self._ports.restore_locks, lambda: asyncio.sleep(HEALTH_INTERVAL)),
             for_ever(self._supervisor.checks.all_soon, lambda: asyncio.sleep(HEALTH_INTERVAL)),
             for_ever(self._check_helpers, lambda: asyncio.sleep(HEALTH_INTERVAL)),
             for_ever(self._elsewhere.check_soon, lambda: asyncio.sleep(HEALTH_INTERVAL)),
@@ -133,9 +143,12 @@ class Service:
     def stop(self) -> None:
         """Let go of everything but the tasks' log files and the runs' folders."""
         self._prober.stop()
-        self._keeper.stop()
         self._runs.stop()
         self._ports.keep_only(())
+        if self._unreadable is not None and not self._unreadable.is_down:
+            self._folder.unlock()  # what it knows of processes stays for `tfcluster down`
+            return
+        self._keeper.stop()
         with contextlib.suppress(OSError):  # it is of no use to anybody
             self._secrets.forget()
         self._folder.leave()
@@ -154,6 +167,9 @@ class Service:
         Raises:
             ClusterError: While iterating: the request cannot be carried out.
         """
+        if self._unreadable is not None:
+            is_down = request.call is Call.DOWN
+            return self._unreadable.down(**request.arguments) if is_down else self._unreadable.refuse()
         answers: dict[Call, Callable[..., AsyncIterator[Message]]] = {
             Call.LAYOUT: self._changes.layout,
             Call.PREPARE: self._changes.prepare,
@@ -196,28 +212,40 @@ class Service:
         devices, silent = await self._supervisor.checks.devices_now(_DEVICES_SECONDS)
         yield reply({"devices": [device.to_json() for device in devices], "silent": silent})
 
-    def _called(self, calls: socket.socket) -> None:
-        """Another process has tried to be the agent: perhaps because the lock file is gone, which leads to this one."""
-        with contextlib.suppress(BlockingIOError):
-            while True:
-                calls.recv(1)
-        self._mend()
-
-    def _mend(self) -> None:
-        """Write the state folder anew where somebody has deleted it; see `StateFolder.mend`."""
-        if self.idle or self._going_down.under_way:
+    def _restore_files(self) -> None:
+        """Create the files again that commands and other agents look for, where somebody has deleted one."""
+        if self.quitting.is_set():
             return
-        trouble = ""
-        try:
-            if self._folder.mend() or not self._folder.journal.path.exists():
-                self._supervisor.write_journal()
-                detail = "; ".join([f"{self._folder.path} had been deleted", *self._supervisor.lost_output()])
-                self._supervisor.history.record("mended", detail=detail)
-        except (ClusterError, OSError) as error:
-            trouble = str(error)
+        troubles = []
+        for restore in (self._mend, self._folder.restore_second_lock, self._restore_socket):
+            try:
+                restore()
+            except (ClusterError, OSError) as error:
+                troubles.append(str(error))
+        trouble = "\n".join(troubles)
         if trouble not in ("", self._trouble):
             print(trouble, file=sys.stderr, flush=True)
         self._trouble = trouble
+
+    def _mend(self) -> None:
+        """Write the state folder anew where somebody has deleted it; see `StateFolder.mend`."""
+        if self._supervisor.layout is None or self._going_down.under_way:
+            return
+        if self._folder.mend() or not self._folder.journal.path.is_file():
+            self._supervisor.write_journal()
+            detail = "; ".join([f"{self._folder.path} had been deleted", *self._supervisor.lost_output()])
+            self._supervisor.history.record("mended", detail=detail)
+
+    def _restore_socket(self) -> None:
+        """Create the socket, and the file with secret values beside it, again where somebody has deleted them."""
+        if not self._socket.is_in_place():
+            self._socket.restore()
+            self._folder.tell_where(self._socket.path)
+            if not self.idle:
+                self._supervisor.history.record("mended", detail=f"the agent listens at {self._socket.path} again")
+        self._secrets.path = secrets_path(self._socket.path)
+        if self._supervisor.lacks_secrets_file() and not self._going_down.under_way:
+            self._supervisor.write_journal()
 
     def _check_helpers(self) -> None:
         ended = self._keeper.end_if_stopped()

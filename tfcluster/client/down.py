@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 
 from tfcluster.client import book
@@ -58,18 +58,20 @@ def take_down(cluster: Cluster, grace: float) -> Iterator[ClusterStatus]:
 
 def _take_down_everywhere(cluster: Cluster, grace: float) -> Iterator[ClusterStatus]:
     """First the runs, then the hosts without a ps, then those with one: nobody is left without his variables."""
-    from tfcluster.client.look import look
+    from tfcluster.client.look import NoStatusError, look, unreachable
     from tfcluster.model.layout import PS_JOB
     from tfcluster.model.states import ACTIVE
     from tfcluster.model.whole import Absent, whole
 
     try:
         found = look(cluster)
-    except ClusterError as error:
-        if error.exit_code is ExitCode.UNREACHABLE:
-            raise _left_behind(cluster, error, []) from None
-        raise
-    away = dict(found.away)
+    except NoStatusError as error:
+        away = _stop_refusing(cluster, error.away, grace)
+        _note(cluster, away)
+        if away:
+            raise _left_behind(cluster, unreachable(cluster.name, away), []) from None
+        return
+    away = _stop_refusing(cluster, found.away, grace)
     told: dict[str, ClusterStatus | Absent] = {**found.told}
     runs = [run.run for run in found.status.runs if run.state in ACTIVE]
     if cluster.head in told and runs:
@@ -92,10 +94,27 @@ def _take_down_everywhere(cluster: Cluster, grace: float) -> Iterator[ClusterSta
 
         raise ClusterError("\n".join(lines_of({**failed, **away})), hint="Type `tfcluster down` again.")
     if away:
-        from tfcluster.client.look import unreachable
-
         tasks = [f"{task.short} on {task.host}" for task in found.layout.tasks if task.host in away]
         raise _left_behind(cluster, unreachable(cluster.name, away), tasks)
+
+
+def _stop_refusing(cluster: Cluster, away: Mapping[str, ClusterError], grace: float) -> dict[str, ClusterError]:
+    """Stop what hosts have that can be reached and cannot tell how it is: their journal cannot be understood.
+
+    Args:
+        cluster: The cluster.
+        away: Why hosts have not told how it is, by host.
+        grace: Seconds between TERM and KILL.
+
+    Returns:
+        Why hosts are not stopped, by host.
+    """
+    refusing = [host for host, error in away.items() if error.exit_code is not ExitCode.UNREACHABLE]
+    left = {host: error for host, error in away.items() if host not in refusing}
+    for host, status in stop_on(cluster, refusing, grace):
+        if isinstance(status, ClusterError):
+            left[host] = status
+    return left
 
 
 def stop_on(
@@ -119,6 +138,8 @@ def _stop_host(connection: Connection, grace: float, strand: Strand) -> Iterator
         try:
             for message in strand.events(answer):
                 yield ClusterStatus.from_json(message)
+            if warning := answer.finish().get("warning"):
+                strand.tell(f"warning: {warning}")
             break
         except ClusterError as error:
             if not connection.reach.is_up():

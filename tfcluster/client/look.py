@@ -36,6 +36,19 @@ class Look:
     told: dict[str, ClusterStatus]
 
 
+class NoStatusError(ClusterError):
+    """No host of a cluster tells how it is.
+
+    Attributes:
+        away: Why, by host.
+    """
+
+    def __init__(self, cluster: str, away: Mapping[str, ClusterError]) -> None:
+        error = unreachable(cluster, away)
+        super().__init__(error.message, hint=error.hint, exit_code=error.exit_code)
+        self.away = away
+
+
 def look(cluster: Cluster) -> Look:
     """Ask all hosts of a cluster how it is.
 
@@ -54,7 +67,7 @@ def look(cluster: Cluster) -> Look:
         book.remove(cluster.name)
         raise not_running(cluster.name)
     if not told:
-        raise unreachable(cluster.name, away)
+        raise NoStatusError(cluster.name, away)
     layout = newest([layout for layout, _ in told.values()])
     # Some of the layout's hosts may be forgotten, as they are down for certain.
     hosts = dict.fromkeys([*(host.name for host in layout.hosts), *cluster.hosts])

@@ -35,7 +35,7 @@ class Call(str, Enum):
     STATUS = "status"  # -> ClusterStatus
     DEVICES = "devices"  # -> {devices: [each as `devices -o json` has it], silent: [why a task gave none]}
     RESTART = "restart"  # end tasks and start them anew: {tasks, grace} -> {}
-    DOWN = "down"  # stop everything: {grace}; events: ClusterStatus -> {}
+    DOWN = "down"  # stop everything: {grace}; events: ClusterStatus -> {} or {warning}
     # Of both: events {after: {log: position}}, and then {log, next, line}; `after` asks to go on behind such positions.
     LOGS = "logs"  # {tasks, lines, since, follow, after}; line: {task, time, line}
     EVENTS = "events"  # {lines, since, follow, after}; line: {time, event, task, detail}

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.places import LOCAL_HOST, LOCK, agent_socket, journal_path, state_folder, state_root
-from tfcluster.process import peer_of
+from tfcluster.process import MARK, NO_MARK, peer_of
 from tfcluster.protocol.framing import Decoder, encode
 from tfcluster.transport.channel import SocketChannel
 from tfcluster.transport.reach import not_running
@@ -36,10 +36,16 @@ if line := sys.stdin.readline():
 """
 _START_SECONDS = 60.0
 _PACKAGE_ROOT = Path(__file__).parent.parent.parent
-# A command can meet an agent that is about to end, or has just begun; then it needs the next one, or a moment.
-_MEETING_SECONDS = 3.0
+# A command can meet an agent that is about to end, has just begun, or has yet to notice that its socket was removed;
+# then it needs the next one, or a moment.
+_MEETING_SECONDS = 10.0
+# Between two looks whether an agent listens, and between two agents that are started because none does.
+_LOOK_SECONDS = 0.02
+_AGAIN_SECONDS = 0.5
 #: For the end of an agent's process: killing its helpers and letting go of TensorFlow, on a host that is busy.
 END_SECONDS = 30.0
+# What connecting raises where the socket, or a folder on the way to it, was removed or replaced.
+_NOT_THERE = (FileNotFoundError, ConnectionRefusedError, NotADirectoryError, PermissionError)
 # Agents that have begun to start and have not been told their cluster.
 _begun: list[subprocess.Popen[bytes]] = []
 
@@ -92,24 +98,31 @@ class Here:
 
     def open(self, *, start: bool) -> Agent:
         """See `Reach.open`."""
-        began = time.monotonic()
+        began = next_start = time.monotonic()
         while True:
             agent = connect(self.cluster, self.host)
             if agent is not None:
                 return agent
             if not start and not self.is_up():
                 raise not_running(self.cluster)
+            now = time.monotonic()
             # One that goes down has given up its socket before it lets go of its folder, as it tidies up in between.
-            patience = _MEETING_SECONDS if self.is_up() else END_SECONDS
-            if time.monotonic() > began + patience:
-                raise ClusterError(
-                    f"the agent of cluster {self.cluster!r} lives, but nothing listens at "
-                    f"{agent_socket(self.cluster, self.host)}",
-                    hint=f"Its pid is in {state_folder(self.cluster, self.host) / LOCK}: kill it. "
-                    "The tasks go on, and the next command starts another agent.",
-                    exit_code=ExitCode.UNREACHABLE,
-                )
+            if now > began + (_MEETING_SECONDS if self.is_up() else END_SECONDS):
+                raise self._nothing_listens()
+            if now < next_start:
+                time.sleep(_LOOK_SECONDS)
+                continue
             run_agent(self.cluster, self.host)  # on a busy host this alone can take longer than a meeting
+            next_start = time.monotonic() + _AGAIN_SECONDS
+
+    def _nothing_listens(self) -> ClusterError:
+        return ClusterError(
+            f"the agent of cluster {self.cluster!r} lives, but nothing listens at "
+            f"{agent_socket(self.cluster, self.host)}",
+            hint=f"Its pid is in {state_folder(self.cluster, self.host) / LOCK}: kill it. "
+            "The tasks go on, and the next command starts another agent.",
+            exit_code=ExitCode.UNREACHABLE,
+        )
 
     def is_up(self) -> bool:
         """See `Reach.is_up`."""
@@ -133,7 +146,7 @@ def connect(cluster: str, host: str) -> Agent | None:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connection.connect(str(path))
-    except (FileNotFoundError, ConnectionRefusedError):
+    except _NOT_THERE:
         connection.close()
         return None
     except OSError as error:
@@ -164,6 +177,7 @@ def _spawn() -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [sys.executable, "-c", _PROGRAM, str(_PACKAGE_ROOT)],
         cwd="/",
+        env={**os.environ, MARK: NO_MARK},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tfcluster.agent.journal import TaskRecord
+from tfcluster.agent.record import TaskRecord
 from tfcluster.agent.tasks.machine import MISSES_ALLOWED, Event, Machine
 from tfcluster.agent.tasks.supervised import Supervised
 from tfcluster.model.states import AT_REST, TaskState

@@ -15,6 +15,8 @@ from tfcluster.model.states import AT_REST, WANTED, WITH_PROCESS, TaskState
 MISSES_ALLOWED = 3
 #: The same for a task that has never answered: a server that takes a minute to reach its GPUs is still starting.
 _STARTING_MISSES_ALLOWED = 20
+#: Seconds between two looks whether a port that another process has is free.
+_BLOCKED_SECONDS = 1.0
 
 
 class Event(Enum):
@@ -28,6 +30,8 @@ class Event(Enum):
     FAILED_EXIT = auto()  # its process ended with a signal or a code other than 0
     CLEAN_EXIT = auto()  # its process ended with code 0
     LACKING = auto()  # something is missing that no further try would find
+    BLOCKED = auto()  # another process has its port
+    UNSTARTED = auto()  # its agent died before it had told the process to begin
     DUE = auto()  # the machine's `wake_at` has come
 
 
@@ -86,6 +90,10 @@ class Machine:
             return self._ended(event, now, chance) if self.state in WITH_PROCESS else (self, None)
         if event is Event.LACKING:
             return self._give_up() if self.state in WITH_PROCESS else (self, None)
+        if event is Event.BLOCKED:
+            return self._blocked(now, chance)
+        if event is Event.UNSTARTED:
+            return self, Action.SPAWN if self.state is TaskState.STARTING else None
         if event is Event.DUE:
             return self._due(now)
         return self._checked(event)
@@ -130,6 +138,16 @@ class Machine:
     def _give_up(self) -> tuple[Machine, Action | None]:
         rest = TaskState.STOPPED if self.state is TaskState.STOPPING else TaskState.FAILED
         return replace(self, state=rest, misses=0, wake_at=None, again=False), None
+
+    def _blocked(self, now: float, chance: float) -> tuple[Machine, Action | None]:
+        """Wait until the port may be free: that says nothing about the task, and does not count as an end of it."""
+        if self.state is TaskState.STOPPING:
+            return self._ended(Event.FAILED_EXIT, now, chance)
+        if self.state is TaskState.STARTING and self.policy.policy == "never":
+            return replace(self, state=TaskState.FAILED), None
+        if self.state in (TaskState.STARTING, TaskState.BACKING_OFF):
+            return replace(self, state=TaskState.BACKING_OFF, wake_at=now + _BLOCKED_SECONDS), None
+        return self, None
 
     def _due(self, now: float) -> tuple[Machine, Action | None]:
         if self.wake_at is None or now < self.wake_at:

@@ -11,7 +11,7 @@ from functools import partial
 
 from tfcluster.agent import children
 from tfcluster.agent.folder import StateFolder
-from tfcluster.agent.ports import Ports
+from tfcluster.agent.ports import Ports, holder_of
 from tfcluster.agent.secret_values import lost
 from tfcluster.agent.tasks.machine import Event
 from tfcluster.agent.tasks.memory import MemoryWatch
@@ -24,6 +24,9 @@ from tfcluster.protocol.framing import Message
 from tfcluster.runtime.c_api import TensorFlow
 from tfcluster.runtime.logs.spool import prepare
 from tfcluster.runtime.server import serve
+
+# Seconds for which it is taken for granted that a port's holder is still the same.
+_HOLDER_SECONDS = 10.0
 
 
 class Processes:
@@ -50,6 +53,7 @@ class Processes:
         self._load = load
         self._feed = feed
         self._serves = serves
+        self._holders: dict[int, tuple[float, str]] = {}  # by port: when they were looked for, and what to say of them
 
     def fork(self, task: Supervised, layout: Layout) -> children.Child | None:
         """Fork a task's server, which waits for a first line before it begins.
@@ -63,6 +67,10 @@ class Processes:
         if names := lost(task.task):
             task.report = f"secret {', '.join(names)} is lost, no journal holds it: `tfcluster up SPEC` gives it again"
             asyncio.get_running_loop().call_soon(self._note_failure, task)
+            return None
+        if blocked := self.blocked(task):
+            self.note_blocked(task, blocked)
+            asyncio.get_running_loop().call_soon(self._feed, task, Event.BLOCKED)
             return None
         try:
             self._folder.mend()  # its log goes there
@@ -80,6 +88,28 @@ class Processes:
         prepare(spool, self._folder.log_of(task.task.short))
         body = partial(serve, self._load(), layout, task.task, spool)
         return children.fork_watched(body, partial(self._ended, task))
+
+    def blocked(self, task: Supervised) -> str:
+        """Say in words who has a task's port; empty when it is held for the task."""
+        port = task.task.port
+        if port is None:
+            return ""
+        try:
+            if self._ports.hold(port):
+                self._holders.pop(port, None)
+                return ""
+        except OSError:  # out of descriptors, it is the server that must have them; else it says itself what is wrong
+            return ""
+        # To find the holder takes a look at every process's descriptors.
+        now = time.monotonic()
+        if port not in self._holders or now > self._holders[port][0] + _HOLDER_SECONDS:
+            self._holders[port] = now, f"port {port} is taken by {holder_of(port)}"
+        return self._holders[port][1]
+
+    def note_blocked(self, task: Supervised, blocked: str) -> None:
+        """Have a task's status say why it is not started."""
+        task.report = blocked
+        task.last_exit = LastExit(NOT_STARTED, time.time(), blocked)
 
     def watch(self, task: Supervised, process: ProcessId) -> None:
         """Watch a process that an earlier agent has forked for a task.

@@ -24,10 +24,12 @@ def story(task: Supervised, before: Machine, event: Event) -> tuple[str, str] | 
             return "ready", "it answers again"
         case TaskState.UNRESPONSIVE:
             return "unresponsive", f"it did not answer {after.misses} times in a row"
+        case TaskState.BACKING_OFF if event is Event.BLOCKED:
+            return "blocked", task.report
         case TaskState.BACKING_OFF:
             wait = max(0.0, (after.wake_at or 0.0) - after.ends[-1])
             return "died", f"{how}; " + (f"backing off {wait:.2g} s" if wait else "it is started again at once")
-        case TaskState.FAILED if event is Event.LACKING:
+        case TaskState.FAILED if event in (Event.LACKING, Event.BLOCKED):
             return "failed", f"{how}: {task.report}"
         case TaskState.FAILED:
             policy = after.policy

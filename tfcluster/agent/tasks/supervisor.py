@@ -13,11 +13,11 @@ from dataclasses import replace
 
 from tfcluster.agent import children
 from tfcluster.agent.folder import StateFolder
-from tfcluster.agent.journal import Record
 from tfcluster.agent.logs.history import History
 from tfcluster.agent.logs.keeper import LogKeeper
 from tfcluster.agent.notice import Notice
 from tfcluster.agent.ports import Ports
+from tfcluster.agent.record import Record
 from tfcluster.agent.secret_values import SecretValues
 from tfcluster.agent.tasks.adoption import recorded, resumed
 from tfcluster.agent.tasks.checks import Checks
@@ -141,6 +141,10 @@ class Supervisor:
         lost = [task.task.short for task in self.tasks.values() if task.process is not None and not task.spool.exists()]
         return [f"what {', '.join(lost)} print is lost until they are restarted"] if lost else []
 
+    def lacks_secrets_file(self) -> bool:
+        """Whether the file with the tasks' secret values is missing."""
+        return self.layout is not None and self._secrets.is_missing_for(self.layout)
+
     def generations(self) -> dict[str, int]:
         """The generation of the layout that a task was started in, by name, for those that have a process."""
         return {name: task.generation for name, task in self.tasks.items() if task.process is not None}
@@ -256,4 +260,15 @@ class Supervisor:
             task.timer = None
         if task.machine.wake_at is not None:
             delay = max(0.0, task.machine.wake_at - time.monotonic())
-            task.timer = asyncio.get_running_loop().call_later(delay, self._feed, task, Event.DUE)
+            task.timer = asyncio.get_running_loop().call_later(delay, self._wake, task)
+
+    def _wake(self, task: Supervised) -> None:
+        """Go on with a task whose wait is over, unless another process has its port."""
+        if task.machine.state is TaskState.BACKING_OFF and (blocked := self._processes.blocked(task)):
+            if blocked != task.report:
+                self._processes.note_blocked(task, blocked)
+                self.history.record("blocked", task=task.task.short, detail=blocked)
+                self.changed.tell()
+            self._feed(task, Event.BLOCKED)
+        else:
+            self._feed(task, Event.DUE)

@@ -1,0 +1,139 @@
+"""A journal that cannot be understood, nor its copy: no command but `down` works, and that always does."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.agent.test_journal import damage_by_folder, damage_by_pipe
+from tests.conftest import Sandbox, _make, running, wait_for
+from tfcluster.process import ProcessId
+
+pytestmark = pytest.mark.usefixtures("cold")
+
+SPEC = "name: hurt\njobs:\n  ps: {tasks: 1}\n  worker: {tasks: 2}\n"
+
+
+def edited(edit: Callable[[Any], None]) -> Callable[[Path], None]:
+    """Damage by one change of what the journal says."""
+
+    def damage(path: Path) -> None:
+        value = json.loads(path.read_text())
+        edit(value)
+        path.write_text(json.dumps(value))
+
+    return damage
+
+
+DAMAGE: dict[str, Callable[[Path], object]] = {
+    "cut": lambda path: os.truncate(path, 100),
+    "wake_at": edited(lambda value: value["tasks"]["/job:ps/task:0"].update(wake_at="x")),
+    "deep": lambda path: path.write_text("[" * 100_000),
+    "task": edited(lambda value: value["tasks"].update({"/job:x/task:0": value["tasks"]["/job:ps/task:0"]})),
+    "less": edited(lambda value: value["tasks"].pop("/job:ps/task:0")),
+    "pid": edited(lambda value: value["tasks"]["/job:ps/task:0"]["process"].update(pid=-1)),
+    "port": edited(lambda value: value["layout"]["tasks"][0].update(port=10**9)),
+    "binary": lambda path: path.write_bytes(b"\xff" * 100),
+    "folder": damage_by_folder,
+    "pipe": damage_by_pipe,
+}
+
+
+def journal_of(sandbox: Sandbox) -> Path:
+    return sandbox.folder / "state/tfcluster/hurt/localhost/journal.json"
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_down_stops_what_runs(sandbox: Sandbox, damage: str) -> None:
+    spec = sandbox.spec(SPEC)
+    sandbox("up", spec)
+    before = sandbox.status()["tasks"]
+    sandbox.kill_agent()
+    for path in (journal_of(sandbox), journal_of(sandbox).with_suffix(".copy")):
+        DAMAGE[damage](path)
+    for command in (["status"], ["run", "pi"], ["up", spec], ["restart", "ps:0", "--yes"], ["logs"]):
+        error = sandbox(*command, code=1).stderr
+        assert f"{journal_of(sandbox)}: cannot be understood" in error
+        assert "`tfcluster down`" in error
+    assert {task["pid"] for task in before} <= set(sandbox.processes())
+    with running("sleep", "600", env={"TFCLUSTER_AGENT_MARK": "0" * 32, "TEST_MARK": sandbox.mark}) as stranger:
+        down = sandbox("down", *(["--all"] if damage == "cut" else []))
+        assert stranger.poll() is None
+    assert down.stderr.count(f"warning: {journal_of(sandbox)}: cannot be understood") == 1
+    assert "processes of the cluster stopped" in down.stderr
+    assert sandbox.leftovers() == []
+    sandbox("up", spec)
+    assert sandbox.status()["state"] == "running"
+
+
+def test_a_good_copy_is_enough(sandbox: Sandbox) -> None:
+    sandbox("up", sandbox.spec(SPEC))
+    pids = [task["pid"] for task in sandbox.status()["tasks"]]
+    for damage in ("wake_at", "deep", "folder", "task"):
+        sandbox.kill_agent()
+        journal = journal_of(sandbox).read_text()
+        DAMAGE[damage](journal_of(sandbox))
+        assert [task["pid"] for task in sandbox.status()["tasks"]] == pids
+        if journal_of(sandbox).is_dir():
+            wait_for(journal_of(sandbox).is_file)  # the agent writes it again
+        else:
+            journal_of(sandbox).write_text(journal)
+
+
+def test_a_server_that_takes_no_signal_but_kill_is_stopped(sandbox: Sandbox) -> None:
+    sandbox("up", sandbox.spec(SPEC))
+    stopped = sandbox.task("worker:0")["pid"]
+    os.kill(stopped, signal.SIGSTOP)
+    sandbox.kill_agent()
+    journal_of(sandbox).write_text("{")
+    journal_of(sandbox).with_suffix(".copy").unlink()
+    sandbox("down", "--grace", "1")
+    assert sandbox.leftovers() == []
+
+
+def test_down_goes_on_when_its_command_dies(sandbox: Sandbox) -> None:
+    sandbox("up", sandbox.spec(SPEC))
+    sandbox.kill_agent()
+    journal_of(sandbox).write_text("{")
+    journal_of(sandbox).with_suffix(".copy").unlink()
+    agents = {pid for pid, title in sandbox.processes().items() if "agent on" in title}
+    down = sandbox.start("down")
+    wait_for(
+        lambda: {pid for pid, title in sandbox.processes().items() if "agent on" in title} - agents or down.poll() == 0
+    )
+    down.kill()
+    down.communicate()
+    sandbox("down", code=None)
+    wait_for(lambda: not sandbox.leftovers())
+
+
+_HOSTS = "hosts:\n  alpha: {address: 127.0.0.2}\n  beta: {address: 127.0.0.3}\n"
+
+
+@pytest.mark.parametrize("damaged", [["beta"], ["alpha", "beta"]])
+def test_down_stops_what_hosts_run_whose_journals_are_damaged(tmp_path: Path, damaged: list[str]) -> None:
+    for sandbox in _make(tmp_path, (sys.executable, "-m", "tests.played")):
+        sandbox("up", sandbox.spec(f"name: hurt\n{_HOSTS}jobs:\n  worker: {{tasks: 4}}\n"))
+        for host in damaged:
+            [lock] = sandbox.folder.glob(f"**/hurt/{host}/lock")
+            agent = ProcessId.of(json.loads(lock.read_text())["pid"])
+            assert agent is not None
+            os.kill(agent.pid, signal.SIGKILL)
+            wait_for(partial(lambda agent: not agent.alive(), agent))
+            for path in lock.parent.glob("journal.*"):
+                path.write_text("{")
+        error = sandbox("status", code=5).stderr
+        assert "cannot be understood" in error
+        assert "`tfcluster down`" in error
+        down = sandbox("down")
+        assert down.stderr.count("cannot be understood") == len(damaged)
+        assert sandbox.leftovers() == []
+        sandbox("status", code=3)

@@ -1,0 +1,138 @@
+"""Another account on the machine that takes every name that it can foresee: nothing of this user's is held up."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import pwd
+import shutil
+import signal
+import socket
+import stat
+import subprocess
+import tempfile
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Sandbox, wait_for
+from tfcluster.agent.ports import _lock_path
+
+pytestmark = pytest.mark.usefixtures("cold")
+
+SPEC = "name: other\njobs:\n  ps: {tasks: 1}\n  worker: {tasks: 2}\n"
+
+AsOther = Callable[[Callable[[], None]], None]
+
+
+@pytest.fixture
+def as_other() -> Iterator[AsOther]:
+    """Runs a function in a process of a second account, which then lives, with what it holds, until the test ends."""
+    name = f"tft{uuid.uuid4().hex[:12]}"
+    made = os.getuid() == 0 and shutil.which("useradd") is not None
+    if not made or subprocess.run(["useradd", "--no-create-home", name], check=False).returncode:
+        assert not os.environ.get("CI"), "CI can add an account"
+        pytest.skip("an account cannot be added here")
+    account = pwd.getpwnam(name)
+    children = []
+
+    def run(work: Callable[[], None]) -> None:
+        ready, tell = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            with contextlib.suppress(BaseException):
+                os.setgroups([])
+                os.setresgid(account.pw_gid, account.pw_gid, account.pw_gid)
+                os.setresuid(account.pw_uid, account.pw_uid, account.pw_uid)
+                work()
+                os.write(tell, b"x")
+                signal.pause()
+            os._exit(1)
+        children.append(pid)
+        os.close(tell)
+        with os.fdopen(ready, "rb") as answer:
+            assert answer.read(1) == b"x"
+
+    try:
+        yield run
+    finally:
+        for pid in children:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+        subprocess.run(["userdel", name], check=True)
+
+
+def assert_usable(sandbox: Sandbox) -> None:
+    """Whether a cluster can be started, supervised by one agent after another, and stopped."""
+    sandbox("up", sandbox.spec(SPEC))
+    before = [task["pid"] for task in sandbox.status()["tasks"]]
+    sandbox.kill_agent()
+    assert [task["pid"] for task in sandbox.status()["tasks"]] == before
+    os.kill(before[1], signal.SIGKILL)
+    wait_for(lambda: sandbox.wait_until("running")["tasks"][1]["pid"] != before[1])
+    sandbox.kill_agent()
+    sandbox("down")
+    assert sandbox.leftovers() == []
+
+
+def test_names_of_sockets_that_another_account_has(sandbox: Sandbox, as_other: AsOther) -> None:
+    place = f"{os.getuid()}:{os.path.realpath(sandbox.folder / 'state/tfcluster/other/localhost')}"
+    names = [f"agent-{hashlib.sha256(os.fsencode(place)).hexdigest()[:24]}", *(f"port-{n}" for n in range(2222, 2622))]
+    kept = []
+
+    def take_names() -> None:
+        for name in names:
+            kept.append(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
+            with contextlib.suppress(OSError):  # an older version's agents have some of them
+                kept[-1].bind(f"\0tfcluster-{name}")
+
+    as_other(take_names)
+    assert_usable(sandbox)
+
+
+def test_no_name_is_in_sight_of_other_accounts(sandbox: Sandbox) -> None:
+    sandbox("up", sandbox.spec(SPEC))
+    lines = [line.split() for line in Path("/proc/self/net/unix").read_text().splitlines()]
+    abstract = {f"socket:[{line[6]}]": line[7] for line in lines if line[-1].startswith("@")}
+    held = {os.readlink(link) for pid in sandbox.processes() for link in Path(f"/proc/{pid}/fd").iterdir()}
+    assert [name for number, name in abstract.items() if number in held] == []
+    ports = {int(task["address"].rpartition(":")[2]) for task in sandbox.status()["tasks"]}
+    for port in ports:
+        path = _lock_path(port)
+        assert path.exists()
+        assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    sandbox("down")
+    assert not any(_lock_path(port).exists() for port in ports)
+
+
+def test_a_folder_in_tmp_that_another_account_has_made(
+    sandbox: Sandbox, as_other: AsOther, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (sandbox.folder / "run").rmdir()
+    (sandbox.folder / "run").touch()  # no folder for sockets can be made there
+    temporary = Path(tempfile.mkdtemp())
+    try:
+        temporary.chmod(0o1777)
+        usual = temporary / f"tfcluster-{os.getuid()}"
+        as_other(lambda: usual.mkdir(0o777))
+        places = {"_TEMPORARY": f"Path({str(temporary)!r})", "_LOGIN_FOLDERS": "Path('/nowhere')"}
+        changes = sandbox.with_constants({f"tfcluster.places.{name}": value for name, value in places.items()})
+        monkeypatch.setenv("TEST_CHANGES", changes["TEST_CHANGES"])
+        ups = [sandbox.start("up", sandbox.spec(SPEC)) for _ in range(3)]  # which must agree on a folder
+        for up in ups:
+            _, error = up.communicate(timeout=90)
+            assert up.returncode == 0, error
+        [private] = set(temporary.iterdir()) - {usual}
+        assert private.owner() == pwd.getpwuid(os.getuid()).pw_name
+        assert stat.S_IMODE(private.stat().st_mode) == 0o700
+        assert any(stat.S_ISSOCK(path.stat().st_mode) for path in private.iterdir())
+        assert_usable(sandbox)
+        assert set(temporary.iterdir()) == {usual, private}, "it is found again"
+        assert list(private.iterdir()) == []
+        assert list(usual.iterdir()) == []
+        assert sandbox.leftovers() == []
+    finally:
+        shutil.rmtree(temporary)

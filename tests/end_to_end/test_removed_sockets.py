@@ -1,0 +1,123 @@
+"""The agent's socket, or the whole folder that it is in, removed by a cleaner of temporary files or a logout."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Sandbox, wait_for
+
+pytestmark = pytest.mark.usefixtures("cold")
+
+SPEC = """
+name: wiped
+jobs:
+  worker: {tasks: 2, env: {TOKEN: {secret: hunter2}}}
+"""
+
+
+@pytest.fixture
+def temporary(monkeypatch: pytest.MonkeyPatch, sandbox: Sandbox) -> Iterator[Path]:
+    """A folder of the test's own in the place of /tmp, for agents that cannot use XDG_RUNTIME_DIR."""
+    folder = Path(tempfile.mkdtemp())
+    places = {"_TEMPORARY": f"Path({str(folder)!r})", "_LOGIN_FOLDERS": "Path('/nowhere')"}
+    changes = sandbox.with_constants({f"tfcluster.places.{name}": value for name, value in places.items()})
+    monkeypatch.setenv("TEST_CHANGES", changes["TEST_CHANGES"])
+    yield folder
+    files = [path for path in folder.rglob("*") if not path.is_dir()]
+    shutil.rmtree(folder)
+    assert files == []
+
+
+def socket_of(sandbox: Sandbox) -> Path:
+    """Where the agent listens, as its lock file says."""
+    return Path(json.loads((sandbox.folder / "state/tfcluster/wiped/localhost/lock").read_text())["socket"])
+
+
+def remove(path: Path) -> None:
+    path.unlink()
+
+
+def remove_folder(path: Path) -> None:
+    shutil.rmtree(path.parent.parent)
+
+
+def remove_folder_at_once(path: Path) -> None:
+    shutil.rmtree(path.parent.parent.rename(path.parent.parent.with_name("gone")))
+
+
+def replace_by_file(path: Path) -> None:
+    path.unlink()
+    path.touch()
+
+
+def replace_by_dead_socket(path: Path) -> None:
+    path.unlink()
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(path))
+
+
+def replace_folder_by_file(path: Path) -> None:
+    shutil.rmtree(path.parent)
+    path.parent.touch()
+
+
+def replace_folders_by_file(path: Path) -> None:
+    remove_folder(path)
+    path.parent.parent.touch()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        remove,
+        remove_folder,
+        remove_folder_at_once,
+        replace_by_file,
+        replace_by_dead_socket,
+        replace_folder_by_file,
+        replace_folders_by_file,
+    ],
+)
+def test_commands_go_on_without_the_socket(sandbox: Sandbox, temporary: Path, damage: Callable[[Path], None]) -> None:
+    sandbox("up", sandbox.spec(SPEC))
+    before = sandbox.status()
+    damage(socket_of(sandbox))
+    after = sandbox.status()
+    assert (after["hosts"], [task["pid"] for task in after["tasks"]]) == (
+        before["hosts"],
+        [task["pid"] for task in before["tasks"]],
+    )
+    again = damage if socket_of(sandbox).is_relative_to(sandbox.folder) else remove  # /tmp itself is not removed
+    again(socket_of(sandbox))
+    sandbox("run", "pi", "--samples", "1e5")
+    # The values of secrets are there for a new process, by this agent and by the next one.
+    pid = before["tasks"][0]["pid"]
+    os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: sandbox.wait_until("running")["tasks"][0]["pid"] != pid)
+    secrets = wait_for(lambda: list(socket_of(sandbox).parent.glob("*.secrets")))
+    assert "hunter2" in secrets[0].read_text()
+    sandbox.kill_agent()
+    sandbox("restart", "worker", "--yes")
+    assert sandbox.wait_until("running")["tasks"][0]["last_exit"]["reason"] != "not started"
+    again(socket_of(sandbox))
+    sandbox("down")
+    assert sandbox.leftovers() == []
+
+
+def test_the_file_with_secret_values_is_written_again(sandbox: Sandbox) -> None:
+    sandbox("up", sandbox.spec(SPEC))
+    [secrets] = sandbox.folder.glob("run/tfcluster/*.secrets")
+    secrets.unlink()
+    wait_for(secrets.exists)
+    sandbox.kill_agent()
+    sandbox("restart", "worker:0", "--yes")
+    assert sandbox.wait_until("running")["state"] == "running"

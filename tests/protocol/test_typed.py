@@ -1,0 +1,103 @@
+"""JSON values into typed ones: what fits is taken, and what does not is named with its place."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import Any, Optional
+
+import pytest
+
+from tfcluster.protocol.typed import DecodeError, decode
+
+
+class Colour(str, Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+@dataclass(frozen=True)
+class Inner:
+    number: float
+    colour: Colour = Colour.RED
+
+
+@dataclass(frozen=True)
+class Outer:
+    name: str
+    count: int
+    flag: bool
+    path: Path
+    inner: Inner | None
+    old: Optional[int]  # noqa: UP045 - both notations are understood
+    either: int | str
+    many: tuple[Inner, ...]
+    by_name: dict[str, tuple[int, ...]]
+    env: Mapping[str, str]
+    anything: Any = None
+    more: tuple[str, ...] = field(default=())
+
+
+VALUE = Outer("ü", 1, True, Path("/a"), Inner(0.5), None, "x", (Inner(1, Colour.BLUE),), {"a": (1, 2)}, {"A": "b"}, [1])
+
+
+def as_json(value: Outer) -> Any:
+    return json.loads(json.dumps(asdict(value), default=str))
+
+
+def test_what_was_written_is_read() -> None:
+    assert decode(Outer, as_json(VALUE)) == VALUE
+    assert decode(tuple[int, ...], [1, 2]) == (1, 2)
+    assert isinstance(decode(float, 1), float)
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "message"),
+    [
+        (["name"], 1, "name: expected a string, got 1"),
+        (["name"], "\ud800", "name: expected text, got '\\ud800'"),
+        (["count"], "x", "count: expected an integer, got 'x'"),
+        (["count"], True, "count: expected an integer, got True"),
+        (["count"], 1.0, "count: expected an integer, got 1.0"),
+        (["flag"], 1, "flag: expected true or false, got 1"),
+        (["path"], "\0", "path: expected a path, got '\\x00'"),
+        (["inner"], 5, "inner: expected an object, got 5"),
+        (["inner", "number"], None, "inner.number: expected a number, got None"),
+        (["inner", "number"], float("inf"), "inner.number: expected a finite number, got inf"),
+        (["inner", "number"], 10**400, f"inner.number: expected a finite number, got {10**59}"),
+        (["inner", "colour"], "green", "inner.colour: expected one of 'red', 'blue', got 'green'"),
+        (["inner", "colour"], [], "inner.colour: expected one of 'red', 'blue', got a list"),
+        (["inner", "size"], 1, "inner.size: unknown; expected number, colour"),
+        (["old"], "x", "old: expected an integer, got 'x'"),
+        (["either"], [], "either: expected an integer, got a list"),
+        (["many"], {}, "many: expected a list, got a dict"),
+        (["many", 0, "number"], {}, "many.0.number: expected a number, got a dict"),
+        (["by_name", "a"], [1, "x"], "by_name.a.1: expected an integer, got 'x'"),
+        (["env", "A"], 1, "env.A: expected a string, got 1"),
+    ],
+)
+def test_what_does_not_fit_is_named(place: list[Any], value: Any, message: str) -> None:
+    whole = inner = as_json(VALUE)
+    for key in place[:-1]:
+        inner = inner[key]
+    inner[place[-1]] = value
+    with pytest.raises(DecodeError) as caught:
+        decode(Outer, whole)
+    assert str(caught.value) == message
+
+
+def test_a_field_that_is_missing_is_named_though_it_has_a_default_value() -> None:
+    whole = as_json(VALUE)
+    del whole["inner"]["colour"]
+    with pytest.raises(DecodeError, match=r"^inner\.colour: missing$"):
+        decode(Outer, whole)
+    with pytest.raises(DecodeError, match=r"^a: expected an object, got a list$"):
+        decode(Outer, [], "a")
+
+
+def test_a_type_that_no_json_has_is_a_mistake_of_ours() -> None:
+    with pytest.raises(TypeError, match="no decoder for"):
+        decode(set[int], [])

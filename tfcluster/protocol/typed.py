@@ -1,0 +1,195 @@
+"""Dataclasses from JSON values, checked field by field: a value that does not fit is an error that names its place."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from functools import cache
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+T = TypeVar("T")
+
+_SHOWN = 60  # characters of a value in a message
+# What each plain type is called, and the types that JSON's values of it have in Python.
+_PLAIN: dict[type, tuple[str, tuple[Any, ...]]] = {
+    str: ("a string", (str,)),
+    bool: ("true or false", (bool,)),
+    int: ("an integer", (int,)),
+    float: ("a number", (int, float)),
+}
+
+
+class DecodeError(ValueError):
+    """A JSON value that does not fit its type.
+
+    Args:
+        place: Where the value is, as `tasks.0.port`; empty for the whole.
+        problem: What is wrong with it.
+    """
+
+    def __init__(self, place: str, problem: str) -> None:
+        super().__init__(f"{place}: {problem}" if place else problem)
+
+
+def decode(kind: type[T], value: Any, place: str = "") -> T:
+    """Build a value of a type from what `json.loads` returned.
+
+    Fields of a dataclass that have a default value must be given too, and no others may be: what is read has been
+    written by the same code.
+
+    Args:
+        kind: A dataclass, an Enum, Path, str, int, float, bool, or None; a union of such, tuple[X, ...], dict[str, X]
+            or Mapping[str, X].
+        value: The JSON value.
+        place: Where it is, for messages.
+
+    Raises:
+        DecodeError: It does not fit.
+    """
+    decoded: T = _decoder(cast(Any, kind))(value, place)
+    return decoded
+
+
+_Decoder = Callable[[Any, str], Any]
+
+
+@cache
+def _decoder(kind: Any) -> _Decoder:
+    if kind in _PLAIN:
+        return _plain(kind)
+    if kind in (None, NoneType):
+        return _none
+    if kind is Any:
+        return lambda value, place: value
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType):
+        return _union(tuple(map(_decoder, arguments)))
+    if origin is tuple and len(arguments) == 2 and arguments[1] is Ellipsis:
+        return _tuple(_decoder(arguments[0]))
+    if origin in (dict, Mapping) and arguments[0] is str:
+        return _dict(_decoder(arguments[1]))
+    if is_dataclass(kind):
+        return _dataclass(kind)
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return _enum(kind)
+    if kind is Path:
+        return _path
+    raise TypeError(f"no decoder for {kind!r}")
+
+
+def _plain(kind: type) -> _Decoder:
+    name, types = _PLAIN[kind]
+
+    def decode_plain(value: Any, place: str) -> Any:
+        # True and False are integers to Python.
+        if not isinstance(value, types) or (isinstance(value, bool) and kind is not bool):
+            raise _mismatch(place, name, value)
+        if kind is str and not _is_text(value):
+            raise _mismatch(place, "text", value)
+        if kind is not float:
+            return value
+        try:
+            number = float(value)
+        except OverflowError:  # an integer of more than 308 digits
+            number = math.inf
+        if not math.isfinite(number):
+            raise _mismatch(place, "a finite number", value)
+        return number
+
+    return decode_plain
+
+
+def _none(value: Any, place: str) -> None:
+    if value is not None:
+        raise _mismatch(place, "null", value)
+
+
+def _union(members: tuple[_Decoder, ...]) -> _Decoder:
+    def decode_union(value: Any, place: str) -> Any:
+        if value is None and _none in members:
+            return None
+        problem: DecodeError | None = None
+        for member in members:
+            if member is not _none:
+                try:
+                    return member(value, place)
+                except DecodeError as error:
+                    problem = problem or error
+        assert problem is not None, "a union has a member besides None"
+        raise problem
+
+    return decode_union
+
+
+def _tuple(member: _Decoder) -> _Decoder:
+    def decode_tuple(value: Any, place: str) -> tuple[Any, ...]:
+        if not isinstance(value, list):
+            raise _mismatch(place, "a list", value)
+        return tuple(member(each, _inside(place, str(index))) for index, each in enumerate(value))
+
+    return decode_tuple
+
+
+def _dict(member: _Decoder) -> _Decoder:
+    def decode_dict(value: Any, place: str) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            raise _mismatch(place, "an object", value)
+        return {name: member(each, _inside(place, name)) for name, each in value.items()}
+
+    return decode_dict
+
+
+def _enum(kind: type[Enum]) -> _Decoder:
+    def decode_enum(value: Any, place: str) -> Enum:
+        try:
+            return kind(value)
+        except ValueError:
+            raise _mismatch(place, "one of " + ", ".join(repr(each.value) for each in kind), value) from None
+
+    return decode_enum
+
+
+def _path(value: Any, place: str) -> Path:
+    if not isinstance(value, str) or "\0" in value or not _is_text(value):
+        raise _mismatch(place, "a path", value)
+    return Path(value)
+
+
+def _dataclass(kind: Any) -> _Decoder:
+    hints = get_type_hints(kind)
+    members = {each.name: _decoder(hints[each.name]) for each in fields(kind) if each.init}
+
+    def decode_dataclass(value: Any, place: str) -> Any:
+        if not isinstance(value, dict):
+            raise _mismatch(place, "an object", value)
+        for name in members.keys() - value.keys():
+            raise DecodeError(_inside(place, name), "missing")
+        for name in value.keys() - members.keys():
+            raise DecodeError(_inside(place, name), f"unknown; expected {', '.join(members)}")
+        return kind(**{name: member(value[name], _inside(place, name)) for name, member in members.items()})
+
+    return decode_dataclass
+
+
+def _is_text(value: str) -> bool:
+    """Whether a string can be printed, and be a path: JSON allows one half of a surrogate pair, UTF-8 does not."""
+    if value.isascii():
+        return True
+    try:
+        value.encode(errors="surrogateescape")  # Python's own way to keep a path that is not UTF-8
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _inside(place: str, name: str) -> str:
+    return f"{place}.{name}" if place else name
+
+
+def _mismatch(place: str, expected: str, value: Any) -> DecodeError:
+    shown = repr(value) if isinstance(value, (str, int, float, bool, NoneType)) else f"a {type(value).__name__}"
+    return DecodeError(place, f"expected {expected}, got {shown[:_SHOWN]}")
