@@ -134,6 +134,14 @@ def test_a_script_that_uses_the_cluster_ends_at_once(demo: Sandbox, tmp_path: Pa
     assert (tmp_path / "result.txt").read_text() == "42.0"
 
 
+def test_what_a_script_executes_does_not_count_as_the_clusters(demo: Sandbox) -> None:
+    """`down` ends by a mark in the environment what belongs to a cluster whose journal is damaged."""
+    demo.spec("import subprocess\nprint(subprocess.run(['env'], capture_output=True, text=True).stdout)\n", "env.py")
+    printed = demo("run", "env.py").stdout
+    assert "TFCLUSTER_RUN=script-" in printed
+    assert "TFCLUSTER_AGENT_MARK" not in printed
+
+
 # What an interpreter draws at random while it starts, while TensorFlow is imported, or when first asked.
 DRAWN = """
 import json, multiprocessing, os, random, secrets, tempfile, uuid

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from tfcluster.errors import ClusterError
 from tfcluster.model.programs import SCRIPT
+from tfcluster.process import MARK
 from tfcluster.protocol.framing import encode
 from tfcluster.runtime import child
 from tfcluster.runtime.driver import Job, ProgramEnd
@@ -57,6 +58,7 @@ def main(job: Job, driver: int, link: socket.socket) -> NoReturn:
             _hand_over_trap(link)
         hosts = [address.rpartition(":")[0].strip("[]") for tasks in job.addresses.values() for address in tasks]
         os.environ.update(without_proxy(os.environ, hosts))
+        os.environ.pop(MARK, None)  # what the program executes and leaves behind is not the cluster's to end
         if job.program == SCRIPT:
             _run_script(job, link)
         code = _run_bundled(job)
