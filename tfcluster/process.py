@@ -69,6 +69,28 @@ class ProcessId:
             return False
         return fields[0] not in "ZX" and int(fields[19]) == self.start_time
 
+    def leads_session(self) -> bool:
+        """Whether this very process still runs, and has begun a session of its own.
+
+        Raises:
+            OSError: There is no descriptor left to look with.
+        """
+        try:
+            return self.alive() and int(_fields(self.pid)[3]) == self.pid
+        except _GONE:
+            return False
+
+    def kill(self) -> None:
+        """Send SIGKILL to this very process; nothing happens when it is gone.
+
+        Raises:
+            OSError: There are not two descriptors left.
+        """
+        pidfd = self.open()
+        if pidfd is not None:
+            send(pidfd, signal.SIGKILL)
+            os.close(pidfd)
+
     def open(self) -> int | None:
         """A pidfd of this very process, to wait on and to signal; None when it is gone.
 

@@ -70,12 +70,20 @@ def test_what_has_served_is_not_waited_for_as_if_it_were_starting(state: TaskSta
     assert actions == [None] * (misses - 1) + [Action.KILL]
 
 
-@pytest.mark.parametrize("state", sorted(WITH_PROCESS - {TaskState.STOPPING}))
+@pytest.mark.parametrize("state", sorted(WITH_PROCESS - {TaskState.STOPPING, TaskState.STARTING}))
 def test_an_end_that_no_agent_has_counted_is_counted(state: TaskState) -> None:
     machine = replace(FRESH, state=state, ends=(1.0,))
     found, owed = through_the_journal(machine, None, 5.0)
     assert owed is Event.FAILED_EXIT
     assert found.after(owed, 5.0, 0.5)[0].ends == (1.0, 5.0)
+
+
+@pytest.mark.parametrize("policy", ["never", "on-failure", "always"])
+def test_what_was_about_to_start_is_started_whatever_the_policy(policy: str) -> None:
+    machine = replace(FRESH, policy=replace(POLICY, policy=policy), state=TaskState.STARTING, restarts=2, ends=(1.0,))
+    found, owed = resumed(Machine(machine.policy), recorded(task(machine, None)), 5.0)
+    assert owed is Event.UNSTARTED
+    assert found.after(owed, 5.0, 0.5) == (machine, Action.SPAWN)
 
 
 def test_what_is_being_stopped_is_stopped() -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.agent.hosts import layout_of, task_of
 from tfcluster.agent.files import Files
-from tfcluster.agent.secret_values import SecretValues, lost
+from tfcluster.agent.secret_values import SecretValues, lost, without_values
 
 KEPT = {"PLAIN": "seen"}
 TASK = task_of("worker:0", "a", env={"TOKEN": "hunter2", **KEPT, "KEY": "ü\n"}, secrets=("TOKEN", "KEY"))
@@ -60,7 +61,8 @@ def test_without_the_file_the_values_are_lost(values: SecretValues, text: str | 
 def test_a_layout_without_secrets_has_no_file(values: SecretValues) -> None:
     values.hidden(LAYOUT)
     plain = layout_of([task_of("worker:1", "b", env=KEPT)])
-    assert values.hidden(plain) == plain
+    for _ in range(2):  # when it is written again the journal has it
+        assert values.hidden(plain) == plain
     assert not values.path.exists()
 
 
@@ -72,3 +74,19 @@ def test_a_file_that_cannot_be_written_leaves_nothing(values: SecretValues, monk
     with pytest.raises(OSError, match="No space left"):
         values.hidden(LAYOUT)
     assert list(values.path.parent.iterdir()) == []
+
+
+def test_the_values_of_a_layout_are_kept_until_the_journal_has_the_next_one(values: SecretValues) -> None:
+    hidden = values.hidden(LAYOUT)
+    other = replace(TASK, env={**TASK.env, "TOKEN": "hunter3"})
+    following = replace(layout_of([other]), generation=LAYOUT.generation + 1)
+    for layouts in ((LAYOUT, following), (following,)):
+        values.hidden(*layouts)
+        # An agent that dies before the journal is written is followed by one that reads what the journal has.
+        later = SecretValues(values.path)
+        assert later.shown(hidden, values.path) == LAYOUT
+        assert later.shown(without_values(following), values.path) == following
+    values.hidden(following)
+    assert "hunter2" not in values.path.read_text()
+    later = SecretValues(values.path)
+    assert later.shown(without_values(following), values.path) == following

@@ -157,6 +157,24 @@ class Changes:
         under_way.result()
         yield reply({"layout": complete.to_json()})
 
+    def resume(self) -> None:
+        """Go on with a change that an earlier agent has begun; where that cannot be, the history says why."""
+        layout = self._supervisor.next
+        if layout is not None:
+            self._under_way = asyncio.ensure_future(self._resume(layout))
+
+    async def _resume(self, layout: Layout) -> None:
+        # First what has ended while there was no agent must be known to have.
+        while self._supervisor.has_unnoted_ends():
+            await self._supervisor.changed.since(self._supervisor.changed.count)
+        found = self._found_now()
+        try:
+            hold_ports(layout, self._host, self._ports, found.layout.ports_on(self._host))
+            await self._carry_out(layout, found)
+        except ClusterError as error:
+            self._supervisor.next = None
+            self._supervisor.history.record("not changed", detail=error.message)
+
     async def settled(self) -> None:
         """Wait until no plan is being carried out."""
         while self._under_way is not None and not self._under_way.done():
@@ -178,11 +196,13 @@ class Changes:
     async def _carry_out(self, layout: Layout, found: Found) -> None:
         """Stop what the layout has no more or otherwise, then take it over and start what it has new.
 
-        Until all of that has stopped the journal knows the old layout: an agent that dies meanwhile is followed by
-        one that has the old cluster with some tasks stopped, and the next `up` goes on from there.
+        Until all of that has stopped the journal has both layouts: if this agent dies, the next one goes on.
         """
         operations = self._plan(layout, found)
         try:
+            if self._to_be_stopped(layout):
+                self._supervisor.next = layout
+                self._supervisor.write_journal()
             # A server that died and came back meanwhile knows only the old addresses: look again.
             while stopping := self._to_be_stopped(layout):
                 await self._supervisor.stop(STOP_GRACE, stopping)
@@ -197,6 +217,7 @@ class Changes:
             self._supervisor.history.record("changed", detail=told)
             self._supervisor.apply(layout, start)
         finally:
+            self._supervisor.next = None
             self._ports.keep_only(self._supervisor.layout_that_is_up().ports_on(self._host))
 
     def _to_be_stopped(self, layout: Layout) -> list[str]:

@@ -28,19 +28,26 @@ class SecretValues:
         self.path = path
         self._files = Files()
         self._written = b""
+        # The values of the layouts that the journal has, by their generations.
+        self._journaled: dict[str, dict[str, dict[str, str]]] = {}
 
-    def hidden(self, layout: Layout) -> Layout:
+    def hidden(self, layout: Layout, following: Layout | None = None) -> Layout:
         """A layout without the values, which are in the file when this returns.
+
+        Args:
+            layout: The layout.
+            following: The one that is to replace it, whose values are in the file too.
 
         Raises:
             OSError: The file cannot be written; it is as it was.
         """
-        places = (*layout.tasks, *layout.reserved)
-        if not _has_secrets(layout):
+        layouts = [layout] if following is None else [layout, following]
+        values = {str(each.generation): _values_of(each) for each in layouts if _has_secrets(each)}
+        if not values and not self._journaled:
             self.forget()
             return layout
-        values = {task.name: {name: task.env[name] for name in task.secrets if name in task.env} for task in places}
-        data = json.dumps(values).encode()
+        # The journal still has the layout of before, and keeps it if this agent dies before it writes the new one.
+        data = json.dumps({**self._journaled, **values}).encode()
         if data != self._written or not self.path.exists():
             new = self.path.with_name(f"{self.path.name}.new")
             try:
@@ -51,7 +58,8 @@ class SecretValues:
                     self._files.unlink(new)
                 raise
             self._written = data
-        return _with(layout, {})
+        self._journaled = values
+        return without_values(layout)
 
     def is_missing_for(self, layout: Layout) -> bool:
         """Whether a layout has secret values, and there is no file with them."""
@@ -60,10 +68,14 @@ class SecretValues:
     def shown(self, layout: Layout, path: Path) -> Layout:
         """A layout with the values that an earlier agent has put into a file; those that are lost are left out."""
         try:
-            values = json.loads(path.read_bytes())
-            return _with(layout, values)
-        except (OSError, ValueError, TypeError, AttributeError):
+            by_generation = json.loads(path.read_bytes())
+            # An earlier version had only one layout in the file.
+            values = by_generation.get(str(layout.generation), by_generation)
+            shown = _with(layout, values)
+        except (OSError, ValueError, TypeError, AttributeError, RecursionError):
             return layout
+        self._journaled[str(layout.generation)] = _values_of(shown)
+        return shown
 
     def forget(self) -> None:
         """Remove the file, if there is one.
@@ -73,6 +85,18 @@ class SecretValues:
         """
         self._files.unlink(self.path)
         self._written = b""
+        self._journaled = {}
+
+
+def without_values(layout: Layout) -> Layout:
+    """A layout without the values of secret variables."""
+    return _with(layout, {}) if _has_secrets(layout) else layout
+
+
+def _values_of(layout: Layout) -> dict[str, dict[str, str]]:
+    """The values of secret variables, by the names of the tasks and of the variables."""
+    places = (*layout.tasks, *layout.reserved)
+    return {task.name: {name: task.env[name] for name in task.secrets if name in task.env} for task in places}
 
 
 def _has_secrets(layout: Layout) -> bool:

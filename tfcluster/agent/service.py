@@ -126,6 +126,7 @@ class Service:
         self._runs.adopt()
         if record is None:
             await self._runs.cancel_all()  # of a cluster that is down
+        self._changes.resume()
 
     async def watch(self) -> None:
         """Watch the tasks, the state folder and the log keeper until the agent ends."""
@@ -244,7 +245,8 @@ class Service:
             if not self.idle:
                 self._supervisor.history.record("mended", detail=f"the agent listens at {self._socket.path} again")
         self._secrets.path = secrets_path(self._socket.path)
-        if self._supervisor.lacks_secrets_file() and not self._going_down.under_way:
+        layout = self._supervisor.layout
+        if layout and self._secrets.is_missing_for(layout) and not self._going_down.under_way:
             self._supervisor.write_journal()
 
     def _check_helpers(self) -> None:

@@ -128,7 +128,8 @@ def _apply_on(
 ) -> Generator[ClusterStatus, None, Layout]:
     """One host's status at each change, while it stops what it stops; returns the layout that it has then."""
     found = prepared.examined[host].found
-    answer = prepared.everywhere.connect(host).stream(
+    connection = prepared.everywhere.connect(host)
+    answer = connection.stream(
         Call.APPLY,
         start=found is None,
         wanted=prepared.wanted.to_json(),
@@ -142,8 +143,13 @@ def _apply_on(
             for message in strand.events(answer):
                 yield ClusterStatus.from_json(message)
             return Layout.from_json(answer.finish()["layout"])
-        except ClusterError:
+        except ClusterError as error:
             answer.leave()
+            if isinstance(error, AgentGoneError) and found is None and not connection.reach.is_up():
+                raise AgentGoneError(
+                    f"the agent of {prepared.wanted.cluster!r} on {host} died before it had started a task: none runs",
+                    hint="Type the command again.",
+                ) from None
             raise
 
 

@@ -46,6 +46,21 @@ def resumed(machine: Machine, record: TaskRecord, now: float) -> tuple[Machine, 
     if record.state is TaskState.STOPPING:
         # It is to be told once more, by an agent that knows only of those that run.
         return replace(machine, state=TaskState.STARTING), Event.RESTART if record.again else Event.STOP
+    if record.state is TaskState.STARTING and record.process is None:
+        return machine, Event.UNSTARTED
     # One that has served is not given the time again that a server may take to start.
     misses = MISSES_ALLOWED if record.state is TaskState.UNRESPONSIVE else 0
     return replace(machine, misses=misses), None if record.process else Event.FAILED_EXIT
+
+
+def without_unstarted(record: TaskRecord) -> TaskRecord:
+    """What is recorded of a task, without a process that its agent had not told to begin when it died.
+
+    Such a process ends by itself. It is ended here too, as it may not have come to that: it still is in its agent's
+    session, and the first thing that a server does is to begin one of its own.
+    """
+    process = record.process
+    if record.state is not TaskState.STARTING or process is None or process.leads_session():
+        return record
+    process.kill()
+    return replace(record, process=None)

@@ -13,6 +13,8 @@ def story(task: Supervised, before: Machine, event: Event) -> tuple[str, str] | 
     """What to record of a step of a task's machine: the event's word and its detail; None for nothing new."""
     after = task.machine
     if after.state is before.state:
+        if event is Event.UNSTARTED and task.process is not None:
+            return "started", f"pid {task.process.pid}; its agent had died before it began"
         return ("killed", "it does not answer") if event is Event.MISSED and after.misses < before.misses else None
     how = task.last_exit.reason if task.last_exit else ""
     match after.state:

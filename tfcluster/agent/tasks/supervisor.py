@@ -11,24 +11,24 @@ from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import replace
 
-from tfcluster.agent import children
 from tfcluster.agent.folder import StateFolder
 from tfcluster.agent.logs.history import History
 from tfcluster.agent.logs.keeper import LogKeeper
 from tfcluster.agent.notice import Notice
 from tfcluster.agent.ports import Ports
 from tfcluster.agent.record import Record
-from tfcluster.agent.secret_values import SecretValues
-from tfcluster.agent.tasks.adoption import recorded, resumed
+from tfcluster.agent.secret_values import SecretValues, without_values
+from tfcluster.agent.tasks.adoption import recorded, resumed, without_unstarted
 from tfcluster.agent.tasks.checks import Checks
 from tfcluster.agent.tasks.health import Prober
 from tfcluster.agent.tasks.machine import Action, Event, Machine
 from tfcluster.agent.tasks.processes import Processes
+from tfcluster.agent.tasks.step import Step
 from tfcluster.agent.tasks.story import story
 from tfcluster.agent.tasks.supervised import Supervised
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.model.layout import PS_JOB, Layout
-from tfcluster.model.states import AT_REST, TaskState
+from tfcluster.model.states import AT_REST, WITH_PROCESS, TaskState
 from tfcluster.process import send
 from tfcluster.runtime.c_api import TensorFlow
 
@@ -47,6 +47,7 @@ class Supervisor:
     Attributes:
         host: What the cluster calls this host.
         layout: The whole cluster; None until there is one.
+        next: The layout that is to replace it once some tasks have stopped; None where nothing is to be changed.
         tasks: Its tasks here, by name.
         changed: Told whenever a task's state changes.
         history: What happened and why.
@@ -65,6 +66,7 @@ class Supervisor:
     ) -> None:
         self.host = host
         self.layout: Layout | None = None
+        self.next: Layout | None = None
         self.tasks: dict[str, Supervised] = {}
         self.changed = Notice()
         self.history = History(folder.events)
@@ -91,6 +93,9 @@ class Supervisor:
     def apply(self, layout: Layout, start: Iterable[str]) -> None:
         """Take a layout over in place of the one there is, if any, and start tasks of it.
 
+        The journal is written once, with the new layout and the new processes: an agent that dies before leaves the
+        old cluster, one that dies after leaves the new one, whose tasks the next agent starts where this one has not.
+
         Args:
             layout: The cluster with every port chosen. What of the one before it no longer has is at rest, and so is
                 what it has otherwise.
@@ -99,14 +104,21 @@ class Supervisor:
         Raises:
             ClusterError: The journal cannot be written; all is as before.
         """
-        before = self.layout
+        before = self.layout, self.next, self.tasks
+        attributes = [(task, vars(task).copy()) for task in self.tasks.values()]
         self._take(layout)
+        self.next = None
+        steps = [self._step(self.tasks[name], Event.START) for name in start]
         try:
             self.write_journal()
         except ClusterError:
-            self._take(before)
+            for step in steps:
+                step.undo()
+            self.layout, self.next, self.tasks = before
+            for task, values in attributes:
+                vars(task).update(values)
             raise
-        self._feed_all((self.tasks[name], Event.START) for name in start)
+        self._finish(steps)
 
     async def adopt(self, record: Record) -> None:
         """Go on with what an earlier agent recorded: watch what still runs, restart by policy what does not.
@@ -114,9 +126,11 @@ class Supervisor:
         Returns when every task that still runs has been asked whether it answers.
         """
         self._take(self._secrets.shown(record.layout, record.secrets))
+        if record.next is not None:
+            self.next = self._secrets.shown(record.next, record.secrets)
         events = []
-        for name, known in record.tasks.items():
-            task = self.tasks[name]
+        for name, written in record.tasks.items():
+            task, known = self.tasks[name], without_unstarted(written)
             task.started, task.last_exit, task.generation = known.started, known.last_exit, known.generation
             task.machine, owed = resumed(task.machine, known, time.monotonic())
             if owed is not None:
@@ -141,9 +155,10 @@ class Supervisor:
         lost = [task.task.short for task in self.tasks.values() if task.process is not None and not task.spool.exists()]
         return [f"what {', '.join(lost)} print is lost until they are restarted"] if lost else []
 
-    def lacks_secrets_file(self) -> bool:
-        """Whether the file with the tasks' secret values is missing."""
-        return self.layout is not None and self._secrets.is_missing_for(self.layout)
+    def has_unnoted_ends(self) -> bool:
+        """Whether a process has ended and its task's machine has yet to be told."""
+        tasks = self.tasks.values()
+        return any(task.process is None and task.machine.state in WITH_PROCESS for task in tasks)
 
     def generations(self) -> dict[str, int]:
         """The generation of the layout that a task was started in, by name, for those that have a process."""
@@ -208,8 +223,9 @@ class Supervisor:
         try:
             self._folder.mend()
             # The values first: without them the next agent could not start the tasks.
-            hidden = self._secrets.hidden(self.layout)
-            self._folder.journal.write(Record(hidden, tasks, self._secrets.path))
+            hidden = self._secrets.hidden(self.layout, self.next)
+            following = without_values(self.next) if self.next else None
+            self._folder.journal.write(Record(hidden, tasks, self._secrets.path, following))
         except OSError as error:
             path = error.filename or self._folder.journal.path
             raise ClusterError(f"{path}: cannot write the journal: {error.strerror}") from error
@@ -219,40 +235,53 @@ class Supervisor:
 
     def _feed_all(self, events: Iterable[tuple[Supervised, Event]]) -> None:
         """Feed events to their machines; what changes because of them shares one writing of the journal."""
-        forked: list[children.Child] = []
-        changed = False
-        for task, event in events:
-            before = task.machine
-            task.machine, action = before.after(event, time.monotonic(), random.random())
-            if action is Action.SPAWN:
-                assert self.layout is not None, "a task belongs to a layout"
-                child = self._processes.fork(task, self.layout)
-                forked += [child] if child else []
-            elif action is not None and task.pidfd is not None:
-                send(task.pidfd, signal.SIGTERM if action is Action.TERMINATE else signal.SIGKILL)
-                task.killed = task.killed or action is Action.KILL
-                if event in _WHY_ENDED:
-                    task.report = _WHY_ENDED[event]
-            self._set_timer(task)
-            if told := story(task, before, event):
-                self.history.record(told[0], task=task.task.short, detail=told[1])
-            is_news = (task.machine.state, task.machine.wanted) != (before.state, before.wanted)
-            changed = changed or is_news
-        if not changed:
-            return
-        self.changed.tell()
-        try:
-            self.write_journal()
-        except ClusterError as error:
-            for child in forked:  # nobody would know of them: have them end
-                child.hang_up()
-            if forked:
-                raise
-            # What ended or is ending needs no record: the next agent finds it gone.
-            print(error.message, file=sys.stderr, flush=True)
-        for child in forked:
-            # It stands in the journal now: if this agent dies, the next one knows of it.
-            child.send({})
+        steps = [self._step(task, event) for task, event in events]
+        if any(step.is_news for step in steps):
+            try:
+                self.write_journal()
+            except ClusterError as error:
+                forked = [step.child for step in steps if step.child is not None]
+                for child in forked:  # nobody would know of them: have them end
+                    child.hang_up()
+                self._tell(steps)
+                if forked:
+                    raise
+                # What ended or is ending needs no record: the next agent finds it gone.
+                print(error.message, file=sys.stderr, flush=True)
+                return
+        self._finish(steps)
+
+    def _step(self, task: Supervised, event: Event) -> Step:
+        """Feed an event to a task's machine and do what that decides; a process that is forked waits to be released."""
+        before, child = task.machine, None
+        task.machine, action = before.after(event, time.monotonic(), random.random())
+        if action is Action.SPAWN:
+            assert self.layout is not None, "a task belongs to a layout"
+            child = self._processes.fork(task, self.layout)
+        elif action is not None and task.pidfd is not None:
+            send(task.pidfd, signal.SIGTERM if action is Action.TERMINATE else signal.SIGKILL)
+            task.killed = task.killed or action is Action.KILL
+            if event in _WHY_ENDED:
+                task.report = _WHY_ENDED[event]
+        self._set_timer(task)
+        return Step(task, event, before, action, child, story(task, before, event))
+
+    def _finish(self, steps: Iterable[Step]) -> None:
+        """Record in the history what was done, and release what was forked.
+
+        It stands in the journal now: if this agent dies, the next one knows of it.
+        """
+        self._tell(steps)
+        for step in steps:
+            if step.child is not None:
+                step.child.send({})
+
+    def _tell(self, steps: Iterable[Step]) -> None:
+        for step in steps:
+            if step.story is not None:
+                self.history.record(step.story[0], task=step.task.task.short, detail=step.story[1])
+        if any(step.is_news for step in steps):
+            self.changed.tell()
 
     def _set_timer(self, task: Supervised) -> None:
         if task.timer is not None:

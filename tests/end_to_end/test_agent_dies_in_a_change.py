@@ -1,0 +1,145 @@
+"""The agent killed at each of its steps while it starts or changes a cluster: the next one goes on to the end."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from itertools import count
+from typing import Any
+
+import pytest
+
+from tests.conftest import Sandbox, wait_for
+
+pytestmark = pytest.mark.usefixtures("cold")
+
+SPEC = "name: cut\njobs:\n  ps: {tasks: 1}\n  worker: {tasks: 2, env: {TOKEN: {secret: hunter2}}}\n"
+CHANGED = SPEC.replace("tasks: 2, ", "tasks: 3, cpus: 2, ").replace("hunter2", "hunter3")
+NEVER = "restart: {policy: never}\n"
+
+# Kills the agent at a writing of the journal, before or after that.
+_AT_WRITING = """
+import os, signal
+_write, _writings = Journal.write, []
+def _kill(journal, record):
+    _writings.append(record)
+    if {after}:
+        _write(journal, record)
+    if len(_writings) == {number}:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if not {after}:
+        _write(journal, record)
+Journal.write = _kill
+"""
+# Kills the agent when it has released some of the processes that it has forked.
+_AT_RELEASE = """
+import os, signal
+_send, _sent = Child.send, []
+def _kill(child, message):
+    if message == {{}}:
+        if len(_sent) == {number}:
+            os.kill(os.getpid(), signal.SIGKILL)
+        _sent.append(child)
+    _send(child, message)
+Child.send = _kill
+"""
+
+
+def changed(module: str, text: str) -> dict[str, str]:
+    """The environment of a command whose agent has more in a module."""
+    changes = json.loads(os.environ.get("TEST_CHANGES", "{}"))
+    return {"TEST_CHANGES": json.dumps({**changes, module: text})}
+
+
+def at_writing(number: int, *, after: bool) -> dict[str, str]:
+    return changed("tfcluster.agent.journal", _AT_WRITING.format(number=number, after=after))
+
+
+def at_release(number: int) -> dict[str, str]:
+    return changed("tfcluster.agent.children", _AT_RELEASE.format(number=number))
+
+
+def processes_of_tasks(sandbox: Sandbox) -> list[int]:
+    return [pid for pid, title in sandbox.processes().items() if "tfcluster: cut " in title and ":" in title[15:]]
+
+
+def ready(sandbox: Sandbox, tasks: int) -> Any:
+    """The status, once so many tasks are ready; each has the one process that there is of it."""
+    status = wait_for(lambda: found if len((found := sandbox.wait_until("running"))["tasks"]) == tasks else None)
+    pids = {task["pid"] for task in status["tasks"]}
+    wait_for(lambda: set(processes_of_tasks(sandbox)) == pids)
+    return status
+
+
+@pytest.mark.parametrize("policy", ["", NEVER])
+@pytest.mark.parametrize("number", range(3))
+def test_killed_before_it_has_released_all_tasks(sandbox: Sandbox, number: int, policy: str) -> None:
+    error = sandbox("up", sandbox.spec(SPEC + policy), env=at_release(number), code=1).stderr
+    assert "`tfcluster status`" in error
+    status = ready(sandbox, 3)
+    assert {task["restarts"] for task in status["tasks"]} == {0}
+    assert {task["last_exit"] for task in status["tasks"]} == {None}
+
+
+def test_killed_before_the_first_journal(sandbox: Sandbox) -> None:
+    error = sandbox("up", sandbox.spec(SPEC), env=at_writing(1, after=False), code=1).stderr
+    assert "died before it had started a task: none runs" in error
+    assert "hint: Type the command again." in error
+    sandbox("status", code=3)
+    wait_for(lambda: not sandbox.processes())
+    sandbox("up")
+    assert {task["restarts"] for task in ready(sandbox, 3)["tasks"]} == {0}
+
+
+def test_one_writing_starts_a_cluster(sandbox: Sandbox) -> None:
+    sandbox("up", sandbox.spec(SPEC), env=at_writing(1, after=True), code=1)
+    ready(sandbox, 3)
+
+
+@pytest.mark.parametrize("policy", ["", NEVER])
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+def test_killed_at_any_writing_of_a_change(sandbox: Sandbox, after: bool, policy: str) -> None:
+    for number in count(1):
+        spec = sandbox.spec(SPEC + policy)
+        sandbox("up", spec)
+        before = {task["task"]: task["pid"] for task in ready(sandbox, 3)["tasks"]}
+        sandbox.kill_agent()  # the next one is that of the command that changes it
+        up = sandbox("up", sandbox.spec(CHANGED + policy), "--yes", env=at_writing(number, after=after), code=None)
+        if up.returncode == 0:
+            assert number > 3
+            break
+        if number == 1 and not after:  # nothing was done yet
+            assert {task["task"]: task["pid"] for task in ready(sandbox, 3)["tasks"]} == before
+            sandbox("down")
+            continue
+        # The command that looks starts an agent, which goes on by itself.
+        status = ready(sandbox, 4)
+        assert len([task for task in status["tasks"] if len(task["devices"]) == 2]) == 3
+        assert not {task["pid"] for task in status["tasks"]} & set(before.values())
+        assert "is up already" in sandbox("up").stdout, "nothing is left to do"
+        [secrets] = sandbox.folder.glob("run/tfcluster/*.secrets")
+        assert "hunter2" not in secrets.read_text()
+        sandbox("down")
+        assert sandbox.leftovers() == []
+
+
+def test_a_change_that_cannot_go_on_is_told(sandbox: Sandbox) -> None:
+
+    sandbox("up", sandbox.spec(SPEC))
+    sandbox.kill_agent()
+    with socket.socket() as stranger:
+        stranger.bind(("", 0))
+        port = stranger.getsockname()[1]
+        stranger.close()
+        spec = sandbox.spec(f"name: cut\njobs:\n  worker: [localhost, 'localhost:{port}']\n")
+        sandbox("up", spec, "--yes", env=at_writing(2, after=True), code=1)
+    with socket.socket() as stranger:
+        stranger.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        stranger.bind(("", port))
+        stranger.listen()
+        sandbox("status", code=None)
+        events = wait_for(lambda: "not changed" in (told := sandbox("events").stdout) and told)
+        assert f"port {port} is taken by process {os.getpid()}" in events
+    sandbox("up", spec, "--yes")
+    assert sandbox.status()["state"] == "running"
