@@ -117,6 +117,23 @@ def test_an_asynchronous_checkpoint_is_written_to_its_end(demo: Sandbox, tmp_pat
     assert "sum 499500.0" in demo("run", script, cwd=tmp_path).stdout
 
 
+FORKS = """
+import os, sys, time
+if os.fork() == 0:
+    sys.exit(3)
+time.sleep(11)  # longer than a program may take to end after it has said that it ends
+print("the parent goes on", flush=True)
+sys.exit(4)
+"""
+
+
+def test_a_child_that_a_script_has_forked_and_that_exits_does_not_end_the_run(demo: Sandbox) -> None:
+    demo.spec(FORKS, "forks.py")
+    result = demo("run", "forks.py", code=1)
+    assert "the parent goes on" in result.stdout
+    assert "forks.py ended with exit code 4" in result.stderr
+
+
 def test_a_script_that_uses_the_cluster_ends_at_once(demo: Sandbox, tmp_path: Path) -> None:
     """Its sessions, strategies and their threads are still there when the interpreter ends."""
     script = tmp_path / "script.py"

@@ -145,6 +145,7 @@ def _run_script(job: Job, link: socket.socket) -> NoReturn:
 
     reseed()
     context = _context(job)
+    pid = os.getpid()
     failure = ""
     try:
         code, failure = script.run(context, **job.parameters)
@@ -157,8 +158,9 @@ def _run_script(job: Job, link: socket.socket) -> NoReturn:
         with contextlib.suppress(OSError, ValueError):  # a full disk; one that the script has closed
             stream.flush()
     seconds = time.monotonic() - context.began
-    with contextlib.suppress(OSError):  # the script has closed what it does not know
-        ProgramEnd(code, failure, seconds, context.work, context.notes).send(link)
+    if os.getpid() == pid:  # else a child that the script has forked, which ends here as well
+        with contextlib.suppress(OSError):  # the script has closed what it does not know
+            ProgramEnd(code, failure, seconds, context.work, context.notes).send(link)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     raise SystemExit(code)
 
