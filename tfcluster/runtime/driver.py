@@ -279,7 +279,8 @@ class _Supervisor:
         return bool(data)
 
     def _report_refused_port(self, why: str) -> None:
-        print(f"tfcluster: this program may not listen: {why}", file=sys.stderr, flush=True)
+        with contextlib.suppress(OSError):  # a full disk
+            print(f"tfcluster: this program may not listen: {why}", file=sys.stderr, flush=True)
 
     def _conclude(self, status: int) -> NoReturn:
         """End as the program has ended; of a script, write the event that tells how.
