@@ -20,6 +20,10 @@ class ExitCode(IntEnum):
     TERMINATED = 143
 
 
+class TerminatedError(BaseException):
+    """Raised in the main thread of a run's program by SIGTERM, past every `except Exception` of a script."""
+
+
 class ClusterError(Exception):
     """A failure told to the user as it stands: what happened and where, what to type next, the exit code.
 

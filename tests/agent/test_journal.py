@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import tempfile
@@ -16,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tfcluster.agent import journal as module
+from tfcluster.agent.files import Files
 from tfcluster.agent.journal import Journal, JournalError
 from tfcluster.agent.record import Record, TaskRecord
 from tfcluster.errors import ClusterError
@@ -144,6 +146,20 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "pipe": (damage_by_pipe, "not a regular file"),
     "size": (damage_by_size, "bytes long"),
 }
+
+
+@pytest.mark.parametrize("damage", [damage_by_folder, damage_by_pipe])
+@pytest.mark.parametrize("suffix", [".json", ".copy", ".new"])
+def test_what_has_taken_the_place_of_a_file_does_not_keep_it_from_being_written(
+    journal: Journal, suffix: str, damage: Callable[[Path], None]
+) -> None:
+    """To open a named pipe for writing would wait for ever for someone who reads."""
+    path = journal.path.with_suffix(suffix)
+    path.touch()
+    damage(path)
+    journal.write(RECORD)
+    assert journal.read("localhost") == RECORD
+    assert copy_of(journal).read_bytes() == journal.path.read_bytes()
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
@@ -308,11 +324,15 @@ def test_a_writing_replaces_the_file_and_leaves_nothing_beside_it_but_the_copy(j
 
 
 def test_a_writing_that_fails_leaves_the_record_of_before(journal: Journal) -> None:
+    def fill_up(step: str, path: Path) -> None:
+        if step == "sync":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
     journal.write(RECORD)
-    journal.path.with_suffix(".new").mkdir()
-    with pytest.raises(OSError, match="directory"):
-        journal.write(Record(LAYOUT, {}, SECRETS))
+    with pytest.raises(OSError, match="No space left"):
+        Journal(journal.path, Files(fill_up)).write(Record(LAYOUT, {}, SECRETS))
     assert journal.read() == RECORD
+    assert not journal.path.with_suffix(".new").exists()
 
 
 def test_half_a_writing_is_not_read(journal: Journal) -> None:

@@ -68,6 +68,19 @@ variable = tf.Variable(tf.range(1000.0))
 checkpoint = tf.train.Checkpoint(variable=variable)
 checkpoint.save("async/ckpt", options=tf.train.CheckpointOptions(enable_async=True))
 """
+# Without the tracebacks that commands must not print, as these do.
+STOP = """
+import sys
+class Stop(BaseException): pass
+sys.excepthook = lambda *what: None
+raise Stop
+"""
+FAILING_HOOK = """
+import sys
+sys.stderr = None
+sys.excepthook = None
+raise ValueError("bad data")
+"""
 SCRIPTS = {
     "csv": CSV,
     "records": RECORDS,
@@ -75,11 +88,22 @@ SCRIPTS = {
     "atexit": AT_EXIT,
     "threads": THREADS,
     "destructors": DESTRUCTORS,
+    "an exception that is no Exception": CSV + STOP,
+    "a hook for exceptions that fails": CSV + FAILING_HOOK,
+    "no standard output": "import sys\nopen('left.txt', 'w').write('x')\nsys.stdout = sys.stderr = None\n",
+    "output that is not written": "import sys\nsys.stderr = None\nsys.stdout = open('/dev/full', 'w')\nprint('lost')\n",
+    "an exit code too large for C": "import sys\nsys.exit(2**70)\n",
     "exit by the process": "import os\nopen('left.txt', 'w').write('x')\nos._exit(5)\n",
     "exit by a thread": "import os, threading\nthreading.Thread(target=os._exit, args=(6,)).start()\n",
     "exit with a message": "import sys\nopen('left.txt', 'w').write('x')\nsys.exit('no data')\n",
     "exit code of 256": "import sys\nsys.exit(256)\n",
     "exit by atexit": "import atexit, os\natexit.register(os._exit, 9)\nopen('left.txt', 'w').write('x')\n",
+}
+
+# The exceptions that end some of them.
+FAILURES = {
+    "an exception that is no Exception": "Stop",
+    "a hook for exceptions that fails": "ValueError: bad data",
 }
 
 
@@ -101,7 +125,8 @@ def test_what_a_script_leaves_is_what_python_leaves(demo: Sandbox, tmp_path: Pat
     if python.returncode == 0:
         assert (last["state"], last["result"]) == ("succeeded", {"exit_code": 0})
     else:
-        assert last["error"]["message"] == f"script.py ended with exit code {python.returncode}"
+        how = f"failed: {FAILURES[name]}" if name in FAILURES else f"ended with exit code {python.returncode}"
+        assert last["error"]["message"] == f"script.py {how}"
 
 
 def test_an_asynchronous_checkpoint_is_written_to_its_end(demo: Sandbox, tmp_path: Path) -> None:
@@ -115,6 +140,23 @@ def test_an_asynchronous_checkpoint_is_written_to_its_end(demo: Sandbox, tmp_pat
         "print('sum', float(tf.reduce_sum(variable)))\n"
     )
     assert "sum 499500.0" in demo("run", script, cwd=tmp_path).stdout
+
+
+FORKS = """
+import os, sys, time
+if os.fork() == 0:
+    sys.exit(3)
+time.sleep(11)  # longer than a program may take to end after it has said that it ends
+print("the parent goes on", flush=True)
+sys.exit(4)
+"""
+
+
+def test_a_child_that_a_script_has_forked_and_that_exits_does_not_end_the_run(demo: Sandbox) -> None:
+    demo.spec(FORKS, "forks.py")
+    result = demo("run", "forks.py", code=1)
+    assert "the parent goes on" in result.stdout
+    assert "forks.py ended with exit code 4" in result.stderr
 
 
 def test_a_script_that_uses_the_cluster_ends_at_once(demo: Sandbox, tmp_path: Path) -> None:

@@ -166,6 +166,30 @@ report([failed, said, left, len(reasons), device_of(listener)])
     assert run(body) == ["EACCES", said, True, 1, "lo"]
 
 
+def test_a_signal_that_interrupts_the_guard_does_not_end_it() -> None:
+    """A listen() that no guard answers would wait for ever."""
+    body = """
+import signal, time
+signal.signal(signal.SIGUSR1, lambda *arguments: None)
+guard = isolate()
+thread = next(each for each in threading.enumerate() if each.name == "port guard")
+
+def waits():
+    with open(f"/proc/self/task/{thread.native_id}/syscall") as call:
+        return call.read().split()[0] == IOCTL
+
+IOCTL = {"x86_64": "16", "aarch64": "29"}[os.uname().machine]
+while not waits():
+    time.sleep(0.01)
+signal.pthread_kill(thread.ident, signal.SIGUSR1)
+thread.join(0.2)
+signal.alarm(10 if thread.is_alive() else 1)
+socket.create_server(("127.0.0.1", 0))
+report(len(guard.ports))
+"""
+    assert run(body) == 1
+
+
 def test_without_its_guard_a_process_may_not_listen() -> None:
     body = """
 os.close(port_isolation.trap_listen())

@@ -88,8 +88,10 @@ class Journal:
         written = _Written(boot_id(), record.layout, record.tasks, record.secrets, record.next)
         data = json.dumps({**asdict(written), "secrets": str(record.secrets)}).encode()
         try:
+            for path in (self._new, self._copy):
+                _remove_unless_file(path)
             self._files.write(self._new, data, durable=True)
-            _remove_folder(self.path)
+            _remove_unless_file(self.path)
             self._files.replace(self._new, self.path)
         except OSError:
             with suppress(OSError):  # what a full disk took of it is of no use
@@ -129,7 +131,7 @@ class Journal:
             OSError: A file cannot be removed; the record stands.
         """
         for path in (self._new, self._copy, self.path):
-            _remove_folder(path)
+            _remove_unless_file(path)
             self._files.unlink(path)
 
 
@@ -154,14 +156,18 @@ def _read(path: Path, host: str | None) -> Record:
     return Record(written.layout, tasks, written.secrets, written.next)
 
 
-def _remove_folder(path: Path) -> None:
-    """Remove a folder that has taken the place of a file of ours; anything else stays.
+def _remove_unless_file(path: Path) -> None:
+    """Remove what has taken the place of a file of ours and is none: to open a named pipe would wait for ever.
 
     Raises:
         OSError: It cannot be removed.
     """
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
+    with suppress(FileNotFoundError):
+        mode = path.lstat().st_mode
+        if stat.S_ISDIR(mode):
+            shutil.rmtree(path)
+        elif not stat.S_ISREG(mode):
+            path.unlink()
 
 
 def _text(path: Path) -> bytes:

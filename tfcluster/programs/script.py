@@ -17,8 +17,11 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfcluster.errors import TerminatedError
 from tfcluster.programs.context import Context
 from tfcluster.programs.random_state import seed_all
+
+_C_LONG = 2**63  # exit codes from there on are -1 to Python
 
 
 def run(context: Context, *, args: list[str], path: str, cwd: str, seed: int | None) -> tuple[int, str]:
@@ -107,21 +110,38 @@ def _run_as_main(script: Path) -> tuple[int, str]:
         exec(compile(script.read_bytes(), str(script), "exec", dont_inherit=True), main.__dict__)
     except SystemExit as end:
         if end.code is None or isinstance(end.code, int):
-            return (end.code or 0) & 0xFF, ""  # as the kernel cuts it
+            code = end.code or 0
+            return (code if -_C_LONG <= code < _C_LONG else -1) & 0xFF, ""  # as the kernel cuts it
         print(end.code, file=sys.stderr)
         return 1, ""
     except KeyboardInterrupt as error:
         _print_traceback(error, script)
         return 128 + signal.SIGINT, ""
-    except Exception as error:
+    except TerminatedError:
+        raise
+    except BaseException as error:  # one that is no Exception, as asyncio's CancelledError, ends a script as others do
         _print_traceback(error, script)
         return 1, traceback.format_exception_only(error)[-1].strip()
     return 0, ""
 
 
 def _print_traceback(error: BaseException, script: Path) -> None:
-    """Show a script's exception as the interpreter does, from the script's own first line on."""
+    """Show a script's exception as the interpreter does, from the script's own first line on.
+
+    Raises:
+        SystemExit: The script's own hook for exceptions exits, which an interpreter does then.
+    """
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename != str(script):
         trace = trace.tb_next
-    sys.excepthook(type(error), error.with_traceback(trace), trace)
+    shown = error.with_traceback(trace)
+    try:
+        sys.excepthook(type(error), shown, trace)
+    except (SystemExit, TerminatedError):
+        raise
+    except BaseException as failed:
+        if sys.stderr is not None:
+            print("Error in sys.excepthook:", file=sys.stderr)
+            traceback.print_exception(failed, chain=False)
+            print("\nOriginal exception was:", file=sys.stderr)
+            traceback.print_exception(shown)

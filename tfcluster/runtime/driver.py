@@ -279,7 +279,8 @@ class _Supervisor:
         return bool(data)
 
     def _report_refused_port(self, why: str) -> None:
-        print(f"tfcluster: this program may not listen: {why}", file=sys.stderr, flush=True)
+        with contextlib.suppress(OSError):  # a full disk
+            print(f"tfcluster: this program may not listen: {why}", file=sys.stderr, flush=True)
 
     def _conclude(self, status: int) -> NoReturn:
         """End as the program has ended; of a script, write the event that tells how.
@@ -290,7 +291,9 @@ class _Supervisor:
         if self._terminated:
             with contextlib.suppress(ProcessLookupError, PermissionError):  # none is left, or none of ours
                 os.killpg(self._pid, signal.SIGKILL)
-        code = os.waitstatus_to_exitcode(status) if self._end is None else self._end.exit_code
+        code = os.waitstatus_to_exitcode(status)
+        if code < 0 and self._end is not None:  # all of its own code had run
+            code = self._end.exit_code
         if code < 0:
             _end_by_signal(-code)
         if self._job.program == SCRIPT and code != 128 + signal.SIGTERM:

@@ -16,7 +16,7 @@ import traceback
 from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
-from tfcluster.errors import ClusterError
+from tfcluster.errors import ClusterError, TerminatedError
 from tfcluster.model.programs import SCRIPT
 from tfcluster.process import MARK
 from tfcluster.protocol.framing import encode
@@ -30,10 +30,6 @@ if TYPE_CHECKING:
 
 _PASSED_ON = re.compile(r"From /job:\S+:\s*")
 _TERMINATED = 128 + signal.SIGTERM
-
-
-class _CancelledError(BaseException):
-    """Raised in the main thread by SIGTERM, past every `except Exception`."""
 
 
 def main(job: Job, driver: int, link: socket.socket) -> NoReturn:
@@ -62,7 +58,7 @@ def main(job: Job, driver: int, link: socket.socket) -> NoReturn:
         if job.program == SCRIPT:
             _run_script(job, link)
         code = _run_bundled(job)
-    except _CancelledError:
+    except TerminatedError:
         code = _TERMINATED
     except PortIsolationError as error:
         code = _report(job, ClusterError(str(error), hint=OPEN_HINT))
@@ -71,9 +67,7 @@ def main(job: Job, driver: int, link: socket.socket) -> NoReturn:
     except BaseException:
         traceback.print_exc()
     # A bundled program has told its result: its interpreter's end would wait for the threads of TensorFlow's sessions.
-    with contextlib.suppress(OSError):
-        sys.stdout.flush()
-        sys.stderr.flush()
+    _flush_output()
     os._exit(code)
 
 
@@ -145,22 +139,34 @@ def _run_script(job: Job, link: socket.socket) -> NoReturn:
 
     reseed()
     context = _context(job)
+    pid = os.getpid()
     failure = ""
     try:
         code, failure = script.run(context, **job.parameters)
         # What the interpreter itself does next; it finds nothing left to do when it gets there.
-        threading._shutdown()  # type: ignore[attr-defined]
-    except _CancelledError:
+        try:
+            threading._shutdown()  # type: ignore[attr-defined]
+        except TerminatedError:
+            raise
+        except BaseException:  # as a KeyboardInterrupt, for which the interpreter stops waiting for threads
+            traceback.print_exc()
+    except TerminatedError:
         code = _TERMINATED
     atexit._run_exitfuncs()
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):  # a full disk; one that the script has closed
-            stream.flush()
+    _flush_output()
     seconds = time.monotonic() - context.began
-    with contextlib.suppress(OSError):  # the script has closed what it does not know
-        ProgramEnd(code, failure, seconds, context.work, context.notes).send(link)
+    if os.getpid() == pid:  # else a child that the script has forked, which ends here as well
+        with contextlib.suppress(OSError):  # the script has closed what it does not know
+            ProgramEnd(code, failure, seconds, context.work, context.notes).send(link)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     raise SystemExit(code)
+
+
+def _flush_output() -> None:
+    """Write what has been printed; the interpreter tries again at its end, and says what keeps it from that."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):  # a full disk, or whatever a script has put in the stream's place
+            stream.flush()
 
 
 def _report(job: Job, error: ClusterError) -> int:
@@ -179,4 +185,4 @@ def _first_line(problem: Exception) -> str:
 
 
 def _cancel(signal_number: int, frame: FrameType | None) -> None:
-    raise _CancelledError
+    raise TerminatedError

@@ -109,7 +109,7 @@ def trap_listen() -> int:
 
 
 def receive(listener: int) -> Notification | None:
-    """Wait for a call of listen(); None where the caller was killed or interrupted meanwhile.
+    """Wait for a call of listen(); None where the caller was killed or interrupted meanwhile, or this thread was.
 
     Args:
         listener: The descriptor that `trap_listen` returned.
@@ -120,7 +120,7 @@ def receive(listener: int) -> Notification | None:
     notification = bytearray(_NOTIF.size)
     try:
         fcntl.ioctl(listener, _IOCTL_RECEIVE, notification)
-    except FileNotFoundError:
+    except (FileNotFoundError, InterruptedError):  # before Linux 6.6, SIGSTOP and SIGCONT too interrupt the wait
         return None
     identity, tid, _, _, _, _, fd, *_ = _NOTIF.unpack(notification)
     return Notification(identity, tid, fd & 0xFFFFFFFF)
