@@ -97,8 +97,7 @@ def test_one_writing_starts_a_cluster(sandbox: Sandbox) -> None:
     ready(sandbox, 3)
 
 
-@pytest.mark.parametrize("policy", ["", NEVER])
-@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize(("after", "policy"), [(False, ""), (True, NEVER)], ids=["before", "after"])
 def test_killed_at_any_writing_of_a_change(sandbox: Sandbox, after: bool, policy: str) -> None:
     for number in count(1):
         spec = sandbox.spec(SPEC + policy)

@@ -104,4 +104,4 @@ def test_nothing_is_executed(machines: Network, tmp_path: Path, several: bool) -
 
 
 def test_the_attack_is_real(machines: Network, tmp_path: Path) -> None:
-    assert starts_with_a_file_written(machines, "open", True, tmp_path, 3) == 3
+    assert starts_with_a_file_written(machines, "open", True, tmp_path, 5) > 0
