@@ -20,7 +20,7 @@ from side_by_side import verdict
 # Before the packages that are installed: some bring a module of that name.
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from tests.hosts import SshHosts, ssh_hosts
-from tfcluster.transport import shipping
+from tfcluster.transport import code_bundle
 
 COUNTS = (1, 2, 4, 8)
 ROUNDS = 3
@@ -83,8 +83,8 @@ def main(counts: tuple[int, ...] = COUNTS) -> bool:
                 for count in counts:
                     received = measure(cluster, hosts, count, figures)
     ratios = {what: report(what, figures[what]) for what in (FIRST, LATER, STATUS, DOWN)}
-    words = len(json.dumps(shipping.first_words()))
-    print(f"bytes of code sent to a host: {len(shipping.archive())} at the first contact, {words} in each session")
+    words = len(json.dumps(code_bundle.first_words()))
+    print(f"bytes of code sent to a host: {len(code_bundle.archive())} at the first contact, {words} in each session")
     print(f"  all that it received, of ssh too: {received[FIRST]} at the first `up`, {received[LATER]} at a later one")
     worst = max(ratios[contact][max(counts)] for contact in (FIRST, LATER))
     is_reached = worst < TARGET

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tfcluster.process import ProcessId
+from tfcluster.process_handle import ProcessHandle
 
 ROOT = Path(__file__).parent.parent
 EXAMPLE = ROOT / "examples" / "cluster.yaml"
@@ -148,7 +148,7 @@ class Sandbox:
     def kill_agent(self) -> int:
         """End the agent as the kernel would when memory runs out; its pid, and no later command meets it."""
         (lock,) = self.folder.glob("state/tfcluster/*/*/lock")
-        agent = ProcessId.of(json.loads(lock.read_text())["pid"])
+        agent = ProcessHandle.of(json.loads(lock.read_text())["pid"])
         assert agent is not None, "it lives until now"
         os.kill(agent.pid, signal.SIGKILL)
         wait_for(lambda: not agent.alive())
@@ -299,7 +299,9 @@ def cold() -> Iterator[None]:
     To import TensorFlow takes more of a processor than all else that happens to such a cluster.
     """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TEST_CHANGES", json.dumps({"tfcluster.agent.runs.runs": "Runs.warm_up = lambda runs: None"}))
+        patch.setenv(
+            "TEST_CHANGES", json.dumps({"tfcluster.agent.runs.run_manager": "RunManager.warm_up = lambda runs: None"})
+        )
         yield
 
 

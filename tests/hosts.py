@@ -18,7 +18,7 @@ from typing import Any
 
 from tests.conftest import wait_for
 from tests.namespaces import Network, network
-from tfcluster.model.hosts import Host
+from tfcluster.core.hosts import Host
 
 HERE = "here"
 _SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin") or "/usr/sbin/sshd"
@@ -61,7 +61,7 @@ class SshHosts:
         return self.network[name].ipv4
 
     def host(self, name: str, **more: Any) -> Host:
-        """A host as a layout has it."""
+        """A host as a topology has it."""
         return Host(**{"name": name, "address": self.address(name), "ssh": name, "python": sys.executable, **more})
 
     def home(self, name: str) -> Path:

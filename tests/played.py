@@ -13,22 +13,22 @@ from pathlib import Path
 
 from tfcluster.cli.main import main
 from tfcluster.client import cluster as module
+from tfcluster.core.hosts import Host
 from tfcluster.errors import ClusterError
-from tfcluster.model.hosts import Host
-from tfcluster.transport.local import Agent, Here
-from tfcluster.transport.probe import Probe, begin_here
-from tfcluster.transport.reach import HostUnreachableError
-from tfcluster.transport.ssh import Examination, There
+from tfcluster.transport.base import HostUnreachableError
+from tfcluster.transport.dry_run_probe import Probe, begin_here
+from tfcluster.transport.local import LocalAgentConnection, LocalTransport
+from tfcluster.transport.ssh import HostReport, SshTransport
 
 _LOOK_SECONDS = 0.05
 
 
-class Played(There):
+class Played(SshTransport):
     """The way to a host that this machine plays."""
 
     def __init__(self, cluster: str, host: Host) -> None:
         super().__init__(cluster, host)
-        self._here = Here(cluster, host.name)
+        self._here = LocalTransport(cluster, host.name)
         self._folder = Path(os.environ["TEST_HOSTS"])
 
     def open(self, *, start: bool) -> PlayedChannel:
@@ -46,24 +46,24 @@ class Played(There):
     def disconnect(self) -> None:
         pass
 
-    def examine(self) -> Examination:
+    def examine(self) -> HostReport:
         try:
             self.meet()
         except ClusterError as error:
-            return Examination(self.host, (error,))
+            return HostReport(self.host, (error,))
         return self._found()
 
-    def probe(self) -> tuple[Examination, Probe | None]:
+    def probe(self) -> tuple[HostReport, Probe | None]:
         try:
             self.meet()
         except ClusterError as error:
-            return Examination(self.host, (error,)), None
+            return HostReport(self.host, (error,)), None
         return self._found(), begin_here(self.cluster, self.host)
 
-    def _found(self) -> Examination:
+    def _found(self) -> HostReport:
         offset = self._folder / "clock" / self.host
         clock = float(offset.read_text()) if offset.exists() else 0.0
-        return Examination(self.host, python=sys.executable, clock_offset=clock)
+        return HostReport(self.host, python=sys.executable, clock_offset=clock)
 
     @property
     def is_away(self) -> bool:
@@ -74,20 +74,20 @@ class Played(There):
             raise HostUnreachableError(self.host, "connection timed out", f"Look whether {self.host} is up.")
 
 
-class PlayedChannel(Agent):
+class PlayedChannel(LocalAgentConnection):
     """A connection that breaks when the host goes away."""
 
-    def __init__(self, there: Played, agent: Agent) -> None:
+    def __init__(self, there: Played, agent: LocalAgentConnection) -> None:
         self.__dict__.update(agent.__dict__)
         self._there = there
 
-    def speaks_within(self, seconds: float) -> bool:
-        return self._there.is_away or super().speaks_within(seconds)
+    def wait_readable(self, seconds: float) -> bool:
+        return self._there.is_away or super().wait_readable(seconds)
 
     def receive(self, timeout: float | None) -> bytes:
         waited = 0.0
         while not self._there.is_away:
-            if super().speaks_within(_LOOK_SECONDS):
+            if super().wait_readable(_LOOK_SECONDS):
                 return super().receive(timeout)
             waited += _LOOK_SECONDS
             if timeout is not None and waited > timeout:
@@ -100,7 +100,7 @@ class PlayedChannel(Agent):
 
 
 if __name__ == "__main__":
-    module.way_to = Played
+    module.make_transport = Played
     # Here the hosts can dial 127.0.0.2 as well as each other.
     type.__setattr__(IPv4Address, "is_loopback", False)
     sys.argv[0] = "tfcluster"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-_ASK = "from tfcluster.installed import *; print(tensorflow_version()); print(find_library())"
+_ASK = "from tfcluster.tf_install import *; print(tensorflow_version()); print(find_tensorflow_library())"
 
 
 def ask(site: Path) -> subprocess.CompletedProcess[str]:

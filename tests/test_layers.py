@@ -14,27 +14,27 @@ import tfcluster
 ROOT = Path(tfcluster.__file__).parent
 
 #: What each part may import besides itself.
-_BASE = {"control_characters", "errors", "installed", "places", "process"}
-_PURE = {*_BASE, "spec", "model", "protocol"}
+_BASE = {"control_characters", "errors", "tf_install", "paths", "process_handle"}
+_PURE = {*_BASE, "spec", "core", "protocol"}
 ALLOWED = {
     "__init__": set[str](),
     "__main__": {"cli"},
     "control_characters": set[str](),
     "errors": set[str](),
-    "installed": {"errors"},
-    "places": {"errors"},
-    "process": {"errors"},
+    "tf_install": {"errors"},
+    "paths": {"errors"},
+    "process_handle": {"errors"},
     "spec": _BASE,
-    "model": {*_BASE, "spec"},
-    "protocol": {*_BASE, "spec", "model"},
-    "placement": {*_BASE, "model"},
-    "programs": {*_BASE, "model"},
-    "runtime": {*_BASE, "model", "protocol", "programs"},
-    "agent": {*_PURE, "runtime"},
+    "core": {*_BASE, "spec"},
+    "protocol": {*_BASE, "spec", "core"},
+    "placement": {*_BASE, "core"},
+    "programs": {*_BASE, "core"},
+    "processes": {*_BASE, "core", "protocol", "programs"},
+    "agent": {*_PURE, "processes"},
     "transport": {*_PURE, "__init__"},
     "client": {*_PURE, "placement", "transport"},
-    "render": {*_PURE, "placement", "client"},
-    "cli": {*_PURE, "placement", "client", "render", "__init__"},
+    "ui": {*_PURE, "placement", "client"},
+    "cli": {*_PURE, "placement", "client", "ui", "__init__"},
 }
 #: The only parts that may import a library.
 OWNERS = {
@@ -42,11 +42,11 @@ OWNERS = {
     "yaml": {"spec"},
     "pydantic": {"spec"},
     "pydantic_core": {"spec"},
-    "rich": {"render"},
-    "matplotlib": {"render"},
+    "rich": {"ui"},
+    "matplotlib": {"ui"},
     "click": {"cli"},
-    "grpc": {"runtime"},
-    "google": {"runtime"},
+    "grpc": {"processes"},
+    "google": {"processes"},
     "asyncio": {"agent"},
     "psutil": {"agent"},
     "numpy": {"programs"},
@@ -140,7 +140,7 @@ def test_a_library_is_imported_only_where_it_belongs(library: str) -> None:
 
 def test_what_may_not_be_installed_is_imported_only_when_it_is_needed() -> None:
     found = [each for each in IMPORTS if each.module.split(".")[0] == "matplotlib"]
-    assert [(each.at.partition(":")[0], each.lazy) for each in found] == [("render/plot.py", True)]
+    assert [(each.at.partition(":")[0], each.lazy) for each in found] == [("ui/plot.py", True)]
 
 
 def test_the_rules_name_no_circle() -> None:
@@ -154,8 +154,8 @@ def test_the_rules_name_no_circle() -> None:
             del left[part]
 
 
-def test_programs_are_imported_by_the_runtime_only_when_they_are_needed() -> None:
-    found = [each for each in IMPORTS if each.part == "runtime" and each.target == "programs"]
+def test_programs_are_imported_by_processes_only_when_they_are_needed() -> None:
+    found = [each for each in IMPORTS if each.part == "processes" and each.target == "programs"]
     assert found
     assert [each.at for each in found if not (each.lazy or each.typing)] == []
 

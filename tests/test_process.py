@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tfcluster.process import ProcessId, boot_id, exit_status, reason, send
+from tfcluster.process_handle import ProcessHandle, boot_id, exit_status, reason, send
 
 
 @pytest.fixture
@@ -26,14 +26,14 @@ def child() -> Iterator[subprocess.Popen[bytes]]:
         process.kill()
 
 
-def of(process: subprocess.Popen[bytes]) -> ProcessId:
-    found = ProcessId.of(process.pid)
+def of(process: subprocess.Popen[bytes]) -> ProcessHandle:
+    found = ProcessHandle.of(process.pid)
     assert found is not None
     return found
 
 
 def test_this_process_is_alive() -> None:
-    mine = ProcessId.of(os.getpid())
+    mine = ProcessHandle.of(os.getpid())
     assert mine is not None
     assert mine.pid == os.getpid()
     assert mine.alive()
@@ -48,7 +48,7 @@ def test_a_child_is_alive_until_it_is_a_zombie_or_gone(child: subprocess.Popen[b
     assert process.exists(), "nobody else can have its pid before it is reaped"
     child.wait()
     assert not process.exists()
-    assert ProcessId.of(child.pid) is None
+    assert ProcessHandle.of(child.pid) is None
     assert not process.alive()
     assert process.open() is None
 
@@ -152,7 +152,7 @@ def test_how_a_process_ended_that_is_no_child(tmp_path: Path, program: str, word
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     pid = orphan(program.replace("FIFO", str(fifo)))
-    process = ProcessId.of(pid)
+    process = ProcessHandle.of(pid)
     assert process is not None
     pidfd = process.open()
     assert pidfd is not None

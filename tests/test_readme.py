@@ -19,8 +19,8 @@ import pytest
 import yaml
 
 from tests.conftest import ROOT, Sandbox
+from tfcluster.core.resolve import resolve_spec
 from tfcluster.errors import ExitCode
-from tfcluster.model.laying_out import lay_out
 from tfcluster.spec.hosts import Host
 from tfcluster.spec.load import load_spec
 
@@ -123,7 +123,7 @@ def test_every_spec_shown_can_be_laid_out(tmp_path: Path) -> None:
         for name, text in files(document).items():
             (folder / name).write_text(text)
         for spec in folder.glob("*.yaml"):
-            assert lay_out(load_spec(spec), str(spec)).tasks
+            assert resolve_spec(load_spec(spec), str(spec)).tasks
     assert (tmp_path / "hosts" / "two.yaml").read_text() == (tmp_path / "README" / "two.yaml").read_text()
 
 

@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 
 from tests.conftest import Sandbox, wait_for
-from tfcluster.client.connection import Answer
+from tfcluster.client.rpc import ResponseStream
+from tfcluster.core.hosts import Host
+from tfcluster.core.reconcile import ObservedState, onto
+from tfcluster.core.topology import ClusterTopology, RestartPolicy, Task
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.model.change import Found, onto
-from tfcluster.model.hosts import Host
-from tfcluster.model.layout import Layout, RestartPolicy, Task
-from tfcluster.protocol.messages import Call
-from tfcluster.transport.local import Here
+from tfcluster.protocol.api import Method
+from tfcluster.transport.local import LocalTransport
 
 CLUSTER = "two"
 #: The parameters of a run of pi.
@@ -30,7 +30,7 @@ POLICY = RestartPolicy("on-failure", initial=0.1, max=30.0, limit=5, window=60.0
 
 
 def task_of(short: str, host: str, **fields: Any) -> Task:
-    """A task of a layout for tests, as `worker:1` on a host."""
+    """A task of a topology for tests, as `worker:1` on a host."""
     job, _, index = short.partition(":")
     made = Task(job, int(index), host, "localhost", None, cpus=1, gpus=0, env={}, restart=POLICY)
     return replace(made, **fields)
@@ -45,10 +45,10 @@ def shorts(status: Any) -> list[str]:
     return [f"{task['job']}:{task['index']}" for task in status["tasks"]]
 
 
-def layout_of(tasks: Sequence[Task] = TASKS, **fields: Any) -> Layout:
-    """A layout of tasks on the hosts a and b, which both are this machine."""
+def topology_of(tasks: Sequence[Task] = TASKS, **fields: Any) -> ClusterTopology:
+    """A topology of tasks on the hosts a and b, which both are this machine."""
     hosts = (Host("a", "localhost"), Host("b", "localhost"))
-    return Layout(CLUSTER, "cluster.yaml", "closed", tuple(tasks), hosts=hosts, **fields)
+    return ClusterTopology(CLUSTER, "cluster.yaml", "closed", tuple(tasks), hosts=hosts, **fields)
 
 
 @dataclass
@@ -57,52 +57,52 @@ class Hosts:
 
     Attributes:
         sandbox: Where their agents find their folders.
-        layout: What is up.
+        topology: What is up.
     """
 
     sandbox: Sandbox
-    layout: Layout = field(default_factory=layout_of)
+    topology: ClusterTopology = field(default_factory=topology_of)
 
-    def stream(self, host: str, call: Call, *, start: bool = False, **arguments: Any) -> Answer:
+    def stream(self, host: str, call: Method, *, start: bool = False, **arguments: Any) -> ResponseStream:
         """Ask a host's agent; the answer is to be read."""
-        reach = Here(CLUSTER, host)
-        return Answer(reach, reach.open(start=start), call, arguments)
+        reach = LocalTransport(CLUSTER, host)
+        return ResponseStream(reach, reach.open(start=start), call, arguments)
 
-    def ask(self, host: str, call: Call, *, start: bool = False, **arguments: Any) -> Any:
+    def ask(self, host: str, call: Method, *, start: bool = False, **arguments: Any) -> Any:
         """Ask a host's agent and return its reply."""
         with contextlib.closing(self.stream(host, call, start=start, **arguments)) as answer:
             return answer.finish()
 
-    def prepare(self, wanted: Layout) -> dict[str, Any]:
+    def prepare(self, wanted: ClusterTopology) -> dict[str, Any]:
         """What PREPARE says, by host."""
-        return {host: self.ask(host, Call.PREPARE, start=True, layout=wanted.to_json(), dry=False) for host in "ab"}
+        return {host: self.ask(host, Method.PREPARE, start=True, topology=wanted.to_json(), dry=False) for host in "ab"}
 
-    def up(self, wanted: Layout) -> None:
-        """Bring the cluster up, or to another layout, and wait until all its tasks are ready."""
+    def up(self, wanted: ClusterTopology) -> None:
+        """Bring the cluster up, or to another topology, and wait until all its tasks are ready."""
         self.apply(wanted, self.prepare(wanted))
 
-    def apply(self, wanted: Layout, prepared: Mapping[str, Any]) -> None:
+    def apply(self, wanted: ClusterTopology, prepared: Mapping[str, Any]) -> None:
         """The same, with what PREPARE has said before."""
         assert [told["problems"] for told in prepared.values()] == [[], []]
-        founds = [Found.from_json(told["found"]) for told in prepared.values() if told["found"]]
-        layout = wanted
+        founds = [ObservedState.from_json(told["found"]) for told in prepared.values() if told["found"]]
+        topology = wanted
         if founds:
-            layout = onto(wanted, replace(founds[0], generations=_merged(each.generations for each in founds)))
+            topology = onto(wanted, replace(founds[0], generations=_merged(each.generations for each in founds)))
         for told in prepared.values():
-            layout = layout.with_choices(**told["choices"])
+            topology = topology.with_choices(**told["choices"])
         for host, told in prepared.items():
-            base = told["found"] and told["found"]["layout"]
+            base = told["found"] and told["found"]["topology"]
             self.ask(
                 host,
-                Call.APPLY,
+                Method.APPLY,
                 start=True,
                 wanted=wanted.to_json(),
                 base=base,
-                layout=layout.to_json(),
+                topology=topology.to_json(),
                 lost=None,
                 ends=[],
             )
-        self.layout = layout
+        self.topology = topology
         self.wait_until_ready()
 
     def wait_until_ready(self) -> None:
@@ -114,23 +114,23 @@ class Hosts:
 
     def status(self, host: str) -> Any:
         """What STATUS says."""
-        return self.ask(host, Call.STATUS)
+        return self.ask(host, Method.STATUS)
 
     def task(self, short: str) -> Any:
         """A task as the agent of its host tells of it."""
         job, _, index = short.partition(":")
-        (host,) = {task.host for task in self.layout.tasks if task.short == short}
+        (host,) = {task.host for task in self.topology.tasks if task.short == short}
         tasks = self.status(host)["tasks"]
         return next(task for task in tasks if (task["job"], task["index"]) == (job, int(index)))
 
     def events(self, host: str) -> list[Any]:
         """What happened on a host, where the cluster may be down by now."""
-        answer = self.stream(host, Call.EVENTS, start=True, lines=None, since=None, follow=False, after={})
+        answer = self.stream(host, Method.EVENTS, start=True, lines=None, since=None, follow=False, after={})
         found = [message["line"] for message in answer if "line" in message]
         answer.leave()
         return found
 
-    def run(self, program: str, parameters: Mapping[str, Any], **arguments: Any) -> Answer:
+    def run(self, program: str, parameters: Mapping[str, Any], **arguments: Any) -> ResponseStream:
         """Submit a run at the head."""
         given = {
             "program": program,
@@ -145,9 +145,9 @@ class Hosts:
             "sent": None,
             **arguments,
         }
-        return self.stream("a", Call.RUN, **given)
+        return self.stream("a", Method.RUN, **given)
 
-    def script(self, path: Path, *arguments: str, **options: Any) -> tuple[str, Answer]:
+    def script(self, path: Path, *arguments: str, **options: Any) -> tuple[str, ResponseStream]:
         """Submit a run of a user's script; its id, and the answer behind that."""
         parameters = {"args": list(arguments), "path": str(path), "cwd": str(path.parent), "seed": None}
         run = self.run("script", parameters, sent=path.name, **options)
@@ -156,7 +156,7 @@ class Hosts:
             run.send_file(file)
         return identity, run
 
-    def result(self, run: Answer) -> Any:
+    def result(self, run: ResponseStream) -> Any:
         """The result event of a run."""
         with contextlib.closing(run):
             return list(run)[-1]
@@ -174,7 +174,7 @@ class Hosts:
     def down(self, host: str) -> None:
         """Take a host's part down, if it is up."""
         try:
-            answer = self.stream(host, Call.DOWN, grace=1.0)
+            answer = self.stream(host, Method.DOWN, grace=1.0)
             answer.finish()
             answer.leave()
         except ClusterError as error:

@@ -1,4 +1,4 @@
-"""A layout is taken over with one writing of the journal; where that fails, nothing has happened."""
+"""A topology is taken over with one writing of the journal; where that fails, nothing has happened."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from typing import Any, cast
 
 import pytest
 
-from tests.agent.hosts import layout_of, task_of
-from tfcluster.agent import children
-from tfcluster.agent.folder import StateFolder
+from tests.agent.hosts import task_of, topology_of
+from tfcluster.agent import subprocesses
 from tfcluster.agent.journal import Journal
-from tfcluster.agent.logs.keeper import LogKeeper
-from tfcluster.agent.ports import Ports
-from tfcluster.agent.record import Record
-from tfcluster.agent.secret_values import SecretValues
-from tfcluster.agent.tasks.health import Prober
+from tfcluster.agent.journal_record import Record
+from tfcluster.agent.logs.collector import LogCollector
+from tfcluster.agent.ports import PortAllocator
+from tfcluster.agent.secret_store import SecretStore
+from tfcluster.agent.state_dir import StateDir
+from tfcluster.agent.tasks.probe_client import ProbeClient
 from tfcluster.agent.tasks.supervisor import Supervisor
+from tfcluster.core.states import TaskState
+from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError
-from tfcluster.model.layout import Layout
-from tfcluster.model.states import TaskState
 
 
 class Nothing:
@@ -33,8 +33,8 @@ class Nothing:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Iterator[StateFolder]:
-    made = StateFolder(tmp_path / "demo" / "a")
+def folder(tmp_path: Path) -> Iterator[StateDir]:
+    made = StateDir(tmp_path / "demo" / "a")
     made.make()
     (made.path / "spools").mkdir()
     assert made.lock()
@@ -42,14 +42,14 @@ def folder(tmp_path: Path) -> Iterator[StateFolder]:
     made.leave()
 
 
-def supervisor_in(folder: StateFolder, ports: Ports) -> Supervisor:
+def supervisor_in(folder: StateDir, ports: PortAllocator) -> Supervisor:
     return Supervisor(
         "a",
         folder,
-        SecretValues(folder.path / "demo.secrets"),
+        SecretStore(folder.path / "demo.secrets"),
         ports,
-        cast(Prober, Nothing()),
-        cast(LogKeeper, Nothing()),
+        cast(ProbeClient, Nothing()),
+        cast(LogCollector, Nothing()),
         lambda: cast(Any, None),
     )
 
@@ -65,23 +65,23 @@ def refuse(journal: Journal, record: Record) -> None:
 
 @pytest.mark.parametrize("again", [False, True], ids=["first", "change"])
 def test_a_start_that_cannot_be_recorded_leaves_all_as_it_was(
-    folder: StateFolder, monkeypatch: pytest.MonkeyPatch, again: bool
+    folder: StateDir, monkeypatch: pytest.MonkeyPatch, again: bool
 ) -> None:
-    layout = layout_of([task_of("worker:0", "a"), task_of("worker:1", "a")])
-    changed = layout_of([task_of("worker:1", "a", cpus=2), task_of("worker:2", "a")])
+    topology = topology_of([task_of("worker:0", "a"), task_of("worker:1", "a")])
+    changed = topology_of([task_of("worker:1", "a", cpus=2), task_of("worker:2", "a")])
 
     async def play() -> None:
-        ports = Ports()
+        ports = PortAllocator()
         supervisor = supervisor_in(folder, ports)
         if again:
-            supervisor.apply(layout, [])
+            supervisor.apply(topology, [])
         before = (
-            supervisor.layout,
+            supervisor.topology,
             dict(supervisor.tasks),
             {name: vars(t).copy() for name, t in supervisor.tasks.items()},
         )
         journal = folder.journal.path.read_bytes() if again else None
-        wanted: Layout = changed if again else layout
+        wanted: ClusterTopology = changed if again else topology
         list(map(ports.hold, wanted.ports_on("a")))
         descriptors = sorted(os.listdir("/proc/self/fd"))
         with monkeypatch.context() as patch:
@@ -91,7 +91,7 @@ def test_a_start_that_cannot_be_recorded_leaves_all_as_it_was(
         for _ in range(10):
             await asyncio.sleep(0.01)
         tasks = {name: vars(task) for name, task in supervisor.tasks.items()}
-        assert (supervisor.layout, supervisor.tasks, tasks) == before
+        assert (supervisor.topology, supervisor.tasks, tasks) == before
         assert sorted(os.listdir("/proc/self/fd")) == descriptors
         assert children_of_this() == []
         assert not folder.events.exists()
@@ -102,21 +102,21 @@ def test_a_start_that_cannot_be_recorded_leaves_all_as_it_was(
 
 
 def test_a_start_is_written_once_with_the_processes_that_wait_for_it(
-    folder: StateFolder, monkeypatch: pytest.MonkeyPatch
+    folder: StateDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    layout = layout_of([task_of("worker:0", "a"), task_of("worker:1", "a")])
+    topology = topology_of([task_of("worker:0", "a"), task_of("worker:1", "a")])
     written: list[Record] = []
-    released: list[tuple[children.Child, object, int]] = []
+    released: list[tuple[subprocesses.ChildProcess, object, int]] = []
 
-    def release(child: children.Child, message: object) -> None:
+    def release(child: subprocesses.ChildProcess, message: object) -> None:
         released.append((child, message, len(written)))
 
     async def play() -> None:
-        ports = Ports()
+        ports = PortAllocator()
         supervisor = supervisor_in(folder, ports)
         monkeypatch.setattr(Journal, "write", lambda journal, record: written.append(record))
-        monkeypatch.setattr(children.Child, "send", release)
-        supervisor.apply(layout, [task.name for task in layout.tasks])
+        monkeypatch.setattr(subprocesses.ChildProcess, "send", release)
+        supervisor.apply(topology, [task.name for task in topology.tasks])
         [record] = written
         assert {each.state for each in record.tasks.values()} == {TaskState.STARTING}
         assert {each.process.pid for each in record.tasks.values() if each.process} == set(children_of_this())

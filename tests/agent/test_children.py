@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 import pytest
 
 from tests.conftest import wait_for
-from tfcluster.agent.children import Child, fork_watched
+from tfcluster.agent.subprocesses import ChildProcess, fork_child
 
 
 @contextmanager
@@ -62,7 +62,7 @@ def test_with_few_descriptors_there_is_a_child_or_none(free: int, monkeypatch: p
         told = asyncio.get_running_loop().create_future()
         with free_descriptors(free):
             try:
-                child = fork_watched(end_with_3, told.set_result)
+                child = fork_child(end_with_3, told.set_result)
             except OSError:
                 return None
         status = int(await told)
@@ -85,7 +85,7 @@ def test_with_few_descriptors_there_is_a_child_or_none(free: int, monkeypatch: p
 def test_a_child_that_a_signal_has_stopped_is_told_from_one_that_goes_on_or_has_ended() -> None:
     async def stop() -> None:
         ended = asyncio.get_running_loop().create_future()
-        child = fork_watched(wait, ended.set_result)
+        child = fork_child(wait, ended.set_result)
         assert not child.is_stopped()
         os.kill(child.process.pid, signal.SIGSTOP)
         wait_for(child.is_stopped)
@@ -107,7 +107,7 @@ def test_a_child_ends_in_silence_when_the_agent_dies_before_it_has_read_everythi
 ) -> None:
     async def hang_up() -> int:
         ended = asyncio.get_running_loop().create_future()
-        child = fork_watched(speak_and_wait, ended.set_result)
+        child = fork_child(speak_and_wait, ended.set_result)
         assert select.select([child._link], [], [], 60)[0]
         child.hang_up()  # as the kernel does for a process that ends
         return int(await ended)
@@ -119,7 +119,7 @@ def test_a_child_ends_in_silence_when_the_agent_dies_before_it_has_read_everythi
 def test_of_the_end_of_a_child_that_is_reaped_nobody_is_told() -> None:
     async def reap() -> list[int]:
         told: list[int] = []
-        child: Child = fork_watched(wait, told.append)
+        child: ChildProcess = fork_child(wait, told.append)
         pid = child.process.pid
         child.kill()
         child.reap()

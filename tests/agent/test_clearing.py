@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from tfcluster.agent.runs import clearing
-from tfcluster.agent.runs.clearing import Clearing
-from tfcluster.agent.tasks.health import Answer, Verdict
-from tfcluster.process import ProcessId
+from tfcluster.agent.runs import cleanup
+from tfcluster.agent.runs.cleanup import ContainerCleaner
+from tfcluster.agent.tasks.probe_client import ProbeOutcome, ProbeResult
+from tfcluster.process_handle import ProcessHandle
 
 
 class Servers:
@@ -25,18 +25,18 @@ class Servers:
         task = SimpleNamespace
         self.host = "here"
         hosts = zip("abcde", ["here"] * 4 + ["there"], strict=True)
-        self.layout = task(tasks=[task(short=name, address=name, host=host) for name, host in hosts])
+        self.topology = task(tasks=[task(short=name, address=name, host=host) for name, host in hosts])
         self.tasks: dict[str, Any] = {
-            name: task(task=task(short=name, address=name), process=ProcessId(number, 1) if name != "d" else None)
+            name: task(task=task(short=name, address=name), process=ProcessHandle(number, 1) if name != "d" else None)
             for number, name in enumerate("abcd")
         }
         self.history = SimpleNamespace(record=lambda event, task, detail: self.recorded.append((task, detail)))
 
-    async def ask(self, address: str, timeout: float, *, clear: str) -> Answer:
+    async def ask(self, address: str, timeout: float, *, clear: str) -> ProbeResult:
         self.asked.append(address)
         if address in self.replaced:
-            self.tasks[address].process = ProcessId(100, 2)
-        return Answer(Verdict.SILENT if address in self.silent else Verdict.ANSWERED)
+            self.tasks[address].process = ProcessHandle(100, 2)
+        return ProbeResult(ProbeOutcome.SILENT if address in self.silent else ProbeOutcome.PROBE_OK)
 
 
 @pytest.mark.parametrize(
@@ -51,10 +51,10 @@ class Servers:
 def test_who_does_not_answer_is_asked_again_as_long_as_it_is_the_same_process(
     monkeypatch: pytest.MonkeyPatch, servers: Any, asked: str, kept: list[tuple[str, str]]
 ) -> None:
-    monkeypatch.setattr(clearing, "_PAUSES", (0.0, 0.0))
+    monkeypatch.setattr(cleanup, "_PAUSES", (0.0, 0.0))
 
     async def body() -> None:
-        clear = Clearing(servers, servers)
+        clear = ContainerCleaner(servers, servers)
         await clear.clear("pi-1")
         assert servers.asked == list("abce"), "the run's end does not wait for more"
         await asyncio.gather(*clear._background)

@@ -15,14 +15,14 @@ from pathlib import Path
 import pytest
 
 from tests.agent.test_journal import RECORD
-from tfcluster.agent.files import Files
+from tfcluster.agent.atomic_file import AtomicFiles
 from tfcluster.agent.journal import Journal
-from tfcluster.agent.record import Record
+from tfcluster.agent.journal_record import Record
 
-OLD = Record(RECORD.layout, {}, RECORD.secrets)
+OLD = Record(RECORD.topology, {}, RECORD.secrets)
 NEW = RECORD
 
-Work = Callable[[Journal], None]
+ShardScheduler = Callable[[Journal], None]
 
 
 class Crash(BaseException):
@@ -62,7 +62,7 @@ class Disk:
             self.unsynced.add(path)
 
 
-def crashes(folder: Path, begin: Work, work: Work) -> Iterator[tuple[Journal, Disk]]:
+def crashes(folder: Path, begin: ShardScheduler, work: ShardScheduler) -> Iterator[tuple[Journal, Disk]]:
     """The journal after a crash before each step of some work in turn, until the work has no further step."""
     for number in count():
         path = folder / str(number) / "journal.json"
@@ -70,7 +70,7 @@ def crashes(folder: Path, begin: Work, work: Work) -> Iterator[tuple[Journal, Di
         begin(Journal(path))
         disk = Disk(number, Crash())
         try:
-            work(Journal(path, Files(disk.before)))
+            work(Journal(path, AtomicFiles(disk.before)))
         except Crash:
             yield Journal(path), disk
         else:
@@ -102,7 +102,9 @@ CASES = [
 
 
 @pytest.mark.parametrize(("begin", "work", "allowed"), CASES)
-def test_an_agent_killed_at_any_step(tmp_path: Path, begin: Work, work: Work, allowed: list[Record | None]) -> None:
+def test_an_agent_killed_at_any_step(
+    tmp_path: Path, begin: ShardScheduler, work: ShardScheduler, allowed: list[Record | None]
+) -> None:
     found = []
     for journal, _ in crashes(tmp_path, begin, work):
         found.append(journal.read())
@@ -118,7 +120,7 @@ def test_an_agent_killed_at_any_step(tmp_path: Path, begin: Work, work: Work, al
 @pytest.mark.parametrize("garbage", [b"", b"{", b"\0" * 4096, b"null"])
 @pytest.mark.parametrize(("begin", "work", "allowed"), CASES)
 def test_a_power_loss_at_any_step(
-    tmp_path: Path, begin: Work, work: Work, allowed: list[Record | None], garbage: bytes
+    tmp_path: Path, begin: ShardScheduler, work: ShardScheduler, allowed: list[Record | None], garbage: bytes
 ) -> None:
     for journal, disk in crashes(tmp_path, begin, work):
         # Of an earlier writing, too, only the journal was synced.
@@ -132,7 +134,7 @@ def test_a_power_loss_at_any_step(
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EROFS])
 @pytest.mark.parametrize(("begin", "work", "allowed"), CASES[:2])
 def test_a_disk_that_refuses_any_step_of_a_writing(
-    tmp_path: Path, begin: Work, work: Work, allowed: list[Record | None], number: int, always: bool
+    tmp_path: Path, begin: ShardScheduler, work: ShardScheduler, allowed: list[Record | None], number: int, always: bool
 ) -> None:
     old, new = allowed
     for step in count():
@@ -141,7 +143,7 @@ def test_a_disk_that_refuses_any_step_of_a_writing(
         begin(Journal(path))
         disk = Disk(step, OSError(number, os.strerror(number)), always=always)
         try:
-            work(Journal(path, Files(disk.before)))
+            work(Journal(path, AtomicFiles(disk.before)))
             expected = new
         except OSError:
             expected = old
@@ -160,7 +162,7 @@ def test_a_disk_that_refuses_any_step_of_a_writing(
 def test_a_removal_that_is_refused_leaves_the_record(tmp_path: Path, steps: int) -> None:
     journal = Journal(tmp_path / "journal.json")
     journal.write(NEW)
-    refusing = Journal(journal.path, Files(Disk(steps, OSError(errno.EROFS, "Read-only file system")).before))
+    refusing = Journal(journal.path, AtomicFiles(Disk(steps, OSError(errno.EROFS, "Read-only file system")).before))
     with pytest.raises(OSError, match="Read-only"):
         refusing.remove()
     assert journal.read() == NEW

@@ -8,39 +8,39 @@ from typing import Any
 
 import pytest
 
-from tests.agent.hosts import layout_of, task_of
-from tfcluster.agent.runs import elsewhere as module
-from tfcluster.agent.runs.elsewhere import Elsewhere
-from tfcluster.agent.tasks.health import Answer, Verdict
-from tfcluster.agent.tasks.machine import MISSES_ALLOWED
-from tfcluster.model.devices import Device
+from tests.agent.hosts import task_of, topology_of
+from tfcluster.agent.runs import remote_tasks as module
+from tfcluster.agent.runs.remote_tasks import RemoteTaskMonitor
+from tfcluster.agent.tasks.probe_client import ProbeOutcome, ProbeResult
+from tfcluster.agent.tasks.state_machine import FAILED_PROBES_ALLOWED
+from tfcluster.core.devices import Device
 
 W1, W2 = "/job:worker/task:1", "/job:worker/task:2"
-LAYOUT = layout_of(
+LAYOUT = topology_of(
     [
         task_of("worker:0", "a", port=1),
         task_of("worker:1", "b", port=2),
         task_of("worker:2", "b", port=3, address_host="10.0.0.2"),
     ]
 )
-SILENT, REFUSED = Answer(Verdict.SILENT), Answer(Verdict.SILENT, refused=True)
+SILENT, REFUSED = ProbeResult(ProbeOutcome.SILENT), ProbeResult(ProbeOutcome.SILENT, refused=True)
 DEVICE = Device("/job:worker/replica:0/task:1/device:CPU:0", "CPU")
-FIRST, SECOND = Answer(Verdict.ANSWERED, (DEVICE,), 17), Answer(Verdict.ANSWERED, (DEVICE,), 18)
+FIRST, SECOND = ProbeResult(ProbeOutcome.PROBE_OK, (DEVICE,), 17), ProbeResult(ProbeOutcome.PROBE_OK, (DEVICE,), 18)
 
 
 class World:
     """The tasks on b, whose answers are given, the last of them again and again; it notes what is told of them."""
 
-    def __init__(self, **answers: list[Answer]) -> None:
+    def __init__(self, **answers: list[ProbeResult]) -> None:
         self.answers = {"localhost:2": answers.get("one", [FIRST]), "10.0.0.2:3": answers.get("two", [FIRST])}
         self.asked: list[str] = []
         self.used = {W1}
         self.news: list[dict[str, str]] = []
-        supervisor: Any = SimpleNamespace(host="a", layout=LAYOUT)
+        supervisor: Any = SimpleNamespace(host="a", topology=LAYOUT)
         prober: Any = self
-        self.elsewhere = Elsewhere(supervisor, prober, lambda: self.used, self.note)
+        self.elsewhere = RemoteTaskMonitor(supervisor, prober, lambda: self.used, self.note)
 
-    async def ask(self, address: str, timeout: float) -> Answer:
+    async def ask(self, address: str, timeout: float) -> ProbeResult:
         self.asked.append(address)
         answers = self.answers[address]
         return answers.pop(0) if answers[1:] else answers[0]
@@ -66,12 +66,12 @@ def test_nobody_is_asked_without_a_run_and_then_only_those_that_it_uses() -> Non
 
 
 def test_silence_counts_as_a_loss_after_as_many_misses_as_on_this_host() -> None:
-    world = World(one=[FIRST, *[SILENT] * (MISSES_ALLOWED - 1), FIRST, *[SILENT] * MISSES_ALLOWED, FIRST])
+    world = World(one=[FIRST, *[SILENT] * (FAILED_PROBES_ALLOWED - 1), FIRST, *[SILENT] * FAILED_PROBES_ALLOWED, FIRST])
 
     async def body() -> None:
-        await world.check(1 + MISSES_ALLOWED)
+        await world.check(1 + FAILED_PROBES_ALLOWED)
         assert world.news == [], "it has answered in between"
-        await world.check(MISSES_ALLOWED)
+        await world.check(FAILED_PROBES_ALLOWED)
         assert world.news == [{W1: "worker:1 at localhost:2 on b does not answer"}]
         await world.check()
         assert world.news[1:] == [{}], "it is up again"
@@ -92,8 +92,8 @@ def test_a_server_that_is_another_one_was_lost_meanwhile() -> None:
 
 
 def test_what_only_the_prober_does_not_answer_says_nothing() -> None:
-    world = World(one=[FIRST, *[Answer(Verdict.UNKNOWN)] * (2 * MISSES_ALLOWED), FIRST])
-    asyncio.run(world.check(2 * MISSES_ALLOWED + 2))
+    world = World(one=[FIRST, *[ProbeResult(ProbeOutcome.UNKNOWN)] * (2 * FAILED_PROBES_ALLOWED), FIRST])
+    asyncio.run(world.check(2 * FAILED_PROBES_ALLOWED + 2))
     assert world.news == []
 
 

@@ -1,4 +1,4 @@
-"""Examining a host for a layout: named ports are held or told, ports left out are chosen."""
+"""Examining a host for a topology: named ports are held or told, ports left out are chosen."""
 
 from __future__ import annotations
 
@@ -13,45 +13,49 @@ from pathlib import Path
 
 import pytest
 
-from tfcluster.agent import examination as module
 from tfcluster.agent import ports as ports_module
-from tfcluster.agent.examination import Choices, examine, hold_ports
-from tfcluster.agent.ports import Ports
+from tfcluster.agent import preflight as module
+from tfcluster.agent.ports import PortAllocator
+from tfcluster.agent.preflight import Allocation, examine, hold_ports
+from tfcluster.core.hosts import Host
+from tfcluster.core.resolve import resolve_spec
+from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError
-from tfcluster.model.hosts import Host
-from tfcluster.model.laying_out import lay_out
-from tfcluster.model.layout import Layout
-from tfcluster.runtime import socket_filter
+from tfcluster.processes import bpf
 from tfcluster.spec.load import parse_spec
 
 
-def choices_of(layout: Layout, ports: Ports, gpus: Sequence[str], ours: Collection[int] = ()) -> Choices:
+def choices_of(
+    topology: ClusterTopology, ports: PortAllocator, gpus: Sequence[str], ours: Collection[int] = ()
+) -> Allocation:
     """What a host chooses that nothing keeps from it."""
-    choices, problems = examine(layout, "localhost", Path("/"), ports, gpus, ours)
+    choices, problems = examine(topology, "localhost", Path("/"), ports, gpus, ours)
     assert not problems, [problem.message for problem in problems]
     return choices
 
 
-def problems_of(layout: Layout, ports: Ports, gpus: Sequence[str], host: str = "localhost") -> list[ClusterError]:
-    choices, problems = examine(layout, host, Path("/"), ports, gpus)
-    assert choices == Choices({}, {})
+def problems_of(
+    topology: ClusterTopology, ports: PortAllocator, gpus: Sequence[str], host: str = "localhost"
+) -> list[ClusterError]:
+    choices, problems = examine(topology, host, Path("/"), ports, gpus)
+    assert choices == Allocation({}, {})
     assert not ports.held, "nothing is held for a cluster that cannot start"
     return problems
 
 
-def elsewhere(layout: Layout, host: str, address: str) -> Layout:
-    """The layout with all tasks on another host."""
-    tasks = tuple(replace(task, host=host, address_host=address) for task in layout.tasks)
-    return replace(layout, tasks=tasks)
+def elsewhere(topology: ClusterTopology, host: str, address: str) -> ClusterTopology:
+    """The topology with all tasks on another host."""
+    tasks = tuple(replace(task, host=host, address_host=address) for task in topology.tasks)
+    return replace(topology, tasks=tasks)
 
 
-def layout_of(jobs: str) -> Layout:
-    return lay_out(parse_spec(f"jobs: {{{jobs}}}", "c", "c"), "c")
+def topology_of(jobs: str) -> ClusterTopology:
+    return resolve_spec(parse_spec(f"jobs: {{{jobs}}}", "c", "c"), "c")
 
 
 @pytest.fixture
-def ports() -> Iterator[Ports]:
-    made = Ports()
+def ports() -> Iterator[PortAllocator]:
+    made = PortAllocator()
     yield made
     made.keep_only(())
 
@@ -85,67 +89,69 @@ def is_held(port: int) -> bool:
         return False
 
 
-def test_named_ports_are_held_and_not_chosen(ports: Ports, free: int) -> None:
-    assert choices_of(layout_of(f"ps: ['localhost:{free}']"), ports, []) == Choices({}, {})
+def test_named_ports_are_held_and_not_chosen(ports: PortAllocator, free: int) -> None:
+    assert choices_of(topology_of(f"ps: ['localhost:{free}']"), ports, []) == Allocation({}, {})
     assert is_held(free)
 
 
-def test_ports_left_out_are_chosen_by_task_and_held(ports: Ports, free: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ports_left_out_are_chosen_by_task_and_held(
+    ports: PortAllocator, free: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # Counting up begins at the very port that a later task names.
     monkeypatch.setattr(ports_module, "FIRST_PORT", free)
     monkeypatch.setattr(ports_module, "_LAST_PORT", 65535)
-    layout = layout_of(f"ps: {{tasks: 1}}, worker: [localhost, 'localhost:{free}', localhost]")
-    chosen = choices_of(layout, ports, []).ports
+    topology = topology_of(f"ps: {{tasks: 1}}, worker: [localhost, 'localhost:{free}', localhost]")
+    chosen = choices_of(topology, ports, []).ports
     assert list(chosen) == ["/job:ps/task:0", "/job:worker/task:0", "/job:worker/task:2"]
     assert free not in chosen.values()
     assert len(set(chosen.values())) == 3
     assert all(map(is_held, chosen.values()))
 
 
-def test_every_taken_port_is_told_with_who_has_it(ports: Ports, taken: list[int], free: int) -> None:
+def test_every_taken_port_is_told_with_who_has_it(ports: PortAllocator, taken: list[int], free: int) -> None:
     one, two = taken
-    layout = layout_of(f"ps: ['localhost:{one}'], worker: ['localhost:{free}', 'localhost:{two}', localhost]")
-    first, second = problems_of(layout, ports, ["0"])
+    topology = topology_of(f"ps: ['localhost:{one}'], worker: ['localhost:{free}', 'localhost:{two}', localhost]")
+    first, second = problems_of(topology, ports, ["0"])
     assert first.message.startswith(f"ps:0: port {one} is taken by process {os.getpid()} (")
     assert second.message.startswith(f"worker:1: port {two} is taken by process {os.getpid()} (")
     assert "Stop that process" in first.hint
 
 
 def test_a_port_that_cannot_be_used_is_told_with_the_reason(
-    ports: Ports, free: int, monkeypatch: pytest.MonkeyPatch
+    ports: PortAllocator, free: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(self: socket.socket, address: tuple[object, ...]) -> None:
         if address[1] == free:
             raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(socket.socket, "bind", refuse)
-    (problem,) = problems_of(layout_of(f"ps: ['localhost:{free}']"), ports, [])
+    (problem,) = problems_of(topology_of(f"ps: ['localhost:{free}']"), ports, [])
     assert problem.message == f"ps:0: port {free} cannot be used: Permission denied"
 
 
-def test_gpus_are_handed_out_once_each_to_those_that_ask(ports: Ports) -> None:
-    layout = layout_of("ps: {tasks: 1}, worker: {tasks: 2, gpus: 2}, chief: {tasks: 1, gpus: 1}")
-    assert choices_of(layout, ports, ["3", "1", "GPU-5f", "0", "7", "8"]).gpus == {
+def test_gpus_are_handed_out_once_each_to_those_that_ask(ports: PortAllocator) -> None:
+    topology = topology_of("ps: {tasks: 1}, worker: {tasks: 2, gpus: 2}, chief: {tasks: 1, gpus: 1}")
+    assert choices_of(topology, ports, ["3", "1", "GPU-5f", "0", "7", "8"]).gpus == {
         "/job:worker/task:0": ["3", "1"],
         "/job:worker/task:1": ["GPU-5f", "0"],
         "/job:chief/task:0": ["7"],
     }
 
 
-def test_too_few_gpus_are_told_with_who_asks(ports: Ports) -> None:
-    layout = layout_of("ps: {tasks: 1}, worker: {tasks: 2, gpus: 2}, chief: {tasks: 1, gpus: 1}")
-    (problem,) = problems_of(layout, ports, ["0", "1", "2", "3"])
+def test_too_few_gpus_are_told_with_who_asks(ports: PortAllocator) -> None:
+    topology = topology_of("ps: {tasks: 1}, worker: {tasks: 2, gpus: 2}, chief: {tasks: 1, gpus: 1}")
+    (problem,) = problems_of(topology, ports, ["0", "1", "2", "3"])
     assert problem.message == "the tasks ask for 5 GPUs (worker:0 2, worker:1 2, chief:0 1), localhost has 4"
     assert problem.hint == "Lower `gpus:` in the spec; `cpus: N` gives a task several CPU devices instead."
 
 
-def test_all_problems_are_told_at_once(ports: Ports, taken: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_problems_are_told_at_once(ports: PortAllocator, taken: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_LEAST_BYTES", 1 << 62)
     monkeypatch.setattr(module, "find_spec", lambda name: None)
     monkeypatch.delenv("SSH_CONNECTION", raising=False)
-    layout = layout_of(f"ps: ['localhost:{taken[0]}'], worker: {{tasks: 1, gpus: 1}}")
-    layout = elsewhere(layout, "gamma", "192.0.2.1")
-    port, address, gpus, space, grpc = problems_of(layout, ports, [], "gamma")
+    topology = topology_of(f"ps: ['localhost:{taken[0]}'], worker: {{tasks: 1, gpus: 1}}")
+    topology = elsewhere(topology, "gamma", "192.0.2.1")
+    port, address, gpus, space, grpc = problems_of(topology, ports, [], "gamma")
     assert port.message.startswith(f"ps:0: port {taken[0]} is taken by ")
     assert address.message.startswith("ps:0, worker:0: 192.0.2.1 is not an address of gamma: ")
     assert "`ip address`" in address.hint
@@ -158,101 +164,101 @@ def test_all_problems_are_told_at_once(ports: Ports, taken: list[int], monkeypat
 
 
 @pytest.mark.parametrize("address", ["localhost", "127.0.0.1", "127.8.9.10"])
-def test_an_address_of_this_machine_is_taken(ports: Ports, address: str) -> None:
-    layout = elsewhere(layout_of("worker: {tasks: 1}"), "gamma", address)
-    assert examine(layout, "gamma", Path("/"), ports, [])[1] == []
+def test_an_address_of_this_machine_is_taken(ports: PortAllocator, address: str) -> None:
+    topology = elsewhere(topology_of("worker: {tasks: 1}"), "gamma", address)
+    assert examine(topology, "gamma", Path("/"), ports, [])[1] == []
 
 
-def test_the_address_by_which_ssh_came_is_told(ports: Ports, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_address_by_which_ssh_came_is_told(ports: PortAllocator, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SSH_CONNECTION", "10.0.0.1 51234 10.0.0.7 22")
-    layout = elsewhere(layout_of("worker: {tasks: 1}"), "gamma", "192.0.2.1")
-    (problem,) = problems_of(layout, ports, [], "gamma")
+    topology = elsewhere(topology_of("worker: {tasks: 1}"), "gamma", "192.0.2.1")
+    (problem,) = problems_of(topology, ports, [], "gamma")
     assert problem.hint == "ssh has reached it at 10.0.0.7: `address: 10.0.0.7`."
 
 
-def apart(layout: Layout) -> Layout:
-    """The layout with a second host, on another machine."""
-    return replace(layout, hosts=(*layout.hosts, Host("beta", "192.0.2.2")))
+def apart(topology: ClusterTopology) -> ClusterTopology:
+    """The topology with a second host, on another machine."""
+    return replace(topology, hosts=(*topology.hosts, Host("beta", "192.0.2.2")))
 
 
 def test_ports_that_cannot_be_closed_are_told_before_anything_starts(
-    ports: Ports, monkeypatch: pytest.MonkeyPatch
+    ports: PortAllocator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*arguments: object) -> None:
         raise PermissionError(errno.EPERM, "Operation not permitted")
 
-    monkeypatch.setattr(socket_filter, "attach", refuse)
-    layout = layout_of("worker: {tasks: 1}")
-    (problem,) = problems_of(apart(layout), ports, [])
+    monkeypatch.setattr(bpf, "attach", refuse)
+    topology = topology_of("worker: {tasks: 1}")
+    (problem,) = problems_of(apart(topology), ports, [])
     assert "CAP_NET_ADMIN choose who connects to the servers' ports" in problem.message
     assert "`network: open`" in problem.hint
-    assert examine(layout, "localhost", Path("/"), ports, [])[1] == [], "nothing leads to it from elsewhere"
-    assert examine(replace(apart(layout), network="open"), "localhost", Path("/"), ports, [])[1] == []
+    assert examine(topology, "localhost", Path("/"), ports, [])[1] == [], "nothing leads to it from elsewhere"
+    assert examine(replace(apart(topology), network="open"), "localhost", Path("/"), ports, [])[1] == []
 
 
-def test_a_host_whose_address_is_not_known_is_told(ports: Ports) -> None:
-    layout = apart(layout_of("worker: {tasks: 1}"))
-    layout = replace(layout, hosts=(*layout.hosts, Host("gamma", "x" * 64)))  # no label of a name is so long
-    (problem,) = problems_of(layout, ports, [])
+def test_a_host_whose_address_is_not_known_is_told(ports: PortAllocator) -> None:
+    topology = apart(topology_of("worker: {tasks: 1}"))
+    topology = replace(topology, hosts=(*topology.hosts, Host("gamma", "x" * 64)))  # no label of a name is so long
+    (problem,) = problems_of(topology, ports, [])
     assert problem.message.startswith("host gamma: its address ")
     assert "`address:`" in problem.hint
 
 
-def test_a_name_that_leads_nowhere_is_told(ports: Ports, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_that_leads_nowhere_is_told(ports: PortAllocator, monkeypatch: pytest.MonkeyPatch) -> None:
     def look_up(*arguments: object, **named: object) -> None:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
     monkeypatch.setattr(socket, "getaddrinfo", look_up)
-    layout = elsewhere(layout_of("worker: {tasks: 1}"), "gamma", "nowhere")
-    (problem,) = problems_of(layout, ports, [], "gamma")
+    topology = elsewhere(topology_of("worker: {tasks: 1}"), "gamma", "nowhere")
+    (problem,) = problems_of(topology, ports, [], "gamma")
     assert problem.message == "worker:0: nowhere is not an address of gamma: Name or service not known"
 
 
-def test_what_other_hosts_have_is_not_examined(ports: Ports, taken: list[int]) -> None:
-    layout = layout_of(f"ps: ['localhost:{taken[0]}'], worker: {{tasks: 1, gpus: 1, max: 3}}")
-    moved = tuple(replace(task, host="gamma") if task.job == "worker" else task for task in layout.tasks)
-    reserved = tuple(replace(task, host="gamma" if task.index == 1 else "delta") for task in layout.reserved)
-    layout = replace(layout, tasks=moved, reserved=reserved)
-    choices, problems = examine(layout, "gamma", Path("/"), ports, ["0"])
+def test_what_other_hosts_have_is_not_examined(ports: PortAllocator, taken: list[int]) -> None:
+    topology = topology_of(f"ps: ['localhost:{taken[0]}'], worker: {{tasks: 1, gpus: 1, max: 3}}")
+    moved = tuple(replace(task, host="gamma") if task.job == "worker" else task for task in topology.tasks)
+    reserved = tuple(replace(task, host="gamma" if task.index == 1 else "delta") for task in topology.reserved)
+    topology = replace(topology, tasks=moved, reserved=reserved)
+    choices, problems = examine(topology, "gamma", Path("/"), ports, ["0"])
     assert problems == []
     assert list(choices.ports) == ["/job:worker/task:0", "/job:worker/task:1"]
     assert choices.gpus == {"/job:worker/task:0": ["0"]}
-    hold_ports(layout, "gamma", ports, ())
+    hold_ports(topology, "gamma", ports, ())
     assert ports.held == set(choices.ports.values())
-    assert examine(layout, "nowhere", Path("/"), ports, []) == (Choices({}, {}), [])
+    assert examine(topology, "nowhere", Path("/"), ports, []) == (Allocation({}, {}), [])
 
 
-def test_addresses_that_are_only_reserved_have_a_port_and_no_gpus(ports: Ports) -> None:
-    layout = layout_of("worker: {tasks: 1, max: 3, gpus: 1}")
-    choices = choices_of(layout, ports, ["0"])
+def test_addresses_that_are_only_reserved_have_a_port_and_no_gpus(ports: PortAllocator) -> None:
+    topology = topology_of("worker: {tasks: 1, max: 3, gpus: 1}")
+    choices = choices_of(topology, ports, ["0"])
     assert list(choices.ports) == ["/job:worker/task:0", "/job:worker/task:1", "/job:worker/task:2"]
     assert all(map(is_held, choices.ports.values()))
     assert choices.gpus == {"/job:worker/task:0": ["0"]}
 
 
-def test_gpus_that_a_task_has_are_given_to_nobody_else(ports: Ports) -> None:
-    layout = layout_of("worker: {tasks: 3, gpus: 1}").with_choices({}, {"/job:worker/task:1": ["0"]})
-    gpus = choices_of(layout, ports, ["0", "1", "2"]).gpus
+def test_gpus_that_a_task_has_are_given_to_nobody_else(ports: PortAllocator) -> None:
+    topology = topology_of("worker: {tasks: 3, gpus: 1}").with_choices({}, {"/job:worker/task:1": ["0"]})
+    gpus = choices_of(topology, ports, ["0", "1", "2"]).gpus
     assert gpus == {"/job:worker/task:0": ["1"], "/job:worker/task:2": ["2"]}
 
 
 def test_the_ports_of_the_cluster_itself_are_neither_examined_nor_chosen(
-    ports: Ports, taken: list[int], monkeypatch: pytest.MonkeyPatch, free: int
+    ports: PortAllocator, taken: list[int], monkeypatch: pytest.MonkeyPatch, free: int
 ) -> None:
     monkeypatch.setattr(ports_module, "FIRST_PORT", free)
     monkeypatch.setattr(ports_module, "_LAST_PORT", 65535)
-    layout = layout_of(f"worker: ['localhost:{taken[0]}', localhost]")
-    chosen = choices_of(layout, ports, [], ours={taken[0], free}).ports
+    topology = topology_of(f"worker: ['localhost:{taken[0]}', localhost]")
+    chosen = choices_of(topology, ports, [], ours={taken[0], free}).ports
     assert list(chosen) == ["/job:worker/task:1"]
     assert free not in chosen.values()
 
 
-def test_ports_of_a_plan_are_held_all_or_none(ports: Ports, taken: list[int], free: int) -> None:
-    layout = layout_of(f"worker: ['localhost:{free}', 'localhost:{taken[0]}']")
+def test_ports_of_a_plan_are_held_all_or_none(ports: PortAllocator, taken: list[int], free: int) -> None:
+    topology = topology_of(f"worker: ['localhost:{free}', 'localhost:{taken[0]}']")
     with pytest.raises(ClusterError) as caught:
-        hold_ports(layout, "localhost", ports, ())
+        hold_ports(topology, "localhost", ports, ())
     assert caught.value.message.startswith(f"worker:1: port {taken[0]} is taken by process {os.getpid()} (")
     assert caught.value.hint == "Nothing was changed. Run the command again: it plans anew."
     assert not ports.held
-    hold_ports(layout, "localhost", ports, {taken[0]})
+    hold_ports(topology, "localhost", ports, {taken[0]})
     assert ports.held == {free}

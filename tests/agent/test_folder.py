@@ -13,29 +13,29 @@ from pathlib import Path
 
 import pytest
 
-from tfcluster import places
-from tfcluster.agent import folder as module
-from tfcluster.agent.folder import StateFolder
+from tfcluster import paths
+from tfcluster.agent import state_dir as module
+from tfcluster.agent.state_dir import StateDir
 from tfcluster.errors import ClusterError
 
 _HOLDER = """
 import sys
 from pathlib import Path
-from tfcluster.agent.folder import StateFolder
-print(StateFolder(Path(sys.argv[1])).lock(), flush=True)
+from tfcluster.agent.state_dir import StateDir
+print(StateDir(Path(sys.argv[1])).lock(), flush=True)
 sys.stdin.read()
 """
 
-Folders = Callable[[], StateFolder]
+Folders = Callable[[], StateDir]
 
 
 @pytest.fixture
 def folders(tmp_path: Path) -> Iterator[Folders]:
     """Makes a further StateFolder of the same path, as another agent would; their locks go with the test."""
-    made: list[StateFolder] = []
+    made: list[StateDir] = []
 
-    def folder() -> StateFolder:
-        made.append(StateFolder(tmp_path / "demo" / "localhost"))
+    def folder() -> StateDir:
+        made.append(StateDir(tmp_path / "demo" / "localhost"))
         return made[-1]
 
     yield folder
@@ -43,7 +43,7 @@ def folders(tmp_path: Path) -> Iterator[Folders]:
         each.unlock()
 
 
-def holder(folder: StateFolder) -> subprocess.Popen[str]:
+def holder(folder: StateDir) -> subprocess.Popen[str]:
     """Another process that tries to lock the folder, says whether it could, and lives until its input ends."""
     return subprocess.Popen(
         [sys.executable, "-c", _HOLDER, str(folder.path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -115,23 +115,23 @@ def test_a_deleted_folder_lets_no_second_agent_in_and_is_made_again(folders: Fol
     folder, other = folders(), folders()
     folder.make()
     assert folder.lock()
-    folder.tell_where(tmp_path / "socket")
+    folder.publish_socket(tmp_path / "socket")
     where = (folder.path / "lock").read_text()
-    mended: list[None] = []
-    folder.mended = lambda: mended.append(None)
-    assert not folder.mend()
+    on_recreated: list[None] = []
+    folder.on_recreated = lambda: on_recreated.append(None)
+    assert not folder.repair()
     shutil.rmtree(folder.path.parent)
     other.make()
     assert not other.lock()
     before = len(os.listdir("/proc/self/fd"))
-    assert folder.mend()
-    assert not folder.mend()
-    assert mended == [None]
+    assert folder.repair()
+    assert not folder.repair()
+    assert on_recreated == [None]
     assert len(os.listdir("/proc/self/fd")) == before
     assert (folder.path / "lock").read_text() == where
     assert not other.lock()
     shutil.rmtree(folder.logs)
-    assert folder.mend()
+    assert folder.repair()
     assert folder.logs.is_dir()
 
 
@@ -143,9 +143,9 @@ def test_a_folder_that_cannot_be_made_again_is_told_and_made_later(folders: Fold
     folder.path.touch()
     for _ in range(2):
         with pytest.raises(ClusterError, match="cannot make the state folder"):
-            folder.mend()
+            folder.repair()
     folder.path.unlink()
-    assert folder.mend()
+    assert folder.repair()
 
 
 def test_the_lock_alone_keeps_out_an_agent_of_another_network(
@@ -162,7 +162,7 @@ def test_the_lock_alone_keeps_out_an_agent_of_another_network(
     other.make()
     assert other.lock()
     with pytest.raises(ClusterError, match="another agent has locked it"):
-        folder.mend()
+        folder.repair()
 
 
 def test_a_second_lock_that_is_removed_is_made_again(folders: Folders, tmp_path: Path) -> None:
@@ -178,7 +178,7 @@ def test_a_second_lock_that_is_removed_is_made_again(folders: Folders, tmp_path:
         assert len(os.listdir("/proc/self/fd")) == len(before)
         shutil.rmtree(folder.path)
         assert not other.lock(), "only the second one is left"
-        assert folder.mend()
+        assert folder.repair()
     folder.leave()
     assert not path.exists()
 
@@ -186,10 +186,10 @@ def test_a_second_lock_that_is_removed_is_made_again(folders: Folders, tmp_path:
 def test_without_the_usual_folder_the_second_lock_goes_to_a_private_one(
     folders: Folders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(places, "_LOGIN_FOLDERS", tmp_path / "run")
-    monkeypatch.setattr(places, "_TEMPORARY", tmp_path)
+    monkeypatch.setattr(paths, "_LOGIN_FOLDERS", tmp_path / "run")
+    monkeypatch.setattr(paths, "_TEMPORARY", tmp_path)
     state = tmp_path / "state"
-    monkeypatch.setattr(places, "_state_root", state)
+    monkeypatch.setattr(paths, "_state_root", state)
     folder, other = folders(), folders()
     folder.make()
     assert folder.lock()
@@ -226,7 +226,7 @@ def test_the_folder_with_the_journal_is_for_this_user_alone(folders: Folders) ->
 def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ClusterError) as caught:
-        StateFolder(tmp_path / "file" / "localhost").make()
+        StateDir(tmp_path / "file" / "localhost").make()
     assert str(tmp_path / "file") in caught.value.message
     assert caught.value.message.endswith(": cannot make the state folder: Not a directory")
     assert "XDG_STATE_HOME" in caught.value.hint
@@ -242,7 +242,7 @@ def test_the_logged_tasks_are_those_with_a_log(folders: Folders) -> None:
     folder.interpreter_log.touch()
     folder.events.touch()
     assert folder.logged_tasks() == ["ps:0", "worker:0", "worker:1"]
-    assert StateFolder(folder.path / "none").logged_tasks() == []
+    assert StateDir(folder.path / "none").logged_tasks() == []
 
 
 def test_leaving_an_empty_folder_removes_it_and_the_clusters(folders: Folders, tmp_path: Path) -> None:

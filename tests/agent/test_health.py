@@ -9,41 +9,41 @@ import socket
 
 import pytest
 
-from tfcluster.agent.tasks import health
-from tfcluster.agent.tasks.health import Answer, Prober, Verdict
+from tfcluster.agent.tasks import probe_client
+from tfcluster.agent.tasks.probe_client import ProbeClient, ProbeOutcome, ProbeResult
 
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """However slow the machine: the prober has imported gRPC, and a server's silence is told."""
-    monkeypatch.setattr(health, "_LATE", 60.0)
-    monkeypatch.setattr(health, "_MARGIN", 60.0)
+    monkeypatch.setattr(probe_client, "_LATE", 60.0)
+    monkeypatch.setattr(probe_client, "_MARGIN", 60.0)
 
 
 def test_a_port_where_nobody_listens_is_silent() -> None:
-    async def ask() -> Answer:
-        prober = Prober("prober")
+    async def ask() -> ProbeResult:
+        prober = ProbeClient("prober")
         try:
             return await prober.ask("localhost:1", 5.0)
         finally:
             prober.stop()
 
-    assert asyncio.run(ask()) == Answer(Verdict.SILENT, refused=True)
+    assert asyncio.run(ask()) == ProbeResult(ProbeOutcome.SILENT, refused=True)
 
 
 def test_a_prober_that_hangs_is_unknown_and_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def ask_twice() -> tuple[Answer, int, Answer, int]:
-        prober = Prober("prober")
+    async def ask_twice() -> tuple[ProbeResult, int, ProbeResult, int]:
+        prober = ProbeClient("prober")
         prober.start()
         child = prober._child
         assert child is not None
         first = child.process.pid
         os.kill(first, signal.SIGSTOP)
-        monkeypatch.setattr(health, "_MARGIN", 0.1)
+        monkeypatch.setattr(probe_client, "_MARGIN", 0.1)
         hanging = await prober.ask("localhost:1", 0.1)
         while prober._child is child:  # its end is told by the event loop
             await asyncio.sleep(0.01)
-        monkeypatch.setattr(health, "_MARGIN", 60.0)
+        monkeypatch.setattr(probe_client, "_MARGIN", 60.0)
         try:
             again = await prober.ask("localhost:1", 5.0)
             assert prober._child is not None
@@ -52,16 +52,16 @@ def test_a_prober_that_hangs_is_unknown_and_replaced(monkeypatch: pytest.MonkeyP
             prober.stop()
 
     hanging, first, again, second = asyncio.run(ask_twice())
-    assert hanging == Answer(Verdict.UNKNOWN)
-    assert again == Answer(Verdict.SILENT, refused=True)
+    assert hanging == ProbeResult(ProbeOutcome.UNKNOWN)
+    assert again == ProbeResult(ProbeOutcome.SILENT, refused=True)
     assert first != second
 
 
 def test_an_answer_that_comes_far_too_late_says_nothing_of_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
     """The prober stands still, as the whole machine may, and goes on when the server's time is over."""
 
-    async def ask() -> tuple[Answer, Answer]:
-        prober = Prober("prober")
+    async def ask() -> tuple[ProbeResult, ProbeResult]:
+        prober = ProbeClient("prober")
         try:
             with socket.socket() as mute:  # takes connections and says nothing
                 mute.bind(("127.0.0.1", 0))
@@ -70,21 +70,21 @@ def test_an_answer_that_comes_far_too_late_says_nothing_of_the_server(monkeypatc
                 in_time = await prober.ask(address, 0.2)
                 assert prober._child is not None
                 child = prober._child.process.pid
-                monkeypatch.setattr(health, "_LATE", 0.0)
+                monkeypatch.setattr(probe_client, "_LATE", 0.0)
                 os.kill(child, signal.SIGSTOP)
                 asyncio.get_running_loop().call_later(0.5, os.kill, child, signal.SIGCONT)
                 return in_time, await prober.ask(address, 0.2)
         finally:
             prober.stop()
 
-    assert asyncio.run(ask()) == (Answer(Verdict.SILENT), Answer(Verdict.UNKNOWN))
+    assert asyncio.run(ask()) == (ProbeResult(ProbeOutcome.SILENT), ProbeResult(ProbeOutcome.UNKNOWN))
 
 
 def test_many_questions_at_once_are_all_answered() -> None:
     """More than a socket's buffer holds, while the prober is still importing gRPC."""
 
-    async def ask_many() -> list[Answer]:
-        prober = Prober("prober")
+    async def ask_many() -> list[ProbeResult]:
+        prober = ProbeClient("prober")
         try:
             with socket.socket() as taken:  # bound and not listening: nobody answers there
                 taken.bind(("127.0.0.1", 0))
@@ -93,4 +93,4 @@ def test_many_questions_at_once_are_all_answered() -> None:
         finally:
             prober.stop()
 
-    assert {answer.verdict for answer in asyncio.run(ask_many())} == {Verdict.SILENT}
+    assert {answer.verdict for answer in asyncio.run(ask_many())} == {ProbeOutcome.SILENT}

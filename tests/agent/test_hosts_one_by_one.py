@@ -8,10 +8,10 @@ import socket
 
 import pytest
 
-from tests.agent.hosts import PI, TASKS, Hosts, layout_of, shorts, task_of
+from tests.agent.hosts import PI, TASKS, Hosts, shorts, task_of, topology_of
 from tests.conftest import wait_for
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.protocol.messages import Call
+from tfcluster.protocol.api import Method
 
 pytestmark = pytest.mark.usefixtures("cold")
 
@@ -22,17 +22,17 @@ def can_connect(port: int) -> bool:
 
 
 def test_hosts_try_each_others_ports_before_a_server_listens(hosts: Hosts) -> None:
-    prepared = hosts.prepare(layout_of())
+    prepared = hosts.prepare(topology_of())
     ports = {host: sorted(told["choices"]["ports"].values()) for host, told in prepared.items()}
     addresses = [f"localhost:{port}" for port in ports["b"]]
-    refused = hosts.ask("a", Call.REACH, addresses=addresses, timeout=30.0)["failures"]
+    refused = hosts.ask("a", Method.REACH, addresses=addresses, timeout=30.0)["failures"]
     assert refused == dict.fromkeys(addresses, "Connection refused"), "held, and nobody listens"
-    listening = hosts.stream("b", Call.LISTEN)
+    listening = hosts.stream("b", Method.LISTEN)
     assert next(listening) == {"ports": ports["b"]}
-    assert hosts.ask("a", Call.REACH, addresses=addresses, timeout=30.0) == {"failures": {}}
+    assert hosts.ask("a", Method.REACH, addresses=addresses, timeout=30.0) == {"failures": {}}
     with socket.socket() as caller:
         caller.connect(("127.0.0.1", ports["b"][0]))
-        other = hosts.stream("b", Call.LISTEN)  # of another command at the same time
+        other = hosts.stream("b", Method.LISTEN)  # of another command at the same time
         next(other)
         other.close()
         listening.close()
@@ -42,22 +42,22 @@ def test_hosts_try_each_others_ports_before_a_server_listens(hosts: Hosts) -> No
     wait_for(lambda: not can_connect(ports["b"][0]))
     with socket.socket(socket.AF_INET6) as binder, pytest.raises(OSError, match="in use"):
         binder.bind(("", ports["b"][0]))
-    hosts.apply(layout_of(), prepared)
-    assert sorted(hosts.layout.ports_on("b")) == ports["b"], "where servers listen now"
+    hosts.apply(topology_of(), prepared)
+    assert sorted(hosts.topology.ports_on("b")) == ports["b"], "where servers listen now"
 
 
 def test_ports_are_quiet_again_however_the_listening_ends(hosts: Hosts) -> None:
-    prepared = hosts.prepare(layout_of())
-    listening = hosts.stream("b", Call.LISTEN)
+    prepared = hosts.prepare(topology_of())
+    listening = hosts.stream("b", Method.LISTEN)
     next(listening)
-    hosts.apply(layout_of(), prepared)  # while it goes on
+    hosts.apply(topology_of(), prepared)  # while it goes on
     listening.close()
-    listening = hosts.stream("b", Call.LISTEN)
+    listening = hosts.stream("b", Method.LISTEN)
     assert next(listening) == {"ports": []}, "the servers listen themselves"
     listening.close()
     hosts.down("b")
-    hosts.prepare(layout_of())
-    listening = hosts.stream("b", Call.LISTEN)
+    hosts.prepare(topology_of())
+    listening = hosts.stream("b", Method.LISTEN)
     (pid,) = [pid for pid, title in hosts.sandbox.processes().items() if " agent on b" in title]
     port = next(listening)["ports"][0]
     os.kill(pid, signal.SIGKILL)
@@ -72,7 +72,7 @@ def test_problems_are_told_together_and_hold_nothing(hosts: Hosts) -> None:
         taken.listen()
         port = taken.getsockname()[1]
         tasks = (task_of("worker:0", "a", port=port), task_of("worker:1", "b", address_host="192.0.2.7", gpus=100))
-        told = hosts.prepare(layout_of(tasks))
+        told = hosts.prepare(topology_of(tasks))
     (a,), (address, gpus) = told["a"]["problems"], told["b"]["problems"]
     assert a["message"].startswith(f"worker:0: port {port} is taken by ")
     assert address["message"].startswith("worker:1: 192.0.2.7 is not an address of b: ")
@@ -82,23 +82,23 @@ def test_problems_are_told_together_and_hold_nothing(hosts: Hosts) -> None:
 
 
 def test_servers_are_started_anew_for_an_address_that_is_new_on_another_host(hosts: Hosts) -> None:
-    hosts.up(layout_of())
+    hosts.up(topology_of())
     before = {short: hosts.task(short)["pid"] for short in ("ps:0", "worker:0", "worker:1")}
-    hosts.up(layout_of([*TASKS, task_of("worker:2", "b")]))
+    hosts.up(topology_of([*TASKS, task_of("worker:2", "b")]))
     after = {short: hosts.task(short)["pid"] for short in before}
     assert all(after[short] != before[short] for short in before), "each of them must know it"
     # And one that goes away is stopped where it is, and nothing else.
-    hosts.up(layout_of())
+    hosts.up(topology_of())
     assert shorts(hosts.status("b")) == ["ps:0", "worker:1"]
     assert {short: hosts.task(short)["pid"] for short in before} == after
 
 
 def test_a_host_whose_last_task_has_gone_goes_on_with_none_until_it_goes_down(hosts: Hosts) -> None:
-    hosts.up(layout_of([task_of("worker:0", "a"), task_of("worker:1", "b")]))
-    hosts.up(layout_of([task_of("worker:0", "a")]))
+    hosts.up(topology_of([task_of("worker:0", "a"), task_of("worker:1", "b")]))
+    hosts.up(topology_of([task_of("worker:0", "a")]))
     assert hosts.status("b")["tasks"] == []
-    assert hosts.ask("b", Call.DEVICES) == {"devices": [], "silent": []}
-    hosts.ask("b", Call.RESTART, tasks=[], grace=1.0)
+    assert hosts.ask("b", Method.DEVICES) == {"devices": [], "silent": []}
+    hosts.ask("b", Method.RESTART, tasks=[], grace=1.0)
     hosts.kill_agent("b")
     assert hosts.status("b")["tasks"] == []
     hosts.down("b")
@@ -106,7 +106,7 @@ def test_a_host_whose_last_task_has_gone_goes_on_with_none_until_it_goes_down(ho
 
 
 def test_hosts_go_down_one_by_one(hosts: Hosts) -> None:
-    hosts.up(layout_of())
+    hosts.up(topology_of())
     address = hosts.task("worker:1")["address"]
     hosts.down("b")
     with pytest.raises(ClusterError) as caught:
@@ -122,12 +122,12 @@ def test_hosts_go_down_one_by_one(hosts: Hosts) -> None:
 
 
 def test_a_host_that_no_command_asks_for_goes_down_by_itself(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
-    looks_often = hosts.sandbox.with_constants({"tfcluster.agent.tasks.checks.HEALTH_INTERVAL": 0.2})
+    looks_often = hosts.sandbox.with_constants({"tfcluster.agent.tasks.health_monitor.HEALTH_INTERVAL": 0.2})
     monkeypatch.setenv("TEST_CHANGES", looks_often["TEST_CHANGES"])
-    hosts.up(layout_of())
-    a, b = (hosts.stream(host, Call.EVENTS, lines=None, since=None, follow=True, after={}) for host in "ab")
+    hosts.up(topology_of())
+    a, b = (hosts.stream(host, Method.EVENTS, lines=None, since=None, follow=True, after={}) for host in "ab")
     next(a), next(b)
-    hosts.up(layout_of(lease=0.5))  # while both are followed, however long it takes
+    hosts.up(topology_of(lease=0.5))  # while both are followed, however long it takes
     b.close()
     folder = hosts.state_folder("b")
     # Not asked, which would be a contact.

@@ -17,17 +17,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tfcluster.agent import journal as module
-from tfcluster.agent.files import Files
+from tfcluster.agent.atomic_file import AtomicFiles
 from tfcluster.agent.journal import Journal, JournalError
-from tfcluster.agent.record import Record, TaskRecord
+from tfcluster.agent.journal_record import Record, TaskRecord
+from tfcluster.core.resolve import resolve_spec
+from tfcluster.core.states import TaskState
+from tfcluster.core.status import LastExit
 from tfcluster.errors import ClusterError
-from tfcluster.model.laying_out import lay_out
-from tfcluster.model.states import TaskState
-from tfcluster.model.status import LastExit
-from tfcluster.process import ProcessId
+from tfcluster.process_handle import ProcessHandle
 from tfcluster.spec.load import parse_spec
 
-LAYOUT = lay_out(
+LAYOUT = resolve_spec(
     parse_spec("{name: demo, jobs: {ps: {tasks: 1, env: {A: ü}}, worker: ['[::1]:2223', localhost]}}", "c", "c"),
     "cluster.yaml",
 ).with_choices({"/job:ps/task:0": 2222}, {"/job:ps/task:0": ["0", "GPU-5f"]})
@@ -35,7 +35,7 @@ SECRETS = Path("/run/user/1000/tfcluster/demo.localhost.0123.secrets")
 RECORD = Record(
     LAYOUT,
     {
-        "/job:ps/task:0": TaskRecord(ProcessId(17, 123456), 1700000000.25, 3, TaskState.READY, ends=(11.5, 12.25)),
+        "/job:ps/task:0": TaskRecord(ProcessHandle(17, 123456), 1700000000.25, 3, TaskState.READY, ends=(11.5, 12.25)),
         "/job:worker/task:0": TaskRecord(None, 1700000001.5, 0, TaskState.BACKING_OFF, (7.0,), wake_at=8.5),
         "/job:worker/task:1": TaskRecord(
             None, 0.0, 5, TaskState.FAILED, last_exit=LastExit("SIGKILL", 1700000002.0, "why")
@@ -97,7 +97,7 @@ def test_a_journal_cut_at_any_byte_is_read_from_its_copy(journal: Journal) -> No
 def test_a_journal_whose_copy_is_damaged_too_is_refused(journal: Journal) -> None:
     journal.write(RECORD)
     journal.path.write_text("")
-    for text in ("", "{", "[]", '{"layout": 1}'):
+    for text in ("", "{", "[]", '{"topology": 1}'):
         copy_of(journal).write_text(text)
         assert refuses(journal), text
 
@@ -137,9 +137,9 @@ def damage_by_task(path: Path) -> None:
 
 #: What is wrong, and what is said of it.
 DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
-    "shape": (lambda path: path.write_text('{"layout": 1}'), "missing"),
+    "shape": (lambda path: path.write_text('{"topology": 1}'), "missing"),
     "type": (damage_by_wake_at, "tasks./job:worker/task:0.wake_at: expected a number, got 'x'"),
-    "task": (damage_by_task, "tasks./job:worker/task:7: there is no such task in the layout"),
+    "task": (damage_by_task, "tasks./job:worker/task:7: there is no such task in the topology"),
     "depth": (lambda path: path.write_text("[" * 100_000), "too deep inside each other"),
     "text": (lambda path: path.write_bytes(b"\xff{}"), "decode"),
     "folder": (damage_by_folder, "not a regular file"),
@@ -255,15 +255,15 @@ def written(journal: Journal) -> Any:
 @pytest.mark.parametrize(
     "path",
     [
-        ("layout",),
+        ("topology",),
         ("tasks",),
-        ("layout", "cluster"),
-        ("layout", "spec"),
-        ("layout", "network"),
-        ("layout", "tasks"),
-        ("layout", "tasks", 0, "restart"),
-        ("layout", "tasks", 0, "restart", "limit"),
-        ("layout", "tasks", 0, "job"),
+        ("topology", "cluster"),
+        ("topology", "spec"),
+        ("topology", "network"),
+        ("topology", "tasks"),
+        ("topology", "tasks", 0, "restart"),
+        ("topology", "tasks", 0, "restart", "limit"),
+        ("topology", "tasks", 0, "job"),
         ("tasks", "/job:ps/task:0", "process"),
         ("tasks", "/job:ps/task:0", "process", "start_time"),
         ("tasks", "/job:ps/task:0", "state"),
@@ -281,7 +281,7 @@ def test_a_journal_without_one_of_its_values_is_refused(journal: Journal, path: 
     assert refuses(journal)
 
 
-@pytest.mark.parametrize("path", [(), ("layout",), ("layout", "tasks", 0, "restart"), ("tasks", "/job:ps/task:0")])
+@pytest.mark.parametrize("path", [(), ("topology",), ("topology", "tasks", 0, "restart"), ("tasks", "/job:ps/task:0")])
 def test_a_journal_of_another_version_with_more_in_it_is_refused_or_the_same(
     journal: Journal, path: tuple[str | int, ...]
 ) -> None:
@@ -296,7 +296,7 @@ def test_a_journal_of_another_version_with_more_in_it_is_refused_or_the_same(
 @pytest.mark.parametrize("other", [None, 1, "x", [1]])
 @pytest.mark.parametrize(
     "path",
-    [("layout",), ("layout", "tasks", 0, "restart"), ("layout", "tasks", 0), ("tasks", "/job:ps/task:0")],
+    [("topology",), ("topology", "tasks", 0, "restart"), ("topology", "tasks", 0), ("tasks", "/job:ps/task:0")],
 )
 def test_a_value_of_another_kind_is_refused(journal: Journal, path: tuple[str | int, ...], other: object) -> None:
     value = inner = written(journal)
@@ -330,7 +330,7 @@ def test_a_writing_that_fails_leaves_the_record_of_before(journal: Journal) -> N
 
     journal.write(RECORD)
     with pytest.raises(OSError, match="No space left"):
-        Journal(journal.path, Files(fill_up)).write(Record(LAYOUT, {}, SECRETS))
+        Journal(journal.path, AtomicFiles(fill_up)).write(Record(LAYOUT, {}, SECRETS))
     assert journal.read() == RECORD
     assert not journal.path.with_suffix(".new").exists()
 

@@ -11,37 +11,37 @@ from typing import Any, cast
 
 import pytest
 
-from tfcluster.agent.folder import StateFolder
-from tfcluster.agent.logs import calls
-from tfcluster.agent.logs.calls import LogCalls
-from tfcluster.agent.logs.history import History
+from tfcluster.agent.handlers import logs
+from tfcluster.agent.handlers.logs import LogHandlers
+from tfcluster.agent.logs.event_log import EventLog
+from tfcluster.agent.state_dir import StateDir
 from tfcluster.agent.tasks.supervisor import Supervisor
-from tfcluster.protocol.framing import Message
-from tfcluster.runtime.logs.kept import KeptLog
-from tfcluster.runtime.logs.spool import prepare
+from tfcluster.processes.logs.log_buffer import prepare
+from tfcluster.processes.logs.rotating_log import RotatingLog
+from tfcluster.protocol.codec import Message
 
 
 class Cluster:
     """A state folder with the logs of tasks, and the calls about them."""
 
     def __init__(self, path: Path, *tasks: str) -> None:
-        self.folder = StateFolder(path)
+        self.folder = StateDir(path)
         self.folder.make()
         self.tasks = list(tasks)
         self.quitting = asyncio.Event()
         self.tasks_here: list[SimpleNamespace] = []
-        layout = SimpleNamespace(on=lambda host: self.tasks_here)
-        self.supervisor = SimpleNamespace(layout=layout, host="localhost")
+        topology = SimpleNamespace(on=lambda host: self.tasks_here)
+        self.supervisor = SimpleNamespace(topology=topology, host="localhost")
         for short in tasks:
             self.add(short)
-        self.calls = LogCalls(self.folder, cast(Supervisor, self.supervisor), self.quitting)
+        self.calls = LogHandlers(self.folder, cast(Supervisor, self.supervisor), self.quitting)
 
     def add(self, short: str) -> None:
         self.tasks_here.append(SimpleNamespace(short=short))
 
     def print(self, short: str, text: str) -> None:
-        prepare(self.folder.spool_of(short), self.folder.log_of(short))
-        with self.folder.spool_of(short).open("ab") as file:
+        prepare(self.folder.log_buffer_of(short), self.folder.log_of(short))
+        with self.folder.log_buffer_of(short).open("ab") as file:
             file.write(text.encode())
 
     def logs(self, *tasks: str, after: dict[str, int] | None = None, **options: Any) -> AsyncIterator[Message]:
@@ -57,7 +57,7 @@ def cluster(tmp_path: Path) -> Cluster:
 
 def test_lines_come_by_their_time_and_end_with_a_reply(cluster: Cluster) -> None:
     for short, begin in (("ps:0", 0), ("worker:0", 1)):
-        log = KeptLog(cluster.folder.log_of(short), 1000, 2)
+        log = RotatingLog(cluster.folder.log_of(short), 1000, 2)
         for number in range(3):
             log.append(b"%d\n" % number, 2 * number, 100.0 + 10 * number + begin)
 
@@ -79,7 +79,7 @@ def test_lines_come_by_their_time_and_end_with_a_reply(cluster: Cluster) -> None
 def test_following_goes_on_behind_a_position_and_takes_up_new_tasks(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(calls, "_POLL_SECONDS", 0)
+    monkeypatch.setattr(logs, "_POLL_SECONDS", 0)
 
     async def follow() -> None:
         cluster.print("ps:0", "one\ntwo\nhal")
@@ -93,7 +93,7 @@ def test_following_goes_on_behind_a_position_and_takes_up_new_tasks(
         assert await following() == ("ps:0", "two", 8)
         cluster.print("ps:0", "f\n")
         assert await following() == ("ps:0", "half", 13)
-        KeptLog(cluster.folder.log_of("worker:1"), 1000, 2).append(b"of an earlier life\n", 0, time.time() - 100)
+        RotatingLog(cluster.folder.log_of("worker:1"), 1000, 2).append(b"of an earlier life\n", 0, time.time() - 100)
         cluster.add("worker:1")
         cluster.print("worker:1", "new\n")
         assert await following() == ("worker:1", "new", 23)
@@ -112,12 +112,12 @@ def test_events_are_kept_bounded_and_go_on_behind_a_position(cluster: Cluster) -
         return [event["event"] for event in events]
 
     for number in range(3):  # each by an agent of its own
-        History(cluster.folder.events).record("ready", task="ps:0", detail=str(number))
+        EventLog(cluster.folder.events).record("ready", task="ps:0", detail=str(number))
     events = asyncio.run(ask())
     assert [event["line"]["detail"] for event in events] == ["0", "1", "2"]
     assert asyncio.run(ask(after={"": events[1]["next"]})) == events[2:]
     assert asyncio.run(ask(lines=1)) == events[2:]
-    history = History(cluster.folder.events)
+    history = EventLog(cluster.folder.events)
     for _ in range(6000):
         history.record("ready", task="ps:0", detail="x" * 1000)
     assert sum(path.stat().st_size for path in cluster.folder.logs.iterdir()) <= 4_000_000

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tfcluster.agent.logs import reading
-from tfcluster.agent.logs.reading import tail
+from tfcluster.agent.logs import textfile
+from tfcluster.agent.logs.textfile import tail
 
-_BLOCK = reading._BLOCK
+_BLOCK = textfile._BLOCK
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_the_last_lines_are_what_stands_between_newlines(
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "newlines.log"
     path.write_bytes(content)
-    with mock.patch.object(reading, "_BLOCK", block):
+    with mock.patch.object(textfile, "_BLOCK", block):
         found = tail(path, lines)
     whole = [line.decode(errors="replace") for line in content.removesuffix(b"\n").split(b"\n")] if content else []
     assert found == (whole[len(whole) - min(lines, len(whole)) :], len(content))

@@ -9,9 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tfcluster.agent.tasks.machine import _STARTING_MISSES_ALLOWED, MISSES_ALLOWED, Action, Event, Machine
-from tfcluster.model.layout import RestartPolicy
-from tfcluster.model.states import WITH_PROCESS, TaskState
+from tfcluster.agent.tasks.state_machine import (
+    _STARTING_MISSES_ALLOWED,
+    FAILED_PROBES_ALLOWED,
+    Action,
+    TaskEvent,
+    TaskStateMachine,
+)
+from tfcluster.core.states import HAS_PROCESS, TaskState
+from tfcluster.core.topology import RestartPolicy
 
 POLICY = RestartPolicy("on-failure", initial=0.1, max=30.0, limit=5, window=60.0)
 NOW = 100.0
@@ -19,7 +25,7 @@ WHOLE = 1.0  # the chance by which nothing of a wait is left out
 
 # What a task in each state does at each event, under the policy on-failure; `.` is nothing at all.
 _TABLE = """
-             START        STOP          RESTART       ANSWERED MISSED       FAILED_EXIT CLEAN_EXIT LACKING
+             START        STOP          RESTART       PROBE_OK PROBE_FAILED FAILED_EXIT CLEAN_EXIT UNSTARTABLE
 starting     .            stopping+TERM stopping+TERM ready    starting     backing-off stopped    failed
 ready        .            stopping+TERM stopping+TERM ready    ready        backing-off stopped    failed
 unresponsive .            stopping+TERM stopping+TERM ready    unresponsive backing-off stopped    failed
@@ -28,7 +34,7 @@ failed       starting+NEW stopped       starting+NEW  .        .            .   
 stopping     .            .             .             .        .            stopped     stopped    stopped
 stopped      starting+NEW .             starting+NEW  .        .            .           .          .
 
-             BLOCKED      UNSTARTED     DUE
+             BLOCKED      UNSTARTED     TIMER
 starting     backing-off  starting+NEW  .
 ready        .            .             .
 unresponsive .            .             .
@@ -40,17 +46,17 @@ stopped      .            .             .
 _ACTIONS = {"NEW": Action.SPAWN, "TERM": Action.TERMINATE, "KILL": Action.KILL, "": None}
 
 
-def in_state(state: TaskState, policy: RestartPolicy = POLICY) -> Machine:
+def in_state(state: TaskState, policy: RestartPolicy = POLICY) -> TaskStateMachine:
     """A machine as it is in a state, with its time come where it waits for one."""
     waits = state in (TaskState.BACKING_OFF, TaskState.STOPPING)
-    misses = MISSES_ALLOWED if state is TaskState.UNRESPONSIVE else 0
-    return Machine(policy, state, restarts=2, misses=misses, wake_at=NOW if waits else None)
+    misses = FAILED_PROBES_ALLOWED if state is TaskState.UNRESPONSIVE else 0
+    return TaskStateMachine(policy, state, restarts=2, misses=misses, wake_at=NOW if waits else None)
 
 
-def _rows() -> list[tuple[TaskState, Event, str]]:
+def _rows() -> list[tuple[TaskState, TaskEvent, str]]:
     parts = [[line.split() for line in part.splitlines() if line] for part in _TABLE.split("\n\n")]
     return [
-        (TaskState(state), Event[event], cell)
+        (TaskState(state), TaskEvent[event], cell)
         for head, *lines in parts
         for state, *cells in lines
         for event, cell in zip(head, cells, strict=True)
@@ -60,11 +66,11 @@ def _rows() -> list[tuple[TaskState, Event, str]]:
 def test_the_table_has_every_state_and_every_event() -> None:
     rows = [(state, event) for state, event, _ in _rows()]
     assert len(rows) == len(set(rows))
-    assert set(rows) == set(product(TaskState, Event))
+    assert set(rows) == set(product(TaskState, TaskEvent))
 
 
 @pytest.mark.parametrize(("state", "event", "cell"), _rows())
-def test_every_state_and_event(state: TaskState, event: Event, cell: str) -> None:
+def test_every_state_and_event(state: TaskState, event: TaskEvent, cell: str) -> None:
     before = in_state(state)
     after, action = before.after(event, NOW, WHOLE)
     if cell == ".":
@@ -77,47 +83,50 @@ def test_every_state_and_event(state: TaskState, event: Event, cell: str) -> Non
 
 @pytest.mark.parametrize("start", [TaskState.STOPPED, TaskState.FAILED])
 def test_a_start_forgets_what_happened_before(start: TaskState) -> None:
-    before = Machine(POLICY, start, restarts=4, ends=(98.0, 99.0), misses=3, grace=7.0)
-    assert before.after(Event.START, NOW, WHOLE) == (Machine(POLICY, TaskState.STARTING, grace=7.0), Action.SPAWN)
+    before = TaskStateMachine(POLICY, start, restarts=4, ends=(98.0, 99.0), misses=3, grace=7.0)
+    assert before.after(TaskEvent.START, NOW, WHOLE) == (
+        TaskStateMachine(POLICY, TaskState.STARTING, grace=7.0),
+        Action.SPAWN,
+    )
 
 
 def test_a_stop_waits_its_grace_and_kills_once() -> None:
     ready = replace(in_state(TaskState.READY), grace=3.0)
-    stopping, _ = ready.after(Event.STOP, NOW, WHOLE)
+    stopping, _ = ready.after(TaskEvent.STOP, NOW, WHOLE)
     assert stopping.wake_at == NOW + 3.0
-    assert stopping.after(Event.STOP, NOW + 1, WHOLE) == (stopping, None)
-    assert stopping.after(Event.DUE, NOW + 2.9, WHOLE) == (stopping, None)
-    killed, action = stopping.after(Event.DUE, NOW + 3.0, WHOLE)
+    assert stopping.after(TaskEvent.STOP, NOW + 1, WHOLE) == (stopping, None)
+    assert stopping.after(TaskEvent.TIMER, NOW + 2.9, WHOLE) == (stopping, None)
+    killed, action = stopping.after(TaskEvent.TIMER, NOW + 3.0, WHOLE)
     assert action is Action.KILL
-    assert killed.after(Event.DUE, NOW + 9.0, WHOLE) == (killed, None)
-    stopped, _ = killed.after(Event.FAILED_EXIT, NOW + 9.0, WHOLE)
+    assert killed.after(TaskEvent.TIMER, NOW + 9.0, WHOLE) == (killed, None)
+    stopped, _ = killed.after(TaskEvent.FAILED_EXIT, NOW + 9.0, WHOLE)
     assert (stopped.state, stopped.wake_at) == (TaskState.STOPPED, None)
 
 
 def test_a_stop_while_backing_off_wakes_nobody_any_more() -> None:
-    stopped, _ = in_state(TaskState.BACKING_OFF).after(Event.STOP, NOW, WHOLE)
+    stopped, _ = in_state(TaskState.BACKING_OFF).after(TaskEvent.STOP, NOW, WHOLE)
     assert stopped.wake_at is None
-    assert stopped.after(Event.DUE, NOW + 100, WHOLE) == (stopped, None)
+    assert stopped.after(TaskEvent.TIMER, NOW + 100, WHOLE) == (stopped, None)
 
 
 @pytest.mark.parametrize("policy", ["never", "on-failure", "always"])
-@pytest.mark.parametrize("end", [Event.FAILED_EXIT, Event.CLEAN_EXIT])
-@pytest.mark.parametrize("state", sorted(WITH_PROCESS - {TaskState.STOPPING}))
+@pytest.mark.parametrize("end", [TaskEvent.FAILED_EXIT, TaskEvent.CLEAN_EXIT])
+@pytest.mark.parametrize("state", sorted(HAS_PROCESS - {TaskState.STOPPING}))
 def test_a_restart_ends_the_process_and_starts_anew_whatever_the_policy(
-    state: TaskState, end: Event, policy: str
+    state: TaskState, end: TaskEvent, policy: str
 ) -> None:
     before = replace(in_state(state, replace(POLICY, policy=policy)), ends=(98.0, 99.0), grace=3.0)
-    stopping, action = before.after(Event.RESTART, NOW, WHOLE)
+    stopping, action = before.after(TaskEvent.RESTART, NOW, WHOLE)
     assert (stopping.state, stopping.wake_at, stopping.wanted, action) == (
         TaskState.STOPPING,
         NOW + 3.0,
         True,
         Action.TERMINATE,
     )
-    assert stopping.after(Event.RESTART, NOW + 1, WHOLE) == (stopping, None)
-    killed, action = stopping.after(Event.DUE, NOW + 3.0, WHOLE)
+    assert stopping.after(TaskEvent.RESTART, NOW + 1, WHOLE) == (stopping, None)
+    killed, action = stopping.after(TaskEvent.TIMER, NOW + 3.0, WHOLE)
     assert (killed.state, killed.wanted, action) == (TaskState.STOPPING, True, Action.KILL)
-    fresh = Machine(before.policy, TaskState.STARTING, grace=3.0)
+    fresh = TaskStateMachine(before.policy, TaskState.STARTING, grace=3.0)
     assert stopping.after(end, NOW + 2, WHOLE) == (fresh, Action.SPAWN)
     assert killed.after(end, NOW + 4, WHOLE) == (fresh, Action.SPAWN)
 
@@ -125,27 +134,30 @@ def test_a_restart_ends_the_process_and_starts_anew_whatever_the_policy(
 @pytest.mark.parametrize("state", [TaskState.BACKING_OFF, TaskState.FAILED, TaskState.STOPPED])
 def test_a_restart_of_a_task_without_a_process_is_a_start(state: TaskState) -> None:
     before = replace(in_state(state), ends=(98.0, 99.0), grace=7.0)
-    assert before.after(Event.RESTART, NOW, WHOLE) == (Machine(POLICY, TaskState.STARTING, grace=7.0), Action.SPAWN)
+    assert before.after(TaskEvent.RESTART, NOW, WHOLE) == (
+        TaskStateMachine(POLICY, TaskState.STARTING, grace=7.0),
+        Action.SPAWN,
+    )
 
 
 def test_a_stop_during_a_restart_is_a_stop_within_the_shorter_grace() -> None:
-    restarting, _ = replace(in_state(TaskState.READY), grace=60.0).after(Event.RESTART, NOW, WHOLE)
-    stopping, action = replace(restarting, grace=2.0).after(Event.STOP, NOW + 1, WHOLE)
+    restarting, _ = replace(in_state(TaskState.READY), grace=60.0).after(TaskEvent.RESTART, NOW, WHOLE)
+    stopping, action = replace(restarting, grace=2.0).after(TaskEvent.STOP, NOW + 1, WHOLE)
     assert (stopping.state, stopping.wanted, stopping.wake_at, action) == (TaskState.STOPPING, False, NOW + 3.0, None)
-    assert stopping.after(Event.RESTART, NOW + 1, WHOLE) == (stopping, None), "a task that goes down stays down"
-    assert stopping.after(Event.FAILED_EXIT, NOW + 2, WHOLE)[0].state is TaskState.STOPPED
-    longer, _ = replace(restarting, grace=90.0).after(Event.STOP, NOW + 1, WHOLE)
+    assert stopping.after(TaskEvent.RESTART, NOW + 1, WHOLE) == (stopping, None), "a task that goes down stays down"
+    assert stopping.after(TaskEvent.FAILED_EXIT, NOW + 2, WHOLE)[0].state is TaskState.STOPPED
+    longer, _ = replace(restarting, grace=90.0).after(TaskEvent.STOP, NOW + 1, WHOLE)
     assert longer.wake_at == NOW + 60.0
-    killed, _ = restarting.after(Event.DUE, NOW + 60.0, WHOLE)
-    assert killed.after(Event.STOP, NOW + 61.0, WHOLE)[0].wake_at is None, "it has been killed already"
+    killed, _ = restarting.after(TaskEvent.TIMER, NOW + 60.0, WHOLE)
+    assert killed.after(TaskEvent.STOP, NOW + 61.0, WHOLE)[0].wake_at is None, "it has been killed already"
 
 
 def test_a_second_stop_may_give_less_time_and_not_more() -> None:
-    stopping, _ = replace(in_state(TaskState.READY), grace=60.0).after(Event.STOP, NOW, WHOLE)
-    assert replace(stopping, grace=0.0).after(Event.STOP, NOW + 1, WHOLE)[0].wake_at == NOW + 1
-    assert replace(stopping, grace=90.0).after(Event.STOP, NOW + 1, WHOLE)[0].wake_at == NOW + 60.0
-    killed, _ = stopping.after(Event.DUE, NOW + 60.0, WHOLE)
-    assert killed.after(Event.STOP, NOW + 61.0, WHOLE) == (killed, None)
+    stopping, _ = replace(in_state(TaskState.READY), grace=60.0).after(TaskEvent.STOP, NOW, WHOLE)
+    assert replace(stopping, grace=0.0).after(TaskEvent.STOP, NOW + 1, WHOLE)[0].wake_at == NOW + 1
+    assert replace(stopping, grace=90.0).after(TaskEvent.STOP, NOW + 1, WHOLE)[0].wake_at == NOW + 60.0
+    killed, _ = stopping.after(TaskEvent.TIMER, NOW + 60.0, WHOLE)
+    assert killed.after(TaskEvent.STOP, NOW + 61.0, WHOLE) == (killed, None)
 
 
 @pytest.mark.parametrize("state", TaskState)
@@ -154,20 +166,20 @@ def test_a_task_is_wanted_until_it_is_stopped_or_has_failed(state: TaskState) ->
     assert in_state(state).wanted is (state not in at_an_end)
 
 
-@pytest.mark.parametrize("state", sorted(WITH_PROCESS - {TaskState.STOPPING}))
+@pytest.mark.parametrize("state", sorted(HAS_PROCESS - {TaskState.STOPPING}))
 @pytest.mark.parametrize(
     ("policy", "event", "expected"),
     [
-        ("never", Event.FAILED_EXIT, TaskState.FAILED),
-        ("never", Event.CLEAN_EXIT, TaskState.STOPPED),
-        ("on-failure", Event.FAILED_EXIT, TaskState.BACKING_OFF),
-        ("on-failure", Event.CLEAN_EXIT, TaskState.STOPPED),
-        ("always", Event.FAILED_EXIT, TaskState.BACKING_OFF),
-        ("always", Event.CLEAN_EXIT, TaskState.BACKING_OFF),
+        ("never", TaskEvent.FAILED_EXIT, TaskState.FAILED),
+        ("never", TaskEvent.CLEAN_EXIT, TaskState.STOPPED),
+        ("on-failure", TaskEvent.FAILED_EXIT, TaskState.BACKING_OFF),
+        ("on-failure", TaskEvent.CLEAN_EXIT, TaskState.STOPPED),
+        ("always", TaskEvent.FAILED_EXIT, TaskState.BACKING_OFF),
+        ("always", TaskEvent.CLEAN_EXIT, TaskState.BACKING_OFF),
     ],
 )
 def test_the_policy_decides_what_an_exit_leads_to(
-    policy: str, event: Event, expected: TaskState, state: TaskState
+    policy: str, event: TaskEvent, expected: TaskState, state: TaskState
 ) -> None:
     after, action = in_state(state, replace(POLICY, policy=policy)).after(event, NOW, WHOLE)
     assert (after.state, action) == (expected, None)
@@ -178,12 +190,12 @@ def delays(policy: RestartPolicy, ends: int, run_seconds: float = 0.0) -> list[f
     """The waits of a task that ends again and again, each time `run_seconds` after it was started."""
     machine, now, waits = in_state(TaskState.READY, policy), NOW, []
     for number in range(ends):
-        machine, _ = machine.after(Event.FAILED_EXIT, now, WHOLE)
+        machine, _ = machine.after(TaskEvent.FAILED_EXIT, now, WHOLE)
         assert machine.state is TaskState.BACKING_OFF
         assert machine.wake_at is not None
         waits.append(machine.wake_at - now)
         now = machine.wake_at
-        machine, action = machine.after(Event.DUE, now, WHOLE)
+        machine, action = machine.after(TaskEvent.TIMER, now, WHOLE)
         assert (machine.state, machine.restarts, action) == (TaskState.STARTING, 3 + number, Action.SPAWN)
         now += run_seconds
     return waits
@@ -197,41 +209,41 @@ def test_waits_are_none_then_initial_then_double_up_to_the_most() -> None:
 @pytest.mark.parametrize(("chance", "wait"), [(0.0, 2.0), (0.5, 3.0), (1.0, 4.0)])
 def test_one_half_of_a_wait_is_left_to_chance(chance: float, wait: float) -> None:
     policy = replace(POLICY, initial=1.0, limit=9)
-    machine = Machine(policy, TaskState.READY, ends=(NOW - 3.0, NOW - 2.0, NOW - 1.0))
-    after, _ = machine.after(Event.FAILED_EXIT, NOW, chance)
+    machine = TaskStateMachine(policy, TaskState.READY, ends=(NOW - 3.0, NOW - 2.0, NOW - 1.0))
+    after, _ = machine.after(TaskEvent.FAILED_EXIT, NOW, chance)
     assert after.wake_at == NOW + wait
 
 
 @pytest.mark.parametrize("chance", [0.0, 0.5, 1.0])
 def test_the_first_restart_comes_at_once_whatever_the_chance(chance: float) -> None:
-    after, _ = in_state(TaskState.READY).after(Event.FAILED_EXIT, NOW, chance)
+    after, _ = in_state(TaskState.READY).after(TaskEvent.FAILED_EXIT, NOW, chance)
     assert after.wake_at == NOW
 
 
 def test_the_wait_never_passes_the_most_however_often_it_ends() -> None:
     ends = tuple(float(number) for number in range(5000))
     policy = replace(POLICY, limit=10_000, window=1e9)
-    after, _ = Machine(policy, TaskState.READY, ends=ends).after(Event.FAILED_EXIT, 5000.0, WHOLE)
+    after, _ = TaskStateMachine(policy, TaskState.READY, ends=ends).after(TaskEvent.FAILED_EXIT, 5000.0, WHOLE)
     assert after.wake_at == 5000.0 + policy.max
 
 
 def test_too_early_is_not_due() -> None:
     waiting = replace(in_state(TaskState.BACKING_OFF), wake_at=NOW + 0.5)
-    assert waiting.after(Event.DUE, NOW + 0.49, WHOLE) == (waiting, None)
-    assert waiting.after(Event.DUE, NOW + 0.5, WHOLE)[1] is Action.SPAWN
+    assert waiting.after(TaskEvent.TIMER, NOW + 0.49, WHOLE) == (waiting, None)
+    assert waiting.after(TaskEvent.TIMER, NOW + 0.5, WHOLE)[1] is Action.SPAWN
 
 
 def test_so_many_restarts_within_the_window_are_the_limit() -> None:
     policy = replace(POLICY, limit=3, initial=1.0)
     assert delays(policy, 3, run_seconds=1.0) == pytest.approx([0.0, 1.0, 2.0])
-    machine = Machine(policy, TaskState.READY, restarts=3, ends=(NOW - 59.9, NOW - 2.0, NOW - 1.0))
-    failed, action = machine.after(Event.FAILED_EXIT, NOW, WHOLE)
+    machine = TaskStateMachine(policy, TaskState.READY, restarts=3, ends=(NOW - 59.9, NOW - 2.0, NOW - 1.0))
+    failed, action = machine.after(TaskEvent.FAILED_EXIT, NOW, WHOLE)
     assert (failed.state, failed.wake_at, failed.restarts, action) == (TaskState.FAILED, None, 3, None)
 
 
 def test_ends_before_the_window_are_forgotten() -> None:
-    machine = Machine(replace(POLICY, limit=2), TaskState.READY, ends=(NOW - 61.0, NOW - 60.0, NOW - 59.0))
-    after, _ = machine.after(Event.FAILED_EXIT, NOW, WHOLE)
+    machine = TaskStateMachine(replace(POLICY, limit=2), TaskState.READY, ends=(NOW - 61.0, NOW - 60.0, NOW - 59.0))
+    after, _ = machine.after(TaskEvent.FAILED_EXIT, NOW, WHOLE)
     assert after.state is TaskState.BACKING_OFF
     assert after.ends == (NOW - 59.0, NOW)
     assert after.wake_at == NOW + POLICY.initial
@@ -244,45 +256,45 @@ def test_a_task_that_ends_once_in_a_window_restarts_at_once_for_ever() -> None:
 def test_a_limit_of_one_is_one_restart() -> None:
     policy = replace(POLICY, limit=1)
     assert delays(policy, 1) == [0.0]
-    after, _ = Machine(policy, TaskState.READY, ends=(NOW - 1.0,)).after(Event.FAILED_EXIT, NOW, WHOLE)
+    after, _ = TaskStateMachine(policy, TaskState.READY, ends=(NOW - 1.0,)).after(TaskEvent.FAILED_EXIT, NOW, WHOLE)
     assert after.state is TaskState.FAILED
 
 
-def missed(machine: Machine, times: int) -> tuple[Machine, list[Action | None]]:
+def missed(machine: TaskStateMachine, times: int) -> tuple[TaskStateMachine, list[Action | None]]:
     actions = []
     for _ in range(times):
-        machine, action = machine.after(Event.MISSED, NOW, WHOLE)
+        machine, action = machine.after(TaskEvent.PROBE_FAILED, NOW, WHOLE)
         actions.append(action)
     return machine, actions
 
 
 def test_a_task_is_unresponsive_after_so_many_misses_in_a_row() -> None:
-    almost, actions = missed(in_state(TaskState.READY), MISSES_ALLOWED - 1)
+    almost, actions = missed(in_state(TaskState.READY), FAILED_PROBES_ALLOWED - 1)
     assert (almost.state, set(actions)) == (TaskState.READY, {None})
-    answered, _ = almost.after(Event.ANSWERED, NOW, WHOLE)
-    assert missed(answered, MISSES_ALLOWED - 1)[0].state is TaskState.READY
+    answered, _ = almost.after(TaskEvent.PROBE_OK, NOW, WHOLE)
+    assert missed(answered, FAILED_PROBES_ALLOWED - 1)[0].state is TaskState.READY
     silent, actions = missed(almost, 1)
     assert (silent.state, actions) == (TaskState.UNRESPONSIVE, [None])
 
 
 def test_an_unresponsive_task_is_killed_after_as_many_misses_again_and_restarted() -> None:
-    silent, _ = missed(in_state(TaskState.READY), MISSES_ALLOWED)
-    killed, actions = missed(silent, MISSES_ALLOWED)
-    assert actions == [None] * (MISSES_ALLOWED - 1) + [Action.KILL]
+    silent, _ = missed(in_state(TaskState.READY), FAILED_PROBES_ALLOWED)
+    killed, actions = missed(silent, FAILED_PROBES_ALLOWED)
+    assert actions == [None] * (FAILED_PROBES_ALLOWED - 1) + [Action.KILL]
     assert killed.state is TaskState.UNRESPONSIVE
-    assert missed(killed, MISSES_ALLOWED)[1] == [None] * MISSES_ALLOWED
-    ended, _ = killed.after(Event.FAILED_EXIT, NOW, WHOLE)
+    assert missed(killed, FAILED_PROBES_ALLOWED)[1] == [None] * FAILED_PROBES_ALLOWED
+    ended, _ = killed.after(TaskEvent.FAILED_EXIT, NOW, WHOLE)
     assert ended.state is TaskState.BACKING_OFF
 
 
 def test_an_unresponsive_task_that_answers_again_has_all_its_misses_before_it() -> None:
-    silent, _ = missed(in_state(TaskState.READY), 2 * MISSES_ALLOWED - 1)
-    answered, _ = silent.after(Event.ANSWERED, NOW, WHOLE)
+    silent, _ = missed(in_state(TaskState.READY), 2 * FAILED_PROBES_ALLOWED - 1)
+    answered, _ = silent.after(TaskEvent.PROBE_OK, NOW, WHOLE)
     assert (answered.state, answered.misses) == (TaskState.READY, 0)
 
 
 def test_with_the_policy_never_nothing_is_killed_for_its_silence() -> None:
-    silent, actions = missed(in_state(TaskState.READY, replace(POLICY, policy="never")), 10 * MISSES_ALLOWED)
+    silent, actions = missed(in_state(TaskState.READY, replace(POLICY, policy="never")), 10 * FAILED_PROBES_ALLOWED)
     assert (silent.state, set(actions)) == (TaskState.UNRESPONSIVE, {None})
 
 
@@ -298,20 +310,23 @@ def test_a_task_that_never_answered_is_not_unresponsive() -> None:
 @given(
     policy=st.sampled_from(["never", "on-failure", "always"]),
     limit=st.integers(1, 4),
-    steps=st.lists(st.tuples(st.sampled_from(Event), st.floats(0.0, 20.0), st.floats(0.0, 1.0)), max_size=60),
+    steps=st.lists(st.tuples(st.sampled_from(TaskEvent), st.floats(0.0, 20.0), st.floats(0.0, 1.0)), max_size=60),
 )
 def test_state_and_process_agree_through_any_life(
-    policy: str, limit: int, steps: list[tuple[Event, float, float]]
+    policy: str, limit: int, steps: list[tuple[TaskEvent, float, float]]
 ) -> None:
-    machine, has_process, now = Machine(replace(POLICY, policy=policy, limit=limit)), False, NOW
+    machine, has_process, now = TaskStateMachine(replace(POLICY, policy=policy, limit=limit)), False, NOW
     for event, seconds, chance in steps:
         now += seconds
-        if event in (Event.FAILED_EXIT, Event.CLEAN_EXIT, Event.LACKING):
+        if event in (TaskEvent.FAILED_EXIT, TaskEvent.CLEAN_EXIT, TaskEvent.UNSTARTABLE):
             if not has_process:
                 continue
             has_process = False
-        elif event in (Event.BLOCKED, Event.UNSTARTED) and machine.state in (TaskState.STARTING, TaskState.STOPPING):
-            if machine.state is TaskState.STOPPING and event is Event.UNSTARTED:
+        elif event in (TaskEvent.BLOCKED, TaskEvent.UNSTARTED) and machine.state in (
+            TaskState.STARTING,
+            TaskState.STOPPING,
+        ):
+            if machine.state is TaskState.STOPPING and event is TaskEvent.UNSTARTED:
                 continue
             has_process = False  # it has none, though it counts as one that has
         machine, action = machine.after(event, now, chance)
@@ -320,7 +335,7 @@ def test_state_and_process_agree_through_any_life(
             has_process = True
         elif action is not None:
             assert has_process
-        assert has_process is (machine.state in WITH_PROCESS)
+        assert has_process is (machine.state in HAS_PROCESS)
         if machine.state is TaskState.BACKING_OFF:
             assert machine.wake_at is not None
             assert machine.wake_at <= now + POLICY.max
@@ -330,22 +345,24 @@ def test_state_and_process_agree_through_any_life(
 
 @pytest.mark.parametrize("policy", ["never", "on-failure", "always"])
 def test_what_lacks_something_is_not_tried_again(policy: str) -> None:
-    failed, action = in_state(TaskState.STARTING, replace(POLICY, policy=policy)).after(Event.LACKING, NOW, WHOLE)
+    failed, action = in_state(TaskState.STARTING, replace(POLICY, policy=policy)).after(
+        TaskEvent.UNSTARTABLE, NOW, WHOLE
+    )
     assert (failed.state, failed.wake_at, action) == (TaskState.FAILED, None, None)
 
 
 def test_a_port_that_is_taken_is_waited_for_without_a_limit() -> None:
-    machine, _ = Machine(POLICY).after(Event.START, NOW, WHOLE)
+    machine, _ = TaskStateMachine(POLICY).after(TaskEvent.START, NOW, WHOLE)
     now = NOW
     for _ in range(100):
-        machine, action = machine.after(Event.BLOCKED, now, WHOLE)
+        machine, action = machine.after(TaskEvent.BLOCKED, now, WHOLE)
         assert (machine.state, action, machine.restarts, machine.ends) == (TaskState.BACKING_OFF, None, 0, ())
         assert machine.wake_at is not None
         assert machine.wake_at > now
         now = machine.wake_at
-    assert machine.after(Event.DUE, now, WHOLE)[0].state is TaskState.STARTING
+    assert machine.after(TaskEvent.TIMER, now, WHOLE)[0].state is TaskState.STARTING
 
 
 def test_a_port_that_is_taken_fails_a_task_that_is_never_restarted() -> None:
-    machine, _ = Machine(replace(POLICY, policy="never")).after(Event.START, NOW, WHOLE)
-    assert machine.after(Event.BLOCKED, NOW, WHOLE) == (replace(machine, state=TaskState.FAILED), None)
+    machine, _ = TaskStateMachine(replace(POLICY, policy="never")).after(TaskEvent.START, NOW, WHOLE)
+    assert machine.after(TaskEvent.BLOCKED, NOW, WHOLE) == (replace(machine, state=TaskState.FAILED), None)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import memory_group
-from tfcluster.agent.tasks.memory import Kills, MemoryWatch
+from tfcluster.agent.tasks.oom import OomCounters, OomDetector
 
 GROUP = "app.slice/my task"
 VERSION_2 = f"0::/{GROUP}\n"
@@ -21,17 +21,17 @@ MIXED = f"4:hugetlb,memory:/{GROUP}\n0::/else\n"
 @pytest.mark.parametrize(
     ("before", "after", "named"),
     [
-        (Kills(0, 7), Kills(0, 7), ""),
-        (Kills(0, 7), Kills(1, 8), " (out of memory)"),
-        (Kills(2, None), Kills(4, None), " (out of memory)"),
-        (Kills(0, 7), Kills(0, 8), ", while the kernel's out-of-memory killer struck on this host"),
-        (Kills(None, 7), Kills(None, 8), ", while the kernel's out-of-memory killer struck on this host"),
-        (Kills(None, 7), Kills(3, 7), ""),
-        (Kills(3, None), Kills(None, 7), ""),
-        (Kills(None, None), Kills(None, None), ""),
+        (OomCounters(0, 7), OomCounters(0, 7), ""),
+        (OomCounters(0, 7), OomCounters(1, 8), " (out of memory)"),
+        (OomCounters(2, None), OomCounters(4, None), " (out of memory)"),
+        (OomCounters(0, 7), OomCounters(0, 8), ", while the kernel's out-of-memory killer struck on this host"),
+        (OomCounters(None, 7), OomCounters(None, 8), ", while the kernel's out-of-memory killer struck on this host"),
+        (OomCounters(None, 7), OomCounters(3, 7), ""),
+        (OomCounters(3, None), OomCounters(None, 7), ""),
+        (OomCounters(None, None), OomCounters(None, None), ""),
     ],
 )
-def test_what_is_named_is_what_was_counted(before: Kills, after: Kills, named: str) -> None:
+def test_what_is_named_is_what_was_counted(before: OomCounters, after: OomCounters, named: str) -> None:
     assert before.until(after) == named
 
 
@@ -50,8 +50,8 @@ class Kernel:
     def counts_on_host(self, count: int) -> None:
         (self.proc / "vmstat").write_text(f"nr_free_pages 1000\noom_kill {count}\ndrop_slab 4\n")
 
-    def watch(self) -> MemoryWatch:
-        return MemoryWatch(17, 100.0, self.proc, self.groups)
+    def watch(self) -> OomDetector:
+        return OomDetector(17, 100.0, self.proc, self.groups)
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_a_real_end_for_want_of_memory_is_told_from_a_kill() -> None:
             preexec_fn=group.join,
         )
         patient = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, preexec_fn=group.join)
-        watches = [MemoryWatch(process.pid, 0.0) for process in (patient, hungry)]
+        watches = [OomDetector(process.pid, 0.0) for process in (patient, hungry)]
         patient.kill()
         patient.communicate()
         assert watches[0].named() != " (out of memory)"

@@ -6,12 +6,12 @@ import asyncio
 
 import pytest
 
-from tfcluster.agent.notice import Notice
+from tfcluster.agent.change_notifier import ChangeNotifier
 
 
 def test_a_change_between_the_look_and_the_waiting_is_not_lost() -> None:
     async def look_then_wait() -> None:
-        notice = Notice()
+        notice = ChangeNotifier()
         seen = notice.count
         notice.tell()
         await asyncio.wait_for(notice.since(seen), 10)
@@ -21,7 +21,7 @@ def test_a_change_between_the_look_and_the_waiting_is_not_lost() -> None:
 
 def test_a_change_wakes_everybody_and_once() -> None:
     async def several_wait() -> None:
-        notice = Notice()
+        notice = ChangeNotifier()
         waiting = [asyncio.ensure_future(notice.since(notice.count)) for _ in range(3)]
         await asyncio.sleep(0)
         assert not any(each.done() for each in waiting)
@@ -35,7 +35,7 @@ def test_a_change_wakes_everybody_and_once() -> None:
 
 def test_whoever_waits_until_something_is_done_looks_at_each_change() -> None:
     async def look() -> tuple[list[int], int]:
-        notice, done = Notice(), asyncio.get_running_loop().create_future()
+        notice, done = ChangeNotifier(), asyncio.get_running_loop().create_future()
         seen = []
         async for _ in notice.until(done):
             seen.append(notice.count)

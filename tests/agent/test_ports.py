@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from tfcluster.agent import ports as module
-from tfcluster.agent.ports import Ports, holder_of
+from tfcluster.agent.ports import PortAllocator, port_owner
 from tfcluster.errors import ClusterError
 
 
@@ -42,8 +42,8 @@ def port() -> int:
 
 
 @pytest.fixture
-def ports() -> Iterator[Ports]:
-    made = Ports()
+def ports() -> Iterator[PortAllocator]:
+    made = PortAllocator()
     yield made
     made.keep_only(())
 
@@ -59,7 +59,7 @@ def may_bind(port: int, family: socket.AddressFamily = socket.AF_INET6, address:
         return True
 
 
-def test_a_held_port_is_refused_to_whoever_binds_exclusively(port: int, ports: Ports) -> None:
+def test_a_held_port_is_refused_to_whoever_binds_exclusively(port: int, ports: PortAllocator) -> None:
     assert may_bind(port)
     assert ports.hold(port)
     assert not may_bind(port)
@@ -68,8 +68,8 @@ def test_a_held_port_is_refused_to_whoever_binds_exclusively(port: int, ports: P
     assert not may_bind(port, socket.AF_INET6, "::1")
 
 
-def test_a_held_port_is_passed_by_in_another_agents_choice(port: int, ports: Ports) -> None:
-    other = Ports()
+def test_a_held_port_is_passed_by_in_another_agents_choice(port: int, ports: PortAllocator) -> None:
+    other = PortAllocator()
     assert ports.hold(port)
     assert not other.hold(port)
     ports.keep_only(())
@@ -77,7 +77,7 @@ def test_a_held_port_is_passed_by_in_another_agents_choice(port: int, ports: Por
     other.keep_only(())
 
 
-def test_a_port_may_be_held_twice_by_the_same_agent(port: int, ports: Ports) -> None:
+def test_a_port_may_be_held_twice_by_the_same_agent(port: int, ports: PortAllocator) -> None:
     assert ports.hold(port)
     assert ports.hold(port)
     ports.keep_only(())
@@ -87,7 +87,7 @@ def test_a_port_may_be_held_twice_by_the_same_agent(port: int, ports: Ports) -> 
 @pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
 @pytest.mark.parametrize("options", [[socket.SO_REUSEADDR], [socket.SO_REUSEADDR, socket.SO_REUSEPORT]])
 def test_the_tasks_server_serves_beside_the_holder(
-    port: int, ports: Ports, family: socket.AddressFamily, options: list[int]
+    port: int, ports: PortAllocator, family: socket.AddressFamily, options: list[int]
 ) -> None:
     assert ports.hold(port)
     for _ in range(2):  # and again after a restart
@@ -99,13 +99,13 @@ def test_the_tasks_server_serves_beside_the_holder(
                 assert client.recv(1) == b"x"
 
 
-def test_nobody_answers_on_a_held_port(port: int, ports: Ports) -> None:
+def test_nobody_answers_on_a_held_port(port: int, ports: PortAllocator) -> None:
     assert ports.hold(port)
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", port))
 
 
-def test_a_port_that_somebody_listens_on_is_not_held(listener: socket.socket, ports: Ports) -> None:
+def test_a_port_that_somebody_listens_on_is_not_held(listener: socket.socket, ports: PortAllocator) -> None:
     port = listener.getsockname()[1]
     assert not ports.hold(port)
     ports.keep_only(())
@@ -113,14 +113,14 @@ def test_a_port_that_somebody_listens_on_is_not_held(listener: socket.socket, po
         pass
 
 
-def test_a_port_that_is_listened_on_for_one_address_is_not_held(ports: Ports) -> None:
+def test_a_port_that_is_listened_on_for_one_address_is_not_held(ports: PortAllocator) -> None:
     with stream(socket.AF_INET, socket.SO_REUSEADDR) as server:
         server.bind(("127.0.0.1", 0))
         server.listen()
         assert not ports.hold(server.getsockname()[1])
 
 
-def test_connections_that_linger_do_not_keep_a_port(listener: socket.socket, ports: Ports) -> None:
+def test_connections_that_linger_do_not_keep_a_port(listener: socket.socket, ports: PortAllocator) -> None:
     port = listener.getsockname()[1]
     with socket.create_connection(("127.0.0.1", port)) as client:
         accepted, _ = listener.accept()
@@ -134,27 +134,29 @@ def test_connections_that_linger_do_not_keep_a_port(listener: socket.socket, por
 def test_who_holds_a_port_is_told(listener: socket.socket) -> None:
     with open("/proc/self/cmdline", "rb") as file:
         command = file.read().replace(b"\0", b" ").decode().strip()
-    assert holder_of(listener.getsockname()[1]) == f"process {os.getpid()} ({command[:80]})"
+    assert port_owner(listener.getsockname()[1]) == f"process {os.getpid()} ({command[:80]})"
 
 
-def test_a_port_that_is_only_bound_is_told_too(port: int, ports: Ports) -> None:
+def test_a_port_that_is_only_bound_is_told_too(port: int, ports: PortAllocator) -> None:
     assert ports.hold(port)
-    assert holder_of(port).startswith("a process that does not listen on it")
+    assert port_owner(port).startswith("a process that does not listen on it")
 
 
-def test_what_another_agent_holds_is_not_held_though_connections_linger(listener: socket.socket, ports: Ports) -> None:
+def test_what_another_agent_holds_is_not_held_though_connections_linger(
+    listener: socket.socket, ports: PortAllocator
+) -> None:
     port = listener.getsockname()[1]
     with socket.create_connection(("127.0.0.1", port)) as client:
         listener.accept()[0].close()  # the side that closes first keeps the port in TIME_WAIT
         assert client.recv(1) == b""
     listener.close()
-    other = Ports()
+    other = PortAllocator()
     assert ports.hold(port)
     assert not other.hold(port), "its server may be between two processes"
 
 
 def test_the_choice_counts_up_past_taken_and_held_ports(
-    listener: socket.socket, ports: Ports, monkeypatch: pytest.MonkeyPatch
+    listener: socket.socket, ports: PortAllocator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = listener.getsockname()[1]
     monkeypatch.setattr(module, "FIRST_PORT", first)
@@ -168,7 +170,7 @@ def test_the_choice_counts_up_past_taken_and_held_ports(
 
 
 def test_too_few_free_ports_are_an_error(
-    listener: socket.socket, ports: Ports, monkeypatch: pytest.MonkeyPatch
+    listener: socket.socket, ports: PortAllocator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken = listener.getsockname()[1]
     monkeypatch.setattr(module, "FIRST_PORT", taken)
@@ -184,7 +186,9 @@ def test_the_choice_begins_at_tensorflows_port_below_the_ephemeral_ones() -> Non
     assert module._LAST_PORT == 32767
 
 
-def test_a_port_for_other_reasons_out_of_reach_is_no_taken_port(ports: Ports, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_port_for_other_reasons_out_of_reach_is_no_taken_port(
+    ports: PortAllocator, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(self: socket.socket, address: object) -> None:
         raise PermissionError(errno.EACCES, "Permission denied")
 
@@ -195,7 +199,9 @@ def test_a_port_for_other_reasons_out_of_reach_is_no_taken_port(ports: Ports, mo
     assert os.listdir("/proc/self/fd") == before
 
 
-def test_without_ipv6_ports_are_held_all_the_same(port: int, ports: Ports, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_ipv6_ports_are_held_all_the_same(
+    port: int, ports: PortAllocator, monkeypatch: pytest.MonkeyPatch
+) -> None:
     real = socket.socket
 
     def without_ipv6(family: int, kind: int) -> socket.socket:
@@ -210,10 +216,10 @@ def test_without_ipv6_ports_are_held_all_the_same(port: int, ports: Ports, monke
 
 
 def test_a_reserved_port_is_left_to_its_server_and_held_once_that_has_ended(
-    listener: socket.socket, ports: Ports
+    listener: socket.socket, ports: PortAllocator
 ) -> None:
     port = listener.getsockname()[1]
-    other = Ports()
+    other = PortAllocator()
     ports.reserve(port)
     ports.reserve(port)
     assert not ports.hold(port)
@@ -228,8 +234,8 @@ def test_a_reserved_port_is_left_to_its_server_and_held_once_that_has_ended(
         server.listen()
 
 
-def test_a_port_that_another_agent_holds_is_not_reserved(port: int, ports: Ports) -> None:
-    other = Ports()
+def test_a_port_that_another_agent_holds_is_not_reserved(port: int, ports: PortAllocator) -> None:
+    other = PortAllocator()
     assert other.hold(port)
     ports.reserve(port)
     assert not ports.hold(port)
@@ -239,7 +245,7 @@ def test_a_port_that_another_agent_holds_is_not_reserved(port: int, ports: Ports
 
 def test_no_descriptor_is_left(port: int, listener: socket.socket) -> None:
     before = os.listdir("/proc/self/fd")
-    ports = Ports()
+    ports = PortAllocator()
     assert ports.hold(port)
     assert not ports.hold(listener.getsockname()[1])
     assert len(os.listdir("/proc/self/fd")) == len(before) + 2
@@ -256,7 +262,7 @@ def may_connect(port: int) -> bool:
         return dialling.connect_ex(("127.0.0.1", port)) == 0
 
 
-def test_a_held_port_takes_connections_for_a_while_and_is_held_as_before(ports: Ports, port: int) -> None:
+def test_a_held_port_takes_connections_for_a_while_and_is_held_as_before(ports: PortAllocator, port: int) -> None:
     assert ports.hold(port)
     assert not may_connect(port)
     for _ in range(2):
@@ -273,7 +279,7 @@ def test_a_held_port_takes_connections_for_a_while_and_is_held_as_before(ports: 
             server.listen()
 
 
-def test_a_port_on_which_a_server_listens_is_left_to_it(ports: Ports, port: int) -> None:
+def test_a_port_on_which_a_server_listens_is_left_to_it(ports: PortAllocator, port: int) -> None:
     assert ports.hold(port)
     with stream(socket.AF_INET6, socket.SO_REUSEADDR) as server:
         server.bind(("", port))
@@ -283,7 +289,7 @@ def test_a_port_on_which_a_server_listens_is_left_to_it(ports: Ports, port: int)
         assert may_connect(port)
 
 
-def test_a_port_is_quiet_when_a_server_is_to_listen_there(ports: Ports, port: int) -> None:
+def test_a_port_is_quiet_when_a_server_is_to_listen_there(ports: PortAllocator, port: int) -> None:
     assert ports.hold(port)
     with ports.listening({port}):
         ports.quiet()

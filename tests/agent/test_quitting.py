@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import cast
 
-from tfcluster.agent.server import Server
-from tfcluster.agent.service import Service
+from tfcluster.agent.agent import Agent
+from tfcluster.agent.rpc_server import RpcServer
 
 
 class Idle:
@@ -21,7 +21,7 @@ class Idle:
 def test_an_agent_that_is_awaited_does_not_end_when_it_would_have_before() -> None:
     async def play() -> None:
         service = Idle()
-        server = Server(cast(Service, service))
+        server = RpcServer(cast(Agent, service))
         server._quit_if_idle(0.0)
         server._quit_if_idle(3600.0)  # an `up` has prepared meanwhile, and its next request is to come
         for _ in range(10):

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from tfcluster.agent.incoming import Incoming
-from tfcluster.agent.runs.receiving import check_name, receive
-from tfcluster.client.connection import Answer
+from tfcluster.agent.request_stream import RequestStream
+from tfcluster.agent.runs.uploads import receive, validate_name
+from tfcluster.client.rpc import ResponseStream
 from tfcluster.errors import ClusterError
-from tfcluster.protocol.framing import BLOCK_LIMIT, encode_block
-from tfcluster.protocol.messages import Call
-from tfcluster.transport.local import Agent, Here
+from tfcluster.protocol.api import Method
+from tfcluster.protocol.codec import CHUNK_LIMIT, encode_chunk
+from tfcluster.transport.local import LocalAgentConnection, LocalTransport
 
 
 def receive_from(path: Path, send: Callable[[socket.socket], None]) -> bool:
@@ -28,7 +28,7 @@ def receive_from(path: Path, send: Callable[[socket.socket], None]) -> bool:
     async def serve() -> bool:
         reader, writer = await asyncio.open_unix_connection(sock=ours)
         await reader.readline()  # the request
-        incoming = Incoming(reader, expects_file=True)
+        incoming = RequestStream(reader, expects_file=True)
         hung_up = asyncio.ensure_future(incoming.hung_up())
         try:
             await receive(incoming, path)
@@ -45,16 +45,16 @@ def receive_from(path: Path, send: Callable[[socket.socket], None]) -> bool:
         sending.join()
 
 
-@pytest.mark.parametrize("size", [0, 1, BLOCK_LIMIT, BLOCK_LIMIT + 1, 20 * 2**20 + 17])
+@pytest.mark.parametrize("size", [0, 1, CHUNK_LIMIT, CHUNK_LIMIT + 1, 20 * 2**20 + 17])
 def test_a_file_arrives_as_it_was_sent(tmp_path: Path, size: int) -> None:
     data = os.urandom(size)
     source = tmp_path / "source"
     source.write_bytes(data)
 
     def send(connection: socket.socket) -> None:
-        agent = Agent(connection)
+        agent = LocalAgentConnection(connection)
         with source.open("rb") as file:
-            Answer(Here("played"), agent, Call.RUN, {"sent": "data.bin"}).send_file(file)
+            ResponseStream(LocalTransport("played"), agent, Method.RUN, {"sent": "data.bin"}).send_file(file)
         agent.close()
 
     assert receive_from(tmp_path / "sent" / "data.bin", send)
@@ -71,11 +71,11 @@ def test_a_pipe_is_sent_as_it_is_filled(tmp_path: Path) -> None:
                 pipe.write(data[at : at + 1000])
 
     def send(connection: socket.socket) -> None:
-        agent = Agent(connection)
+        agent = LocalAgentConnection(connection)
         filling = threading.Thread(target=fill)
         filling.start()
         with open(reading, "rb") as pipe:
-            Answer(Here("played"), agent, Call.RUN, {"sent": "data.bin"}).send_file(pipe)
+            ResponseStream(LocalTransport("played"), agent, Method.RUN, {"sent": "data.bin"}).send_file(pipe)
         filling.join()
         agent.close()
 
@@ -83,7 +83,7 @@ def test_a_pipe_is_sent_as_it_is_filled(tmp_path: Path) -> None:
     assert (tmp_path / "sent" / "data.bin").read_bytes() == data
 
 
-@pytest.mark.parametrize("sent", [b"", encode_block(b"half"), encode_block(b"half")[:-2], b"\0"])
+@pytest.mark.parametrize("sent", [b"", encode_chunk(b"half"), encode_chunk(b"half")[:-2], b"\0"])
 def test_a_command_that_goes_away_is_noticed(tmp_path: Path, sent: bytes) -> None:
     def send(connection: socket.socket) -> None:
         with connection:
@@ -112,8 +112,8 @@ def test_an_agent_that_speaks_or_goes_ends_the_sending(tmp_path: Path) -> None:
     """A run that times out must not wait for a standard input that says nothing."""
     for say in (b"{}\n", b""):
         ours, theirs = socket.socketpair()
-        agent = Agent(theirs)
-        answer = Answer(Here("played"), agent, Call.RUN, {"sent": "data.bin"})
+        agent = LocalAgentConnection(theirs)
+        answer = ResponseStream(LocalTransport("played"), agent, Method.RUN, {"sent": "data.bin"})
         ours.recv(1 << 16)
         if say:
             ours.sendall(say)
@@ -130,5 +130,5 @@ def test_an_agent_that_speaks_or_goes_ends_the_sending(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "/etc/passwd", "a\0b"])
 def test_a_name_is_no_path(name: str) -> None:
     with pytest.raises(ClusterError, match="is not the name of a file"):
-        check_name(name)
-    assert check_name("train.py") == "train.py"
+        validate_name(name)
+    assert validate_name("train.py") == "train.py"

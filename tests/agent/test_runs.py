@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from tfcluster.agent.runs.records import KEPT, Records, RunRecord
+from tfcluster.agent.runs.run_store import RETENTION, RunRecord, RunStore
+from tfcluster.core.states import RunState
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.model.states import RunState
-from tfcluster.process import ProcessId
-from tfcluster.runtime.driver import claim, claimed_by
+from tfcluster.process_handle import ProcessHandle
+from tfcluster.processes.run_driver import acquire_run, driver_of
 
 DEVICES = ["/job:w/replica:0/task:0/device:CPU:0"]
 RECORD = RunRecord("pi-0000", "pi", {"samples": 10}, DEVICES, [], 5.0, 9.5, False, RunState.RUNNING)
 
 
-def keep(records: Records, *runs: RunRecord) -> None:
+def keep(records: RunStore, *runs: RunRecord) -> None:
     for run in runs:
         assert records.make_folder(run.run)
         records.write(run)
@@ -34,7 +34,7 @@ def keep(records: Records, *runs: RunRecord) -> None:
     ],
 )
 def test_a_record_is_read_as_it_was_written(tmp_path: Path, record: RunRecord) -> None:
-    records = Records(tmp_path)
+    records = RunStore(tmp_path)
     keep(records, record)
     assert records.read("pi-0000") == record
     assert records.read_all() == [record]
@@ -42,7 +42,7 @@ def test_a_record_is_read_as_it_was_written(tmp_path: Path, record: RunRecord) -
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"run": "pi-0000"}', '{"stopping": 5}'])
 def test_a_record_that_cannot_be_understood_is_none(tmp_path: Path, text: str) -> None:
-    records = Records(tmp_path)
+    records = RunStore(tmp_path)
     records.make_folder("pi-0000")
     assert records.read("pi-0000") is None
     (tmp_path / "pi-0000" / "record.json").write_text(text)
@@ -51,13 +51,13 @@ def test_a_record_that_cannot_be_understood_is_none(tmp_path: Path, text: str) -
 
 
 def test_a_run_does_not_get_the_folder_of_an_earlier_one(tmp_path: Path) -> None:
-    records = Records(tmp_path)
+    records = RunStore(tmp_path)
     assert records.make_folder("pi-0000")
     assert not records.make_folder("pi-0000")
 
 
 def test_a_run_is_named_by_its_beginning(tmp_path: Path) -> None:
-    records = Records(tmp_path)
+    records = RunStore(tmp_path)
     for name in ("pi-12", "pi-1234", "mean-12"):
         records.make_folder(name)
     assert records.find("m") == "mean-12"
@@ -70,12 +70,12 @@ def test_a_run_is_named_by_its_beginning(tmp_path: Path) -> None:
         with pytest.raises(ClusterError, match="no run "):
             records.find(name)
     with pytest.raises(ClusterError, match="no run "):
-        Records(tmp_path / "none").find("pi")
+        RunStore(tmp_path / "none").find("pi")
 
 
 def test_the_latest_ended_runs_are_kept_and_every_run_that_goes_on(tmp_path: Path) -> None:
-    records = Records(tmp_path)
-    for number in range(KEPT + 5):
+    records = RunStore(tmp_path)
+    for number in range(RETENTION + 5):
         keep(records, replace(RECORD, run=f"pi-{number}", state=RunState.SUCCEEDED, started=float(number)))
         os.utime(tmp_path / f"pi-{number}" / "record.json", (number, number))
     keep(records, replace(RECORD, run="going-on", started=-1.0))
@@ -84,21 +84,21 @@ def test_the_latest_ended_runs_are_kept_and_every_run_that_goes_on(tmp_path: Pat
     assert {path.name for path in tmp_path.iterdir()} == {
         "going-on",
         "pi-1",
-        *(f"pi-{number}" for number in range(6, KEPT + 5)),
+        *(f"pi-{number}" for number in range(6, RETENTION + 5)),
         "pi-5",
     }
     assert [record.run for record in records.read_all()][:3] == ["going-on", "pi-1", "pi-5"]
 
 
 def test_one_process_drives_a_run_or_nobody(tmp_path: Path) -> None:
-    driver = ProcessId(17, 4711)
-    assert claimed_by(tmp_path) is None
-    assert claim(tmp_path, driver)
-    assert not claim(tmp_path, None)
-    assert not claim(tmp_path, ProcessId(18, 4712))
-    assert claimed_by(tmp_path) == driver
+    driver = ProcessHandle(17, 4711)
+    assert driver_of(tmp_path) is None
+    assert acquire_run(tmp_path, driver)
+    assert not acquire_run(tmp_path, None)
+    assert not acquire_run(tmp_path, ProcessHandle(18, 4712))
+    assert driver_of(tmp_path) == driver
     ended = tmp_path / "ended"
     ended.mkdir()
-    assert claim(ended, None)
-    assert not claim(ended, driver), "a driver that comes too late"
-    assert claimed_by(ended) is None
+    assert acquire_run(ended, None)
+    assert not acquire_run(ended, driver), "a driver that comes too late"
+    assert driver_of(ended) is None

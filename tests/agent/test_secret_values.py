@@ -1,4 +1,4 @@
-"""Secret values: out of the layout into a private file, and back."""
+"""Secret values: out of the topology into a private file, and back."""
 
 from __future__ import annotations
 
@@ -7,39 +7,41 @@ from pathlib import Path
 
 import pytest
 
-from tests.agent.hosts import layout_of, task_of
-from tfcluster.agent.files import Files
-from tfcluster.agent.secret_values import SecretValues, lost, without_values
+from tests.agent.hosts import task_of, topology_of
+from tfcluster.agent.atomic_file import AtomicFiles
+from tfcluster.agent.secret_store import SecretStore, lost, without_values
 
-KEPT = {"PLAIN": "seen"}
-TASK = task_of("worker:0", "a", env={"TOKEN": "hunter2", **KEPT, "KEY": "ü\n"}, secrets=("TOKEN", "KEY"))
-LAYOUT = layout_of([TASK, task_of("worker:1", "b", env=KEPT)], reserved=(task_of("ps:0", "a", secrets=("TOKEN",)),))
+RETENTION = {"PLAIN": "seen"}
+TASK = task_of("worker:0", "a", env={"TOKEN": "hunter2", **RETENTION, "KEY": "ü\n"}, secrets=("TOKEN", "KEY"))
+LAYOUT = topology_of(
+    [TASK, task_of("worker:1", "b", env=RETENTION)], reserved=(task_of("ps:0", "a", secrets=("TOKEN",)),)
+)
 
 
 @pytest.fixture
-def values(tmp_path: Path) -> SecretValues:
-    return SecretValues(tmp_path / "demo.secrets")
+def values(tmp_path: Path) -> SecretStore:
+    return SecretStore(tmp_path / "demo.secrets")
 
 
-def test_what_is_hidden_is_shown_again(values: SecretValues) -> None:
+def test_what_is_hidden_is_shown_again(values: SecretStore) -> None:
     hidden = values.hidden(LAYOUT)
-    assert [task.env for task in hidden.tasks] == [KEPT, KEPT]
+    assert [task.env for task in hidden.tasks] == [RETENTION, RETENTION]
     assert lost(hidden.tasks[0]) == ["TOKEN", "KEY"]
     assert values.path.stat().st_mode & 0o777 == 0o600
-    assert SecretValues(values.path).shown(hidden, values.path) == LAYOUT
+    assert SecretStore(values.path).shown(hidden, values.path) == LAYOUT
     assert lost(LAYOUT.tasks[0]) == []
     assert lost(LAYOUT.reserved[0]) == ["TOKEN"], "it never had one"
 
 
-def test_the_file_is_written_only_when_it_has_to_be(values: SecretValues, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_file_is_written_only_when_it_has_to_be(values: SecretStore, monkeypatch: pytest.MonkeyPatch) -> None:
     written = []
-    write = Files.write
+    write = AtomicFiles.write
 
-    def count(self: Files, path: Path, data: bytes, *, durable: bool) -> None:
+    def count(self: AtomicFiles, path: Path, data: bytes, *, durable: bool) -> None:
         written.append(data)
         write(self, path, data, durable=durable)
 
-    monkeypatch.setattr(Files, "write", count)
+    monkeypatch.setattr(AtomicFiles, "write", count)
     values.hidden(LAYOUT)
     values.hidden(LAYOUT)
     assert len(written) == 1
@@ -50,7 +52,7 @@ def test_the_file_is_written_only_when_it_has_to_be(values: SecretValues, monkey
 
 
 @pytest.mark.parametrize("text", [None, "", "{", "[]", '{"/job:worker/task:0": 5}'])
-def test_without_the_file_the_values_are_lost(values: SecretValues, text: str | None) -> None:
+def test_without_the_file_the_values_are_lost(values: SecretStore, text: str | None) -> None:
     hidden = values.hidden(LAYOUT)
     values.path.unlink()
     if text is not None:
@@ -58,35 +60,35 @@ def test_without_the_file_the_values_are_lost(values: SecretValues, text: str | 
     assert values.shown(hidden, values.path) == hidden
 
 
-def test_a_layout_without_secrets_has_no_file(values: SecretValues) -> None:
+def test_a_layout_without_secrets_has_no_file(values: SecretStore) -> None:
     values.hidden(LAYOUT)
-    plain = layout_of([task_of("worker:1", "b", env=KEPT)])
+    plain = topology_of([task_of("worker:1", "b", env=RETENTION)])
     for _ in range(2):  # when it is written again the journal has it
         assert values.hidden(plain) == plain
     assert not values.path.exists()
 
 
-def test_a_file_that_cannot_be_written_leaves_nothing(values: SecretValues, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(self: Files, source: Path, target: Path) -> None:
+def test_a_file_that_cannot_be_written_leaves_nothing(values: SecretStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(self: AtomicFiles, source: Path, target: Path) -> None:
         raise OSError(28, "No space left on device", str(target))
 
-    monkeypatch.setattr(Files, "replace", fail)
+    monkeypatch.setattr(AtomicFiles, "replace", fail)
     with pytest.raises(OSError, match="No space left"):
         values.hidden(LAYOUT)
     assert list(values.path.parent.iterdir()) == []
 
 
-def test_the_values_of_a_layout_are_kept_until_the_journal_has_the_next_one(values: SecretValues) -> None:
+def test_the_values_of_a_layout_are_kept_until_the_journal_has_the_next_one(values: SecretStore) -> None:
     hidden = values.hidden(LAYOUT)
     other = replace(TASK, env={**TASK.env, "TOKEN": "hunter3"})
-    following = replace(layout_of([other]), generation=LAYOUT.generation + 1)
-    for layouts in ((LAYOUT, following), (following,)):
-        values.hidden(*layouts)
+    following = replace(topology_of([other]), generation=LAYOUT.generation + 1)
+    for topologies in ((LAYOUT, following), (following,)):
+        values.hidden(*topologies)
         # An agent that dies before the journal is written is followed by one that reads what the journal has.
-        later = SecretValues(values.path)
+        later = SecretStore(values.path)
         assert later.shown(hidden, values.path) == LAYOUT
         assert later.shown(without_values(following), values.path) == following
     values.hidden(following)
     assert "hunter2" not in values.path.read_text()
-    later = SecretValues(values.path)
+    later = SecretStore(values.path)
     assert later.shown(without_values(following), values.path) == following

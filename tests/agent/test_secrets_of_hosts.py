@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.agent.hosts import PI, TASKS, Hosts, layout_of
+from tests.agent.hosts import PI, TASKS, Hosts, topology_of
 from tests.conftest import wait_for
 from tfcluster.errors import ClusterError
-from tfcluster.protocol.messages import Call
+from tfcluster.protocol.api import Method
 
 pytestmark = pytest.mark.usefixtures("cold")
 
@@ -37,8 +37,8 @@ def environment_of(pid: int) -> bytes:
 
 
 def test_secret_values_are_in_one_private_file_and_nowhere_else(hosts: Hosts) -> None:
-    hosts.up(layout_of(WITH_SECRET))
-    hosts.ask("a", Call.RESTART, tasks=["worker:0"], grace=1.0)
+    hosts.up(topology_of(WITH_SECRET))
+    hosts.ask("a", Method.RESTART, tasks=["worker:0"], grace=1.0)
     hosts.wait_until_ready()
     assert holders(hosts.sandbox.folder / "state") == []
     runtime = hosts.sandbox.folder / "run" / "tfcluster"
@@ -48,10 +48,10 @@ def test_secret_values_are_in_one_private_file_and_nowhere_else(hosts: Hosts) ->
     told = json.dumps([hosts.status("a"), hosts.status("b"), hosts.events("a"), hosts.events("b")], ensure_ascii=False)
     assert "hunter2" not in told
     assert not [pid for pid in hosts.sandbox.processes() if b"hunter2" in environment_of(pid)]
-    # A layout that differs in it alone is told without it.
+    # A topology that differs in it alone is told without it.
     changed = [replace(task, env={**task.env, "TOKEN": "another"}) if task.env else task for task in WITH_SECRET]
-    for told in hosts.prepare(layout_of(changed)).values():
-        assert told["found"]["layout"]["tasks"][1]["env"]["TOKEN"] == SECRET, "by which a change is seen"
+    for told in hosts.prepare(topology_of(changed)).values():
+        assert told["found"]["topology"]["tasks"][1]["env"]["TOKEN"] == SECRET, "by which a change is seen"
     hosts.down("a")
     hosts.down("b")
     wait_for(lambda: not hosts.sandbox.leftovers())
@@ -61,7 +61,7 @@ def test_secret_values_are_in_one_private_file_and_nowhere_else(hosts: Hosts) ->
 def test_the_next_agent_has_the_secrets_also_beside_another_socket(
     hosts: Hosts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hosts.up(layout_of(WITH_SECRET))
+    hosts.up(topology_of(WITH_SECRET))
     hosts.kill_agent("a")
     elsewhere = hosts.sandbox.folder / "other"
     elsewhere.mkdir(mode=0o700)
@@ -69,7 +69,7 @@ def test_the_next_agent_has_the_secrets_also_beside_another_socket(
     before = hosts.task("worker:0")["pid"]
     os.kill(before, signal.SIGKILL)
     wait_for(lambda: hosts.task("worker:0")["state"] == "ready" and hosts.task("worker:0")["pid"] != before)
-    assert hosts.ask("a", Call.LAYOUT)["tasks"][1]["env"] == {"PLAIN": "seen", "TOKEN": SECRET}
+    assert hosts.ask("a", Method.TOPOLOGY)["tasks"][1]["env"] == {"PLAIN": "seen", "TOKEN": SECRET}
     runtime = hosts.sandbox.folder / "run" / "tfcluster"
     assert [path.name.split(".")[1] for path in runtime.glob("*.secrets")] == ["b"]
     for path in runtime.glob("two.a.*"):
@@ -81,7 +81,7 @@ def test_the_next_agent_has_the_secrets_also_beside_another_socket(
 
 def test_a_task_whose_secret_is_lost_is_not_started_without(hosts: Hosts) -> None:
     """As after a reboot, when the folder in memory is gone."""
-    hosts.up(layout_of(WITH_SECRET))
+    hosts.up(topology_of(WITH_SECRET))
     before = {short: hosts.task(short)["pid"] for short in ("ps:0", "worker:1")}
     hosts.kill_agent("b")
     for path in (hosts.sandbox.folder / "run" / "tfcluster").glob("two.b.*.secrets"):
@@ -97,6 +97,6 @@ def test_a_task_whose_secret_is_lost_is_not_started_without(hosts: Hosts) -> Non
         next(hosts.run("pi", PI))
     failed = [each["detail"] for each in hosts.events("b") if each["event"] == "failed"]
     assert failed == [f"not started: {task['last_exit']['detail']}"]
-    hosts.up(layout_of(WITH_SECRET))
-    assert hosts.ask("b", Call.LAYOUT)["tasks"][2]["env"]["TOKEN"] == SECRET
+    hosts.up(topology_of(WITH_SECRET))
+    assert hosts.ask("b", Method.TOPOLOGY)["tasks"][2]["env"]["TOKEN"] == SECRET
     assert hosts.task("ps:0")["pid"] == before["ps:0"]

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from tests.agent.hosts import PI, TASKS, Hosts, hosts_in, layout_of, shorts, task_of
+from tests.agent.hosts import PI, TASKS, Hosts, hosts_in, shorts, task_of, topology_of
 from tests.conftest import _make, wait_for
 from tfcluster.errors import ClusterError
-from tfcluster.protocol.messages import Call
+from tfcluster.protocol.api import Method
 
 #: Longer than any test: something of it is ended.
 EXPFIT = {"modes": ["data-parallel"], "steps": 10_000_000, "rate": 0.01, "batch": 16, "seed": 1}
@@ -26,7 +26,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
     """A cluster on both hosts, shared by tests that leave it ready."""
     for sandbox in _make(tmp_path_factory.mktemp("pair")):
         with hosts_in(sandbox) as hosts:
-            hosts.up(layout_of())
+            hosts.up(topology_of())
             yield hosts
 
 
@@ -36,11 +36,12 @@ def test_each_agent_tells_of_its_own_host(pair: Hosts) -> None:
     assert [host["host"] for host in a["hosts"] + b["hosts"]] == ["a", "b"]
     assert a["hosts"][0]["agent_pid"] != b["hosts"][0]["agent_pid"]
     assert a["hosts"][0]["tensorflow"] == b["hosts"][0]["tensorflow"] is not None
-    devices = pair.ask("b", Call.DEVICES)["devices"]
+    devices = pair.ask("b", Method.DEVICES)["devices"]
     assert {device["task"] for device in devices} == {"/job:ps/task:0", "/job:worker/task:1"}
-    assert pair.ask("a", Call.LAYOUT) == pair.ask("b", Call.LAYOUT) == json.loads(json.dumps(pair.layout.to_json()))
+    topology = json.loads(json.dumps(pair.topology.to_json()))
+    assert pair.ask("a", Method.TOPOLOGY) == pair.ask("b", Method.TOPOLOGY) == topology
     with pytest.raises(ClusterError, match="no task 'worker:1'"):
-        pair.ask("a", Call.RESTART, tasks=["worker:1"], grace=1.0)
+        pair.ask("a", Method.RESTART, tasks=["worker:1"], grace=1.0)
 
 
 def test_only_the_heads_host_keeps_an_interpreter_warm(pair: Hosts) -> None:
@@ -79,10 +80,10 @@ def test_a_run_fails_with_the_task_that_it_loses_on_another_host(pair: Hosts) ->
 LEAVE_A_VARIABLE = """
 import sys
 import tensorflow.compat.v1 as tf
-from tfcluster.programs.context import this_run
+from tfcluster.programs.context import current_run
 
 tf.disable_eager_execution()
-run = this_run()
+run = current_run()
 with tf.container(sys.argv[1] or run.run), tf.device("/job:ps/task:0"):
     kept = tf.get_variable("kept", initializer=5.0)
 with tf.Session(f"grpc://{run.head}") as session:
@@ -113,12 +114,12 @@ def test_what_a_run_leaves_on_another_hosts_ps_is_cleared(pair: Hosts, tmp_path:
 def test_a_run_that_came_after_the_plan_is_not_lost_with_a_task_on_another_host(pair: Hosts) -> None:
     run = pair.run("expfit", EXPFIT)
     identity = next(run)["run"]
-    layout = pair.layout.to_json()
-    plan: dict[str, Any] = {"wanted": layout, "base": layout, "layout": layout, "lost": []}
+    topology = pair.topology.to_json()
+    plan: dict[str, Any] = {"wanted": topology, "base": topology, "topology": topology, "lost": []}
     with pytest.raises(ClusterError, match=f"which would lose run {identity}: nothing was done"):
-        pair.ask("a", Call.APPLY, **plan, ends=["/job:worker/task:1"])
-    pair.ask("a", Call.APPLY, **{**plan, "lost": [f"run {identity}"]}, ends=["/job:worker/task:1"])
-    pair.ask("a", Call.CANCEL, run=identity)
+        pair.ask("a", Method.APPLY, **plan, ends=["/job:worker/task:1"])
+    pair.ask("a", Method.APPLY, **{**plan, "lost": [f"run {identity}"]}, ends=["/job:worker/task:1"])
+    pair.ask("a", Method.CANCEL, run=identity)
     assert pair.result(run)["state"] == "cancelled"
 
 
@@ -134,14 +135,14 @@ def test_a_run_that_is_not_owned_goes_on_when_its_command_goes_away(pair: Hosts,
     path.write_text(WAIT)
     identity, run = pair.script(path, owned=False)
     run.close()
-    again = pair.stream("a", Call.ATTACH, run=identity, events=0, output=0, owned=False)
+    again = pair.stream("a", Method.ATTACH, run=identity, events=0, output=0, owned=False)
     while next(again)["event"] != "output":
         continue
     pair.kill_agent("a")
     again.close()
-    again = pair.stream("a", Call.ATTACH, run=identity, events=0, output=0, owned=False)
+    again = pair.stream("a", Method.ATTACH, run=identity, events=0, output=0, owned=False)
     assert next(again)["run"] == identity, "the next agent has it, and nobody needs to come back for it"
-    pair.ask("a", Call.CANCEL, run=identity)
+    pair.ask("a", Method.CANCEL, run=identity)
     assert list(again)[-1]["state"] == "cancelled"
 
 
@@ -150,7 +151,7 @@ def test_a_run_that_is_owned_is_cancelled_when_its_command_goes_away(pair: Hosts
     path.write_text(WAIT)
     identity, run = pair.script(path)
     run.close()
-    again = pair.stream("a", Call.ATTACH, run=identity, events=0, output=0, owned=False)
+    again = pair.stream("a", Method.ATTACH, run=identity, events=0, output=0, owned=False)
     assert list(again)[-1]["state"] == "cancelled"
 
 
@@ -159,7 +160,7 @@ def test_a_file_that_did_not_come_whole_ends_also_a_run_that_is_not_owned(pair: 
     run = pair.run("script", parameters, sent="x.py", owned=False)
     identity = next(run)["run"]
     run.close()
-    again = pair.stream("a", Call.ATTACH, run=identity, events=0, output=0, owned=False)
+    again = pair.stream("a", Method.ATTACH, run=identity, events=0, output=0, owned=False)
     assert list(again)[-1]["state"] == "cancelled"
 
 
@@ -174,7 +175,7 @@ def test_an_agent_that_died_is_followed_by_one_that_has_its_own_tasks(pair: Host
 
 
 def test_ports_of_other_hosts_are_neither_held_nor_missed(pair: Hosts) -> None:
-    told = pair.prepare(layout_of([*TASKS, task_of("worker:2", "a")]))
+    told = pair.prepare(topology_of([*TASKS, task_of("worker:2", "a")]))
     assert list(told["a"]["choices"]["ports"]) == ["/job:worker/task:2"]
     assert told["b"]["choices"]["ports"] == {}
     assert [found["found"]["generations"].keys() for found in told.values()] == [
@@ -188,7 +189,7 @@ def test_what_cannot_be_reached_is_told_with_the_reason(pair: Hosts) -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         silent = f"127.0.0.1:{closed.getsockname()[1]}"
-        told = pair.ask("a", Call.REACH, addresses=[address, silent, "[::1]:1"], timeout=30.0)
+        told = pair.ask("a", Method.REACH, addresses=[address, silent, "[::1]:1"], timeout=30.0)
     assert told["failures"].keys() == {silent, "[::1]:1"}
     assert told["failures"][silent] == "Connection refused"
-    assert pair.ask("a", Call.REACH, addresses=[], timeout=1.0) == {"failures": {}}
+    assert pair.ask("a", Method.REACH, addresses=[], timeout=1.0) == {"failures": {}}

@@ -12,32 +12,32 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tfcluster.agent.logs.stream import Stream
-from tfcluster.runtime.logs import spool
-from tfcluster.runtime.logs.kept import KeptLog, files_of
-from tfcluster.runtime.logs.spool import Spool, prepare
+from tfcluster.agent.logs.log_reader import LogReader
+from tfcluster.processes.logs import log_buffer
+from tfcluster.processes.logs.log_buffer import LogBuffer, prepare
+from tfcluster.processes.logs.rotating_log import RotatingLog, files_of
 
 
 class Task:
     """A task's spool and log, and a reader of both."""
 
     def __init__(self, folder: Path, size: int, count: int) -> None:
-        self.log, self.spool = folder / "logs" / "worker:0.log", folder / "spools" / "worker:0"
+        self.log, self.log_buffer = folder / "logs" / "worker:0.log", folder / "spools" / "worker:0"
         self.log.parent.mkdir(parents=True)
         self.size, self.count = size, count
         self.printed = b""
         self.start()
         self.restart_keeper()
-        self.stream = Stream(self.log, self.spool)
+        self.stream = LogReader(self.log, self.log_buffer)
 
     def start(self) -> None:
-        prepare(self.spool, self.log)
+        prepare(self.log_buffer, self.log)
 
     def restart_keeper(self) -> None:
-        self.kept = Spool(self.spool, KeptLog(self.log, self.size, self.count))
+        self.kept = LogBuffer(self.log_buffer, RotatingLog(self.log, self.size, self.count))
 
     def print(self, data: bytes) -> None:
-        with self.spool.open("ab") as file:
+        with self.log_buffer.open("ab") as file:
             file.write(data)
         self.printed += data
 
@@ -45,7 +45,7 @@ class Task:
         """End it, as `down` does."""
         while self.kept.drain(ended=True):
             continue
-        self.spool.unlink()
+        self.log_buffer.unlink()
 
     def all(self, start: int = 0, *, partial: bool = True) -> list[bytes]:
         return [line.text for line in self.stream.lines(start, self.stream.end(), partial=partial)]
@@ -91,7 +91,7 @@ def test_it_is_all_that_was_printed_however_far_that_is_kept(
     task = Task(tmp_path_factory.getbasetemp() / f"stream{next(_NUMBERS)}", size, 10**6)
     followed: list[bytes] = []
     place = 0
-    with mock.patch.multiple(spool, _STAYS=0, _FREED_AT_ONCE=1):
+    with mock.patch.multiple(log_buffer, _STAYS=0, _FREED_AT_ONCE=1):
         for step in steps:
             if isinstance(step, bytes):
                 task.print(step)
@@ -117,7 +117,7 @@ def test_it_is_all_that_was_printed_however_far_that_is_kept(
 
 
 def test_a_log_that_never_was_is_empty(tmp_path: Path) -> None:
-    stream = Stream(tmp_path / "logs" / "no:0.log", tmp_path / "spools" / "no:0")
+    stream = LogReader(tmp_path / "logs" / "no:0.log", tmp_path / "spools" / "no:0")
     assert (stream.end(), stream.start_since(5.0), stream.start_of_last(3, 0, partial=True)) == (0, 0, 0)
     assert list(stream.lines(0, 0, partial=True)) == []
 
@@ -160,12 +160,12 @@ def test_files_renamed_while_they_are_opened_are_all_found(task: Task, monkeypat
 
 
 def test_lines_since_a_time(tmp_path: Path) -> None:
-    log = KeptLog(tmp_path / "log", 100, 99)
+    log = RotatingLog(tmp_path / "log", 100, 99)
     place = 0
     for number in range(20):
         log.append(lines(number), place, 1000.0 + number)
         place += 9
-    stream = Stream(tmp_path / "log")
+    stream = LogReader(tmp_path / "log")
 
     def since(time: float) -> list[bytes]:
         return [line.text for line in stream.lines(stream.start_since(time), stream.end(), partial=True)]

@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 
 from tests.agent.test_journal import LAYOUT
-from tfcluster.agent.tasks import supervised
-from tfcluster.agent.tasks.machine import Machine
-from tfcluster.agent.tasks.supervised import Supervised
-from tfcluster.agent.tasks.usage import Usage
-from tfcluster.model.states import TaskState
-from tfcluster.process import ProcessId
+from tfcluster.agent.tasks import task_runtime
+from tfcluster.agent.tasks.resource_usage import ResourceUsage
+from tfcluster.agent.tasks.state_machine import TaskStateMachine
+from tfcluster.agent.tasks.task_runtime import TaskRuntime
+from tfcluster.core.states import TaskState
+from tfcluster.process_handle import ProcessHandle
 
 
-def use(cpu_seconds: float, at: float) -> Usage:
-    return Usage(rss_bytes=1, cpu_seconds=cpu_seconds, at=at, age=at)
+def use(cpu_seconds: float, at: float) -> ResourceUsage:
+    return ResourceUsage(rss_bytes=1, cpu_seconds=cpu_seconds, at=at, age=at)
 
 
 @pytest.mark.parametrize(
@@ -31,12 +31,14 @@ def use(cpu_seconds: float, at: float) -> Usage:
     ],
 )
 def test_the_share_of_a_core_is_measured_over_long_enough(
-    monkeypatch: pytest.MonkeyPatch, samples: list[Usage], percent: float
+    monkeypatch: pytest.MonkeyPatch, samples: list[ResourceUsage], percent: float
 ) -> None:
-    process = ProcessId.of(os.getpid())
-    task = Supervised(LAYOUT.tasks[0], Machine(LAYOUT.tasks[0].restart, TaskState.READY), Path("spool"), process)
+    process = ProcessHandle.of(os.getpid())
+    task = TaskRuntime(
+        LAYOUT.tasks[0], TaskStateMachine(LAYOUT.tasks[0].restart, TaskState.READY), Path("spool"), process
+    )
     readings = iter([*samples, use(10.0, 100.0)])
-    monkeypatch.setattr(supervised, "read_usage", lambda pid: next(readings))
+    monkeypatch.setattr(task_runtime, "read_usage", lambda pid: next(readings))
     for _ in samples:
         task.sample_use()
     assert task.status().cpu_percent == percent

@@ -77,22 +77,22 @@ def test_status_of_no_cluster_imports_nothing_heavy(tmp_path: Path) -> None:
 def test_status_as_json_needs_nothing_heavy(tmp_path: Path) -> None:
     program = """
 import tfcluster.cli.status
-from tfcluster.client.choice import choose_cluster
-from tfcluster.client.connection import Connection
-from tfcluster.protocol.messages import Call
+from tfcluster.client.resolve import resolve_cluster
+from tfcluster.client.rpc import AgentClient
+from tfcluster.protocol.api import Method
 """
     assert imported(program, tmp_path) == set()
 
 
 def test_status_as_text_needs_only_rich(tmp_path: Path) -> None:
     program = """
-from tfcluster.client.connection import Connection
-from tfcluster.model.status import ClusterStatus
-from tfcluster.render.status import show_status
+from tfcluster.client.rpc import AgentClient
+from tfcluster.core.status import ClusterStatus
+from tfcluster.ui.status import show_status
 """
     assert imported(program, tmp_path) <= {"rich"}
 
 
 def test_an_agent_imports_neither_tensorflow_nor_what_only_the_command_line_needs(tmp_path: Path) -> None:
-    found = imported("import tfcluster.agent.daemon", tmp_path)
+    found = imported("import tfcluster.agent.main", tmp_path)
     assert found <= {"asyncio", "google.protobuf", "psutil"}

@@ -21,14 +21,14 @@ SHOWN = r"\x1b[2J\x1b]0;title\x07\x7f\x9b\u202e"
 #: Where text may be written without being escaped, and why that is right there.
 WRITERS = {
     "cli/output.py",  # escapes it
-    "client/notice.py",  # escapes it
-    "render/logs.py",  # escapes it
-    "render/run.py",  # escapes it, but for the one who started the run
+    "client/output.py",  # escapes it
+    "ui/logs.py",  # escapes it
+    "ui/run_view.py",  # escapes it, but for the one who started the run
     "cli/completion.py",  # a script for a shell, in which there is only text of ours
-    "transport/boot.py",  # on a host, to the command
+    "transport/remote_bootstrap.py",  # on a host, to the command
 }
 #: What runs in processes of the agent, whose standard output is a log.
-AWAY = ("agent/", "runtime/", "programs/")
+AWAY = ("agent/", "processes/", "programs/")
 
 
 def test_a_line_is_escaped(capsys: pytest.CaptureFixture[str]) -> None:
@@ -76,5 +76,5 @@ def writes_of(path: Path) -> Iterator[str]:
 
 def test_text_is_written_in_few_places() -> None:
     found = {str(path.relative_to(ROOT)) for path in ROOT.rglob("*.py") if any(writes_of(path))}
-    consoles = {"render/console.py"}
+    consoles = {"ui/console.py"}
     assert {each for each in found if not each.startswith(AWAY)} == WRITERS | consoles

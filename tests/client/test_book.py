@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from tfcluster.client import book
-from tfcluster.client.choice import choose_cluster, cluster_of
+from tfcluster.client import registry
 from tfcluster.client.cluster import Cluster
+from tfcluster.client.resolve import cluster_of, resolve_cluster
+from tfcluster.core.hosts import Host
 from tfcluster.errors import ClusterError
-from tfcluster.model.hosts import Host
-from tfcluster.places import address_book, clusters_up, state_folder
+from tfcluster.paths import cluster_registry_path, running_clusters, state_folder
 
 ALPHA = Host("alpha", "10.0.0.1", "tf@alpha", "python3", "/scratch", {"A": "b"}, ("true",))
 BETA = Host("beta", "10.0.0.2", "beta")
@@ -24,9 +24,9 @@ def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_cluster_is_found_where_it_was_noted_to_be() -> None:
-    book.write(Cluster("far", (ALPHA, BETA), "beta"))
-    assert clusters_up() == ["far"]
-    for found in (choose_cluster(None), choose_cluster("far")):
+    registry.write(Cluster("far", (ALPHA, BETA), "beta"))
+    assert running_clusters() == ["far"]
+    for found in (resolve_cluster(None), resolve_cluster("far")):
         assert list(found.hosts.values()) == [ALPHA, BETA]
         assert (found.name, found.head, found.is_here) == ("far", "beta", False)
 
@@ -39,12 +39,12 @@ def test_what_is_not_noted_is_on_this_machine() -> None:
 
 def test_the_spec_here_says_where_its_own_cluster_is_until_that_is_noted() -> None:
     Path("cluster.yaml").write_text("name: far\nhosts: [alpha, beta]\njobs:\n  worker: {tasks: 2}\n")
-    for found in (choose_cluster(None), choose_cluster("far")):
+    for found in (resolve_cluster(None), resolve_cluster("far")):
         assert (list(found.hosts), found.head) == (["alpha", "beta"], "alpha")
     assert list(cluster_of("another").hosts) == ["localhost"]
-    book.write(Cluster("far", (BETA,), "beta"))
+    registry.write(Cluster("far", (BETA,), "beta"))
     assert list(cluster_of("far").hosts) == ["beta"]
-    assert list(choose_cluster(None).hosts) == ["beta"]
+    assert list(resolve_cluster(None).hosts) == ["beta"]
 
 
 def test_a_spec_that_nobody_asked_for_may_be_broken() -> None:
@@ -53,21 +53,21 @@ def test_a_spec_that_nobody_asked_for_may_be_broken() -> None:
 
 
 def test_a_cluster_that_is_forgotten_leaves_its_logs() -> None:
-    book.write(Cluster("far", (ALPHA,), "alpha"))
-    book.remove("far")
-    book.remove("far")
-    assert not address_book("far").parent.exists()
+    registry.write(Cluster("far", (ALPHA,), "alpha"))
+    registry.remove("far")
+    registry.remove("far")
+    assert not cluster_registry_path("far").parent.exists()
     state_folder("far").mkdir(parents=True)
-    book.write(Cluster("far", (ALPHA,), "alpha"))
-    book.remove("far")
+    registry.write(Cluster("far", (ALPHA,), "alpha"))
+    registry.remove("far")
     assert state_folder("far").exists()
-    assert clusters_up() == []
+    assert running_clusters() == []
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"hosts": [{}], "head": "a"}'])
 def test_a_damaged_book_is_named(text: str) -> None:
-    address_book("far").parent.mkdir(parents=True)
-    address_book("far").write_text(text)
+    cluster_registry_path("far").parent.mkdir(parents=True)
+    cluster_registry_path("far").write_text(text)
     with pytest.raises(ClusterError, match="cannot read on which hosts cluster 'far' is") as caught:
         cluster_of("far")
-    assert str(address_book("far")) in caught.value.message
+    assert str(cluster_registry_path("far")) in caught.value.message

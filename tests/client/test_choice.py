@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tfcluster.client.choice import choose_cluster
+from tfcluster.client.resolve import resolve_cluster
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.places import journal_path
+from tfcluster.paths import journal_path
 
 
 @pytest.fixture(autouse=True)
@@ -32,32 +32,32 @@ def own_spec(folder: Path, name: str) -> None:
 def test_a_name_is_taken_as_it_is(nowhere: Path) -> None:
     bring_up("one", "two")
     own_spec(nowhere, "three")
-    assert choose_cluster("four").name == "four"
+    assert resolve_cluster("four").name == "four"
 
 
 def test_the_only_one_that_is_up(nowhere: Path) -> None:
     bring_up("one")
     own_spec(nowhere, "three")
-    assert choose_cluster(None).name == "one"
+    assert resolve_cluster(None).name == "one"
 
 
 def test_the_one_of_the_spec_here_when_none_or_it_too_is_up(nowhere: Path) -> None:
     own_spec(nowhere, "mine")
-    assert choose_cluster(None).name == "mine"
+    assert resolve_cluster(None).name == "mine"
     bring_up("mine", "other")
-    assert choose_cluster(None).name == "mine"
+    assert resolve_cluster(None).name == "mine"
 
 
 def test_several_are_listed(nowhere: Path) -> None:
     bring_up("two", "one")
     own_spec(nowhere, "three")
     with pytest.raises(ClusterError) as caught:
-        choose_cluster(None)
+        resolve_cluster(None)
     assert caught.value.message == "several clusters are running: one, two"
     assert caught.value.exit_code is ExitCode.USAGE
 
 
 def test_none(nowhere: Path) -> None:
     with pytest.raises(ClusterError) as caught:
-        choose_cluster("")
+        resolve_cluster("")
     assert caught.value.exit_code is ExitCode.NOT_RUNNING

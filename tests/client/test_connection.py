@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from tfcluster.client import connection as module
-from tfcluster.client import lasting, logs
+from tfcluster.client import logs, reconnect
+from tfcluster.client import rpc as module
 from tfcluster.client.cluster import Cluster
-from tfcluster.client.connection import AgentGoneError, Connection
 from tfcluster.client.logs import read_logs
+from tfcluster.client.rpc import AgentClient, AgentDisconnectedError
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.places import LOCK, state_folder
-from tfcluster.protocol.messages import VERSION, Call
+from tfcluster.paths import LOCK, state_folder
+from tfcluster.protocol.api import VERSION, Method
 from tfcluster.transport import local
 
 Play = Callable[[socket.socket], None]
@@ -67,7 +67,7 @@ def test_events_come_one_by_one_and_then_the_reply(agent: Callable[[Play], None]
             served.sendall(data[at : at + 7])
 
     agent(play)
-    answer = Connection(local.Here("played")).stream(Call.LOGS, tasks=["a"], lines=3)
+    answer = AgentClient(local.LocalTransport("played")).stream(Method.LOGS, tasks=["a"], lines=3)
     assert [event["n"] for event in answer] == [1, 2]
     assert answer.finish() == {"done": True}
     assert asked == [{"version": VERSION, "call": "logs", "arguments": {"tasks": ["a"], "lines": 3}}]
@@ -82,7 +82,7 @@ def test_an_error_is_raised_as_the_agent_told_it(agent: Callable[[Play], None]) 
 
     agent(play)
     with pytest.raises(ClusterError) as caught:
-        Connection(local.Here("played")).call(Call.STATUS)
+        AgentClient(local.LocalTransport("played")).call(Method.STATUS)
     assert caught.value.to_json() == told.to_json()
 
 
@@ -94,7 +94,7 @@ def test_an_agent_that_goes_away_is_told(agent: Callable[[Play], None], before: 
 
     agent(play)
     with pytest.raises(ClusterError, match="the agent went away before it answered"):
-        Connection(local.Here("played")).call(Call.STATUS)
+        AgentClient(local.LocalTransport("played")).call(Method.STATUS)
 
 
 def test_an_agent_that_says_nothing_is_given_up(agent: Callable[[Play], None], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,7 +106,7 @@ def test_an_agent_that_says_nothing_is_given_up(agent: Callable[[Play], None], m
 
     agent(play)
     with pytest.raises(ClusterError, match=r"has not answered within 0\.05 s") as caught:
-        Connection(local.Here("played")).call(Call.STATUS)
+        AgentClient(local.LocalTransport("played")).call(Method.STATUS)
     over.set()
     assert caught.value.exit_code is ExitCode.UNREACHABLE
     assert "kill -9" in caught.value.hint
@@ -118,7 +118,7 @@ def test_without_an_agent_and_a_journal_the_cluster_is_not_running(
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     with pytest.raises(ClusterError) as caught:
-        Connection(local.Here("nobody")).call(Call.STATUS)
+        AgentClient(local.LocalTransport("nobody")).call(Method.STATUS)
     assert caught.value.exit_code is ExitCode.NOT_RUNNING
 
 
@@ -149,7 +149,7 @@ def test_logs_go_on_at_the_next_agent_behind_the_last_line(agent: Callable[[Play
 def test_agents_that_die_one_after_the_other_are_given_up(
     agent: Callable[[Play], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lasting, "_FIRST_PAUSE", 0)
+    monkeypatch.setattr(reconnect, "_FIRST_PAUSE", 0)
     died: list[int] = []
 
     def play(served: socket.socket) -> None:
@@ -158,7 +158,7 @@ def test_agents_that_die_one_after_the_other_are_given_up(
             agent(play)
 
     agent(play)
-    with pytest.raises(AgentGoneError):
+    with pytest.raises(AgentDisconnectedError):
         list(read_logs(Cluster("played")))
     assert len(died) == logs._AGENTS
 
@@ -171,7 +171,7 @@ def test_an_agent_whose_start_takes_long_is_connected_to_all_the_same(
     lock.write_text(where.replace("agent", "nobody"))
     monkeypatch.setattr(local, "_MEETING_SECONDS", 0.05)
 
-    def run_agent(cluster: str, host: str) -> None:
+    def start_agent(cluster: str, host: str) -> None:
         over = time.monotonic() + 0.1
         while time.monotonic() < over:  # longer than a meeting
             time.sleep(0.01)
@@ -181,6 +181,6 @@ def test_an_agent_whose_start_takes_long_is_connected_to_all_the_same(
         served.recv(1 << 16)
         served.sendall(lines({"reply": {"done": True}}))
 
-    monkeypatch.setattr(local, "run_agent", run_agent)
+    monkeypatch.setattr(local, "start_agent", start_agent)
     agent(play)
-    assert Connection(local.Here("played")).stream(Call.LOGS, start=True).finish() == {"done": True}
+    assert AgentClient(local.LocalTransport("played")).stream(Method.LOGS, start=True).finish() == {"done": True}

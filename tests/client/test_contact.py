@@ -9,11 +9,11 @@ from typing import Any, cast
 import pytest
 
 from tests.conftest import wait_for
-from tfcluster.client import contact
+from tfcluster.client import lease
 from tfcluster.client.cluster import Cluster
-from tfcluster.client.contact import in_contact
+from tfcluster.client.lease import keep_leases_alive
 from tfcluster.errors import ClusterError
-from tfcluster.protocol.messages import Call
+from tfcluster.protocol.api import Method
 
 
 class Pretended:
@@ -24,7 +24,7 @@ class Pretended:
     head = "alpha"
 
     def __init__(self, lease: float | None) -> None:
-        self.asked: Counter[tuple[str, Call]] = Counter()
+        self.asked: Counter[tuple[str, Method]] = Counter()
         self._lease = lease
 
     def connect(self, host: str) -> Asked:
@@ -33,9 +33,9 @@ class Pretended:
     def leader(self) -> Asked:
         return self.connect(self.head)
 
-    def answer(self, host: str, call: Call) -> Any:
+    def answer(self, host: str, call: Method) -> Any:
         self.asked[host, call] += 1
-        if call is Call.LAYOUT and self.asked[host, call] == 1:
+        if call is Method.TOPOLOGY and self.asked[host, call] == 1:
             raise ClusterError("away")
         return {"lease": self._lease}
 
@@ -45,13 +45,13 @@ class Asked:
         self._cluster = cluster
         self._host = host
 
-    def call(self, call: Call, **arguments: Any) -> Any:
+    def call(self, call: Method, **arguments: Any) -> Any:
         return self._cluster.answer(self._host, call)
 
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(contact, "_PAUSE", 0.01)
+    monkeypatch.setattr(lease, "_PAUSE", 0.01)
 
 
 def threads() -> int:
@@ -60,15 +60,15 @@ def threads() -> int:
 
 def test_every_host_but_the_head_is_asked_again_and_again() -> None:
     cluster, before = Pretended(0.03), threads()
-    with in_contact(cast(Cluster, cluster)):
-        wait_for(lambda: min(cluster.asked[host, Call.STATUS] for host in ("beta", "gamma")) >= 3)
+    with keep_leases_alive(cast(Cluster, cluster)):
+        wait_for(lambda: min(cluster.asked[host, Method.STATUS] for host in ("beta", "gamma")) >= 3)
     wait_for(lambda: threads() <= before)
-    assert ("alpha", Call.STATUS) not in cluster.asked
-    assert cluster.asked["alpha", Call.LAYOUT] == 2
+    assert ("alpha", Method.STATUS) not in cluster.asked
+    assert cluster.asked["alpha", Method.TOPOLOGY] == 2
 
 
 def test_without_a_lease_nobody_is_asked() -> None:
     cluster, before = Pretended(None), threads()
-    with in_contact(cast(Cluster, cluster)):
-        wait_for(lambda: cluster.asked["alpha", Call.LAYOUT] == 2 and threads() <= before)
-    assert set(cluster.asked) == {("alpha", Call.LAYOUT)}
+    with keep_leases_alive(cast(Cluster, cluster)):
+        wait_for(lambda: cluster.asked["alpha", Method.TOPOLOGY] == 2 and threads() <= before)
+    assert set(cluster.asked) == {("alpha", Method.TOPOLOGY)}

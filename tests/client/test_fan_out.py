@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import pytest
 
 from tests.conftest import wait_for
-from tfcluster.client.fan_out import Strand, merged, on_all, split
+from tfcluster.client.parallel import StreamContext, map_hosts, merge_streams, split
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.places import LOCAL_HOST
+from tfcluster.paths import LOCAL_HOST
 
 
 def test_all_are_asked_at_once_and_what_goes_wrong_is_that_hosts_own() -> None:
@@ -23,7 +23,7 @@ def test_all_are_asked_at_once_and_what_goes_wrong_is_that_hosts_own() -> None:
         return host.upper()
 
     done: list[int] = []
-    told, wrong = split(on_all("abc", ask, 30.0, done.append))
+    told, wrong = split(map_hosts("abc", ask, 30.0, done.append))
     assert told == {"a": "A", "c": "C"}
     assert {host: error.message for host, error in wrong.items()} == {"b": "no"}
     assert done == [1, 2, 3]
@@ -31,7 +31,7 @@ def test_all_are_asked_at_once_and_what_goes_wrong_is_that_hosts_own() -> None:
 
 def test_nobody_waits_for_a_host_that_hangs() -> None:
     hang = threading.Event()
-    found = on_all(["a", "b"], lambda host: hang.wait(60) if host == "b" else True, 0.2)
+    found = map_hosts(["a", "b"], lambda host: hang.wait(60) if host == "b" else True, 0.2)
     hang.set()
     error = found["b"]
     assert found["a"] is True
@@ -42,21 +42,21 @@ def test_nobody_waits_for_a_host_that_hangs() -> None:
 
 def test_a_mistake_of_ours_is_raised_where_somebody_sees_it() -> None:
     with pytest.raises(ZeroDivisionError):
-        on_all(["a", "b"], lambda host: 1 // (host == "a"), 30.0)
+        map_hosts(["a", "b"], lambda host: 1 // (host == "a"), 30.0)
     with pytest.raises(ZeroDivisionError):
-        list(merged(dict.fromkeys("ab", lambda strand: iter([1 // (strand.host == "a")]))))
+        list(merge_streams(dict.fromkeys("ab", lambda strand: iter([1 // (strand.host == "a")]))))
 
 
 def test_this_machine_alone_needs_no_thread() -> None:
-    assert on_all([LOCAL_HOST], lambda _: threading.current_thread(), None)[LOCAL_HOST] is threading.main_thread()
+    assert map_hosts([LOCAL_HOST], lambda _: threading.current_thread(), None)[LOCAL_HOST] is threading.main_thread()
     streams = {LOCAL_HOST: lambda _: iter([threading.current_thread()])}
-    assert list(merged(streams)) == [(LOCAL_HOST, threading.main_thread())]
+    assert list(merge_streams(streams)) == [(LOCAL_HOST, threading.main_thread())]
 
 
 def test_streams_come_as_they_come_and_end_with_what_went_wrong() -> None:
     second = threading.Event()
 
-    def stream(strand: Strand) -> Iterator[str]:
+    def stream(strand: StreamContext) -> Iterator[str]:
         if strand.host == "slow":
             second.wait(30)
             yield "slow"
@@ -65,7 +65,7 @@ def test_streams_come_as_they_come_and_end_with_what_went_wrong() -> None:
             raise ClusterError("broken")
 
     items = []
-    for host, item in merged({"slow": stream, "fast": stream}):
+    for host, item in merge_streams({"slow": stream, "fast": stream}):
         items.append((host, str(item)))
         if isinstance(item, ClusterError):
             second.set()
@@ -75,13 +75,13 @@ def test_streams_come_as_they_come_and_end_with_what_went_wrong() -> None:
 def test_closing_ends_streams_that_go_on_and_such_that_nobody_reads() -> None:
     before = set(threading.enumerate())
 
-    def endless(strand: Strand) -> Iterator[int]:
+    def endless(strand: StreamContext) -> Iterator[int]:
         while True:
             yield 1
             if strand.host == "quiet":
                 strand.pause(600.0)
 
-    streams = merged({"loud": endless, "quiet": endless})
+    streams = merge_streams({"loud": endless, "quiet": endless})
     assert next(streams)[1] == 1
     assert len(set(threading.enumerate()) - before) == 2
     streams.close()
@@ -89,19 +89,19 @@ def test_closing_ends_streams_that_go_on_and_such_that_nobody_reads() -> None:
 
 
 def test_what_a_strand_says_is_said_by_the_thread_that_reads(capsys: pytest.CaptureFixture[str]) -> None:
-    def stream(strand: Strand) -> Iterator[int]:
+    def stream(strand: StreamContext) -> Iterator[int]:
         strand.tell(f"{strand.host}: connection lost")
         yield 1
 
-    assert sorted(merged({"a": stream, "b": stream})) == [("a", 1), ("b", 1)]
+    assert sorted(merge_streams({"a": stream, "b": stream})) == [("a", 1), ("b", 1)]
     assert sorted(capsys.readouterr().err.splitlines()) == ["a: connection lost", "b: connection lost"]
 
 
 def test_the_items_of_one_host_stay_in_their_order() -> None:
-    def stream(strand: Strand) -> Iterator[int]:
+    def stream(strand: StreamContext) -> Iterator[int]:
         yield from range(10_000)  # more than may wait to be read
 
     found: dict[str, list[object]] = {"a": [], "b": []}
-    for host, number in merged({"a": stream, "b": stream}):
+    for host, number in merge_streams({"a": stream, "b": stream}):
         found[host].append(number)
     assert found == {"a": list(range(10_000)), "b": list(range(10_000))}

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from tests.model.clusters import layout_of
+from tests.core.clusters import topology_of
 from tfcluster.client.cluster import Cluster
-from tfcluster.client.dialling import Refused, dial_each_other
-from tfcluster.client.examining import Examined
-from tfcluster.client.problems import (
-    Problem,
+from tfcluster.client.connectivity import ConnectivityFailure, check_connectivity
+from tfcluster.client.preflight import HostPreflight
+from tfcluster.client.preflight_errors import (
+    PreflightProblem,
     accounts_note,
     clock_warning,
     different_versions,
     refused_connections,
     told,
 )
+from tfcluster.core.accounts import OtherAccounts
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.model.accounts import OtherAccounts
-from tfcluster.protocol.messages import Call
-from tfcluster.transport.reach import HostUnreachableError
-from tfcluster.transport.ssh import Examination
+from tfcluster.protocol.api import Method
+from tfcluster.transport.base import HostUnreachableError
+from tfcluster.transport.ssh import HostReport
 
-LAYOUT = layout_of(
+LAYOUT = topology_of(
     "name: demo\n"
     "hosts: {alpha: {address: 10.0.0.1}, beta: {address: 10.0.0.2}, gamma: {address: 10.0.0.3}}\n"
     "jobs:\n"
@@ -31,9 +31,9 @@ LAYOUT = layout_of(
 
 def test_all_problems_are_one_error_with_a_line_for_each() -> None:
     problems = [
-        Problem("alpha", ClusterError("port 2222 is taken\nport 2223 is taken", hint="Free them.")),
-        Problem("beta", HostUnreachableError("beta", "timed out", "Type `ssh beta`.")),
-        Problem("", ClusterError("gamma cannot reach ps:0")),
+        PreflightProblem("alpha", ClusterError("port 2222 is taken\nport 2223 is taken", hint="Free them.")),
+        PreflightProblem("beta", HostUnreachableError("beta", "timed out", "Type `ssh beta`.")),
+        PreflightProblem("", ClusterError("gamma cannot reach ps:0")),
     ]
     error = told(problems, alone=False)
     assert error.exit_code is ExitCode.UNREACHABLE
@@ -50,16 +50,23 @@ def test_all_problems_are_one_error_with_a_line_for_each() -> None:
 
 def test_this_machine_alone_has_no_name() -> None:
     error = told(
-        [Problem("localhost", ClusterError("a", hint="x")), Problem("localhost", ClusterError("b", hint="x"))],
+        [
+            PreflightProblem("localhost", ClusterError("a", hint="x")),
+            PreflightProblem("localhost", ClusterError("b", hint="x")),
+        ],
         alone=True,
     )
     assert (error.message, error.hint, error.exit_code) == ("a\nb", "x", ExitCode.FAILED)
 
 
 def test_versions_that_differ_are_a_problem_that_names_the_hosts() -> None:
-    same = {"alpha": Examined(tensorflow="2.21.0"), "beta": Examined(tensorflow="2.21.0"), "gamma": Examined()}
+    same = {
+        "alpha": HostPreflight(tensorflow="2.21.0"),
+        "beta": HostPreflight(tensorflow="2.21.0"),
+        "gamma": HostPreflight(),
+    }
     assert different_versions(same) == []
-    (problem,) = different_versions({**same, "gamma": Examined(tensorflow="2.14.1")})
+    (problem,) = different_versions({**same, "gamma": HostPreflight(tensorflow="2.14.1")})
     assert problem.lines == [
         "the hosts have different versions of TensorFlow: 2.14.1 on gamma; 2.21.0 on alpha, beta",
     ]
@@ -68,9 +75,9 @@ def test_versions_that_differ_are_a_problem_that_names_the_hosts() -> None:
 
 def test_a_clock_that_is_certainly_off_is_told() -> None:
     def warning(offset: float, error: float) -> str | None:
-        return clock_warning(Examined(Examination("beta", clock_offset=offset, clock_error=error)))
+        return clock_warning(HostPreflight(HostReport("beta", clock_offset=offset, clock_error=error)))
 
-    assert clock_warning(Examined()) is None
+    assert clock_warning(HostPreflight()) is None
     assert warning(4.9, 0.0) is None
     assert warning(30.0, 31.0) is None
     assert (warning(30.0, 0.1) or "").startswith("its clock is 30 s ahead of this machine's")
@@ -89,7 +96,7 @@ class Dialled(Cluster):
         cluster = self
 
         class Connected:
-            def call(self, call: Call, addresses: list[str], timeout: float) -> dict[str, object]:
+            def call(self, call: Method, addresses: list[str], timeout: float) -> dict[str, object]:
                 cluster.asked[host] = addresses
                 if host not in cluster.failures:
                     raise HostUnreachableError(host, "timed out")
@@ -100,13 +107,13 @@ class Dialled(Cluster):
 
 def test_hosts_dial_the_tasks_of_all_others_and_failures_name_both_and_the_rule() -> None:
     cluster = Dialled({"alpha": {}, "beta": {"10.0.0.3:2223": "timed out"}})
-    refused, wrong = dial_each_other(cluster, LAYOUT, ["alpha", "beta", "gamma"])
+    refused, wrong = check_connectivity(cluster, LAYOUT, ["alpha", "beta", "gamma"])
     assert cluster.asked == {
         "alpha": ["10.0.0.2:2222", "10.0.0.3:2223"],
         "beta": ["10.0.0.1:2222", "10.0.0.3:2223"],
         "gamma": ["10.0.0.1:2222", "10.0.0.2:2222"],
     }
-    assert refused == [Refused("beta", "10.0.0.2", LAYOUT.tasks[2], "timed out")]
+    assert refused == [ConnectivityFailure("beta", "10.0.0.2", LAYOUT.tasks[2], "timed out")]
     away, unreached = refused_connections(refused, wrong)
     assert away.lines == ["host 'gamma' cannot be reached: timed out"]
     assert unreached.lines == ["beta cannot reach worker:1 at 10.0.0.3:2223 on gamma: timed out"]
@@ -115,7 +122,7 @@ def test_hosts_dial_the_tasks_of_all_others_and_failures_name_both_and_the_rule(
 
 def test_one_host_has_nobody_to_dial() -> None:
     cluster = Dialled({})
-    assert dial_each_other(cluster, LAYOUT, ["alpha"]) == ([], {})
+    assert check_connectivity(cluster, LAYOUT, ["alpha"]) == ([], {})
     assert cluster.asked == {}
 
 

@@ -9,10 +9,10 @@ import pytest
 
 from tfcluster.client.cluster import Cluster
 from tfcluster.client.restart import restart_of
-from tfcluster.client.watching import _not_ready
+from tfcluster.client.wait import _not_ready
+from tfcluster.core.states import ClusterState, RunState, TaskState
+from tfcluster.core.status import ClusterStatus, LastExit, RunStatus, TaskStatus
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.model.states import ClusterState, RunState, TaskState
-from tfcluster.model.status import ClusterStatus, LastExit, RunStatus, TaskStatus
 
 
 def status(*runs: RunStatus, **states: TaskState) -> ClusterStatus:

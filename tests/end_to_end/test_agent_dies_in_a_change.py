@@ -35,14 +35,14 @@ Journal.write = _kill
 # Kills the agent when it has released some of the processes that it has forked.
 _AT_RELEASE = """
 import os, signal
-_send, _sent = Child.send, []
+_send, _sent = ChildProcess.send, []
 def _kill(child, message):
     if message == {{}}:
         if len(_sent) == {number}:
             os.kill(os.getpid(), signal.SIGKILL)
         _sent.append(child)
     _send(child, message)
-Child.send = _kill
+ChildProcess.send = _kill
 """
 
 
@@ -57,7 +57,7 @@ def at_writing(number: int, *, after: bool) -> dict[str, str]:
 
 
 def at_release(number: int) -> dict[str, str]:
-    return changed("tfcluster.agent.children", _AT_RELEASE.format(number=number))
+    return changed("tfcluster.agent.subprocesses", _AT_RELEASE.format(number=number))
 
 
 def processes_of_tasks(sandbox: Sandbox) -> list[int]:

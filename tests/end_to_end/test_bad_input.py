@@ -40,9 +40,9 @@ def test_every_problem_of_a_spec_at_once_each_with_its_place(sandbox: Sandbox, c
 def test_validate_says_what_a_good_spec_holds(sandbox: Sandbox) -> None:
     spec = sandbox.spec("name: good\njobs:\n  ps: {tasks: 1}\n  worker: {tasks: 2}\n")
     assert sandbox("validate").stdout == "cluster.yaml is valid: cluster 'good', 1 ps, 2 worker\n"
-    layout = sandbox.json("validate", spec)
-    assert layout["cluster"] == "good"
-    assert len(layout["tasks"]) == 3
+    topology = sandbox.json("validate", spec)
+    assert topology["cluster"] == "good"
+    assert len(topology["tasks"]) == 3
 
 
 def test_validate_names_the_hosts_and_shows_no_value_of_a_variable(sandbox: Sandbox) -> None:

@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 from tests.conftest import Sandbox, wait_for
-from tfcluster.client.applying import apply
+from tfcluster.client.apply import apply
 from tfcluster.client.cluster import Cluster
 from tfcluster.client.up import prepare_scaled
+from tfcluster.core.plan import data_losses
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.model.plan import losses
 
 pytestmark = pytest.mark.usefixtures("cold")
 
@@ -165,7 +165,7 @@ def test_a_cluster_changes_in_place_and_its_ps_remembers(sandbox: Sandbox) -> No
 
     kept = pids(sandbox)
     record = next(sandbox.folder.glob("state/**/journal.json")).with_suffix(".new")
-    record.mkdir()  # where the new layout would be recorded
+    record.mkdir()  # where the new topology would be recorded
     assert "cannot write the journal" in sandbox("scale", "worker=3", code=1).stderr
     record.rmdir()
     left = sandbox.status(code=4)["tasks"]
@@ -213,7 +213,7 @@ def test_a_plan_is_carried_out_only_on_the_cluster_that_it_was_made_from(
     for name in ("XDG_STATE_HOME", "XDG_RUNTIME_DIR"):
         monkeypatch.setenv(name, sandbox.environment[name])
     shrink = prepare_scaled(Cluster("base"), {"worker": 1}, dry=False)
-    assert losses(shrink.operations) == []
+    assert data_losses(shrink.operations) == []
     run = sandbox.start("run", "pi", "--samples", "1e14", "-o", "json")
     assert run.stdout is not None
     name = json.loads(run.stdout.readline())["run"]
@@ -261,17 +261,17 @@ def test_an_agent_that_dies_while_it_changes_the_cluster_is_followed_by_one_that
     assert [each["operation"] for each in sandbox.json("scale", "worker=3", "--dry-run")["operations"]] == ["start"] * 2
 
 
-# Stands in for a mistake of the agent's: a layout cannot be taken over while there is a file of this name.
+# Stands in for a mistake of the agent's: a topology cannot be taken over while there is a file of this name.
 _MISTAKE = """
 import os
 from tfcluster.agent.tasks.supervisor import Supervisor
 
 apply = Supervisor.apply
 
-def fail_or_apply(self, layout, start):
+def fail_or_apply(self, topology, start):
     if os.path.exists({mistaken!r}):
         raise KeyError("nobody has thought of this")
-    apply(self, layout, start)
+    apply(self, topology, start)
 
 Supervisor.apply = fail_or_apply
 """

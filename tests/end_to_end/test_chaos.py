@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import Sandbox, wait_for
-from tfcluster.process import ProcessId
+from tfcluster.process_handle import ProcessHandle
 
 SPEC = """
 name: chaos
@@ -66,7 +66,7 @@ class Chaos:
     random: random.Random
     began: float = field(default_factory=time.time)
     struck: list[tuple[str, float]] = field(default_factory=list)
-    gone: list[ProcessId] = field(default_factory=list)
+    gone: list[ProcessHandle] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
     right: int = 0
     failed: list[str] = field(default_factory=list)
@@ -116,7 +116,7 @@ class Chaos:
         agent = status["hosts"][0]["agent_pid"]
         if "server" in kind:
             task = self.random.choice(status["tasks"])
-            server, now = ProcessId.of(task["pid"] or 0), time.time()
+            server, now = ProcessHandle.of(task["pid"] or 0), time.time()
             if server is None or not server.alive():  # of an earlier fault, so that it may be ready again before now
                 return False
             self.struck.append((f"{task['job']}:{task['index']}", now))
@@ -124,7 +124,7 @@ class Chaos:
             os.kill(server.pid, signal.SIGSTOP if kind.startswith("stop") else signal.SIGKILL)
         if kind == "stop the agent":
             os.kill(agent, signal.SIGSTOP)
-            sooner = self.sandbox.with_constants({"tfcluster.client.connection._ANSWER_SECONDS": 2.0})
+            sooner = self.sandbox.with_constants({"tfcluster.client.rpc._ANSWER_SECONDS": 2.0})
             told = self.sandbox("status", code=5, env=sooner, timeout=60).stderr
             assert f"the agent (pid {agent}) has not answered" in told
         if "agent" in kind:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Sandbox
-from tfcluster.agent.folder import StateFolder
+from tfcluster.agent.state_dir import StateDir
 
 SPEC = "name: cycle\njobs:\n  worker: {tasks: 1}\n"
 
@@ -22,7 +22,7 @@ def files(sandbox: Sandbox) -> set[str]:
 
 def locks(sandbox: Sandbox) -> list[Path]:
     """The lock files of the agents of the sandbox's cluster that are outside its state folder."""
-    path = StateFolder(sandbox.folder / "state/tfcluster/cycle/localhost")._second_lock_path()
+    path = StateDir(sandbox.folder / "state/tfcluster/cycle/localhost")._second_lock_path()
     return [path] if path.exists() else []
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from tests.agent.test_journal import damage_by_folder, damage_by_pipe
 from tests.conftest import Sandbox, _make, running, wait_for
-from tfcluster.process import ProcessId
+from tfcluster.process_handle import ProcessHandle
 
 pytestmark = pytest.mark.usefixtures("cold")
 
@@ -40,7 +40,7 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
     "task": edited(lambda value: value["tasks"].update({"/job:x/task:0": value["tasks"]["/job:ps/task:0"]})),
     "less": edited(lambda value: value["tasks"].pop("/job:ps/task:0")),
     "pid": edited(lambda value: value["tasks"]["/job:ps/task:0"]["process"].update(pid=-1)),
-    "port": edited(lambda value: value["layout"]["tasks"][0].update(port=10**9)),
+    "port": edited(lambda value: value["topology"]["tasks"][0].update(port=10**9)),
     "binary": lambda path: path.write_bytes(b"\xff" * 100),
     "folder": damage_by_folder,
     "pipe": damage_by_pipe,
@@ -124,7 +124,7 @@ def test_down_stops_what_hosts_run_whose_journals_are_damaged(tmp_path: Path, da
         sandbox("up", sandbox.spec(f"name: hurt\n{_HOSTS}jobs:\n  worker: {{tasks: 4}}\n"))
         for host in damaged:
             [lock] = sandbox.folder.glob(f"**/hurt/{host}/lock")
-            agent = ProcessId.of(json.loads(lock.read_text())["pid"])
+            agent = ProcessHandle.of(json.loads(lock.read_text())["pid"])
             assert agent is not None
             os.kill(agent.pid, signal.SIGKILL)
             wait_for(partial(lambda agent: not agent.alive(), agent))

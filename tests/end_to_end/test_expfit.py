@@ -1,4 +1,4 @@
-"""run expfit on clusters of several layouts: one curve in every mode, in words, as events and as a picture."""
+"""run expfit on clusters of several topologies: one curve in every mode, in words, as events and as a picture."""
 
 from __future__ import annotations
 

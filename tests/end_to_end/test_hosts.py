@@ -20,10 +20,10 @@ import pytest
 from tests.conftest import Sandbox, _make, wait_for
 from tests.played import Played
 from tfcluster.client import cluster as cluster_module
-from tfcluster.client.applying import apply
+from tfcluster.client.apply import apply
 from tfcluster.client.up import prepare
-from tfcluster.model.layout import Layout
-from tfcluster.protocol.messages import Call
+from tfcluster.core.topology import ClusterTopology
+from tfcluster.protocol.api import Method
 
 pytestmark = pytest.mark.usefixtures("cold")
 
@@ -390,17 +390,19 @@ def test_an_interrupted_up_is_cleared_by_down(apart: Sandbox) -> None:
 
 
 def test_two_ups_at_once_leave_one_cluster(apart: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    wanted = Layout.from_json(apart.json("validate", apart.spec(_SPEC)))
+    wanted = ClusterTopology.from_json(apart.json("validate", apart.spec(_SPEC)))
     for name, value in apart.environment.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(cluster_module, "way_to", Played)
+    monkeypatch.setattr(cluster_module, "make_transport", Played)
     one, other = (prepare(wanted, dry=False) for _ in range(2))
-    assert one.layout.ports_on("beta") != other.layout.ports_on("beta"), "what one has chosen is held"
+    assert one.topology.ports_on("beta") != other.topology.ports_on("beta"), "what one has chosen is held"
     list(apply(replace(one, examined={"alpha": one.examined["alpha"]}), whatever_is_lost=False))
     list(apply(other, whatever_is_lost=False))  # comes to beta first
     list(apply(one, whatever_is_lost=False))
-    layouts = [Layout.from_json(other.cluster.connect(host).call(Call.LAYOUT)) for host in ("alpha", "beta")]
-    assert layouts[0].addresses() == layouts[1].addresses() == one.layout.addresses()
+    topologies = [
+        ClusterTopology.from_json(other.cluster.connect(host).call(Method.TOPOLOGY)) for host in ("alpha", "beta")
+    ]
+    assert topologies[0].addresses() == topologies[1].addresses() == one.topology.addresses()
 
 
 def test_a_cluster_of_this_machine_alone_is_noted_nowhere(apart: Sandbox) -> None:

@@ -12,11 +12,11 @@ import pytest
 
 from tests.conftest import Sandbox
 from tests.other_host import OtherHost, another_host
-from tfcluster.installed import find_library
-from tfcluster.model.layout import Layout, RestartPolicy, Task
-from tfcluster.runtime import port_isolation, server
-from tfcluster.runtime.c_api import TensorFlow
-from tfcluster.runtime.port_isolation import PortIsolationError
+from tfcluster.core.topology import ClusterTopology, RestartPolicy, Task
+from tfcluster.processes import port_isolation, tf_server
+from tfcluster.processes.c_api import TensorFlow
+from tfcluster.processes.port_isolation import PortIsolationError
+from tfcluster.tf_install import find_tensorflow_library
 
 pytestmark = pytest.mark.usefixtures("cold")
 
@@ -87,7 +87,7 @@ def listening_ports(pid: int) -> set[int]:
 # A login shell under a container's profile that forbids seccomp: all that is started from it may not trap listen().
 _FORBIDDEN = """
 import ctypes, os, struct, sys
-from tfcluster.runtime import seccomp
+from tfcluster.processes import seccomp
 code = b"".join(struct.pack("=HBBI", *each) for each in (
     (0x20, 0, 0, 0), (0x15, 0, 1, seccomp._architecture().seccomp), (6, 0, 0, 0x50001), (6, 0, 0, 0x7FFF0000),
 ))
@@ -125,14 +125,14 @@ def test_a_server_that_cannot_be_closed_is_not_started(tmp_path: Path, monkeypat
 
     port = free_port()
     task = Task("worker", 0, "localhost", "localhost", port, 1, 0, {}, RestartPolicy("never", 0.1, 1.0, 5, 60.0))
-    layout = Layout("shut", "shut.yaml", "closed", (task,))
-    tensorflow = TensorFlow(find_library())
+    topology = ClusterTopology("shut", "shut.yaml", "closed", (task,))
+    tensorflow = TensorFlow(find_tensorflow_library())
     ours, theirs = socket.socketpair()
     pid = os.fork()
     if pid == 0:
         monkeypatch.setattr(port_isolation, "restrict", refuse)
         try:
-            server.serve(tensorflow, layout, task, tmp_path / "log", theirs)
+            tf_server.serve(tensorflow, topology, task, tmp_path / "log", theirs)
         finally:
             os._exit(1)
     theirs.close()

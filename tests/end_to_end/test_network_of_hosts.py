@@ -13,21 +13,22 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT
-from tests.namespaces import Machine, Network, network
-from tfcluster.model.hosts import Host
-from tfcluster.model.layout import Layout, RestartPolicy, Task
+from tests.namespaces import Network, TaskStateMachine, network
+from tfcluster.core.hosts import Host
+from tfcluster.core.topology import ClusterTopology, RestartPolicy, Task
 
 PORT = 4000
 
 _SERVE = """
 import json, socket, sys
 from pathlib import Path
-from tfcluster.installed import find_library
-from tfcluster.model.layout import Layout
-from tfcluster.runtime.c_api import TensorFlow
-from tfcluster.runtime.server import serve
-layout = Layout.from_json(json.loads(sys.argv[1]))
-serve(TensorFlow(find_library()), layout, layout.tasks[0], Path(sys.argv[2]), socket.socket(fileno=int(sys.argv[3])))
+from tfcluster.tf_install import find_tensorflow_library
+from tfcluster.core.topology import ClusterTopology
+from tfcluster.processes.c_api import TensorFlow
+from tfcluster.processes.tf_server import serve
+topology = ClusterTopology.from_json(json.loads(sys.argv[1]))
+agent = socket.socket(fileno=int(sys.argv[3]))
+serve(TensorFlow(find_tensorflow_library()), topology, topology.tasks[0], Path(sys.argv[2]), agent)
 """
 
 _ASK = """
@@ -49,21 +50,28 @@ def machines() -> Iterator[Network]:
         yield made
 
 
-def layout_of(network_word: str, *hosts: Host) -> Layout:
+def topology_of(network_word: str, *hosts: Host) -> ClusterTopology:
     """A cluster with one task, on the first host."""
     restart = RestartPolicy("never", 0.1, 1.0, 5, 60.0)
     task = Task("worker", 0, hosts[0].name, hosts[0].address, PORT, 1, 0, {}, restart)
-    return Layout("far", "far.yaml", network_word, (task,), hosts=hosts)
+    return ClusterTopology("far", "far.yaml", network_word, (task,), hosts=hosts)
 
 
 @contextmanager
-def serving(machine: Machine, layout: Layout, folder: Path) -> Iterator[dict[str, object]]:
+def serving(machine: TaskStateMachine, topology: ClusterTopology, folder: Path) -> Iterator[dict[str, object]]:
     """What a server's process on a machine says once it serves, or does not; it lives while the block runs."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
         process = subprocess.Popen(
             machine.command(
-                *(sys.executable, "-c", _SERVE, json.dumps(layout.to_json()), str(folder / "log"), str(theirs.fileno()))
+                *(
+                    sys.executable,
+                    "-c",
+                    _SERVE,
+                    json.dumps(topology.to_json()),
+                    str(folder / "log"),
+                    str(theirs.fileno()),
+                )
             ),
             cwd=ROOT,
             pass_fds=[theirs.fileno()],
@@ -77,7 +85,7 @@ def serving(machine: Machine, layout: Layout, folder: Path) -> Iterator[dict[str
             process.wait()
 
 
-def ask(machine: Machine, address: str, seconds: float = 30) -> str:
+def ask(machine: TaskStateMachine, address: str, seconds: float = 30) -> str:
     """What the server answers to a machine that dials an address: its device, or gRPC's word for the failure."""
     command = machine.command(sys.executable, "-c", _ASK, address, str(seconds))
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout.strip()
@@ -87,7 +95,7 @@ def ask(machine: Machine, address: str, seconds: float = 30) -> str:
 def test_who_is_answered(tmp_path: Path, machines: Network, network_word: str, to_stranger: str) -> None:
     alpha, beta, stranger = (machines[name] for name in ("alpha", "beta", "stranger"))
     hosts = Host("alpha", alpha.ipv4, ssh="alpha"), Host("beta", beta.ipv4, ssh="beta")
-    with serving(alpha, layout_of(network_word, *hosts), tmp_path) as said:
+    with serving(alpha, topology_of(network_word, *hosts), tmp_path) as said:
         assert said == {"serving": True}
         address = f"{alpha.ipv4}:{PORT}"
         assert ask(alpha, address) == ask(beta, address) == "device:CPU:0"
@@ -96,7 +104,7 @@ def test_who_is_answered(tmp_path: Path, machines: Network, network_word: str, t
 
 def test_a_host_alone_is_closed_to_all_others(tmp_path: Path, machines: Network) -> None:
     alpha, beta = machines["alpha"], machines["beta"]
-    with serving(alpha, layout_of("closed", Host("alpha", alpha.ipv6, ssh="alpha")), tmp_path) as said:
+    with serving(alpha, topology_of("closed", Host("alpha", alpha.ipv6, ssh="alpha")), tmp_path) as said:
         assert said == {"serving": True}
         address = f"[{alpha.ipv6}]:{PORT}"
         assert ask(alpha, address) == "device:CPU:0"
@@ -106,5 +114,5 @@ def test_a_host_alone_is_closed_to_all_others(tmp_path: Path, machines: Network)
 def test_a_host_that_nobody_knows_is_named(tmp_path: Path, machines: Network) -> None:
     alpha = machines["alpha"]
     hosts = Host("alpha", alpha.ipv4, ssh="alpha"), Host("beta", "beta.invalid", ssh="beta")
-    with serving(alpha, layout_of("closed", *hosts), tmp_path) as said:
+    with serving(alpha, topology_of("closed", *hosts), tmp_path) as said:
         assert str(said["error"]).startswith("host beta: its address 'beta.invalid' stands for no IP address")

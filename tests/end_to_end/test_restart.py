@@ -135,18 +135,18 @@ def test_each_job_has_its_policy_and_its_limit(sandbox: Sandbox) -> None:
     assert [task["restarts"] for task in sandbox.status()["tasks"]] == [0, 0]
     # Of tasks that are restarted one after another, those behind one that fails stay as they are.
     before = pids(sandbox)
-    spool = next(sandbox.folder.glob("state/tfcluster/limits/localhost/spools/ps:0"))
-    spool.rename(sandbox.folder / "away")
-    spool.mkdir()
+    log_buffer = next(sandbox.folder.glob("state/tfcluster/limits/localhost/spools/ps:0"))
+    log_buffer.rename(sandbox.folder / "away")
+    log_buffer.mkdir()
     error = sandbox("restart", "--rolling", "--yes", code=4).stderr
     assert re.search(r"ps:0 at \S+ on localhost is failed \(exit code 1 at .*\): .*Is a directory", error)
     assert sandbox.task("worker:0", code=4)["pid"] == before["worker:0"]
-    spool.rmdir()
+    log_buffer.rmdir()
 
 
 def test_a_server_that_hangs_is_unresponsive_and_then_replaced(sandbox: Sandbox) -> None:
     # As it is, but for the time between two questions.
-    checks = "tfcluster.agent.tasks.checks"
+    checks = "tfcluster.agent.tasks.health_monitor"
     sooner = sandbox.with_constants({f"{checks}.HEALTH_INTERVAL": 0.5, f"{checks}._HEALTH_TIMEOUT": 1.0})
     sandbox("up", sandbox.spec("name: hangs\njobs:\n  worker: {tasks: 1}\n"), env=sooner)
     before = sandbox.task("worker:0")

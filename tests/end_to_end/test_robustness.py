@@ -53,7 +53,7 @@ def test_an_agent_that_hangs_is_named(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec(SPEC))
     agent = sandbox.agent()
     os.kill(agent, signal.SIGSTOP)
-    sooner = sandbox.with_constants({"tfcluster.client.connection._ANSWER_SECONDS": 2.0})
+    sooner = sandbox.with_constants({"tfcluster.client.rpc._ANSWER_SECONDS": 2.0})
     commands = [sandbox.start(command, env=sooner) for command in ("status", "down", "logs", "events", "runs")]
     for command in commands:
         _, error = command.communicate(timeout=90)
@@ -86,8 +86,8 @@ def test_a_journal_that_cannot_be_read_is_left_and_named(sandbox: Sandbox) -> No
     journal = next(sandbox.folder.glob("state/**/journal.json"))
     kept = journal.read_text()
     sandbox.kill_agent()
-    journal.write_text('{"layout": 1}')
-    journal.with_suffix(".copy").write_text('{"layout": 1}')
+    journal.write_text('{"topology": 1}')
+    journal.with_suffix(".copy").write_text('{"topology": 1}')
     error = sandbox("status", code=1).stderr
     assert f"{journal}: cannot be understood" in error
     assert {task["pid"] for task in status["tasks"]} <= set(sandbox.processes())

@@ -17,7 +17,7 @@ import pytest
 from tests import listening
 from tests.conftest import Sandbox, _make
 from tests.hosts import HERE, SshHosts, ssh_hosts
-from tests.namespaces import Machine
+from tests.namespaces import TaskStateMachine
 
 NAMES = ("alpha", "beta", "gamma")
 JOBS = "jobs:\n  ps: {tasks: 1, hosts: [alpha]}\n  worker: {tasks: 4, hosts: [alpha, beta, gamma, localhost]}\n"
@@ -105,7 +105,7 @@ def test_what_a_script_listens_on_is_for_the_clusters_hosts_alone(wide: Over, tm
     command.communicate(timeout=60)
 
 
-def dial(machine: Machine, address: str, port: int) -> str:
+def dial(machine: TaskStateMachine, address: str, port: int) -> str:
     program = "import socket, sys; socket.create_connection((sys.argv[1], int(sys.argv[2])), 2)"
     result = subprocess.run(
         machine.command(sys.executable, "-c", program, address, str(port)), capture_output=True, text=True, check=False
@@ -253,7 +253,7 @@ _OTHER_VERSION = """
 import importlib.abc, importlib.machinery, sys
 class Finder(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path, target=None):
-        if name != "tfcluster.runtime.c_api":
+        if name != "tfcluster.processes.c_api":
             return None
         spec = importlib.machinery.PathFinder.find_spec(name, path)
         execute = spec.loader.exec_module

@@ -13,9 +13,9 @@ import pytest
 
 from tests import attack
 from tests.conftest import ROOT
-from tests.namespaces import Machine, Network, network
-from tfcluster.model.hosts import THIS_MACHINE, Host
-from tfcluster.model.layout import Layout, RestartPolicy, Task
+from tests.namespaces import Network, TaskStateMachine, network
+from tfcluster.core.hosts import THIS_MACHINE, Host
+from tfcluster.core.topology import ClusterTopology, RestartPolicy, Task
 
 PORT = 4000
 STARTS = 100
@@ -25,20 +25,20 @@ _ATTACK_SECONDS = 600.0
 _START = """
 import json, os, signal, socket, sys, time
 from pathlib import Path
-from tfcluster.installed import find_library
-from tfcluster.model.layout import Layout
-from tfcluster.runtime.c_api import TensorFlow
-from tfcluster.runtime.server import serve
-layout = Layout.from_json(json.loads(sys.argv[1]))
+from tfcluster.tf_install import find_tensorflow_library
+from tfcluster.core.topology import ClusterTopology
+from tfcluster.processes.c_api import TensorFlow
+from tfcluster.processes.tf_server import serve
+topology = ClusterTopology.from_json(json.loads(sys.argv[1]))
 target, starts, written = Path(sys.argv[2]), int(sys.argv[3]), 0
-tensorflow = TensorFlow(find_library())
+tensorflow = TensorFlow(find_tensorflow_library())
 for _ in range(starts):
     ours, theirs = socket.socketpair()
     pid = os.fork()
     if pid == 0:
         ours.close()
         try:
-            serve(tensorflow, layout, layout.tasks[0], target.with_name("log"), theirs)
+            serve(tensorflow, topology, topology.tasks[0], target.with_name("log"), theirs)
         finally:
             os._exit(1)
     theirs.close()
@@ -62,7 +62,7 @@ def machines() -> Iterator[Network]:
 
 
 @contextmanager
-def attacking(stranger: Machine, address: str, target: Path) -> Iterator[None]:
+def attacking(stranger: TaskStateMachine, address: str, target: Path) -> Iterator[None]:
     """Have a machine send ready-made requests to a port as long as the block runs; they would write a file."""
     data = attack.requests(target, "executed", "/job:worker/replica:0/task:0/device:CPU:0")
     command = stranger.command(sys.executable, attack.__file__, address, str(PORT), str(_ATTACK_SECONDS))
@@ -83,11 +83,11 @@ def starts_with_a_file_written(machines: Network, word: str, several: bool, fold
         (Host("alpha", alpha.ipv4, ssh="alpha"), Host("beta", beta.ipv4, ssh="beta")) if several else (THIS_MACHINE,)
     )
     task = Task("worker", 0, hosts[0].name, hosts[0].address, PORT, 1, 0, {}, RestartPolicy("never", 0.1, 1.0, 5, 60.0))
-    layout = Layout("attacked", "attacked.yaml", word, (task,), hosts=hosts)
+    topology = ClusterTopology("attacked", "attacked.yaml", word, (task,), hosts=hosts)
     target = folder / "written"
     with attacking(stranger, alpha.ipv4, target):
         result = subprocess.run(
-            alpha.command(sys.executable, "-c", _START, json.dumps(layout.to_json()), str(target), str(starts)),
+            alpha.command(sys.executable, "-c", _START, json.dumps(topology.to_json()), str(target), str(starts)),
             cwd=ROOT,
             capture_output=True,
             text=True,

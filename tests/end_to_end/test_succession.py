@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import Sandbox, running, wait_for
-from tfcluster.agent.ports import Ports
+from tfcluster.agent.ports import PortAllocator
 
 pytestmark = pytest.mark.usefixtures("cold")
 
@@ -48,7 +48,7 @@ def test_an_adopted_server_that_dies_is_started_again_at_its_port(sandbox: Sandb
     sandbox.kill_agent()
     before = sandbox.task("worker:1")
     port = int(before["address"].rpartition(":")[2])
-    stranger = Ports()
+    stranger = PortAllocator()
     assert not stranger.hold(port)
     os.kill(before["pid"], signal.SIGKILL)
     after = wait_for(lambda: next((task for task in sandbox.wait_until("running")["tasks"] if task["restarts"]), None))
@@ -96,8 +96,8 @@ def test_the_limit_of_restarts_holds_for_all_agents_together(sandbox: Sandbox) -
     spec = sandbox.spec(
         "name: storm\njobs:\n  worker: {tasks: 2}\nrestart: {backoff: {initial: 1, max: 1}, limit: 5 in 600}\n"
     )
-    spools = sandbox.folder / "state/tfcluster/storm/localhost/spools"
-    (spools / "worker:1").mkdir(parents=True)  # where it should print to: it ends as soon as it has started
+    log_buffers = sandbox.folder / "state/tfcluster/storm/localhost/spools"
+    (log_buffers / "worker:1").mkdir(parents=True)  # where it should print to: it ends as soon as it has started
     up = sandbox.start("up", spec)
 
     def count(event: str) -> int:
@@ -124,6 +124,6 @@ def test_the_limit_of_restarts_holds_for_all_agents_together(sandbox: Sandbox) -
     assert after["tasks"][1] | {"uptime_s": None} == status["tasks"][1] | {"uptime_s": None}, "failed for all agents"
     assert after["tasks"][0]["pid"] == status["tasks"][0]["pid"]
     assert after["tasks"][0]["restarts"] == 0
-    (spools / "worker:1").rmdir()
+    (log_buffers / "worker:1").rmdir()
     sandbox("down")
     assert sandbox.leftovers() == []

@@ -7,9 +7,9 @@ from xml.etree import ElementTree
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfcluster.placement.drawing import dot, svg
-from tfcluster.placement.graph import Node, picture_of
-from tfcluster.placement.records import Placement
+from tfcluster.placement.diagram import Node, build_diagram
+from tfcluster.placement.graph_render import dot, svg
+from tfcluster.placement.parser import Placement
 
 ONE, TWO = "/job:worker/task:0/device:CPU:0", "/job:worker/task:1/device:CPU:0"
 NODES = [
@@ -27,7 +27,7 @@ def all_on_one(nodes: list[Node]) -> list[Placement]:
 
 
 def test_every_placed_operation_is_a_box_as_deep_as_its_longest_way() -> None:
-    picture = picture_of(NODES, PLACED)
+    picture = build_diagram(NODES, PLACED)
     assert [(box.label, box.detail, box.device, box.depth) for box in picture.boxes] == [
         ("x", "Const", ONE, 0),
         ("y1", "Add", ONE, 1),
@@ -39,14 +39,14 @@ def test_every_placed_operation_is_a_box_as_deep_as_its_longest_way() -> None:
 
 def test_graphs_of_the_same_names_stand_beside_each_other() -> None:
     nodes = [Node("x", "Const", ()), Node("y", "Add", ("x",))]
-    picture = picture_of(nodes, [*all_on_one(nodes), *(Placement(node.name, node.type, TWO) for node in nodes)])
+    picture = build_diagram(nodes, [*all_on_one(nodes), *(Placement(node.name, node.type, TWO) for node in nodes)])
     assert [(box.label, box.device) for box in picture.boxes] == [("x", ONE), ("x", TWO), ("y", ONE), ("y", TWO)]
     assert picture.edges == ((0, 2), (1, 3))
 
 
 def test_a_large_graph_becomes_its_scopes() -> None:
     nodes = [Node(f"layer{layer}/op{number}", "Add", ()) for layer in range(2) for number in range(100)]
-    picture = picture_of(nodes, all_on_one(nodes))
+    picture = build_diagram(nodes, all_on_one(nodes))
     assert [(box.label, box.detail) for box in picture.boxes] == [
         ("layer0", "100 operations"),
         ("layer1", "100 operations"),
@@ -56,14 +56,14 @@ def test_a_large_graph_becomes_its_scopes() -> None:
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9))))
 def test_circles_end_somewhere_and_other_arrows_lead_downwards(arrows: list[tuple[int, int]]) -> None:
     nodes = [Node(str(number), "Op", tuple(str(a) for a, b in arrows if b == number)) for number in range(10)]
-    picture = picture_of(nodes, all_on_one(nodes))
+    picture = build_diagram(nodes, all_on_one(nodes))
     assert all(0 <= box.depth < 10 for box in picture.boxes)
     if all(a < b for a, b in arrows):
         assert all(picture.boxes[a].depth < picture.boxes[b].depth for a, b in picture.edges)
 
 
 def test_an_svg_has_a_colour_for_each_device_and_a_box_for_each_operation() -> None:
-    root = ElementTree.fromstring(svg(picture_of(NODES, PLACED), 'a <graph> of "two" devices'))
+    root = ElementTree.fromstring(svg(build_diagram(NODES, PLACED), 'a <graph> of "two" devices'))
     texts = [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
     assert 'a <graph> of "two" devices' in texts
     assert {ONE, TWO, "x", "y1", "y2", "y"} <= set(texts)
@@ -73,7 +73,7 @@ def test_an_svg_has_a_colour_for_each_device_and_a_box_for_each_operation() -> N
 
 
 def test_text_for_graphviz_names_the_same() -> None:
-    text = dot(picture_of(NODES, PLACED), "graph")
+    text = dot(build_diagram(NODES, PLACED), "graph")
     assert text.startswith('digraph "graph" {')
     assert text.count("subgraph") == 2
     assert text.count("->") == 4
@@ -82,4 +82,4 @@ def test_text_for_graphviz_names_the_same() -> None:
 
 
 def test_a_graph_without_placed_operations_is_an_empty_picture() -> None:
-    ElementTree.fromstring(svg(picture_of(NODES, []), "nothing"))
+    ElementTree.fromstring(svg(build_diagram(NODES, []), "nothing"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tfcluster.placement.records import Placement, PlacementsOfRun, parse
+from tfcluster.placement.parser import Placement, PlacementFilter, parse
 
 CPU = "/job:worker/replica:0/task:1/device:CPU:0"
 RAW = f"pi-3f9a/while/cond/_0/Less: (Less): {CPU}"
@@ -31,7 +31,7 @@ def test_other_lines_are_passed_over(line: str) -> None:
 
 
 def test_only_those_of_the_run_once_each_without_its_scope() -> None:
-    mine = PlacementsOfRun("pi-3f9a")
+    mine = PlacementFilter("pi-3f9a")
     assert mine.read(RAW) == Placement("while/cond/_0/Less", "Less", CPU)
     assert mine.read(RAW) is None
     assert mine.read(RAW.replace("task:1", "task:0")) is not None, "placed elsewhere now, as after a lost task"
@@ -40,7 +40,7 @@ def test_only_those_of_the_run_once_each_without_its_scope() -> None:
 
 
 def test_those_of_every_session() -> None:
-    everything = PlacementsOfRun(None)
+    everything = PlacementFilter(None)
     assert everything.read(RAW) == Placement("pi-3f9a/while/cond/_0/Less", "Less", CPU)
 
 

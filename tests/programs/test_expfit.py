@@ -14,7 +14,7 @@ from tfcluster.programs import expfit
 from tfcluster.programs.context import Context
 from tfcluster.programs.expfit import training
 from tfcluster.programs.expfit.examples import Examples, initial_layers
-from tfcluster.programs.expfit.network import Share, divide
+from tfcluster.programs.expfit.partitioning import BatchShard, divide
 from tfcluster.programs.expfit.training import keeper_of
 
 DEVICES = tuple(f"/job:localhost/replica:0/task:0/device:CPU:{number}" for number in range(5))
@@ -157,7 +157,7 @@ def test_layers_go_to_two_tasks_where_there_are_two() -> None:
 def test_data_are_divided_evenly_and_weights_are_kept_apart() -> None:
     workers, (ps,) = names("worker:0", "worker:1", "worker:2"), names("ps:0")
     division = divide("data-parallel", workers, ps, 8)
-    assert division.shares == (Share(workers[0], 0, 2), Share(workers[1], 2, 5), Share(workers[2], 5, 8))
+    assert division.shares == (BatchShard(workers[0], 0, 2), BatchShard(workers[1], 2, 5), BatchShard(workers[2], 5, 8))
     assert division.layers == (ps, ps)
     assert division.devices == (*workers, ps)
     assert divide("data-parallel", workers, None, 8).layers == (workers[0], workers[0])

@@ -11,8 +11,8 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tfcluster.core.expression import parse
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.model.expression import parse
 from tfcluster.programs import graph
 from tfcluster.programs.context import Context
 from tfcluster.programs.graph import choose_devices

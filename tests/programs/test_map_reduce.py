@@ -21,10 +21,10 @@ from hypothesis import strategies as st
 from tfcluster.errors import ClusterError
 from tfcluster.programs import session as session_module
 from tfcluster.programs.context import Context
-from tfcluster.programs.map_reduce import LostDeviceError, Part, map_reduce, map_shards
-from tfcluster.programs.map_reduce import devices as devices_module
-from tfcluster.programs.map_reduce import shards as module
-from tfcluster.programs.map_reduce.shards import LongStepError
+from tfcluster.programs.map_reduce import DeviceLostError, ShardResult, map_reduce, map_shards
+from tfcluster.programs.map_reduce import executor as module
+from tfcluster.programs.map_reduce import session_pool as devices_module
+from tfcluster.programs.map_reduce.executor import StepTimeoutError
 from tfcluster.programs.session import open_session, serves
 
 
@@ -42,7 +42,7 @@ def join_threads() -> Iterator[Callable[[], None]]:
     join()
 
 
-def shards_of(part: Part[Any]) -> range:
+def shards_of(part: ShardResult[Any]) -> range:
     return range(part.first, part.first + part.count)
 
 
@@ -214,7 +214,7 @@ class Faults:
         with self.lock:
             if self.left.get(device, 0) > 0:
                 self.left[device] -= 1
-                raise LostDeviceError(f"{device} is gone", worked=False)
+                raise DeviceLostError(f"{device} is gone", worked=False)
         return sum(range(first, first + size))
 
 
@@ -246,7 +246,7 @@ def test_shards_that_end_one_task_after_the_other_are_given_up(monkeypatch: pyte
     def step(device: str, first: int, size: int) -> None:
         if first <= 7 < first + size:
             attempts.append(size)
-            raise LostDeviceError(f"{device} is gone", worked=True)
+            raise DeviceLostError(f"{device} is gone", worked=True)
 
     with pytest.raises(ClusterError, match=r"5 tasks were lost while they worked on shard"):
         list(map_shards(["a", "b"], 10, step))
@@ -259,7 +259,7 @@ def test_steps_that_take_too_long_are_done_again_in_smaller_ones() -> None:
     def step(device: str, first: int, size: int) -> int:
         sizes.append(size)
         if size > 3:
-            raise LongStepError(120)
+            raise StepTimeoutError(120)
         return sum(range(first, first + size))
 
     parts = list(map_shards(["a", "b"], 200, step))
@@ -271,7 +271,7 @@ def test_steps_that_take_too_long_are_done_again_in_smaller_ones() -> None:
 def test_a_single_shard_that_takes_too_long_is_named() -> None:
     def step(device: str, first: int, size: int) -> None:
         if first <= 7 < first + size:
-            raise LongStepError(120)
+            raise StepTimeoutError(120)
 
     with pytest.raises(ClusterError, match=r"^shard 7 takes longer than the 120 s that a step may take$") as caught:
         list(map_shards(["a", "b"], 1000, step))

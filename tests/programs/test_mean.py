@@ -14,9 +14,9 @@ import tensorflow as tf
 from tfcluster.errors import ClusterError
 from tfcluster.programs import mean
 from tfcluster.programs.context import Context
-from tfcluster.programs.mean import looking
-from tfcluster.programs.mean.numbers import Made, Mapped, Mark, open_array
-from tfcluster.programs.mean.slices import Pieces, cut
+from tfcluster.programs.mean import evaluate
+from tfcluster.programs.mean.partition import WindowPieces, cut
+from tfcluster.programs.mean.source import MappedFile, RandomNumbers, SameHostToken, open_array
 from tfcluster.programs.mean.window import sums_of, uniform
 from tfcluster.programs.threefry import threefry_2x32
 
@@ -84,18 +84,18 @@ def test_a_file_that_no_task_can_map_gives_the_same_bits(
     path = save(tmp_path, np.random.default_rng(5).normal(size=3 * WINDOW + 17).astype(np.float32))
     mapped = run(local_run(2), path, slices=[1000, 2 * WINDOW, WINDOW - 983])
 
-    class OtherMachine(Mark):
+    class OtherMachine(SameHostToken):
         def __init__(self) -> None:
             super().__init__()
             self.value = bytes(16)
 
-    class NoSuchProcess(Mark):
+    class NoSuchProcess(SameHostToken):
         def __init__(self) -> None:
             super().__init__()
             self.path = "/proc/0/fd/0"
 
     for elsewhere in (OtherMachine, NoSuchProcess):
-        monkeypatch.setattr(looking, "Mark", elsewhere)
+        monkeypatch.setattr(evaluate, "Mark", elsewhere)
         assert run(local_run(2), path, slices=[1000, 2 * WINDOW, WINDOW - 983]) == mapped
 
 
@@ -170,9 +170,9 @@ def test_places_beyond_32_bits_have_numbers_of_their_own(local_run: LocalRun) ->
     seed = 2**40 + 7
     windows = np.array([2**32 // WINDOW - 1, 2**32 // WINDOW, 5 * 2**32 // WINDOW + 3])
     low, high = np.array([0, 5, 0]), np.array([WINDOW, 4099, WINDOW])
-    pieces = Pieces(windows, low, high, np.zeros(3, np.int64), (range(3),))
+    pieces = WindowPieces(windows, low, high, np.zeros(3, np.int64), (range(3),))
     context = local_run(1)
-    with looking.LookAtMade(context, context.devices, Made(2**36, seed), pieces, WINDOW) as look:
+    with evaluate.RandomSourceEvaluator(context, context.devices, RandomNumbers(2**36, seed), pieces, WINDOW) as look:
         rows = look(context.devices[0], 0, 3)
     key = (tf.constant(seed & 0xFFFFFFFF, tf.uint32), tf.constant(seed >> 32, tf.uint32))
     for (pilot, total, squares), window, first, last in zip(rows, windows, low, high, strict=True):
@@ -199,10 +199,10 @@ def test_places_in_a_file_beyond_31_and_32_bits(
     numbers = open_array(path, str(path))
     assert numbers is not None
     # Only the one way is open.
-    monkeypatch.setattr(Mapped, *(("read", None) if is_mapped else ("can_be_mapped", False)))
+    monkeypatch.setattr(MappedFile, *(("read", None) if is_mapped else ("can_be_mapped", False)))
     pieces = cut([count], WINDOW)
     context = local_run(1)
-    with looking.LookAtFile(context, context.devices, numbers, pieces, WINDOW) as look:
+    with evaluate.FileSourceEvaluator(context, context.devices, numbers, pieces, WINDOW) as look:
         for window in sorted({place // WINDOW for place in places}):
             ((pilot, total, _),) = look(context.devices[0], window, 1)
             last = min((window + 1) * WINDOW, count)

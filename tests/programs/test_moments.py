@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tfcluster.errors import ClusterError
 from tfcluster.programs.mean.moments import Moments, combine
-from tfcluster.programs.mean.slices import WHOLE, check_sizes, cut, even_sizes, whole_windows, window_size
+from tfcluster.programs.mean.partition import WHOLE, check_sizes, cut, even_sizes, whole_windows, window_size
 
 # None so small that its square is none.
 NUMBER = st.floats(-1e6, 1e6).map(lambda number: number if abs(number) > 1e-100 else 0.0)

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from tfcluster.programs import pi
 from tfcluster.programs.context import Context
-from tfcluster.programs.map_reduce import devices as devices_module
+from tfcluster.programs.map_reduce import session_pool as devices_module
 from tfcluster.programs.pi import counter_of, estimate, shard_size
 
 MASK = 0xFFFFFFFF

@@ -5,15 +5,15 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tfcluster.programs.map_reduce.work import Span, Work
+from tfcluster.programs.map_reduce.scheduler import ShardRange, ShardScheduler
 
 
-def bounds(span: Span | None) -> tuple[int, int] | None:
+def bounds(span: ShardRange | None) -> tuple[int, int] | None:
     return None if span is None else (span.first, span.first + span.count)
 
 
 def test_a_device_gets_a_fair_share_at_most() -> None:
-    work = Work(10, ["a", "b"])
+    work = ShardScheduler(10, ["a", "b"])
     assert bounds(work.take("a", 3, 0.0)) == (0, 3)
     assert bounds(work.take("b", 100, 0.0)) == (3, 7)
     assert bounds(work.take("a", 100, 0.0)) == (7, 9)
@@ -22,7 +22,7 @@ def test_a_device_gets_a_fair_share_at_most() -> None:
 
 
 def test_what_a_lost_device_had_is_done_by_others_and_first_of_all() -> None:
-    work = Work(10, ["a", "b"])
+    work = ShardScheduler(10, ["a", "b"])
     lost = work.take("a", 2, 0.0)
     assert lost is not None
     work.lose(lost, "a", worked=True)
@@ -35,7 +35,7 @@ def test_what_a_lost_device_had_is_done_by_others_and_first_of_all() -> None:
 
 
 def test_a_device_that_was_lost_before_it_worked_says_nothing_against_the_shards() -> None:
-    work = Work(1, ["a"])
+    work = ShardScheduler(1, ["a"])
     span = work.take("a", 1, 0.0)
     assert span is not None
     work.lose(span, "a", worked=False)
@@ -44,7 +44,7 @@ def test_a_device_that_was_lost_before_it_worked_says_nothing_against_the_shards
 
 
 def test_own_shards_are_done_by_their_device_until_it_is_lost() -> None:
-    work = Work(10, ["a", "b"], {"a": [range(0, 2), range(6, 8)], "b": [range(2, 6)]})
+    work = ShardScheduler(10, ["a", "b"], {"a": [range(0, 2), range(6, 8)], "b": [range(2, 6)]})
     first = work.take("a", 100, 0.0)
     assert bounds(first) == (0, 2)
     assert bounds(work.take("b", 100, 0.0)) == (2, 6)
@@ -59,7 +59,7 @@ def test_own_shards_are_done_by_their_device_until_it_is_lost() -> None:
 
 
 def test_a_step_in_doubt_is_done_twice_and_counts_once() -> None:
-    work = Work(2, ["a", "b"])
+    work = ShardScheduler(2, ["a", "b"])
     held, other = work.take("a", 1, 100.0), work.take("b", 1, 100.0)
     assert held is not None
     assert other is not None
@@ -74,13 +74,13 @@ def test_a_step_in_doubt_is_done_twice_and_counts_once() -> None:
 
 
 def test_nothing_is_in_doubt_before_a_step_has_shown_how_long_one_takes() -> None:
-    work = Work(1, ["a", "b"])
+    work = ShardScheduler(1, ["a", "b"])
     assert work.take("a", 1, 0.0) is not None
     assert work.take("b", 1, 1e9) is None
 
 
 def test_one_of_two_that_do_the_same_may_be_lost() -> None:
-    work = Work(2, ["a", "b"])
+    work = ShardScheduler(2, ["a", "b"])
     held, other = work.take("a", 1, 0.0), work.take("b", 1, 0.0)
     assert held is not None
     assert other is not None
@@ -93,7 +93,7 @@ def test_one_of_two_that_do_the_same_may_be_lost() -> None:
 
 
 def test_nothing_is_handed_out_after_the_end() -> None:
-    work = Work(5, ["a"])
+    work = ShardScheduler(5, ["a"])
     work.stop()
     assert work.take("a", 1, 0.0) is None
     assert not work.wait()
@@ -108,8 +108,8 @@ def test_whatever_is_lost_every_shard_is_done_once(data: st.DataObject, shards: 
     own: dict[str, list[range]] = {name: [] for name in names}
     for low, high in zip(cuts[::2], cuts[1::2], strict=False):
         own[data.draw(st.sampled_from(names))].append(range(low, high))
-    work = Work(shards, names, own)
-    under_way: dict[str, Span] = {}
+    work = ShardScheduler(shards, names, own)
+    under_way: dict[str, ShardRange] = {}
     done: list[int] = []
     now = 0.0
     for _ in range(30 * shards + 30):

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tfcluster.errors import ClusterError
-from tfcluster.protocol import framing
-from tfcluster.protocol.framing import LINE_LIMIT, Decoder, Message, encode
+from tfcluster.protocol import codec
+from tfcluster.protocol.codec import LINE_LIMIT, Decoder, Message, encode
 
 _VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -98,7 +98,7 @@ def test_any_bytes_are_messages_or_a_cluster_error(data: bytes, cut: int) -> Non
 
 
 def test_a_line_that_grows_too_long_is_refused_before_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(framing, "LINE_LIMIT", 100)
+    monkeypatch.setattr(codec, "LINE_LIMIT", 100)
     decoder = Decoder()
     assert decoder.feed(b"x" * 100) == []
     with pytest.raises(ClusterError) as caught:
@@ -108,12 +108,12 @@ def test_a_line_that_grows_too_long_is_refused_before_its_end(monkeypatch: pytes
 
 def test_a_line_of_the_limit_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     message = {"a": "x" * 50}
-    monkeypatch.setattr(framing, "LINE_LIMIT", len(encode(message)) - 1)
+    monkeypatch.setattr(codec, "LINE_LIMIT", len(encode(message)) - 1)
     assert decoded([encode(message)[:-1], b"\n"]) == [message]
 
 
 def test_a_line_that_is_too_long_is_refused_also_when_it_comes_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(framing, "LINE_LIMIT", 100)
+    monkeypatch.setattr(codec, "LINE_LIMIT", 100)
     with pytest.raises(ClusterError):
         decoded([encode({"a": "x" * 200})])
 

@@ -7,20 +7,20 @@ from typing import Any
 import pytest
 
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.protocol import messages
-from tfcluster.protocol.framing import Decoder, encode
-from tfcluster.protocol.messages import VERSION, Call, Request
+from tfcluster.protocol import api
+from tfcluster.protocol.api import VERSION, Method, Request
+from tfcluster.protocol.codec import Decoder, encode
 
 
-@pytest.mark.parametrize("call", list(Call))
-def test_a_request_survives_the_wire(call: Call) -> None:
+@pytest.mark.parametrize("call", list(Method))
+def test_a_request_survives_the_wire(call: Method) -> None:
     request = Request(call, {"tasks": ["worker:1"], "lines": None})
     [message] = Decoder().feed(encode(request.to_message()))
     assert Request.from_message(message) == request
 
 
 def test_a_request_says_its_version() -> None:
-    assert Request(Call.STATUS, {}).to_message() == {"version": VERSION, "call": "status", "arguments": {}}
+    assert Request(Method.STATUS, {}).to_message() == {"version": VERSION, "call": "status", "arguments": {}}
 
 
 @pytest.mark.parametrize("version", [VERSION + 1, VERSION - 1, str(VERSION), None])
@@ -69,6 +69,6 @@ def test_a_vast_message_is_not_repeated_in_full() -> None:
 
 def test_the_lines_of_an_answer() -> None:
     problem = ClusterError("what", hint="why", exit_code=ExitCode.NOT_RUNNING)
-    assert messages.event({"a": 1}) == {"event": {"a": 1}}
-    assert messages.reply({"a": 1}) == {"reply": {"a": 1}}
-    assert messages.error(problem) == {"error": {"message": "what", "hint": "why", "exit_code": 3}}
+    assert api.event({"a": 1}) == {"event": {"a": 1}}
+    assert api.reply({"a": 1}) == {"reply": {"a": 1}}
+    assert api.error(problem) == {"error": {"message": "what", "hint": "why", "exit_code": 3}}

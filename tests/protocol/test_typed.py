@@ -11,7 +11,7 @@ from typing import Any, Optional
 
 import pytest
 
-from tfcluster.protocol.typed import DecodeError, decode
+from tfcluster.protocol.decoder import DecodeError, decode
 
 
 class Colour(str, Enum):

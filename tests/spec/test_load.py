@@ -10,7 +10,7 @@ from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.spec.load import load_spec, parse_spec
 from tfcluster.spec.restart import Backoff, JobBackoff, JobRestart, Limit, Restart
 from tfcluster.spec.schema import Address, Job, Spec
-from tfcluster.spec.source import MAX_BYTES
+from tfcluster.spec.yaml_source import MAX_BYTES
 
 
 def problems_of(text: str | bytes, default_name: str = "c") -> list[str]:

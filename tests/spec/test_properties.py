@@ -13,9 +13,9 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tfcluster.core.resolve import resolve_spec
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.model.laying_out import lay_out
-from tfcluster.spec.cluster_notation import parse_cluster_notation
+from tfcluster.spec.cluster_string import parse_cluster_notation
 from tfcluster.spec.hosts import Host
 from tfcluster.spec.load import parse_spec
 from tfcluster.spec.restart import Backoff, Restart
@@ -148,7 +148,7 @@ def test_no_error_shows_the_value_of_a_variable(secret: str, written: str) -> No
 def test_more_tasks_move_none(named: list[str], count: int, more: int) -> None:
     def hosts_of(tasks: int) -> list[str]:
         value = {"hosts": ["alpha", "beta", "gamma"], "jobs": {"a": {"tasks": tasks, "hosts": named}}}
-        return [task.host for task in lay_out(parse_spec(yaml.safe_dump(value), "c.yaml", "c"), "c.yaml").tasks]
+        return [task.host for task in resolve_spec(parse_spec(yaml.safe_dump(value), "c.yaml", "c"), "c.yaml").tasks]
 
     assert hosts_of(count + more)[:count] == hosts_of(count)
     assert hosts_of(len(named)) == named

@@ -8,9 +8,9 @@ import pytest
 import yaml
 
 from tfcluster.errors import ClusterError
-from tfcluster.spec import source
-from tfcluster.spec.problems import Position
-from tfcluster.spec.source import read_source
+from tfcluster.spec import yaml_source
+from tfcluster.spec.diagnostics import Position
+from tfcluster.spec.yaml_source import read_source
 
 LOADERS = [yaml.SafeLoader, *([yaml.CSafeLoader] if yaml.__with_libyaml__ else [])]
 EMPTY = "the file is empty; tfcluster init writes a commented cluster.yaml"
@@ -38,13 +38,13 @@ UNREADABLE: dict[str | bytes, str] = {
     "a: &a [*a]": "1:4: the alias refers to what it is a part of",
     "a: &a {<<: *a}": "1:4: the alias refers to what it is a part of",
     BOMB: "1:5: the file has more than 20000 values, aliases counted each time",
-    "#" * (source.MAX_BYTES + 1): "1:1: the file is larger than 1 MiB",
+    "#" * (yaml_source.MAX_BYTES + 1): "1:1: the file is larger than 1 MiB",
 }
 
 
 @pytest.fixture(params=LOADERS)
 def _each_loader(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source, "LOADER", request.param)
+    monkeypatch.setattr(yaml_source, "LOADER", request.param)
 
 
 def error_of(text: str | bytes) -> str:
@@ -109,6 +109,6 @@ def test_keys_and_values_have_their_places() -> None:
 
 
 def test_half_a_character_is_no_text(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source, "LOADER", yaml.SafeLoader)  # libyaml refuses it by itself
+    monkeypatch.setattr(yaml_source, "LOADER", yaml.SafeLoader)  # libyaml refuses it by itself
     assert error_of('a: "\\ud800"') == "c.yaml:1:4: an escape in this text stands for half a character"
     assert error_of('"\\ud800": a') == "c.yaml:1:1: an escape in this text stands for half a character"

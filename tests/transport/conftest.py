@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from tests.hosts import SshHosts, ssh_hosts
-from tfcluster.transport.ssh import There
+from tfcluster.transport.ssh import SshTransport
 
-Reaching = Callable[..., There]
+Reaching = Callable[..., SshTransport]
 
 
 @pytest.fixture(scope="module")
@@ -25,12 +25,12 @@ def hosts() -> Iterator[SshHosts]:
 
 @pytest.fixture
 def reach(hosts: SshHosts) -> Iterator[Reaching]:
-    """Makes the way to a host: its name, and what else the host of the layout has. One cluster for each test."""
+    """Makes the way to a host: its name, and what else the host of the topology has. One cluster for each test."""
     cluster = f"c{uuid.uuid4().hex[:8]}"
-    made: list[There] = []
+    made: list[SshTransport] = []
 
-    def way(name: str = "h0", **more: Any) -> There:
-        made.append(There(cluster, hosts.host(name, **more)))
+    def way(name: str = "h0", **more: Any) -> SshTransport:
+        made.append(SshTransport(cluster, hosts.host(name, **more)))
         return made[-1]
 
     yield way

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from tfcluster.core.hosts import Host
 from tfcluster.errors import ExitCode
-from tfcluster.model.hosts import Host
-from tfcluster.transport.failures import unreachable
+from tfcluster.transport.ssh_errors import unreachable
 
 CHANGED = """\
 @@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@

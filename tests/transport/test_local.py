@@ -22,7 +22,7 @@ def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_agent_that_dies_in_its_imports(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "_PROGRAM", "import no_such_module")
     with pytest.raises(ClusterError) as caught:
-        local.run_agent("early", "localhost")
+        local.start_agent("early", "localhost")
     assert caught.value.message == (
         "the agent ended before it listened (exit code 1): ModuleNotFoundError: No module named 'no_such_module'"
     )
@@ -32,7 +32,7 @@ def test_an_agent_that_says_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> No
     told = ClusterError("no disk", hint="buy one", exit_code=ExitCode.UNHEALTHY).to_json()
     monkeypatch.setattr(local, "_PROGRAM", f"import json; print(json.dumps({{'error': {told!r}}}))")
     with pytest.raises(ClusterError) as caught:
-        local.run_agent("told", "localhost")
+        local.start_agent("told", "localhost")
     assert caught.value.to_json() == told
 
 
@@ -40,7 +40,7 @@ def test_an_agent_that_says_nothing_is_named(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(local, "_PROGRAM", "import signal; signal.pause()")
     monkeypatch.setattr(local, "_START_SECONDS", 0.1)
     with pytest.raises(ClusterError) as caught:
-        local.run_agent("mute", "localhost")
+        local.start_agent("mute", "localhost")
     told = re.fullmatch(r"the agent \(pid (\d+)\) has not said that it listens within 0\.1 s", caught.value.message)
     assert told, caught.value.message
     os.kill(int(told[1]), signal.SIGKILL)

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import wait_for
+from tests.core.clusters import topology_of
 from tests.hosts import HERE, SshHosts
-from tests.model.clusters import layout_of
 from tests.transport.conftest import Reaching
 from tests.transport.test_first_contact import problems, python
-from tfcluster.transport import shipping
-from tfcluster.transport.probe import begin_here
+from tfcluster.transport import code_bundle
+from tfcluster.transport.dry_run_probe import begin_here
 
-LAYOUT = layout_of("name: demo\nhosts: {h0: {address: 127.0.0.1}}\njobs: {worker: {tasks: 2}}\n")
+LAYOUT = topology_of("name: demo\nhosts: {h0: {address: 127.0.0.1}}\njobs: {worker: {tasks: 2}}\n")
 
 
 def files(hosts: SshHosts) -> list[Path]:
@@ -27,7 +27,7 @@ def test_one_connection_of_its_own_carries_all_and_ends_with_it(hosts: SshHosts,
     found, probe = reach().probe()
     assert probe is not None
     assert (problems(found), found.unexamined, found.python) == ([], (), sys.executable)
-    assert found.shipped_bytes == len(shipping.archive())
+    assert found.shipped_bytes == len(code_bundle.archive())
     assert abs(found.clock_offset) <= found.clock_error + 0.001
     told = probe.prepare(LAYOUT, listen=True)
     assert (told["problems"], told["found"], len(told["choices"]["ports"])) == ([], None, 2)
@@ -115,7 +115,7 @@ def test_gpus_are_those_that_a_variable_of_the_spec_allows(reach: Reaching) -> N
     _, probe = reach(env={"CUDA_VISIBLE_DEVICES": "3,5"}).probe()
     assert probe is not None
     jobs = "name: demo\nhosts: {h0: {address: 127.0.0.1}}\njobs: {worker: {tasks: 1, gpus: 2}}\n"
-    told = probe.prepare(layout_of(jobs), listen=False)
+    told = probe.prepare(topology_of(jobs), listen=False)
     probe.close()
     assert told["choices"]["gpus"] == {"/job:worker/task:0": ["3", "5"]}
 

@@ -19,14 +19,14 @@ import pytest
 from tests.conftest import wait_for
 from tests.hosts import SshHosts
 from tests.transport.conftest import Reaching
-from tfcluster.client.connection import Answer
+from tfcluster.client.rpc import ResponseStream
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.places import LOCK, control_socket
-from tfcluster.process import ProcessId
-from tfcluster.protocol.messages import Call
+from tfcluster.paths import LOCK, ssh_control_path
+from tfcluster.process_handle import ProcessHandle
+from tfcluster.protocol.api import Method
 from tfcluster.transport import openssh
-from tfcluster.transport.reach import Channel, HostUnreachableError
-from tfcluster.transport.ssh import There
+from tfcluster.transport.base import Channel, HostUnreachableError
+from tfcluster.transport.ssh import SshTransport
 
 BYTES = 8 << 20
 
@@ -36,20 +36,20 @@ def relays(hosts: SshHosts) -> list[int]:
     return [pid for pid, words in hosts.processes().items() if "said=json" in words]
 
 
-def agent_pid(there: There, hosts: SshHosts) -> int:
+def agent_pid(there: SshTransport, hosts: SshHosts) -> int:
     """The pid of the agent on a host, as `ps` shows it."""
     (pid,) = (pid for pid, words in hosts.processes().items() if words.startswith(f"tfcluster: {there.cluster} agent"))
     return pid
 
 
-def agent_socket(there: There, hosts: SshHosts) -> Path:
+def agent_socket(there: SshTransport, hosts: SshHosts) -> Path:
     """Where the agent of a host listens."""
     lock = hosts.home(there.host) / "state" / "tfcluster" / there.cluster / there.host / LOCK
     return Path(json.loads(lock.read_text())["socket"])
 
 
 @contextmanager
-def played(there: There, hosts: SshHosts, play: Callable[[socket.socket], None]) -> Iterator[None]:
+def played(there: SshTransport, hosts: SshHosts, play: Callable[[socket.socket], None]) -> Iterator[None]:
     """An agent on a host that does what the test says with its one connection."""
     folder = hosts.home(there.host) / "state" / "tfcluster" / there.cluster / there.host
     folder.mkdir(parents=True)
@@ -88,7 +88,7 @@ def test_an_agent_is_started_there_and_answers(hosts: SshHosts, reach: Reaching)
         there.open(start=False)
     assert caught.value.message == f"host 'h0': cluster {there.cluster!r} is not running"
     assert caught.value.exit_code is ExitCode.NOT_RUNNING
-    answer = Answer(there, there.open(start=True), Call.RUNS, {"lines": None})
+    answer = ResponseStream(there, there.open(start=True), Method.RUNS, {"lines": None})
     assert agent_pid(there, hosts)
     assert answer.finish() == {"runs": []}
     answer.leave()
@@ -137,7 +137,7 @@ def test_bytes_arrive_as_they_are_both_ways(hosts: SshHosts, reach: Reaching) ->
         channel = there.open(start=False)
         sending = threading.Thread(target=send, daemon=True)
         sending.start()
-        assert not channel.speaks_within(0.2)
+        assert not channel.wait_readable(0.2)
         assert not all_sent.is_set()
         may_read.set()
         sending.join(60)
@@ -172,8 +172,9 @@ def test_whoever_hangs_up_is_noticed_there(hosts: SshHosts, reach: Reaching) -> 
 def test_a_killed_command_leaves_nothing_there(hosts: SshHosts, reach: Reaching) -> None:
     there = reach()
     program = (
-        "import sys, json, signal; from tfcluster.model.hosts import Host; from tfcluster.transport.ssh import There;"
-        "channel = There(sys.argv[1], Host.from_json(json.loads(sys.argv[2]))).open(start=True);"
+        "import sys, json, signal; from tfcluster.core.hosts import Host;"
+        "from tfcluster.transport.ssh import SshTransport;"
+        "channel = SshTransport(sys.argv[1], Host.from_json(json.loads(sys.argv[2]))).open(start=True);"
         "print('open', flush=True); signal.pause()"
     )
     host = {"name": "h0", "address": hosts.address("h0"), "ssh": "h0", "python": sys.executable, "setup": []}
@@ -194,7 +195,7 @@ def test_sessions_share_one_connection(hosts: SshHosts, reach: Reaching) -> None
     channels = [there.open(start=True) for _ in range(2)]
     connections = ("ss", "-Htn", "state", "established", "sport", "=", ":22")
     wait_for(lambda: len(hosts.run("h0", *connections).splitlines()) == 1)  # an earlier test's may have to close yet
-    path = control_socket(there.cluster, "h0")
+    path = ssh_control_path(there.cluster, "h0")
     assert path.exists()
     assert path.parent.stat().st_mode & 0o077 == 0
     for channel in channels:
@@ -209,7 +210,7 @@ def test_an_agent_outlives_its_sshd(hosts: SshHosts, reach: Reaching) -> None:
     there = reach()
     channel = there.open(start=True)
     pid = agent_pid(there, hosts)
-    process = ProcessId.of(pid)
+    process = ProcessHandle.of(pid)
     assert process is not None
     with socket.socket(socket.AF_UNIX) as kept:  # without a cluster, it would end once nobody is connected
         kept.connect(str(agent_socket(there, hosts)))

@@ -17,8 +17,8 @@ from tests.hosts import SshHosts
 from tests.transport.conftest import Reaching
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.transport import openssh
-from tfcluster.transport.reach import HostUnreachableError
-from tfcluster.transport.ssh import There
+from tfcluster.transport.base import HostUnreachableError
+from tfcluster.transport.ssh import SshTransport
 
 _SILENT = """
 import socket, sys
@@ -29,7 +29,7 @@ while True:
 """
 
 
-def failure(there: There) -> HostUnreachableError:
+def failure(there: SshTransport) -> HostUnreachableError:
     """What every way of asking an unreachable host comes to."""
     with pytest.raises(HostUnreachableError) as caught:
         there.open(start=True)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tfcluster.model.accounts import OtherAccounts
+from tfcluster.core.accounts import OtherAccounts
 
 _NAMES_TOLD = 3
 _NOBODY_UID = 65534

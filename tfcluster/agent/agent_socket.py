@@ -8,8 +8,8 @@ import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from tfcluster.places import socket_path
-from tfcluster.protocol.framing import LINE_LIMIT
+from tfcluster.paths import socket_path
+from tfcluster.protocol.codec import LINE_LIMIT
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 

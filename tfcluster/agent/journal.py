@@ -1,4 +1,4 @@
-"""What the next agent must know if this one dies: the layout and where each task stands, in one file."""
+"""What the next agent must know if this one dies: the topology and where each task stands, in one file."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from tfcluster.agent.files import Files
-from tfcluster.agent.record import Record, TaskRecord, check
+from tfcluster.agent.atomic_file import AtomicFiles
+from tfcluster.agent.journal_record import Record, TaskRecord, check
+from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError
-from tfcluster.model.layout import Layout
-from tfcluster.process import boot_id
-from tfcluster.protocol.typed import decode
+from tfcluster.process_handle import boot_id
+from tfcluster.protocol.decoder import decode
 
 #: Longest journal that is read, in bytes; that of a thousand tasks is below 2 MiB.
 _MAX_BYTES = 64 * 2**20
@@ -32,10 +32,10 @@ class _Written:
     """
 
     boot: str
-    layout: Layout
+    topology: ClusterTopology
     tasks: dict[str, TaskRecord]
     secrets: Path
-    next: Layout | None
+    next: ClusterTopology | None
 
 
 class JournalError(ClusterError):
@@ -73,11 +73,11 @@ class Journal:
     The copy is for a file that was damaged by something else; it is written after the file, and not synced.
     """
 
-    def __init__(self, path: Path, files: Files | None = None) -> None:
+    def __init__(self, path: Path, files: AtomicFiles | None = None) -> None:
         self.path = path
         self._new = path.with_suffix(".new")
         self._copy = path.with_suffix(".copy")
-        self._files = files or Files()
+        self._files = files or AtomicFiles()
 
     def write(self, record: Record) -> None:
         """Replace the record.
@@ -85,7 +85,7 @@ class Journal:
         Raises:
             OSError: The file cannot be written; the previous record stands.
         """
-        written = _Written(boot_id(), record.layout, record.tasks, record.secrets, record.next)
+        written = _Written(boot_id(), record.topology, record.tasks, record.secrets, record.next)
         data = json.dumps({**asdict(written), "secrets": str(record.secrets)}).encode()
         try:
             for path in (self._new, self._copy):
@@ -148,12 +148,12 @@ def _read(path: Path, host: str | None) -> Record:
         raise ValueError("not a JSON object")
     value.setdefault("next", None)  # written by a version without it
     written = decode(_Written, value)
-    check(written.layout, written.tasks, written.secrets, host)
+    check(written.topology, written.tasks, written.secrets, host)
     tasks = written.tasks
     if written.boot != boot_id():
         # No process has outlived the machine, and its monotonic clock has begun anew.
         tasks = {name: replace(task, process=None, ends=(), wake_at=None) for name, task in tasks.items()}
-    return Record(written.layout, tasks, written.secrets, written.next)
+    return Record(written.topology, tasks, written.secrets, written.next)
 
 
 def _remove_unless_file(path: Path) -> None:

@@ -12,8 +12,8 @@ import psutil
 
 from tfcluster.agent.file_lock import FileLock
 from tfcluster.errors import ClusterError
-from tfcluster.places import locks_folder
-from tfcluster.process import network_namespace
+from tfcluster.paths import locks_folder
+from tfcluster.process_handle import network_namespace
 
 #: TensorFlow's customary first port; counting up from it stays below the kernel's ephemeral range (32768).
 FIRST_PORT = 2222
@@ -26,7 +26,7 @@ _UNSEEN = "a process that this user cannot see"
 _BACKLOG = 1024
 
 
-class Ports:
+class PortAllocator:
     """The ports that an agent holds for its tasks.
 
     A held port is bound and not listened on: nobody who connects gets an answer from it, and the kernel gives it to
@@ -159,7 +159,7 @@ def _lock_path(port: int) -> Path:
         raise OSError(errno.EACCES, error.message) from error
 
 
-def holder_of(port: int) -> str:
+def port_owner(port: int) -> str:
     """In words who listens on a port: the process, as far as this user may see it."""
     found = psutil.net_connections(kind="tcp")
     listening = [each for each in found if each.status == psutil.CONN_LISTEN and each.laddr and each.laddr.port == port]

@@ -22,13 +22,13 @@ def command(run: str, cluster: str | None, output: str) -> int:
     RUN is an id, or enough of its beginning. Ctrl-C ends the showing and leaves the run alone; `tfcluster cancel`
     stops it. A run that has ended, also of a cluster that is down, is shown from its record.
     """
-    from tfcluster.cli.run.submitting import show
-    from tfcluster.client.choice import choose_cluster
+    from tfcluster.cli.run.common import show
+    from tfcluster.client.resolve import resolve_cluster
     from tfcluster.client.run import attach
     from tfcluster.errors import ExitCode
 
     try:
-        return show(attach(choose_cluster(cluster), run), output)
+        return show(attach(resolve_cluster(cluster), run), output)
     except KeyboardInterrupt:
         echo(f"detached; stop it with `tfcluster cancel {run}`", err=True)
         return int(ExitCode.INTERRUPTED)

@@ -14,10 +14,10 @@ from tfcluster.cli.output import echo, echo_json
 @output_option
 def command(runs: tuple[str, ...], cluster: str | None, output: str) -> None:
     """Stop each RUN, given by its id or enough of its beginning; one that has ended is left as it is."""
-    from tfcluster.client.choice import choose_cluster
+    from tfcluster.client.resolve import resolve_cluster
     from tfcluster.client.runs import cancel_run
 
-    chosen = choose_cluster(cluster)
+    chosen = resolve_cluster(cluster)
     for run in runs:
         cancelled = cancel_run(chosen, run)
         if output == "json":

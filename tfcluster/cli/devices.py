@@ -21,16 +21,16 @@ def command(cluster: str | None, output: str) -> int:
     Exits with 4 when a task does not answer, 5 when a host cannot be reached; the devices of the others are shown
     all the same.
     """
-    from tfcluster.client.choice import choose_cluster
     from tfcluster.client.devices import list_devices
+    from tfcluster.client.resolve import resolve_cluster
     from tfcluster.errors import ExitCode
 
-    devices, problem = list_devices(choose_cluster(cluster))
+    devices, problem = list_devices(resolve_cluster(cluster))
     if output == "json":
         echo_json(devices)
     else:
-        from tfcluster.model.devices import Device
-        from tfcluster.render.devices import show_devices
+        from tfcluster.core.devices import Device
+        from tfcluster.ui.devices import show_devices
 
         hosts = [device["host"] for device in devices if "host" in device]
         show_devices([Device.from_json(device) for device in devices], hosts)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from tfcluster.cli.changing import examining
+from tfcluster.cli.apply_flow import examining
 from tfcluster.cli.options import output_option
 from tfcluster.cli.output import echo_json
 
@@ -29,15 +29,15 @@ def command(spec: Path | None, output: str) -> int:
     Exits with 0 when nothing wrong was found, 5 when a host cannot be reached, 1 otherwise.
     """
     from tfcluster.client.doctor import check_hosts
-    from tfcluster.client.specs import read_layout
+    from tfcluster.client.load import load_topology
 
-    layout = read_layout(spec, None)
-    with examining(layout.cluster, output) as progress:
-        checks, code = check_hosts(layout, progress)
+    topology = load_topology(spec, None)
+    with examining(topology.cluster, output) as progress:
+        checks, code = check_hosts(topology, progress)
     if output == "json":
-        echo_json({"cluster": layout.cluster, "checks": [check.to_json() for check in checks]})
+        echo_json({"cluster": topology.cluster, "checks": [check.to_json() for check in checks]})
     else:
-        from tfcluster.render.doctor import show_checks
+        from tfcluster.ui.doctor import show_checks
 
         show_checks(checks)
     return int(code)

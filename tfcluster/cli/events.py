@@ -23,11 +23,11 @@ def command(follow: bool, tail: int | None, since: float | None, cluster: str | 
 
     The events are kept across agents and after `down`.
     """
-    from tfcluster.client.choice import choose_cluster
     from tfcluster.client.logs import read_events
-    from tfcluster.render.events import show_event
+    from tfcluster.client.resolve import resolve_cluster
+    from tfcluster.ui.events import show_event
 
-    for event in read_events(choose_cluster(cluster), lines=tail, since=since, follow=follow):
+    for event in read_events(resolve_cluster(cluster), lines=tail, since=since, follow=follow):
         if output == "json":
             echo_json(event)
         else:

@@ -11,7 +11,7 @@ from tfcluster.cli.options import cluster_option, output_option, since_option
 from tfcluster.cli.output import echo_json
 
 if TYPE_CHECKING:
-    from tfcluster.render.logs import LogView
+    from tfcluster.ui.logs import LogView
 
 
 @click.command("logs", short_help="Show what the tasks print.", epilog="Example: tfcluster logs worker:0 ps -n 20 -f")
@@ -41,12 +41,12 @@ def command(
     Lines of several tasks come in the order of their time. Following goes on when a task is started again, and when
     the cluster's agent is. The logs of a cluster that is down can be read too.
     """
-    from tfcluster.client.choice import choose_cluster
     from tfcluster.client.logs import read_logs
-    from tfcluster.render.logs import LogView
+    from tfcluster.client.resolve import resolve_cluster
+    from tfcluster.ui.logs import LogView
 
     view = LogView(prefix=not no_prefix, timestamps=timestamps)
-    lines = read_logs(choose_cluster(cluster), tasks, lines=tail, since=since, follow=follow)
+    lines = read_logs(resolve_cluster(cluster), tasks, lines=tail, since=since, follow=follow)
     if placement:
         _show_placements(lines, view, output)
         return
@@ -59,10 +59,10 @@ def command(
 
 def _show_placements(lines: Iterator[dict[str, Any]], view: LogView, output: str) -> None:
     """Show what lines of logs tell of placement, each operation of a run once."""
-    from tfcluster.placement.records import PlacementsOfRun
-    from tfcluster.render.placements import placement_line
+    from tfcluster.placement.parser import PlacementFilter
+    from tfcluster.ui.placements import placement_line
 
-    every = PlacementsOfRun(None)
+    every = PlacementFilter(None)
     for line in lines:
         placement = every.read(line["line"])
         if placement is None:

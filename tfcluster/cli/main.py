@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import click
 
 from tfcluster import __version__
-from tfcluster.cli.lazy import LazyGroup
+from tfcluster.cli.lazy_group import LazyGroup
 from tfcluster.cli.output import echo, echo_error, echo_usage_error
 from tfcluster.errors import ClusterError, ExitCode
 

@@ -49,13 +49,13 @@ def command(
     """
     began = time.monotonic()
     from tfcluster.client import restart
-    from tfcluster.client.choice import choose_cluster
+    from tfcluster.client.resolve import resolve_cluster
 
-    chosen = choose_cluster(cluster)
+    chosen = resolve_cluster(cluster)
     planned = restart.plan_restart(chosen, tasks)
     may_ask = output == "text" and sys.stdin.isatty() and sys.stdout.isatty()
     _confirm(planned.cluster, planned.holders, planned.runs, yes=yes, may_ask=may_ask)
-    from tfcluster.render.restart import RestartView
+    from tfcluster.ui.restart import RestartView
 
     view = RestartView(planned.cluster, planned.tasks, silent=output == "json")
     status = None

@@ -17,13 +17,13 @@ def command(lines: int | None, cluster: str | None, output: str) -> None:
 
     The last hundred that ended are kept, also after `down`.
     """
-    from tfcluster.client.choice import choose_cluster
+    from tfcluster.client.resolve import resolve_cluster
     from tfcluster.client.runs import list_runs
 
-    found = list_runs(choose_cluster(cluster), lines)
+    found = list_runs(resolve_cluster(cluster), lines)
     if output == "json":
         echo_json(found)
     else:
-        from tfcluster.render.runs import show_runs
+        from tfcluster.ui.runs import show_runs
 
         show_runs(found)

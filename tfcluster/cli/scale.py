@@ -9,7 +9,7 @@ import time
 
 import click
 
-from tfcluster.cli.changing import carry_out, changing_options, examining
+from tfcluster.cli.apply_flow import carry_out, changing_options, examining
 from tfcluster.cli.options import cluster_option
 from tfcluster.errors import ClusterError, ExitCode
 
@@ -35,11 +35,11 @@ def command(
     """
     began = time.monotonic()
     from tfcluster.client import up
-    from tfcluster.client.choice import choose_cluster
+    from tfcluster.client.resolve import resolve_cluster
 
     wanted = _parse(counts)
-    threading.Thread(target=importlib.import_module, args=["tfcluster.render.up"], daemon=True).start()
-    chosen = choose_cluster(cluster)
+    threading.Thread(target=importlib.import_module, args=["tfcluster.ui.up"], daemon=True).start()
+    chosen = resolve_cluster(cluster)
     with examining(chosen.name, output) as progress:
         prepared = up.prepare_scaled(chosen, wanted, dry=dry_run, progress=progress)
     carry_out(prepared, dry_run=dry_run, yes=yes, timeout=timeout, output=output, began=began)

@@ -19,16 +19,16 @@ def command(cluster: str | None, output: str) -> int:
     Exits with 0 when every task is ready, 4 when one is not, 5 when a host cannot be reached, 3 when the cluster is
     not running.
     """
-    from tfcluster.client.choice import choose_cluster
+    from tfcluster.client.resolve import resolve_cluster
     from tfcluster.errors import ExitCode
-    from tfcluster.protocol.messages import Call
+    from tfcluster.protocol.api import Method
 
-    chosen = choose_cluster(cluster)
+    chosen = resolve_cluster(cluster)
     if chosen.is_here:
-        answer = chosen.leader().call(Call.STATUS)
+        answer = chosen.leader().call(Method.STATUS)
         problem = None
     else:
-        from tfcluster.client.look import look, unreachable
+        from tfcluster.client.snapshot import look, unreachable
 
         found = look(chosen)
         answer = found.status.to_json()
@@ -36,8 +36,8 @@ def command(cluster: str | None, output: str) -> int:
     if output == "json":
         echo_json(answer)
     else:
-        from tfcluster.model.status import ClusterStatus
-        from tfcluster.render.status import show_status
+        from tfcluster.core.status import ClusterStatus
+        from tfcluster.ui.status import show_status
 
         show_status(ClusterStatus.from_json(answer))
     if problem is not None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from tfcluster.cli.changing import carry_out, changing_options, examining
+from tfcluster.cli.apply_flow import carry_out, changing_options, examining
 
 
 @click.command(
@@ -50,11 +50,11 @@ def command(
 
     if not dry_run:
         up.begin()  # before the imports that reading the spec takes: they and the agent's go on side by side
-    from tfcluster.client.specs import read_layout
+    from tfcluster.client.load import load_topology
 
-    layout = read_layout(spec, cluster_spec)
+    topology = load_topology(spec, cluster_spec)
     # rich takes as long to import as a server to start; it is imported while the agent loads TensorFlow's library.
-    threading.Thread(target=importlib.import_module, args=["tfcluster.render.up"], daemon=True).start()
-    with examining(layout.cluster, output) as progress:
-        prepared = up.prepare(layout, dry=dry_run, progress=progress, mixed=mixed_tensorflow)
+    threading.Thread(target=importlib.import_module, args=["tfcluster.ui.up"], daemon=True).start()
+    with examining(topology.cluster, output) as progress:
+        prepared = up.prepare(topology, dry=dry_run, progress=progress, mixed=mixed_tensorflow)
     carry_out(prepared, dry_run=dry_run, yes=yes, timeout=timeout, output=output, began=began)

@@ -23,18 +23,18 @@ def command(spec: Path | None, cluster_spec: str | None, output: str) -> None:
 
     Exits with 2 when there are problems.
     """
-    from tfcluster.client.specs import read_layout
-    from tfcluster.model.counting import some
-    from tfcluster.places import LOCAL_HOST
+    from tfcluster.client.load import load_topology
+    from tfcluster.core.text import some
+    from tfcluster.paths import LOCAL_HOST
 
-    layout = read_layout(spec, cluster_spec)
+    topology = load_topology(spec, cluster_spec)
     if output == "json":
-        echo_json(layout.masked().to_json())
+        echo_json(topology.masked().to_json())
         return
     jobs = ", ".join(
-        f"{len(tasks)} {job}" + (f" (max {layout.max[job]})" if job in layout.max else "")
-        for job, tasks in layout.addresses().items()
+        f"{len(tasks)} {job}" + (f" (max {topology.max[job]})" if job in topology.max else "")
+        for job, tasks in topology.addresses().items()
     )
-    names = [host.name for host in layout.hosts]
+    names = [host.name for host in topology.hosts]
     where = "" if names == [LOCAL_HOST] else f" on {some(names)}"
-    echo(f"{layout.spec} is valid: cluster {layout.cluster!r}, {jobs}{where}")
+    echo(f"{topology.spec} is valid: cluster {topology.cluster!r}, {jobs}{where}")

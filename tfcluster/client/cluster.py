@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from tfcluster.client.connection import Connection
-from tfcluster.places import LOCAL_HOST
-from tfcluster.transport.local import Here
-from tfcluster.transport.reach import Reach
+from tfcluster.client.rpc import AgentClient
+from tfcluster.paths import LOCAL_HOST
+from tfcluster.transport.base import HostTransport
+from tfcluster.transport.local import LocalTransport
 
 if TYPE_CHECKING:
-    from tfcluster.model.hosts import Host
-    from tfcluster.transport.probe import Probe
-    from tfcluster.transport.ssh import Examination, There
+    from tfcluster.core.hosts import Host
+    from tfcluster.transport.dry_run_probe import Probe
+    from tfcluster.transport.ssh import HostReport, SshTransport
 
 
 class Cluster:
@@ -29,13 +29,13 @@ class Cluster:
         self.name = name
         self.head = head
         self._hosts = hosts
-        self._reaches: dict[str, Reach] = {}
+        self._reaches: dict[str, HostTransport] = {}
 
     @property
     def hosts(self) -> Mapping[str, Host]:
         """Its hosts by name."""
         if self._hosts is None:
-            from tfcluster.model.hosts import THIS_MACHINE  # not needed by most that ask this machine alone
+            from tfcluster.core.hosts import THIS_MACHINE  # not needed by most that ask this machine alone
 
             self._hosts = (THIS_MACHINE,)
         return {host.name: host for host in self._hosts}
@@ -45,24 +45,26 @@ class Cluster:
         """Whether it is on this machine alone."""
         return self._hosts is None or self.hosts.keys() == {LOCAL_HOST}
 
-    def reach(self, host: str) -> Reach:
+    def reach(self, host: str) -> HostTransport:
         """The way to the agent on a host; the same for each request of a command."""
         if host not in self._reaches:
-            self._reaches[host] = Here(self.name) if host == LOCAL_HOST else way_to(self.name, self.hosts[host])
+            self._reaches[host] = (
+                LocalTransport(self.name) if host == LOCAL_HOST else make_transport(self.name, self.hosts[host])
+            )
         return self._reaches[host]
 
-    def connect(self, host: str) -> Connection:
+    def connect(self, host: str) -> AgentClient:
         """The agents on a host, for one request after another."""
-        return Connection(self.reach(host), elsewhere=host != LOCAL_HOST)
+        return AgentClient(self.reach(host), elsewhere=host != LOCAL_HOST)
 
-    def contact(self, host: str) -> Examination | None:
+    def contact(self, host: str) -> HostReport | None:
         """Make the first contact with a host elsewhere, which never fails: what was found there; None for this machine.
 
         The commands that the spec wants to have run there once are run.
         """
         return None if host == LOCAL_HOST else self._there(host).examine()
 
-    def probe(self, host: str) -> tuple[Examination | None, Probe | None]:
+    def probe(self, host: str) -> tuple[HostReport | None, Probe | None]:
         """Begin to examine a host without changing anything there.
 
         Returns:
@@ -72,25 +74,25 @@ class Cluster:
             ClusterError: No process could be started on this machine.
         """
         if host == LOCAL_HOST:
-            from tfcluster.transport.probe import begin_here
+            from tfcluster.transport.dry_run_probe import begin_here
 
             return None, begin_here(self.name, host)
         return self._there(host).probe()
 
-    def _there(self, host: str) -> There:
-        from tfcluster.transport.ssh import There
+    def _there(self, host: str) -> SshTransport:
+        from tfcluster.transport.ssh import SshTransport
 
         reach = self.reach(host)
-        assert isinstance(reach, There), "every host but this machine is reached by ssh"
+        assert isinstance(reach, SshTransport), "every host but this machine is reached by ssh"
         return reach
 
-    def leader(self) -> Connection:
+    def leader(self) -> AgentClient:
         """The agents on the host of the task that leads."""
         return self.connect(self.head)
 
 
-def way_to(cluster: str, host: Host) -> Reach:
+def make_transport(cluster: str, host: Host) -> HostTransport:
     """The way to a cluster's agent on a host elsewhere."""
-    from tfcluster.transport.ssh import There
+    from tfcluster.transport.ssh import SshTransport
 
-    return There(cluster, host)
+    return SshTransport(cluster, host)

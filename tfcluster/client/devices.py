@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from tfcluster.client.cluster import Cluster
-from tfcluster.client.fan_out import on_all, split
+from tfcluster.client.parallel import map_hosts, split
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.protocol.messages import Call
-from tfcluster.transport.reach import not_running
+from tfcluster.protocol.api import Method
+from tfcluster.transport.base import not_running
 
 # Each task has some seconds for its answer, all at the same time.
 _ANSWER_SECONDS = 8.0
@@ -26,7 +26,9 @@ def list_devices(cluster: Cluster) -> tuple[list[dict[str, Any]], ClusterError |
     Raises:
         ClusterError: It is not running, or no host of it can be reached.
     """
-    told, wrong = split(on_all(cluster.hosts, lambda host: cluster.connect(host).call(Call.DEVICES), _ANSWER_SECONDS))
+    told, wrong = split(
+        map_hosts(cluster.hosts, lambda host: cluster.connect(host).call(Method.DEVICES), _ANSWER_SECONDS)
+    )
     away = {host: error for host, error in wrong.items() if error.exit_code is not ExitCode.NOT_RUNNING}
     if not told:
         raise next(iter([*away.values(), not_running(cluster.name)]))
@@ -37,7 +39,7 @@ def list_devices(cluster: Cluster) -> tuple[list[dict[str, Any]], ClusterError |
     ]
     silent = [word for answer in told.values() for word in answer["silent"]]
     if away:
-        from tfcluster.client.look import unreachable
+        from tfcluster.client.snapshot import unreachable
 
         error = unreachable(cluster.name, away)
         return devices, ClusterError("\n".join([error.message, *silent]), hint=error.hint, exit_code=error.exit_code)

@@ -7,14 +7,14 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from tfcluster.client.cluster import Cluster
-from tfcluster.client.dialling import Refused, dial_each_other
-from tfcluster.client.examining import Examined, Progress
-from tfcluster.client.probing import probe_hosts, release
-from tfcluster.client.problems import ACCOUNTS_HINT, accounts_note, clock_warning, different_versions
+from tfcluster.client.connectivity import ConnectivityFailure, check_connectivity
+from tfcluster.client.dry_preflight import probe_hosts, release
+from tfcluster.client.preflight import HostPreflight, Progress
+from tfcluster.client.preflight_errors import ACCOUNTS_HINT, accounts_note, clock_warning, different_versions
 from tfcluster.client.up import UNEXAMINED_TASKS, planned
+from tfcluster.core.text import pluralize
+from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.model.counting import plural
-from tfcluster.model.layout import Layout
 
 #: The host of what is between hosts.
 ALL_HOSTS = "all"
@@ -45,11 +45,11 @@ class Check:
         return asdict(self)
 
 
-def check_hosts(wanted: Layout, progress: Progress) -> tuple[list[Check], ExitCode]:
-    """Examine all hosts of a layout; nothing is changed there, and nothing of the spec is run.
+def check_hosts(wanted: ClusterTopology, progress: Progress) -> tuple[list[Check], ExitCode]:
+    """Examine all hosts of a topology; nothing is changed there, and nothing of the spec is run.
 
     Args:
-        wanted: The layout of a spec.
+        wanted: The topology of a spec.
         progress: Told how many of several hosts have been examined.
 
     Returns:
@@ -72,7 +72,7 @@ def check_hosts(wanted: Layout, progress: Progress) -> tuple[list[Check], ExitCo
     return checks, ExitCode.DONE if all(check.ok for check in checks) else ExitCode.FAILED
 
 
-def _checks_of(host: str, examined: Examined, wanted: Layout) -> Iterator[Check]:
+def _checks_of(host: str, examined: HostPreflight, wanted: ClusterTopology) -> Iterator[Check]:
     """What was found on one host."""
     contact = examined.contact
     at_contact = list(contact.problems) if contact is not None else []
@@ -99,7 +99,7 @@ def _checks_of(host: str, examined: Examined, wanted: Layout) -> Iterator[Check]
         yield Check(host, "tasks", True, UNEXAMINED_TASKS, examined=False)
     elif not examined.problems:
         state = "up" if examined.found else "can start"
-        yield Check(host, "tasks", True, f"{plural(len(wanted.on(host)), 'task')} {state}")
+        yield Check(host, "tasks", True, f"{pluralize(len(wanted.on(host)), 'task')} {state}")
     if examined.accounts is not None:
         note = accounts_note(examined.accounts, alone=contact is None and len(wanted.hosts) == 1)
         yield Check(host, "accounts", True, note, ACCOUNTS_HINT)
@@ -113,22 +113,24 @@ def _failed(host: str, check: str, problem: ClusterError) -> Check:
     return Check(host, check, False, message, problem.hint)
 
 
-def _dialled(cluster: Cluster, wanted: Layout, examined: Mapping[str, Examined]) -> Iterator[Check]:
+def _dialled(cluster: Cluster, wanted: ClusterTopology, examined: Mapping[str, HostPreflight]) -> Iterator[Check]:
     """Whether the hosts that have no servers yet can dial each other."""
     well = {host: each for host, each in examined.items() if not each.problems}
     probes = {host: each.probe for host, each in well.items() if each.probe is not None and each.probe.listens}
     hosts = list(probes)
     if len(hosts) < 2:
         return
-    _, layout, _ = planned(wanted, well)
-    refused, wrong = dial_each_other(
-        cluster, layout, hosts, lambda host, addresses, timeout: probes[host].failures(addresses, timeout)
+    _, topology, _ = planned(wanted, well)
+    refused, wrong = check_connectivity(
+        cluster, topology, hosts, lambda host, addresses, timeout: probes[host].failures(addresses, timeout)
     )
     for host in hosts:
         yield from _dialled_from(host, [each for each in refused if each.host == host], wrong.get(host), len(hosts) - 1)
 
 
-def _dialled_from(host: str, refused: list[Refused], error: ClusterError | None, others: int) -> Iterator[Check]:
+def _dialled_from(
+    host: str, refused: list[ConnectivityFailure], error: ClusterError | None, others: int
+) -> Iterator[Check]:
     if error is not None:
         yield _failed(host, "network", error)
     for each in refused:
@@ -137,4 +139,4 @@ def _dialled_from(host: str, refused: list[Refused], error: ClusterError | None,
             host, "network", False, f"cannot reach {task.short} at {task.address} on {task.host}: {each.why}", each.rule
         )
     if error is None and not refused:
-        yield Check(host, "network", True, f"reaches the tasks of {plural(others, 'other host')}")
+        yield Check(host, "network", True, f"reaches the tasks of {pluralize(others, 'other host')}")

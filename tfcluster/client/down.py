@@ -6,16 +6,16 @@ import contextlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 
-from tfcluster.client import book
-from tfcluster.client.choice import choose_cluster, cluster_of
+from tfcluster.client import registry
 from tfcluster.client.cluster import Cluster
-from tfcluster.client.connection import AgentGoneError, Connection
-from tfcluster.client.fan_out import Strand, merged, on_all
+from tfcluster.client.parallel import StreamContext, map_hosts, merge_streams
+from tfcluster.client.resolve import cluster_of, resolve_cluster
+from tfcluster.client.rpc import AgentClient, AgentDisconnectedError
+from tfcluster.core.status import ClusterStatus
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.model.status import ClusterStatus
-from tfcluster.places import LOCAL_HOST, clusters_up
-from tfcluster.protocol.messages import Call
-from tfcluster.transport.reach import not_running
+from tfcluster.paths import LOCAL_HOST, running_clusters
+from tfcluster.protocol.api import Method
+from tfcluster.transport.base import not_running
 
 # So many agents may die one after the other while they take a cluster down.
 _AGENTS = 3
@@ -30,10 +30,10 @@ def clusters_to_stop(named: str | None, everything: bool) -> list[Cluster]:
         ClusterError: There is none, or the choice is not clear.
     """
     if not everything:
-        return [choose_cluster(named)]
+        return [resolve_cluster(named)]
     if named:
         raise ClusterError("give -c or --all, not both", exit_code=ExitCode.USAGE)
-    running = clusters_up()
+    running = running_clusters()
     if not running:
         raise ClusterError("no cluster is running", exit_code=ExitCode.NOT_RUNNING)
     return [cluster_of(name) for name in running]
@@ -51,17 +51,17 @@ def take_down(cluster: Cluster, grace: float) -> Iterator[ClusterStatus]:
             stopped, and the next `down` is about that host.
     """
     if cluster.is_here:
-        yield from _stop_host(cluster.leader(), grace, Strand(cluster.head))
+        yield from _stop_host(cluster.leader(), grace, StreamContext(cluster.head))
     else:
         yield from _take_down_everywhere(cluster, grace)
 
 
 def _take_down_everywhere(cluster: Cluster, grace: float) -> Iterator[ClusterStatus]:
     """First the runs, then the hosts without a ps, then those with one: nobody is left without his variables."""
-    from tfcluster.client.look import NoStatusError, look, unreachable
-    from tfcluster.model.layout import PS_JOB
-    from tfcluster.model.states import ACTIVE
-    from tfcluster.model.whole import Absent, whole
+    from tfcluster.client.snapshot import NoStatusError, look, unreachable
+    from tfcluster.core.aggregate_status import HostUnavailable, whole
+    from tfcluster.core.states import ACTIVE
+    from tfcluster.core.topology import PS_JOB
 
     try:
         found = look(cluster)
@@ -72,11 +72,11 @@ def _take_down_everywhere(cluster: Cluster, grace: float) -> Iterator[ClusterSta
             raise _left_behind(cluster, unreachable(cluster.name, away), []) from None
         return
     away = _stop_refusing(cluster, found.away, grace)
-    told: dict[str, ClusterStatus | Absent] = {**found.told}
+    told: dict[str, ClusterStatus | HostUnavailable] = {**found.told}
     runs = [run.run for run in found.status.runs if run.state in ACTIVE]
     if cluster.head in told and runs:
-        on_all([cluster.head], lambda host: _cancel(cluster.connect(host), runs), _RUNS_SECONDS)
-    with_ps = {task.host for task in found.layout.tasks if task.job == PS_JOB}
+        map_hosts([cluster.head], lambda host: _cancel(cluster.connect(host), runs), _RUNS_SECONDS)
+    with_ps = {task.host for task in found.topology.tasks if task.job == PS_JOB}
     phases = [[host for host in told if host not in with_ps], [host for host in told if host in with_ps]]
     wrong: dict[str, ClusterError] = {}
     for hosts in phases:
@@ -85,16 +85,16 @@ def _take_down_everywhere(cluster: Cluster, grace: float) -> Iterator[ClusterSta
                 wrong[host] = status
             else:
                 told[host] = status
-                yield whole(found.layout, told)
+                yield whole(found.topology, told)
     away |= {host: error for host, error in wrong.items() if error.exit_code is ExitCode.UNREACHABLE}
     _note(cluster, {*away, *wrong})
     failed = {host: error for host, error in wrong.items() if host not in away}
     if failed:
-        from tfcluster.client.look import lines_of
+        from tfcluster.client.snapshot import lines_of
 
         raise ClusterError("\n".join(lines_of({**failed, **away})), hint="Type `tfcluster down` again.")
     if away:
-        tasks = [f"{task.short} on {task.host}" for task in found.layout.tasks if task.host in away]
+        tasks = [f"{task.short} on {task.host}" for task in found.topology.tasks if task.host in away]
         raise _left_behind(cluster, unreachable(cluster.name, away), tasks)
 
 
@@ -124,17 +124,17 @@ def stop_on(
     streams = {host: partial(_stop_host, cluster.connect(host), grace) for host in hosts}
     if not streams:
         return
-    with contextlib.closing(merged(streams)) as statuses:
+    with contextlib.closing(merge_streams(streams)) as statuses:
         for host, status in statuses:
             # Another `down` was faster: what was wanted.
             if not (isinstance(status, ClusterError) and status.exit_code is ExitCode.NOT_RUNNING):
                 yield host, status
 
 
-def _stop_host(connection: Connection, grace: float, strand: Strand) -> Iterator[ClusterStatus]:
+def _stop_host(connection: AgentClient, grace: float, strand: StreamContext) -> Iterator[ClusterStatus]:
     """Stop what runs on one host, from one agent to the next; returns when its agent has ended."""
     for left in reversed(range(_AGENTS)):
-        answer = connection.stream(Call.DOWN, grace=grace)
+        answer = connection.stream(Method.DOWN, grace=grace)
         try:
             for message in strand.events(answer):
                 yield ClusterStatus.from_json(message)
@@ -147,7 +147,7 @@ def _stop_host(connection: Connection, grace: float, strand: Strand) -> Iterator
                 # Another `down` was faster, and the agent went with it.
                 raise not_running(connection.reach.cluster) from None
             # An agent that died is followed by one that knows what is left to stop.
-            if not (isinstance(error, AgentGoneError) and left):
+            if not (isinstance(error, AgentDisconnectedError) and left):
                 raise
     if not answer.wait_for_agent_end():
         raise ClusterError(
@@ -157,21 +157,21 @@ def _stop_host(connection: Connection, grace: float, strand: Strand) -> Iterator
     connection.reach.disconnect()
 
 
-def _cancel(connection: Connection, runs: Collection[str]) -> None:
+def _cancel(connection: AgentClient, runs: Collection[str]) -> None:
     """Cancel runs, and return when they have ended."""
     for run in runs:
-        connection.call(Call.CANCEL, run=run)
+        connection.call(Method.CANCEL, run=run)
     for run in runs:
-        connection.call(Call.ATTACH, run=run, events=0, output=0, owned=False)
+        connection.call(Method.ATTACH, run=run, events=0, output=0, owned=False)
 
 
 def _note(cluster: Cluster, left: Collection[str]) -> None:
     """Keep the addresses of the hosts that are still to be taken down, if there are any; this machine needs none."""
     if not {*left} - {LOCAL_HOST}:
-        book.remove(cluster.name)
+        registry.remove(cluster.name)
         return
     hosts = tuple(host for name, host in cluster.hosts.items() if name in left)
-    book.write(Cluster(cluster.name, hosts, cluster.head if cluster.head in left else hosts[0].name))
+    registry.write(Cluster(cluster.name, hosts, cluster.head if cluster.head in left else hosts[0].name))
 
 
 def _left_behind(cluster: Cluster, error: ClusterError, tasks: Sequence[str]) -> ClusterError:

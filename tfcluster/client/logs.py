@@ -10,12 +10,12 @@ from functools import partial
 from typing import Any
 
 from tfcluster.client.cluster import Cluster
-from tfcluster.client.connection import AgentGoneError, Connection
-from tfcluster.client.fan_out import Strand, merged, on_all
-from tfcluster.client.lasting import Lasting
+from tfcluster.client.parallel import StreamContext, map_hosts, merge_streams
+from tfcluster.client.reconnect import ReconnectPolicy
+from tfcluster.client.rpc import AgentClient, AgentDisconnectedError
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.protocol.messages import Call
-from tfcluster.transport.reach import not_running
+from tfcluster.protocol.api import Method
+from tfcluster.transport.base import not_running
 
 Line = dict[str, Any]
 #: Where to go on in each log, by host and log.
@@ -54,11 +54,11 @@ def read_logs(
     if cluster.is_here:
         wanted: Mapping[str, Sequence[str]] = dict.fromkeys(cluster.hosts, tasks)
     else:
-        from tfcluster.client.finding import hosts_of_logs
+        from tfcluster.client.log_routing import hosts_for_logs
 
-        wanted = hosts_of_logs(cluster, tasks)
+        wanted = hosts_for_logs(cluster, tasks)
     asked = {host: {"tasks": list(names), "lines": lines, "since": since} for host, names in wanted.items()}
-    return _read_all(cluster, Call.LOGS, asked, follow, {} if after is None else after)
+    return _read_all(cluster, Method.LOGS, asked, follow, {} if after is None else after)
 
 
 def read_events(
@@ -76,7 +76,7 @@ def read_events(
         ClusterError: The cluster never ran, or, once the others are read, a host is away.
     """
     asked = {host: {"lines": lines, "since": since} for host in cluster.hosts}
-    events = _read_all(cluster, Call.EVENTS, asked, follow, {})
+    events = _read_all(cluster, Method.EVENTS, asked, follow, {})
     # As many of each host came; of those that come yet none is left out.
     return events if lines is None or follow else _last(events, lines)
 
@@ -92,7 +92,7 @@ def _last(events: Iterator[Line], count: int) -> Iterator[Line]:
 
 
 def _read_all(
-    cluster: Cluster, call: Call, asked: Mapping[str, Mapping[str, Any]], follow: bool, after: Positions
+    cluster: Cluster, call: Method, asked: Mapping[str, Mapping[str, Any]], follow: bool, after: Positions
 ) -> Iterator[Line]:
     """The lines that a call gives on each host that is asked."""
     streams = {
@@ -101,20 +101,20 @@ def _read_all(
     }
     if cluster.is_here:
         (stream,) = streams.values()
-        yield from stream(Strand(*streams))
+        yield from stream(StreamContext(*streams))
         return
     wrong: dict[str, ClusterError] = {}
-    for host, line in merged(streams) if follow else _by_time(streams, wrong):
+    for host, line in merge_streams(streams) if follow else _by_time(streams, wrong):
         if isinstance(line, ClusterError):
             wrong[host] = line
         else:
-            yield {**line, "host": host} if call is Call.EVENTS else line
+            yield {**line, "host": host} if call is Method.EVENTS else line
     never = [error for error in wrong.values() if error.exit_code is ExitCode.NOT_RUNNING]
     if never and len(never) == len(asked):
         raise never[0]
     away = {host: error for host, error in wrong.items() if error not in never}
     if away:
-        from tfcluster.client.look import unreachable
+        from tfcluster.client.snapshot import unreachable
 
         raise unreachable(cluster.name, away)
 
@@ -126,7 +126,7 @@ def _by_time(
 
     def begin(host: str) -> Iterator[Line]:
         """A host's lines, of which the first has come: so all are asked at the same time."""
-        lines = streams[host](Strand(host))
+        lines = streams[host](StreamContext(host))
         return itertools.chain(list(itertools.islice(lines, 1)), lines)
 
     def tagged(host: str, lines: Iterator[Line]) -> Iterator[tuple[str, Line]]:
@@ -136,22 +136,22 @@ def _by_time(
         except ClusterError as error:
             wrong[host] = error
 
-    begun = on_all(streams, begin, _FIRST_SECONDS)
+    begun = map_hosts(streams, begin, _FIRST_SECONDS)
     wrong.update({host: lines for host, lines in begun.items() if isinstance(lines, ClusterError)})
     parts = [tagged(host, lines) for host, lines in begun.items() if not isinstance(lines, ClusterError)]
     return heapq.merge(*parts, key=lambda part: part[1]["time"])
 
 
 def _read(
-    connection: Connection,
-    call: Call,
+    connection: AgentClient,
+    call: Method,
     arguments: Mapping[str, Any],
     follow: bool,
     after: dict[str, int],
-    strand: Strand,
+    strand: StreamContext,
 ) -> Iterator[Line]:
     """The lines of one host; where an agent dies or the way to it breaks, the next one goes on behind the last line."""
-    lasting = Lasting(connection, strand, _AGENTS, patience=None if follow else _AWAY_SECONDS, insistent=follow)
+    lasting = ReconnectPolicy(connection, strand, _AGENTS, patience=None if follow else _AWAY_SECONDS, insistent=follow)
     if not lasting.opened(connection.reach.has_state):
         raise not_running(connection.reach.cluster)
     follows = follow
@@ -167,7 +167,7 @@ def _read(
                 lasting.heard()
                 yield message["line"]
             return
-        except AgentGoneError as error:
+        except AgentDisconnectedError as error:
             lasting.lost(error)
             # Where the cluster went down with its agent, there is only the rest to be read.
             follows = follows and lasting.opened(connection.reach.is_up)

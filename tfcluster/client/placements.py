@@ -8,9 +8,9 @@ from typing import Any
 
 from tfcluster.client.cluster import Cluster
 from tfcluster.client.logs import Positions, read_logs
-from tfcluster.client.notice import tell
+from tfcluster.client.output import tell
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.placement.records import PlacementsOfRun
+from tfcluster.placement.parser import PlacementFilter
 
 Event = dict[str, Any]
 
@@ -31,7 +31,7 @@ class Placements:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._after: Positions = {}
-        self._mine = PlacementsOfRun(None)
+        self._mine = PlacementFilter(None)
         self._looked = 0.0
         self._told = False
         for _ in read_logs(cluster, lines=0, after=self._after):
@@ -39,7 +39,7 @@ class Placements:
 
     def only_those_of(self, run: str) -> None:
         """Pass over what other runs place; a bundled program's operations bear its run's name."""
-        self._mine = PlacementsOfRun(run)
+        self._mine = PlacementFilter(run)
 
     def news(self, *, last: bool = False) -> Iterator[Event]:
         """The placements that were printed since the last call, as events.

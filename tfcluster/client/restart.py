@@ -6,13 +6,13 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tfcluster.client.cluster import Cluster
-from tfcluster.client.fan_out import on_all, split
-from tfcluster.client.watching import watch_until_ready
+from tfcluster.client.parallel import map_hosts, split
+from tfcluster.client.wait import watch_until_ready
+from tfcluster.core.states import ACTIVE, HAS_PROCESS
+from tfcluster.core.status import ClusterStatus
+from tfcluster.core.topology import PS_JOB, ClusterTopology, matching_tasks
 from tfcluster.errors import ClusterError
-from tfcluster.model.layout import PS_JOB, Layout, matching_tasks
-from tfcluster.model.states import ACTIVE, WITH_PROCESS
-from tfcluster.model.status import ClusterStatus
-from tfcluster.protocol.messages import Call
+from tfcluster.protocol.api import Method
 
 # A host answers at once, and restarts then.
 _ANSWER_SECONDS = 20.0
@@ -29,7 +29,7 @@ class Restart:
             where variables are on any task, every task. One without a process has nothing left to lose.
         runs: The runs that are going on; those that compute on one of the tasks fail.
         hosts: The host of each task, by its short name; empty for a cluster of this machine alone.
-        layout: The cluster's layout; None for a cluster of this machine alone.
+        topology: The cluster's topology; None for a cluster of this machine alone.
     """
 
     cluster: str
@@ -37,7 +37,7 @@ class Restart:
     holders: tuple[str, ...]
     runs: tuple[str, ...]
     hosts: Mapping[str, str] = field(default_factory=dict)
-    layout: Layout | None = None
+    topology: ClusterTopology | None = None
 
 
 def plan_restart(cluster: Cluster, wanted: Sequence[str]) -> Restart:
@@ -51,15 +51,15 @@ def plan_restart(cluster: Cluster, wanted: Sequence[str]) -> Restart:
         ClusterError: The cluster is not running, or has no such task, or the host of one cannot be reached.
     """
     if cluster.is_here:
-        return restart_of(ClusterStatus.from_json(cluster.leader().call(Call.STATUS)), wanted)
-    from tfcluster.client.look import look, unreachable
+        return restart_of(ClusterStatus.from_json(cluster.leader().call(Method.STATUS)), wanted)
+    from tfcluster.client.snapshot import look, unreachable
 
     found = look(cluster)
     restart = restart_of(found.status, wanted)
     hosts = {task.short: task.host for task in found.status.tasks if task.short in restart.tasks}
     if away := {host: error for host, error in found.away.items() if host in hosts.values()}:
         raise unreachable(cluster.name, away)
-    return replace(restart, hosts=hosts, layout=found.layout)
+    return replace(restart, hosts=hosts, topology=found.topology)
 
 
 def restart_of(status: ClusterStatus, wanted: Sequence[str]) -> Restart:
@@ -70,9 +70,7 @@ def restart_of(status: ClusterStatus, wanted: Sequence[str]) -> Restart:
     return Restart(
         cluster=status.cluster,
         tasks=tuple(task.short for task in tasks),
-        holders=tuple(
-            task.short for task in tasks if task.state in WITH_PROCESS and (task.job == PS_JOB or not has_ps)
-        ),
+        holders=tuple(task.short for task in tasks if task.state in HAS_PROCESS and (task.job == PS_JOB or not has_ps)),
         runs=tuple(run.run for run in status.runs if run.state in ACTIVE),
     )
 
@@ -94,10 +92,10 @@ def carry_out(
     """
     for group in [[task] for task in restart.tasks] if rolling else [list(restart.tasks)]:
         if cluster.is_here:
-            cluster.leader().call(Call.RESTART, tasks=group, grace=grace)
+            cluster.leader().call(Method.RESTART, tasks=group, grace=grace)
         else:
             _restart_everywhere(cluster, restart.hosts, group, grace)
-        yield from watch_until_ready(cluster, restart.layout, timeout, only=group, among=restart.tasks)
+        yield from watch_until_ready(cluster, restart.topology, timeout, only=group, among=restart.tasks)
 
 
 def _restart_everywhere(cluster: Cluster, hosts: Mapping[str, str], tasks: Collection[str], grace: float) -> None:
@@ -111,11 +109,11 @@ def _restart_everywhere(cluster: Cluster, hosts: Mapping[str, str], tasks: Colle
         by_host.setdefault(hosts[task], []).append(task)
 
     def restart_on(host: str) -> None:
-        cluster.connect(host).call(Call.RESTART, tasks=by_host[host], grace=grace)
+        cluster.connect(host).call(Method.RESTART, tasks=by_host[host], grace=grace)
 
-    _, wrong = split(on_all(by_host, restart_on, _ANSWER_SECONDS))
+    _, wrong = split(map_hosts(by_host, restart_on, _ANSWER_SECONDS))
     if wrong:
-        from tfcluster.client.look import lines_of
+        from tfcluster.client.snapshot import lines_of
 
         raise ClusterError(
             "\n".join(lines_of(wrong)),

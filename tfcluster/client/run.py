@@ -8,17 +8,17 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, BinaryIO
 
-from tfcluster.client.cancelling import Cancelling, FirstInterrupt
 from tfcluster.client.cluster import Cluster
-from tfcluster.client.connection import AgentGoneError, Answer
-from tfcluster.client.contact import in_contact
-from tfcluster.client.fan_out import Strand
-from tfcluster.client.lasting import Lasting
+from tfcluster.client.interrupts import GracefulInterrupt, RunCanceller
+from tfcluster.client.lease import keep_leases_alive
+from tfcluster.client.parallel import StreamContext
 from tfcluster.client.placements import Placements
+from tfcluster.client.reconnect import ReconnectPolicy
+from tfcluster.client.rpc import AgentDisconnectedError, ResponseStream
+from tfcluster.core.programs import SCRIPT
 from tfcluster.errors import ExitCode
-from tfcluster.model.programs import SCRIPT
-from tfcluster.protocol.messages import Call
-from tfcluster.transport.reach import not_running
+from tfcluster.protocol.api import Method
+from tfcluster.transport.base import not_running
 
 Event = dict[str, Any]
 
@@ -29,7 +29,7 @@ _LOOK_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
-class Submission:
+class RunRequest:
     """What to run.
 
     Attributes:
@@ -67,11 +67,11 @@ class Submission:
         """
         connection = cluster.leader()
         owned = not connection.elsewhere
-        cancelling = Cancelling(cluster)
+        cancelling = RunCanceller(cluster)
         # Before the run: what is printed from now on can be the run's.
         placements = Placements(cluster) if self.log_placement and not self.detach else None
         answer = connection.stream(
-            Call.RUN,
+            Method.RUN,
             program=self.program,
             parameters=self.parameters,
             patterns=self.patterns,
@@ -85,7 +85,7 @@ class Submission:
         )
         # Hanging up before the result, for whatever reason, cancels the run too; on another host that is to be said,
         # as a connection can be lost.
-        with FirstInterrupt(cancelling.cancel) as interrupt, contextlib.closing(answer):
+        with GracefulInterrupt(cancelling.cancel) as interrupt, contextlib.closing(answer):
             first = next(answer)
             run = cancelling.run = str(first["run"])
             with contextlib.nullcontext() if owned or self.detach else cancelling:
@@ -111,13 +111,13 @@ def attach(cluster: Cluster, run: str) -> Generator[Event, None, None]:
     connection = cluster.leader()
     if not connection.reach.has_state():
         raise not_running(cluster.name)
-    answer = connection.stream(Call.ATTACH, start=True, run=run, events=0, output=0, owned=False)
+    answer = connection.stream(Method.ATTACH, start=True, run=run, events=0, output=0, owned=False)
     return _follow(cluster, answer, run, events=0, owned=False)
 
 
 def _follow(
     cluster: Cluster,
-    answer: Answer,
+    answer: ResponseStream,
     run: str,
     *,
     events: int,
@@ -127,8 +127,8 @@ def _follow(
     """The events of a run up to its result: when its agent is lost the next one goes on where that stopped."""
     output = 0
     connection = cluster.leader()
-    lasting = Lasting(connection, Strand(connection.reach.host), _AGENTS)
-    with in_contact(cluster):
+    lasting = ReconnectPolicy(connection, StreamContext(connection.reach.host), _AGENTS)
+    with keep_leases_alive(cluster):
         while True:
             try:
                 for event in answer if placements is None else _among(answer, placements):
@@ -143,15 +143,15 @@ def _follow(
                         events += 1
                     yield event
                 return
-            except AgentGoneError as error:
+            except AgentDisconnectedError as error:
                 lasting.lost(error)
             finally:
                 answer.leave()  # an agent that was started for this ends before it does
             place = {"run": run, "events": events, "output": output}
-            answer = lasting.opened(partial(connection.stream, Call.ATTACH, start=True, owned=owned, **place))
+            answer = lasting.opened(partial(connection.stream, Method.ATTACH, start=True, owned=owned, **place))
 
 
-def _among(answer: Answer, placements: Placements) -> Generator[Event, None, None]:
+def _among(answer: ResponseStream, placements: Placements) -> Generator[Event, None, None]:
     """The events of a run, and among them the placements, all of them before the result."""
     while True:
         while not answer.arrives_within(_LOOK_SECONDS):

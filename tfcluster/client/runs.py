@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from tfcluster.client.cluster import Cluster
-from tfcluster.protocol.messages import Call
-from tfcluster.transport.reach import not_running
+from tfcluster.protocol.api import Method
+from tfcluster.transport.base import not_running
 
 
 def list_runs(cluster: Cluster, lines: int | None) -> list[dict[str, Any]]:
@@ -23,7 +23,7 @@ def list_runs(cluster: Cluster, lines: int | None) -> list[dict[str, Any]]:
     if not leader.reach.has_state():
         raise not_running(cluster.name)
     # Also for a cluster that is down it is an agent that reads the records of its host.
-    answer = leader.stream(Call.RUNS, start=True, lines=lines)
+    answer = leader.stream(Method.RUNS, start=True, lines=lines)
     try:
         found: list[dict[str, Any]] = answer.finish()["runs"]
     finally:
@@ -41,4 +41,4 @@ def cancel_run(cluster: Cluster, run: str) -> dict[str, Any]:
     Raises:
         ClusterError: There is no such run.
     """
-    return cluster.leader().call(Call.CANCEL, run=run)
+    return cluster.leader().call(Method.CANCEL, run=run)

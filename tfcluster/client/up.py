@@ -1,4 +1,4 @@
-"""Bringing a cluster up or to another layout: examine its hosts and plan."""
+"""Bringing a cluster up or to another topology: examine its hosts and plan."""
 
 from __future__ import annotations
 
@@ -6,32 +6,32 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tfcluster.client import book
+from tfcluster.client import registry
 from tfcluster.client.cluster import Cluster
-from tfcluster.client.dialling import dial_each_other
-from tfcluster.client.examining import Examined, Progress, examine, give_up, silently
-from tfcluster.client.fan_out import on_all, split
-from tfcluster.client.look import newest
-from tfcluster.client.notice import tell
-from tfcluster.client.probing import layout_of, probe_hosts, release
-from tfcluster.client.problems import (
+from tfcluster.client.connectivity import check_connectivity
+from tfcluster.client.dry_preflight import probe_hosts, release, topology_of
+from tfcluster.client.output import tell
+from tfcluster.client.parallel import map_hosts, split
+from tfcluster.client.preflight import HostPreflight, Progress, abort, examine, no_progress
+from tfcluster.client.preflight_errors import (
     ACCOUNTS_HINT,
-    Problem,
+    PreflightProblem,
     accounts_note,
     clock_warning,
     different_versions,
     refused_connections,
     told,
 )
+from tfcluster.client.snapshot import latest_topology
+from tfcluster.core.hosts import THIS_MACHINE, Host
+from tfcluster.core.plan import PlannedAction, data_losses, plan
+from tfcluster.core.reconcile import ObservedState, onto, scaled
+from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.model.change import Found, onto, scaled
-from tfcluster.model.hosts import THIS_MACHINE, Host
-from tfcluster.model.layout import Layout
-from tfcluster.model.plan import Operation, losses, plan
-from tfcluster.places import journal_path
-from tfcluster.protocol.messages import Call
+from tfcluster.paths import journal_path
+from tfcluster.protocol.api import Method
 from tfcluster.transport import local
-from tfcluster.transport.reach import not_running
+from tfcluster.transport.base import not_running
 
 # A change that is being carried out comes to its end first.
 _SETTLED_SECONDS = 60.0
@@ -40,7 +40,7 @@ UNEXAMINED_TASKS = "its ports, GPUs, addresses and folders: not examined, as tha
 
 
 @dataclass(frozen=True)
-class Prepared:
+class UpPlan:
     """What `up` or `scale` found and what it would do.
 
     Attributes:
@@ -49,7 +49,7 @@ class Prepared:
         leaving: The cluster on the hosts that it leaves; None where it leaves none.
         wanted: The cluster as it is wanted.
         base: The cluster that is up; None when none is.
-        layout: The wanted cluster with every port chosen.
+        topology: The wanted cluster with every port chosen.
         operations: What there is to do.
         examined: What there is on each host, on those that it leaves too.
     """
@@ -57,21 +57,21 @@ class Prepared:
     cluster: Cluster
     everywhere: Cluster
     leaving: Cluster | None
-    wanted: Layout
-    base: Layout | None
-    layout: Layout
-    operations: tuple[Operation, ...]
-    examined: Mapping[str, Examined]
+    wanted: ClusterTopology
+    base: ClusterTopology | None
+    topology: ClusterTopology
+    operations: tuple[PlannedAction, ...]
+    examined: Mapping[str, HostPreflight]
 
     def to_json(self) -> dict[str, Any]:
         """The plan as JSON values."""
         operations = [operation.to_json() for operation in self.operations]
         versions = sorted({each.tensorflow for each in self.examined.values() if each.tensorflow})
         return {
-            "cluster": self.layout.cluster,
+            "cluster": self.topology.cluster,
             "tensorflow": ", ".join(versions),
             "operations": operations,
-            "lost": losses(self.operations),
+            "lost": data_losses(self.operations),
             "not_examined": [{"host": host, "what": what} for host, what in unexamined(self.examined)],
         }
 
@@ -81,11 +81,11 @@ def begin() -> None:
     local.begin()
 
 
-def prepare(wanted: Layout, *, dry: bool, progress: Progress = silently, mixed: bool = False) -> Prepared:
+def prepare(wanted: ClusterTopology, *, dry: bool, progress: Progress = no_progress, mixed: bool = False) -> UpPlan:
     """Examine the hosts and plan; starts no task, and agents where there are none, unless nothing is to be changed.
 
     Args:
-        wanted: The layout of the spec.
+        wanted: The topology of the spec.
         dry: Change nothing anywhere, and run nothing of the spec.
         progress: Told how many of several hosts have been examined.
         mixed: The hosts may have different versions of TensorFlow.
@@ -103,22 +103,22 @@ def prepare(wanted: Layout, *, dry: bool, progress: Progress = silently, mixed: 
         for host, what in unexamined(examined):
             tell(f"host {host!r}: {what}")
         _refuse_problems(examined, mixed=mixed, alone=everywhere.is_here)
-        found, layout, operations = planned(wanted, examined)
+        found, topology, operations = planned(wanted, examined)
         fresh = [host for host in cluster.hosts if examined[host].found is None]
-        if not dry and (problems := refused_connections(*dial_each_other(everywhere, layout, fresh))):
+        if not dry and (problems := refused_connections(*check_connectivity(everywhere, topology, fresh))):
             raise told(problems, alone=False)
     except BaseException:
         if not dry:
-            give_up(everywhere, examined)
+            abort(everywhere, examined)
         raise
     finally:
         release(examined)
     leaving = Cluster(wanted.cluster, gone, gone[0].name) if gone else None
-    base = found.layout if found else None
-    return Prepared(cluster, everywhere, leaving, wanted, base, layout, operations, examined)
+    base = found.topology if found else None
+    return UpPlan(cluster, everywhere, leaving, wanted, base, topology, operations, examined)
 
 
-def unexamined(examined: Mapping[str, Examined]) -> list[tuple[str, str]]:
+def unexamined(examined: Mapping[str, HostPreflight]) -> list[tuple[str, str]]:
     """What could not be looked at without changing a host: the host, and what and why."""
     found = []
     for host, each in examined.items():
@@ -128,7 +128,7 @@ def unexamined(examined: Mapping[str, Examined]) -> list[tuple[str, str]]:
     return found
 
 
-def _pass_over(gone: Iterable[Host], examined: dict[str, Examined]) -> None:
+def _pass_over(gone: Iterable[Host], examined: dict[str, HostPreflight]) -> None:
     """Leave hosts alone that the cluster leaves and that are away: nothing is wanted of them but their end."""
     for host in gone:
         for problem in examined[host.name].problems:
@@ -138,13 +138,13 @@ def _pass_over(gone: Iterable[Host], examined: dict[str, Examined]) -> None:
                 break
 
 
-def _refuse_problems(examined: Mapping[str, Examined], *, mixed: bool, alone: bool) -> None:
+def _refuse_problems(examined: Mapping[str, HostPreflight], *, mixed: bool, alone: bool) -> None:
     """Tell what is wrong.
 
     Raises:
         ClusterError: Something keeps the cluster from coming up.
     """
-    problems = [Problem(host, each) for host, found in examined.items() for each in found.problems]
+    problems = [PreflightProblem(host, each) for host, found in examined.items() for each in found.problems]
     if not mixed:
         problems += different_versions(examined)
     if problems:
@@ -159,8 +159,8 @@ def _refuse_problems(examined: Mapping[str, Examined], *, mixed: bool, alone: bo
 
 
 def prepare_scaled(
-    cluster: Cluster, counts: Mapping[str, int], *, dry: bool, progress: Progress = silently
-) -> Prepared:
+    cluster: Cluster, counts: Mapping[str, int], *, dry: bool, progress: Progress = no_progress
+) -> UpPlan:
     """Plan another number of tasks in some jobs of a cluster that is up.
 
     Args:
@@ -173,29 +173,31 @@ def prepare_scaled(
         ClusterError: It is not running, or cannot have so many tasks, or a host cannot be reached.
     """
 
-    def ask(host: str) -> Layout:
+    def ask(host: str) -> ClusterTopology:
         if dry:
-            return layout_of(cluster, host)
-        return Layout.from_json(cluster.connect(host).call(Call.LAYOUT, settled=True))
+            return topology_of(cluster, host)
+        return ClusterTopology.from_json(cluster.connect(host).call(Method.TOPOLOGY, settled=True))
 
-    layouts, wrong = split(on_all(cluster.hosts, ask, _SETTLED_SECONDS))
-    if not layouts:
+    topologies, wrong = split(map_hosts(cluster.hosts, ask, _SETTLED_SECONDS))
+    if not topologies:
         raise next(iter(wrong.values()))
-    prepared = prepare(scaled(newest(list(layouts.values())), counts), dry=dry, progress=progress, mixed=True)
+    prepared = prepare(
+        scaled(latest_topology(list(topologies.values())), counts), dry=dry, progress=progress, mixed=True
+    )
     if prepared.base is None:  # it went down in between
         if not dry:
-            give_up(prepared.everywhere, prepared.examined)
+            abort(prepared.everywhere, prepared.examined)
         raise not_running(cluster.name)
     return prepared
 
 
-def _hosts_before(wanted: Layout) -> tuple[Host, ...]:
+def _hosts_before(wanted: ClusterTopology) -> tuple[Host, ...]:
     """Where the cluster is so far, as far as this machine knows.
 
     Raises:
         ClusterError: What a host is called is another machine now.
     """
-    noted = book.read(wanted.cluster)
+    noted = registry.read(wanted.cluster)
     before = tuple(noted.hosts.values()) if noted else (THIS_MACHINE,) * journal_path(wanted.cluster).exists()
     now = {host.name: host for host in wanted.hosts}
     for host in before:
@@ -210,39 +212,43 @@ def _hosts_before(wanted: Layout) -> tuple[Host, ...]:
     return before
 
 
-def planned(wanted: Layout, examined: Mapping[str, Examined]) -> tuple[Found | None, Layout, tuple[Operation, ...]]:
-    """What was found everywhere, what the wanted layout is with it and with all choices, and what there is to do."""
+def planned(
+    wanted: ClusterTopology, examined: Mapping[str, HostPreflight]
+) -> tuple[ObservedState | None, ClusterTopology, tuple[PlannedAction, ...]]:
+    """What was found everywhere, what the wanted topology is with it and with all choices, and what there is to do."""
     parts = {host: each.found for host, each in examined.items() if each.found is not None}
     found = _put_together(list(parts.values()))
-    layout = wanted if found is None else onto(wanted, found)
+    topology = wanted if found is None else onto(wanted, found)
     for host, each in examined.items():
         open_ports = {
-            task.name for task in (*layout.tasks, *layout.reserved) if task.host == host and task.port is None
+            task.name for task in (*topology.tasks, *topology.reserved) if task.host == host and task.port is None
         }
         ports = {name: port for name, port in each.choices["ports"].items() if name in open_ports}
-        layout = layout.with_choices(ports, each.choices["gpus"])
-    return found, layout, _operations(layout, found, parts)
+        topology = topology.with_choices(ports, each.choices["gpus"])
+    return found, topology, _operations(topology, found, parts)
 
 
-def _put_together(parts: Sequence[Found]) -> Found | None:
-    """What was found on all hosts; where a change did not come to its end everywhere, of its latest layout."""
+def _put_together(parts: Sequence[ObservedState]) -> ObservedState | None:
+    """What was found on all hosts; where a change did not come to its end everywhere, of its latest topology."""
     if not parts:
         return None
-    return Found(
-        layout=newest([part.layout for part in parts]),
+    return ObservedState(
+        topology=latest_topology([part.topology for part in parts]),
         tasks=tuple(task for part in parts for task in part.tasks),
         generations={task: number for part in parts for task, number in part.generations.items()},
         runs={run: tasks for part in parts for run, tasks in part.runs.items()},
     )
 
 
-def _operations(layout: Layout, found: Found | None, parts: Mapping[str, Found]) -> tuple[Operation, ...]:
-    """What there is to do; on a host that has an older layout than others, in place of that one."""
+def _operations(
+    topology: ClusterTopology, found: ObservedState | None, parts: Mapping[str, ObservedState]
+) -> tuple[PlannedAction, ...]:
+    """What there is to do; on a host that has an older topology than others, in place of that one."""
     if found is None:
-        return plan(layout, None)
-    older = {host: part.layout for host, part in parts.items() if part.layout != found.layout}
-    operations = [each for each in plan(layout, found) if each.task is None or each.task.host not in older]
+        return plan(topology, None)
+    older = {host: part.topology for host, part in parts.items() if part.topology != found.topology}
+    operations = [each for each in plan(topology, found) if each.task is None or each.task.host not in older]
     for host, base in older.items():
-        theirs = plan(layout, replace(found, layout=base))
+        theirs = plan(topology, replace(found, topology=base))
         operations += [each for each in theirs if each.task is not None and each.task.host == host]
     return tuple(operations)

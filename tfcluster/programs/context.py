@@ -62,7 +62,7 @@ class Context:
 _this_run: list[Context] = []
 
 
-def this_run() -> Context:
+def current_run() -> Context:
     """The run that this process drives; for scripts, which are not handed it.
 
     Raises:
@@ -73,6 +73,6 @@ def this_run() -> Context:
     return _this_run[0]
 
 
-def set_this_run(context: Context) -> None:
+def set_current_run(context: Context) -> None:
     """Make a run the one that this process drives."""
     _this_run[:] = [context]

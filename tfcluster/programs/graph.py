@@ -9,8 +9,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfcluster.core.expression import Expression, parse, syntax_error
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.model.expression import Program, mistake, parse
 from tfcluster.programs.context import Context
 from tfcluster.programs.session import count_operations, open_session, run_graph, without_replica
 
@@ -69,7 +69,7 @@ def run(
     return {"value": operations[program.result]["value"], "name": program.result, "operations": operations}
 
 
-def choose_devices(program: Program, context: Context, placed: Mapping[str, str]) -> dict[str, str]:
+def choose_devices(program: Expression, context: Context, placed: Mapping[str, str]) -> dict[str, str]:
     """The device string of each name.
 
     A name in `placed` goes there: what its string leaves out is that of the device whose turn it is, but a job
@@ -105,7 +105,7 @@ def _complete(name: str, wanted: str, turn: str, addresses: Mapping[str, list[st
     return str(given.replace(job=job, replica=0, task=task).to_string())
 
 
-def _build(context: Context, program: Program, devices: Mapping[str, str]) -> tuple[tf.Graph, list[Any]]:
+def _build(context: Context, program: Expression, devices: Mapping[str, str]) -> tuple[tf.Graph, list[Any]]:
     """A graph with an operation for each of the program's, and their values in the same order."""
     named = {at: name for name, at in program.names.items()}
     tensors: list[Any] = []
@@ -128,7 +128,7 @@ def _is_there(device: str, found: Iterable[str]) -> bool:
     return "/device:" not in device or any(fnmatchcase(each, device) for each in found)
 
 
-def _refuse_what_is_not_finite(program: Program, values: list[float]) -> None:
+def _refuse_what_is_not_finite(program: Expression, values: list[float]) -> None:
     """Raise an error that shows the first operation without a finite value.
 
     Raises:
@@ -143,7 +143,7 @@ def _refuse_what_is_not_finite(program: Program, values: list[float]) -> None:
         else:
             why = "not a real number" if math.isnan(value) else "too large for a float64"
         words = f"{_operand(left)} {operation.operator} {_operand(right)} is {why}"
-        raise mistake(program.source, operation.at, f"in {operation.name}: {words}", exit_code=ExitCode.FAILED)
+        raise syntax_error(program.source, operation.at, f"in {operation.name}: {words}", exit_code=ExitCode.FAILED)
 
 
 def _plain(value: float) -> int | float:

@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfcluster.programs.context import Context
-from tfcluster.programs.map_reduce import Computation, Devices, Progress, map_shards
+from tfcluster.programs.map_reduce import Computation, Progress, SessionPool, map_shards
 from tfcluster.programs.threefry import threefry_2x32
 
 # Points in a shard, as powers of two. The dispatch of one shard costs as much as 200,000 points, so few large ones are
@@ -43,7 +43,7 @@ def run(context: Context, *, samples: int, seed: int) -> dict[str, Any]:
     shards = -(-samples // size)
     devices = context.devices[:shards]
     inside = 0
-    with Devices(context, devices, partial(_build_counter, size)) as on:
+    with SessionPool(context, devices, partial(_build_counter, size)) as on:
 
         def count(device: str, first: int, shards: int) -> int:
             """The points inside among those of the shards `first` … `first + shards - 1`."""

@@ -91,17 +91,17 @@ def _tell_of_graph(context: Context, graph: tf.Graph) -> None:
     _told_of.add(graph)
     operations = [
         [
-            within_run(operation.name, context),
+            strip_run_scope(operation.name, context),
             operation.type,
-            [within_run(each.op.name, context) for each in operation.inputs]
-            + [within_run(each.name, context) for each in operation.control_inputs],
+            [strip_run_scope(each.op.name, context) for each in operation.inputs]
+            + [strip_run_scope(each.name, context) for each in operation.control_inputs],
         ]
         for operation in graph.get_operations()
     ]
     context.emit("graph", operations=operations)
 
 
-def within_run(name: str, context: Context) -> str:
+def strip_run_scope(name: str, context: Context) -> str:
     """An operation's name without the scope of its run."""
     return name.removeprefix(f"{context.run}/")
 

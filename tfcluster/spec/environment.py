@@ -7,10 +7,10 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field, StrictStr
 
-from tfcluster.spec.basis import Frozen, complaint, matches
+from tfcluster.spec.base import FrozenModel, matches, validation_error
 
 
-class Secret(Frozen):
+class Secret(FrozenModel):
     """The value of an environment variable that is shown nowhere and written to no journal."""
 
     secret: Annotated[StrictStr, Field(repr=False)]
@@ -19,11 +19,11 @@ class Secret(Frozen):
 def _text(value: Any) -> str:
     # No message about a value holds it: it may be a password.
     if isinstance(value, (bool, int, float)):
-        raise complaint("plain", "YAML does not read this value as text", "write it in quotes")
+        raise validation_error("plain", "YAML does not read this value as text", "write it in quotes")
     if not isinstance(value, str):
-        raise complaint("plain", "expected text", "write it in quotes")
+        raise validation_error("plain", "expected text", "write it in quotes")
     if "\0" in value:
-        raise complaint("plain", "the value of an environment variable cannot hold a NUL character")
+        raise validation_error("plain", "the value of an environment variable cannot hold a NUL character")
     return value
 
 
@@ -33,13 +33,13 @@ def _text_or_secret(value: Any) -> str | Secret:
     if not isinstance(value, dict):
         return _text(value)
     if value.keys() != {"secret"}:
-        raise complaint("plain", "expected text or {secret: TEXT}")
+        raise validation_error("plain", "expected text or {secret: TEXT}")
     return Secret(secret=_text(value["secret"]))
 
 
 def _public(value: Any) -> str:
     if isinstance(value, dict):
-        raise complaint("plain", "a host has no secrets", "write it in the env: of the jobs that need it")
+        raise validation_error("plain", "a host has no secrets", "write it in the env: of the jobs that need it")
     return _text(value)
 
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from tfcluster.places import MAX_TASKS
+from tfcluster.paths import MAX_TASKS
+from tfcluster.spec.diagnostics import Diagnostic, shorten
 from tfcluster.spec.hosts import HOST_NAME
-from tfcluster.spec.problems import Problem, shorten
-from tfcluster.spec.source import MAX_BYTES
+from tfcluster.spec.yaml_source import MAX_BYTES
 
 _LINE = re.compile(r"\s*(\S+)(?:\s+slots\s*=\s*(\S+))?\s*")
 _NUMBER = re.compile("[0-9]{1,9}")
 
 
-def read_hostfile(path: Path) -> tuple[dict[str, int], list[Problem]]:
+def read_hostfile(path: Path) -> tuple[dict[str, int], list[Diagnostic]]:
     """The slots of each host that a file names, and what is wrong in it.
 
     As in Open MPI a host has one slot if nothing is said, and all of its slots together if it stands there repeatedly.
@@ -26,9 +26,9 @@ def read_hostfile(path: Path) -> tuple[dict[str, int], list[Problem]]:
     with path.open("rb") as file:
         text = file.read(MAX_BYTES + 1)
     if len(text) > MAX_BYTES:
-        return {}, [Problem(str(path), 1, 1, f"the file is larger than {MAX_BYTES >> 20} MiB")]
+        return {}, [Diagnostic(str(path), 1, 1, f"the file is larger than {MAX_BYTES >> 20} MiB")]
     slots: dict[str, int] = {}
-    problems: list[Problem] = []
+    problems: list[Diagnostic] = []
     for number, line in enumerate(text.decode(errors="replace").removeprefix("\ufeff").split("\n"), 1):
         content = line.partition("#")[0].rstrip()
         if not content:
@@ -47,9 +47,9 @@ def read_hostfile(path: Path) -> tuple[dict[str, int], list[Problem]]:
         else:
             slots[match[1]] = min(MAX_TASKS, slots.get(match[1], 0) + int(match[2] or 1))
     if not slots and not problems:
-        problems.append(Problem(str(path), 1, 1, "the file names no host"))
+        problems.append(Diagnostic(str(path), 1, 1, "the file names no host"))
     return slots, problems
 
 
-def _problem(path: Path, line: int, content: str, part: str, message: str, hint: str = "") -> Problem:
-    return Problem(str(path), line, content.rindex(part) + 1, message, hint)
+def _problem(path: Path, line: int, content: str, part: str, message: str, hint: str = "") -> Diagnostic:
+    return Diagnostic(str(path), line, content.rindex(part) + 1, message, hint)

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field, StrictInt, StrictStr
 
-from tfcluster.places import LOCAL_HOST, MAX_TASKS
-from tfcluster.spec.basis import Frozen, complaint, matches
+from tfcluster.paths import LOCAL_HOST, MAX_TASKS
+from tfcluster.spec.base import FrozenModel, matches, validation_error
 from tfcluster.spec.environment import PublicValue, VariableName
 
 HOST_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,252}")
@@ -25,15 +25,15 @@ def _address(text: str) -> str:
         # What ends in a number is an IPv4 address to a resolver, so 10.0.0.256 is one that is wrong.
         if HOST_NAME.fullmatch(text) and not text.rpartition(".")[2].isdigit():
             return text
-        raise complaint("found", "expected a host name or an IP address, without a port") from None
+        raise validation_error("found", "expected a host name or an IP address, without a port") from None
     if ip.is_unspecified or getattr(ip, "scope_id", None):
-        raise complaint("found", "expected an address that other hosts can dial")
+        raise validation_error("found", "expected an address that other hosts can dial")
     return text
 
 
 def _one_line(text: str) -> str:
     if not text or _CONTROL.search(text):
-        raise complaint("found", "expected text of one line")
+        raise validation_error("found", "expected text of one line")
     return text
 
 
@@ -44,32 +44,32 @@ def _destination(text: str) -> str:
     host = text.removeprefix("ssh://").rpartition("@")[2]
     begins = (text, text.removeprefix("ssh://"), host)
     if any(part.startswith("-") for part in begins) or _SHELL_SYNTAX.search(text) or "\\" in host:
-        raise complaint("found", "expected a destination of ssh such as user@host or a name of ~/.ssh/config")
+        raise validation_error("found", "expected a destination of ssh such as user@host or a name of ~/.ssh/config")
     return text
 
 
 def _absolute(text: str) -> str:
     if not text.startswith("/"):
-        raise complaint("found", "expected the whole path, which begins with /")
+        raise validation_error("found", "expected the whole path, which begins with /")
     return text
 
 
 def _executable(text: str) -> str:
     if text.startswith("-") or ("/" in text and not text.startswith("/")):
-        raise complaint("found", "expected the name of a command such as python3, or a whole path")
+        raise validation_error("found", "expected the name of a command such as python3, or a whole path")
     return text
 
 
 def _command(text: str) -> str:
     if not text.strip() or "\0" in text:
-        raise complaint("found", "expected a shell command")
+        raise validation_error("found", "expected a shell command")
     return text
 
 
 _OneLine = Annotated[StrictStr, AfterValidator(_one_line)]
 
 
-class Host(Frozen):
+class Host(FrozenModel):
     """A machine that tasks run on; `localhost` is the one that the command runs on.
 
     Attributes:
@@ -108,7 +108,7 @@ HostName = Annotated[
 Hosts = Mapping[HostName, Annotated[Host, BeforeValidator(_or_nothing)]]
 
 #: The addresses of a cluster whose spec names no hosts.
-THIS_MACHINE_ALONE = {LOCAL_HOST: LOCAL_HOST}
+LOCAL_ONLY = {LOCAL_HOST: LOCAL_HOST}
 
 
 def host_of(written: str, addresses: Mapping[str, str]) -> str | None:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.spec.schema import Spec
-from tfcluster.spec.source import INIT_HINT, MAX_BYTES, read_source
 from tfcluster.spec.validate import build_spec
+from tfcluster.spec.yaml_source import INIT_HINT, MAX_BYTES, read_source
 
 
 def load_spec(path: Path) -> Spec:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, StrictInt
 
-from tfcluster.spec.basis import Frozen, complaint
+from tfcluster.spec.base import FrozenModel, validation_error
 
 _SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,9})?) ?([kmgt]?)(i?)b", re.IGNORECASE)
 _SMALLEST, _LARGEST = 1000, 10**15
@@ -20,13 +20,13 @@ def _size(value: Any) -> int:
         # 1 kB is 1000 bytes, 1 KiB is 1024.
         size = round(float(match[1]) * (1024 if match[3] else 1000) ** ("", *"kmgt").index(match[2].lower()))
     if isinstance(size, bool) or not isinstance(size, int):
-        raise complaint("found", "expected a size such as 10 MB, 1 GiB or 500 kB, or bytes")
+        raise validation_error("found", "expected a size such as 10 MB, 1 GiB or 500 kB, or bytes")
     if not _SMALLEST <= size <= _LARGEST:
-        raise complaint("found", "must be 1 kB or more" if size < _SMALLEST else "must be 1000 TB or less")
+        raise validation_error("found", "must be 1 kB or more" if size < _SMALLEST else "must be 1000 TB or less")
     return size
 
 
-class Logs(Frozen):
+class Logs(FrozenModel):
     """How much of what each task prints is kept.
 
     Attributes:

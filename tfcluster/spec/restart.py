@@ -16,12 +16,12 @@ from pydantic import (
     model_validator,
 )
 
-from tfcluster.spec.basis import Frozen, Seconds, complaint
+from tfcluster.spec.base import FrozenModel, Seconds, validation_error
 
 _LIMIT = re.compile(r"([0-9]{1,9}) in ([0-9]{1,9}(?:\.[0-9]{1,9})?)")
 
 
-class Backoff(Frozen):
+class Backoff(FrozenModel):
     """How long to wait before a restart, in seconds; the wait doubles with each one up to `max`."""
 
     initial: Seconds = 0.1
@@ -30,11 +30,11 @@ class Backoff(Frozen):
     @model_validator(mode="after")
     def _in_order(self) -> Backoff:
         if self.max < self.initial:
-            raise complaint("plain", f"max ({self.max:g}) must be initial ({self.initial:g}) or more")
+            raise validation_error("plain", f"max ({self.max:g}) must be initial ({self.initial:g}) or more")
         return self
 
 
-class Limit(Frozen):
+class Limit(FrozenModel):
     """How many restarts within how many seconds make a task fail for good; written `5 in 60`."""
 
     count: Annotated[StrictInt, Field(ge=1)] = 5
@@ -49,7 +49,7 @@ def _limit(value: Any) -> Limit:
         return value
     match = _LIMIT.fullmatch(value) if isinstance(value, str) else None
     if match is None or not int(match[1]) or not float(match[2]):
-        raise complaint("found", "expected a count and seconds such as 5 in 60")
+        raise validation_error("found", "expected a count and seconds such as 5 in 60")
     return Limit(count=int(match[1]), seconds=float(match[2]))
 
 
@@ -57,7 +57,7 @@ _Policy = Literal["never", "on-failure", "always"]
 _WrittenLimit = Annotated[Limit, BeforeValidator(_limit), PlainSerializer(Limit.__str__)]
 
 
-class Restart(Frozen):
+class Restart(FrozenModel):
     """When a task that exits is started again.
 
     Attributes:
@@ -71,14 +71,14 @@ class Restart(Frozen):
     limit: _WrittenLimit = Limit()
 
 
-class _Overriding(Frozen):
+class _Overriding(FrozenModel):
     """Keys that override others. One that is left out is None, which cannot be written."""
 
     @field_validator("*", mode="before")
     @classmethod
     def _written(cls, value: Any) -> Any:
         if value is None:
-            raise complaint("found", "expected a value")
+            raise validation_error("found", "expected a value")
         return value
 
     @model_serializer(mode="wrap")

@@ -16,10 +16,10 @@ from pydantic import (
     model_validator,
 )
 
-from tfcluster.places import CLUSTER_NAME, LOCAL_HOST, MAX_TASKS
-from tfcluster.spec.basis import Frozen, Seconds, complaint, matches
+from tfcluster.paths import CLUSTER_NAME, LOCAL_HOST, MAX_TASKS
+from tfcluster.spec.base import FrozenModel, Seconds, matches, validation_error
 from tfcluster.spec.environment import Secret, VariableName, VariableValue
-from tfcluster.spec.hosts import THIS_MACHINE_ALONE, Host, Hosts, host_of, is_loopback
+from tfcluster.spec.hosts import LOCAL_ONLY, Host, Hosts, host_of, is_loopback
 from tfcluster.spec.logs import Logs
 from tfcluster.spec.restart import JobRestart, Restart
 
@@ -48,7 +48,7 @@ JobName = Annotated[
 ]
 
 
-class Address(Frozen):
+class Address(FrozenModel):
     """Where a task listens.
 
     Attributes:
@@ -79,13 +79,13 @@ class Address(Frozen):
         """
         match = _ADDRESS.fullmatch(text)
         if match is None:
-            raise complaint("found", "expected an address such as localhost:2222 or [::1]:2222")
+            raise validation_error("found", "expected an address such as localhost:2222 or [::1]:2222")
         host, port = match[1].strip("[]"), match[2]
         if port is None:
             return cls(host=host)
         number = int(port) if re.fullmatch("[0-9]{1,9}", port) else 0
         if not 1 <= number <= 65535:
-            raise complaint("found", "expected a port from 1 to 65535")
+            raise validation_error("found", "expected a port from 1 to 65535")
         return cls(host=host, port=number)
 
 
@@ -98,19 +98,19 @@ def _address(item: Any) -> Address | None:
     if isinstance(item, dict) and len(item) == 1:
         host, port = next(iter(item.items()))
         hint = f"write {host}:{port} without the space" if isinstance(port, int) else ""
-    raise complaint("found", "expected an address such as localhost:2222", hint)
+    raise validation_error("found", "expected an address such as localhost:2222", hint)
 
 
 def _tasks(value: Any) -> Any:
     """Tell tasks apart from what they were written as: a number, or a list of addresses."""
     if isinstance(value, (list, tuple)):
         if not 1 <= len(value) <= MAX_TASKS:
-            raise complaint("found", f"expected 1 to {MAX_TASKS} addresses")
+            raise validation_error("found", f"expected 1 to {MAX_TASKS} addresses")
         return value if isinstance(value, tuple) else tuple(_NULL if item is None else item for item in value)
     if isinstance(value, bool) or not isinstance(value, int):
-        raise complaint("found", "expected a whole number or a list of addresses")
+        raise validation_error("found", "expected a whole number or a list of addresses")
     if not 1 <= value <= MAX_TASKS:
-        raise complaint("found", "must be 1 or more" if value < 1 else f"must be {MAX_TASKS} or less")
+        raise validation_error("found", "must be 1 or more" if value < 1 else f"must be {MAX_TASKS} or less")
     return (None,) * value
 
 
@@ -122,11 +122,11 @@ def _plain_tasks(tasks: tuple[Address | None, ...]) -> int | list[str]:
 
 def _at_least_one(hosts: tuple[str, ...]) -> tuple[str, ...]:
     if not hosts:
-        raise complaint("found", "must have at least one entry")
+        raise validation_error("found", "must have at least one entry")
     return hosts
 
 
-class Job(Frozen):
+class Job(FrozenModel):
     """The tasks of one job.
 
     Attributes:
@@ -160,12 +160,12 @@ class Job(Frozen):
         if isinstance(value, (dict, Job)):
             return value
         hint = f"write {{tasks: {value}}}" if type(value) is int else ""
-        raise complaint("found", "expected keys such as tasks:, or a list of addresses", hint)
+        raise validation_error("found", "expected keys such as tasks:, or a list of addresses", hint)
 
     @model_validator(mode="after")
     def _in_order(self) -> Job:
         if self.max is not None and self.max < len(self.tasks):
-            raise complaint("plain", f"max ({self.max}) must be the number of tasks ({len(self.tasks)}) or more")
+            raise validation_error("plain", f"max ({self.max}) must be the number of tasks ({len(self.tasks)}) or more")
         return self
 
     def variables(self) -> dict[str, str]:
@@ -177,7 +177,7 @@ class Job(Frozen):
         return tuple(name for name, value in self.env.items() if isinstance(value, Secret))
 
 
-class Spec(Frozen):
+class Spec(FrozenModel):
     """What one cluster is to be. `Spec.model_validate(spec.model_dump())` equals `spec`.
 
     Attributes:
@@ -203,7 +203,7 @@ class Spec(Frozen):
     def addresses(self) -> dict[str, str]:
         """The address of each host, by name."""
         if self.hosts is None:
-            return THIS_MACHINE_ALONE
+            return LOCAL_ONLY
         return {name: host.address or name for name, host in self.hosts.items()}
 
     def spread_of(self, job: Job) -> tuple[str, ...]:

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 
 from pydantic import TypeAdapter, ValidationError
 
-from tfcluster.spec.messages import explain
-from tfcluster.spec.problems import KeyPath, Problem, as_error
+from tfcluster.spec.cross_checks import check_host_references, normalize_hosts
+from tfcluster.spec.diagnostics import Diagnostic, KeyPath, to_error
+from tfcluster.spec.error_messages import explain
 from tfcluster.spec.schema import ClusterName, Spec
-from tfcluster.spec.source import Source
-from tfcluster.spec.whereabouts import gather_hosts, misplaced
+from tfcluster.spec.yaml_source import YamlDocument
 
 
-def build_spec(source: Source, default_name: str) -> Spec:
+def build_spec(source: YamlDocument, default_name: str) -> Spec:
     """The spec of a source.
 
     Args:
@@ -23,8 +23,8 @@ def build_spec(source: Source, default_name: str) -> Spec:
     Raises:
         ClusterError: Something is wrong in it; the message has a line for each problem.
     """
-    gather_hosts(source)
-    problems = [*source.problems, *misplaced(source)]
+    normalize_hosts(source)
+    problems = [*source.problems, *check_host_references(source)]
     value = source.value
     if "name" not in value:
         problems += _unusable_name(source, default_name)
@@ -32,14 +32,14 @@ def build_spec(source: Source, default_name: str) -> Spec:
     try:
         spec = Spec.model_validate(value)
     except ValidationError as error:
-        raise as_error([*problems, *explain(error, source)]) from None
+        raise to_error([*problems, *explain(error, source)]) from None
     problems += _waits_out_of_order(spec, source)
     if problems:
-        raise as_error(problems)
+        raise to_error(problems)
     return spec
 
 
-def _unusable_name(source: Source, name: str) -> list[Problem]:
+def _unusable_name(source: YamlDocument, name: str) -> list[Diagnostic]:
     try:
         TypeAdapter(ClusterName).validate_python(name)
     except ValidationError:
@@ -48,7 +48,7 @@ def _unusable_name(source: Source, name: str) -> list[Problem]:
     return []
 
 
-def _waits_out_of_order(spec: Spec, source: Source) -> Iterator[Problem]:
+def _waits_out_of_order(spec: Spec, source: YamlDocument) -> Iterator[Diagnostic]:
     """The jobs whose first wait is longer than the longest, of which one is theirs and the other the cluster's."""
     for name, job in spec.jobs.items():
         try:

@@ -13,11 +13,11 @@ import time
 from pathlib import Path
 
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.places import LOCAL_HOST, LOCK, agent_socket, journal_path, state_folder, state_root
-from tfcluster.process import MARK, NO_MARK, peer_of
-from tfcluster.protocol.framing import Decoder, encode
-from tfcluster.transport.channel import SocketChannel
-from tfcluster.transport.reach import not_running
+from tfcluster.paths import LOCAL_HOST, LOCK, agent_socket, journal_path, state_folder, state_home
+from tfcluster.process_handle import MARK, NO_MARK, peer_credentials
+from tfcluster.protocol.codec import Decoder, encode
+from tfcluster.transport.base import not_running
+from tfcluster.transport.socket_channel import SocketChannel
 
 # The agent runs the very code that starts it, whether or not that or another version is installed: the package is
 # imported from there, with all its modules, and nothing else is. The current directory is not on the path: a stray
@@ -30,7 +30,7 @@ del sys.path[0]
 code = open(tfcluster.__file__)
 with contextlib.suppress(OSError):
     fcntl.flock(code, fcntl.LOCK_SH)
-from tfcluster.agent.daemon import main
+from tfcluster.agent.main import main
 if line := sys.stdin.readline():
     main(line)
 """
@@ -50,23 +50,23 @@ _NOT_THERE = (FileNotFoundError, ConnectionRefusedError, NotADirectoryError, Per
 _begun: list[subprocess.Popen[bytes]] = []
 
 
-class Agent(SocketChannel):
+class LocalAgentConnection(SocketChannel):
     """A connection to a cluster's agent on this machine, for one request."""
 
     def __init__(self, connection: socket.socket) -> None:
         super().__init__(connection)
-        self.pid, uid = peer_of(connection)
+        self.pid, uid = peer_credentials(connection)
         if uid != os.getuid():
             connection.close()
             raise ClusterError("the agent's socket belongs to another user")
 
-    def say_no_more(self) -> None:
+    def shutdown_write(self) -> None:
         """Tell the agent that nothing more is to come; it can still answer."""
         with contextlib.suppress(OSError):  # it has hung up
             self._connection.shutdown(socket.SHUT_WR)
 
-    def silence(self, time: str) -> ClusterError:
-        """See `SocketChannel.silence`."""
+    def timeout_error(self, time: str) -> ClusterError:
+        """See `SocketChannel.timeout_error`."""
         return ClusterError(
             f"the agent (pid {self.pid}) has not answered within {time}",
             hint=f"If it hangs, `kill -9 {self.pid}`: the tasks go on, and the next command starts another agent.",
@@ -84,7 +84,7 @@ class Agent(SocketChannel):
         return ended
 
 
-class Here:
+class LocalTransport:
     """The way to the agent of a cluster on this machine.
 
     Args:
@@ -96,8 +96,8 @@ class Here:
         self.cluster = cluster
         self.host = host
 
-    def open(self, *, start: bool) -> Agent:
-        """See `Reach.open`."""
+    def open(self, *, start: bool) -> LocalAgentConnection:
+        """See `HostTransport.open`."""
         began = next_start = time.monotonic()
         while True:
             agent = connect(self.cluster, self.host)
@@ -112,7 +112,7 @@ class Here:
             if now < next_start:
                 time.sleep(_LOOK_SECONDS)
                 continue
-            run_agent(self.cluster, self.host)  # on a busy host this alone can take longer than a meeting
+            start_agent(self.cluster, self.host)  # on a busy host this alone can take longer than a meeting
             next_start = time.monotonic() + _AGAIN_SECONDS
 
     def _nothing_listens(self) -> ClusterError:
@@ -125,18 +125,18 @@ class Here:
         )
 
     def is_up(self) -> bool:
-        """See `Reach.is_up`."""
+        """See `HostTransport.is_up`."""
         return journal_path(self.cluster, self.host).exists()
 
     def has_state(self) -> bool:
-        """See `Reach.has_state`."""
+        """See `HostTransport.has_state`."""
         return state_folder(self.cluster, self.host).exists()
 
     def disconnect(self) -> None:
-        """See `Reach.disconnect`: nothing is kept open."""
+        """See `HostTransport.disconnect`: nothing is kept open."""
 
 
-def connect(cluster: str, host: str) -> Agent | None:
+def connect(cluster: str, host: str) -> LocalAgentConnection | None:
     """Connect to the agent of a cluster; None when there is none that listens.
 
     Raises:
@@ -154,13 +154,14 @@ def connect(cluster: str, host: str) -> Agent | None:
         raise ClusterError(
             f"{path}: cannot reach the agent: {error.strerror}", exit_code=ExitCode.UNREACHABLE
         ) from error
-    return Agent(connection)
+    return LocalAgentConnection(connection)
 
 
 def begin() -> None:
     """Begin to start an agent whose cluster is not known yet: it imports what it needs and waits for a name.
 
-    So its imports and the reading of the spec go on side by side. If no `run_agent` follows, it ends with this process.
+    Its imports and the reading of the spec go on at the same time. If no `start_agent` follows, it ends with this
+    process.
     """
     _begun.append(_spawn())
     atexit.register(_end_unused)
@@ -185,7 +186,7 @@ def _spawn() -> subprocess.Popen[bytes]:
     )
 
 
-def run_agent(cluster: str, host: str) -> None:
+def start_agent(cluster: str, host: str) -> None:
     """Start the agent of a cluster, or find that another command has; returns when its socket is there.
 
     Raises:
@@ -200,7 +201,7 @@ def run_agent(cluster: str, host: str) -> None:
     assert process.stderr is not None, "it is a pipe"
     with process.stdout, process.stderr:
         with contextlib.suppress(BrokenPipeError), process.stdin:  # one that has died tells why below
-            process.stdin.write(encode({"cluster": cluster, "host": host, "state": str(state_root())}))
+            process.stdin.write(encode({"cluster": cluster, "host": host, "state": str(state_home())}))
         if not select.select([process.stdout], [], [], _START_SECONDS)[0]:
             process.returncode = 0  # as below
             raise ClusterError(

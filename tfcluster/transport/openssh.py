@@ -13,12 +13,12 @@ import time
 from collections import deque
 from typing import Any
 
+from tfcluster.core.hosts import Host
 from tfcluster.errors import ClusterError
-from tfcluster.model.hosts import Host
-from tfcluster.places import control_socket
-from tfcluster.transport.boot import MARK
-from tfcluster.transport.failures import SSH_FAILED, lines_of, unreachable
-from tfcluster.transport.reach import HostUnreachableError
+from tfcluster.paths import ssh_control_path
+from tfcluster.transport.base import HostUnreachableError
+from tfcluster.transport.remote_bootstrap import MARK
+from tfcluster.transport.ssh_errors import SSH_FAILED, lines_of, unreachable
 
 #: Seconds for the first sign of life of a session: connecting, a login shell, the start of Python.
 FIRST_SECONDS = 20.0
@@ -62,7 +62,7 @@ def _ssh(cluster: str, host: Host, *more: str, shared: bool = True) -> list[str]
         sharing: dict[str, object] = {
             "ControlMaster": "auto",
             "ControlPersist": _PERSIST_SECONDS,
-            "ControlPath": control_socket(cluster, host.destination),
+            "ControlPath": ssh_control_path(cluster, host.destination),
         }
     else:
         sharing = {"ControlMaster": "no", "ControlPersist": "no", "ControlPath": "none"}
@@ -83,7 +83,7 @@ def _ssh(cluster: str, host: Host, *more: str, shared: bool = True) -> list[str]
 def disconnect(cluster: str, host: Host) -> None:
     """End the shared connection to a host, if there is one, as soon as no session is on it any more."""
     with contextlib.suppress(ClusterError, OSError, subprocess.TimeoutExpired):
-        if not control_socket(cluster, host.destination).exists():
+        if not ssh_control_path(cluster, host.destination).exists():
             return
         subprocess.run(
             _ssh(cluster, host, "-O", "stop"),
@@ -95,7 +95,7 @@ def disconnect(cluster: str, host: Host) -> None:
         )
 
 
-class Session:
+class SshSession:
     """One command on a host, which says marked lines; to be ended.
 
     Args:

@@ -7,14 +7,14 @@ import time
 from dataclasses import dataclass, replace
 from typing import Any
 
+from tfcluster.core.hosts import Host
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.model.hosts import Host
-from tfcluster.transport import openssh, shipping, unexamined
-from tfcluster.transport.channel import SocketChannel
-from tfcluster.transport.openssh import FIRST_SECONDS, InterpreterError, Session
-from tfcluster.transport.probe import Probe
-from tfcluster.transport.reach import Channel, HostUnreachableError
-from tfcluster.transport.setup import run_setup, stamp_name
+from tfcluster.transport import code_bundle, openssh, unexamined
+from tfcluster.transport.base import Channel, HostUnreachableError
+from tfcluster.transport.dry_run_probe import Probe
+from tfcluster.transport.openssh import FIRST_SECONDS, InterpreterError, SshSession
+from tfcluster.transport.provision import run_setup, stamp_name
+from tfcluster.transport.socket_channel import SocketChannel
 
 # For an answer of a host that has begun to work on it. An agent may take a minute to start where the disk is slow, and
 # wait for one that goes down before that; packages are looked up on a network's file system.
@@ -22,7 +22,7 @@ _ANSWER_SECONDS, _OPEN_SECONDS, _SURVEY_SECONDS = 30.0, 100.0, 60.0
 
 
 @dataclass(frozen=True)
-class Examination:
+class HostReport:
     """What a first contact found on a host.
 
     Attributes:
@@ -51,17 +51,17 @@ class Examination:
     unexamined: tuple[str, ...] = ()
 
 
-class AgentThere(SocketChannel):
+class SshAgentConnection(SocketChannel):
     """A connection to a cluster's agent on another host, for one request."""
 
-    def __init__(self, there: There, session: Session, process: dict[str, Any]) -> None:
+    def __init__(self, there: SshTransport, session: SshSession, process: dict[str, Any]) -> None:
         super().__init__(session.connection)
         self._there = there
         self._session = session
         self._process = process
 
-    def silence(self, time: str) -> ClusterError:
-        """See `SocketChannel.silence`."""
+    def timeout_error(self, time: str) -> ClusterError:
+        """See `SocketChannel.timeout_error`."""
         return HostUnreachableError(
             self._there.host,
             f"the agent there (pid {self._process['pid']}) has not answered within {time}",
@@ -77,7 +77,7 @@ class AgentThere(SocketChannel):
         return self._there.ends(self._process, timeout)
 
 
-class There:
+class SshTransport:
     """The way to the agent of a cluster on another host.
 
     Args:
@@ -91,10 +91,10 @@ class There:
         self._host = host
 
     def open(self, *, start: bool) -> Channel:
-        """See `Reach.open`."""
+        """See `HostTransport.open`."""
         session = self._begin("open", start=start)
         try:
-            return AgentThere(self, session, self._reply(session, _OPEN_SECONDS))
+            return SshAgentConnection(self, session, self._reply(session, _OPEN_SECONDS))
         except BaseException as error:
             session.end()
             if isinstance(error, ClusterError) and error.exit_code is ExitCode.NOT_RUNNING:
@@ -102,11 +102,11 @@ class There:
             raise
 
     def is_up(self) -> bool:
-        """See `Reach.is_up`."""
+        """See `HostTransport.is_up`."""
         return bool(self._ask("look")["up"])
 
     def has_state(self) -> bool:
-        """See `Reach.has_state`."""
+        """See `HostTransport.has_state`."""
         found = bool(self._ask("look")["state"])
         if not found:
             self.disconnect()
@@ -117,26 +117,26 @@ class There:
         return bool(self._ask("wait", patience=timeout, **process, timeout=timeout)["ended"])
 
     def disconnect(self) -> None:
-        """See `Reach.disconnect`: the ssh connection that all commands share."""
+        """See `HostTransport.disconnect`: the ssh connection that all commands share."""
         openssh.disconnect(self.cluster, self._host)
 
-    def examine(self) -> Examination:
+    def examine(self) -> HostReport:
         """Make the first contact: run the setup commands once, look at the host, send it what it needs; never fails."""
         problems: list[ClusterError] = []
         try:
             if self._host.setup:
                 run_setup(self.cluster, self._host)
         except HostUnreachableError as problem:
-            return Examination(self.host, (problem,))
+            return HostReport(self.host, (problem,))
         except ClusterError as problem:
             problems.append(problem)
         try:
             found = self._survey()
         except ClusterError as problem:
-            return Examination(self.host, (*problems, problem))
+            return HostReport(self.host, (*problems, problem))
         return replace(found, problems=(*problems, *found.problems))
 
-    def probe(self) -> tuple[Examination, Probe | None]:
+    def probe(self) -> tuple[HostReport, Probe | None]:
         """Make a contact that changes nothing on the host, and of the spec runs only the Python there; never fails.
 
         Returns:
@@ -148,10 +148,10 @@ class There:
             session = self._begin("probe", keep=False, ssh=self._host.destination, stamp=stamp)
         except InterpreterError as problem:
             if self._host.setup:
-                return Examination(self.host, unexamined=(unexamined.interpreter(self._host, problem),)), None
-            return Examination(self.host, (problem,)), None
+                return HostReport(self.host, unexamined=(unexamined.interpreter(self._host, problem),)), None
+            return HostReport(self.host, (problem,)), None
         except ClusterError as problem:
-            return Examination(self.host, (problem,)), None
+            return HostReport(self.host, (problem,)), None
         probe = Probe(session, self._reply)
         try:
             self._reply(session, _ANSWER_SECONDS)  # with the code that it needs for all that follows
@@ -159,20 +159,20 @@ class There:
             offset, error = probe.clock()
         except ClusterError as problem:
             probe.close()
-            return Examination(self.host, (problem,)), None
+            return HostReport(self.host, (problem,)), None
         contact = self._surveyed(found, probe.shipped_bytes, offset, error)
         if found["problems"]:
             probe.close()
             return contact, None
         return contact, probe
 
-    def _surveyed(self, found: dict[str, Any], shipped_bytes: int, offset: float, error: float) -> Examination:
+    def _surveyed(self, found: dict[str, Any], shipped_bytes: int, offset: float, error: float) -> HostReport:
         """What a survey found, by a session that keeps the code there or by one that changes nothing."""
         problems = list(map(ClusterError.from_json, found["problems"]))
         notes: list[str] = []
         if "setup" in found:
             problems, notes = unexamined.split(self._host, problems, found)
-        return Examination(
+        return HostReport(
             host=self.host,
             problems=tuple(map(self._of_host, problems)),
             python=found["python"],
@@ -185,7 +185,7 @@ class There:
             unexamined=tuple(notes),
         )
 
-    def _survey(self) -> Examination:
+    def _survey(self) -> HostReport:
         session = self._begin("examine", ssh=self._host.destination)
         try:
             found = self._reply(session, _SURVEY_SECONDS)
@@ -206,7 +206,7 @@ class There:
         finally:
             session.end()
 
-    def _begin(self, do: str, *, keep: bool = True, **what: Any) -> Session:
+    def _begin(self, do: str, *, keep: bool = True, **what: Any) -> SshSession:
         """Begin a session in which the host's Python does something; see `relay.serve` and `probe_server.serve`.
 
         Args:
@@ -215,10 +215,10 @@ class There:
                 the Python is isolated from its environment.
             **what: What that needs.
         """
-        command = shipping.command(self._host.interpreter, isolated=not keep)
-        session = Session(self.cluster, self._host, command, shared=keep)
+        command = code_bundle.command(self._host.interpreter, isolated=not keep)
+        session = SshSession(self.cluster, self._host, command, shared=keep)
         said = {
-            **{"do": do, "keep": keep, **what, **shipping.first_words()},
+            **{"do": do, "keep": keep, **what, **code_bundle.first_words()},
             **{"cluster": self.cluster, "host": self.host, "state": self._host.state, "env": dict(self._host.env)},
         }
         try:
@@ -232,12 +232,12 @@ class There:
             raise _too_old(self.host, begun["old"])
         return session
 
-    def _reply(self, session: Session, seconds: float) -> dict[str, Any]:
+    def _reply(self, session: SshSession, seconds: float) -> dict[str, Any]:
         """What the host replies, with the code that it needs for that."""
         said = session.hear(seconds)
         if "need" in said:
-            session.shipped_bytes = len(shipping.archive())
-            session.say(b"%d\n" % session.shipped_bytes + shipping.archive())
+            session.shipped_bytes = len(code_bundle.archive())
+            session.say(b"%d\n" % session.shipped_bytes + code_bundle.archive())
             said = session.hear(seconds)
         if "error" in said:
             raise self._of_host(ClusterError.from_json(said["error"]))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tfcluster.core.hosts import Host
 from tfcluster.errors import ClusterError
-from tfcluster.model.hosts import Host
 from tfcluster.transport.openssh import InterpreterError
 
 # Variables that decide what a Python or the system's linker loads.

@@ -9,20 +9,20 @@ import pytest
 import tensorflow as tf
 
 from tfcluster.programs.context import Context
+from tfcluster.programs.linear.config import TrainingConfig
+from tfcluster.programs.linear.dataset import made
 from tfcluster.programs.linear.model import ScoringGraph, StateGraph, TrainingGraph, rows_of, shares_of
-from tfcluster.programs.linear.plan import Plan
-from tfcluster.programs.linear.points import made
 from tfcluster.programs.linear.roles import Roles
 
 DEVICES = [f"/job:localhost/replica:0/task:0/device:CPU:{number}" for number in range(3)]
 
 
-def plan(optimizer: str = "adagrad", rate: float = 0.1, batch: int = 101, seed: int = 4) -> Plan:
+def plan(optimizer: str = "adagrad", rate: float = 0.1, batch: int = 101, seed: int = 4) -> TrainingConfig:
     context = Context("linear-1", {"localhost": ["localhost:1"]}, tuple(DEVICES), lambda event, **fields: None)
-    return Plan(context, Roles((DEVICES[0],), tuple(DEVICES), None), made(seed), optimizer, rate, batch, seed)
+    return TrainingConfig(context, Roles((DEVICES[0],), tuple(DEVICES), None), made(seed), optimizer, rate, batch, seed)
 
 
-def trained(what: Plan, devices: int, first: int, *counts: int) -> list[dict[str, Any]]:
+def trained(what: TrainingConfig, devices: int, first: int, *counts: int) -> list[dict[str, Any]]:
     """The results of calls for so many steps each, on CPU devices of this process."""
     training = TrainingGraph(what, DEVICES[:devices])
     found = []
@@ -37,7 +37,7 @@ def trained(what: Plan, devices: int, first: int, *counts: int) -> list[dict[str
     return found
 
 
-def by_hand(what: Plan, steps: int) -> tuple[float, float, float]:
+def by_hand(what: TrainingConfig, steps: int) -> tuple[float, float, float]:
     """w, b and the last step's loss, from the optimizers' rules."""
     weights = np.zeros(2)
     square, momentum, first, second = np.full(2, 0.1), np.zeros(2), np.zeros(2), np.zeros(2)
@@ -126,7 +126,9 @@ def test_all_variables_are_read_and_set() -> None:
 def test_the_variables_are_spread_over_the_servers_in_turn() -> None:
     what = plan()
     servers = tuple(f"/job:ps/replica:0/task:{index}/device:CPU:0" for index in range(2))
-    homes = StateGraph(Plan(what.context, Roles(servers, what.roles.replicas, None), made(4), "sgd", 0.1, 101, 4)).homes
+    homes = StateGraph(
+        TrainingConfig(what.context, Roles(servers, what.roles.replicas, None), made(4), "sgd", 0.1, 101, 4)
+    ).homes
     assert homes == {
         "w": "/job:ps/task:0/device:CPU:0",
         "b": "/job:ps/task:1/device:CPU:0",

@@ -10,18 +10,18 @@ import tensorflow as tf
 
 from tfcluster.errors import ClusterError
 from tfcluster.programs.context import Context
-from tfcluster.programs.linear import parameters
-from tfcluster.programs.linear.ledger import Ledger
+from tfcluster.programs.linear import parameter_client
+from tfcluster.programs.linear.config import TrainingConfig
+from tfcluster.programs.linear.dataset import made
 from tfcluster.programs.linear.model import StateGraph
-from tfcluster.programs.linear.plan import Plan
-from tfcluster.programs.linear.points import made
 from tfcluster.programs.linear.roles import Roles
+from tfcluster.programs.linear.step_scheduler import StepScheduler
 
 
 @pytest.mark.parametrize("silent", [False, True])
 def test_a_server_that_does_not_come_back_is_named(monkeypatch: pytest.MonkeyPatch, silent: bool) -> None:
-    monkeypatch.setattr(parameters, "PATIENCE_SECONDS", 0.3)
-    monkeypatch.setattr(parameters, "CALL_TIMEOUT_MS", 1000)
+    monkeypatch.setattr(parameter_client, "PATIENCE_SECONDS", 0.3)
+    monkeypatch.setattr(parameter_client, "CALL_TIMEOUT_MS", 1000)
     with socket.socket() as holder:
         holder.bind(("localhost", 0))
         if silent:  # accepts connections, as a server that is stopped does, and says nothing
@@ -29,9 +29,9 @@ def test_a_server_that_does_not_come_back_is_named(monkeypatch: pytest.MonkeyPat
         address = f"localhost:{holder.getsockname()[1]}"
         server = "/job:ps/replica:0/task:0/device:CPU:0"
         context = Context("linear-1", {"ps": [address]}, (server,), lambda event, **fields: None)
-        plan = Plan(context, Roles((server,), (server,), None), made(4), "sgd", 0.1, 101, 4)
+        plan = TrainingConfig(context, Roles((server,), (server,), None), made(4), "sgd", 0.1, 101, 4)
         with pytest.raises(ClusterError) as caught:
-            parameters.Parameters(plan, StateGraph(plan), Ledger(0, 1, 1)).initialise(None)
+            parameter_client.ParameterClient(plan, StateGraph(plan), StepScheduler(0, 1, 1)).initialise(None)
     assert caught.value.message == "ps:0 with the variables did not come back within 0 s"
     assert "--logdir" in caught.value.hint
 
@@ -62,12 +62,12 @@ class ServerThatIsLost:
 def test_a_server_that_is_lost_between_two_calls_is_restored(monkeypatch: pytest.MonkeyPatch) -> None:
     server = "/job:ps/replica:0/task:0/device:CPU:0"
     context = Context("linear-1", {"ps": ["localhost:1"]}, (server,), lambda event, **fields: None)
-    plan = Plan(context, Roles((server,), (server,), None), made(4), "sgd", 0.1, 101, 4)
+    plan = TrainingConfig(context, Roles((server,), (server,), None), made(4), "sgd", 0.1, 101, 4)
     state = StateGraph(plan)
     session = ServerThatIsLost(state)
-    monkeypatch.setattr(parameters, "check_listening", lambda *args: None)
-    monkeypatch.setattr(parameters, "open_session", lambda *args, **options: session)
-    variables = parameters.Parameters(plan, state, Ledger(0, 9, 1))
+    monkeypatch.setattr(parameter_client, "check_listening", lambda *args: None)
+    monkeypatch.setattr(parameter_client, "open_session", lambda *args, **options: session)
+    variables = parameter_client.ParameterClient(plan, state, StepScheduler(0, 9, 1))
     variables.initialise(None)
     session.deaths = 2
     assert variables.read() == {"w": 3, "b": 3, "global_step": 3}

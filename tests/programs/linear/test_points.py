@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.programs.linear.points import Points, made, read_csv
+from tfcluster.programs.linear.dataset import Dataset, made, read_csv
 
 
-def read(folder: Path, text: str | bytes) -> Points:
+def read(folder: Path, text: str | bytes) -> Dataset:
     path = folder / "stored"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     return read_csv(path, "mine.csv")
@@ -34,12 +34,12 @@ def test_the_closed_form_is_that_of_numpy(seed: int) -> None:
     w, b = np.polyfit(points.x, points.y, 1)
     assert points.least_squares() == pytest.approx({"w": w, "b": b})
     assert points.loss(w, b) == pytest.approx(float(np.var(points.y - w * points.x - b)))
-    shifted = Points(points.x + 1e6, points.y)
+    shifted = Dataset(points.x + 1e6, points.y)
     assert shifted.least_squares() == pytest.approx({"w": w, "b": b - w * 1e6}, rel=1e-6)
 
 
 def test_points_above_one_another_have_no_closed_form() -> None:
-    assert Points(np.array([1.0, 1.0]), np.array([1.0, 2.0])).least_squares() is None
+    assert Dataset(np.array([1.0, 1.0]), np.array([1.0, 2.0])).least_squares() is None
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ import tensorflow as tf
 import tfcluster.programs.linear as linear
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.programs.context import Context
-from tfcluster.programs.linear import evaluator, parameters, replica, training
+from tfcluster.programs.linear import evaluator, parameter_client, training, worker
 from tfcluster.programs.linear.checkpoints import Checkpoints
 from tfcluster.programs.session import open_session
 
@@ -44,7 +44,7 @@ def context(
     local_run: Callable[[int], Context], request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> Context:
     """A run on two devices, with variables of its own, whose server is never too slow."""
-    for module in (parameters, replica, evaluator):
+    for module in (parameter_client, worker, evaluator):
         monkeypatch.setattr(module, "CALL_TIMEOUT_MS", 120_000)
     found = local_run(2)
     (addresses,) = found.addresses.values()
@@ -82,12 +82,12 @@ def fail(patch: pytest.MonkeyPatch, most: int, error: type[tf.errors.OpError]) -
     def open_failing(*args: Any, **options: Any) -> FailingSession:
         return FailingSession(open_session(*args, **options), most, error)
 
-    patch.setattr(replica, "open_session", open_failing)
+    patch.setattr(worker, "open_session", open_failing)
 
 
 def test_a_worker_that_is_but_slow_trains_in_smaller_blocks(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
     fail(monkeypatch, 1, tf.errors.DeadlineExceededError)
-    monkeypatch.setattr(replica, "next_size", lambda count, seconds: count)
+    monkeypatch.setattr(worker, "next_size", lambda count, seconds: count)
     assert train(context, steps=6)["steps"] == 6
 
 
@@ -103,7 +103,7 @@ def test_what_fails_time_and_again_ends_the_training(
 
 def test_a_worker_that_answers_and_cannot_begin_is_given_up(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
     fail(monkeypatch, -1, tf.errors.DeadlineExceededError)
-    monkeypatch.setattr(replica, "PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr(worker, "PATIENCE_SECONDS", 0.2)
     with pytest.raises(ClusterError, match="answers, but cannot train: DeadlineExceededError: no more of this"):
         train(context)
 
@@ -134,16 +134,16 @@ def test_workers_in_step_share_the_room_of_one_graph(context: Context, monkeypat
 def test_variables_that_are_lost_after_the_last_step_cost_no_step(
     context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read = parameters.Parameters.read
+    read = parameter_client.ParameterClient.read
     lost = threading.Event()
 
-    def lose_and_read(self: parameters.Parameters) -> parameters.Values:
+    def lose_and_read(self: parameter_client.ParameterClient) -> parameter_client.Values:
         if self._ledger.is_done and not lost.is_set():
             lost.set()
             tf.compat.v1.Session.reset(f"grpc://{context.head}", [context.run])
         return read(self)
 
-    monkeypatch.setattr(parameters.Parameters, "read", lose_and_read)
+    monkeypatch.setattr(parameter_client.ParameterClient, "read", lose_and_read)
     result = train(context, steps=200)
     assert lost.is_set()
     assert result["steps"] == 200
@@ -162,7 +162,7 @@ def sessions(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         opened.append(open_session(*args, **options))
         return opened[-1]
 
-    for module in (parameters, replica, evaluator):
+    for module in (parameter_client, worker, evaluator):
         monkeypatch.setattr(module, "open_session", open_and_keep)
     return opened
 
@@ -223,7 +223,7 @@ def test_points_whose_squares_are_infinite_are_refused(context: Context, tmp_pat
 def test_workers_that_are_gone_for_good_are_done_without(
     context: Context, monkeypatch: pytest.MonkeyPatch, dead: str, sync: bool
 ) -> None:
-    monkeypatch.setattr(replica, "PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr(worker, "PATIENCE_SECONDS", 0.2)
     gone = "/job:local/replica:0/task:1/device:CPU:0"
     lame = replace(context, addresses={"local": [context.head, dead]}, devices=(*context.devices, gone))
     result = train(lame, sync=sync, steps=3000)

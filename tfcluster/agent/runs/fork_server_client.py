@@ -7,11 +7,11 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from tfcluster.agent import children
-from tfcluster.agent.children import Child
-from tfcluster.protocol.framing import Message
-from tfcluster.runtime import fork_server
-from tfcluster.runtime.driver import Job
+from tfcluster.agent import subprocesses
+from tfcluster.agent.subprocesses import ChildProcess
+from tfcluster.processes import fork_server
+from tfcluster.processes.run_driver import RunSpec
+from tfcluster.protocol.codec import Message
 
 
 class ForkServer:
@@ -29,7 +29,7 @@ class ForkServer:
         self._title = title
         self._heard = heard
         self._died = died
-        self._child: Child | None = None
+        self._child: ChildProcess | None = None
 
     def warm_up(self) -> None:
         """Fork it, if it is not there, so that the next run finds TensorFlow imported.
@@ -39,11 +39,11 @@ class ForkServer:
         """
         if self._child is None:
             launch = partial(fork_server.launch, self._title, os.getpid(), self.log)
-            child = children.fork_watched(launch, lambda status: None)
+            child = subprocesses.fork_child(launch, lambda status: None)
             child.on_message(self._message, partial(self._ended, child))
             self._child = child
 
-    def drive(self, job: Job) -> None:
+    def drive(self, job: RunSpec) -> None:
         """Have it fork a driver for a run.
 
         Raises:
@@ -75,7 +75,7 @@ class ForkServer:
         if "run" in message:
             self._heard(message)
 
-    def _ended(self, child: Child) -> None:
+    def _ended(self, child: ChildProcess) -> None:
         if self._child is child:
             self._child = None
         self._died()

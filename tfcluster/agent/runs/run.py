@@ -8,11 +8,11 @@ import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from tfcluster.agent.runs.records import RunRecord
-from tfcluster.model.states import ACTIVE, RunState
-from tfcluster.model.status import RunStatus
-from tfcluster.process import ProcessId
-from tfcluster.runtime.driver import EVENTS, OUTPUT, SENT, Job
+from tfcluster.agent.runs.run_store import RunRecord
+from tfcluster.core.states import ACTIVE, RunState
+from tfcluster.core.status import RunStatus
+from tfcluster.process_handle import ProcessHandle
+from tfcluster.processes.run_driver import EVENTS, OUTPUT, SENT, RunSpec
 
 
 @dataclass
@@ -37,10 +37,10 @@ class Run:
     record: RunRecord
     folder: Path
     began: float = field(default_factory=time.monotonic)
-    job: Job | None = None
+    job: RunSpec | None = None
     driven: bool = False
     fork_servers: int = 0
-    process: ProcessId | None = None
+    process: ProcessHandle | None = None
     pidfd: int | None = None
     ending: bool = False
     timers: list[asyncio.TimerHandle] = field(default_factory=list)
@@ -88,7 +88,7 @@ class Run:
         """What `status` says of it."""
         return RunStatus(self.identity, self.record.program, self.state, round(self.now().seconds or 0.0, 3))
 
-    def has_driver(self, process: ProcessId, pidfd: int | None) -> None:
+    def has_driver(self, process: ProcessHandle, pidfd: int | None) -> None:
         """Its driver has been started."""
         self.record = replace(self.record, state=RunState.RUNNING)
         self.process, self.pidfd = process, pidfd

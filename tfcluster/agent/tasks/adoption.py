@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tfcluster.agent.record import TaskRecord
-from tfcluster.agent.tasks.machine import MISSES_ALLOWED, Event, Machine
-from tfcluster.agent.tasks.supervised import Supervised
-from tfcluster.model.states import AT_REST, TaskState
+from tfcluster.agent.journal_record import TaskRecord
+from tfcluster.agent.tasks.state_machine import FAILED_PROBES_ALLOWED, TaskEvent, TaskStateMachine
+from tfcluster.agent.tasks.task_runtime import TaskRuntime
+from tfcluster.core.states import TERMINAL_STATES, TaskState
 
 
-def recorded(task: Supervised) -> TaskRecord:
+def recorded(task: TaskRuntime) -> TaskRecord:
     """What the next agent must know of a task."""
     machine = task.machine
     # While there is a process, `wake_at` is when its time to end is over: the next agent gives it the whole time.
@@ -28,7 +28,7 @@ def recorded(task: Supervised) -> TaskRecord:
     )
 
 
-def resumed(machine: Machine, record: TaskRecord, now: float) -> tuple[Machine, Event | None]:
+def resumed(machine: TaskStateMachine, record: TaskRecord, now: float) -> tuple[TaskStateMachine, TaskEvent | None]:
     """A fresh machine brought to where a record says its task stands, and the event that it is owed.
 
     Args:
@@ -37,20 +37,20 @@ def resumed(machine: Machine, record: TaskRecord, now: float) -> tuple[Machine, 
         now: Monotonic seconds.
     """
     machine = replace(machine, state=record.state, restarts=record.restarts, ends=record.ends)
-    if record.state in AT_REST:
+    if record.state in TERMINAL_STATES:
         return machine, None
     if record.state is TaskState.BACKING_OFF:
         return replace(machine, wake_at=now if record.wake_at is None else record.wake_at), None
     if record.state is TaskState.STOPPING and record.process is None:
-        return replace(machine, state=TaskState.STOPPED), Event.START if record.again else None
+        return replace(machine, state=TaskState.STOPPED), TaskEvent.START if record.again else None
     if record.state is TaskState.STOPPING:
         # It is to be told once more, by an agent that knows only of those that run.
-        return replace(machine, state=TaskState.STARTING), Event.RESTART if record.again else Event.STOP
+        return replace(machine, state=TaskState.STARTING), TaskEvent.RESTART if record.again else TaskEvent.STOP
     if record.state is TaskState.STARTING and record.process is None:
-        return machine, Event.UNSTARTED
+        return machine, TaskEvent.UNSTARTED
     # One that has served is not given the time again that a server may take to start.
-    misses = MISSES_ALLOWED if record.state is TaskState.UNRESPONSIVE else 0
-    return replace(machine, misses=misses), None if record.process else Event.FAILED_EXIT
+    misses = FAILED_PROBES_ALLOWED if record.state is TaskState.UNRESPONSIVE else 0
+    return replace(machine, misses=misses), None if record.process else TaskEvent.FAILED_EXIT
 
 
 def without_unstarted(record: TaskRecord) -> TaskRecord:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tfcluster.agent.children import Child
-from tfcluster.agent.tasks.machine import Action, Event, Machine
-from tfcluster.agent.tasks.supervised import Supervised
+from tfcluster.agent.subprocesses import ChildProcess
+from tfcluster.agent.tasks.state_machine import Action, TaskEvent, TaskStateMachine
+from tfcluster.agent.tasks.task_runtime import TaskRuntime
 
 
 @dataclass(frozen=True)
@@ -22,12 +22,12 @@ class Step:
         story: What to record of the step in the history, see `story`.
     """
 
-    task: Supervised
-    event: Event
-    before: Machine
+    task: TaskRuntime
+    event: TaskEvent
+    before: TaskStateMachine
     action: Action | None
-    child: Child | None
-    story: tuple[str, str] | None
+    child: ChildProcess | None
+    describe_transition: tuple[str, str] | None
 
     @property
     def is_news(self) -> bool:

@@ -11,33 +11,33 @@ from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import replace
 
-from tfcluster.agent.folder import StateFolder
-from tfcluster.agent.logs.history import History
-from tfcluster.agent.logs.keeper import LogKeeper
-from tfcluster.agent.notice import Notice
-from tfcluster.agent.ports import Ports
-from tfcluster.agent.record import Record
-from tfcluster.agent.secret_values import SecretValues, without_values
+from tfcluster.agent.change_notifier import ChangeNotifier
+from tfcluster.agent.journal_record import Record
+from tfcluster.agent.logs.collector import LogCollector
+from tfcluster.agent.logs.event_log import EventLog
+from tfcluster.agent.ports import PortAllocator
+from tfcluster.agent.secret_store import SecretStore, without_values
+from tfcluster.agent.state_dir import StateDir
 from tfcluster.agent.tasks.adoption import recorded, resumed, without_unstarted
-from tfcluster.agent.tasks.checks import Checks
-from tfcluster.agent.tasks.health import Prober
-from tfcluster.agent.tasks.machine import Action, Event, Machine
-from tfcluster.agent.tasks.processes import Processes
+from tfcluster.agent.tasks.health_monitor import HealthMonitor
+from tfcluster.agent.tasks.probe_client import ProbeClient
+from tfcluster.agent.tasks.state_machine import Action, TaskEvent, TaskStateMachine
 from tfcluster.agent.tasks.step import Step
-from tfcluster.agent.tasks.story import story
-from tfcluster.agent.tasks.supervised import Supervised
+from tfcluster.agent.tasks.task_launcher import TaskLauncher
+from tfcluster.agent.tasks.task_runtime import TaskRuntime
+from tfcluster.agent.tasks.transition_event import describe_transition
+from tfcluster.core.states import HAS_PROCESS, TERMINAL_STATES, TaskState
+from tfcluster.core.topology import PS_JOB, ClusterTopology
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.model.layout import PS_JOB, Layout
-from tfcluster.model.states import AT_REST, WITH_PROCESS, TaskState
-from tfcluster.process import send
-from tfcluster.runtime.c_api import TensorFlow
+from tfcluster.process_handle import send
+from tfcluster.processes.c_api import TensorFlow
 
 #: Seconds between TERM and KILL for a task that is stopped while nobody says how many.
 STOP_GRACE = 5.0
 #: What is said of a process that its agent ended because of an event.
 _WHY_ENDED = {
-    Event.MISSED: "it did not answer, so its agent ended it",
-    Event.RESTART: "`tfcluster restart` ended it",
+    TaskEvent.PROBE_FAILED: "it did not answer, so its agent ended it",
+    TaskEvent.RESTART: "`tfcluster restart` ended it",
 }
 
 
@@ -46,8 +46,8 @@ class Supervisor:
 
     Attributes:
         host: What the cluster calls this host.
-        layout: The whole cluster; None until there is one.
-        next: The layout that is to replace it once some tasks have stopped; None where nothing is to be changed.
+        topology: The whole cluster; None until there is one.
+        next: The topology that is to replace it once some tasks have stopped; None where nothing is to be changed.
         tasks: Its tasks here, by name.
         changed: Told whenever a task's state changes.
         history: What happened and why.
@@ -57,64 +57,64 @@ class Supervisor:
     def __init__(
         self,
         host: str,
-        folder: StateFolder,
-        secrets: SecretValues,
-        ports: Ports,
-        prober: Prober,
-        keeper: LogKeeper,
+        folder: StateDir,
+        secrets: SecretStore,
+        ports: PortAllocator,
+        prober: ProbeClient,
+        keeper: LogCollector,
         load: Callable[[], TensorFlow],
     ) -> None:
         self.host = host
-        self.layout: Layout | None = None
-        self.next: Layout | None = None
-        self.tasks: dict[str, Supervised] = {}
-        self.changed = Notice()
-        self.history = History(folder.events)
-        self.checks = Checks(prober, lambda: self.tasks, self._feed)
+        self.topology: ClusterTopology | None = None
+        self.next: ClusterTopology | None = None
+        self.tasks: dict[str, TaskRuntime] = {}
+        self.changed = ChangeNotifier()
+        self.history = EventLog(folder.events)
+        self.checks = HealthMonitor(prober, lambda: self.tasks, self._feed)
         self._folder = folder
         self._secrets = secrets
         self._keeper = keeper
-        self._processes = Processes(folder, ports, load, self._feed, self.checks.until_ready)
+        self._processes = TaskLauncher(folder, ports, load, self._feed, self.checks.until_ready)
 
-    def layout_that_is_up(self) -> Layout:
+    def require_cluster(self) -> ClusterTopology:
         """The cluster.
 
         Raises:
             ClusterError: There is none.
         """
-        if self.layout is None:
+        if self.topology is None:
             raise ClusterError(
                 f"cluster {self._folder.path.parent.name!r} is not running",
                 hint="Start it with `tfcluster up`.",
                 exit_code=ExitCode.NOT_RUNNING,
             )
-        return self.layout
+        return self.topology
 
-    def apply(self, layout: Layout, start: Iterable[str]) -> None:
-        """Take a layout over in place of the one there is, if any, and start tasks of it.
+    def apply(self, topology: ClusterTopology, start: Iterable[str]) -> None:
+        """Take a topology over in place of the one there is, if any, and start tasks of it.
 
-        The journal is written once, with the new layout and the new processes: an agent that dies before leaves the
+        The journal is written once, with the new topology and the new processes: an agent that dies before leaves the
         old cluster, one that dies after leaves the new one, whose tasks the next agent starts where this one has not.
 
         Args:
-            layout: The cluster with every port chosen. What of the one before it no longer has is at rest, and so is
+            topology: The cluster with every port chosen. What of the one before it no longer has is at rest, and so is
                 what it has otherwise.
             start: Names of the tasks to start.
 
         Raises:
             ClusterError: The journal cannot be written; all is as before.
         """
-        before = self.layout, self.next, self.tasks
+        before = self.topology, self.next, self.tasks
         attributes = [(task, vars(task).copy()) for task in self.tasks.values()]
-        self._take(layout)
+        self._take(topology)
         self.next = None
-        steps = [self._step(self.tasks[name], Event.START) for name in start]
+        steps = [self._step(self.tasks[name], TaskEvent.START) for name in start]
         try:
             self.write_journal()
         except ClusterError:
             for step in steps:
                 step.undo()
-            self.layout, self.next, self.tasks = before
+            self.topology, self.next, self.tasks = before
             for task, values in attributes:
                 vars(task).update(values)
             raise
@@ -125,7 +125,7 @@ class Supervisor:
 
         Returns when every task that still runs has been asked whether it answers.
         """
-        self._take(self._secrets.shown(record.layout, record.secrets))
+        self._take(self._secrets.shown(record.topology, record.secrets))
         if record.next is not None:
             self.next = self._secrets.shown(record.next, record.secrets)
         events = []
@@ -152,16 +152,18 @@ class Supervisor:
 
     def lost_output(self) -> list[str]:
         """In a sentence whose output is lost, as somebody has deleted what they print into; nothing for nobody's."""
-        lost = [task.task.short for task in self.tasks.values() if task.process is not None and not task.spool.exists()]
+        lost = [
+            task.task.short for task in self.tasks.values() if task.process is not None and not task.log_buffer.exists()
+        ]
         return [f"what {', '.join(lost)} print is lost until they are restarted"] if lost else []
 
     def has_unnoted_ends(self) -> bool:
         """Whether a process has ended and its task's machine has yet to be told."""
         tasks = self.tasks.values()
-        return any(task.process is None and task.machine.state in WITH_PROCESS for task in tasks)
+        return any(task.process is None and task.machine.state in HAS_PROCESS for task in tasks)
 
     def generations(self) -> dict[str, int]:
-        """The generation of the layout that a task was started in, by name, for those that have a process."""
+        """The generation of the topology that a task was started in, by name, for those that have a process."""
         return {name: task.generation for name, task in self.tasks.items() if task.process is not None}
 
     async def stop(self, grace: float, names: Collection[str] | None = None) -> None:
@@ -176,17 +178,17 @@ class Supervisor:
             task.machine = replace(task.machine, grace=grace)
         for ps in (False, True):
             tasks = [task for task in chosen if (task.task.job == PS_JOB) is ps]
-            self._feed_all([(task, Event.STOP) for task in tasks])
-            while any(task.machine.state not in AT_REST for task in tasks):
+            self._feed_all([(task, TaskEvent.STOP) for task in tasks])
+            while any(task.machine.state not in TERMINAL_STATES for task in tasks):
                 await self.changed.since(self.changed.count)
-                self._feed_all([(task, Event.STOP) for task in tasks])  # one may have been started again meanwhile
+                self._feed_all([(task, TaskEvent.STOP) for task in tasks])  # one may have been started again meanwhile
 
-    def hurry(self, grace: float) -> None:
+    def shorten_grace(self, grace: float) -> None:
         """Let no task that is being stopped, now or later, have more than `grace` seconds from now on."""
         for task in self.tasks.values():
             task.machine = replace(task.machine, grace=min(task.machine.grace, grace))
         stopping = [task for task in self.tasks.values() if task.machine.state is TaskState.STOPPING]
-        self._feed_all([(task, Event.STOP) for task in stopping])
+        self._feed_all([(task, TaskEvent.STOP) for task in stopping])
 
     def restart(self, names: Iterable[str], grace: float) -> None:
         """End tasks and start them anew, all at once: servers wait for nobody when they start.
@@ -198,19 +200,19 @@ class Supervisor:
         tasks = [self.tasks[name] for name in names]
         for task in tasks:
             task.machine = replace(task.machine, grace=grace)
-        self._feed_all((task, Event.RESTART) for task in tasks)
+        self._feed_all((task, TaskEvent.RESTART) for task in tasks)
 
-    def _take(self, layout: Layout | None) -> None:
-        before, self.layout = self.tasks, layout
+    def _take(self, topology: ClusterTopology | None) -> None:
+        before, self.topology = self.tasks, topology
         self.tasks = {}
-        for task in layout.on(self.host) if layout else ():
+        for task in topology.on(self.host) if topology else ():
             kept = before.get(task.name)  # what watches its process knows it
             if kept is None:
-                kept = Supervised(task, Machine(task.restart), self._folder.spool_of(task.short))
+                kept = TaskRuntime(task, TaskStateMachine(task.restart), self._folder.log_buffer_of(task.short))
             kept.task, kept.machine = task, replace(kept.machine, policy=task.restart)
             self.tasks[task.name] = kept
-        if layout:
-            self._keeper.start(layout.logs)
+        if topology:
+            self._keeper.start(topology.logs)
 
     def write_journal(self) -> None:
         """Record where every task stands.
@@ -218,22 +220,22 @@ class Supervisor:
         Raises:
             ClusterError: The record cannot be written.
         """
-        assert self.layout is not None, "events come to tasks, and tasks from a layout"
+        assert self.topology is not None, "events come to tasks, and tasks from a topology"
         tasks = {name: recorded(task) for name, task in self.tasks.items()}
         try:
-            self._folder.mend()
+            self._folder.repair()
             # The values first: without them the next agent could not start the tasks.
-            hidden = self._secrets.hidden(self.layout, self.next)
+            hidden = self._secrets.hidden(self.topology, self.next)
             following = without_values(self.next) if self.next else None
             self._folder.journal.write(Record(hidden, tasks, self._secrets.path, following))
         except OSError as error:
             path = error.filename or self._folder.journal.path
             raise ClusterError(f"{path}: cannot write the journal: {error.strerror}") from error
 
-    def _feed(self, task: Supervised, event: Event) -> None:
+    def _feed(self, task: TaskRuntime, event: TaskEvent) -> None:
         self._feed_all([(task, event)])
 
-    def _feed_all(self, events: Iterable[tuple[Supervised, Event]]) -> None:
+    def _feed_all(self, events: Iterable[tuple[TaskRuntime, TaskEvent]]) -> None:
         """Feed events to their machines; what changes because of them shares one writing of the journal."""
         steps = [self._step(task, event) for task, event in events]
         if any(step.is_news for step in steps):
@@ -251,20 +253,20 @@ class Supervisor:
                 return
         self._finish(steps)
 
-    def _step(self, task: Supervised, event: Event) -> Step:
+    def _step(self, task: TaskRuntime, event: TaskEvent) -> Step:
         """Feed an event to a task's machine and do what that decides; a process that is forked waits to be released."""
         before, child = task.machine, None
         task.machine, action = before.after(event, time.monotonic(), random.random())
         if action is Action.SPAWN:
-            assert self.layout is not None, "a task belongs to a layout"
-            child = self._processes.fork(task, self.layout)
+            assert self.topology is not None, "a task belongs to a topology"
+            child = self._processes.fork(task, self.topology)
         elif action is not None and task.pidfd is not None:
             send(task.pidfd, signal.SIGTERM if action is Action.TERMINATE else signal.SIGKILL)
             task.killed = task.killed or action is Action.KILL
             if event in _WHY_ENDED:
                 task.report = _WHY_ENDED[event]
         self._set_timer(task)
-        return Step(task, event, before, action, child, story(task, before, event))
+        return Step(task, event, before, action, child, describe_transition(task, before, event))
 
     def _finish(self, steps: Iterable[Step]) -> None:
         """Record in the history what was done, and release what was forked.
@@ -278,12 +280,14 @@ class Supervisor:
 
     def _tell(self, steps: Iterable[Step]) -> None:
         for step in steps:
-            if step.story is not None:
-                self.history.record(step.story[0], task=step.task.task.short, detail=step.story[1])
+            if step.describe_transition is not None:
+                self.history.record(
+                    step.describe_transition[0], task=step.task.task.short, detail=step.describe_transition[1]
+                )
         if any(step.is_news for step in steps):
             self.changed.tell()
 
-    def _set_timer(self, task: Supervised) -> None:
+    def _set_timer(self, task: TaskRuntime) -> None:
         if task.timer is not None:
             task.timer.cancel()
             task.timer = None
@@ -291,13 +295,13 @@ class Supervisor:
             delay = max(0.0, task.machine.wake_at - time.monotonic())
             task.timer = asyncio.get_running_loop().call_later(delay, self._wake, task)
 
-    def _wake(self, task: Supervised) -> None:
+    def _wake(self, task: TaskRuntime) -> None:
         """Go on with a task whose wait is over, unless another process has its port."""
         if task.machine.state is TaskState.BACKING_OFF and (blocked := self._processes.blocked(task)):
             if blocked != task.report:
                 self._processes.note_blocked(task, blocked)
                 self.history.record("blocked", task=task.task.short, detail=blocked)
                 self.changed.tell()
-            self._feed(task, Event.BLOCKED)
+            self._feed(task, TaskEvent.BLOCKED)
         else:
-            self._feed(task, Event.DUE)
+            self._feed(task, TaskEvent.TIMER)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from tfcluster.cli.lazy import LazyGroup
+from tfcluster.cli.lazy_group import LazyGroup
 
 # Name -> what the list of programs says; the file has the same name.
 _PROGRAMS = {

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from tfcluster.cli.options import Number, PictureFile, WholeNumber
-from tfcluster.cli.run.submitting import CONTEXT, seed_or_new, shared_options, submit
+from tfcluster.cli.run.common import CONTEXT, seed_or_new, shared_options, submit
 
 _MODES = ("single", "data-parallel", "model-parallel")
 
@@ -52,13 +52,13 @@ def command(
     if plot is not None and shared["detach"]:
         raise click.UsageError("--plot draws what the run tells; leave out --detach.")
     if plot is not None:
-        from tfcluster.render.plot import refuse_without_matplotlib
+        from tfcluster.ui.plot import refuse_without_matplotlib
 
         refuse_without_matplotlib()
 
     def draw(result: dict[str, Any]) -> None:
         if plot is not None:
-            from tfcluster.render.plot import draw_convergence
+            from tfcluster.ui.plot import draw_convergence
 
             draw_convergence(plot, result["result"])
 

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from tfcluster.cli.options import Number
-from tfcluster.cli.run.submitting import CONTEXT, shared_options, submit
+from tfcluster.cli.run.common import CONTEXT, shared_options, submit
 
 _EXPRESSION = "x = 2; y1 = x + 300; y2 = x - 66; y = y1 + y2"
 
@@ -48,7 +48,7 @@ def command(expression: str, x: float | None, device: dict[str, str], **shared: 
 
     The devices take the names in turn; --device moves one of them.
     """
-    from tfcluster.model.expression import parse
+    from tfcluster.core.expression import parse
 
     given = {} if x is None else {"x": x}
     parse(expression, given)  # what is wrong with it is said at once, without a cluster

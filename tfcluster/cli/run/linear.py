@@ -8,7 +8,7 @@ from typing import Any, BinaryIO
 import click
 
 from tfcluster.cli.options import Number, WholeNumber, seconds
-from tfcluster.cli.run.submitting import CONTEXT, seed_or_new, shared_options, submit
+from tfcluster.cli.run.common import CONTEXT, seed_or_new, shared_options, submit
 
 _STEPS = 1000
 

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from tfcluster.cli.options import WholeNumber
-from tfcluster.cli.run.submitting import CONTEXT, seed_or_new, shared_options, submit
+from tfcluster.cli.run.common import CONTEXT, seed_or_new, shared_options, submit
 
 # The driver keeps some 350 bytes for each window of 2^22 numbers.
 _MOST_RANDOM = 2**42

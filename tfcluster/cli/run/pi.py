@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from tfcluster.cli.options import WholeNumber
-from tfcluster.cli.run.submitting import CONTEXT, seed_or_new, shared_options, submit
+from tfcluster.cli.run.common import CONTEXT, seed_or_new, shared_options, submit
 
 
 @click.command(

@@ -8,7 +8,7 @@ from typing import Any, BinaryIO
 
 import click
 
-from tfcluster.cli.run.submitting import CONTEXT, shared_options, submit
+from tfcluster.cli.run.common import CONTEXT, shared_options, submit
 
 
 @click.command(

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tfcluster.core.programs import parameter_task
 from tfcluster.errors import ClusterError
-from tfcluster.model.programs import keeper_of_weights
 from tfcluster.programs.context import Context
 from tfcluster.programs.expfit.examples import Examples, initial_layers, largest_error
-from tfcluster.programs.expfit.network import Network, build, divide
+from tfcluster.programs.expfit.partitioning import Network, build, divide
 from tfcluster.programs.session import count_operations, open_session, task_of, without_replica
 
 # Steps in a call: as many as take so long, for progress and a quick cancel; at first few.
@@ -52,7 +52,7 @@ def run(context: Context, *, modes: Sequence[str], steps: int, rate: float, batc
 
 def keeper_of(context: Context) -> str | None:
     """The device of the cluster's parameter server or leading task; None when it has neither."""
-    task = keeper_of_weights(context.addresses)
+    task = parameter_task(context.addresses)
     return task and f"{task.replace('/task', '/replica:0/task')}/device:CPU:0"
 
 

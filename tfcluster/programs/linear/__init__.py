@@ -12,17 +12,17 @@ import numpy as np
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.programs.context import Context
 from tfcluster.programs.linear.checkpoints import Checkpoints, Summaries
-from tfcluster.programs.linear.divergence import refuse_divergence
+from tfcluster.programs.linear.checks import refuse_divergence
+from tfcluster.programs.linear.config import LEARNING_RATES, TrainingConfig
+from tfcluster.programs.linear.coordinator import TrainingCoordinator
+from tfcluster.programs.linear.dataset import MOST_ROWS, Dataset, made, read_csv
 from tfcluster.programs.linear.evaluator import Evaluator
-from tfcluster.programs.linear.ledger import Ledger
 from tfcluster.programs.linear.model import StateGraph
-from tfcluster.programs.linear.parameters import Parameters, Values
-from tfcluster.programs.linear.plan import LEARNING_RATES, Plan
-from tfcluster.programs.linear.points import MOST_ROWS, Points, made, read_csv
-from tfcluster.programs.linear.replica import Replica
+from tfcluster.programs.linear.parameter_client import ParameterClient, Values
 from tfcluster.programs.linear.roles import assign, names
-from tfcluster.programs.linear.team import Team
+from tfcluster.programs.linear.step_scheduler import StepScheduler
 from tfcluster.programs.linear.training import train
+from tfcluster.programs.linear.worker import Worker
 
 
 def run(
@@ -66,7 +66,7 @@ def run(
     points = made(seed) if context.sent is None else _usable(read_csv(context.sent, data), data)
     roles = assign(context.addresses, context.head, context.devices)
     rate = LEARNING_RATES[optimizer] if lr is None else lr
-    plan = Plan(context, roles, points, optimizer, rate, min(batch, len(points)), seed)
+    plan = TrainingConfig(context, roles, points, optimizer, rate, min(batch, len(points)), seed)
     if sync and plan.batch < len(points):
         _refuse_too_many(len(points), len(roles.replicas))
     if epochs is not None:
@@ -74,7 +74,7 @@ def run(
     return _fit(plan, steps, sync, logdir, checkpoint_every)
 
 
-def _fit(plan: Plan, steps: int, sync: bool, logdir: str | None, checkpoint_every: float) -> dict[str, Any]:
+def _fit(plan: TrainingConfig, steps: int, sync: bool, logdir: str | None, checkpoint_every: float) -> dict[str, Any]:
     """Train, from the folder's latest checkpoint if there is one; the result as `run` has it."""
     state = StateGraph(plan)
     checkpoints = Checkpoints(logdir) if logdir else None
@@ -83,9 +83,9 @@ def _fit(plan: Plan, steps: int, sync: bool, logdir: str | None, checkpoint_ever
     if resumed_from is not None:
         plan.context.notes.append(f"went on from the checkpoint of step {resumed_from:,} in {logdir}")
     roles, workers = plan.roles, 1 if sync else len(plan.roles.replicas)
-    ledger = Ledger(resumed_from or 0, steps, workers)
+    ledger = StepScheduler(resumed_from or 0, steps, workers)
     with contextlib.closing(Summaries(logdir)) if logdir else contextlib.nullcontext() as summaries:
-        team = Team(plan, ledger, Parameters(plan, state, ledger), workers, summaries)
+        team = TrainingCoordinator(plan, ledger, ParameterClient(plan, state, ledger), workers, summaries)
         evaluator = Evaluator(team, roles.evaluator) if roles.evaluator else None
         threads = [*_replicas(team, sync), *([evaluator] if evaluator else [])]
         final = train(team, threads, values, checkpoints, checkpoint_every)
@@ -106,7 +106,7 @@ def _fit(plan: Plan, steps: int, sync: bool, logdir: str | None, checkpoint_ever
     }
 
 
-def _usable(points: Points, data: str) -> Points:
+def _usable(points: Dataset, data: str) -> Dataset:
     """The points; raises ClusterError when their squares are beyond what a float64 holds."""
     with np.errstate(all="ignore"):
         sums = [float(points.x @ points.x), points.loss(0.0, 0.0), *(points.least_squares() or {}).values()]
@@ -119,15 +119,15 @@ def _usable(points: Points, data: str) -> Points:
     return points
 
 
-def _replicas(team: Team, sync: bool) -> list[threading.Thread]:
+def _replicas(team: TrainingCoordinator, sync: bool) -> list[threading.Thread]:
     """Between-graph training has a worker for each device. Workers in step are one loop, which all devices share."""
     roles = team.plan.roles
     crew = {"all workers": list(roles.replicas)} if sync else {name: [each] for each, name in names(roles).items()}
     meeting = threading.Barrier(len(crew))
-    return [Replica(team, name, used, meeting) for name, used in crew.items()]
+    return [Worker(team, name, used, meeting) for name, used in crew.items()]
 
 
-def _line(points: Points, final: Values) -> dict[str, float]:
+def _line(points: Dataset, final: Values) -> dict[str, float]:
     """The line that was found, and its loss; raises ClusterError when they are not finite."""
     w, b = float(final["w"]), float(final["b"])
     with np.errstate(all="ignore"):

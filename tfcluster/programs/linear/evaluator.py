@@ -7,11 +7,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfcluster.programs.linear.divergence import is_finite
+from tfcluster.programs.linear.checks import is_finite
+from tfcluster.programs.linear.coordinator import TrainingCoordinator
 from tfcluster.programs.linear.model import ScoringGraph
-from tfcluster.programs.linear.parameters import CALL_TIMEOUT_MS, abandon, check_listening, close
+from tfcluster.programs.linear.parameter_client import CALL_TIMEOUT_MS, abandon, check_listening, close
 from tfcluster.programs.linear.roles import short_task
-from tfcluster.programs.linear.team import Team
 from tfcluster.programs.session import open_session, without_replica
 
 _INTERVAL_SECONDS = 0.5
@@ -26,7 +26,7 @@ class Evaluator(threading.Thread):
         scores: [step, loss] of each time, thinned out evenly when they become very many.
     """
 
-    def __init__(self, team: Team, device: str) -> None:
+    def __init__(self, team: TrainingCoordinator, device: str) -> None:
         super().__init__(name=short_task(device), daemon=True)
         self.scores: list[list[float]] = []
         self._team = team

@@ -17,7 +17,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfcluster.programs.linear.plan import Plan
+from tfcluster.programs.linear.config import TrainingConfig
 from tfcluster.programs.linear.roles import cpu_of, job_of
 from tfcluster.programs.session import run_graph
 
@@ -39,7 +39,7 @@ class Variables:
         step: The global step: how many have been done.
     """
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: TrainingConfig) -> None:
         zeros = tf.zeros_initializer()
         self.w = v1.get_variable("w", [], _TYPE, zeros, use_resource=True)
         self.b = v1.get_variable("b", [], _TYPE, zeros, use_resource=True)
@@ -92,7 +92,7 @@ def unpacked(values: Sequence[Any]) -> list[Any]:
 
 
 @contextlib.contextmanager
-def model_graph(plan: Plan, worker: str) -> Iterator[tf.Graph]:
+def model_graph(plan: TrainingConfig, worker: str) -> Iterator[tf.Graph]:
     """A graph of the run whose variables are spread over the servers in turn; everything else is on `worker`."""
     job = job_of(plan.servers[0])
     setter = v1.train.replica_device_setter(
@@ -113,7 +113,7 @@ class StateGraph:
         homes: Where each variable is, by name.
     """
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: TrainingConfig) -> None:
         with model_graph(plan, plan.servers[0]) as self.graph:
             Variables(plan)
             every = v1.global_variables()
@@ -143,7 +143,7 @@ class TrainingGraph:
         results: step (all that have been done by anybody), loss (of the last step's batch), w and b after it.
     """
 
-    def __init__(self, plan: Plan, devices: Sequence[str]) -> None:
+    def __init__(self, plan: TrainingConfig, devices: Sequence[str]) -> None:
         with model_graph(plan, devices[0]) as self.graph:
             variables = Variables(plan)
             self.first, self.count = v1.placeholder(tf.int64, []), v1.placeholder(tf.int64, [])
@@ -177,7 +177,7 @@ class ScoringGraph:
         results: step, loss, w and b.
     """
 
-    def __init__(self, plan: Plan, device: str) -> None:
+    def __init__(self, plan: TrainingConfig, device: str) -> None:
         with model_graph(plan, device) as self.graph:
             variables = Variables(plan)
             w, b = variables.w.read_value(), variables.b.read_value()
@@ -188,7 +188,7 @@ class ScoringGraph:
 class _Share:
     """One device's part of each batch: its positions from `begin` up to `end`."""
 
-    def __init__(self, plan: Plan, device: str, begin: int, end: int) -> None:
+    def __init__(self, plan: TrainingConfig, device: str, begin: int, end: int) -> None:
         self._plan = plan
         self._device = device
         self._begin, self._size = begin, end - begin
@@ -212,7 +212,7 @@ class _Share:
             return tf.reduce_sum(error * error) / batch, tf.stack([slope, intercept]) / batch
 
 
-def rows_of(plan: Plan, step: Any, begin: int, size: int) -> Any:
+def rows_of(plan: TrainingConfig, step: Any, begin: int, size: int) -> Any:
     """The rows of the data at the positions `begin` … `begin + size - 1` of a step's batch: int64 [size].
 
     Batches go through all rows, then again in another order.

@@ -10,9 +10,9 @@ from typing import Any
 
 from tfcluster.errors import ClusterError
 from tfcluster.programs.linear.checkpoints import Checkpoints
-from tfcluster.programs.linear.divergence import is_finite, refuse_divergence
-from tfcluster.programs.linear.parameters import Parameters, Values
-from tfcluster.programs.linear.team import Team
+from tfcluster.programs.linear.checks import is_finite, refuse_divergence
+from tfcluster.programs.linear.coordinator import TrainingCoordinator
+from tfcluster.programs.linear.parameter_client import ParameterClient, Values
 
 # How much of the training a parameter server that is lost may cost.
 _SNAPSHOT_SECONDS = 1.0
@@ -25,7 +25,7 @@ _CLOSE_SECONDS = 0.5
 
 
 def train(
-    team: Team,
+    team: TrainingCoordinator,
     threads: Sequence[threading.Thread],
     values: Values | None,
     checkpoints: Checkpoints | None,
@@ -71,7 +71,7 @@ def train(
     return final
 
 
-def _watch(team: Team, checkpoints: Checkpoints | None, checkpoint_every: float) -> Values:
+def _watch(team: TrainingCoordinator, checkpoints: Checkpoints | None, checkpoint_every: float) -> Values:
     """Look after a training until it has ended: remember the parameters, write checkpoints.
 
     Returns:
@@ -86,11 +86,11 @@ def _watch(team: Team, checkpoints: Checkpoints | None, checkpoint_every: float)
         team.news.clear()
         if team.error is not None:
             raise team.error
-        is_empty, is_done, setbacks = team.is_empty, team.ledger.is_done, team.ledger.setbacks
+        is_empty, is_done, rollback_count = team.is_empty, team.ledger.is_done, team.ledger.rollback_count
         values = team.parameters.read()
         refuse_divergence(int(values["global_step"]), values)
         # A server that is lost even now costs steps; workers stay until the values are here.
-        if is_done and team.ledger.setbacks == setbacks:
+        if is_done and team.ledger.rollback_count == rollback_count:
             return values
         if is_empty:
             raise ClusterError(
@@ -103,7 +103,7 @@ def _watch(team: Team, checkpoints: Checkpoints | None, checkpoint_every: float)
             written = time.monotonic()
 
 
-def _write_last(parameters: Parameters, checkpoints: Checkpoints) -> None:
+def _write_last(parameters: ParameterClient, checkpoints: Checkpoints) -> None:
     """Write a checkpoint of the parameters as they are; as they were last read, where the servers are slow."""
     _within(_LAST_READ_SECONDS, parameters.read)
     if parameters.snapshot and is_finite(parameters.snapshot):

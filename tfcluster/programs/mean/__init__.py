@@ -14,12 +14,12 @@ import numpy.typing as npt
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.programs.context import Context
 from tfcluster.programs.map_reduce import Progress, map_shards
-from tfcluster.programs.mean.irregular import Irregular
-from tfcluster.programs.mean.looking import LookAtFile, LookAtMade, Rows
+from tfcluster.programs.mean.evaluate import FileSourceEvaluator, RandomSourceEvaluator, Rows
 from tfcluster.programs.mean.moments import Moments, combine
-from tfcluster.programs.mean.numbers import Made, Mapped, map_floats, open_array, refuse_none
-from tfcluster.programs.mean.slices import Pieces, check_sizes, cut, even_sizes, whole_windows, window_size
-from tfcluster.programs.mean.text import write_floats
+from tfcluster.programs.mean.non_finite import Irregular
+from tfcluster.programs.mean.partition import WindowPieces, check_sizes, cut, even_sizes, whole_windows, window_size
+from tfcluster.programs.mean.source import MappedFile, RandomNumbers, map_floats, open_array, refuse_none
+from tfcluster.programs.mean.text_import import write_floats
 from tfcluster.programs.session import task_of
 
 #: In place of sizes: a slice for each device, as equal as can be; or what each device got done.
@@ -57,7 +57,7 @@ def run(
     Raises:
         ClusterError: The input is none of numbers, or the slices are not the whole of it.
     """
-    numbers = Made(random, seed) if random is not None else _open(context, file or "-", column)
+    numbers = RandomNumbers(random, seed) if random is not None else _open(context, file or "-", column)
     size = window_size(numbers.count)
     pieces, own = _share(numbers, size, context.devices, slices)
     devices = list(own) if own else list(context.devices[: len(pieces)])
@@ -77,7 +77,7 @@ def run(
     }
 
 
-def _open(context: Context, file: str, column: str | None) -> Mapped:
+def _open(context: Context, file: str, column: str | None) -> MappedFile:
     """The numbers of a file."""
     if file == "-":
         assert context.sent is not None, "standard input is sent with the run"
@@ -96,8 +96,8 @@ def _open(context: Context, file: str, column: str | None) -> Mapped:
 
 
 def _share(
-    numbers: Mapped | Made, size: int, devices: Sequence[str], slices: list[int] | str
-) -> tuple[Pieces, dict[str, list[range]] | None]:
+    numbers: MappedFile | RandomNumbers, size: int, devices: Sequence[str], slices: list[int] | str
+) -> tuple[WindowPieces, dict[str, list[range]] | None]:
     """The pieces of the slices, and which slices are whose; None where whoever is free takes any piece."""
     if slices == DEVICES:
         return cut([numbers.count], size), None
@@ -111,8 +111,8 @@ def _share(
 def _sums(
     context: Context,
     devices: Sequence[str],
-    numbers: Mapped | Made,
-    pieces: Pieces,
+    numbers: MappedFile | RandomNumbers,
+    pieces: WindowPieces,
     size: int,
     own: dict[str, list[range]] | None,
 ) -> tuple[Rows, npt.NDArray[np.int64]]:
@@ -120,9 +120,9 @@ def _sums(
     rows: Rows = np.empty((len(pieces), 3))
     doers = np.empty(len(pieces), np.int64)
     look = (
-        LookAtMade(context, devices, numbers, pieces, size)
-        if isinstance(numbers, Made)
-        else LookAtFile(context, devices, numbers, pieces, size)
+        RandomSourceEvaluator(context, devices, numbers, pieces, size)
+        if isinstance(numbers, RandomNumbers)
+        else FileSourceEvaluator(context, devices, numbers, pieces, size)
     )
     with look:
         progress = Progress(context, numbers.count, "numbers")
@@ -133,7 +133,7 @@ def _sums(
     return rows, doers
 
 
-def _moments(pieces: Pieces, rows: Rows) -> list[Moments]:
+def _moments(pieces: WindowPieces, rows: Rows) -> list[Moments]:
     """The moments of each piece, of its pilot, sum and sum of squares; see window.sums_of."""
     counts = pieces.counts
     with np.errstate(invalid="ignore", over="ignore"):
@@ -143,7 +143,7 @@ def _moments(pieces: Pieces, rows: Rows) -> list[Moments]:
     return [Moments(*each) for each in zip(counts.tolist(), means.tolist(), squares.tolist(), strict=True)]
 
 
-def _slices(pieces: Pieces, doers: npt.NDArray[np.int64], *, by_device: bool) -> list[tuple[int, Sequence[int]]]:
+def _slices(pieces: WindowPieces, doers: npt.NDArray[np.int64], *, by_device: bool) -> list[tuple[int, Sequence[int]]]:
     """The pieces of each slice, and who did it: of a slice whose first device was lost, who did the last piece."""
     if not by_device:
         return [(int(doers[of.stop - 1]), of) for of in pieces.slices]

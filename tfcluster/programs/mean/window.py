@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfcluster.programs.map_reduce import Computation
-from tfcluster.programs.mean.numbers import Mapped, Mark, tensor_type
+from tfcluster.programs.mean.source import MappedFile, SameHostToken, tensor_type
 from tfcluster.programs.threefry import threefry_2x32
 
 # The numbers of so many stretches of a window are added side by side: one addition would wait for the one before.
@@ -22,7 +22,7 @@ _LANES = 1024
 _PILOT = 64
 
 
-def mapped_windows(numbers: Mapped, mark: Mark, size: int) -> Computation:
+def mapped_windows(numbers: MappedFile, mark: SameHostToken, size: int) -> Computation:
     """The sums of any pieces of a file that the task maps, as rows in the order of `start`; and the mark as it sees it.
 
     The inputs are arrays with an element for each piece: `start`, the place of the window's first number; `low` and

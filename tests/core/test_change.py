@@ -1,0 +1,299 @@
+"""Another topology in place of one that is up: what stays, who knows whose address, and `scale`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.core.clusters import carried_out, found_of, known_on, topology_of, up, with_ports, with_restarted
+from tfcluster.core.plan import PEER_UNKNOWN, RESTART, START, STOP, PlannedAction, plan
+from tfcluster.core.reconcile import ObservedState, onto, scaled
+from tfcluster.core.topology import ClusterTopology
+from tfcluster.errors import ClusterError, ExitCode
+
+PS = "/job:ps/task:0"
+
+
+def workers(count: int, limit: int | None = None) -> str:
+    return f"jobs: {{ps: {{tasks: 1}}, worker: {{tasks: {count}{f', max: {limit}' if limit else ''}}}}}"
+
+
+def kinds(wanted: ClusterTopology, found: ObservedState) -> list[tuple[str, str]]:
+    return [(each.kind, each.task.short if each.task else "") for each in carried_out(wanted, found)[1]]
+
+
+def places(topology: ClusterTopology) -> dict[str, int | None]:
+    """The ports that are kept for tasks that do not run."""
+    return {task.short: task.port for task in topology.reserved}
+
+
+def test_max_reserves_addresses_that_servers_know_and_programs_do_not() -> None:
+    topology = up(workers(2, 4)).topology
+    assert places(topology) == {"worker:2": 2225, "worker:3": 2226}
+    assert topology.addresses() == {"ps": ["localhost:2222"], "worker": ["localhost:2223", "localhost:2224"]}
+    assert topology.known_addresses()["worker"] == [f"localhost:{port}" for port in (2223, 2224, 2225, 2226)]
+    assert topology.ports_on("localhost") == {2222, 2223, 2224, 2225, 2226}
+    assert topology.max == {"worker": 4}
+
+
+def test_what_is_removed_keeps_its_address_as_long_as_a_server_knows_it() -> None:
+    found, _ = carried_out(topology_of(workers(2)), up(workers(3)))
+    assert places(found.topology) == {"worker:2": 2225}
+    assert found.topology.known_addresses()["worker"] == ["localhost:2223", "localhost:2224"], "for those started now"
+    for name in found.generations:
+        found, _ = carried_out(topology_of(workers(2)), found)
+        assert places(found.topology) == {"worker:2": 2225}, "some know it"
+        found = with_restarted(found, name)
+    found, _ = carried_out(topology_of(workers(2)), found)
+    assert places(found.topology) == {}
+
+
+def test_what_is_removed_comes_back_at_its_address_without_a_restart() -> None:
+    found, _ = carried_out(topology_of(workers(2)), up(workers(3)))
+    assert kinds(topology_of(workers(3)), found) == [("start", "worker:2")]
+    back, _ = carried_out(topology_of(workers(3)), found)
+    assert back.topology.addresses()["worker"][2] == "localhost:2225"
+    assert kinds(topology_of(workers(3)), back) == []
+
+
+def test_only_who_was_started_in_between_must_learn_of_what_comes_back() -> None:
+    found, _ = carried_out(topology_of(workers(2)), up(workers(3)))
+    found = with_restarted(found, "/job:worker/task:1")
+    assert kinds(topology_of(workers(3)), found) == [("restart", "worker:1"), ("start", "worker:2")]
+
+
+def test_a_raised_max_is_of_use_to_those_who_are_started_later() -> None:
+    found, operations = carried_out(topology_of(workers(2, 4)), up(workers(2)))
+    assert [str(operation) for operation in operations] == ["update: max of worker none -> 4"]
+    three = topology_of(workers(3, 4))
+    assert kinds(three, found) == [("restart", "ps:0"), ("restart", "worker:0"), ("restart", "worker:1"),
+                                   ("start", "worker:2")]  # fmt: skip
+    assert kinds(three, with_restarted(found, PS))[0] == ("restart", "worker:0"), "the ps knows worker:2 by now"
+    everybody = found
+    for name in found.generations:
+        everybody = with_restarted(everybody, name)
+    assert kinds(three, everybody) == [("start", "worker:2")]
+
+
+def test_an_address_kept_again_counts_as_unknown_while_somebody_was_started_without_it() -> None:
+    found, _ = carried_out(topology_of(workers(2)), up(workers(3)))
+    found = with_restarted(found, "/job:worker/task:0")  # does not know worker:2
+    found, _ = carried_out(topology_of(workers(2, 3)), found)
+    assert places(found.topology) == {"worker:2": 2225}
+    assert ("restart", "worker:0") in kinds(topology_of(workers(3, 3)), found)
+
+
+def test_kept_gpus_stay_where_they_are() -> None:
+    found = up("jobs: {worker: {tasks: 2, gpus: 1}}")
+    one = onto(topology_of("jobs: {worker: {tasks: 3, gpus: 1}}"), found)
+    assert [task.gpu_ids for task in one.tasks] == [("worker:0-0",), ("worker:1-0",), ()]
+    other = onto(topology_of("jobs: {worker: {tasks: 1, gpus: 2, max: 2}}"), found)
+    assert [task.gpu_ids for task in (*other.tasks, *other.reserved)] == [(), ()]
+
+
+def test_an_address_that_the_spec_gives_to_another_task_is_not_kept() -> None:
+    found = up("jobs: {a: {tasks: 2}}")
+    after, _ = carried_out(topology_of("jobs: {a: {tasks: 1}, b: ['localhost:2223']}"), found)
+    assert after.topology.addresses() == {"a": ["localhost:2222"], "b": ["localhost:2223"]}
+    assert places(after.topology) == {}
+
+
+def test_what_was_found_survives_json() -> None:
+    found = found_of(with_ports(topology_of(workers(2, 3))), runs={"pi-1": ["/job:worker/task:0"]})
+    assert ObservedState.from_json(json.loads(json.dumps(found.to_json()))) == found
+
+
+def test_scaled_tasks_are_like_the_last_one_of_their_job() -> None:
+    found = up("jobs: {ps: {tasks: 1}, worker: {tasks: [localhost, '127.0.0.2'], cpus: 2, env: {A: b}}}")
+    topology = scaled(found.topology, {"worker": 4, "ps": 2})
+    assert [task.short for task in topology.tasks] == ["ps:0", "ps:1", "worker:0", "worker:1", "worker:2", "worker:3"]
+    added = topology.tasks[-1]
+    assert (added.address_host, added.port, added.cpus, added.env) == ("127.0.0.2", None, 2, {"A": "b"})
+    assert topology.spec == found.topology.spec
+
+
+def test_scaling_within_max_and_back_keeps_the_addresses() -> None:
+    found = up(workers(2, 4))
+    grown, _ = carried_out(scaled(found.topology, {"worker": 4}), found)
+    assert places(grown.topology) == {}
+    shrunk, _ = carried_out(scaled(grown.topology, {"worker": 1}), grown)
+    assert places(shrunk.topology) == {"worker:1": 2224, "worker:2": 2225, "worker:3": 2226}
+    assert len(shrunk.topology.known_addresses()["worker"]) == 4
+    back, operations = carried_out(topology_of(workers(2, 4)), shrunk)
+    assert [str(operation) for operation in operations] == ["start worker:1 on localhost at localhost:2224: new"]
+    assert replace(back.topology, generation=0).tasks == found.topology.tasks
+
+
+def test_scaling_a_job_to_nothing_and_back() -> None:
+    found = up(workers(2))
+    gone, _ = carried_out(scaled(found.topology, {"worker": 0}), found)
+    assert gone.topology.addresses() == gone.topology.known_addresses() == {"ps": ["localhost:2222"]}
+    assert kinds(scaled(gone.topology, {"worker": 2}), gone) == [("start", "worker:0"), ("start", "worker:1")]
+
+
+@pytest.mark.parametrize(
+    ("counts", "message"),
+    [
+        ({"trainer": 1}, "cluster 'c' has no job 'trainer'"),
+        ({"worker": 0, "ps": 0}, "no task of cluster 'c' would be left"),
+        ({"worker": 1001}, "worker=1001: a job has at most 1000 tasks"),
+    ],
+)
+def test_what_cannot_be_scaled_to_is_a_usage_error(counts: dict[str, int], message: str) -> None:
+    with pytest.raises(ClusterError) as caught:
+        scaled(up(workers(2)).topology, counts)
+    assert caught.value.message == message
+    assert caught.value.hint
+    assert caught.value.exit_code is ExitCode.USAGE
+
+
+def on(host: str, operations: tuple[PlannedAction, ...]) -> list[PlannedAction]:
+    return [each for each in operations if each.task is None or each.task.host == host]
+
+
+THREE = "hosts: {alpha: {address: 10.0.0.1, env: {A: a, H: a}}, beta: {address: 10.0.0.2, env: {H: b}}, gamma: }"
+
+
+def test_an_added_task_goes_on_the_host_whose_turn_it_is_with_the_environment_of_that_host() -> None:
+    found = up(f"jobs: {{ps: {{tasks: 1}}, worker: {{tasks: 1, hosts: [alpha, beta], env: {{A: job}}}}}}\n{THREE}")
+    topology = scaled(found.topology, {"worker": 3, "ps": 3})
+    assert {task.short: (task.host, task.address_host, task.env, task.from_host) for task in topology.tasks} == {
+        "ps:0": ("alpha", "10.0.0.1", {"A": "a", "H": "a"}, ("A", "H")),
+        "ps:1": ("beta", "10.0.0.2", {"H": "b"}, ("H",)),
+        "ps:2": ("gamma", "gamma", {}, ()),
+        "worker:0": ("alpha", "10.0.0.1", {"A": "job", "H": "a"}, ("H",)),
+        "worker:1": ("beta", "10.0.0.2", {"A": "job", "H": "b"}, ("H",)),
+        "worker:2": ("alpha", "10.0.0.1", {"A": "job", "H": "a"}, ("H",)),
+    }
+
+
+def test_a_job_that_the_spec_has_no_more_cannot_be_scaled() -> None:
+    found, _ = carried_out(topology_of("jobs: {ps: {tasks: 1}}"), up(workers(1)))
+    assert places(found.topology) == {"worker:0": 2223}, "the ps knows it"
+    with pytest.raises(ClusterError, match="has no job 'worker'"):
+        scaled(found.topology, {"worker": 1})
+
+
+def test_ports_are_kept_on_their_hosts() -> None:
+    found = up(f"jobs: {{a: {{tasks: 3}}}}\n{THREE}")
+    assert found.topology.addresses() == {"a": ["10.0.0.1:2222", "10.0.0.2:2222", "gamma:2222"]}
+    assert [found.topology.ports_on(host) for host in ("alpha", "beta", "delta")] == [{2222}, {2222}, set()]
+    moved, _ = carried_out(topology_of(f"jobs: {{a: {{tasks: 3, hosts: [beta, beta, gamma]}}}}\n{THREE}"), found)
+    assert moved.topology.addresses() == {"a": ["10.0.0.2:2223", "10.0.0.2:2222", "gamma:2222"]}
+
+
+def test_gpus_are_not_kept_on_another_host() -> None:
+    found = up("jobs: {a: {tasks: 2, gpus: 1}}\nhosts: [alpha, beta]")
+    topology = onto(topology_of("jobs: {a: {tasks: 2, gpus: 1, hosts: [alpha]}}\nhosts: [alpha]"), found)
+    assert [task.gpu_ids for task in topology.tasks] == [("a:0-0",), ()]
+
+
+def test_who_knows_one_host_alone_forgets_no_address() -> None:
+    before = up("jobs: {a: {tasks: 3}}\nhosts: [alpha, beta, gamma]")
+    two = topology_of("jobs: {a: {tasks: 2}}\nhosts: [alpha, beta, gamma]")
+    found, _ = carried_out(two, before)
+    for name in found.generations:
+        found = with_restarted(found, name)
+    assert places(onto(two, known_on("alpha", found))) == {"a:2": 2222}
+    assert places(onto(two, found)) == {}
+
+
+JOBS: st.SearchStrategy[dict[str, dict[str, Any]]] = st.dictionaries(
+    st.sampled_from(["ps", "worker", "chief"]),
+    st.one_of(
+        st.tuples(st.integers(1, 4), st.integers(0, 3), st.integers(1, 2)).map(
+            lambda drawn: {"tasks": drawn[0], "max": drawn[0] + drawn[1], "cpus": drawn[2]}
+        ),
+        st.integers(1, 4).map(lambda count: {"tasks": count}),
+        st.lists(st.sampled_from([None, 2222, 2223, 2224, 2225]), min_size=1, max_size=3).map(
+            lambda ports: {"tasks": ["localhost" if port is None else f"localhost:{port}" for port in ports]}
+        ),
+    ),
+    min_size=1,
+)
+
+
+def _has_each_port_once(jobs: dict[str, dict[str, Any]]) -> bool:
+    named = [address for job in jobs.values() if isinstance(job["tasks"], list) for address in job["tasks"]]
+    named = [address for address in named if ":" in address]
+    return len(named) == len(set(named))
+
+
+NETWORKS = st.sampled_from(["closed", "closed", "closed", "open"])
+HERE = st.builds(
+    lambda jobs, network: json.dumps({"jobs": jobs, "network": network}), JOBS.filter(_has_each_port_once), NETWORKS
+)
+HOST_LISTS = st.lists(st.sampled_from(["alpha", "beta", "gamma"]), min_size=1, max_size=4)
+
+
+def _on_hosts(jobs: dict[str, dict[str, Any]], network: str, names: list[str], lists: dict[str, list[str]]) -> str:
+    """The jobs on the hosts of these names; those that have no addresses on their own list of them."""
+    for job, value in jobs.items():
+        if isinstance(value["tasks"], list):
+            turns = [names[index % len(names)] for index in range(len(value["tasks"]))]
+            parts = zip(turns, value["tasks"], strict=True)
+            value["tasks"] = [address.replace("localhost", host) for host, address in parts]
+        elif job in lists and set(lists[job]) <= set(names):
+            value["hosts"] = lists[job]
+    return json.dumps({"jobs": jobs, "network": network, "hosts": {name: {"env": {name: "x"}} for name in names}})
+
+
+ON_HOSTS = st.builds(
+    _on_hosts,
+    JOBS.filter(_has_each_port_once),
+    NETWORKS,
+    HOST_LISTS,
+    st.dictionaries(st.sampled_from(["ps", "worker", "chief"]), HOST_LISTS),
+)
+SPECS = st.one_of(HERE, ON_HOSTS)
+
+
+@settings(max_examples=80, deadline=None)
+@given(SPECS, st.lists(st.tuples(SPECS, st.lists(st.integers(0, 8), max_size=3)), min_size=1, max_size=5))
+def test_after_every_plan_each_server_knows_every_other_and_none_was_restarted_in_vain(
+    first: str, changes: list[tuple[str, list[int]]]
+) -> None:
+    """Plays servers that know what they were started with, through plans and restarts of their own."""
+    found = up(first)
+    known = {name: found.topology.known_addresses() for name in found.generations}
+
+    def knows(server: str, job: str, index: int, address: str) -> bool:
+        addresses = known[server].get(job, [])
+        return index < len(addresses) and addresses[index] == address
+
+    for text, died in changes:
+        for number in died:
+            name = sorted(found.generations)[number % len(found.generations)]
+            found, known[name] = with_restarted(found, name), found.topology.known_addresses()
+        wanted = topology_of(text)
+        before, (found, operations) = found, carried_out(wanted, found)
+        for operation in operations:
+            if operation.task is not None and operation.kind == RESTART and operation.cause.startswith(PEER_UNKNOWN):
+                server = operation.task.name
+                assert any(not knows(server, each.job, each.index, each.address) for each in found.topology.tasks)
+            if operation.task is not None and operation.kind == STOP:
+                del known[operation.task.name]
+        for operation in operations:
+            if operation.task is not None and operation.kind in (START, RESTART):
+                known[operation.task.name] = found.topology.known_addresses()
+        assert known.keys() == found.generations.keys() == {task.name for task in wanted.tasks}
+        for server in known:
+            assert all(knows(server, each.job, each.index, each.address) for each in found.topology.tasks)
+        # What is there is what is wanted, and nobody else can get an address that a server still knows.
+        for task, there in zip(wanted.tasks, found.topology.tasks, strict=True):
+            assert task.port in (None, there.port)
+            assert replace(task, port=there.port, gpu_ids=there.gpu_ids, known_from=there.known_from) == there
+        places = [(task.host, task.port) for task in (*found.topology.tasks, *found.topology.reserved)]
+        assert len(places) == len(set(places))
+        assert carried_out(wanted, found)[1] == ()
+        for host in {task.host for task in (*before.topology.tasks, *wanted.tasks)}:
+            alone = plan(found.topology, known_on(host, before))
+            assert on(host, alone) == on(host, operations), "an agent sees its own part of the plan"
+        restarted = {each.task.name for each in operations if each.task and each.kind in (RESTART, START)}
+        for name in before.generations.keys() & known.keys():
+            assert (before.generations[name] != found.generations[name]) is (name in restarted)

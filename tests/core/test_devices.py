@@ -1,0 +1,244 @@
+"""Which devices a TensorFlow device string names, and which ones a run uses."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tfcluster.core.devices import Device, matches, select
+from tfcluster.errors import ClusterError, ExitCode
+
+
+def device(short: str) -> Device:
+    """A device by a short form: `worker:0/GPU:1`."""
+    task, _, kind = short.partition("/")
+    job, _, index = task.partition(":")
+    return Device(f"/job:{job}/replica:0/task:{index}/device:{kind}", kind.partition(":")[0])
+
+
+def devices(text: str) -> list[Device]:
+    return [device(short) for short in text.split()]
+
+
+CPU = device("worker:1/CPU:0")
+
+
+def test_a_device_has_a_short_name_and_a_job() -> None:
+    assert CPU.name == "/job:worker/replica:0/task:1/device:CPU:0"
+    assert CPU.short == "/job:worker/task:1/device:CPU:0"
+    assert CPU.job == "worker"
+
+
+@pytest.mark.parametrize(
+    ("pattern", "found"),
+    [
+        ("/job:worker/replica:0/task:1/device:CPU:0", True),
+        ("/job:worker/task:1/device:CPU:0", True),
+        ("/job:worker/task:1/cpu:0", True),
+        ("/job:worker/task:1/device:cpu:0", True),
+        ("/job:worker/task:1/CPU:0", True),
+        ("/job:worker", True),
+        ("/task:1", True),
+        ("/replica:0", True),
+        ("/device:CPU:0", True),
+        ("/cpu:0", True),
+        ("/device:CPU:*", True),
+        ("/device:*:0", True),
+        ("/device:*:*", True),
+        ("/job:*/task:*", True),
+        ("/job:w*", True),
+        ("/task:1/job:worker", True),
+        ("/job:work", False),
+        ("/job:Worker", False),
+        ("/job:ps", False),
+        ("/task:0", False),
+        ("/task:11", False),
+        ("/replica:1", False),
+        ("/device:GPU:0", False),
+        ("/device:CPU:1", False),
+        ("/device:GPU:*", False),
+        ("/job:ps/task:1", False),
+    ],
+)
+def test_parts_left_out_and_stars_match_anything(pattern: str, found: bool) -> None:
+    assert matches(pattern, CPU) is found
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "",
+        "worker",
+        "worker:1",
+        "job:worker",
+        "/",
+        "/worker",
+        "/job:",
+        "/job:worker/",
+        "/job:worker//task:1",
+        "/device:CPU",
+        "/device:CPU:x",
+        "/device::0",
+        "x/job:worker",
+        "/job:worker x/task",
+        "/host:worker",
+    ],
+)
+def test_a_malformed_pattern_is_a_usage_error(pattern: str) -> None:
+    with pytest.raises(ClusterError) as caught:
+        matches(pattern, CPU)
+    assert caught.value.message == f"{pattern!r} is not a TensorFlow device string"
+    assert "/job:worker/task:1/device:CPU:0" in caught.value.hint
+    assert caught.value.exit_code is ExitCode.USAGE
+
+
+CPUS = "ps:0/CPU:0 worker:0/CPU:0 worker:0/CPU:1 worker:1/CPU:0"
+MIXED = "ps:0/CPU:0 worker:0/CPU:0 worker:0/GPU:0 worker:0/GPU:1 worker:1/CPU:0 worker:1/GPU:0"
+
+
+@pytest.mark.parametrize(
+    ("cluster", "patterns", "gpus", "chosen"),
+    [
+        # Nothing asked for: the GPUs, else the CPUs, of all but the ps.
+        (CPUS, [], None, "worker:0/CPU:0 worker:0/CPU:1 worker:1/CPU:0"),
+        (MIXED, [], None, "worker:0/GPU:0 worker:0/GPU:1 worker:1/GPU:0"),
+        ("ps:0/CPU:0 ps:1/CPU:0", [], None, "ps:0/CPU:0 ps:1/CPU:0"),
+        ("ps:0/GPU:0 worker:0/CPU:0", [], None, "worker:0/CPU:0"),
+        ("psych:0/CPU:0 ps:0/CPU:0", [], None, "psych:0/CPU:0"),
+        ("worker:0/CPU:0 worker:0/XLA_CPU:0", [], None, "worker:0/CPU:0"),
+        ("", [], None, ""),
+        # So many GPUs.
+        (MIXED, [], 1, "worker:0/GPU:0"),
+        (MIXED, [], 2, "worker:0/GPU:0 worker:0/GPU:1"),
+        (MIXED, [], 3, "worker:0/GPU:0 worker:0/GPU:1 worker:1/GPU:0"),
+        # Patterns take all that they name, also the ps, in their order and each once.
+        (CPUS, ["/job:ps"], None, "ps:0/CPU:0"),
+        (MIXED, ["/job:worker/task:1"], None, "worker:1/CPU:0 worker:1/GPU:0"),
+        (MIXED, ["/task:1", "/gpu:*"], None, "worker:1/CPU:0 worker:1/GPU:0 worker:0/GPU:0 worker:0/GPU:1"),
+        (MIXED, ["/job:ps", "/job:ps"], None, "ps:0/CPU:0"),
+        # Both.
+        (MIXED, ["/task:1"], 1, "worker:1/GPU:0"),
+    ],
+)
+def test_the_devices_of_a_run(cluster: str, patterns: list[str], gpus: int | None, chosen: str) -> None:
+    for strict in (False, True):
+        selection = select(devices(cluster), patterns=patterns, gpus=gpus, strict=strict)
+        assert selection.devices == tuple(devices(chosen))
+        assert selection.notes == ()
+
+
+@pytest.mark.parametrize(
+    ("cluster", "patterns", "gpus", "chosen", "note"),
+    [
+        (
+            CPUS,
+            [],
+            4,
+            "worker:0/CPU:0 worker:0/CPU:1 worker:1/CPU:0",
+            "4 GPU devices asked for, the cluster has 0: running on 3 CPU devices",
+        ),
+        (
+            "worker:0/CPU:0",
+            [],
+            1,
+            "worker:0/CPU:0",
+            "1 GPU device asked for, the cluster has 0: running on 1 CPU device",
+        ),
+        (
+            MIXED,
+            [],
+            4,
+            "worker:0/CPU:0 worker:1/CPU:0",
+            "4 GPU devices asked for, the cluster has 3: running on 2 CPU devices",
+        ),
+    ],
+)
+def test_fewer_gpus_than_asked_for_run_on_cpus_with_a_note(
+    cluster: str, patterns: list[str], gpus: int, chosen: str, note: str
+) -> None:
+    selection = select(devices(cluster), patterns=patterns, gpus=gpus)
+    assert selection.devices == tuple(devices(chosen))
+    assert selection.notes == (note,)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "gpus", "strict", "message"),
+    [
+        (CPUS, 1, True, "1 GPU device asked for, the cluster has 0"),
+        (MIXED, 4, True, "4 GPU devices asked for, the cluster has 3"),
+        ("worker:0/GPU:0", 2, False, "2 GPU devices asked for, the cluster has 1"),
+    ],
+)
+def test_fewer_gpus_than_asked_for_fail_when_strict_or_without_cpus(
+    cluster: str, gpus: int, strict: bool, message: str
+) -> None:
+    with pytest.raises(ClusterError) as caught:
+        select(devices(cluster), gpus=gpus, strict=strict)
+    assert caught.value.message == message
+    assert caught.value.exit_code is ExitCode.FAILED
+
+
+def test_a_pattern_without_a_device_is_a_usage_error_with_the_devices() -> None:
+    with pytest.raises(ClusterError) as caught:
+        select(devices("ps:0/CPU:0 worker:0/CPU:1"), patterns=["/job:ps", "/job:chief"])
+    assert caught.value.message == "--devices /job:chief: no device of the cluster has that name"
+    assert caught.value.hint == "The cluster has /job:ps/task:0/device:CPU:0, /job:worker/task:0/device:CPU:1."
+    assert caught.value.exit_code is ExitCode.USAGE
+
+
+_PIECES = ["/job:", "/task:", "/replica:", "/device:", "worker", "ps", "CPU", "gpu", ":", "0", "1", "*", "?", "[", "]!"]
+_PATTERN = st.one_of(st.text(max_size=20), st.lists(st.sampled_from(_PIECES), max_size=8).map("".join))
+_CLUSTER = st.lists(
+    st.builds(
+        lambda job, index, kind, number: device(f"{job}:{index}/{kind}:{number}"),
+        st.sampled_from(["ps", "worker", "chief"]),
+        st.integers(0, 3),
+        st.sampled_from(["CPU", "GPU", "XLA_CPU"]),
+        st.integers(0, 1),
+    ),
+    unique=True,
+    max_size=8,
+)
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    cluster=_CLUSTER,
+    patterns=st.lists(_PATTERN, max_size=3),
+    gpus=st.none() | st.integers(1, 4),
+    strict=st.booleans(),
+)
+def test_a_choice_is_of_the_clusters_devices_or_a_cluster_error(
+    cluster: list[Device], patterns: list[str], gpus: int | None, strict: bool
+) -> None:
+    try:
+        selection = select(cluster, patterns=patterns, gpus=gpus, strict=strict)
+    except ClusterError:
+        return
+    assert set(selection.devices) <= set(cluster)
+    assert len(set(selection.devices)) == len(selection.devices)
+    for chosen in selection.devices:
+        assert not patterns or any(matches(pattern, chosen) for pattern in patterns)
+    if gpus is not None and not selection.notes:
+        assert [chosen.type for chosen in selection.devices] == ["GPU"] * gpus
+
+
+H100 = "device: 0, name: NVIDIA H100 80GB HBM3, pci bus id: 0000:18:00.0, compute capability: 9.0"
+
+
+def test_a_gpu_is_told_by_its_description() -> None:
+    device = Device("/job:worker/replica:0/task:1/device:GPU:0", "GPU", 80 << 30, H100)
+    assert device.to_json() == {
+        "task": "/job:worker/task:1",
+        "name": "/job:worker/replica:0/task:1/device:GPU:0",
+        "type": "GPU",
+        "memory_bytes": 80 << 30,
+        "description": H100,
+        "gpu": {"name": "NVIDIA H100 80GB HBM3", "compute_capability": "9.0"},
+    }
+    assert Device.from_json(device.to_json()) == device
+
+
+def test_a_cpu_is_no_gpu() -> None:
+    assert Device("/job:worker/replica:0/task:1/device:CPU:0", "CPU", 1 << 28).to_json()["gpu"] is None

@@ -1,0 +1,212 @@
+"""A spec laid out: tasks, addresses, the head, and which tasks a command's arguments name."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from tfcluster.core.hosts import Host
+from tfcluster.core.resolve import resolve_spec
+from tfcluster.core.topology import ClusterTopology, LogLimits, RestartPolicy, Task, matching_tasks
+from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.spec.load import parse_spec
+
+FULL = """
+name: demo
+jobs:
+  ps: {tasks: 1}
+  worker: {tasks: 2, cpus: 2, gpus: 1, env: {OMP_NUM_THREADS: "1"}, restart: {policy: never, limit: 1 in 9}}
+  local: ["localhost:2222", "127.0.0.2", "[::1]:2223", "[::1]"]
+network: open
+restart: {policy: always, backoff: {initial: 1, max: 2.5}, limit: 3 in 7.5}
+logs: {size: 2 kB, count: 3}
+"""
+
+
+def topology_of(text: str, spec_file: str = "cluster.yaml") -> ClusterTopology:
+    return resolve_spec(parse_spec(text, spec_file, "c"), spec_file)
+
+
+ALWAYS = RestartPolicy(policy="always", initial=1.0, max=2.5, limit=3, window=7.5)
+NEVER = RestartPolicy(policy="never", initial=1.0, max=2.5, limit=1, window=9.0)
+
+
+def task(
+    job: str,
+    index: int,
+    host: str,
+    port: int | None,
+    cpus: int = 1,
+    gpus: int = 0,
+    env: dict[str, str] | None = None,
+    restart: RestartPolicy = ALWAYS,
+) -> Task:
+    return Task(job, index, "localhost", host, port, cpus, gpus, env or {}, restart)
+
+
+def test_every_field_of_the_spec_reaches_the_layout() -> None:
+    assert topology_of(FULL, "here/demo.yaml") == ClusterTopology(
+        cluster="demo",
+        spec="here/demo.yaml",
+        network="open",
+        tasks=(
+            task("ps", 0, "localhost", None),
+            task("worker", 0, "localhost", None, 2, 1, {"OMP_NUM_THREADS": "1"}, NEVER),
+            task("worker", 1, "localhost", None, 2, 1, {"OMP_NUM_THREADS": "1"}, NEVER),
+            task("local", 0, "localhost", 2222),
+            task("local", 1, "127.0.0.2", None),
+            task("local", 2, "::1", 2223),
+            task("local", 3, "::1", None),
+        ),
+        logs=LogLimits(size=2000, count=3),
+        spread={"ps": ("localhost",), "worker": ("localhost",), "local": ("localhost",)},
+    )
+
+
+HOSTED = """
+name: demo
+hosts:
+  localhost: {address: 10.0.0.10, env: {A: here}}
+  alpha: {address: fd00::1, ssh: tf@alpha, python: /opt/python, state: /scratch, setup: [make], env: {A: a, B: b}}
+  beta: {slots: 2}
+  unused:
+jobs:
+  ps: {tasks: 2, hosts: [beta, alpha, beta], env: {A: {secret: s}, C: c}, max: 4}
+  worker: {tasks: 3, hosts: [localhost]}
+  local: ["alpha:2222", "10.0.0.10:2222", "beta"]
+lease: 600
+"""
+
+
+def test_tasks_are_spread_over_hosts_by_their_index() -> None:
+    topology = topology_of(HOSTED)
+    assert topology.hosts == (
+        Host("localhost", "10.0.0.10", env={"A": "here"}),
+        Host("alpha", "fd00::1", "tf@alpha", "/opt/python", "/scratch", {"A": "a", "B": "b"}, ("make",)),
+        Host("beta", "beta", "beta", "python3"),
+    )
+    assert topology.spread == {
+        "ps": ("beta", "alpha", "beta"),
+        "worker": ("localhost",),
+        "local": ("alpha", "localhost", "beta"),
+    }
+    assert [(each.short, each.host, each.address) for each in (*topology.tasks, *topology.reserved)] == [
+        ("ps:0", "beta", "beta"),
+        ("ps:1", "alpha", "[fd00::1]"),
+        ("worker:0", "localhost", "10.0.0.10"),
+        ("worker:1", "localhost", "10.0.0.10"),
+        ("worker:2", "localhost", "10.0.0.10"),
+        ("local:0", "alpha", "[fd00::1]:2222"),
+        ("local:1", "localhost", "10.0.0.10:2222"),
+        ("local:2", "beta", "beta"),
+        ("ps:2", "beta", "beta"),
+        ("ps:3", "beta", "beta"),
+    ]
+    assert topology.on("alpha") == (topology.tasks[1], topology.tasks[5])
+    assert topology.lease == 600
+
+
+def test_a_host_adds_to_the_environment_of_its_tasks_what_their_job_does_not_say() -> None:
+    ps = topology_of(HOSTED).tasks[1]
+    assert (ps.env, ps.secrets, ps.from_host) == ({"A": "s", "B": "b", "C": "c"}, ("A",), ("B",))
+
+
+def test_a_host_with_two_slots_gets_two_tasks_in_a_row() -> None:
+    topology = topology_of("hosts: {alpha: {slots: 2}, beta: }\njobs: {a: {tasks: 5}}")
+    assert [task.host for task in topology.tasks] == ["alpha", "alpha", "beta", "alpha", "alpha"]
+
+
+def test_a_masked_layout_shows_no_value_of_a_variable() -> None:
+    topology = topology_of(HOSTED)
+    assert [each.env for each in (topology.masked().tasks[1], topology.masked().hosts[0])] == [
+        {"A": "***", "B": "***", "C": "***"},
+        {"A": "***"},
+    ]
+    assert {value for each in topology.masked().reserved for value in each.env.values()} == {"***"}
+
+
+def test_addresses_are_by_job_in_order_and_bracket_ipv6() -> None:
+    assert topology_of(FULL).addresses() == {
+        "ps": ["localhost"],
+        "worker": ["localhost", "localhost"],
+        "local": ["localhost:2222", "127.0.0.2", "[::1]:2223", "[::1]"],
+    }
+
+
+def test_a_task_has_a_long_and_a_short_name() -> None:
+    second = topology_of(FULL).tasks[2]
+    assert (second.name, second.short) == ("/job:worker/task:1", "worker:1")
+
+
+@pytest.mark.parametrize(
+    ("jobs", "head"),
+    [
+        ("{ps: {tasks: 1}, worker: {tasks: 2}, master: {tasks: 1}, chief: {tasks: 2}}", "chief:0"),
+        ("{worker: {tasks: 2}, master: {tasks: 2}}", "master:0"),
+        ("{ps: {tasks: 1}, worker: {tasks: 2}}", "worker:0"),
+        ("{b: {tasks: 1}, a: {tasks: 2}}", "b:0"),
+        ("{ps: {tasks: 3}}", "ps:0"),
+    ],
+)
+def test_the_head_is_chief_master_worker_or_first(jobs: str, head: str) -> None:
+    assert topology_of(f"jobs: {jobs}").head().short == head
+
+
+def test_choices_fill_only_what_they_name() -> None:
+    before = topology_of(FULL)
+    after = before.with_choices(
+        {"/job:ps/task:0": 5000, "/job:local/task:3": 5001}, {"/job:worker/task:1": ["1", "GPU-5f"]}
+    )
+    assert [each.gpu_ids for each in after.tasks] == [(), (), ("1", "GPU-5f"), (), (), (), ()]
+    assert [each.port for each in after.tasks] == [5000, None, None, 2222, None, 2223, 5001]
+    assert after.tasks[6].address == "[::1]:5001"
+    assert without_choices(after) == without_choices(before)
+    assert before.tasks[0].port is None
+    assert after.with_choices({}, {}) == after
+
+
+def without_choices(topology: ClusterTopology) -> list[Task]:
+    return [replace(each, port=None, gpu_ids=()) for each in topology.tasks]
+
+
+def test_a_layout_survives_json() -> None:
+    for text in (FULL.replace("cpus: 2", "cpus: 2, max: 3"), HOSTED):
+        topology = topology_of(text).with_choices({"/job:ps/task:0": 5000}, {"/job:worker/task:0": ["0", "1"]})
+        assert ClusterTopology.from_json(json.loads(json.dumps(topology.to_json()))) == topology
+
+
+SHORTS = ["ps:0", "worker:0", "worker:1", "worker:10"]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found"),
+    [
+        ([], SHORTS),
+        (["worker"], ["worker:0", "worker:1", "worker:10"]),
+        (["/job:worker"], ["worker:0", "worker:1", "worker:10"]),
+        (["worker:1"], ["worker:1"]),
+        (["/job:worker/task:1"], ["worker:1"]),
+        (["worker:10", "ps", "worker:10"], ["ps:0", "worker:10"]),
+        (["worker:1", "worker"], ["worker:0", "worker:1", "worker:10"]),
+    ],
+)
+def test_arguments_name_tasks_in_the_clusters_order(wanted: list[str], found: list[str]) -> None:
+    assert matching_tasks(wanted, SHORTS) == found
+
+
+@pytest.mark.parametrize("name", ["work", "worker:2", "/job:worker/task:2", "worker:", ":0", "", "WORKER"])
+def test_an_argument_that_names_nothing_is_a_usage_error_with_the_choices(name: str) -> None:
+    with pytest.raises(ClusterError) as caught:
+        matching_tasks(["ps:0", name], SHORTS)
+    assert caught.value.message == f"no task {name!r}"
+    assert caught.value.hint == "The tasks are ps:0, worker:0, worker:1, worker:10."
+    assert caught.value.exit_code is ExitCode.USAGE
+
+
+def test_without_tasks_the_error_says_that_the_cluster_never_ran() -> None:
+    assert matching_tasks([], []) == []
+    with pytest.raises(ClusterError) as caught:
+        matching_tasks(["ps"], [])
+    assert caught.value.hint == "The cluster never ran."

@@ -1,0 +1,352 @@
+"""What `up` does for what it wants and what it found."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.core.clusters import carried_out, found_of, known_on, topology_of, up, with_ports
+from tfcluster.core.plan import PlannedAction, data_losses, is_pure_start, plan, summary
+from tfcluster.core.reconcile import ObservedState, onto, scaled
+from tfcluster.core.states import TaskState
+from tfcluster.core.status import LastExit
+
+SPEC = "{name: demo, jobs: {ps: {tasks: 1}, worker: ['localhost:2223', '[::1]:2224']}}"
+PS, WORKER = "ps: {tasks: 1}", "worker: {tasks: 2}"
+MUST = "it must know the address of"
+
+
+def spec(*jobs: str, **other: str) -> str:
+    return f"{{name: demo, jobs: {{{', '.join(jobs)}}}{''.join(f', {key}: {value}' for key, value in other.items())}}}"
+
+
+def printed(text: str, found: ObservedState, spec_file: str = "cluster.yaml") -> list[str]:
+    wanted = topology_of(text, spec_file)
+    return [str(operation).replace(" on localhost at localhost", "") for operation in carried_out(wanted, found)[1]]
+
+
+def test_a_new_cluster_starts_every_task_in_order() -> None:
+    assert [str(operation) for operation in plan(with_ports(topology_of(SPEC)), None)] == [
+        "start ps:0 on localhost at localhost:2222: new",
+        "start worker:0 on localhost at localhost:2223: new",
+        "start worker:1 on localhost at [::1]:2224: new",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "operations"),
+    [
+        pytest.param(
+            spec(PS, WORKER),
+            spec(PS, "worker: {tasks: 2, cpus: 2}"),
+            ["restart worker:0:2223: cpus 1 -> 2", "restart worker:1:2224: cpus 1 -> 2"],
+            id="cpus of workers",
+        ),
+        pytest.param(
+            spec(PS, WORKER),
+            spec("ps: {tasks: 1, cpus: 2}", WORKER),
+            ["restart ps:0:2222: cpus 1 -> 2; LOST: the variables of ps:0"],
+            id="cpus of a ps",
+        ),
+        pytest.param(
+            spec(PS, "worker: {tasks: 1, env: {A: secret, B: x, C: y}}"),
+            spec(PS, "worker: {tasks: 1, env: {A: geheim, C: y, D: z}}"),
+            ["restart worker:0:2223: env A changed, env B removed, env D added"],
+            id="environment, without its values",
+        ),
+        pytest.param(
+            spec("worker: {tasks: 1}"),
+            spec("worker: {tasks: 1, gpus: 1}"),
+            ["restart worker:0:2222: gpus 0 -> 1; LOST: the variables of worker:0"],
+            id="gpus, and without a ps any task may hold variables",
+        ),
+        pytest.param(
+            spec("ps: ['localhost:2222']", WORKER),
+            spec(PS, WORKER),
+            [],
+            id="a port left out is the one that there is",
+        ),
+        pytest.param(spec(PS, WORKER), spec("ps: ['localhost:2222']", WORKER), [], id="and the other way round"),
+        pytest.param(
+            spec(PS, "worker: ['localhost:2223', 'localhost:2224']"),
+            spec(PS, "worker: ['localhost:2300', 'localhost:2224']"),
+            [
+                f"restart ps:0:2222: {MUST} worker:0; LOST: the variables of ps:0",
+                "restart worker:0:2300: port 2223 -> 2300",
+                f"restart worker:1:2224: {MUST} worker:0",
+            ],
+            id="a port",
+        ),
+        pytest.param(
+            spec(PS, WORKER),
+            spec("ps: {tasks: 2}", "worker: [localhost, 'localhost:2222']"),
+            [
+                f"restart ps:0:2225: port 2222 -> 2225, {MUST} ps:1, worker:1; LOST: the variables of ps:0",
+                f"restart worker:0:2223: {MUST} ps:0, ps:1, worker:1",
+                f"restart worker:1:2222: port 2224 -> 2222, {MUST} ps:0, ps:1",
+                "start ps:1:2226: new",
+            ],
+            id="a port that another task had by choice",
+        ),
+        pytest.param(
+            spec("worker: ['localhost:2222']"),
+            spec("worker: ['127.0.0.1:2222']"),
+            [
+                "restart worker:0 on localhost at 127.0.0.1:2222: address localhost -> 127.0.0.1; "
+                "LOST: the variables of worker:0"
+            ],
+            id="an address",
+        ),
+        pytest.param(
+            spec(PS, WORKER),
+            spec(PS, WORKER, network="open"),
+            [
+                "restart ps:0:2222: network closed -> open; LOST: the variables of ps:0",
+                "restart worker:0:2223: network closed -> open",
+                "restart worker:1:2224: network closed -> open",
+            ],
+            id="network",
+        ),
+        pytest.param(
+            spec(PS, "worker: {tasks: 2, max: 4}"),
+            spec(PS, "worker: {tasks: 4, max: 4}"),
+            ["start worker:2:2225: new", "start worker:3:2226: new"],
+            id="growing within max",
+        ),
+        pytest.param(
+            spec("ps: {tasks: 1, max: 2}", WORKER),
+            spec("ps: {tasks: 2, max: 2}", WORKER),
+            ["start ps:1:2225: new"],
+            id="another ps within max",
+        ),
+        pytest.param(
+            spec(PS, WORKER),
+            spec(PS, "worker: {tasks: 3}"),
+            [
+                f"restart ps:0:2222: {MUST} worker:2; LOST: the variables of ps:0",
+                f"restart worker:0:2223: {MUST} worker:2",
+                f"restart worker:1:2224: {MUST} worker:2",
+                "start worker:2:2225: new",
+            ],
+            id="growing beyond what servers know",
+        ),
+        pytest.param(
+            spec(PS, "worker: {tasks: 1}"),
+            spec(PS, "worker: {tasks: 8}"),
+            [
+                f"restart ps:0:2222: {MUST} worker:1, worker:2, worker:3, worker:4 and 3 more; "
+                "LOST: the variables of ps:0",
+                f"restart worker:0:2223: {MUST} worker:1, worker:2, worker:3, worker:4 and 3 more",
+                *(f"start worker:{index}:{2223 + index}: new" for index in range(1, 8)),
+            ],
+            id="growing by many",
+        ),
+        pytest.param(
+            spec(PS, WORKER),
+            spec(PS, "worker: {tasks: 1}"),
+            ["stop worker:1:2224: no longer wanted"],
+            id="shrinking",
+        ),
+        pytest.param(
+            spec("ps: {tasks: 2}", WORKER),
+            spec(PS, WORKER),
+            ["stop ps:1:2223: no longer wanted; LOST: the variables of ps:1"],
+            id="one ps less",
+        ),
+        pytest.param(
+            spec(PS, WORKER),
+            spec(PS, "trainer: {tasks: 1}"),
+            [
+                "stop worker:0:2223: no longer wanted",
+                "stop worker:1:2224: no longer wanted",
+                f"restart ps:0:2222: {MUST} trainer:0; LOST: the variables of ps:0",
+                "start trainer:0:2225: new",
+            ],
+            id="another job",
+        ),
+        pytest.param(
+            spec(PS, WORKER),
+            spec("worker: {tasks: 2, restart: {policy: never}}", PS),
+            ["update worker:0:2223: restart policy changed", "update worker:1:2224: restart policy changed"],
+            id="restart policy, and the order of the jobs",
+        ),
+        pytest.param(
+            spec(PS, "worker: {tasks: 2, max: 4}"),
+            spec("ps: {tasks: 1, max: 1}", "worker: {tasks: 2, max: 3}", logs="{count: 2}"),
+            ["update: logs changed", "update: max of worker 4 -> 3", "update: max of ps none -> 1"],
+            id="max, and how much of the logs is kept",
+        ),
+    ],
+)
+def test_a_plan_restarts_only_what_changed(before: str, after: str, operations: list[str]) -> None:
+    found = up(before)
+    assert printed(before, found) == []
+    assert printed(after, found) == operations
+    assert printed(after, carried_out(topology_of(after), found)[0]) == []
+
+
+HOSTS = "{alpha: {address: 10.0.0.1}, beta: {address: 10.0.0.2}}"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "operations"),
+    [
+        pytest.param(
+            spec(PS, "worker: {tasks: 1, hosts: [alpha]}", hosts=HOSTS),
+            spec(PS, "worker: {tasks: 1, hosts: [beta]}", hosts=HOSTS),
+            [
+                "stop worker:0 on alpha at 10.0.0.1:2223: host alpha -> beta",
+                f"restart ps:0 on alpha at 10.0.0.1:2222: {MUST} worker:0; LOST: the variables of ps:0",
+                "start worker:0 on beta at 10.0.0.2:2222: host alpha -> beta",
+                "update: hosts of worker changed",
+            ],
+            id="a task that goes to another host",
+        ),
+        pytest.param(
+            spec("ps: {tasks: 1, hosts: [alpha]}", "a: {tasks: 1, hosts: [beta]}", hosts=HOSTS),
+            spec("a: {tasks: 1, hosts: [beta]}", "ps: {tasks: 1, hosts: [beta]}", hosts=HOSTS),
+            [
+                "stop ps:0 on alpha at 10.0.0.1:2222: host alpha -> beta; LOST: the variables of ps:0",
+                f"restart a:0 on beta at 10.0.0.2:2222: {MUST} ps:0",
+                "start ps:0 on beta at 10.0.0.2:2223: host alpha -> beta",
+                "update: host alpha removed",
+                "update: hosts of ps changed",
+            ],
+            id="a ps that goes to another host, and nothing is left on the first one",
+        ),
+        pytest.param(
+            spec("a: {tasks: 1}", hosts="{alpha: {address: 10.0.0.1}}"),
+            spec("a: {tasks: 1}", hosts="{alpha: {address: 10.0.0.9}}"),
+            [
+                "restart a:0 on alpha at 10.0.0.9:2223: port 2222 -> 2223, address 10.0.0.1 -> 10.0.0.9; "
+                "LOST: the variables of a:0",
+                "update: host alpha changed",
+            ],
+            id="the address of a host",
+        ),
+        pytest.param(
+            spec("a: {tasks: 1}", hosts="{alpha: {env: {A: geheim}}}"),
+            spec("a: {tasks: 1}", hosts="{alpha: {env: {A: secret}}}"),
+            ["restart a:0 on alpha at alpha:2222: env A changed; LOST: the variables of a:0",
+             "update: host alpha changed"],
+            id="the environment of a host, without its values",
+        ),
+        pytest.param(
+            spec("a: {tasks: 1}", hosts="{alpha: {env: {A: x}}}"),
+            spec("a: {tasks: 1, env: {A: {secret: x}}}", hosts="{alpha: {ssh: b}}"),
+            ["update: host alpha changed",
+             "update a:0 on alpha at alpha:2222: which env is secret changed, which env is the host's changed"],
+            id="what needs no new process",
+        ),
+        pytest.param(
+            spec("a: {tasks: 1, max: 3}", hosts=HOSTS),
+            spec("a: {tasks: 3, max: 3}", hosts=HOSTS, lease="60"),
+            ["start a:1 on beta at 10.0.0.2:2222: new", "start a:2 on alpha at 10.0.0.1:2223: new",
+             "update: lease none -> 60.0"],
+            id="growing within max over hosts, and a lease",
+        ),
+        pytest.param(
+            spec("a: {tasks: 1, max: 2}", hosts="[alpha, beta]"),
+            spec("a: {tasks: 1, max: 2}", hosts="[alpha, beta, gamma]"),
+            ["update: host gamma added", "update: hosts of a changed"],
+            id="another host",
+        ),
+    ],
+)  # fmt: skip
+def test_a_plan_for_several_hosts(before: str, after: str, operations: list[str]) -> None:
+    found = up(before)
+    assert printed(before, found) == []
+    assert printed(after, found) == operations
+    assert printed(after, carried_out(topology_of(after), found)[0]) == []
+
+
+def test_what_its_host_does_not_have_is_started() -> None:
+    text = spec("a: {tasks: 2}", hosts=HOSTS)
+    found = known_on("alpha", up(text))  # as the agent of beta says that nothing is up there
+    assert printed(text, found) == ["start a:1 on beta at 10.0.0.2:2222: its host does not have it"]
+
+
+def test_another_spec_file_is_an_update() -> None:
+    found = up(SPEC, "a/old.yaml")
+    assert printed(SPEC, found, "a/new.yaml") == ["update: spec file a/old.yaml -> a/new.yaml"]
+    assert printed(SPEC, found, "old.yaml") == [], "perhaps another path of the same file"
+
+
+@pytest.mark.parametrize("state", sorted(set(TaskState) - {TaskState.FAILED, TaskState.STOPPED}))
+def test_a_task_that_is_up_or_comes_up_by_itself_is_left_alone(state: TaskState) -> None:
+    topology = with_ports(topology_of(SPEC))
+    assert printed(SPEC, found_of(topology, states={task.short: state for task in topology.tasks})) == []
+
+
+def test_a_failed_task_is_started_at_its_kept_port_with_its_cause() -> None:
+    states = {"ps:0": TaskState.FAILED, "worker:1": TaskState.STOPPED}
+    found = found_of(with_ports(topology_of(SPEC)), states=states, last_exit=LastExit("SIGKILL", 1.0, "why"))
+    assert printed(SPEC, found) == [
+        "start ps:0:2222: it is failed (SIGKILL)",
+        "start worker:1 on localhost at [::1]:2224: it is stopped (SIGKILL)",
+    ]
+
+
+def test_a_stopped_task_that_never_ended_has_its_state_as_the_cause_and_what_changed() -> None:
+    found = found_of(with_ports(topology_of(SPEC)), states={"ps:0": TaskState.STOPPED})
+    after = SPEC.replace("{tasks: 1}", "{tasks: 1, cpus: 2}")
+    assert printed(after, found) == ["start ps:0:2222: it is stopped, cpus 1 -> 2"]
+
+
+def test_a_server_without_a_process_loses_nothing_and_learns_the_addresses_anyway() -> None:
+    found = found_of(with_ports(topology_of(spec(PS, WORKER))), states={"ps:0": TaskState.BACKING_OFF})
+    assert printed(spec("ps: {tasks: 1, cpus: 2}", WORKER), found) == ["restart ps:0:2222: cpus 1 -> 2"]
+    assert not [line for line in printed(spec(PS, "worker: {tasks: 3}"), found) if "ps:0" in line]
+
+
+def test_runs_that_would_fail_are_named() -> None:
+    runs = {"pi-3f9a": ["/job:worker/task:0", "/job:worker/task:1"], "mean-1": ["/job:worker/task:1"]}
+    found = found_of(with_ports(topology_of(spec(PS, WORKER))), runs=runs)
+    wanted = onto(topology_of(spec(PS, "worker: {tasks: 1, cpus: 2}")), found)
+    operations = plan(wanted, found)
+    assert [operation.lost for operation in operations] == [("run pi-3f9a", "run mean-1"), ("run pi-3f9a",)]
+    assert data_losses(operations) == ["run pi-3f9a", "run mean-1"]
+
+
+def test_only_starts_of_tasks_that_are_there_leave_a_cluster_as_another_command_wants_it() -> None:
+    found = found_of(with_ports(topology_of(SPEC)), states={"ps:0": TaskState.FAILED})
+
+    def operations(text: str) -> tuple[PlannedAction, ...]:
+        return carried_out(topology_of(text), found)[1]
+
+    assert is_pure_start(operations(SPEC), found)
+    assert is_pure_start((), found)
+    assert not is_pure_start(operations(SPEC.replace("{tasks: 1}", "{tasks: 1, max: 3}")), found)
+    assert not is_pure_start(operations(SPEC.replace("}}", "}, restart: {policy: never}}")), found)
+    assert not is_pure_start(operations(SPEC.replace("{tasks: 1}", "{tasks: 2}")), found)
+    assert not is_pure_start(operations(SPEC.replace("ps: {tasks: 1}, ", "")), found)
+
+
+def test_a_summary_counts_what_was_done() -> None:
+    found = up(spec(PS, WORKER))
+    shrunk_and_changed = carried_out(topology_of(spec(PS, "worker: {tasks: 1, cpus: 2}")), found)[1]
+    grown = carried_out(replace(scaled(found.topology, {"worker": 3}), spec="other"), found)[1]
+    assert summary(shrunk_and_changed) == "1 task restarted, 1 stopped"
+    assert summary(grown) == "1 task started, 3 restarted"
+    assert summary(grown[-1:]) == summary(()) == ""
+
+
+def test_an_operation_as_json_says_what_is_lost() -> None:
+    restart, update = carried_out(topology_of(spec("ps: {tasks: 1, cpus: 2, max: 2}")), up(spec(PS)))[1]
+    assert restart.to_json() == {
+        "operation": "restart",
+        "task": "/job:ps/task:0",
+        "host": "localhost",
+        "address": "localhost:2222",
+        "cause": "cpus 1 -> 2",
+        "lost": ["the variables of ps:0"],
+    }
+    assert update.to_json() == {
+        "operation": "update",
+        "task": None,
+        "host": None,
+        "address": None,
+        "cause": "max of ps none -> 2",
+        "lost": [],
+    }

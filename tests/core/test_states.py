@@ -1,0 +1,77 @@
+"""The state of a cluster from the states of its tasks, and the sets of states."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from tfcluster.core.states import ACTIVE, HAS_PROCESS, TERMINAL_STATES, ClusterState, RunState, TaskState, cluster_state
+
+# A row and a column for each state of one of two tasks: R running, S starting, D degraded, F failed, - stopped.
+_ORDER = ("starting", "ready", "unresponsive", "backing-off", "failed", "stopping", "stopped")
+_PAIRS = """
+S S D D D D D
+S R D D D D D
+D D D D D D D
+D D D D D D D
+D D D D F D F
+D D D D D D D
+D D D D F D -
+"""
+_LETTERS = {
+    "R": ClusterState.RUNNING,
+    "S": ClusterState.STARTING,
+    "D": ClusterState.DEGRADED,
+    "F": ClusterState.FAILED,
+    "-": ClusterState.STOPPED,
+}
+PAIRS = [
+    (TaskState(one), TaskState(other), _LETTERS[letter])
+    for (one, other), letter in zip(product(_ORDER, _ORDER), _PAIRS.split(), strict=True)
+]
+
+
+def test_the_table_of_pairs_is_complete() -> None:
+    assert {(one, other) for one, other, _ in PAIRS} == set(product(TaskState, TaskState))
+
+
+@pytest.mark.parametrize(("one", "other", "expected"), PAIRS)
+def test_two_tasks(one: TaskState, other: TaskState, expected: ClusterState) -> None:
+    assert cluster_state([one, other]) is expected
+
+
+@pytest.mark.parametrize(("state", "other", "expected"), [row for row in PAIRS if row[0] is row[1]])
+def test_one_task_is_as_two_of_the_same(state: TaskState, other: TaskState, expected: ClusterState) -> None:
+    assert cluster_state([state]) is expected
+
+
+@pytest.mark.parametrize(
+    ("states", "expected"),
+    [
+        ("ready ready ready", ClusterState.RUNNING),
+        ("ready starting ready", ClusterState.STARTING),
+        ("ready starting failed", ClusterState.DEGRADED),
+        ("ready ready stopped", ClusterState.DEGRADED),
+        ("stopped failed stopped", ClusterState.FAILED),
+        ("stopped stopped stopped", ClusterState.STOPPED),
+        ("stopped stopped stopping", ClusterState.DEGRADED),
+        ("starting starting backing-off", ClusterState.DEGRADED),
+    ],
+)
+def test_three_tasks_in_any_order(states: str, expected: ClusterState) -> None:
+    tasks = [TaskState(word) for word in states.split()]
+    for turn in range(3):
+        assert cluster_state(tasks[turn:] + tasks[:turn]) is expected
+
+
+def test_a_state_has_a_process_or_rests_or_waits_for_one() -> None:
+    assert not HAS_PROCESS & TERMINAL_STATES
+    assert set(TaskState) - HAS_PROCESS - TERMINAL_STATES == {TaskState.BACKING_OFF}
+
+
+def test_the_words_are_those_of_the_contract() -> None:
+    assert {state.value for state in TaskState} == set(_ORDER)
+    assert {state.value for state in ClusterState} == {"running", "starting", "degraded", "failed", "stopped"}
+    assert {state.value for state in RunState} == {"queued", "running", "succeeded", "failed", "cancelled"}
+    assert {RunState.QUEUED, RunState.RUNNING} == ACTIVE

@@ -1,0 +1,181 @@
+"""A forked process lets go of all that was its parent's, and shows a title of its own.
+
+Each test is a small program that forks, for this process may have threads by the time it gets here.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+# The program's body runs in the forked child with `report`, a descriptor whose text is the parent's output.
+_PROGRAM = """
+import json, os, signal, socket, sys
+from pathlib import Path
+from tfcluster.processes import daemonize
+
+arguments = sys.argv[1:]
+def report(value):
+    with open(report_fd, "w") as file:
+        json.dump(value, file)
+
+reader, report_fd = os.pipe()
+{before}
+if os.fork() == 0:
+    try:
+{body}
+    finally:
+        os._exit(1)
+os.close(report_fd)
+with open(reader) as file:
+    print(file.read())
+"""
+
+
+def forked(body: str, *arguments: str, before: str = "") -> Any:
+    """What the body reported."""
+    program = _PROGRAM.format(before=before, body="\n".join(" " * 8 + line for line in body.splitlines()))
+    command = [sys.executable, "-c", program, *arguments]
+    answer = subprocess.run(command, input="from the terminal", capture_output=True, text=True, check=True)
+    assert answer.stderr == ""
+    return json.loads(answer.stdout)
+
+
+def test_descriptors_are_closed_except_those_kept() -> None:
+    before = """
+listener = socket.create_server(("127.0.0.1", 0))
+lock = os.open("/dev/null", os.O_RDONLY)
+os.set_inheritable(lock, True)
+kept, _ = socket.socketpair()
+"""
+    body = """
+daemonize.detach("t", keep=[kept.fileno(), report_fd])
+left = [fd for fd in range(256) if os.path.exists(f"/proc/self/fd/{fd}")]
+report([left, sorted([0, 1, 2, kept.fileno(), report_fd])])
+"""
+    left, expected = forked(body, before=before)
+    assert left == expected
+
+
+def test_input_is_empty_and_output_stays_without_a_log() -> None:
+    body = """
+output = os.readlink("/proc/self/fd/1"), os.readlink("/proc/self/fd/2")
+daemonize.detach("t", keep=[report_fd])
+after = os.readlink("/proc/self/fd/1"), os.readlink("/proc/self/fd/2")
+report([os.readlink("/proc/self/fd/0"), os.read(0, 10).decode(), output == after])
+"""
+    assert forked(body) == ["/dev/null", "", True]
+
+
+def test_output_is_appended_to_a_private_log(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    body = """
+daemonize.detach("t", log=Path(arguments[0]), keep=[report_fd])
+os.write(1, b"one\\n")
+os.write(2, b"two\\n")
+report(oct(os.stat(arguments[0]).st_mode & 0o777))
+"""
+    assert forked(body, str(log)) == "0o600"
+    assert forked(body, str(log)) == "0o600"
+    assert log.read_text() == "one\ntwo\none\ntwo\n"
+
+
+def test_what_c_prints_into_a_log_is_there_with_the_end_of_each_line(tmp_path: Path) -> None:
+    body = """
+import ctypes
+daemonize.detach("t", log=Path(arguments[0]), keep=[report_fd])
+libc = ctypes.CDLL(None)
+error = ctypes.c_void_p.in_dll(libc, "stderr")
+libc.printf(b"one\\n")
+libc.fputs(b"tw", error)
+before = Path(arguments[0]).read_text()
+libc.fputs(b"o\\n", error)
+report([before, Path(arguments[0]).read_text()])
+"""
+    assert forked(body, str(tmp_path / "log")) == ["one\n", "one\ntwo\n"]
+
+
+def test_it_leads_a_session_of_its_own_and_has_the_default_interrupt() -> None:
+    body = """
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+daemonize.detach("t", keep=[report_fd])
+report([os.getsid(0) == os.getpid(), signal.getsignal(signal.SIGINT) == signal.SIG_DFL])
+"""
+    assert forked(body) == [True, True]
+
+
+_SHOW = """
+daemonize.detach(arguments[0], keep=[report_fd])
+report([Path(f"/proc/{os.getpid()}/cmdline").read_text(), Path("/proc/self/comm").read_text()])
+"""
+
+
+@pytest.mark.parametrize("title", ["tfcluster: demo worker:1", "tfcluster: demo é"])
+def test_the_title_replaces_the_command_line(title: str) -> None:
+    shown, name = forked(_SHOW, title)
+    assert shown.rstrip("\0") == title
+    assert name.encode() == title.encode()[:15] + b"\n"
+
+
+def test_a_title_that_is_too_long_is_cut_to_the_room_there_is() -> None:
+    body = """
+room = len(Path("/proc/self/cmdline").read_bytes())
+environment = Path("/proc/self/environ").read_bytes()
+daemonize.detach("x" * 100_000, keep=[report_fd])
+shown = Path("/proc/self/cmdline").read_bytes()
+report([shown == b"x" * (room - 1) + b"\\0", Path("/proc/self/environ").read_bytes() == environment])
+"""
+    assert forked(body) == [True, True]
+
+
+def test_the_parent_keeps_its_own_title() -> None:
+    program = """
+import os
+from pathlib import Path
+from tfcluster.processes import daemonize
+before = Path("/proc/self/cmdline").read_bytes()
+pid = os.fork()
+if pid == 0:
+    daemonize.detach("another")
+    os._exit(0)
+assert os.waitpid(pid, 0)[1] == 0
+print(Path("/proc/self/cmdline").read_bytes() == before)
+"""
+    answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert answer.stdout == "True\n"
+
+
+# A parent forks a child that would wait for ever, and ends; its own parent reads the end of file once the child, the
+# last to hold the pipe, has ended too.
+_OUTLIVE = """
+import os, sys
+from tfcluster.processes import daemonize
+alive, held = os.pipe()
+if os.fork() == 0:
+    parent = os.getpid()
+    ready, told = os.pipe()
+    if os.fork() == 0:
+        never, other = os.pipe()
+        daemonize.detach("t", keep=[held, told, never, other], parent=int(sys.argv[1]) or parent)
+        os.write(told, b"x")
+        os.read(never, 1)
+    os.close(told)
+    os.read(ready, 1)
+    os._exit(0)
+os.close(held)
+print(os.read(alive, 1))
+"""
+
+
+@pytest.mark.parametrize("parent", ["0", "1"])
+def test_a_process_that_must_not_outlive_its_parent_ends_with_it(parent: str) -> None:
+    # With a pid that is not its parent's, as when that has ended already, it ends at once.
+    answer = subprocess.run(
+        [sys.executable, "-c", _OUTLIVE, parent], stdout=subprocess.PIPE, text=True, check=True, timeout=60
+    )
+    assert answer.stdout == "b''\n"

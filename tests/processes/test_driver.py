@@ -1,0 +1,156 @@
+"""The driver's process: bound to its run's folder, and to nothing else; it ends as its program does."""
+
+from __future__ import annotations
+
+import json
+import math
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from tests.conftest import ROOT, running
+from tfcluster.errors import ClusterError
+from tfcluster.processes import run_driver, run_program
+from tfcluster.processes.run_driver import RunSpec
+from tfcluster.programs import context
+
+# Supervises a program of its own, whose body it is given.
+_DRIVE = """
+import json, os, signal, socket, sys, time
+from tfcluster.processes import daemonize, run_driver
+run_driver._WATCH_SECONDS = run_driver._FINALIZE_SECONDS = 0.05
+job = run_driver.RunSpec("script-1", "demo", "script", sys.argv[1], {}, "localhost:1", [], {}, ["careful"], "x.py")
+ours, link = socket.socketpair()
+def tell(code, failure=""):
+    run_driver.ProgramEnd(code, failure, 1.5, {"/job:worker/task:0/device:CPU:0": {"ops": 3}}, ["slow"]).send(link)
+parent = os.getpid()
+pid = os.fork()
+if pid == 0:
+    daemonize.set_parent_death_signal(parent)
+    exec(sys.argv[2])
+    os._exit(0)
+link.close()
+print("driving", flush=True)
+run_driver._Supervisor(job, pid, ours, None, time.monotonic()).run()
+"""
+
+
+def job(folder: Path, program: str = "careless") -> RunSpec:
+    return RunSpec(f"{program}-1", "demo", program, str(folder), {}, "localhost:1", [], {}, [])
+
+
+def drive(folder: Path, body: str) -> tuple[int, list[dict[str, object]]]:
+    """The exit code of a driver whose program is a script that does this, and the events that it wrote."""
+    result = subprocess.run(
+        [sys.executable, "-c", _DRIVE, str(folder), body],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (result.stdout, result.stderr) == ("driving\n", "")
+    events = folder / run_driver.EVENTS
+    return result.returncode, [json.loads(line) for line in events.read_text().splitlines()] if events.exists() else []
+
+
+def test_a_driver_ends_with_the_folder_of_its_run(tmp_path: Path) -> None:
+    folder = tmp_path / "script-1"
+    folder.mkdir()
+    command = [sys.executable, "-c", _DRIVE, str(folder), "time.sleep(600)"]
+    with running(*command, stdout=subprocess.PIPE, cwd=ROOT) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "driving\n"
+        assert process.poll() is None
+        folder.rmdir()
+        assert process.wait(60) == -9
+
+
+def test_a_script_that_has_told_its_end_succeeds_with_what_it_told(tmp_path: Path) -> None:
+    code, [event] = drive(tmp_path, "tell(0)")
+    assert code == 0
+    assert event == {
+        "event": "result",
+        "run": "script-1",
+        "program": "script",
+        "state": "succeeded",
+        "seconds": 1.5,
+        "result": {"exit_code": 0},
+        "devices": {"/job:worker/task:0/device:CPU:0": {"ops": 3}},
+        "notes": ["careful", "slow"],
+    }
+
+
+def test_a_script_that_ends_its_process_itself_succeeds_or_fails_by_its_exit_code(tmp_path: Path) -> None:
+    code, [event] = drive(tmp_path, "pass")
+    assert (code, event["state"], event["result"]) == (0, "succeeded", {"exit_code": 0})
+    code, [_, event] = drive(tmp_path, "os._exit(7)")
+    assert (code, event["error"]["message"]) == (7, "x.py ended with exit code 7")  # type: ignore[index]
+
+
+def test_a_script_that_failed_says_by_what(tmp_path: Path) -> None:
+    code, [event] = drive(tmp_path, "tell(1, 'ValueError: no data'); os._exit(1)")
+    assert (code, event["error"]["message"]) == (1, "x.py failed: ValueError: no data")  # type: ignore[index]
+
+
+def test_an_end_that_takes_too_long_is_cut_short_and_changes_nothing(tmp_path: Path) -> None:
+    code, [event] = drive(tmp_path, "tell(0); time.sleep(600)")
+    assert (code, event["state"]) == (0, "succeeded")
+
+
+def test_what_a_destructor_does_to_the_process_changes_nothing(tmp_path: Path) -> None:
+    code, [event] = drive(tmp_path, "tell(3); os.kill(os.getpid(), signal.SIGSEGV)")
+    assert (code, event["error"]["message"]) == (3, "x.py ended with exit code 3")  # type: ignore[index]
+
+
+@pytest.mark.parametrize("name", ["SIGKILL", "SIGSEGV", "SIGTERM"])
+def test_a_driver_ends_by_the_signal_that_ended_its_program(tmp_path: Path, name: str) -> None:
+    number = getattr(signal, name)
+    assert drive(tmp_path, f"os.kill(os.getpid(), {number})") == (-number, [])
+
+
+_READY = """
+signal.signal(signal.SIGTERM, lambda *_: os._exit(143))
+def handled():
+    with open(f"/proc/{os.getppid()}/status") as status:
+        return int(next(line for line in status if line.startswith("SigCgt")).split()[1], 16) >> signal.SIGTERM - 1 & 1
+while not handled():
+    time.sleep(0.01)
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_program_is_told_to_end_with_its_driver(tmp_path: Path) -> None:
+    with running(sys.executable, "-c", _DRIVE, str(tmp_path), _READY, stdout=subprocess.PIPE, cwd=ROOT) as process:
+        assert process.stdout is not None
+        assert sorted([process.stdout.readline(), process.stdout.readline()]) == ["driving\n", "ready\n"]
+        process.terminate()
+        assert process.wait(60) == 143
+    assert not (tmp_path / run_driver.EVENTS).exists(), "the agent knows why it was told to end"
+
+
+def test_a_result_that_is_not_finite_is_an_error_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    careless = ModuleType("tfcluster.programs.careless")
+    careless.run = lambda context: {"loss": math.nan}  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, careless.__name__, careless)
+    monkeypatch.setattr(context, "_this_run", [])  # the program tells its process which run it is; this one is none
+    assert run_program._run_bundled(job(tmp_path)) == 1
+    (error,) = map(json.loads, (tmp_path / run_driver.EVENTS).read_text().splitlines())
+    assert error["error"]["message"] == "the run's event 'result' has a number that is not finite"
+
+
+def test_events_that_cannot_be_written_are_an_error_in_words(tmp_path: Path) -> None:
+    with pytest.raises(ClusterError, match=r"/none/events\.jsonl cannot be written: No such file or directory"):
+        job(tmp_path / "none").emit("run")
+
+
+def test_the_first_line_of_an_error_is_the_first_that_says_something() -> None:
+    said = "From /job:worker/replica:0/task:0:\nSocket closed\nAdditional GRPC error information"
+    assert run_program._first_line(OSError(said)) == "OSError: Socket closed"
+    assert run_program._first_line(OSError("From /job:ps/replica:0/task:0:\n")) == "OSError"
+    assert run_program._first_line(ValueError("From here: on")) == "ValueError: From here: on"

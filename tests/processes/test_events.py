@@ -1,0 +1,37 @@
+"""A run's events on a disk that takes a line in part."""
+
+from __future__ import annotations
+
+import json
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tfcluster.processes.run_events import RunEventLog
+
+
+@contextmanager
+def files_up_to(size: int) -> Iterator[None]:
+    """No file grows beyond so many bytes: as on a full disk, what still has room is written."""
+    _, hard = before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_line_that_is_cut_short_is_an_error_and_spoils_no_other(tmp_path: Path) -> None:
+    log = RunEventLog(tmp_path / "events.jsonl")
+    log.emit("run")
+    with files_up_to(30), pytest.raises(OSError, match=r"No space left on device: '.*/events\.jsonl'"):
+        log.emit("progress", done=1)
+    log.emit("error")
+    log.emit("result")
+    first, torn, *others = (tmp_path / "events.jsonl").read_text().splitlines()
+    assert json.loads(first) == {"event": "run"}
+    assert '{"event":"progress","done":1}'.startswith(torn)
+    assert [json.loads(line) for line in others] == [{"event": "error"}, {"event": "result"}]

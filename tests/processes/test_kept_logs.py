@@ -1,0 +1,242 @@
+"""What a task prints, on its way through its spool into numbered files: bounded, nothing lost, nothing doubled."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tfcluster.processes.logs import log_buffer, rotating_log
+from tfcluster.processes.logs.log_buffer import LogBuffer, prepare, size_of
+from tfcluster.processes.logs.log_writer import LogWriter
+from tfcluster.processes.logs.rotating_log import RotatingLog, end_of, files_of, parse
+
+NOON = 1795262400.25
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> tuple[Path, Path]:
+    """A spool, made as for a first start, and the log that it goes to."""
+    log = tmp_path / "logs" / "worker:0.log"
+    log.parent.mkdir()
+    prepare(tmp_path / "spools" / "worker:0", log)
+    return tmp_path / "spools" / "worker:0", log
+
+
+def put(path: Path, data: bytes) -> None:
+    with path.open("ab") as file:
+        file.write(data)
+
+
+def drain(spooled: LogBuffer, *, ended: bool = False) -> None:
+    while spooled.drain(ended=ended):
+        continue
+
+
+def texts(log: Path) -> list[bytes]:
+    """The text of each line in a log's files, whose positions are checked to be without gap."""
+    lines = [parse(line) for path in files_of(log) for line in path.read_bytes().splitlines()]
+    found = [line for line in lines if line is not None]
+    assert len(found) == len(lines)
+    for one, other in pairwise(found):
+        assert one.next == other.position
+    return [line.text for line in found]
+
+
+def test_lines_stand_behind_their_time_and_position(tmp_path: Path) -> None:
+    log = RotatingLog(tmp_path / "log", 1000, 2)
+    log.append(b"one\n\n\xff two\n", 7, NOON)
+    log.append(b"a beginning", 18, NOON + 1)
+    assert (tmp_path / "log").read_bytes() == (
+        b"2026-11-21T12:00:00.250Z 7 one\n2026-11-21T12:00:00.250Z 11 \n"
+        b"2026-11-21T12:00:00.250Z 12 \xff two\n2026-11-21T12:00:01.250Z 18+ a beginning\n"
+    )
+    assert (tmp_path / "log").stat().st_mode & 0o777 == 0o600
+    assert end_of(tmp_path / "log") == log.recover() == 29
+    line = parse(b"2026-11-21T12:00:00.250Z 12 \xff two")
+    assert line == rotating_log.Line(NOON, 12, b"\xff two", 18)
+    assert parse(b"somebody's own words") is None
+
+
+def test_files_are_numbered_from_the_newest_and_none_is_too_long(tmp_path: Path) -> None:
+    log = RotatingLog(tmp_path / "log", 100, 3)
+    for number in range(20):
+        log.append(b"line %02d\n" % number, 8 * number, NOON)
+    assert [path.name for path in files_of(tmp_path / "log")] == ["log.2", "log.1", "log"]
+    assert all(path.stat().st_size <= 100 for path in files_of(tmp_path / "log"))
+    assert texts(tmp_path / "log") == [b"line %02d" % number for number in range(14, 20)]
+    log.append(b"x" * 500 + b"\nafter\n", 160, NOON)
+    assert [len(path.read_bytes().splitlines()) for path in files_of(tmp_path / "log")][-2:] == [1, 1]
+
+
+def test_a_log_of_one_file_begins_anew(tmp_path: Path) -> None:
+    log = RotatingLog(tmp_path / "log", 100, 1)
+    log.append(b"".join(b"line %02d\n" % number for number in range(20)), 0, NOON)
+    assert files_of(tmp_path / "log") == [tmp_path / "log"]
+    assert texts(tmp_path / "log")[-1] == b"line 19"
+
+
+def test_fewer_files_than_before_are_kept_when_the_limit_says_so(tmp_path: Path) -> None:
+    RotatingLog(tmp_path / "log", 50, 5).append(b"".join(b"line %d\n" % number for number in range(9)), 0, NOON)
+    assert len(files_of(tmp_path / "log")) == 5
+    assert RotatingLog(tmp_path / "log", 50, 2).recover() == 63
+    assert texts(tmp_path / "log") == [b"line 7", b"line 8"]
+
+
+def test_a_line_waits_in_the_spool_for_its_end(paths: tuple[Path, Path]) -> None:
+    path, log = paths
+    spooled = LogBuffer(path, RotatingLog(log, 1000, 2))
+    put(path, b"one\nha")
+    drain(spooled)
+    assert texts(log) == [b"one"]
+    put(path, b"lf\nlast words")
+    drain(spooled)
+    assert texts(log) == [b"one", b"half"]
+    drain(spooled, ended=True)
+    assert texts(log) == [b"one", b"half", b"last words"]
+
+
+def test_a_line_without_end_is_kept_as_several(paths: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_buffer, "LONGEST_LINE", 10)
+    path, log = paths
+    put(path, b"0123456789" * 3 + b"ab\nnext\n")
+    drain(LogBuffer(path, RotatingLog(log, 1000, 2)))
+    assert texts(log) == [*[b"0123456789"] * 3, b"ab", b"next"]
+
+
+def test_positions_go_on_in_a_spool_made_anew(paths: tuple[Path, Path]) -> None:
+    path, log = paths
+    put(path, b"one\ntwo\n")
+    drain(LogBuffer(path, RotatingLog(log, 1000, 2)))
+    prepare(path, log)  # for the next process of a task: it is there
+    assert path.read_bytes() == b"one\ntwo\n"
+    path.unlink()
+    prepare(path, log)
+    assert size_of(path) == 8
+    put(path, b"three\n")
+    drain(LogBuffer(path, RotatingLog(log, 1000, 2)))
+    assert texts(log) == [b"one", b"two", b"three"]
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, module: Any, name: str, fail: Callable[..., Any]) -> None:
+    """Have the second call of a function fail, once."""
+    real, calls = getattr(module, name), []
+
+    def call(*arguments: Any) -> Any:
+        calls.append(arguments)
+        if len(calls) == 2:
+            fail(real, *arguments)
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(*arguments)
+
+    monkeypatch.setattr(module, name, call)
+
+
+@pytest.mark.parametrize("where", ["write", "replace"])
+def test_a_writer_that_fails_half_way_loses_and_doubles_nothing(
+    paths: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    path, log = paths
+    printed = [b"line %03d" % number for number in range(40)]
+    put(path, b"".join(line + b"\n" for line in printed))
+    spooled = LogBuffer(path, RotatingLog(log, 300, 100))
+    if where == "write":
+        failing(monkeypatch, os, "write", lambda real, fd, data: real(fd, data[:50]))
+    else:
+        failing(monkeypatch, Path, "replace", lambda real, *arguments: None)
+    with pytest.raises(OSError, match="No space left"):
+        drain(spooled)
+    assert end_of(log) < path.stat().st_size
+    drain(spooled)
+    assert texts(log) == printed
+
+
+def test_what_is_kept_is_freed_and_the_rest_keeps_its_place(paths: tuple[Path, Path]) -> None:
+    path, log = paths
+    spooled = LogBuffer(path, RotatingLog(log, 1 << 20, 3))
+    for _ in range(20):
+        put(path, b"x" * 99 + b"\n" * 1 + (b"y" * 99 + b"\n") * 9999)
+        drain(spooled)
+    assert size_of(path) == 20_000_000
+    assert path.stat().st_blocks * 512 < 1_000_000
+    assert sum(each.stat().st_blocks * 512 for each in files_of(log)) <= 3 << 20
+    assert log_buffer.read(path, 19_999_900, 1000) == (b"y" * 99 + b"\n", path.stat().st_mtime)
+    assert log_buffer.read(path, 0, 1000) is None
+    assert texts(log)[-1] == b"y" * 99
+
+
+def test_what_is_more_than_there_is_room_for_is_left_out(paths: tuple[Path, Path]) -> None:
+    path, log = paths
+    put(path, b"".join(b"line %06d\n" % number for number in range(100_000)))
+    drain(LogBuffer(path, RotatingLog(log, 1000, 3)))
+    found = texts(log)
+    assert found == [b"line %06d" % number for number in range(100_000)][-len(found) :]
+    assert 40 < len(found) < 100
+
+
+def test_a_spool_that_somebody_empties_goes_on_behind_its_place(paths: tuple[Path, Path]) -> None:
+    path, log = paths
+    spooled = LogBuffer(path, RotatingLog(log, 1000, 3))
+    put(path, b"a long line\n")
+    drain(spooled)
+    path.write_bytes(b"hi\n")
+    drain(spooled)
+    put(path, b"after\n")
+    drain(spooled)
+    assert texts(log) == [b"a long line", b"hi", b"after"]
+
+
+def test_where_no_hole_can_be_made_the_file_is_cut(paths: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(fd: int, start: int, end: int) -> None:
+        raise OSError(errno.EOPNOTSUPP, "Operation not supported")
+
+    monkeypatch.setattr(log_buffer, "_punch", refuse)
+    path, log = paths
+    put(path, (b"y" * 99 + b"\n") * 10_000)
+    drain(LogBuffer(path, RotatingLog(log, 1 << 20, 3)))
+    assert size_of(path) == 1_000_000
+    assert path.stat().st_blocks == 0
+    put(path, b"after\n")
+    drain(LogBuffer(path, RotatingLog(log, 1 << 20, 3)))
+    assert texts(log)[-2:] == [b"y" * 99, b"after"]
+
+
+def test_whoever_comes_next_finds_how_far_it_is(tmp_path: Path, paths: tuple[Path, Path]) -> None:
+    path, log = paths
+    for number in range(3):
+        put(path, b"line %d\nand" % number)
+        desk = LogWriter(path.parent, log.parent, 1000, 3)
+        while desk.work():
+            continue
+        os.close(desk._lock)  # as at the end of its process
+    assert texts(log) == [b"line 0", b"andline 1", b"andline 2"]
+    LogWriter(path.parent, log.parent, 1000, 3).finish()
+    assert texts(log)[-1] == b"and"
+    assert not path.parent.exists()
+
+
+def test_what_cannot_be_kept_waits_in_its_spool_and_holds_up_no_end(
+    paths: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, log = paths
+    put(path, b"one\n")
+    log.mkdir()
+    desk = LogWriter(path.parent, log.parent, 1000, 3)
+    assert not desk.work()
+    assert not desk.work()
+    assert desk.failing
+    assert capsys.readouterr().err.count("worker:0: cannot keep its output: ") == 1
+    log.rmdir()
+    while desk.work():
+        continue
+    assert (texts(log), desk.failing) == ([b"one"], False)
+    put(path, b"two\n")
+    log.unlink()
+    log.mkdir()
+    desk.finish()
+    assert not path.parent.exists()

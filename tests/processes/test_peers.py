@@ -1,0 +1,218 @@
+"""A port restricted to a cluster: its machines and its own connect, another one on the same network does not."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from ipaddress import ip_address
+
+import pytest
+
+from tests.conftest import ROOT
+from tests.namespaces import Network, TaskStateMachine, network
+from tfcluster.processes.netinfo import Address
+from tfcluster.processes.port_isolation import PortIsolationError, restrict_to_peers
+
+PORT = 4000
+
+_LISTEN = f"""
+import socket, sys
+from ipaddress import ip_address
+from tfcluster.processes import port_isolation, bpf
+
+families, attaching, *cluster = sys.argv[1:]
+def refuse(*arguments):
+    raise PermissionError(1, "Operation not permitted")
+if attaching == "refused":
+    bpf.attach = refuse
+reasons = []
+if cluster:
+    port_isolation.isolate_this_process(frozenset(map(ip_address, cluster)), reasons.append)
+try:
+    if families == "both in one":
+        listeners = [socket.create_server(("", {PORT}), family=socket.AF_INET6, dualstack_ipv6=True)]
+    else:
+        listeners = [socket.create_server(("", {PORT}), family=each) for each in (socket.AF_INET, socket.AF_INET6)]
+    for listener in listeners:
+        listener.listen()  # once more: a filter stays
+    print("listens", flush=True)
+except PermissionError:
+    print(*reasons, flush=True)
+sys.stdin.readline()
+"""
+
+_DIAL = f"""
+import socket, sys
+from concurrent.futures import ThreadPoolExecutor
+
+def dial(address):
+    try:
+        socket.create_connection((address, {PORT}), float(sys.argv[1])).close()
+        return "connected"
+    except OSError as error:
+        return type(error).__name__
+
+with ThreadPoolExecutor() as threads:
+    print(*threads.map(dial, sys.argv[2:]))
+"""
+
+
+def python(
+    machine: TaskStateMachine, program: str, *arguments: str, before: Sequence[str] = ()
+) -> subprocess.Popen[str]:
+    """Start a program on a machine."""
+    return subprocess.Popen(
+        machine.command(*before, sys.executable, "-c", program, *arguments),
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+@contextlib.contextmanager
+def listening(
+    machine: TaskStateMachine,
+    cluster: Sequence[str],
+    *,
+    families: str = "both in one",
+    attaching: str = "tried",
+    before: Sequence[str] = (),
+) -> Iterator[str]:
+    """A process on a machine that listens as TensorFlow does and serves nothing; what it says: `listens`, or why not.
+
+    Without addresses of a cluster everyone may connect.
+    """
+    with python(machine, _LISTEN, families, attaching, *cluster, before=before) as process:
+        try:
+            assert process.stdout is not None
+            yield process.stdout.readline().strip()
+        finally:
+            process.kill()
+
+
+def dial(machine: TaskStateMachine, *addresses: str, seconds: float = 30) -> list[str]:
+    """What connections from a machine come to within some seconds, all of them begun at once."""
+    return python(machine, _DIAL, str(seconds), *addresses).communicate(timeout=60)[0].split()
+
+
+def stays_outside(machine: TaskStateMachine, *addresses: str) -> bool:
+    """Whether a machine's connections come to nothing: it is not even refused."""
+    return dial(machine, *addresses, seconds=1) == ["TimeoutError"] * len(addresses)
+
+
+def connects(machine: TaskStateMachine, *addresses: str) -> bool:
+    return dial(machine, *addresses) == ["connected"] * len(addresses)
+
+
+@pytest.fixture(scope="module")
+def machines() -> Iterator[Network]:
+    with network("alpha", "beta", "stranger") as made:
+        yield made
+
+
+def addresses(made: Network, *names: str) -> list[str]:
+    return [address for name in names for address in (made[name].ipv4, made[name].ipv6)]
+
+
+def test_without_a_restriction_everyone_connects(machines: Network) -> None:
+    with listening(machines["alpha"], []) as said:
+        assert said == "listens"
+        assert connects(machines["stranger"], machines["alpha"].ipv4, machines["alpha"].ipv6)
+
+
+@pytest.mark.parametrize("families", ["both in one", "one each"])
+def test_only_the_cluster_connects(machines: Network, families: str) -> None:
+    alpha, beta, stranger = (machines[name] for name in ("alpha", "beta", "stranger"))
+    with listening(alpha, addresses(machines, "alpha", "beta"), families=families) as said:
+        assert said == "listens"
+        assert connects(beta, alpha.ipv4, alpha.ipv6)
+        assert connects(alpha, alpha.ipv4, alpha.ipv6, "127.0.0.1", "127.0.1.1", "::1")
+        assert stays_outside(stranger, alpha.ipv4, alpha.ipv6)
+
+
+def test_each_family_has_a_list_of_its_own(machines: Network) -> None:
+    alpha, beta = machines["alpha"], machines["beta"]
+    for cluster, by, not_by in (
+        ([alpha.ipv4, beta.ipv4], alpha.ipv4, alpha.ipv6),
+        ([alpha.ipv6, beta.ipv6], alpha.ipv6, alpha.ipv4),
+    ):
+        with listening(alpha, cluster) as said:
+            assert said == "listens"
+            assert connects(beta, by)
+            assert stays_outside(beta, not_by)
+
+
+def test_a_hundred_hosts(machines: Network) -> None:
+    alpha, beta, stranger = (machines[name] for name in ("alpha", "beta", "stranger"))
+    others = [f"{network}{number}" for number in range(1, 100) for network in ("10.1.0.", "fd01::")]
+    with listening(alpha, [*others, beta.ipv4, beta.ipv6]) as said:
+        assert said == "listens"
+        assert connects(beta, alpha.ipv4, alpha.ipv6)
+        assert stays_outside(stranger, alpha.ipv4, alpha.ipv6)
+
+
+def test_where_a_filter_is_refused_the_interface_to_the_cluster_serves() -> None:
+    with network("alpha", "beta", ipv4_bits=30) as cable:
+        alpha, beta = cable["alpha"], cable["beta"]
+        alpha.ip("-6", "address", "flush", "dev", "eth0", "scope", "global")
+        with listening(alpha, [alpha.ipv4, beta.ipv4], attaching="refused") as said:
+            assert said == "listens"
+            assert connects(beta, alpha.ipv4)
+            # What comes another way than by the cable is refused.
+            assert dial(alpha, alpha.ipv4, "127.0.0.1") == ["connected", "ConnectionRefusedError"]
+
+
+def test_where_a_filter_is_refused_and_others_are_on_the_network_the_port_is_not_closed(machines: Network) -> None:
+    with listening(machines["alpha"], addresses(machines, "alpha", "beta"), attaching="refused") as said:
+        assert said == (
+            f"the kernel lets only a process with CAP_NET_ADMIN choose who connects to port {PORT}, "
+            "and no network interface leads to the cluster's hosts and nobody else"
+        )
+
+
+def test_without_the_capability_a_port_is_closed_or_said_not_to_be(machines: Network) -> None:
+    """Older kernels let anybody attach a filter."""
+    alpha, stranger = machines["alpha"], machines["stranger"]
+    without = ["setpriv", "--bounding-set", "-net_admin,-net_raw"]
+    with listening(alpha, addresses(machines, "alpha", "beta"), before=without) as said:
+        assert said == "listens" or "CAP_NET_ADMIN" in said
+        if said == "listens":
+            assert stays_outside(stranger, alpha.ipv4)
+
+
+@pytest.fixture
+def unused() -> Iterator[socket.socket]:
+    """A socket that does not listen yet."""
+    with socket.socket() as made:
+        made.bind(("127.0.0.1", 0))
+        yield made
+
+
+def many_addresses() -> list[Address]:
+    return [ip_address("10.0.0.0") + number for number in range(3000)]
+
+
+def test_too_many_addresses_are_an_error(unused: socket.socket) -> None:
+    port = unused.getsockname()[1]
+    with pytest.raises(
+        PortIsolationError, match=f"port {port}: 3000 addresses are more than a socket's filter can hold$"
+    ):
+        restrict_to_peers(unused, many_addresses())
+
+
+def test_too_little_memory_for_the_addresses_is_an_error(
+    unused: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*arguments: object) -> None:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    monkeypatch.setattr(socket.socket, "setsockopt", refuse)
+    port = unused.getsockname()[1]
+    said = f"port {port}: 300 addresses take a larger sysctl net.core.optmem_max$"
+    with pytest.raises(PortIsolationError, match=said):
+        restrict_to_peers(unused, many_addresses()[:300])

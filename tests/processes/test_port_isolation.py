@@ -1,0 +1,267 @@
+"""Sockets on which a trapped process listens are bound to loopback first, those of its threads and children too.
+
+A trap cannot be removed, so each test is a program of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from tests.conftest import ROOT
+
+_PROGRAM = """
+import errno, json, os, socket, struct, subprocess, sys, threading
+from ipaddress import ip_address
+from tfcluster.processes import port_isolation, seccomp
+
+LOOPBACK = frozenset([ip_address("127.0.0.1")])
+reasons = []
+
+def device_of(listener):
+    return listener.getsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, 16).rstrip(b"\\0").decode()
+
+def bound(family, port=0, only_ipv6=False):
+    made = socket.socket(family, socket.SOCK_STREAM)
+    if family == socket.AF_INET6:
+        made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(only_ipv6))
+    made.bind(("", port))
+    return made
+
+def isolate():
+    return port_isolation.isolate_this_process(LOOPBACK, reasons.append)
+
+def descriptors():
+    return sorted(os.listdir("/proc/self/fd"))
+
+def report(value):
+    print(json.dumps(value))
+
+"""
+
+
+def run(body: str, *arguments: str) -> Any:
+    """Run a program that reports a value, and return the value."""
+    command = [sys.executable, "-c", _PROGRAM + body, *arguments]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+@pytest.mark.parametrize("family", ["AF_INET", "AF_INET6"])
+@pytest.mark.parametrize("uid", ["root", "nobody"])
+def test_a_listening_socket_is_bound_to_loopback_and_this_machine_connects(family: str, uid: str) -> None:
+    body = f"""
+if {uid!r} == "nobody" and os.getuid() == 0:
+    "".encode("idna")  # Python's own files may not be this user's to read
+    os.setgroups([])
+    os.setresuid(65534, 65534, 65534)  # an ordinary user, without capabilities
+guard = isolate()
+listener = bound(socket.{family})
+before = device_of(listener)
+listener.listen()
+port = listener.getsockname()[1]
+with socket.create_connection(("127.0.0.1", port)) as client, listener.accept()[0] as accepted:
+    accepted.sendall(b"x")
+    report([before, device_of(listener), client.recv(1).decode(), guard.ports == {{port}}, reasons])
+"""
+    assert run(body) == ["", "lo", "x", True, []]
+
+
+def test_two_sockets_on_a_port_and_one_that_listens_twice() -> None:
+    body = """
+isolate()
+four = bound(socket.AF_INET)
+six = bound(socket.AF_INET6, four.getsockname()[1], only_ipv6=True)
+for listener in (four, six, four):
+    listener.listen()
+report([device_of(four), device_of(six), reasons])
+"""
+    assert run(body) == ["lo", "lo", []]
+
+
+def test_other_sockets_stay_as_they_are() -> None:
+    body = """
+early = bound(socket.AF_INET)
+early.listen()
+guard = isolate()
+local = socket.socket(socket.AF_UNIX)
+local.bind("\\0test-" + str(os.getpid()))
+local.listen()
+with socket.create_connection(("127.0.0.1", early.getsockname()[1])) as client:
+    report([device_of(early), device_of(client), sorted(guard.ports), reasons])
+"""
+    assert run(body) == ["", "", [], []]
+
+
+def test_what_is_no_socket_fails_as_ever() -> None:
+    body = """
+import ctypes
+libc = ctypes.CDLL(None, use_errno=True)
+isolate()
+def error(fd):
+    assert libc.listen(fd, 1) == -1
+    return errno.errorcode[ctypes.get_errno()]
+report([error(0), error(999)])
+"""
+    assert run(body) == ["ENOTSOCK", "EBADF"]
+
+
+def test_threads_and_children_that_are_forked_or_executed_are_trapped_too() -> None:
+    body = """
+guard = isolate()
+listening = []
+
+def listen():
+    listening.append(bound(socket.AF_INET))
+    listening[-1].listen()
+
+thread = threading.Thread(target=listen)
+thread.start()
+thread.join()
+reading, writing = os.pipe()
+if os.fork() == 0:
+    listen()
+    os.write(writing, device_of(listening[-1]).encode())
+    os._exit(0)
+os.wait()
+program = (
+    "import socket, threading\\n"
+    "made = socket.socket()\\n"
+    "thread = threading.Thread(target=made.listen)\\n"  # the tid is not the pid
+    "thread.start(); thread.join()\\n"
+    "print(made.getsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, 16).rstrip(bytes(1)).decode())\\n"
+)
+executed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+report([device_of(listening[0]), os.read(reading, 9).decode(), executed.stdout.strip(), len(guard.ports), reasons])
+"""
+    assert run(body) == ["lo", "lo", "lo", 3, []]
+
+
+def test_a_socket_that_cannot_be_restricted_may_not_listen() -> None:
+    """The kernel's refusal is played."""
+    body = """
+def refuse(*arguments):
+    raise PermissionError(1, "Operation not permitted")
+
+guard = isolate()
+listener = bound(socket.AF_INET)
+before = descriptors()
+real, socket.socket.setsockopt = socket.socket.setsockopt, refuse
+try:
+    listener.listen()
+except OSError as error:
+    failed = errno.errorcode[error.errno]
+socket.socket.setsockopt = real
+left = descriptors() == before
+said = reasons[0].replace(str(listener.getsockname()[1]), "PORT")
+listener.listen()
+report([failed, said, left, len(reasons), device_of(listener)])
+"""
+    said = "the kernel refused to bind port PORT to loopback: Operation not permitted"
+    assert run(body) == ["EACCES", said, True, 1, "lo"]
+
+
+def test_a_signal_that_interrupts_the_guard_does_not_end_it() -> None:
+    """A listen() that no guard answers would wait for ever."""
+    body = """
+import signal, time
+signal.signal(signal.SIGUSR1, lambda *arguments: None)
+guard = isolate()
+thread = next(each for each in threading.enumerate() if each.name == "port guard")
+
+def waits():
+    with open(f"/proc/self/task/{thread.native_id}/syscall") as call:
+        return call.read().split()[0] == IOCTL
+
+IOCTL = {"x86_64": "16", "aarch64": "29"}[os.uname().machine]
+while not waits():
+    time.sleep(0.01)
+signal.pthread_kill(thread.ident, signal.SIGUSR1)
+thread.join(0.2)
+signal.alarm(10 if thread.is_alive() else 1)
+socket.create_server(("127.0.0.1", 0))
+report(len(guard.ports))
+"""
+    assert run(body) == 1
+
+
+def test_without_its_guard_a_process_may_not_listen() -> None:
+    body = """
+os.close(port_isolation.trap_listen())
+try:
+    socket.create_server(("127.0.0.1", 0))
+except OSError as error:
+    report(errno.errorcode[error.errno])
+"""
+    assert run(body) == "ENOSYS"
+
+
+def test_programs_that_call_the_kernel_by_other_numbers_are_killed() -> None:
+    """As x32 and 32-bit programs do, whose listen() the trap would not see."""
+    body = """
+import ctypes, platform, signal
+isolate()
+if platform.machine() != "x86_64":
+    report(signal.SIGSYS)
+elif (pid := os.fork()) == 0:
+    ctypes.CDLL(None).syscall(0x40000000 | 39)  # getpid() of x32
+    os._exit(0)
+else:
+    report(os.WTERMSIG(os.waitpid(pid, 0)[1]))
+"""
+    assert run(body) == 31
+
+
+# Has the kernel fail seccomp() with EPERM, as the profile of a container may.
+_FORBID = """
+import ctypes
+code = b"".join(struct.pack("=HBBI", *each) for each in (
+    (0x20, 0, 0, 0), (0x15, 0, 1, seccomp._architecture().seccomp), (6, 0, 0, 0x50001), (6, 0, 0, 0x7FFF0000),
+))
+buffer = ctypes.create_string_buffer(code, len(code))
+program = struct.pack("HP", 4, ctypes.addressof(buffer))
+libc = ctypes.CDLL(None, use_errno=True)
+libc.prctl(38, 1, 0, 0, 0)
+assert libc.prctl(22, 2, program) == 0, ctypes.get_errno()
+"""
+_TRY = """
+def supported():
+    before = descriptors()
+    try:
+        port_isolation.check_support(LOOPBACK)
+        said = "isolated"
+    except port_isolation.PortIsolationError as error:
+        said = str(error)
+    assert descriptors() == before
+    return said
+"""
+
+
+def test_what_the_kernel_allows_is_tried_in_a_process_of_its_own() -> None:
+    body = """
+said = supported()
+unrestricted = bound(socket.AF_INET)
+unrestricted.listen()
+report([said, device_of(unrestricted)])
+"""
+    assert run(_TRY + body) == ["isolated", ""]
+
+
+def test_where_seccomp_is_forbidden_the_reason_is_told() -> None:
+    said = run(_TRY + _FORBID + "report(supported())")
+    assert said == (
+        "ports cannot be closed before they listen: the kernel refused a seccomp filter (Operation not permitted)"
+    )
+
+
+def test_where_another_program_traps_system_calls_the_reason_is_told() -> None:
+    said = run(_TRY + "isolate()\nreport(supported())")
+    assert said == (
+        "ports cannot be closed before they listen: another program (such as a container manager) traps system calls "
+        "of this process already"
+    )

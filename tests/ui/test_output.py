@@ -1,0 +1,495 @@
+"""What commands print into a pipe, whole."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import re
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from tfcluster.core.devices import Device
+from tfcluster.core.plan import PlannedAction, plan
+from tfcluster.core.states import ClusterState, RunState, TaskState
+from tfcluster.core.status import ClusterStatus, HostStatus, LastExit, RunStatus, TaskStatus
+from tfcluster.core.topology import ClusterTopology, RestartPolicy, Task
+from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.ui.console import console, error_console, is_interactive
+from tfcluster.ui.devices import show_devices
+from tfcluster.ui.down import DownView
+from tfcluster.ui.logs import LogView
+from tfcluster.ui.restart import RestartView
+from tfcluster.ui.run_view import RunView
+from tfcluster.ui.status import show_status
+from tfcluster.ui.up import UpView
+
+
+@pytest.fixture(autouse=True)
+def fresh_consoles(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Consoles are made once a process; each test needs those of its own captured output."""
+    for variable in ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
+        monkeypatch.delenv(variable, raising=False)
+    console.cache_clear()
+    error_console.cache_clear()
+    yield
+    console.cache_clear()
+    error_console.cache_clear()
+
+
+def printed(capsys: pytest.CaptureFixture[str]) -> str:
+    """What stands on standard output, without the blanks that end its lines."""
+    return _without_end_blanks(capsys.readouterr().out)
+
+
+def _without_end_blanks(text: str) -> str:
+    return "".join(line.rstrip() + "\n" for line in text.splitlines())
+
+
+def task(job: str, index: int, state: TaskState, **other: Any) -> TaskStatus:
+    values: dict[str, Any] = {
+        "pid": None,
+        "restarts": 0,
+        "uptime_s": None,
+        "cpu_percent": None,
+        "rss_bytes": None,
+        "devices": (),
+        "last_exit": None,
+    }
+    address = f"localhost:{2222 + index}"
+    return TaskStatus(f"/job:{job}/task:{index}", job, index, "localhost", address, state=state, **{**values, **other})
+
+
+def device(job: str, index: int, number: int) -> str:
+    return f"/job:{job}/replica:0/task:{index}/device:CPU:{number}"
+
+
+#: In the time zone of whoever looks.
+NOON = time.mktime((2026, 1, 31, 12, 0, 0, 0, 0, -1))
+STATUS = ClusterStatus(
+    cluster="demo",
+    state=ClusterState.DEGRADED,
+    spec="specs/[demo].yaml",
+    hosts=(HostStatus("localhost", "up", 16, "2.21.0"),),
+    tasks=(
+        task(
+            "ps",
+            0,
+            TaskState.READY,
+            pid=17,
+            uptime_s=125.0,
+            cpu_percent=99.6,
+            rss_bytes=97 << 20,
+            devices=(device("ps", 0, 0),),
+        ),
+        task(
+            "worker",
+            0,
+            TaskState.READY,
+            pid=123456,
+            restarts=1,
+            uptime_s=3.1,
+            cpu_percent=0.0,
+            rss_bytes=1 << 30,
+            devices=(device("worker", 0, 0), device("worker", 0, 1)),
+            last_exit=LastExit("SIGKILL", NOON),
+        ),
+        task(
+            "worker",
+            1,
+            TaskState.FAILED,
+            restarts=4,
+            last_exit=LastExit(
+                "exit code 1", NOON, "no port [2223]", ("2026-01-31 [bold] started", "bind: address in use")
+            ),
+        ),
+    ),
+    runs=(RunStatus("pi-3f9a", "pi", RunState.SUCCEEDED, 0.41), RunStatus("pi-0001", "pi", RunState.RUNNING, 75.0)),
+)
+
+
+def test_a_status(capsys: pytest.CaptureFixture[str]) -> None:
+    show_status(STATUS)
+    assert (
+        printed(capsys)
+        == """\
+demo  degraded  TensorFlow 2.21.0  specs/[demo].yaml
+
+TASK      HOST       ADDRESS         STATE      PID  UPTIME  RESTARTS   CPU   MEMORY  DEVICES
+ps:0      localhost  localhost:2222  ready       17   2m 5s         0  100%   97 MiB  CPU:0
+worker:0  localhost  localhost:2222  ready   123456    3.1s         1    0%  1.0 GiB  CPU:0 CPU:1
+worker:1  localhost  localhost:2223  failed       -       -         4     -        -  -
+
+worker:0 last ended with SIGKILL at 2026-01-31 12:00:00
+
+worker:1 last ended with exit code 1 at 2026-01-31 12:00:00: no port [2223]
+  2026-01-31 [bold] started
+  bind: address in use
+
+RUN      PROGRAM  STATE        TIME
+pi-3f9a  pi       succeeded    0.4s
+pi-0001  pi       running    1m 15s
+"""
+    )
+
+
+def test_a_status_of_a_cluster_that_just_starts(capsys: pytest.CaptureFixture[str]) -> None:
+    show_status(
+        ClusterStatus(
+            "demo",
+            ClusterState.STARTING,
+            "c.yaml",
+            (HostStatus("localhost", "up", 16, None),),
+            (task("worker", 0, TaskState.STARTING, pid=5, uptime_s=0.0, cpu_percent=0.0, rss_bytes=0),),
+            (),
+        )
+    )
+    assert (
+        printed(capsys)
+        == """\
+demo  starting  c.yaml
+
+TASK      HOST       ADDRESS         STATE     PID  UPTIME  RESTARTS  CPU  MEMORY  DEVICES
+worker:0  localhost  localhost:2222  starting    5    0.0s         0   0%     0 B  -
+"""
+    )
+
+
+def test_a_narrow_terminal_has_fewer_columns_and_none_cut_off(capsys: pytest.CaptureFixture[str]) -> None:
+    numbers = {"pid": 22514, "uptime_s": 3.8, "cpu_percent": 0.0, "rss_bytes": 2**27}
+    tasks = [task("worker", index, TaskState.READY, **numbers, devices=(device("worker", 0, 0),)) for index in range(2)]
+    tasks[1] = dataclasses.replace(tasks[1], host="gamma")
+    hosts = tuple(HostStatus(host, "up", 16, None) for host in ("localhost", "gamma"))
+    status = ClusterStatus("demo", ClusterState.RUNNING, "c.yaml", hosts, tuple(tasks), ())
+    console().width = 70
+    show_status(status)
+    assert (
+        printed(capsys)
+        == """\
+demo  running  c.yaml
+
+TASK      HOST       ADDRESS         STATE  UPTIME  CPU   MEMORY
+worker:0  localhost  localhost:2222  ready    3.8s   0%  128 MiB
+worker:1  gamma      localhost:2223  ready    3.8s   0%  128 MiB
+"""
+    )
+
+
+def test_a_long_row_is_one_line_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
+    devices = tuple(device("worker", 0, number) for number in range(64))
+    show_status(
+        ClusterStatus(
+            "demo", ClusterState.RUNNING, "c.yaml", (), (task("worker", 0, TaskState.READY, devices=devices),), ()
+        )
+    )
+    *_, row = printed(capsys).splitlines()
+    assert row.endswith(" ".join(f"CPU:{number}" for number in range(64)))
+
+
+PI: dict[str, Any] = {
+    "event": "result",
+    "run": "pi-3f9a",
+    "program": "pi",
+    "state": "succeeded",
+    "seconds": 0.41,
+    "result": {
+        "pi": 3.1414528,
+        "stderr": 0.00051929,
+        "interval": [3.14043486, 3.14247051],
+        "samples": 10_000_000,
+        "inside": 7_853_632,
+        "samples_per_s": 507_000_000,
+        "seed": 7,
+    },
+    "devices": {
+        "/job:worker/task:1/device:CPU:0": {"ops": 12, "samples": 5_805_696},
+        "/job:worker/task:0/device:CPU:0": {"ops": 12, "samples": 4_194_304},
+    },
+    "notes": ["4 GPU devices asked for, the cluster has 0: running on 2 CPU devices"],
+}
+
+
+def test_a_result_of_pi(capsys: pytest.CaptureFixture[str]) -> None:
+    RunView(silent=False).finish(PI)
+    assert (
+        printed(capsys)
+        == """\
+pi = 3.14145 ± 0.00052 (standard error), 95% interval 3.14043 to 3.14247
+7,853,632 of 10,000,000 random points in the unit square are inside the quarter circle
+0.4s, 507 M samples/s, seed 7
+
+DEVICE                           OPS    SAMPLES
+/job:worker/task:0/device:CPU:0   12  4,194,304
+/job:worker/task:1/device:CPU:0   12  5,805,696
+note: 4 GPU devices asked for, the cluster has 0: running on 2 CPU devices
+"""
+    )
+
+
+@pytest.mark.parametrize(
+    ("pi", "stderr", "interval", "line"),
+    [
+        (4.0, 0.0, [3.2, 4.0], "pi = 4.000000 ± 0.000000 (standard error), 95% interval 3.200000 to 4.000000"),
+        (3.2, 0.5, [2.2, 3.8], "pi = 3.20 ± 0.50 (standard error), 95% interval 2.20 to 3.80"),
+        (2.0, 1.4, [0.4, 3.6], "pi = 2.00 ± 1.40 (standard error), 95% interval 0.40 to 3.60"),
+    ],
+)
+def test_pi_has_the_digits_that_its_error_leaves_it(
+    capsys: pytest.CaptureFixture[str], pi: float, stderr: float, interval: list[float], line: str
+) -> None:
+    result = {**PI["result"], "pi": pi, "stderr": stderr, "interval": interval}
+    RunView(silent=False).finish({**PI, "result": result})
+    assert printed(capsys).splitlines()[0] == line
+
+
+def test_a_run_that_failed_is_its_error(capsys: pytest.CaptureFixture[str]) -> None:
+    error = ClusterError("pi-3f9a timed out after 1 s", exit_code=ExitCode.TIMED_OUT)
+    with pytest.raises(ClusterError) as caught:
+        RunView(silent=False).finish({**PI, "state": "failed", "result": None, "error": error.to_json()})
+    assert (caught.value.message, caught.value.exit_code) == (error.message, ExitCode.TIMED_OUT)
+    assert printed(capsys) == ""
+
+
+def test_a_run_that_was_cancelled_is_told_on_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
+    view = RunView(silent=False)
+    with view:
+        view.update({"event": "run", "run": "pi-3f9a"})
+        view.update({**PI, "state": "cancelled"})
+        view.finish({**PI, "state": "cancelled"})
+    out, err = capsys.readouterr()
+    assert (out, err) == ("", "pi-3f9a was cancelled after 0.4s\n")
+
+
+def test_progress_is_a_line_on_standard_error_when_one_is_due(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr("tfcluster.ui.run_view.time.monotonic", lambda: now[0])
+    for silent in (False, True):
+        view = RunView(silent=silent)
+        with view:
+            view.update({"event": "run", "run": "pi-3f9a"})
+            for done, seconds in ((10, 0.5), (25_000_000, 1.0), (26_000_000, 1.5), (75_000_000, 2.0)):
+                now[0] += 0.5
+                view.update(
+                    {"event": "progress", "done": done, "total": 100_000_000, "unit": "samples", "seconds": seconds}
+                )
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err == (
+        "pi-3f9a: 25%, 25,000,000 of 100,000,000 samples, 25 M samples/s, 3.0s left\n"
+        "pi-3f9a: 75%, 75,000,000 of 100,000,000 samples, 37.5 M samples/s, 0.7s left\n"
+    )
+
+
+RESTART = RestartPolicy("on-failure", 0.1, 30.0, 5, 60.0)
+LAYOUT = ClusterTopology(
+    "demo",
+    "cluster.yaml",
+    "closed",
+    (
+        Task("ps", 0, "localhost", "localhost", 2222, 1, 0, {}, RESTART),
+        Task("worker", 0, "localhost", "::1", 2223, 1, 0, {}, RESTART),
+    ),
+)
+
+
+def test_a_plan(capsys: pytest.CaptureFixture[str]) -> None:
+    view = UpView("demo", silent=False)
+    view.show_plan(plan(LAYOUT, None))
+    view.show_plan(())
+    assert (
+        printed(capsys)
+        == """\
+OPERATION  TASK      HOST       ADDRESS         CAUSE
+start      ps:0      localhost  localhost:2222  new
+start      worker:0  localhost  [::1]:2223      new
+demo is up already: nothing to do
+"""
+    )
+
+
+def cluster(*tasks: TaskStatus) -> ClusterStatus:
+    return ClusterStatus("demo", ClusterState.DEGRADED, "cluster.yaml", (), tasks, ())
+
+
+def test_the_way_up(capsys: pytest.CaptureFixture[str]) -> None:
+    view = UpView("demo", silent=False)
+    ready = [task("worker", index, TaskState.READY) for index in range(6)]
+    with view:
+        view.update(cluster(*(task("worker", index, TaskState.STARTING) for index in range(6))))
+        view.update(cluster(*(task("worker", index, TaskState.STARTING) for index in range(6))))
+        view.update(cluster(*ready[:5], task("worker", 5, TaskState.BACKING_OFF)))
+        view.update(cluster(*ready))
+    view.finish(cluster(*ready[:2]), plan(LAYOUT, None), 0.4567)
+    view.finish(cluster(*ready[:2]), (), 0.4567)
+    view.finish(cluster(*ready[:2]), [PlannedAction("update", None, "restart policy changed")], 0.4567)
+    out, err = capsys.readouterr()
+    assert err == (
+        "demo: 0 of 6 tasks ready, waiting for worker:0, worker:1, worker:2, worker:3 and 2 more\n"
+        "demo: 5 of 6 tasks ready, waiting for worker:5\n"
+    )
+    assert (
+        _without_end_blanks(out)
+        == """\
+TASK      ADDRESS         STATE
+worker:0  localhost:2222  ready
+worker:1  localhost:2223  ready
+demo is up: 2 tasks started in 0.46 s
+demo is up already: nothing changed
+demo is up already: no task was touched
+"""
+    )
+
+
+def test_the_way_through_a_restart_leaves_other_tasks_out(capsys: pytest.CaptureFixture[str]) -> None:
+    view = RestartView("demo", ("worker:0", "worker:1"), silent=False)
+    failed, ready = task("ps", 0, TaskState.FAILED), task("worker", 1, TaskState.READY)
+    with view:
+        view.update(cluster(failed, task("worker", 0, TaskState.STOPPING), ready))
+        view.update(cluster(failed, task("worker", 0, TaskState.STARTING), ready))
+    view.finish_restart(cluster(failed, task("worker", 0, TaskState.READY), ready), 0.4567)
+    out, err = capsys.readouterr()
+    assert err == "demo: 1 of 2 tasks ready, waiting for worker:0\n"
+    assert (
+        _without_end_blanks(out)
+        == """\
+TASK      ADDRESS         STATE
+worker:0  localhost:2222  ready
+worker:1  localhost:2223  ready
+demo: 2 tasks restarted in 0.46 s
+"""
+    )
+
+
+def test_a_plan_that_loses_something(capsys: pytest.CaptureFixture[str]) -> None:
+    view = UpView("demo", silent=False)
+    ps, worker = LAYOUT.tasks
+    operations = [
+        PlannedAction("stop", worker, "no longer wanted", ("run pi-3f9a",)),
+        PlannedAction("restart", ps, "cpus 1 -> 2", ("the variables of ps:0", "run pi-3f9a")),
+        PlannedAction("update", None, "restart policy changed"),
+    ]
+    view.show_plan(operations)
+    with view:
+        view.stopping(cluster(task("ps", 0, TaskState.STOPPING), task("worker", 0, TaskState.STOPPING)), operations)
+        view.stopping(cluster(task("ps", 0, TaskState.STOPPED), task("worker", 0, TaskState.STOPPING)), operations)
+        view.stopping(cluster(task("ps", 0, TaskState.STOPPED), task("worker", 0, TaskState.STOPPED)), operations)
+    out, err = capsys.readouterr()
+    assert (
+        _without_end_blanks(out)
+        == """\
+OPERATION  TASK      HOST       ADDRESS         CAUSE
+stop       worker:0  localhost  [::1]:2223      no longer wanted
+restart    ps:0      localhost  localhost:2222  cpus 1 -> 2
+update     -         -          -               restart policy changed
+LOST: run pi-3f9a
+LOST: the variables of ps:0
+"""
+    )
+    assert err == "demo: stopping ps:0, worker:0\ndemo: stopping worker:0\n"
+
+
+def test_the_way_down(capsys: pytest.CaptureFixture[str]) -> None:
+    view = DownView("demo", silent=False)
+    with view:
+        view.update(cluster(task("ps", 0, TaskState.READY), task("worker", 0, TaskState.STOPPING)))
+        view.update(cluster(task("ps", 0, TaskState.STOPPING), task("worker", 0, TaskState.STOPPED)))
+        view.update(cluster(task("ps", 0, TaskState.STOPPED), task("worker", 0, TaskState.FAILED)))
+    view.finish()
+    out, err = capsys.readouterr()
+    assert err == "demo: stopping ps:0, worker:0\ndemo: stopping ps:0\n"
+    assert out == "demo is down: 2 tasks stopped\n"
+
+
+def test_a_silent_view_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    for view in (UpView("demo", silent=True), DownView("demo", silent=True)):
+        with view:
+            view.update(cluster(task("ps", 0, TaskState.STARTING)))
+    assert capsys.readouterr() == ("", "")
+
+
+def test_log_lines_are_whole_and_literal(capsys: pytest.CaptureFixture[str]) -> None:
+    view = LogView()
+    view.show("ps:0", 0.0, "[bold]no markup[/bold] :smile: \\[x]")
+    view.show("worker:0", 0.0, "x" * 5000)
+    view.show("ps:0", 0.0, "")
+    assert (
+        printed(capsys)
+        == f"""\
+ps:0 | [bold]no markup[/bold] :smile: \\[x]
+worker:0 | {"x" * 5000}
+ps:0     |
+"""
+    )
+
+
+def test_log_lines_with_their_time_and_without_a_name(capsys: pytest.CaptureFixture[str]) -> None:
+    LogView(timestamps=True).show("ps:0", 1795291028.25, "a line")
+    LogView(timestamps=True, prefix=False).show("ps:0", 0.001, "another")
+    assert printed(capsys) == "ps:0 | 2026-11-21T19:57:08.250Z a line\n1970-01-01T00:00:00.001Z another\n"
+
+
+def test_a_pipe_has_colours_only_when_they_are_forced(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    show_status(STATUS)
+    plain = capsys.readouterr().out
+    assert "\x1b" not in plain
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    console.cache_clear()
+    show_status(STATUS)
+    coloured = capsys.readouterr().out
+    assert re.search(r"\x1b\[32mready *\x1b\[0m", coloured)
+    assert not is_interactive(console())
+
+
+def test_only_a_terminal_that_can_moves(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setenv("TERM", "xterm")
+    assert not is_interactive(Console(file=Terminal())), "standard output is no terminal"
+    monkeypatch.setattr("sys.stdout", Terminal())
+    assert is_interactive(Console(file=Terminal()))
+    assert not is_interactive(Console(file=io.StringIO(), force_terminal=True))
+    monkeypatch.setenv("TERM", "dumb")
+    assert not is_interactive(Console(file=Terminal()))
+
+
+def test_devices(capsys: pytest.CaptureFixture[str]) -> None:
+    description = "device: 0, name: NVIDIA H100, pci bus id: 0000:18:00.0, compute capability: 9.0"
+    show_devices(
+        [
+            Device(device("ps", 0, 0), "CPU", 256 << 20),
+            Device("/job:worker/replica:0/task:1/device:GPU:0", "GPU", 79 << 30, description),
+        ]
+    )
+    assert (
+        printed(capsys)
+        == """\
+DEVICE                           TYPE    MEMORY  DESCRIPTION
+/job:ps/task:0/device:CPU:0      CPU    256 MiB  -
+/job:worker/task:1/device:GPU:0  GPU   79.0 GiB  NVIDIA H100, compute capability 9.0
+"""
+    )
+
+
+def test_devices_of_several_hosts(capsys: pytest.CaptureFixture[str]) -> None:
+    show_devices(
+        [Device(device("ps", 0, 0), "CPU", 256 << 20), Device(device("worker", 1, 0), "CPU", 256 << 20)],
+        ["alpha", "localhost"],
+    )
+    assert (
+        printed(capsys)
+        == """\
+DEVICE                           HOST       TYPE   MEMORY  DESCRIPTION
+/job:ps/task:0/device:CPU:0      alpha      CPU   256 MiB  -
+/job:worker/task:1/device:CPU:0  localhost  CPU   256 MiB  -
+"""
+    )

@@ -1,0 +1,62 @@
+"""The list of runs, in a pipe and on a terminal that is too narrow for it."""
+
+from __future__ import annotations
+
+import io
+import time
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from tfcluster.ui import runs as module
+from tfcluster.ui.runs import show_runs
+
+_BEGAN = time.mktime((2026, 1, 31, 14, 30, 0, 0, 0, -1))
+RUNS: list[dict[str, Any]] = [
+    {
+        "run": "pi-3f9a",
+        "program": "pi",
+        "parameters": {"samples": 10_000_000, "seed": 7},
+        "state": "succeeded",
+        "seconds": 0.41,
+        "started": _BEGAN,
+        "result": {"pi": 3.14145, "stderr": 0.000519, "samples": 10_000_000},
+        "error": None,
+    },
+    {
+        "run": "train-77ab",
+        "program": "script",
+        "parameters": {"path": "/somewhere/train.py", "args": ["--epochs", "3"], "cwd": "/", "seed": None},
+        "state": "failed",
+        "seconds": 75.0,
+        "started": _BEGAN,
+        "result": None,
+        "error": {"message": "train.py ended with exit code 3\nand more", "hint": "", "exit_code": 1},
+    },
+]
+
+
+def shown(monkeypatch: pytest.MonkeyPatch, width: int) -> list[str]:
+    target = Console(file=io.StringIO(), width=width, force_terminal=False)
+    monkeypatch.setattr(module, "console", lambda: target)
+    show_runs(RUNS)
+    assert isinstance(target.file, io.StringIO)
+    return [line.rstrip() for line in target.file.getvalue().splitlines()]
+
+
+def test_a_line_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert shown(monkeypatch, 1000) == [
+        "RUN         STATE      STARTED                TIME  INPUTS                   RESULT",
+        "pi-3f9a     succeeded  2026-01-31 14:30:00    0.4s  samples=10000000 seed=7  pi=3.14145 stderr=0.000519",
+        "train-77ab  failed     2026-01-31 14:30:00  1m 15s  train.py --epochs 3      train.py ended with exit code 3",
+    ]
+
+
+def test_only_inputs_and_results_take_several_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = shown(monkeypatch, 90)
+    assert all(len(line) <= 90 for line in lines)
+    starts = [line for line in lines if not line.startswith(" ")]
+    assert [line.split()[0] for line in starts] == ["RUN", "pi-3f9a", "train-77ab"]
+    assert starts[2].startswith("train-77ab  failed     2026-01-31 14:30:00  1m 15s  train.py")
+    assert "".join("".join(lines).split()).count("exitcode3") == 1

@@ -1,0 +1,302 @@
+"""What an agent does for each call of the protocol."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+
+from tfcluster.agent.agent_socket import AgentSocket
+from tfcluster.agent.handlers.apply import ApplyHandler
+from tfcluster.agent.handlers.connectivity import reach
+from tfcluster.agent.handlers.logs import LogHandlers
+from tfcluster.agent.handlers.runs import RunHandlers
+from tfcluster.agent.handlers.tasks import TaskHandlers
+from tfcluster.agent.journal import JournalError
+from tfcluster.agent.lease import Lease
+from tfcluster.agent.logs.collector import LogCollector
+from tfcluster.agent.periodic import run_forever
+from tfcluster.agent.ports import PortAllocator
+from tfcluster.agent.request_stream import RequestStream
+from tfcluster.agent.runs.cleanup import ContainerCleaner
+from tfcluster.agent.runs.remote_tasks import RemoteTaskMonitor
+from tfcluster.agent.runs.run_manager import RunManager
+from tfcluster.agent.secret_store import SecretStore
+from tfcluster.agent.shutdown import Shutdown
+from tfcluster.agent.state_dir import StateDir
+from tfcluster.agent.tasks.health_monitor import HEALTH_INTERVAL
+from tfcluster.agent.tasks.probe_client import ProbeClient
+from tfcluster.agent.tasks.supervisor import Supervisor
+from tfcluster.agent.unreadable_cluster import UnreadableCluster
+from tfcluster.core.states import ClusterState, TaskState, cluster_state
+from tfcluster.core.status import ClusterStatus, HostStatus
+from tfcluster.errors import ClusterError
+from tfcluster.paths import secrets_path
+from tfcluster.processes.c_api import TensorFlow
+from tfcluster.protocol.api import Method, Request, event, reply
+from tfcluster.protocol.codec import Message
+from tfcluster.tf_install import find_tensorflow_library
+
+#: Seconds that a task has to name its devices.
+_DEVICES_SECONDS = 2.0
+#: Seconds between two looks at the files by which commands find the agent: far less than a command looks for it.
+_FILES_SECONDS = 0.5
+
+
+class Agent:
+    """The agent of one cluster on one host.
+
+    Args:
+        cluster: The cluster's name.
+        host: What the cluster calls this host.
+        folder: The cluster's state folder here.
+        agent_socket: The socket at which the agent listens.
+
+    Attributes:
+        quitting: Set when the agent has nothing left to do.
+    """
+
+    def __init__(self, cluster: str, host: str, folder: StateDir, agent_socket: AgentSocket) -> None:
+        self.quitting = asyncio.Event()
+        self._cluster = cluster
+        self._host = host
+        self._folder = folder
+        self._socket = agent_socket
+        self._ports = PortAllocator()
+        self._prober = ProbeClient(f"tfcluster: {cluster} prober")
+        self._keeper = LogCollector(f"tfcluster: {cluster} log keeper", folder)
+        self._lease = Lease()
+        self._secrets = SecretStore(secrets_path(agent_socket.path))
+        self._supervisor = Supervisor(host, folder, self._secrets, self._ports, self._prober, self._keeper, self._load)
+        clearing = ContainerCleaner(self._supervisor, self._prober)
+        self._elsewhere = RemoteTaskMonitor(self._supervisor, self._prober, self._tasks_in_use, self._tell_runs)
+        self._runs = RunManager(f"tfcluster: {cluster} interpreter", folder, clearing.clear, self._elsewhere.look)
+        self._tensorflow: TensorFlow | None = None
+        self._unreadable: UnreadableCluster | None = None
+        self._trouble = ""  # why the state folder could not be mended the last time
+        self._going_down = Shutdown(
+            folder,
+            self._secrets,
+            self._supervisor,
+            self._runs,
+            lambda: self._changes.abandon(),
+            self._cluster_status,
+            self.quitting,
+        )
+        refuse = self._going_down.refuse
+        self._changes = ApplyHandler(
+            host, folder, self._supervisor, self._ports, self._runs, self._load, self._cluster_status, refuse
+        )
+        self._task_calls = TaskHandlers(self._supervisor, refuse)
+        self._run_calls = RunHandlers(folder, self._supervisor, self._elsewhere, self._runs, refuse)
+        self._log_calls = LogHandlers(folder, self._supervisor, self.quitting)
+
+    @property
+    def idle(self) -> bool:
+        """Whether there is no cluster to care for."""
+        return self._supervisor.topology is None and not (self._unreadable and self._unreadable.is_stopping)
+
+    @property
+    def awaiting(self) -> float | None:
+        """Seconds until an `up` that has prepared brings the cluster; None where there is none."""
+        return self._changes.awaited
+
+    async def adopt(self) -> None:
+        """Take over what an earlier agent left, if it left something."""
+        try:
+            record = self._folder.journal.read(self._host)
+        except JournalError as problem:
+            self._unreadable = UnreadableCluster(self._cluster, self._host, self._folder, problem, self.quitting)
+            return
+        if record is not None:
+            with contextlib.suppress(OSError):  # the first question tries again
+                self._prober.start()
+            self._supervisor.history.record("agent started", detail=f"pid {os.getpid()}, the last one died")
+            with contextlib.suppress(ClusterError):  # also without TensorFlow, what runs can be watched and stopped
+                self._load()
+            await self._supervisor.adopt(record)
+            for task in record.topology.reserved:
+                if task.host != self._host:
+                    continue
+                with contextlib.suppress(OSError):  # somebody has it: told when the task is to be started
+                    self._ports.hold(task.port or 0)
+        self._runs.adopt()
+        if record is None:
+            await self._runs.cancel_all()  # of a cluster that is down
+        self._changes.resume()
+
+    async def watch(self) -> None:
+        """Watch the tasks, the state folder and the log keeper until the agent ends."""
+        changed = self._supervisor.changed
+        await asyncio.gather(
+            run_forever(
+                partial(self._going_down.end_if_forgotten, self._lease), lambda: asyncio.sleep(HEALTH_INTERVAL)
+            ),
+            run_forever(self._restore_files, lambda: asyncio.sleep(_FILES_SECONDS)),
+            run_forever(self._ports.restore_locks, lambda: asyncio.sleep(HEALTH_INTERVAL)),
+            run_forever(self._supervisor.checks.all_soon, lambda: asyncio.sleep(HEALTH_INTERVAL)),
+            run_forever(self._check_helpers, lambda: asyncio.sleep(HEALTH_INTERVAL)),
+            run_forever(self._elsewhere.check_soon, lambda: asyncio.sleep(HEALTH_INTERVAL)),
+            run_forever(self._react_to_changes, lambda: changed.since(changed.count)),
+        )
+
+    def stop(self) -> None:
+        """Let go of everything but the tasks' log files and the runs' folders."""
+        self._prober.stop()
+        self._runs.stop()
+        self._ports.keep_only(())
+        if self._unreadable is not None and not self._unreadable.is_down:
+            self._folder.unlock()  # what it knows of processes stays for `tfcluster down`
+            return
+        self._keeper.stop()
+        with contextlib.suppress(OSError):  # it is of no use to anybody
+            self._secrets.forget()
+        self._folder.leave()
+
+    def contact(self) -> contextlib.AbstractContextManager[None]:
+        """A command is in contact; see `Lease`."""
+        return self._lease.contact()
+
+    def answer(self, request: Request, incoming: RequestStream) -> AsyncIterator[Message]:
+        """The lines that answer a request.
+
+        Args:
+            request: What is asked.
+            incoming: What the command sends behind the request.
+
+        Raises:
+            ClusterError: While iterating: the request cannot be carried out.
+        """
+        if self._unreadable is not None:
+            is_down = request.call is Method.DOWN
+            return self._unreadable.down(**request.arguments) if is_down else self._unreadable.refuse()
+        answers: dict[Method, Callable[..., AsyncIterator[Message]]] = {
+            Method.TOPOLOGY: self._changes.topology,
+            Method.PREPARE: self._changes.prepare,
+            Method.LISTEN: self._changes.listen,
+            Method.REACH: reach,
+            Method.APPLY: self._changes.apply,
+            Method.WATCH: self._watch,
+            Method.STATUS: self._status,
+            Method.DEVICES: self._devices,
+            Method.RESTART: self._task_calls.restart,
+            Method.DOWN: self._going_down.down,
+            Method.LOGS: self._log_calls.logs,
+            Method.EVENTS: self._log_calls.events,
+            Method.RUN: partial(self._run_calls.run, incoming),
+            Method.RUNS: self._run_calls.runs,
+            Method.ATTACH: self._run_calls.attach,
+            Method.CANCEL: self._run_calls.cancel,
+        }
+        return answers[request.call](**request.arguments)
+
+    async def _watch(self, timeout: float) -> AsyncIterator[Message]:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
+        while True:
+            with contextlib.suppress(asyncio.TimeoutError):  # the tasks that a plan stops meanwhile have not failed
+                await asyncio.wait_for(self._changes.settled(), deadline - loop.time())
+            seen = self._supervisor.changed.count
+            yield event(self._cluster_status().to_json())
+            try:
+                await asyncio.wait_for(self._supervisor.changed.since(seen), deadline - loop.time())
+            except asyncio.TimeoutError:
+                yield reply({})
+                return
+
+    async def _status(self) -> AsyncIterator[Message]:
+        yield reply(self._cluster_status().to_json())
+
+    async def _devices(self) -> AsyncIterator[Message]:
+        self._supervisor.require_cluster()
+        devices, silent = await self._supervisor.checks.devices_now(_DEVICES_SECONDS)
+        yield reply({"devices": [device.to_json() for device in devices], "silent": silent})
+
+    def _restore_files(self) -> None:
+        """Create the files again that commands and other agents look for, where somebody has deleted one."""
+        if self.quitting.is_set():
+            return
+        troubles = []
+        for restore in (self._mend, self._folder.restore_second_lock, self._restore_socket):
+            try:
+                restore()
+            except (ClusterError, OSError) as error:
+                troubles.append(str(error))
+        trouble = "\n".join(troubles)
+        if trouble not in ("", self._trouble):
+            print(trouble, file=sys.stderr, flush=True)
+        self._trouble = trouble
+
+    def _mend(self) -> None:
+        """Write the state folder anew where somebody has deleted it; see `StateDir.repair`."""
+        if self._supervisor.topology is None or self._going_down.under_way:
+            return
+        if self._folder.repair() or not self._folder.journal.path.is_file():
+            self._supervisor.write_journal()
+            detail = "; ".join([f"{self._folder.path} had been deleted", *self._supervisor.lost_output()])
+            self._supervisor.history.record("mended", detail=detail)
+
+    def _restore_socket(self) -> None:
+        """Create the socket, and the file with secret values beside it, again where somebody has deleted them."""
+        if not self._socket.is_in_place():
+            self._socket.restore()
+            self._folder.publish_socket(self._socket.path)
+            if not self.idle:
+                self._supervisor.history.record("mended", detail=f"the agent listens at {self._socket.path} again")
+        self._secrets.path = secrets_path(self._socket.path)
+        topology = self._supervisor.topology
+        if topology and self._secrets.is_missing_for(topology) and not self._going_down.under_way:
+            self._supervisor.write_journal()
+
+    def _check_helpers(self) -> None:
+        ended = self._keeper.end_if_stopped()
+        if ended is not None:
+            detail = f"the log keeper, pid {ended}, had been stopped by a signal; another one goes on"
+            self._supervisor.history.record("keeper killed", detail=detail)
+        ended = self._runs.check_fork_server()
+        if ended is not None:
+            detail = f"the fork server, pid {ended}, had been stopped by a signal; another one takes its place"
+            self._supervisor.history.record("fork-server-killed", detail=detail)
+
+    def _load(self) -> TensorFlow:
+        if self._tensorflow is None:
+            self._tensorflow = TensorFlow(find_tensorflow_library())
+        return self._tensorflow
+
+    def _react_to_changes(self) -> None:
+        """Warm the interpreter up once what it needs here is ready; end the runs of tasks that are no longer."""
+        self._tell_runs()
+        topology = self._supervisor.topology
+        if topology is None or topology.head().host != self._host or self._going_down.under_way:
+            return  # programs are run beside the head
+        if cluster_state([task.machine.state for task in self._supervisor.tasks.values()]) is ClusterState.RUNNING:
+            self._runs.warm_up()
+
+    def _tell_runs(self) -> None:
+        """Tell the runs which tasks are down."""
+        tasks = self._supervisor.tasks
+        down = {name: task.trouble() for name, task in tasks.items() if task.machine.state is not TaskState.READY}
+        self._runs.on_task_health(self._every_task(), {**down, **self._elsewhere.down})
+
+    def _every_task(self) -> list[str]:
+        topology = self._supervisor.topology
+        return [task.name for task in topology.tasks] if topology else []
+
+    def _tasks_in_use(self) -> set[str]:
+        return {name for names in self._runs.tasks_in_use(self._every_task()).values() for name in names}
+
+    def _cluster_status(self) -> ClusterStatus:
+        topology = self._supervisor.require_cluster()
+        tasks = tuple(task.status() for task in self._supervisor.tasks.values())
+        version = self._tensorflow.version if self._tensorflow else None
+        return ClusterStatus(
+            cluster=topology.cluster,
+            state=cluster_state([task.state for task in tasks]),
+            spec=topology.spec,
+            hosts=(HostStatus(self._host, "up", os.getpid(), version),),
+            tasks=tasks,
+            runs=tuple(run.status() for run in self._runs.runs.values()),
+        )

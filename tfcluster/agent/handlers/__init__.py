@@ -1,0 +1,1 @@
+"""What the agent does for each method of the protocol."""

@@ -1,0 +1,274 @@
+"""The calls of `up` and `scale`: examine the host, and carry a plan out."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable
+from dataclasses import asdict
+from typing import Any
+
+from tfcluster.agent.accounts import other_accounts
+from tfcluster.agent.gpus import gpu_ids
+from tfcluster.agent.ports import PortAllocator
+from tfcluster.agent.preflight import Allocation, examine, hold_ports
+from tfcluster.agent.runs.run_manager import RunManager
+from tfcluster.agent.state_dir import StateDir
+from tfcluster.agent.tasks.supervisor import STOP_GRACE, Supervisor
+from tfcluster.core.plan import (
+    RESTART,
+    START,
+    STOP,
+    UPDATE,
+    PlannedAction,
+    affected_runs,
+    data_losses,
+    is_pure_start,
+    plan,
+    summary,
+)
+from tfcluster.core.reconcile import ObservedState, onto
+from tfcluster.core.states import TERMINAL_STATES
+from tfcluster.core.status import ClusterStatus
+from tfcluster.core.text import pluralize
+from tfcluster.core.topology import ClusterTopology
+from tfcluster.errors import ClusterError
+from tfcluster.processes.c_api import TensorFlow
+from tfcluster.protocol.api import event, reply
+from tfcluster.protocol.codec import Message
+
+#: Seconds that an agent without a cluster waits for the request that brings one it has prepared for.
+_AWAITED_SECONDS = 5.0
+#: The same where other hosts, of which each takes the time that it takes, have to be examined as well.
+_AWAITED_SECONDS_OF_SEVERAL = 60.0
+
+
+class ApplyHandler:
+    """Answers the calls that change what is up.
+
+    Attributes:
+        awaited: Seconds until the next request, which brings the cluster for which the agent, still without one, is
+            prepared; None while it is prepared for none.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        folder: StateDir,
+        supervisor: Supervisor,
+        ports: PortAllocator,
+        runs: RunManager,
+        load: Callable[[], TensorFlow],
+        status: Callable[[], ClusterStatus],
+        refuse_when_going_down: Callable[[], None],
+    ) -> None:
+        self.awaited: float | None = None
+        self._host = host
+        self._folder = folder
+        self._supervisor = supervisor
+        self._ports = ports
+        self._runs = runs
+        self._load = load
+        self._status = status
+        self._refuse_when_going_down = refuse_when_going_down
+        self._under_way: asyncio.Task[None] | None = None
+
+    async def topology(self, settled: bool = True) -> AsyncIterator[Message]:
+        """Tell what is up; `settled` waits until no plan is being carried out."""
+        if settled:
+            await self.settled()
+        yield reply(self._supervisor.require_cluster().to_json())
+
+    async def prepare(self, topology: dict[str, Any], dry: bool) -> AsyncIterator[Message]:
+        """Examine the host for a topology, and tell what is up already."""
+        await self.settled()
+        self._refuse_when_going_down()
+        self._supervisor.checks.start()
+        wanted, found = ClusterTopology.from_json(topology), self._found()
+        choices, problems = self._examine(wanted, found)
+        version = None
+        try:
+            version = self._load().version
+        except ClusterError as problem:
+            problems.append(problem)
+        if found is None and not dry and not problems:
+            self.awaited = _AWAITED_SECONDS if len(wanted.hosts) == 1 else _AWAITED_SECONDS_OF_SEVERAL
+        accounts = other_accounts()
+        yield reply(
+            {
+                "tensorflow": version,
+                "choices": asdict(choices),
+                "found": found.to_json() if found else None,
+                "problems": [problem.to_json() for problem in problems],
+                "accounts": accounts.to_json() if accounts else None,
+            }
+        )
+
+    def _examine(self, wanted: ClusterTopology, found: ObservedState | None) -> tuple[Allocation, list[ClusterError]]:
+        """What a host chooses; where the cluster is up, the new ports are held only when the plan is carried out."""
+        if found is None:
+            return examine(wanted, self._host, self._folder.path, self._ports, gpu_ids())
+        ours, before = found.topology.ports_on(self._host), self._ports.held
+        try:
+            return examine(onto(wanted, found), self._host, self._folder.path, self._ports, gpu_ids(), ours)
+        finally:
+            self._ports.keep_only({*before, *ours})
+
+    async def listen(self) -> AsyncIterator[Message]:
+        """Let connections come to the ports that are held for servers to come, until the command hangs up."""
+        topology = self._supervisor.topology
+        ours = topology.ports_on(self._host) if topology else set()
+        with self._ports.listening(self._ports.held - ours) as ports:
+            yield event({"ports": ports})
+            await asyncio.get_running_loop().create_future()
+
+    async def apply(
+        self,
+        wanted: dict[str, Any],
+        base: dict[str, Any] | None,
+        topology: dict[str, Any],
+        lost: list[str] | None,
+        ends: list[str],
+    ) -> AsyncIterator[Message]:
+        """Carry out the plan that leads to a topology; goes on to its end also when the command that asked dies.
+
+        Tells which topology it is in the end: where another command was first, that one's ports are kept.
+
+        Args:
+            wanted: The topology that is wanted, before anything was chosen.
+            base: The topology that was up on this host when the plan was made; None when there was none.
+            topology: The topology that the plan leads to.
+            lost: What may be lost by it; None for anything.
+            ends: The tasks, on any host, whose processes the plan ends.
+        """
+        await self.settled()
+        self._refuse_when_going_down()
+        complete, found = ClusterTopology.from_json(topology), self._found()
+        self.awaited = None
+        self._ports.quiet()
+        if found is None:
+            if base is not None:
+                self._supervisor.require_cluster()  # it went down meanwhile
+            self._start_anew(complete)
+            yield reply({"topology": complete.to_json()})
+            return
+        if base is None or ClusterTopology.from_json(base) != found.topology:
+            complete = onto(ClusterTopology.from_json(wanted), found)
+            if not is_pure_start(self._plan(complete, found), found):
+                raise _changed_meanwhile(complete, found)
+        losing = {*data_losses(self._plan(complete, found)), *affected_runs(ends, found.runs)}
+        if lost is not None and (more := losing - set(lost)):
+            raise _more_is_lost(complete, sorted(more))
+        hold_ports(complete, self._host, self._ports, found.topology.ports_on(self._host))
+        under_way = self._under_way = asyncio.ensure_future(self._carry_out(complete, found))
+        async for _ in self._supervisor.changed.until(under_way):
+            yield event(self._status().to_json())
+        if under_way.cancelled():
+            self._refuse_when_going_down()
+        under_way.result()
+        yield reply({"topology": complete.to_json()})
+
+    def resume(self) -> None:
+        """Go on with a change that an earlier agent has begun; where that cannot be, the history says why."""
+        topology = self._supervisor.next
+        if topology is not None:
+            self._under_way = asyncio.ensure_future(self._resume(topology))
+
+    async def _resume(self, topology: ClusterTopology) -> None:
+        # First what has ended while there was no agent must be known to have.
+        while self._supervisor.has_unnoted_ends():
+            await self._supervisor.changed.since(self._supervisor.changed.count)
+        found = self._found_now()
+        try:
+            hold_ports(topology, self._host, self._ports, found.topology.ports_on(self._host))
+            await self._carry_out(topology, found)
+        except ClusterError as error:
+            self._supervisor.next = None
+            self._supervisor.history.record("not changed", detail=error.message)
+
+    async def settled(self) -> None:
+        """Wait until no plan is being carried out."""
+        while self._under_way is not None and not self._under_way.done():
+            await asyncio.wait({self._under_way})
+
+    async def abandon(self) -> None:
+        """Leave what is being carried out: the cluster goes down."""
+        if self._under_way is not None:
+            self._under_way.cancel()
+            await asyncio.wait({self._under_way})  # however it ended, or had ended before
+
+    def _start_anew(self, topology: ClusterTopology) -> None:
+        hold_ports(topology, self._host, self._ports, ())  # the agent that prepared may be gone
+        tasks = topology.on(self._host)
+        self._supervisor.history.record("up", detail=f"{pluralize(len(tasks), 'task')}, agent {os.getpid()}")
+        self._ports.keep_only(topology.ports_on(self._host))
+        self._supervisor.apply(topology, [task.name for task in tasks])
+
+    async def _carry_out(self, topology: ClusterTopology, found: ObservedState) -> None:
+        """Stop what the topology has no more or otherwise, then take it over and start what it has new.
+
+        Until all of that has stopped the journal has both topologies: if this agent dies, the next one goes on.
+        """
+        operations = self._plan(topology, found)
+        try:
+            if self._to_be_stopped(topology):
+                self._supervisor.next = topology
+                self._supervisor.write_journal()
+            # A server that died and came back meanwhile knows only the old addresses: look again.
+            while stopping := self._to_be_stopped(topology):
+                await self._supervisor.stop(STOP_GRACE, stopping)
+            now = self._found_now()
+            start = [
+                operation.task.name
+                for operation in self._plan(topology, now)
+                if operation.kind == START and operation.task is not None
+            ]
+            updates = dict.fromkeys(operation.cause for operation in operations if operation.kind == UPDATE)
+            told = ", ".join([summary(operations), *updates]).removeprefix(", ")
+            self._supervisor.history.record("changed", detail=told)
+            self._supervisor.apply(topology, start)
+        finally:
+            self._supervisor.next = None
+            self._ports.keep_only(self._supervisor.require_cluster().ports_on(self._host))
+
+    def _to_be_stopped(self, topology: ClusterTopology) -> list[str]:
+        """The tasks that must not run on if the topology is to be taken over."""
+        found = self._found_now()
+        at_rest = {status.task for status in found.tasks if status.state in TERMINAL_STATES}
+        return [
+            operation.task.name
+            for operation in self._plan(topology, found)
+            if operation.kind in (STOP, RESTART) and operation.task is not None and operation.task.name not in at_rest
+        ]
+
+    def _plan(self, topology: ClusterTopology, found: ObservedState) -> tuple[PlannedAction, ...]:
+        """What there is to do on this host; what there is on others cannot be told from here."""
+        return tuple(each for each in plan(topology, found) if each.task is None or each.task.host == self._host)
+
+    def _found(self) -> ObservedState | None:
+        return None if self._supervisor.topology is None else self._found_now()
+
+    def _found_now(self) -> ObservedState:
+        topology = self._supervisor.require_cluster()
+        return ObservedState(
+            topology=topology,
+            tasks=self._status().tasks,
+            generations=self._supervisor.generations(),
+            runs=self._runs.tasks_in_use([task.name for task in topology.tasks]),
+        )
+
+
+def _changed_meanwhile(wanted: ClusterTopology, found: ObservedState) -> ClusterError:
+    return ClusterError(
+        f"cluster {wanted.cluster!r} was changed by another command meanwhile (it has {found.topology.spec} now): "
+        "nothing was done",
+        hint="Run the command again: it plans from what is up now.",
+    )
+
+
+def _more_is_lost(wanted: ClusterTopology, more: list[str]) -> ClusterError:
+    return ClusterError(
+        f"cluster {wanted.cluster!r} has changed since the plan was made, which would lose {', '.join(more)}: "
+        "nothing was done",
+        hint="Run the command again: it plans from what is up now.",
+    )

@@ -1,0 +1,115 @@
+"""What an agent records of its cluster for the next one, and whether what was read can be such a record."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from tfcluster.core.states import TaskState
+from tfcluster.core.status import LastExit
+from tfcluster.core.topology import ClusterTopology
+from tfcluster.process_handle import ProcessHandle
+
+# Linux gives no greater pid (PID_MAX_LIMIT), and counts clock ticks and inodes in 64 bits.
+_MAX_PID = 2**22
+_MAX_TICKS = 2**63 - 1
+# No time of a task is further from 1970, or from the machine's boot, in seconds: some 3000 years.
+_MAX_TIME = 1e11
+_MAX_PORT = 65535
+
+
+@dataclass(frozen=True)
+class TaskRecord:
+    """What is recorded of one task: its process while it has one, and what its machine needs to go on.
+
+    Attributes:
+        process: Its process; None while it has none.
+        started: Unix time in seconds at which the process was started.
+        restarts: How often it was started again by itself.
+        state: Its state.
+        ends: Times at which it ended by itself, in monotonic seconds. That clock goes on when an agent dies, no
+            change of the date moves it, and it stands still while the machine is suspended, as the tasks do.
+        wake_at: When it is to be started again, in monotonic seconds; None while it does not wait for that.
+        last_exit: How its latest process ended.
+        again: It is being stopped to be started anew.
+        generation: That of the topology which the process was started in.
+    """
+
+    process: ProcessHandle | None
+    started: float
+    restarts: int
+    state: TaskState
+    ends: tuple[float, ...] = ()
+    wake_at: float | None = None
+    last_exit: LastExit | None = None
+    again: bool = False
+    generation: int = 0
+
+
+@dataclass(frozen=True)
+class Record:
+    """The whole journal.
+
+    Attributes:
+        topology: The cluster, without the values that are secret.
+        tasks: Where each task stands, by name.
+        secrets: The file that has the secret values.
+        next: The topology that replaces this one once the tasks which it has no more, or otherwise, have stopped.
+    """
+
+    topology: ClusterTopology
+    tasks: dict[str, TaskRecord]
+    secrets: Path
+    next: ClusterTopology | None = None
+
+
+def check(topology: ClusterTopology, tasks: Mapping[str, TaskRecord], secrets: Path, host: str | None) -> None:
+    """Refuse a record that no agent can have written, though each value is of the right type.
+
+    Args:
+        topology: As in Record.
+        tasks: As in Record.
+        secrets: As in Record.
+        host: What the cluster calls this host; None where that is not known.
+
+    Raises:
+        ValueError: It cannot be one.
+    """
+    for problem in (*_problems_of(topology), *_problems_of_tasks(tasks)):
+        raise ValueError(problem)
+    known = {task.name for task in topology.tasks if host in (None, task.host)}
+    for name in tasks.keys() - known:
+        raise ValueError(f"tasks.{name}: there is no such task in the topology")
+    if host is not None and (missing := known - tasks.keys()):
+        raise ValueError(f"tasks.{min(missing)}: missing")
+    # The file is removed when the cluster is down: it must be one of ours.
+    if not secrets.is_absolute() or secrets.suffix != ".secrets":
+        raise ValueError(f"secrets: not a file with secret values: {str(secrets)!r}")
+
+
+def _problems_of(topology: ClusterTopology) -> Iterator[str]:
+    names = [task.name for task in topology.tasks]
+    if not names:
+        yield "topology.tasks: empty"
+    if len(set(names)) < len(names):
+        yield "topology.tasks: two tasks of one name"
+    for index, task in enumerate((*topology.tasks, *topology.reserved)):
+        if task.port is not None and not 0 < task.port <= _MAX_PORT:
+            yield f"topology.tasks.{index}.port: {task.port} is not a port"
+        if any(not name or "=" in name or "\0" in name + value for name, value in task.env.items()):
+            yield f"topology.tasks.{index}.env: not an environment"
+    if topology.logs.size < 1 or topology.logs.count < 1:
+        yield "topology.logs: less than one byte or file"
+    if topology.lease is not None and topology.lease <= 0:
+        yield "topology.lease: not a time to wait"
+
+
+def _problems_of_tasks(tasks: Mapping[str, TaskRecord]) -> Iterator[str]:
+    for name, task in tasks.items():
+        process, ended = task.process, task.last_exit
+        if process is not None and not (0 < process.pid <= _MAX_PID and 0 <= process.start_time <= _MAX_TICKS):
+            yield f"tasks.{name}.process: there can be no such process"
+        times = (task.started, *task.ends, task.wake_at or 0.0, ended.time if ended else 0.0)
+        if any(abs(time) > _MAX_TIME for time in times):
+            yield f"tasks.{name}: a time that is too far away"

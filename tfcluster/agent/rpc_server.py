@@ -1,0 +1,110 @@
+"""The agent's Unix socket: one request a connection, from this user only."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import traceback
+
+from tfcluster.agent.agent import Agent
+from tfcluster.agent.agent_socket import AgentSocket
+from tfcluster.agent.request_stream import RequestStream
+from tfcluster.errors import ClusterError
+from tfcluster.process_handle import peer_credentials
+from tfcluster.protocol import api
+from tfcluster.protocol.api import Request
+from tfcluster.protocol.codec import Decoder, Message, encode
+
+#: Seconds that an agent without a cluster waits for the first request; whoever started it is about to send it, unless
+#: it was killed. So many that a machine that stands still for a moment does not end the agent as the request arrives.
+_FIRST_SECONDS = 10.0
+_LAST_WORDS_SECONDS = 1.0
+
+
+class RpcServer:
+    """Serves a service's calls."""
+
+    def __init__(self, service: Agent) -> None:
+        self._service = service
+        self._connections = 0
+        self._quitting: asyncio.TimerHandle | None = None
+
+    async def serve(self, agent_socket: AgentSocket) -> None:
+        """Serve until the service quits, or is idle and nobody is connected."""
+        self._quit_if_idle(_FIRST_SECONDS)
+        await agent_socket.serve(self._serve_one)
+        await self._service.quitting.wait()
+        agent_socket.close()
+        # Whoever asked for the end, or follows something, is told that it has come.
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._unconnected(), _LAST_WORDS_SECONDS)
+
+    async def _unconnected(self) -> None:
+        while self._connections:
+            await asyncio.sleep(0.01)
+
+    async def _serve_one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._connections += 1
+        try:
+            if peer_credentials(writer.get_extra_info("socket"))[1] == os.getuid():
+                await self._answer(reader, writer)
+        except ConnectionError:
+            pass  # the command has gone
+        finally:
+            self._connections -= 1
+            self._quit_if_idle(self._service.awaiting or 0.0)
+            writer.close()
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer the one request, and stop when the command hangs up before the answer ends."""
+        line = await reader.readline()
+        if not line:
+            return
+        try:
+            request = Request.from_message(Decoder().feed(line)[0])
+        except ClusterError as problem:
+            writer.write(encode(api.error(problem)))
+            await writer.drain()
+            return
+        incoming = RequestStream(reader, expects_file=request.has_upload)
+        with self._service.contact():
+            answering = asyncio.ensure_future(self._write_answer(request, incoming, writer))
+            hung_up = asyncio.ensure_future(incoming.hung_up())
+            await asyncio.wait({answering, hung_up}, return_when=asyncio.FIRST_COMPLETED)
+            for pending in (answering, hung_up):
+                pending.cancel()
+                with contextlib.suppress(asyncio.CancelledError, ConnectionError):
+                    await pending
+
+    async def _write_answer(self, request: Request, incoming: RequestStream, writer: asyncio.StreamWriter) -> None:
+        try:
+            async for message in self._service.answer(request, incoming):
+                writer.write(encode(message if "event" in message else self._last(message)))
+                await writer.drain()
+        except ClusterError as problem:
+            writer.write(encode(self._last(api.error(problem))))
+            await writer.drain()
+        except (ConnectionError, asyncio.CancelledError):
+            raise
+        except Exception as problem:
+            traceback.print_exc()  # into the agent's log
+            told = ClusterError(f"the agent failed: {type(problem).__name__}: {problem}")
+            writer.write(encode(self._last(api.error(told))))
+            await writer.drain()
+
+    def _last(self, message: Message) -> Message:
+        """The last line of an answer, with whether the agent ends once the command has hung up."""
+        alone = self._service.idle and not self._service.awaiting and self._connections == 1
+        return {**message, "ends": alone}
+
+    def _quit_if_idle(self, delay: float) -> None:
+        """End in so many seconds, not when was meant before, if there is nothing to do and nobody connected then."""
+
+        def quit_now() -> None:
+            if self._service.idle and not self._connections:
+                self._service.quitting.set()
+
+        if self._quitting is not None:
+            self._quitting.cancel()
+        self._quitting = asyncio.get_running_loop().call_later(delay, quit_now)

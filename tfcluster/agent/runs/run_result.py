@@ -1,0 +1,84 @@
+"""How a run ended: its state, its result or error, from what its driver wrote last of either."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from tfcluster.agent.logs.textfile import tail
+from tfcluster.agent.runs.run import Run
+from tfcluster.agent.runs.run_store import RunRecord
+from tfcluster.core.states import RunState
+from tfcluster.errors import ClusterError
+from tfcluster.process_handle import reason
+from tfcluster.processes.run_events import RunEventLog
+from tfcluster.protocol.codec import Message
+
+_SHOWN = 10
+#: Threads of a driver may still tell something behind its result or error; at most so many events of theirs.
+_LATE = 100
+
+
+def finalize(run: Run, status: int | None, why: str, log: Path) -> RunRecord:
+    """The final record of a run that has ended; a result event of its own is written where its driver wrote none.
+
+    Args:
+        run: The run.
+        status: What waitpid said of its driver; None where that is not known.
+        why: How its driver ended where the status is not known.
+        log: The log that may say why the driver died.
+    """
+    last = _last_word(run.events)
+    seconds = run.now().seconds or 0.0
+    if last.get("event") == "result":  # a driver writes it only of a run that succeeded
+        return replace(run.record, state=RunState.SUCCEEDED, seconds=last["seconds"], result=last["result"])
+    error: dict[str, Any] | None
+    if run.record.stopping is not None:
+        state, error = run.record.stopping
+    elif last.get("event") == "error":
+        state, error = RunState.FAILED, last["error"]
+    else:
+        how = why if status is None else reason(status)
+        state, error = RunState.FAILED, _died(run, how, log).to_json()
+    record = replace(run.record, state=state, seconds=seconds, error=error)
+    try:
+        RunEventLog(run.events).emit(**result_event(record))
+    except OSError as problem:  # a full disk must not keep the run from ending
+        record = replace(record, notes=[*record.notes, f"{run.events} cannot be written: {problem.strerror}"])
+    return record
+
+
+def result_event(record: RunRecord) -> Message:
+    """The result event of a run that has ended, where its driver wrote none."""
+    return {
+        "event": "result",
+        "run": record.run,
+        "program": record.program,
+        "state": record.state.value,
+        "seconds": round(record.seconds or 0.0, 6),
+        "result": record.result,
+        "devices": {},
+        "notes": record.notes,
+        **({"error": record.error} if record.error else {}),
+    }
+
+
+def _died(run: Run, how: str, log: Path) -> ClusterError:
+    last, _ = tail(log, _SHOWN)
+    said = "; it said last:" + "".join(f"\n  {line}" for line in last) if last else ""
+    return ClusterError(f"the driver of {run.identity} died ({how}){said}", hint=f"The whole log is {log}.")
+
+
+def _last_word(path: Path) -> Message:
+    """The result or the error that a driver wrote; empty where it wrote neither."""
+    lines, _ = tail(path, _LATE)
+    for line in reversed(lines):
+        try:
+            found = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(found, dict) and found.get("event") in ("result", "error"):
+            return found
+    return {}

@@ -1,0 +1,118 @@
+"""The end of a cluster on this host: because a command asks for it, or because none has asked for anything for long."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
+
+from tfcluster.agent.lease import Lease
+from tfcluster.agent.runs.run_manager import RunManager
+from tfcluster.agent.secret_store import SecretStore
+from tfcluster.agent.state_dir import StateDir
+from tfcluster.agent.tasks.supervisor import STOP_GRACE, Supervisor
+from tfcluster.core.status import ClusterStatus
+from tfcluster.errors import ClusterError
+from tfcluster.protocol.api import event, reply
+from tfcluster.protocol.codec import Message
+
+
+class Shutdown:
+    """Takes the cluster down.
+
+    Args:
+        folder: The cluster's state folder.
+        secrets: The secret values of its tasks.
+        supervisor: The tasks.
+        runs: The runs.
+        abandon: Leaves a plan that is being carried out.
+        status: How the cluster is.
+        quitting: Set when all is down.
+    """
+
+    def __init__(
+        self,
+        folder: StateDir,
+        secrets: SecretStore,
+        supervisor: Supervisor,
+        runs: RunManager,
+        abandon: Callable[[], Awaitable[None]],
+        status: Callable[[], ClusterStatus],
+        quitting: asyncio.Event,
+    ) -> None:
+        self._folder = folder
+        self._secrets = secrets
+        self._supervisor = supervisor
+        self._runs = runs
+        self._abandon = abandon
+        self._status = status
+        self._quitting = quitting
+        self._stopping: asyncio.Task[None] | None = None
+        self._grace = 0.0  # the seconds between TERM and KILL
+
+    @property
+    def under_way(self) -> bool:
+        """Whether the cluster is going down, or is down."""
+        return self._stopping is not None
+
+    def refuse(self) -> None:
+        """Refuse what makes no sense for a cluster that is going down.
+
+        Raises:
+            ClusterError: It is.
+        """
+        if self.under_way:
+            cluster = self._supervisor.require_cluster().cluster
+            raise ClusterError(f"cluster {cluster!r} is going down", hint="Try again when `tfcluster down` is done.")
+
+    async def down(self, grace: float) -> AsyncIterator[Message]:
+        """Stop everything; goes on also when the command that asked for it dies."""
+        self._supervisor.require_cluster()
+        if self._stopping is None:
+            stopping = self._begin(grace)
+        else:
+            stopping = self._stopping
+            self._grace = min(self._grace, grace)
+            self._supervisor.shorten_grace(grace)
+        async for _ in self._supervisor.changed.until(stopping):
+            yield event(self._status().to_json())
+        stopping.result()
+        yield reply({})
+
+    def end_if_forgotten(self, lease: Lease) -> None:
+        """Stop everything if no command has been in contact for as long as the topology allows."""
+        topology = self._supervisor.topology
+        if topology is None or self.under_way or not lease.is_over(topology.lease):
+            return
+        detail = f"no command has asked for {topology.lease:g} s, the cluster's lease: its part here goes down"
+        self._supervisor.history.record("lease over", detail=detail)
+        self._begin(STOP_GRACE)
+
+    def _begin(self, grace: float) -> asyncio.Task[None]:
+        self._grace = grace
+        self._stopping = asyncio.ensure_future(self._stop_all())
+        return self._stopping
+
+    async def _stop_all(self) -> None:
+        try:
+            await self._abandon()
+            await self._runs.cancel_all()
+            await self._supervisor.stop(self._grace)
+        except BaseException:
+            self._stopping = None  # what still runs is still ours, and the next `down` tries again
+            raise
+        with suppress(OSError):  # the agent's end tries again
+            self._secrets.forget()
+        # While the agent still ends its helpers, the cluster is down already for every command that looks.
+        try:
+            self._folder.journal.remove()
+        except OSError as error:
+            # Without this agent the journal would have the next one start every task again.
+            self._stopping = None
+            cluster = self._supervisor.require_cluster().cluster
+            raise ClusterError(
+                f"all tasks of {cluster!r} are stopped, but {self._folder.path} cannot be cleared: {error.strerror}",
+                hint="Make it writable and type `tfcluster down` again.",
+            ) from error
+        self._supervisor.history.record("down")
+        self._quitting.set()

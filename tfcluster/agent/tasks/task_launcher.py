@@ -1,0 +1,160 @@
+"""The processes of the tasks: forked or adopted, watched to their end, and the ports that are theirs meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+
+from tfcluster.agent import subprocesses
+from tfcluster.agent.ports import PortAllocator, port_owner
+from tfcluster.agent.secret_store import lost
+from tfcluster.agent.state_dir import StateDir
+from tfcluster.agent.tasks.oom import OomDetector
+from tfcluster.agent.tasks.state_machine import TaskEvent
+from tfcluster.agent.tasks.task_runtime import NOT_STARTED, TaskRuntime
+from tfcluster.core.status import LastExit
+from tfcluster.core.topology import ClusterTopology
+from tfcluster.errors import ClusterError
+from tfcluster.process_handle import ProcessHandle, reason, was_killed
+from tfcluster.processes.c_api import TensorFlow
+from tfcluster.processes.logs.log_buffer import prepare
+from tfcluster.processes.tf_server import serve
+from tfcluster.protocol.codec import Message
+
+# Seconds for which it is taken for granted that a port's holder is still the same.
+_HOLDER_SECONDS = 10.0
+
+
+class TaskLauncher:
+    """Gives tasks their processes.
+
+    Args:
+        folder: The cluster's state folder.
+        ports: Holds the tasks' ports.
+        load: Gives TensorFlow, loaded.
+        feed: Takes the end of a process to the task's machine.
+        serves: Called when a task's process says that it serves.
+    """
+
+    def __init__(
+        self,
+        folder: StateDir,
+        ports: PortAllocator,
+        load: Callable[[], TensorFlow],
+        feed: Callable[[TaskRuntime, TaskEvent], None],
+        serves: Callable[[TaskRuntime], None],
+    ) -> None:
+        self._folder = folder
+        self._ports = ports
+        self._load = load
+        self._feed = feed
+        self._serves = serves
+        self._holders: dict[int, tuple[float, str]] = {}  # by port: when they were looked for, and what to say of them
+
+    def fork(self, task: TaskRuntime, topology: ClusterTopology) -> subprocesses.ChildProcess | None:
+        """Fork a task's server, which waits for a first line before it begins.
+
+        Where that fails there is none; the task counts as one that died, and is tried again by policy, unless what it
+        lacks are its secrets.
+        """
+        task.started, task.generation = time.time(), topology.generation
+        task.report = ""
+        task.killed = False
+        if names := lost(task.task):
+            task.report = f"secret {', '.join(names)} is lost, no journal holds it: `tfcluster up SPEC` gives it again"
+            asyncio.get_running_loop().call_soon(self._note_failure, task)
+            return None
+        if blocked := self.blocked(task):
+            self.note_blocked(task, blocked)
+            asyncio.get_running_loop().call_soon(self._feed, task, TaskEvent.BLOCKED)
+            return None
+        try:
+            self._folder.repair()  # its log goes there
+            child = self._fork(task, topology)
+        except (OSError, ClusterError) as error:
+            task.report = f"no process could be started for it: {error}"
+            asyncio.get_running_loop().call_soon(self._note_end, task, None)
+            return None
+        self._has_process(task, child.process, child.pidfd)
+        child.on_message(partial(self._reported, task), lambda: None)
+        return child
+
+    def _fork(self, task: TaskRuntime, topology: ClusterTopology) -> subprocesses.ChildProcess:
+        log_buffer = self._folder.log_buffer_of(task.task.short)
+        prepare(log_buffer, self._folder.log_of(task.task.short))
+        body = partial(serve, self._load(), topology, task.task, log_buffer)
+        return subprocesses.fork_child(body, partial(self._ended, task))
+
+    def blocked(self, task: TaskRuntime) -> str:
+        """Say in words who has a task's port; empty when it is held for the task."""
+        port = task.task.port
+        if port is None:
+            return ""
+        try:
+            if self._ports.hold(port):
+                self._holders.pop(port, None)
+                return ""
+        except OSError:  # out of descriptors, it is the server that must have them; else it says itself what is wrong
+            return ""
+        # To find the holder takes a look at every process's descriptors.
+        now = time.monotonic()
+        if port not in self._holders or now > self._holders[port][0] + _HOLDER_SECONDS:
+            self._holders[port] = now, f"port {port} is taken by {port_owner(port)}"
+        return self._holders[port][1]
+
+    def note_blocked(self, task: TaskRuntime, blocked: str) -> None:
+        """Have a task's status say why it is not started."""
+        task.report = blocked
+        task.last_exit = LastExit(NOT_STARTED, time.time(), blocked)
+
+    def watch(self, task: TaskRuntime, process: ProcessHandle) -> None:
+        """Watch a process that an earlier agent has forked for a task.
+
+        Raises:
+            OSError: There is no descriptor left to watch it by.
+        """
+        self._has_process(task, process, subprocesses.when_ended(process, partial(self._ended, task)))
+
+    def _has_process(self, task: TaskRuntime, process: ProcessHandle, pidfd: int | None) -> None:
+        task.process, task.pidfd = process, pidfd
+        task.memory = OomDetector(process.pid, time.monotonic())
+
+    def _reported(self, task: TaskRuntime, message: Message) -> None:
+        if "error" in message:
+            task.report = message["error"]
+        else:
+            self._serves(task)
+
+    def hold_port(self, task: TaskRuntime) -> None:
+        """Hold a task's port; while the server that listens on it is an adopted one, only reserve it."""
+        if task.task.port is None:
+            return
+        with suppress(OSError):  # out of descriptors, it is the server that must have them
+            self._ports.reserve(task.task.port)
+            if task.process is None:
+                self._ports.hold(task.task.port)
+
+    def _ended(self, task: TaskRuntime, status: int | None) -> None:
+        by_kernel = ""
+        if task.memory is not None and not task.killed and was_killed(status):
+            by_kernel = task.memory.named()
+        task.forget_process()
+        if status is None:
+            task.report = task.report or "its exit status is not known: an earlier agent had started it"
+        # The report may still lie unread behind the news of the end.
+        asyncio.get_running_loop().call_soon(self._note_end, task, status, by_kernel)
+        if task.machine.wanted:
+            self.hold_port(task)  # at once: nobody listens on it now
+
+    def _note_failure(self, task: TaskRuntime) -> None:
+        task.last_exit = LastExit(NOT_STARTED, time.time(), task.report)
+        self._feed(task, TaskEvent.UNSTARTABLE)
+
+    def _note_end(self, task: TaskRuntime, status: int | None, by_kernel: str = "") -> None:
+        task.last_exit = LastExit(reason(status) + by_kernel, time.time(), task.report)
+        clean = status is not None and os.WIFEXITED(status) and os.WEXITSTATUS(status) == 0
+        self._feed(task, TaskEvent.CLEAN_EXIT if clean else TaskEvent.FAILED_EXIT)

@@ -1,0 +1,166 @@
+"""Carrying out what `up` and `scale` have planned, on all hosts of a cluster."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Generator, Iterator, Mapping
+from functools import partial
+
+from tfcluster.client import registry
+from tfcluster.client.cluster import Cluster
+from tfcluster.client.down import stop_on
+from tfcluster.client.output import tell
+from tfcluster.client.parallel import StreamContext, merge_streams
+from tfcluster.client.preflight import let_go
+from tfcluster.client.rpc import AgentDisconnectedError
+from tfcluster.client.snapshot import lines_of
+from tfcluster.client.up import UpPlan
+from tfcluster.core.aggregate_status import HostUnavailable, whole
+from tfcluster.core.hosts import Host
+from tfcluster.core.plan import data_losses, terminated_tasks
+from tfcluster.core.status import ClusterStatus
+from tfcluster.core.topology import ClusterTopology
+from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.protocol.api import Method
+
+# Between TERM and KILL, for the tasks of a host that the cluster leaves.
+_GRACE = 5.0
+
+
+def apply(prepared: UpPlan, *, whatever_is_lost: bool) -> Iterator[ClusterStatus]:
+    """Carry the plan out, giving the cluster's status at each change while it stops what it stops.
+
+    When it ends, all that has to be started is being started.
+
+    Args:
+        prepared: The plan.
+        whatever_is_lost: Also what the plan does not say, as a run that was submitted since.
+
+    Raises:
+        ClusterError: An agent could not, or found another cluster than the one that the plan was made from.
+    """
+    lost = None if whatever_is_lost else data_losses(prepared.operations)
+    if prepared.cluster.is_here and prepared.leaving is None:
+        if prepared.operations:
+            head = prepared.cluster.head
+            yield from _apply_on(prepared, prepared.topology, lost, head, StreamContext(head))
+        return
+    yield from _apply_everywhere(prepared, lost)
+
+
+def _apply_everywhere(prepared: UpPlan, lost: list[str] | None) -> Iterator[ClusterStatus]:
+    """One host first, which refuses one of two commands at a time before anything has changed; then all others."""
+    # Before anything starts: whatever becomes of this command, the next one knows where to look.
+    noted = registry.read(prepared.cluster.name) is not None
+    leaving = tuple(prepared.leaving.hosts.values()) if prepared.leaving else ()
+    _note(prepared, leaving)
+    topology = prepared.base or prepared.topology
+    try:
+        if prepared.operations:
+            first = _decisive_host(prepared)
+            told: dict[str, ClusterStatus | HostUnavailable] = {}
+            deciding = _apply_on(prepared, prepared.topology, lost, first, StreamContext(first))
+            try:
+                while True:
+                    told[first] = next(deciding)
+                    yield whole(topology, told)
+            except StopIteration as end:
+                decided: ClusterTopology = end.value  # of two commands at a time the other one's, with its ports
+            except ClusterError as error:
+                is_certain = (
+                    not isinstance(error, AgentDisconnectedError) and error.exit_code is not ExitCode.UNREACHABLE
+                )
+                if is_certain and prepared.base is None and not noted:
+                    registry.remove(prepared.cluster.name)
+                raise
+            others = [host for host in prepared.examined if host != first]
+            streams = {host: partial(_apply_on, prepared, decided, lost, host) for host in others}
+            for _ in _carry_on(told, streams):
+                yield whole(topology, told)
+            _note(prepared, leaving)  # somebody may have looked before anything was up, and forgotten the cluster
+        if prepared.leaving is not None:
+            _note(prepared, tuple(prepared.leaving.hosts[host] for host in _leave(prepared, prepared.leaving)))
+    finally:
+        let_go(prepared.examined)
+
+
+def _decisive_host(prepared: UpPlan) -> str:
+    decisive = (prepared.base or prepared.topology).head().host
+    return decisive if decisive in prepared.examined else prepared.cluster.head
+
+
+def _note(prepared: UpPlan, besides: tuple[Host, ...]) -> None:
+    """Note where the cluster is, and where there is something of it besides."""
+    cluster = prepared.cluster
+    if cluster.is_here and not besides:
+        registry.remove(cluster.name)
+    else:
+        registry.write(Cluster(cluster.name, (*cluster.hosts.values(), *besides), cluster.head))
+
+
+def _carry_on(
+    told: dict[str, ClusterStatus | HostUnavailable],
+    streams: Mapping[str, Callable[[StreamContext], Iterator[ClusterStatus]]],
+) -> Iterator[None]:
+    """Add what hosts tell to what others have told; something at each change.
+
+    Raises:
+        ClusterError: Some could not; all others have by then.
+    """
+    if not streams:
+        return
+    wrong: dict[str, ClusterError] = {}
+    with contextlib.closing(merge_streams(streams)) as statuses:
+        for host, status in statuses:
+            if isinstance(status, ClusterError):
+                wrong[host] = status
+            else:
+                told[host] = status
+                yield
+    if wrong:
+        hints = dict.fromkeys(error.hint for error in wrong.values() if error.hint)
+        raise ClusterError(
+            "\n".join([*lines_of(wrong), "the other hosts are changed, and go on"]),
+            hint=" ".join([*hints, "`tfcluster up` again does what is left, `tfcluster down` stops all of it."]),
+            exit_code=max(error.exit_code for error in wrong.values()),
+        )
+
+
+def _apply_on(
+    prepared: UpPlan, topology: ClusterTopology, lost: list[str] | None, host: str, strand: StreamContext
+) -> Generator[ClusterStatus, None, ClusterTopology]:
+    """One host's status at each change, while it stops what it stops; returns the topology that it has then."""
+    found = prepared.examined[host].found
+    connection = prepared.everywhere.connect(host)
+    answer = connection.stream(
+        Method.APPLY,
+        start=found is None,
+        wanted=prepared.wanted.to_json(),
+        base=found and found.topology.to_json(),
+        topology=topology.to_json(),
+        lost=lost,
+        ends=terminated_tasks(prepared.operations),
+    )
+    with contextlib.closing(answer):
+        try:
+            for message in strand.events(answer):
+                yield ClusterStatus.from_json(message)
+            return ClusterTopology.from_json(answer.finish()["topology"])
+        except ClusterError as error:
+            answer.leave()
+            if isinstance(error, AgentDisconnectedError) and found is None and not connection.reach.is_up():
+                raise AgentDisconnectedError(
+                    f"the agent of {prepared.wanted.cluster!r} on {host} died before it had started a task: none runs",
+                    hint="Type the command again.",
+                ) from None
+            raise
+
+
+def _leave(prepared: UpPlan, leaving: Cluster) -> list[str]:
+    """Have nothing more of the cluster on hosts that it leaves; those where something may be left."""
+    left = [host for host in leaving.hosts if host not in prepared.examined]
+    for host, status in stop_on(leaving, [host for host in leaving.hosts if host not in left], _GRACE):
+        if isinstance(status, ClusterError):
+            tell("\n".join(lines_of({host: status})))
+            left.append(host)
+    return left

@@ -1,0 +1,137 @@
+"""Waiting until the tasks of a cluster are ready, on all its hosts at once."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
+from functools import partial
+
+from tfcluster.client.cluster import Cluster
+from tfcluster.client.logs import read_logs
+from tfcluster.client.parallel import StreamContext, merge_streams
+from tfcluster.client.reconnect import ReconnectPolicy
+from tfcluster.client.rpc import AgentClient, AgentDisconnectedError
+from tfcluster.client.snapshot import unreachable
+from tfcluster.core.aggregate_status import HostUnavailable, whole
+from tfcluster.core.states import TERMINAL_STATES, TaskState
+from tfcluster.core.status import ClusterStatus, TaskStatus
+from tfcluster.core.topology import ClusterTopology
+from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.protocol.api import Method
+
+_LAST_LINES = 8
+# So many agents may die one after the other while somebody waits for a cluster.
+_AGENTS = 3
+
+
+def watch_until_ready(
+    cluster: Cluster,
+    topology: ClusterTopology | None,
+    timeout: float,
+    only: Collection[str] | None = None,
+    among: Collection[str] | None = None,
+) -> Iterator[ClusterStatus]:
+    """The cluster's status at each change, until every task that is waited for is ready.
+
+    Args:
+        cluster: The cluster.
+        topology: Its topology; may be None for a cluster of this machine alone.
+        timeout: Seconds to wait at most.
+        only: Short names of the tasks to wait for; all when left out.
+        among: Short names of the tasks that every status is to have, if those are more.
+
+    Raises:
+        ClusterError: A task failed for good, or time ran out; names the tasks, why, and the end of their logs. Or a
+            host was away when time ran out.
+    """
+    tasks: list[TaskStatus] = []
+    with contextlib.closing(_watch(cluster, topology, timeout, among or only)) as statuses:
+        for status in statuses:
+            yield status
+            tasks = [task for task in status.tasks if only is None or task.short in only]
+            if all(task.state is TaskState.READY for task in tasks):
+                return
+            if any(task.state in TERMINAL_STATES for task in tasks):
+                raise _not_ready(cluster, tasks, "")
+    raise _not_ready(cluster, tasks, f" within {timeout:g} s")
+
+
+def _watch(
+    cluster: Cluster, topology: ClusterTopology | None, timeout: float, among: Collection[str] | None
+) -> Generator[ClusterStatus, None, None]:
+    """The cluster's status at each change for so many seconds, once the hosts of the tasks in question have told."""
+    deadline = time.monotonic() + timeout
+    streams = {host: partial(_watch_host, cluster.connect(host), deadline) for host in cluster.hosts}
+    if topology is None or cluster.is_here:
+        (stream,) = streams.values()
+        yield from (status for status in stream(StreamContext(cluster.head)) if status is not None)
+        return
+    needed = {task.host for task in topology.tasks if among is None or task.short in among}
+    told: dict[str, ClusterStatus | HostUnavailable] = {}
+    wrong: dict[str, ClusterError] = {}
+    with contextlib.closing(merge_streams(streams)) as statuses:
+        for host, status in statuses:
+            told[host] = status if isinstance(status, ClusterStatus) else "unreachable"
+            if isinstance(status, ClusterError) and host in needed:
+                if status.exit_code is not ExitCode.UNREACHABLE:
+                    raise status
+                wrong[host] = status
+            if told.keys() >= needed:
+                yield whole(topology, {host: told[host] for host in streams if host in told})
+    if wrong:
+        raise unreachable(cluster.name, wrong)
+
+
+def _watch_host(connection: AgentClient, deadline: float, strand: StreamContext) -> Iterator[ClusterStatus | None]:
+    """One host's status at each change, from one agent to the next; None while it cannot be reached."""
+    lasting = ReconnectPolicy(connection, strand, _AGENTS, patience=max(0.0, deadline - time.monotonic()))
+    while True:
+        try:
+            watch = lasting.opened(
+                lambda: connection.stream(Method.WATCH, timeout=max(0.0, deadline - time.monotonic()))
+            )
+            # The watch has no end of its own once the cluster is ready: hang up.
+            with contextlib.closing(watch):
+                for message in strand.events(watch):
+                    lasting.heard()
+                    yield ClusterStatus.from_json(message)
+            return
+        except AgentDisconnectedError as error:
+            if connection.elsewhere:
+                yield None
+            lasting.lost(error)
+        except ClusterError as error:
+            if error.exit_code is ExitCode.NOT_RUNNING:
+                raise ClusterError(
+                    f"cluster {connection.reach.cluster!r} went down meanwhile", hint="`tfcluster up` starts it again."
+                ) from None
+            raise
+
+
+def _not_ready(cluster: Cluster, tasks: Sequence[TaskStatus], when: str) -> ClusterError:
+    """Which of the tasks that were waited for are not ready, why, and what each said last."""
+    waiting = [task for task in tasks if task.state is not TaskState.READY]
+    failed = [task for task in waiting if task.state in TERMINAL_STATES] or waiting
+    told = [_why(cluster, task) for task in failed]
+    count = f"{len(tasks) - len(waiting)} of {len(tasks)} tasks are ready{when}"
+    return ClusterError(
+        f"cluster {cluster.name!r} is not ready: {count}\n" + "\n".join(told),
+        hint="`tfcluster up` tries the failed tasks again, `tfcluster down` stops the rest, "
+        "`tfcluster logs TASK` shows a whole log.",
+        exit_code=ExitCode.UNHEALTHY,
+    )
+
+
+def _why(cluster: Cluster, task: TaskStatus) -> str:
+    text = f"{task.short} at {task.address} on {task.host} is {task.state.value}"
+    if task.last_exit is not None:
+        text += f" ({task.last_exit})"
+        if task.last_exit.detail:
+            text += f": {task.last_exit.detail}"
+    said: Iterable[str]
+    if task.state in TERMINAL_STATES:
+        said = task.last_exit.log if task.last_exit is not None else ()
+    else:  # it takes its time: perhaps it says what it waits for
+        said = (each["line"] for each in read_logs(cluster, [task.short], lines=_LAST_LINES))
+    return text + "".join(f"\n  {line}" for line in said)

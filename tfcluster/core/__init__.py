@@ -1,0 +1,1 @@
+"""Pure descriptions and decisions: states, topology, plan, device selection; no I/O."""

@@ -1,0 +1,263 @@
+"""The language of `run graph`: `x = 2; y = (x + 300) * -x` read into named operations, each mistake with its place."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from tfcluster.core.text import pluralize
+from tfcluster.errors import ClusterError, ExitCode
+
+_TOKEN = re.compile(
+    r"(?P<blank>[ \t\r]+)|(?P<number>(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?)"
+    r"|(?P<name>[A-Za-z][A-Za-z0-9_]*)|(?P<sign>\*\*|[-+*/()=;\n])"
+)
+_SEPARATORS = (";", "\n")
+_BARE_NAME = "result"
+# Far below the depth at which Python's stack ends, and more than anybody writes by hand.
+_NESTING = 60
+_OPERATIONS = 1000
+# Characters of a line that an error shows on either side of the mistake.
+_EXCERPT = 40
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One step of the computation.
+
+    Attributes:
+        operator: `number`, `copy`, `negative`, `+`, `-`, `*`, `/` or `**`.
+        operands: The places in `Expression.operations` of what it computes with.
+        number: The value of a `number`.
+        name: The name whose statement it is part of.
+        at: Where it stands in the source.
+    """
+
+    operator: str
+    operands: tuple[int, ...]
+    number: float
+    name: str
+    at: int
+
+
+@dataclass(frozen=True)
+class Expression:
+    """What was read.
+
+    Attributes:
+        source: The text.
+        operations: All steps; each comes after those that it computes with.
+        names: For each name the place of the operation that is its value, each its own.
+        result: The name whose value is the program's.
+    """
+
+    source: str
+    operations: tuple[Operation, ...]
+    names: dict[str, int]
+    result: str
+
+
+def parse(source: str, given: Mapping[str, float] | None = None) -> Expression:
+    """Read statements `name = expression`, separated by semicolons or newlines.
+
+    The last statement may be an expression without a name; it is then called `result`. Operators bind as in
+    Python: `**` before signs, these before `*` and `/`, and these before `+` and `-`.
+
+    Args:
+        source: The text.
+        given: Values of names; they count in place of what the text assigns to these.
+
+    Raises:
+        ClusterError: The text is not of this language (usage), with line, column and a caret.
+    """
+    return _Parser(source, dict(given or {})).program()
+
+
+def syntax_error(
+    source: str, at: int, message: str, hint: str = "", exit_code: ExitCode = ExitCode.USAGE
+) -> ClusterError:
+    """The error that shows where in a source something is wrong: line, column and a caret.
+
+    Args:
+        source: The whole text.
+        at: The place in it.
+        message: What is wrong there.
+        hint: What to write instead.
+        exit_code: The exit code of the command.
+    """
+    line, start = source.count("\n", 0, at) + 1, source.rfind("\n", 0, at) + 1
+    column = at - start
+    text = source[start:].partition("\n")[0].replace("\t", " ")
+    left = max(0, column - _EXCERPT)
+    excerpt = text[left : column + _EXCERPT].rstrip()
+    return ClusterError(
+        f"expression:{line}:{column + 1}: {message}\n  {excerpt}\n  {' ' * (column - left)}^",
+        hint=hint,
+        exit_code=exit_code,
+    )
+
+
+@dataclass(frozen=True)
+class _Token:
+    kind: str
+    text: str
+    at: int
+
+    def __str__(self) -> str:
+        return {"": "the end", "\n": "the line's end"}.get(self.text, repr(self.text))
+
+
+class _Parser:
+    """Reads one source by recursive descent, a method for each level of binding."""
+
+    def __init__(self, source: str, given: dict[str, float]) -> None:
+        self._source = source
+        self._given = given
+        self._unused = set(given)
+        self._tokens = _tokens(source)
+        self._next = 0
+        self._depth = 0
+        self._operations: list[Operation] = []
+        self._names: dict[str, int] = {}
+        self._name = ""
+
+    def program(self) -> Expression:
+        for name, value in self._given.items():
+            self._name = name
+            self._names[name] = self._number(0, value)
+        self._name = ""
+        while self._token.kind != "end":
+            if not self._take(*_SEPARATORS):
+                self._statement()
+        if not self._name:
+            raise self._mistake(self._token, "there is no expression", "Write one, as 'x = 5; (x - 8) * (x + 1)'.")
+        for name in sorted(self._unused):
+            raise ClusterError(
+                f"{name} is given a value, but the expression has no {name}",
+                hint=f"Its names are {', '.join(each for each in self._names if each not in self._unused)}.",
+                exit_code=ExitCode.USAGE,
+            )
+        return Expression(self._source, tuple(self._operations), self._names, self._name)
+
+    def _statement(self) -> None:
+        start, first = self._token, len(self._operations)
+        named = start.kind == "name" and self._tokens[self._next + 1].text == "="
+        self._name = start.text if named else self._free_name()
+        if named:
+            self._next += 2
+            if self._name in self._names and self._name not in self._given:
+                raise self._mistake(start, f"{self._name} has a value already", "Give the new value a name of its own.")
+        value = self._sum()
+        if self._token.kind != "end" and not self._take(*_SEPARATORS):
+            raise self._mistake(self._token, f"{self._token} where an operator or ; should be")
+        if not named and any(token.text not in _SEPARATORS for token in self._tokens[self._next : -1]):
+            raise self._mistake(start, "only the last statement may have no name", "Write it as name = expression.")
+        if named and self._name in self._given:
+            self._unused.discard(self._name)
+            del self._operations[first:]
+        else:
+            # A name that is only another's value has an operation of its own, which can be placed.
+            self._names[self._name] = self._emit("copy", start, value) if value < first else value
+
+    def _free_name(self) -> str:
+        name, number = _BARE_NAME, 2
+        while name in self._names:
+            name, number = f"{_BARE_NAME}{number}", number + 1
+        return name
+
+    def _sum(self) -> int:
+        value = self._product()
+        while token := self._take("+", "-"):
+            value = self._emit(token.text, token, value, self._product())
+        return value
+
+    def _product(self) -> int:
+        value = self._signed()
+        while token := self._take("*", "/"):
+            value = self._emit(token.text, token, value, self._signed())
+        return value
+
+    def _signed(self) -> int:
+        token = self._take("+", "-")
+        if token is None:
+            return self._power()
+        value = self._nested(token, self._signed)
+        return self._emit("negative", token, value) if token.text == "-" else value
+
+    def _power(self) -> int:
+        value = self._atom()
+        token = self._take("**")
+        return self._emit("**", token, value, self._nested(token, self._signed)) if token else value
+
+    def _atom(self) -> int:
+        token = self._token
+        if self._take("("):
+            value = self._nested(token, self._sum)
+            if not self._take(")"):
+                raise self._mistake(self._token, f"{self._token} where an operator or ) should be")
+            return value
+        self._next += 1
+        if token.kind == "number":
+            if not math.isfinite(float(token.text)):
+                raise self._mistake(token, "this number is too large", "The largest one is about 1.8e308.")
+            return self._number(token.at, float(token.text))
+        if token.kind != "name":
+            raise self._mistake(token, f"{token} where a number, a name or ( should be")
+        if token.text not in self._names:
+            names = ", ".join(self._names)
+            hint = f"Names with a value here: {names}." if names else f"Write {token.text} = … before it."
+            raise self._mistake(token, f"{token.text} has no value", hint)
+        self._unused.discard(token.text)
+        return self._names[token.text]
+
+    def _nested(self, token: _Token, read: Callable[[], int]) -> int:
+        self._depth += 1
+        if self._depth > _NESTING:
+            raise self._mistake(token, f"this is nested more than {_NESTING} deep", "Give parts of it names.")
+        value = read()
+        self._depth -= 1
+        return value
+
+    def _number(self, at: int, value: float) -> int:
+        self._operations.append(Operation("number", (), value, self._name, at))
+        return len(self._operations) - 1
+
+    def _emit(self, operator: str, token: _Token, *operands: int) -> int:
+        if len(self._operations) >= _OPERATIONS:
+            raise self._mistake(token, f"there are more than {pluralize(_OPERATIONS, 'operation')}")
+        self._operations.append(Operation(operator, operands, 0.0, self._name, token.at))
+        return len(self._operations) - 1
+
+    @property
+    def _token(self) -> _Token:
+        return self._tokens[self._next]
+
+    def _take(self, *texts: str) -> _Token | None:
+        """The next token, if it is one of these signs; it is then read."""
+        token = self._token
+        if token.text not in texts:
+            return None
+        self._next += 1
+        return token
+
+    def _mistake(self, token: _Token, message: str, hint: str = "") -> ClusterError:
+        return syntax_error(self._source, token.at, message, hint)
+
+
+def _tokens(source: str) -> list[_Token]:
+    """The source in tokens; newlines inside parentheses are blanks."""
+    tokens: list[_Token] = []
+    at = depth = 0
+    while at < len(source):
+        match = _TOKEN.match(source, at)
+        if match is None:
+            hint = "It is made of + - * / ** ( ), numbers, and names of letters, digits and _."
+            raise syntax_error(source, at, f"{source[at]!r} is not of this language", hint)
+        text, kind = match.group(), str(match.lastgroup)
+        depth += {"(": 1, ")": -1}.get(text, 0)
+        if kind != "blank" and not (text == "\n" and depth > 0):
+            tokens.append(_Token(kind, text, at))
+        at = match.end()
+    return [*tokens, _Token("end", "", at)]

@@ -1,0 +1,88 @@
+"""A validated spec -> its topology: each task on its host."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tfcluster.core.hosts import THIS_MACHINE, Host
+from tfcluster.core.topology import ClusterTopology, LogLimits, RestartPolicy, Task
+from tfcluster.paths import LOCAL_HOST
+
+if TYPE_CHECKING:  # The agent lays nothing out and must run where pydantic is not installed.
+    from tfcluster.spec.restart import Restart
+    from tfcluster.spec.schema import Address, Spec
+
+_DEFAULT_PYTHON = "python3"
+
+
+def resolve_spec(spec: Spec, spec_file: str) -> ClusterTopology:
+    """Lay a validated spec out on its hosts.
+
+    Args:
+        spec: The spec.
+        spec_file: The spec's file as the user named it, to be shown in `status`.
+    """
+    spread = {name: spec.spread_of(job) for name, job in spec.jobs.items()}
+    used = {host for hosts in spread.values() for host in hosts}
+    hosts = {host.name: host for host in _hosts(spec) if host.name in used}
+    places = [
+        _task(name, index, address, hosts[spread[name][index % len(spread[name])]], spec)
+        for name, job in spec.jobs.items()
+        for index, address in enumerate((*job.tasks, *[None] * ((job.max or 0) - len(job.tasks))))
+    ]
+    return ClusterTopology(
+        cluster=spec.name,
+        spec=spec_file,
+        network=spec.network,
+        tasks=tuple(place for place in places if place.index < len(spec.jobs[place.job].tasks)),
+        logs=LogLimits(spec.logs.size, spec.logs.count),
+        reserved=tuple(place for place in places if place.index >= len(spec.jobs[place.job].tasks)),
+        max={name: job.max for name, job in spec.jobs.items() if job.max is not None},
+        hosts=tuple(hosts.values()),
+        spread=spread,
+        lease=spec.lease,
+    )
+
+
+def _hosts(spec: Spec) -> list[Host]:
+    if spec.hosts is None:
+        return [THIS_MACHINE]
+    return [
+        Host(
+            name=name,
+            address=host.address or name,
+            ssh=None if name == LOCAL_HOST else host.ssh or name,
+            python=None if name == LOCAL_HOST else host.python or _DEFAULT_PYTHON,
+            state=host.state,
+            env=dict(host.env),
+            setup=host.setup,
+        )
+        for name, host in spec.hosts.items()
+    ]
+
+
+def _task(job_name: str, index: int, address: Address | None, host: Host, spec: Spec) -> Task:
+    job = spec.jobs[job_name]
+    return Task(
+        job=job_name,
+        index=index,
+        host=host.name,
+        address_host=address.dialled(host.address) if address else host.address,
+        port=address.port if address else None,
+        cpus=job.cpus,
+        gpus=job.gpus,
+        env={**host.env, **job.variables()},
+        restart=_restart_policy(spec.restart_of(job)),
+        secrets=job.secrets(),
+        from_host=tuple(name for name in host.env if name not in job.env),
+    )
+
+
+def _restart_policy(restart: Restart) -> RestartPolicy:
+    return RestartPolicy(
+        policy=restart.policy,
+        initial=restart.backoff.initial,
+        max=restart.backoff.max,
+        limit=restart.limit.count,
+        window=restart.limit.seconds,
+    )

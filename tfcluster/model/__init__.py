@@ -1,1 +1,0 @@
-"""Pure descriptions and decisions: states, layout, plan, device selection; no I/O."""

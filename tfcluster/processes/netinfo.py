@@ -1,0 +1,82 @@
+"""The IP addresses of a cluster's hosts, and the network interface that leads to them alone."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Collection, Iterable
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
+from pathlib import Path
+
+from tfcluster.core.hosts import Host
+from tfcluster.paths import LOCAL_HOST
+
+Address = IPv4Address | IPv6Address
+_Network = IPv4Network | IPv6Network
+
+
+def addresses_of(hosts: Iterable[Host]) -> frozenset[Address]:
+    """The IP addresses that hosts' addresses stand for on this machine, of both families.
+
+    Raises:
+        OSError: The address of a host stands for none; it names the host.
+    """
+    return frozenset(address for host in hosts for address in _resolve(host))
+
+
+def _resolve(host: Host) -> Iterable[Address]:
+    if host.address == LOCAL_HOST:  # a look-up takes milliseconds, at the start of every server
+        yield IPv4Address("127.0.0.1")
+        return
+    try:
+        found = socket.getaddrinfo(host.address, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:  # the latter for a name that no DNS can hold
+        why = error.strerror if isinstance(error, OSError) else error
+        raise OSError(
+            f"host {host.name}: its address {host.address!r} stands for no IP address on this machine ({why})"
+        ) from error
+    for _, _, _, _, name in found:
+        address = ip_address(str(name[0]).partition("%")[0])  # a link-local address comes with its interface
+        yield (address.version == 6 and address.ipv4_mapped) or address
+
+
+def interface_for(cluster: Collection[Address], routes: Path = Path("/proc/net")) -> str | None:
+    """The interface that leads to a cluster's addresses, all of them and no others; None where none does.
+
+    Args:
+        cluster: The addresses of all its hosts, this one's among them.
+        routes: The folder with the kernel's main routing tables.
+    """
+    leads_to: dict[str, set[_Network]] = {}
+    for interface, network in (*_ipv4_routes(routes / "route"), *_ipv6_routes(routes / "ipv6_route")):
+        leads_to.setdefault(interface, set()).add(network)
+    for interface, networks in leads_to.items():
+        # A network that has more addresses than the cluster, as most have, is not gone through.
+        if all(network.num_addresses <= len(cluster) + 2 for network in networks):
+            reached = {address for network in networks for address in network.hosts()}
+            if reached == set(cluster):
+                return interface
+    return None
+
+
+def _ipv4_routes(table: Path) -> Iterable[tuple[str, _Network]]:
+    """Each interface with a network that it leads to."""
+    for line in table.read_text().splitlines()[1:]:
+        interface, destination, _, _, _, _, _, mask, *_ = line.split()
+        # The table has them in the byte order of the machine.
+        yield interface, IPv4Network((_ipv4(destination), str(_ipv4(mask))))
+
+
+def _ipv4(word: str) -> IPv4Address:
+    return IPv4Address(struct.pack("=I", int(word, 16)))
+
+
+def _ipv6_routes(table: Path) -> Iterable[tuple[str, _Network]]:
+    """The same for IPv6; nothing where that is off. What every interface has, link-local and multicast, is left out."""
+    if not table.exists():
+        return
+    for line in table.read_text().splitlines():
+        destination, bits, *_, interface = line.split()
+        network = IPv6Network((bytes.fromhex(destination), int(bits, 16)))
+        if not (network.is_link_local or network.is_multicast):
+            yield interface, network

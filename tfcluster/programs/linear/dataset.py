@@ -1,0 +1,101 @@
+"""What is fitted: points around a known line, or those of the user's CSV file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.programs.csv_rows import is_number, read_rows
+
+_SLOPE, _INTERCEPT, _NOISE = 2.0, 0.2, 0.4
+_POINTS = 101
+#: The points travel inside the graph, 16 bytes each, and a graph is one message of at most 2 GiB.
+MOST_ROWS = 50_000_000
+_HINT = "Give --data a CSV file with the columns x and y, or leave it out."
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Points in the plane.
+
+    Attributes:
+        x: Their first coordinates, float64 [n].
+        y: Their second.
+    """
+
+    x: np.ndarray[Any, np.dtype[np.float64]]
+    y: np.ndarray[Any, np.dtype[np.float64]]
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def loss(self, w: float, b: float) -> float:
+        """The mean squared error of the line w x + b."""
+        return float(np.mean((w * self.x + b - self.y) ** 2))
+
+    def least_squares(self) -> dict[str, float] | None:
+        """The line of the smallest loss, in closed form; None where the x are all the same, which has many."""
+        x = self.x - self.x.mean()
+        spread = float(x @ x)
+        if spread == 0:
+            return None
+        w = float(x @ self.y) / spread
+        return {"w": w, "b": float(self.y.mean() - w * self.x.mean())}
+
+
+def made(seed: int) -> Dataset:
+    """101 points on [-1, 1] around y = 2x + 0.2, with normal noise of standard deviation 0.4."""
+    x = np.linspace(-1.0, 1.0, _POINTS)
+    noise = np.random.default_rng(seed).standard_normal(_POINTS)
+    return Dataset(x, _SLOPE * x + _INTERCEPT + _NOISE * noise)
+
+
+def read_csv(path: Path, name: str) -> Dataset:
+    """The columns x and y of a CSV file; without a heading that names them, the first two.
+
+    Args:
+        path: Where it is.
+        name: What the user calls it.
+
+    Raises:
+        ClusterError: The file cannot be read, a line cannot be understood, or there is no point in it.
+    """
+    columns: tuple[int, int] | None = None
+    values: list[tuple[float, float]] = []
+    for where, row in read_rows(path, name, _HINT):
+        if columns is None:
+            columns, heading = _columns(where, row)
+            if heading:
+                continue
+        values.append(_numbers(where, row, columns))
+        if len(values) > MOST_ROWS:
+            raise _refusal(f"{where}: more than {MOST_ROWS:,} points")
+    if not values:
+        raise _refusal(f"{name}: no points in it")
+    x, y = np.array(values, dtype=np.float64).T
+    return Dataset(np.ascontiguousarray(x), np.ascontiguousarray(y))
+
+
+def _columns(place: str, row: list[str]) -> tuple[tuple[int, int], bool]:
+    """Which columns are x and y, and whether this first row is a heading."""
+    names = [cell.strip().lower() for cell in row]
+    if "x" in names and "y" in names:
+        return (names.index("x"), names.index("y")), True
+    if len(row) < 2:
+        raise _refusal(f"{place}: one column, and x and y are two")
+    return (0, 1), not any(is_number(cell) for cell in row)
+
+
+def _numbers(place: str, row: list[str], columns: tuple[int, int]) -> tuple[float, float]:
+    for column in columns:
+        if not (is_number(row[column]) and np.isfinite(float(row[column]))):
+            raise _refusal(f"{place}: {row[column].strip()!r} in column {column + 1} is not a finite number")
+    return float(row[columns[0]]), float(row[columns[1]])
+
+
+def _refusal(message: str) -> ClusterError:
+    return ClusterError(message, hint=_HINT, exit_code=ExitCode.USAGE)

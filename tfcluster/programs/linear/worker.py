@@ -1,0 +1,185 @@
+"""A worker of a training: a thread of the driver with a session of its own, which outlives the worker's server."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfcluster.programs.linear.checks import refuse_divergence
+from tfcluster.programs.linear.coordinator import TrainingCoordinator
+from tfcluster.programs.linear.model import TrainingGraph
+from tfcluster.programs.linear.parameter_client import (
+    CALL_TIMEOUT_MS,
+    LOSSES,
+    PATIENCE_SECONDS,
+    RETRY_SECONDS,
+    abandon,
+    answers,
+    check_listening,
+    close,
+)
+from tfcluster.programs.linear.roles import short_task
+from tfcluster.programs.linear.step_scheduler import FIRST_BLOCK, StepRange, next_size
+from tfcluster.programs.session import count_operations, open_session
+
+v1 = tf.compat.v1
+
+# Workers begin together; one that is slow to get ready is not waited for.
+_MEET_SECONDS = 5.0
+# Blocks begin with 10 steps and are halved: after so many the last two were of one step.
+_MOST_FAILURES = 5
+
+
+class Worker(threading.Thread):
+    """Trains on its devices, block by block, until no steps are left.
+
+    Args:
+        team: What all workers share.
+        name: What people call it.
+        devices: One, or with synchronous training all: the first one's task is the session's master.
+        began: Where all workers meet before their first step.
+    """
+
+    def __init__(self, team: TrainingCoordinator, name: str, devices: Sequence[str], began: threading.Barrier) -> None:
+        super().__init__(name=name, daemon=True)  # a cancelled run does not wait for a step under way
+        self._team = team
+        self._devices = list(devices)
+        self._began = began
+        self._graph: TrainingGraph | None = None
+        self._session: Any = None
+        self._failures = 0  # since the last block that was finished
+
+    def run(self) -> None:
+        """Train; what goes wrong stops the team."""
+        try:
+            if self._prepare():
+                with contextlib.suppress(threading.BrokenBarrierError):
+                    self._began.wait(_MEET_SECONDS)
+                self._team.begin()
+                self._train()
+        except Exception as error:  # carried to the main thread, which raises it
+            self._team.fail(error)
+        finally:
+            self._team.leave()  # first: to close may take as long as a server hangs
+            self._close()
+
+    def _prepare(self) -> bool:
+        """Open the session and have the servers prepare the loop, by no step at all; False when the worker is lost."""
+        self._graph = self._build()
+        self._team.initialised.wait()
+        if self._team.stopped:
+            return False
+        try:
+            self._open()
+            metadata = v1.RunMetadata()
+            self._steps(StepRange(0, 0), v1.RunOptions(output_partition_graphs=True), metadata)
+            self._team.count_operations(count_operations(metadata))
+        except LOSSES as error:
+            return self._recover(error)
+        return True
+
+    def _train(self) -> None:
+        size = FIRST_BLOCK
+        while (block := self._team.ledger.take(size)) is not None:
+            began = time.monotonic()
+            try:
+                found = self._steps(block)
+            except LOSSES as error:
+                self._team.ledger.requeue(block)
+                self._failures += 1
+                if self._failures >= _MOST_FAILURES:
+                    abandon(self._session)
+                    self._session = None
+                    self._team.note(f"{self.name}: failed {self._failures} times in a row: {_told(error)}")
+                    return
+                if not self._recover(error):
+                    return
+                # It may have been but slow: a step of a large batch takes seconds.
+                size = max(1, min(FIRST_BLOCK, block.count // 2))
+                continue
+            self._team.ledger.finish(block)
+            self._failures = 0
+            refuse_divergence(int(found["step"]), {name: found[name] for name in ("w", "b", "loss")})
+            seconds = time.monotonic() - began
+            self._team.record(self.name, self._devices, block.count, seconds, found)
+            size = next_size(block.count, seconds)
+
+    def _steps(self, block: StepRange, options: Any = None, metadata: Any = None) -> dict[str, Any]:
+        assert self._graph is not None, "a replica prepares before it trains"
+        feed = {self._graph.first: block.first, self._graph.count: block.count}
+        found: dict[str, Any] = self._session.run(self._graph.results, feed, options, metadata)
+        return found
+
+    def _recover(self, error: Exception) -> bool:
+        """Go on in a new session as soon as that is possible; False when the worker does not come back."""
+        lost_at = time.monotonic()
+        deadline: float | None = None
+        is_extended = False
+        while not self._team.stopped:
+            abandon(self._session)
+            self._session = None
+            self._team.parameters.restore_what_is_lost()
+            # A worker gets its time from when the servers are there: it cannot be well without them.
+            deadline = deadline or time.monotonic() + PATIENCE_SECONDS
+            try:
+                self._open()
+                self._steps(StepRange(0, 0))
+            except LOSSES as again:
+                if time.monotonic() < deadline:
+                    time.sleep(RETRY_SECONDS)
+                elif silent := [each for each in self._devices if not answers(self._team.plan.context, each)]:
+                    if not self._go_on_without(silent, again):
+                        return False
+                    deadline = None
+                elif not is_extended:  # it has come back just now
+                    deadline, is_extended = None, True
+                else:
+                    self._team.note(f"{self.name}: answers, but cannot train: {_told(again)}")
+                    return False
+                continue
+            self._team.note(f"{self.name}: lost for {time.monotonic() - lost_at:.1f} s ({_kind(error)}), then went on")
+            return True
+        self._team.note(f"{self.name}: lost ({_kind(error)}) and not back when the training ended")
+        return False
+
+    def _go_on_without(self, silent: Sequence[str], error: Exception) -> bool:
+        """Leave out the devices whose tasks do not answer; False when none is left."""
+        for device in silent:
+            self._team.note(
+                f"{short_task(device)}: lost ({_kind(error)}) and not back within {PATIENCE_SECONDS:.0f} s; "
+                "the training went on without it"
+            )
+        self._devices = [device for device in self._devices if device not in silent]
+        if not self._devices:
+            return False
+        self._graph = self._build()
+        return True
+
+    def _build(self) -> TrainingGraph:
+        return TrainingGraph(self._team.plan, self._devices)
+
+    def _open(self) -> None:
+        assert self._graph is not None, "a replica prepares before it trains"
+        used = [*self._devices, *self._team.plan.servers]
+        check_listening(self._team.plan.context, used)
+        self._session = open_session(self._team.plan.context, self._graph.graph, used, timeout_ms=CALL_TIMEOUT_MS)
+
+    def _close(self) -> None:
+        close(self._session)
+        self._session = None
+
+
+def _kind(error: Exception) -> str:
+    """What kind of error it was, in TensorFlow's words."""
+    return type(error).__name__
+
+
+def _told(error: Exception) -> str:
+    """The error's kind and the first line that says what it was; TensorFlow names the task before."""
+    lines = [line for line in str(error).splitlines() if line.strip() and not line.startswith("From /job:")]
+    return f"{_kind(error)}: {lines[0]}" if lines else _kind(error)

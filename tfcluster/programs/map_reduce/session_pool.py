@@ -1,0 +1,259 @@
+"""A computation on each device, in a session of its task's own, so that the loss of one task costs no other."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import socket
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+import tensorflow as tf
+
+from tfcluster.programs.context import Context
+from tfcluster.programs.map_reduce.executor import DeviceLostError, StepTimeoutError
+from tfcluster.programs.map_reduce.progress import work_of
+from tfcluster.programs.session import (
+    STEP_TIMEOUT_MS,
+    count_operations,
+    open_session,
+    run_graph,
+    serves,
+    task_of,
+    without_replica,
+)
+
+# While a step is under way: a session whose server died and was not started again would wait for its whole timeout.
+_LOOK_SECONDS = 0.5
+_CONNECT_SECONDS = 2.0
+_CLOSE_SECONDS = 3.0
+
+# Kept for good: a session that nobody holds any more closes itself, and waits for its server while it does.
+_LOST: list[Any] = []
+
+
+@dataclass(frozen=True)
+class Computation:
+    """What a device computes in a step.
+
+    Attributes:
+        inputs: Placeholders, by the names that `SessionPool.run` feeds them by.
+        outputs: Tensors, in any structure that a session can fetch.
+    """
+
+    inputs: Mapping[str, Any]
+    outputs: Any
+
+    def with_input(self, name: str, placeholder: Any) -> Computation:
+        """The same with one more input."""
+        return Computation({**self.inputs, name: placeholder}, self.outputs)
+
+
+class SessionPool:
+    """Runs one computation on any of a run's devices. A context manager: it closes its sessions.
+
+    Sessions are opened at first use, and again when their task has been lost. What each device did is in the run's
+    `work`: the number of its operations, and how often it was lost in the run's notes.
+
+    Args:
+        context: The run.
+        devices: Full names of the devices.
+        build: Builds the computation; called in a graph, with the device set.
+        as_written: Keep TensorFlow from computing beforehand what is constant in the graph; see session.session_config.
+    """
+
+    def __init__(
+        self, context: Context, devices: Sequence[str], build: Callable[[], Computation], *, as_written: bool = False
+    ) -> None:
+        self._context = context
+        by_task: dict[str, list[str]] = {}
+        for device in devices:
+            by_task.setdefault(task_of(device), []).append(device)
+        # Tasks whose devices are the same have the same graph, which names no task.
+        graphs: dict[tuple[str, ...], _Graph] = {}
+        self._tasks: dict[str, _Task] = {}
+        for task, used in by_task.items():
+            places = tuple(_within_task(device) for device in used)
+            if places not in graphs:
+                graphs[places] = _Graph(context, places, build)
+            self._tasks[task] = _Task(context, used, graphs[places], as_written)
+
+    def __enter__(self) -> SessionPool:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # Side by side and not for long: closing ends steps under way, but never returns from a task that is stopped.
+        closing = [threading.Thread(target=task.close, daemon=True) for task in self._tasks.values()]
+        for thread in closing:
+            thread.start()
+        for thread in closing:
+            thread.join(_CLOSE_SECONDS)
+        for task in self._tasks.values():
+            if task.losses:
+                times = "" if task.losses == 1 else f" {task.losses} times"
+                self._context.notes.append(f"{task.short} was lost{times}; what it had under way was done again")
+
+    def run(self, device: str, feed: Mapping[str, Any]) -> Any:
+        """The outputs of the computation on a device.
+
+        Args:
+            device: One of the devices.
+            feed: Values of the computation's inputs.
+
+        Raises:
+            LostDeviceError: Its task died or does not answer; the next call tries it anew.
+            LongStepError: The step took longer than session.STEP_TIMEOUT_MS, though the task answers others.
+        """
+        return self._tasks[task_of(device)].run(device, feed)
+
+
+class _Graph:
+    """The computation once for each of a task's devices.
+
+    Attributes:
+        graph: The graph.
+        computations: The computations, by the device's name within its task.
+    """
+
+    def __init__(self, context: Context, places: Sequence[str], build: Callable[[], Computation]) -> None:
+        self.computations = {}
+        with run_graph(context) as self.graph:
+            for place in places:
+                with tf.device(place):
+                    self.computations[place] = build()
+
+
+class _Task:
+    """One task's session.
+
+    Attributes:
+        short: Its name, as `worker:1`.
+        losses: How often it was lost.
+    """
+
+    def __init__(self, context: Context, devices: Sequence[str], graph: _Graph, as_written: bool) -> None:
+        spec = tf.DeviceSpec.from_string(devices[0])
+        self.short = f"{spec.job}:{spec.task}"
+        self.losses = 0
+        self._is_lost = False
+        self._address = context.addresses[spec.job][spec.task]
+        self._context = context
+        self._devices = devices
+        self._graph = graph
+        self._as_written = as_written
+        self._lock = threading.Lock()
+        self._session: Any = None
+        self._uncounted = set(devices)
+
+    def run(self, device: str, feed: Mapping[str, Any]) -> Any:
+        """As `SessionPool.run`."""
+        computation = self._graph.computations[_within_task(device)]
+        feed = {computation.inputs[name]: value for name, value in feed.items()}
+        session = self._opened()
+        try:
+            values = self._watched(lambda: self._step(session, device, computation.outputs, feed))
+        except _LOSSES as error:
+            if isinstance(error, tf.errors.DeadlineExceededError) and self._answers():
+                raise StepTimeoutError(STEP_TIMEOUT_MS / 1000) from error
+            with self._lock:
+                if self._session is session:
+                    self._session = None
+                    _LOST.append(session)
+                    self._count_loss()
+            raise DeviceLostError(self._trouble(error), worked=True) from error
+        self._is_lost = False
+        return values
+
+    def close(self) -> None:
+        """Close the session, and with it what is under way in it."""
+        with self._lock:
+            session, self._session = self._session, None
+        if session is not None:
+            with contextlib.suppress(tf.errors.OpError):
+                session.close()
+
+    def _opened(self) -> Any:
+        with self._lock:
+            if self._session is None:
+                try:
+                    self._refuse_when_gone()
+                    self._session = self._watched(self._open)
+                except _LOSSES as error:
+                    self._count_loss()
+                    raise DeviceLostError(self._trouble(error), worked=False) from error
+            return self._session
+
+    def _open(self) -> Any:
+        return open_session(self._context, self._graph.graph, self._devices, as_written=self._as_written)
+
+    def _step(self, session: Any, device: str, outputs: Any, feed: Mapping[Any, Any]) -> Any:
+        if device not in self._uncounted:
+            return session.run(outputs, feed)
+        metadata = tf.compat.v1.RunMetadata()
+        values = session.run(outputs, feed, tf.compat.v1.RunOptions(output_partition_graphs=True), metadata)
+        self._uncounted.discard(device)
+        work_of(self._context, device)["ops"] = count_operations(metadata).get(without_replica(device), 0)
+        return values
+
+    def _watched(self, call: Callable[[], Any]) -> Any:
+        """Make a call to the server while looking whether there is one; a call to none is left to its thread."""
+        outcome: queue.SimpleQueue[tuple[Any, Exception | None]] = queue.SimpleQueue()
+
+        def make_call() -> None:
+            try:
+                outcome.put((call(), None))
+            except Exception as error:  # raised again in the caller's thread
+                outcome.put((None, error))
+
+        threading.Thread(target=make_call, daemon=True).start()
+        while True:
+            try:
+                value, error = outcome.get(timeout=_LOOK_SECONDS)
+            except queue.Empty:
+                self._refuse_when_gone()
+                continue
+            if error is not None:
+                raise error
+            return value
+
+    def _answers(self) -> bool:
+        """Whether the task, in which a step took too long, does others."""
+        try:
+            return bool(self._watched(lambda: serves(self._context, self._devices[0])))
+        except ConnectionError:
+            return False
+
+    def _count_loss(self) -> None:
+        """Count a loss once, however often the task is tried in vain."""
+        self.losses += not self._is_lost
+        self._is_lost = True
+
+    def _refuse_when_gone(self) -> None:
+        """Raise ConnectionError when nobody listens at the task's address; whoever is slow to answer is there."""
+        host, _, port = self._address.rpartition(":")
+        with contextlib.suppress(TimeoutError):
+            socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS).close()
+
+    def _trouble(self, error: Exception) -> str:
+        how = "is gone" if isinstance(error, ConnectionError) else "does not serve this run any more"
+        return f"{self.short} at {self._address} {how}"
+
+
+#: What says that a server is not there, or is another one than before, not that the computation is wrong.
+_LOSSES = (
+    ConnectionError,
+    tf.errors.UnavailableError,
+    tf.errors.AbortedError,
+    tf.errors.CancelledError,
+    tf.errors.DeadlineExceededError,
+)
+
+
+def _within_task(device: str) -> str:
+    """A device's name within its task: `/device:CPU:0`."""
+    return device[device.index("/device:") :]

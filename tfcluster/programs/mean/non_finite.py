@@ -1,0 +1,77 @@
+"""What float64 sums cannot say: where the numbers that are none are, and means of numbers whose sum is too large."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tfcluster.programs.mean.evaluate import read_piece
+from tfcluster.programs.mean.moments import Moments
+from tfcluster.programs.mean.partition import WindowPieces
+from tfcluster.programs.mean.source import MappedFile, RandomNumbers
+
+_KINDS = (("NaN", np.isnan), ("infinity", np.isposinf), ("-infinity", np.isneginf))
+
+
+class Irregular:
+    """Looks once more at the pieces whose sums are not finite, and counts what is in them."""
+
+    def __init__(self, numbers: MappedFile | RandomNumbers) -> None:
+        self._numbers = numbers
+        self._found: dict[str, tuple[int, int]] = {}
+
+    def look_at(self, moments: list[Moments], pieces: WindowPieces, size: int, whole: npt.NDArray[np.int64]) -> None:
+        """Put right the moments that are not finite.
+
+        Args:
+            moments: Those of each piece; changed in place.
+            pieces: The pieces.
+            size: How many numbers a window has.
+            whole: The pieces that are whole windows, in their order: each number is in one of them.
+        """
+        numbers = self._numbers
+        if isinstance(numbers, RandomNumbers):
+            return
+        counted = set(whole.tolist())
+        bad = [piece for piece, each in enumerate(moments) if not math.isfinite(each.mean + each.squares)]
+        for piece in sorted(bad, key=lambda piece: int(pieces.window[piece])):
+            values = read_piece(numbers, pieces, size, piece).astype(np.float64)
+            moments[piece] = _moments(values)
+            if piece in counted:
+                self._count(values, int(pieces.window[piece]) * size)
+
+    def notes(self, found: Moments) -> list[str]:
+        """What the user should know of the result.
+
+        Args:
+            found: The moments of all numbers.
+        """
+        notes = [
+            f"{count:,} of the {found.count:,} numbers {'is' if count == 1 else 'are'} {kind}, "
+            f"the first of them number {first:,} counted from 0: there is no finite mean"
+            for kind, (count, first) in self._found.items()
+        ]
+        if not self._found and not math.isfinite(found.variance):
+            notes.append("the variance is larger than the largest float64 number")
+        return notes
+
+    def _count(self, values: npt.NDArray[np.float64], start: int) -> None:
+        for kind, is_one in _KINDS:
+            places = np.flatnonzero(is_one(values))
+            if len(places):
+                count, first = self._found.get(kind, (0, start + int(places[0])))
+                self._found[kind] = (count + len(places), first)
+
+
+def _moments(values: npt.NDArray[Any]) -> Moments:
+    """The moments of numbers some of which are not finite, or whose sum or squares are too large."""
+    count = len(values)
+    if not np.isfinite(values).all():
+        with np.errstate(invalid="ignore", over="ignore"):
+            return Moments(count, float(values.sum()), math.nan)
+    mean = math.fsum(values / count)
+    with np.errstate(over="ignore"):
+        return Moments(count, mean, float(np.square(values - mean).sum()))

@@ -1,0 +1,187 @@
+"""Where the tasks of a spec are: its hosts however they are named, and whether jobs and addresses agree with them."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic_core import PydanticCustomError
+
+from tfcluster.paths import LOCAL_HOST
+from tfcluster.spec.diagnostics import Diagnostic, KeyPath, Position, describe, shorten
+from tfcluster.spec.hostfile import read_hostfile
+from tfcluster.spec.hosts import LOCAL_ONLY, canonical, host_of, is_loopback
+from tfcluster.spec.schema import Address
+from tfcluster.spec.yaml_source import YamlDocument
+
+_HOSTS: KeyPath = ("hosts",)
+_HOSTFILE: KeyPath = ("hostfile",)
+_NOT_FOR_LOCALHOST = {
+    "ssh": ("localhost is this machine, to which nothing has to lead", "give the host another name"),
+    "python": ("on localhost it is the one that runs this command", "delete this key"),
+    "state": ("on localhost it is in XDG_STATE_HOME, where every command looks for it", "set XDG_STATE_HOME"),
+    "setup": ("on localhost this command runs already, so it comes too late", "run it yourself"),
+}
+
+
+def normalize_hosts(source: YamlDocument) -> None:
+    """Have `hosts` be names with their keys, also where a list or a hostfile names the hosts; notes what is wrong."""
+    hosts, file = source.value.get("hosts"), source.value.get("hostfile")
+    if isinstance(file, str) and hosts is not None:
+        message = "the hosts are named by hosts: already"
+        source.problems.append(source.problem(_HOSTFILE, message, "keep one of the two", source.keys[_HOSTFILE]))
+    elif isinstance(file, str):
+        _gather_from_file(file, source)
+    if isinstance(hosts, list) and hosts:
+        _gather_from_list(hosts, source)
+
+
+def _gather_from_file(file: str, source: YamlDocument) -> None:
+    at = source.values[_HOSTFILE]
+    path = Path(source.file).parent / file
+    try:
+        slots, problems = read_hostfile(path)
+    except (OSError, ValueError) as error:
+        reason = (getattr(error, "strerror", None) or str(error)).lower()
+        slots, problems = {}, [source.problem(_HOSTFILE, f"{path}: {reason}", at=at)]
+    if problems:
+        source.problems += problems
+        source.broken.add(_HOSTS)
+    source.value |= {"hosts": {name: {"slots": count} for name, count in slots.items()}, "hostfile": None}
+    _note_positions(dict.fromkeys(slots, at), source)
+
+
+def _gather_from_list(listed: list[Any], source: YamlDocument) -> None:
+    places: dict[str, Position] = {}
+    for index, name in enumerate(listed):
+        path: KeyPath = (*_HOSTS, index)
+        at = source.values[path]
+        if source.has_error(path):
+            continue
+        if not isinstance(name, str):
+            hint = "write the hosts without dashes to give them keys" if isinstance(name, dict) else ""
+            message = f"expected the name of a host, found {describe(name, source.texts.get(path))}"
+            source.problems.append(source.problem(path, message, hint, at))
+        elif name in places:
+            first = places[name]
+            message = f"this host is already at line {first.line}, column {first.column}"
+            source.problems.append(source.problem(path, message, "keep one of the two", at))
+        else:
+            places[name] = at
+    if not places:
+        source.broken.add(_HOSTS)
+    source.value["hosts"] = dict.fromkeys(places)
+    _note_positions(places, source)
+
+
+def _note_positions(places: Mapping[str, Position], source: YamlDocument) -> None:
+    for name, at in places.items():
+        path: KeyPath = (*_HOSTS, name)
+        source.keys[path] = source.values[path] = at
+
+
+def check_host_references(source: YamlDocument) -> Iterator[Diagnostic]:
+    """What does not fit together in the hosts, the jobs and the addresses of a spec, after `normalize_hosts`."""
+    hosts = source.value.get("hosts")
+    if hosts is None:
+        addresses = LOCAL_ONLY
+    elif isinstance(hosts, dict) and not source.has_error(_HOSTS):
+        addresses = {name: _address_of(name, host) for name, host in hosts.items()}
+        yield from _wrong_for_localhost(hosts.get(LOCAL_HOST), source)
+        yield from _unusable_addresses(addresses, source)
+    else:
+        return  # what is wrong with them is told already
+    yield from _unknown_hosts(addresses, source)
+    yield from _wrong_addresses(addresses, source)
+
+
+def _address_of(name: str, host: Any) -> str:
+    address = host.get("address") if isinstance(host, dict) else None
+    return address if isinstance(address, str) else name
+
+
+def _wrong_for_localhost(host: Any, source: YamlDocument) -> Iterator[Diagnostic]:
+    for key, (message, hint) in _NOT_FOR_LOCALHOST.items():
+        if isinstance(host, dict) and host.get(key):
+            path: KeyPath = (*_HOSTS, LOCAL_HOST, key)
+            yield source.problem(path, message, hint, source.keys[path])
+
+
+def _unusable_addresses(addresses: Mapping[str, str], source: YamlDocument) -> Iterator[Diagnostic]:
+    owners: dict[str, str] = {}
+    for name, address in addresses.items():
+        path: KeyPath = (*_HOSTS, name)
+        at = source.values.get((*path, "address"), source.keys[path])
+        owner = owners.setdefault(canonical(address), name)
+        if owner != name:
+            yield source.problem(path, f"it has the address {shorten(address)} of {shorten(owner)}", at=at)
+        elif is_loopback(address) and len(addresses) > 1:
+            message = f"the other hosts cannot dial {address}"
+            yield source.problem(path, message, "give it an address: that they can dial, under hosts:", at)
+
+
+def _unknown_hosts(addresses: Mapping[str, str], source: YamlDocument) -> Iterator[Diagnostic]:
+    for job, value in _jobs(source).items():
+        hosts = value.get("hosts") if isinstance(value, dict) else None
+        path: KeyPath = ("jobs", job, "hosts")
+        if hosts is not None and isinstance(value.get("tasks"), list):
+            message = "the addresses of the tasks say already where they are"
+            yield source.problem(path, message, "delete it, or give the number of tasks", source.keys[path])
+        for index, name in enumerate(hosts) if isinstance(hosts, list) else ():
+            if isinstance(name, str) and name not in addresses:
+                inner: KeyPath = (*path, index)
+                message = f"no host has the name {shorten(name)!r}"
+                yield source.problem(inner, message, _known(name, addresses), source.values[inner])
+
+
+def _wrong_addresses(addresses: Mapping[str, str], source: YamlDocument) -> Iterator[Diagnostic]:
+    """The tasks that are on no host, and those whose port another one has: a server listens on every interface."""
+    taken: dict[tuple[str, int], tuple[str, Address]] = {}
+    for task, path, text in _written_addresses(source):
+        try:
+            address = Address.parse(text)
+        except PydanticCustomError:
+            continue  # the schema says what is wrong with it
+        host = host_of(address.host, addresses)
+        if host is None and addresses is LOCAL_ONLY:
+            message = f"the task's address is not on this machine: {shorten(address.host)!r}"
+            hint = f"write localhost:{address.port or 'PORT'}, or give the spec hosts:"
+            yield source.problem(path, message, hint, source.values[path])
+        elif host is None:
+            message = f"no host has the name or the address {shorten(address.host)!r}"
+            yield source.problem(path, message, _known(address.host, addresses), source.values[path])
+        elif address.port is not None:
+            first, other = taken.setdefault((host, address.port), (task, address))
+            if first != task:
+                yield source.problem(path, *_same_port(task, address, first, other), source.values[path])
+
+
+def _same_port(task: str, address: Address, first: str, other: Address) -> tuple[str, str]:
+    if other == address:
+        return f"{task} has the address {address} of {first}", ""
+    message = f"{task} has the port of {first}, which is {other}"
+    return message, "a TensorFlow server listens on every interface"
+
+
+def _written_addresses(source: YamlDocument) -> Iterator[tuple[str, KeyPath, str]]:
+    for name, job in _jobs(source).items():
+        tasks = job.get("tasks") if isinstance(job, dict) else job
+        path: KeyPath = ("jobs", name, "tasks") if isinstance(job, dict) else ("jobs", name)
+        for index, text in enumerate(tasks) if isinstance(tasks, list) else ():
+            if isinstance(text, str):
+                yield f"{name}:{index}", (*path, index), text
+
+
+def _jobs(source: YamlDocument) -> dict[str, Any]:
+    jobs = source.value.get("jobs")
+    return jobs if isinstance(jobs, dict) else {}
+
+
+def _known(name: str, addresses: Mapping[str, str]) -> str:
+    if addresses is LOCAL_ONLY:
+        return "name it under hosts:"
+    if similar := difflib.get_close_matches(name, addresses, n=1):
+        return f"did you mean {similar[0]!r}?"
+    return f"the hosts are {shorten(', '.join(addresses))}"

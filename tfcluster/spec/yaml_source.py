@@ -1,0 +1,280 @@
+"""YAML text -> plain Python values, and the line and column of each key and value."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+from yaml.constructor import SafeConstructor
+from yaml.reader import Reader
+
+from tfcluster.spec.diagnostics import Date, Diagnostic, KeyPath, Position, format_path, shorten, to_error
+
+LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+MAX_BYTES = 1 << 20
+MAX_DEPTH = 50
+MAX_VALUES = 20_000
+INIT_HINT = "tfcluster init writes a commented cluster.yaml"
+
+_LONGEST_NUMBER = 100
+_TOO_DEEP = f"nested more than {MAX_DEPTH} levels deep"
+_TAG = "tag:yaml.org,2002:"
+_TEXT_TAGS = {_TAG + "str", _TAG + "value", _TAG + "merge"}
+_NUMBER_TAGS = {_TAG + "int", _TAG + "float", _TAG + "bool"}
+_COLLECTION_TAGS = {_TAG + "map", _TAG + "seq"}
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_TOP = Position(1, 1)
+
+
+@dataclass
+class YamlDocument:
+    """A spec as it was written: plain values, where each one is, and what is already known to be wrong.
+
+    Attributes:
+        file: The file as the user named it.
+        value: The top-level mapping.
+        keys: Where the key that leads to each path is.
+        values: Where the value of each path is.
+        texts: Each scalar as it is spelled.
+        problems: What reading found; what a schema finds comes on top.
+        broken: The paths whose value has a problem already and is not worth another.
+    """
+
+    file: str
+    value: dict[str, Any] = field(default_factory=dict)
+    keys: dict[KeyPath, Position] = field(default_factory=dict)
+    values: dict[KeyPath, Position] = field(default_factory=dict)
+    texts: dict[KeyPath, str] = field(default_factory=dict)
+    problems: list[Diagnostic] = field(default_factory=list)
+    broken: set[KeyPath] = field(default_factory=set)
+
+    def problem(self, path: KeyPath, message: str, hint: str = "", at: Position = _TOP) -> Diagnostic:
+        """A problem of the value at a path, found at a position."""
+        return Diagnostic(self.file, *at, f"{format_path(path)}: {message}" if path else message, hint)
+
+    def has_error(self, path: KeyPath) -> bool:
+        """Whether the path, or one that it lies under, has a problem already."""
+        return any(path[:length] in self.broken for length in range(len(path) + 1))
+
+
+def read_source(text: str | bytes, file: str) -> YamlDocument:
+    """Read the YAML text of a spec.
+
+    Args:
+        text: The text; bytes are taken for UTF-8.
+        file: The file to name in problems.
+
+    Returns:
+        The values with their positions; problems that leave the rest readable are listed in it.
+
+    Raises:
+        ClusterError: The text cannot be read as one YAML mapping.
+    """
+    source = YamlDocument(file)
+    text = _decode(text, source)
+    try:
+        _check_shape(text, source)
+        node = yaml.compose(text, Loader=LOADER)
+    except yaml.YAMLError as error:
+        raise to_error([_syntax_problem(error, text, source)]) from None
+    except (ValueError, OverflowError):  # an escape or a directive with an absurd number
+        raise to_error([source.problem((), "not valid YAML: a number in it is out of range")]) from None
+    if node is None or (isinstance(node, yaml.ScalarNode) and not node.value):
+        raise to_error([source.problem((), "the file is empty", INIT_HINT)])
+    if not isinstance(node, yaml.MappingNode):
+        kind = "a list" if isinstance(node, yaml.SequenceNode) else f"the text {shorten(node.value)!r}"
+        message = f"expected keys such as jobs: at the top, found {kind}"
+        raise to_error([source.problem((), message, INIT_HINT, _position(node))])
+    source.value = _Reader(source).read(node, ())
+    if source.has_error(()):
+        raise to_error(source.problems)
+    return source
+
+
+def _decode(text: str | bytes, source: YamlDocument) -> str:
+    if len(text) > MAX_BYTES:
+        raise to_error([source.problem((), f"the file is larger than {MAX_BYTES >> 20} MiB")])
+    if isinstance(text, bytes):
+        try:
+            text = text.decode()
+        except UnicodeDecodeError as error:
+            at = _position_of(error.object[: error.start].decode())
+            message = f"the byte 0x{error.object[error.start]:02x} is not UTF-8"
+            raise to_error([source.problem((), message, "save the file as UTF-8", at)]) from None
+    text = text.removeprefix("\ufeff")
+    if unprintable := Reader.NON_PRINTABLE.search(text):
+        at = _position_of(text[: unprintable.start()])
+        message = f"the character U+{ord(unprintable.group()):04X} may not be in YAML"
+        raise to_error([source.problem((), message, "delete it", at)])
+    return text
+
+
+def _check_shape(text: str, source: YamlDocument) -> None:
+    """Refuse a second document, half characters, and what is nested too deeply to recurse over it."""
+    depth = documents = 0
+    for event in yaml.parse(text, Loader=LOADER):
+        depth += isinstance(event, yaml.CollectionStartEvent)
+        depth -= isinstance(event, yaml.CollectionEndEvent)
+        documents += isinstance(event, yaml.DocumentStartEvent)
+        if depth > MAX_DEPTH:
+            raise to_error([source.problem((), _TOO_DEEP, at=_position(event))])
+        if isinstance(event, yaml.ScalarEvent) and _SURROGATE.search(event.value):
+            message = "an escape in this text stands for half a character"
+            raise to_error([source.problem((), message, at=_position(event))])
+        if documents > 1:
+            message = "a second document starts here; a spec is one document"
+            hint = "keep each cluster in a file of its own"
+            raise to_error([source.problem((), message, hint, _position(event))])
+
+
+def _syntax_problem(error: yaml.YAMLError, text: str, source: YamlDocument) -> Diagnostic:
+    mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+    if mark is None:
+        return source.problem((), f"not valid YAML: {error}")
+    at = Position(mark.line + 1, mark.column + 1)
+    lines = text.split("\n")
+    if at.line <= len(lines) and lines[mark.line][mark.column : at.column] == "\t":
+        return source.problem((), "a tab cannot indent YAML", "use spaces", at)
+    reason = ", ".join(filter(None, (getattr(error, "context", None), getattr(error, "problem", None))))
+    return source.problem((), f"not valid YAML: {reason}", at=at)
+
+
+class _UnreadableError(Exception):
+    """A node that stands for no value."""
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+class _Reader:
+    """Turns the nodes of one document into values, and notes their positions and problems in a source."""
+
+    def __init__(self, source: YamlDocument) -> None:
+        self._source = source
+        self._left = MAX_VALUES
+        self._open: set[int] = set()
+
+    def read(self, node: yaml.Node, path: KeyPath) -> Any:
+        self._enter(node)
+        self._source.values[path] = _position(node)
+        value: Any = None
+        if isinstance(node, yaml.ScalarNode):
+            self._source.texts[path] = node.value
+        try:
+            if isinstance(node, yaml.ScalarNode):
+                value = _scalar(node)
+            elif node.tag not in _COLLECTION_TAGS:
+                raise _wrong_tag(node)
+            elif isinstance(node, yaml.MappingNode):
+                value = self._mapping(node, path)
+            else:
+                value = [self.read(item, (*path, index)) for index, item in enumerate(node.value)]
+        except _UnreadableError as error:
+            self._break(path, error.message, error.hint, node)
+        self._open.remove(id(node))
+        return value
+
+    def _enter(self, node: yaml.Node) -> None:
+        """Count a node that is about to be read; aliases can make a short text endless, vast or deep."""
+        self._left -= 1
+        if id(node) in self._open:
+            message = "the alias refers to what it is a part of"
+        elif self._left < 0:
+            message = f"the file has more than {MAX_VALUES} values, aliases counted each time"
+        elif len(self._open) > MAX_DEPTH:
+            message = _TOO_DEEP
+        else:
+            self._open.add(id(node))
+            return
+        raise to_error([*self._source.problems, self._source.problem((), message, at=_position(node))])
+
+    def _mapping(self, node: yaml.MappingNode, path: KeyPath) -> dict[str, Any]:
+        value = {}
+        for key, (key_node, value_node) in self._pairs(node, path).items():
+            inner = (*path, key)
+            self._source.keys[inner] = _position(key_node)
+            if not (isinstance(key_node, yaml.ScalarNode) and key_node.tag in _TEXT_TAGS):
+                self._wrong_key(key_node, inner)
+            value[key] = self.read(value_node, inner)
+        return value
+
+    def _pairs(self, node: yaml.MappingNode, path: KeyPath) -> dict[str, tuple[yaml.Node, yaml.Node]]:
+        """The keys of a mapping, those that `<<` merges into it first and overridden by its own."""
+        merged: dict[str, tuple[yaml.Node, yaml.Node]] = {}
+        own: dict[str, tuple[yaml.Node, yaml.Node]] = {}
+        for key_node, value_node in node.value:
+            key = key_node.value if isinstance(key_node, yaml.ScalarNode) else "?"
+            if key_node.tag == _TAG + "merge":
+                merged = {**self._merge(value_node, path), **merged}
+            elif key in own:
+                first = _position(own[key][0])
+                message = f"this key is already at line {first.line}, column {first.column}"
+                self._note((*path, key), message, "keep one of the two", key_node)
+            else:
+                own[key] = (key_node, value_node)
+        return {**merged, **own}
+
+    def _merge(self, node: yaml.Node, path: KeyPath) -> dict[str, tuple[yaml.Node, yaml.Node]]:
+        self._enter(node)
+        pairs: dict[str, tuple[yaml.Node, yaml.Node]] = {}
+        if isinstance(node, yaml.MappingNode):
+            pairs = self._pairs(node, path)
+        elif isinstance(node, yaml.SequenceNode) and all(isinstance(n, yaml.MappingNode) for n in node.value):
+            for item in reversed(node.value):
+                pairs.update(self._merge(item, path))
+        else:
+            self._note((*path, "<<"), "expected an alias of keys and values, or a list of such", "", node)
+        self._open.remove(id(node))
+        return pairs
+
+    def _wrong_key(self, node: yaml.Node, path: KeyPath) -> None:
+        if isinstance(node, yaml.ScalarNode):
+            hint = f'write it in quotes: "{shorten(node.value)}"'
+            self._break(path, "YAML does not read this key as text", hint, node)
+        else:
+            self._break(path, "expected a name as the key, found a list or a mapping", "", node)
+
+    def _break(self, path: KeyPath, message: str, hint: str, node: yaml.Node) -> None:
+        self._source.broken.add(path)
+        self._note(path, message, hint, node)
+
+    def _note(self, path: KeyPath, message: str, hint: str, node: yaml.Node) -> None:
+        self._source.problems.append(self._source.problem(path, message, hint, _position(node)))
+
+
+def _scalar(node: yaml.ScalarNode) -> Any:
+    if node.tag in _TEXT_TAGS:
+        return node.value
+    if node.tag == _TAG + "null":
+        return None
+    if node.tag == _TAG + "timestamp":
+        return Date(node.value)
+    if node.tag not in _NUMBER_TAGS:
+        raise _wrong_tag(node)
+    if len(node.value) > _LONGEST_NUMBER:
+        raise _UnreadableError(f"the number is {len(node.value)} characters long")
+    if ":" in node.value:
+        raise _UnreadableError("YAML takes this for a number in base 60", "write it in quotes")
+    kind = node.tag.removeprefix(_TAG)
+    try:
+        return getattr(SafeConstructor(), f"construct_yaml_{kind}")(node)
+    except (ValueError, LookupError):  # an explicit tag on what is no such thing
+        raise _UnreadableError(f"this cannot be read as {kind}") from None
+
+
+def _wrong_tag(node: yaml.Node) -> _UnreadableError:
+    tag = shorten(node.tag.replace(_TAG, "!!"))
+    return _UnreadableError(f"the tag {tag} has no meaning here", "delete it")
+
+
+def _position(node: yaml.Node | yaml.Event) -> Position:
+    mark: Any = node.start_mark
+    return Position(mark.line + 1, mark.column + 1)
+
+
+def _position_of(text_before: str) -> Position:
+    return Position(text_before.count("\n") + 1, len(text_before) - text_before.rfind("\n"))

@@ -1,0 +1,130 @@
+"""A small chart of curves for the terminal, its vertical axis logarithmic."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+
+from tfcluster.ui.text import Text
+
+Curve = Sequence[Sequence[float]]
+# By row and column of a character: the curves that pass it and the braille dots that each sets there.
+_Cells = dict[tuple[int, int], dict[str, int]]
+
+_ROWS = 10
+# As wide as 1.2e-123.
+_LABEL = 8
+_STYLES = ("green", "yellow", "cyan")
+_MARKS = "*+o"
+# The bits of a braille cell's dots, by their row and column.
+_DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
+_BRAILLE = 0x2800
+
+
+def chart(curves: Mapping[str, Curve], *, width: int, braille: bool) -> list[Text]:
+    """Lines of text that show curves.
+
+    Where curves meet they take turns along the way, as dashes do, so that each is seen.
+
+    Args:
+        curves: By name, points (x, y) with rising x; a y that is not positive has no place on the axis.
+        width: Characters in a line.
+        braille: Draw with dots of braille, eight to a character; else with `*`, `+` and `o`.
+
+    Returns:
+        The lines; none where there is only one x, and nothing to see.
+    """
+    points = {name: [(x, math.log10(y)) for x, y in curve if y > 0] for name, curve in curves.items()}
+    all_points = [point for each in points.values() for point in each]
+    if len({x for x, _ in all_points}) < 2:
+        return []
+    area = _Area(
+        columns=max(10, width - _LABEL - 2),
+        left=min(x for x, _ in all_points),
+        right=max(x for x, _ in all_points),
+        low=min(y for _, y in all_points),
+        high=max(y for _, y in all_points),
+    )
+    cells = _cells(area, points, *((2, 4) if braille else (1, 1)))
+    lines = [_row(area, row, cells, list(points), braille) for row in range(_ROWS)]
+    lines += _axis(area, braille)
+    if len(points) > 1:
+        lines.append(_legend(list(points), braille))
+    return lines
+
+
+class _Area:
+    """Where points stand in the chart."""
+
+    def __init__(self, columns: int, left: float, right: float, low: float, high: float) -> None:
+        self.columns = columns
+        self.left, self.right = left, right
+        # A curve that is flat has a decade to be in.
+        self.low, self.high = (low, high) if high > low else (low - 0.5, high + 0.5)
+
+    def dots(self, points: Sequence[tuple[float, float]], across: int, down: int) -> list[tuple[int, int]]:
+        """The dots of the lines between points, from the top left; `across` and `down` are those of a cell."""
+        wide = (self.columns * across - 1) / (self.right - self.left)
+        tall = (_ROWS * down - 1) / (self.high - self.low)
+        places = [(round((x - self.left) * wide), round((self.high - y) * tall)) for x, y in points]
+        dots = places[:1]
+        for (x0, y0), (x1, y1) in pairwise(places):
+            pieces = max(abs(x1 - x0), abs(y1 - y0))
+            dots += [
+                (x0 + round((x1 - x0) * part / pieces), y0 + round((y1 - y0) * part / pieces))
+                for part in range(1, pieces + 1)
+            ]
+        return dots
+
+
+def _cells(area: _Area, points: Mapping[str, Sequence[tuple[float, float]]], across: int, down: int) -> _Cells:
+    cells: _Cells = {}
+    for name, each in points.items():
+        for x, y in area.dots(each, across, down):
+            cell = cells.setdefault((y // down, x // across), {})
+            cell[name] = cell.get(name, 0) | _DOTS[y % 4][x % 2]
+    return cells
+
+
+def _axis(area: _Area, braille: bool) -> list[Text]:
+    corner, bar = ("└", "─") if braille else ("+", "-")
+    left, right = f"{area.left:,.0f}", f"{area.right:,.0f}"
+    return [
+        Text(f"{'':>{_LABEL}} {corner}{bar * area.columns}"),
+        Text(f"{'':>{_LABEL}}  {left}{right:>{area.columns - len(left)}}"),
+    ]
+
+
+def _row(area: _Area, row: int, cells: _Cells, names: list[str], braille: bool) -> Text:
+    value = 10 ** (area.high + (area.low - area.high) * row / (_ROWS - 1))
+    # Every third row has its value.
+    label = f"{value:.2g}" if row % 3 == 0 else ""
+    line = Text(f"{label:>{_LABEL}} {'│' if braille else '|'}")
+    for column in range(area.columns):
+        curves = cells.get((row, column))
+        if not curves:
+            line.append(" ")
+            continue
+        there = [name for name in names if name in curves]
+        number = names.index(there[column // 2 % len(there)])
+        dots = 0
+        for bits in curves.values():
+            dots |= bits
+        line.append(chr(_BRAILLE + dots) if braille else _mark(number), _style(number))
+    return line
+
+
+def _legend(names: list[str], braille: bool) -> Text:
+    legend = Text(" " * (_LABEL + 2))
+    for number, name in enumerate(names):
+        legend.append(f"{'━━' if braille else _mark(number)} {name}   ", _style(number))
+    return legend
+
+
+def _style(number: int) -> str:
+    return _STYLES[number % len(_STYLES)]
+
+
+def _mark(number: int) -> str:
+    return _MARKS[number % len(_MARKS)]

@@ -1,0 +1,54 @@
+"""Convergence as a picture in a file; the only place that imports matplotlib, which is an extra."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.ui.console import error_console
+
+# Curves of one seed lie on each other: each is thinner than the one below it, and dashed in its own way.
+_LINES = ((5.0, "-", "0.8"), (2.5, "--", "tab:orange"), (1.5, ":", "tab:blue"))
+
+
+def refuse_without_matplotlib() -> None:
+    """Find out before a run that its plot could not be drawn.
+
+    Raises:
+        ClusterError: Matplotlib is missing (usage).
+    """
+    if importlib.util.find_spec("matplotlib") is None:
+        raise ClusterError(
+            "--plot needs matplotlib, which is not installed",
+            hint="pip install 'tfcluster[plot]'",
+            exit_code=ExitCode.USAGE,
+        )
+
+
+def draw_convergence(path: Path, result: dict[str, Any]) -> None:
+    """Draw the losses of expfit over its steps, and say where.
+
+    Args:
+        path: The file; its ending says the format. One that is there is replaced.
+        result: The result of the run.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    from matplotlib.figure import Figure  # not pyplot, which looks for a screen
+
+    modes = result.get("modes", [result])
+    figure = Figure(figsize=(7, 4.5), layout="constrained")
+    axes = figure.add_subplot()
+    for each, (width, style, colour) in zip(modes, _LINES, strict=False):
+        steps, losses = zip(*each["curve"], strict=True)
+        colour = colour if len(modes) > 1 else "tab:blue"
+        label = f"{each['mode']}: {each['loss']:.3g} in {each['seconds']:.2g} s"
+        axes.plot(steps, losses, style, color=colour, linewidth=width if len(modes) > 1 else 1.5, label=label)
+    axes.set(yscale="log", xlabel="step", ylabel="mean squared error", title="Learning e^x from -1 to 1")
+    axes.grid(alpha=0.3)
+    axes.legend(title=f"seed {result['seed']}")
+    figure.savefig(path, dpi=150)
+    error_console().print(f"the plot is in {path}")

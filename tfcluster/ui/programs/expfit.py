@@ -1,0 +1,60 @@
+"""The result of expfit in words, and its losses as a chart."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import RenderableType
+
+from tfcluster.core.text import pluralize
+from tfcluster.ui.chart import chart
+from tfcluster.ui.console import console
+from tfcluster.ui.format import duration
+from tfcluster.ui.table import table
+from tfcluster.ui.text import Text
+
+_WIDTH = 76
+
+
+def summary(result: dict[str, Any], seconds: float) -> list[RenderableType]:
+    """What was learnt in each mode, and how.
+
+    Args:
+        result: The result.
+        seconds: How long the run took.
+    """
+    modes = result.get("modes", [result])
+    curves = {each["mode"]: each["curve"] for each in modes}
+    target = console()
+    width = min(_WIDTH, target.width)
+    lines = chart(curves, width=width, braille=target.encoding.startswith("utf"))
+    return [
+        _line(result) if len(modes) == 1 else _comparison(modes),
+        Text(f"{duration(seconds)}, seed {result['seed']}"),
+        *([Text(), *lines] if lines else []),
+    ]
+
+
+def _line(result: dict[str, Any]) -> Text:
+    return Text.assemble(
+        ("loss ", "bold"),
+        (f"{result['loss']:.3g}", "bold green"),
+        f" after {pluralize(result['steps'], 'step')} ({result['mode']}), ",
+        f"no further than {result['max_error']:.2g} from e^x between -1 and 1",
+    )
+
+
+def _comparison(modes: list[dict[str, Any]]) -> RenderableType:
+    rows = [
+        (
+            each["mode"],
+            f"{each['loss']:.6g}",
+            f"{each['max_error']:.2g}",
+            f"{each['steps']:,}",
+            duration(each["seconds"]),
+            f"{each['steps_per_s']:,.0f}",
+        )
+        for each in modes
+    ]
+    columns = ("MODE", "LOSS", "MAX ERROR", "STEPS", "TIME", "STEPS/S")
+    return table(columns, rows, right=columns[1:])

@@ -1,0 +1,27 @@
+"""The result of graph in words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import RenderableType
+
+from tfcluster.ui.format import duration
+from tfcluster.ui.table import table
+from tfcluster.ui.text import Text
+
+
+def summary(result: dict[str, Any], seconds: float) -> list[RenderableType]:
+    """The value, and where each name's operation ran.
+
+    Args:
+        result: The result.
+        seconds: How long the run took.
+    """
+    rows = [(name, str(each["value"]), each["device"]) for name, each in result["operations"].items()]
+    return [
+        Text.assemble((f"{result['name']} = ", "bold"), (str(result["value"]), "bold green")),
+        Text(f"{duration(seconds)}, in float64"),
+        Text(),
+        table(("OPERATION", "VALUE", "RAN ON"), rows, right=("VALUE",)),
+    ]

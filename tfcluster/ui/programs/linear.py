@@ -1,0 +1,45 @@
+"""The result of linear in words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tfcluster.core.text import pluralize
+from tfcluster.ui.format import duration, rate
+from tfcluster.ui.text import Text
+
+
+def summary(result: dict[str, Any], seconds: float) -> list[Text]:
+    """The lines that say what the line is.
+
+    Args:
+        result: The result.
+        seconds: How long the run took.
+    """
+    lines = [
+        Text.assemble(
+            ("y = ", "bold"),
+            (_line(result), "bold green"),
+            f", mean squared error {result['loss']:.4g}",
+        )
+    ]
+    if result["least_squares"] is not None:
+        lines.append(Text(f"least squares in closed form: y = {_line(result['least_squares'])}"))
+    if result["evaluations"]:
+        step, loss = result["evaluations"][-1]
+        lines.append(Text(f"scored {len(result['evaluations']):,} times, last at step {step:,}: {loss:.4g}"))
+    how = "in step" if result["sync"] else "asynchronously"
+    lines.append(
+        Text(
+            f"{result['steps']:,} steps, {rate(result['examples_per_s'], 'examples')}, {result['optimizer']} "
+            f"{result['lr']:g}, {pluralize(result['workers'], 'worker')} {how}, seed {result['seed']}, "
+            f"{duration(seconds)}"
+        )
+    )
+    return lines
+
+
+def _line(found: dict[str, float]) -> str:
+    """The right side of the line's equation: 2.006x + 0.175."""
+    sign = "-" if found["b"] < 0 else "+"
+    return f"{found['w']:.4g}x {sign} {abs(found['b']):.4g}"

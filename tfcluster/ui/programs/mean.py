@@ -1,0 +1,47 @@
+"""The result of mean in words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tfcluster.core.text import pluralize
+from tfcluster.ui.format import duration, rate
+from tfcluster.ui.text import Text
+
+_MOST_SHARDS = 16
+
+
+def summary(result: dict[str, Any], seconds: float) -> list[Text]:
+    """The lines that say what the mean is.
+
+    Args:
+        result: The result.
+        seconds: How long the run took.
+    """
+    count, shards = result["count"], result["shards"]
+    shown = [
+        Text(f"  {_short(shard['task'])}: {_number(shard['mean'])} of {pluralize(shard['count'], 'number')}")
+        for shard in shards[:_MOST_SHARDS]
+    ]
+    if len(shards) > _MOST_SHARDS:
+        shown.append(Text(f"  and {len(shards) - _MOST_SHARDS:,} more, which -o json shows"))
+    return [
+        Text.assemble(
+            ("mean = ", "bold"),
+            (_number(result["mean"]), "bold green"),
+            f", variance {_number(result['variance'])} (the population's), of {pluralize(count, 'number')}",
+        ),
+        Text(f"{duration(seconds)}, {rate(count / seconds if seconds else 0.0, 'numbers')}"),
+        Text(f"{pluralize(len(shards), 'slice')}, mean{'' if len(shards) == 1 else 's'}:"),
+        *shown,
+    ]
+
+
+def _number(value: float | None) -> str:
+    """All digits that tell the number from others; a number that is not finite is explained in a note."""
+    return "not finite" if value is None else repr(value)
+
+
+def _short(task: str) -> str:
+    _, job, index = task.split("/")
+    return f"{job.removeprefix('job:')}:{index.removeprefix('task:')}"

@@ -1,0 +1,38 @@
+"""The result of pi in words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tfcluster.ui.format import duration, rate
+from tfcluster.ui.text import Text
+
+
+def summary(result: dict[str, Any], seconds: float) -> list[Text]:
+    """The lines that say what pi is.
+
+    Args:
+        result: The result.
+        seconds: How long the run took.
+    """
+    low, high = result["interval"]
+    digits = max(2, _digits(result["stderr"]))
+    return [
+        Text.assemble(
+            ("pi = ", "bold"),
+            (f"{result['pi']:.{digits}f}", "bold green"),
+            f" ± {result['stderr']:.{digits}f} (standard error), 95% interval {low:.{digits}f} to {high:.{digits}f}",
+        ),
+        Text(
+            f"{result['inside']:,} of {result['samples']:,} random points in the unit square are inside "
+            "the quarter circle"
+        ),
+        Text(f"{duration(seconds)}, {rate(result['samples_per_s'], 'samples')}, seed {result['seed']}"),
+    ]
+
+
+def _digits(error: float) -> int:
+    """Decimal places worth showing of a value with this standard error: one beyond its first digit."""
+    from math import floor, log10
+
+    return -floor(log10(error)) + 1 if error > 0 else 6

@@ -1,0 +1,164 @@
+"""What `run` shows: progress while it goes on, then its result, the devices' shares, and what to know."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+
+from tfcluster.control_characters import escape_control_characters
+from tfcluster.errors import ClusterError
+from tfcluster.ui import programs
+from tfcluster.ui.console import console, error_console, is_interactive
+from tfcluster.ui.format import duration, rate
+from tfcluster.ui.metrics import Metrics
+from tfcluster.ui.placements import PlacementView
+from tfcluster.ui.table import table
+from tfcluster.ui.text import Text
+
+#: Seconds between two lines of progress in a pipe.
+_LINE_SECONDS = 1.0
+
+
+class RunView:
+    """Follows one run.
+
+    Args:
+        silent: Show nothing but the end.
+        placements: Show where operations are placed.
+        raw: Print what a script prints as it is, control characters too: for the one who started it.
+    """
+
+    def __init__(self, *, silent: bool, placements: bool = False, raw: bool = False) -> None:
+        self._silent = silent
+        self._raw = raw
+        self._shows_placements = placements
+        self._run = ""
+        self._metrics = Metrics()
+        self._placements = PlacementView()
+        self._progress: Progress | None = None
+        self._said = time.monotonic()
+
+    def __enter__(self) -> None:
+        if not self._silent and is_interactive(error_console()):
+            self._progress = _ProgressWithMetrics(
+                self._metrics,
+                TextColumn("{task.description}"),
+                BarColumn(),
+                TextColumn("{task.percentage:>3.0f}%"),
+                _Rate(),
+                TimeRemainingColumn(compact=True),
+                console=error_console(),
+                transient=True,
+            )
+            self._progress.add_task("starting", total=None, unit="")
+            self._progress.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+
+    def update(self, event: dict[str, Any]) -> None:
+        """Show an event as far as it shows."""
+        if event["event"] == "run":
+            self._run = event["run"]
+        if self._silent:
+            return
+        if event["event"] == "output":
+            self._print(event["line"])
+        if event["event"] == "placement" and self._shows_placements:
+            self._print_above(self._placements.line(event))
+        if event["event"] == "result" and event["state"] == "cancelled":
+            error_console().print(f"{self._run} was cancelled after {duration(event['seconds'])}")
+        if event["event"] == "metric":
+            self._metrics.update(event)
+        if event["event"] != "progress":
+            return
+        if self._progress is not None:
+            self._progress.update(
+                self._progress.task_ids[0],
+                description=self._run,
+                completed=event["done"],
+                total=event["total"],
+                unit=event["unit"],
+            )
+        elif time.monotonic() - self._said >= _LINE_SECONDS:
+            self._said = time.monotonic()
+            error_console().print("\n  ".join((_line(self._run, event), *self._metrics.news())))
+
+    def _print(self, line: str) -> None:
+        """Print what a script has printed; nothing may move beside it."""
+        if self._progress is not None:
+            self._progress.stop()
+            self._progress = None
+        print(line if self._raw else escape_control_characters(line), flush=True)
+
+    def _print_above(self, line: str) -> None:
+        """Print a line of ours; what moves goes on below it."""
+        if self._progress is not None:
+            self._progress.console.print(line, soft_wrap=True)
+        else:
+            print(escape_control_characters(line), flush=True)
+
+    def finish(self, result: dict[str, Any]) -> None:
+        """Print the result, or raise what went wrong.
+
+        Raises:
+            ClusterError: The run did not succeed.
+        """
+        if "error" in result:
+            raise ClusterError.from_json(result["error"])
+        if result["state"] != "succeeded":
+            return
+        screen = console()
+        if (placed := self._placements.summary()) is not None:
+            screen.print(Group(Text(), placed, Text()), soft_wrap=True)
+        if lines := programs.summary(result):
+            screen.print(Group(*lines, Text(), _devices(result)))
+        for note in result["notes"]:
+            screen.print(Text(f"note: {note}", style="yellow"))
+
+
+class _ProgressWithMetrics(Progress):
+    """A bar, and the latest metrics below it."""
+
+    def __init__(self, metrics: Metrics, *columns: ProgressColumn, **options: Any) -> None:
+        self._metrics = metrics
+        super().__init__(*columns, **options)
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        """The bar and a line for everyone who reports."""
+        yield from super().get_renderables()
+        yield from (Text(line, style="dim", no_wrap=True, overflow="ellipsis") for line in self._metrics.latest())
+
+
+class _Rate(ProgressColumn):
+    """Work a second."""
+
+    def render(self, task: Task) -> Text:
+        """The rate over the latest progress."""
+        if not task.speed:
+            return Text("")
+        return Text(rate(task.speed, task.fields["unit"]))
+
+
+def _line(run: str, event: dict[str, Any]) -> str:
+    done, total, unit = event["done"], event["total"], event["unit"]
+    speed = done / event["seconds"] if event["seconds"] else 0.0
+    left = duration((total - done) / speed) if speed else "-"
+    return f"{run}: {100 * done / total:.0f}%, {done:,} of {total:,} {unit}, {rate(speed, unit)}, {left} left"
+
+
+def _devices(result: dict[str, Any]) -> Any:
+    """A row for each device that worked: what it did, in the program's own measures."""
+    work = result["devices"]
+    measures = list(dict.fromkeys(measure for done in work.values() for measure in done))
+    rows = [(device, *(f"{done.get(measure, 0):,}" for measure in measures)) for device, done in sorted(work.items())]
+    headings = [measure.upper() for measure in measures]
+    return table(("DEVICE", *headings), rows, right=headings)

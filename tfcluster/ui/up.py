@@ -1,0 +1,79 @@
+"""What `up` and `scale` show: the plan, who is being waited for, and what is up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.table import Table
+
+from tfcluster.core.plan import RESTART, STOP, PlannedAction, data_losses, summary
+from tfcluster.core.states import TERMINAL_STATES, TaskState
+from tfcluster.core.status import ClusterStatus, TaskStatus
+from tfcluster.core.text import pluralize, some
+from tfcluster.ui.console import console
+from tfcluster.ui.status_line import StatusLine
+from tfcluster.ui.table import table
+from tfcluster.ui.text import Text
+
+
+class UpView(StatusLine):
+    """Follows a cluster on its way to what is wanted."""
+
+    def __init__(self, cluster: str, *, silent: bool) -> None:
+        super().__init__(silent=silent)
+        self._cluster = cluster
+
+    def show_plan(self, operations: Sequence[PlannedAction]) -> None:
+        """Print what is to be done, and what is lost by it."""
+        screen = console()
+        if not operations:
+            screen.print(f"{self._cluster} is up already: nothing to do")
+            return
+        columns = ("OPERATION", "TASK", "HOST", "ADDRESS", "CAUSE")
+        screen.print(table(columns, list(map(_row, operations)), wrapped=["CAUSE"]))
+        for lost in data_losses(operations):
+            screen.print(Text.assemble(("LOST", "bold red"), f": {lost}"), soft_wrap=True)
+
+    def stopping(self, status: ClusterStatus, operations: Sequence[PlannedAction]) -> None:
+        """Say who has not stopped yet of those that have to."""
+        names = {each.task.name for each in operations if each.task and each.kind in (STOP, RESTART)}
+        left = [task.short for task in status.tasks if task.task in names and task.state not in TERMINAL_STATES]
+        if left:
+            self.say(f"{self._cluster}: stopping {some(left)}")
+
+    def update(self, status: ClusterStatus) -> None:
+        """Say who is not ready yet."""
+        waiting = [task.short for task in status.tasks if task.state is not TaskState.READY]
+        if waiting:
+            ready = f"{len(status.tasks) - len(waiting)} of {pluralize(len(status.tasks), 'task')} ready"
+            self.say(f"{self._cluster}: {ready}, waiting for {some(waiting)}")
+
+    def finish(self, status: ClusterStatus, operations: Sequence[PlannedAction], seconds: float) -> None:
+        """Print what is up.
+
+        Args:
+            status: The cluster, ready.
+            operations: What was done.
+            seconds: How long it took.
+        """
+        screen = console()
+        done = summary(operations)
+        if not done:
+            screen.print(f"{self._cluster} is up already: {'no task was touched' if operations else 'nothing changed'}")
+            return
+        screen.print(tasks_table(status.tasks))
+        screen.print(f"{self._cluster} is up: {done} in {seconds:.2f} s")
+
+
+def tasks_table(tasks: Sequence[TaskStatus]) -> Table:
+    """A row for each task that is up, with its host where there are several."""
+    if len({task.host for task in tasks}) == 1:
+        return table(("TASK", "ADDRESS", "STATE"), [(task.short, task.address, task.state.value) for task in tasks])
+    rows = [(task.short, task.host, task.address, task.state.value) for task in tasks]
+    return table(("TASK", "HOST", "ADDRESS", "STATE"), rows)
+
+
+def _row(operation: PlannedAction) -> tuple[str, str, str, str, str]:
+    task = operation.task
+    where = (task.short, task.host, task.address) if task else ("-", "-", "-")
+    return (operation.kind, *where, operation.cause)
