@@ -23,8 +23,8 @@ class Method(str, Enum):
 
     # {settled: after a change} -> the whole ClusterTopology of what is up, with all that is secret in it
     TOPOLOGY = "topology"
-    # Examine the host: {topology, dry} -> {tensorflow, choices, found: an ObservedState, problems: [each as an error is told],
-    # accounts: the OtherAccounts that can connect to its servers}.
+    # Examine the host: {topology, dry} -> {tensorflow, choices, found: an ObservedState, problems: [each as an error is
+    # told], accounts: the OtherAccounts that can connect to its servers}.
     PREPARE = "prepare"
     # Next, in a cluster of several hosts: can they dial each other's ports, on which no server listens yet?
     LISTEN = "listen"  # event: {ports: on which the agent lets connections come until the command hangs up}
