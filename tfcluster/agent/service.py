@@ -240,9 +240,9 @@ class Service:
         """Create the socket, and the file with secret values beside it, again where somebody has deleted them."""
         if not self._socket.is_in_place():
             self._socket.restore()
-            self._folder.tell_where(self._socket.path)
             if not self.idle:
                 self._supervisor.history.record("mended", detail=f"the agent listens at {self._socket.path} again")
+        self._folder.tell_where(self._socket.path)
         self._secrets.path = secrets_path(self._socket.path)
         if self._supervisor.lacks_secrets_file() and not self._going_down.under_way:
             self._supervisor.write_journal()
