@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
@@ -19,7 +20,7 @@ from tfcluster.model.change import Found, onto
 from tfcluster.model.counting import plural
 from tfcluster.model.layout import Layout
 from tfcluster.model.plan import RESTART, START, STOP, UPDATE, Operation, losses, lost_runs, only_starts, plan, summary
-from tfcluster.model.states import AT_REST
+from tfcluster.model.states import AT_REST, WITH_PROCESS
 from tfcluster.model.status import ClusterStatus
 from tfcluster.protocol.framing import Message
 from tfcluster.protocol.messages import event, reply
@@ -161,16 +162,17 @@ class Changes:
             self._under_way = asyncio.ensure_future(self._resume(layout))
 
     async def _resume(self, layout: Layout) -> None:
-        # First what has ended while there was no agent must be known to have.
-        while self._supervisor.has_unnoted_ends():
-            await self._supervisor.changed.since(self._supervisor.changed.count)
+        supervisor = self._supervisor
+        # First the machines must be told of the processes that ended while there was no agent.
+        while any(task.process is None and task.machine.state in WITH_PROCESS for task in supervisor.tasks.values()):
+            await supervisor.changed.since(supervisor.changed.count)
         found = self._found_now()
         try:
             hold_ports(layout, self._host, self._ports, found.layout.ports_on(self._host))
             await self._carry_out(layout, found)
         except ClusterError as error:
-            self._supervisor.next = None
-            self._supervisor.history.record("not changed", detail=error.message)
+            supervisor.next = None
+            supervisor.history.record("not changed", detail=error.message)
 
     async def settled(self) -> None:
         """Wait until no plan is being carried out."""
@@ -213,8 +215,12 @@ class Changes:
             told = ", ".join([summary(operations), *updates]).removeprefix(", ")
             self._supervisor.history.record("changed", detail=told)
             self._supervisor.apply(layout, start)
+        except BaseException:
+            self._supervisor.next = None  # what failed, or was abandoned, is not for the next agent to go on with
+            with suppress(ClusterError):
+                self._supervisor.write_journal()
+            raise
         finally:
-            self._supervisor.next = None
             self._ports.keep_only(self._supervisor.layout_that_is_up().ports_on(self._host))
 
     def _to_be_stopped(self, layout: Layout) -> list[str]:

@@ -28,7 +28,7 @@ from tfcluster.agent.tasks.story import story
 from tfcluster.agent.tasks.supervised import Supervised
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.model.layout import PS_JOB, Layout
-from tfcluster.model.states import AT_REST, WITH_PROCESS, TaskState
+from tfcluster.model.states import AT_REST, TaskState
 from tfcluster.process import send
 from tfcluster.runtime.c_api import TensorFlow
 
@@ -154,11 +154,6 @@ class Supervisor:
         """In a sentence whose output is lost, as somebody has deleted what they print into; nothing for nobody's."""
         lost = [task.task.short for task in self.tasks.values() if task.process is not None and not task.spool.exists()]
         return [f"what {', '.join(lost)} print is lost until they are restarted"] if lost else []
-
-    def has_unnoted_ends(self) -> bool:
-        """Whether a process has ended and its task's machine has yet to be told."""
-        tasks = self.tasks.values()
-        return any(task.process is None and task.machine.state in WITH_PROCESS for task in tasks)
 
     def generations(self) -> dict[str, int]:
         """The generation of the layout that a task was started in, by name, for those that have a process."""
