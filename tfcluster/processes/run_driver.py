@@ -209,6 +209,7 @@ class _Supervisor:
         self._pid = pid
         self._pidfd = os.pidfd_open(pid)
         self._link = link
+        link.setblocking(False)  # a child that the program has left may hold its end; recv_fds() ignores flags
         self._cluster = cluster
         self._began = began
         self._guard: ListenGuard | None = None
@@ -227,7 +228,7 @@ class _Supervisor:
             for fd, events in poll.poll(self._patience()):
                 if fd == self._pidfd:
                     self._receive()  # what it told before it ended
-                    self._conclude(os.waitpid(self._pid, 0)[1])
+                    self._conclude()
                 elif fd == wakeup.fileno():
                     wakeup.recv(1 << 10)
                     self._terminate()
@@ -261,37 +262,44 @@ class _Supervisor:
             send(self._pidfd, signal.SIGKILL)
 
     def _receive(self) -> bool:
-        """Take what the program sends: first the descriptor of its trap, if it has one, at last its end."""
-        try:
-            data, fds, _, _ = socket.recv_fds(self._link, 1 << 16, 1, socket.MSG_DONTWAIT)
-        except BlockingIOError:
-            return True
-        except ConnectionError:
-            return False
-        for fd in fds:
-            assert self._cluster is not None, "only a program whose ports are restricted has a trap"
-            self._guard = ListenGuard(fd, self._cluster, self._report_refused_port)
-        for message in self._decoder.feed(data):
-            if message:
-                self._end = ProgramEnd(**message)
-                if not self._terminated:
-                    self._deadline = time.monotonic() + _FINALIZE_SECONDS
-        return bool(data)
+        """Take all that the program has sent: first the descriptor of its trap, if it has one, at last its end.
+
+        Returns:
+            Whether more may come.
+        """
+        while True:
+            try:
+                data, fds, _, _ = socket.recv_fds(self._link, 1 << 16, 1)
+            except BlockingIOError:
+                return True
+            except ConnectionError:
+                return False
+            if not data:
+                return False
+            for fd in fds:
+                assert self._cluster is not None, "only a program whose ports are restricted has a trap"
+                self._guard = ListenGuard(fd, self._cluster, self._report_refused_port)
+            for message in self._decoder.feed(data):
+                if message:
+                    self._end = ProgramEnd(**message)
+                    if not self._terminated:
+                        self._deadline = time.monotonic() + _FINALIZE_SECONDS
 
     def _report_refused_port(self, why: str) -> None:
         with contextlib.suppress(OSError):  # a full disk
             print(f"tfcluster: this program may not listen: {why}", file=sys.stderr, flush=True)
 
-    def _conclude(self, status: int) -> NoReturn:
+    def _conclude(self) -> NoReturn:
         """End as the program has ended; of a script, write the event that tells how.
 
         Of one that was told to end nothing is left; else what it has put into the background goes on, as it would
         without a driver.
         """
         if self._terminated:
+            # Before the program is reaped: after that its number may be another group's.
             with contextlib.suppress(ProcessLookupError, PermissionError):  # none is left, or none of ours
                 os.killpg(self._pid, signal.SIGKILL)
-        code = os.waitstatus_to_exitcode(status)
+        code = os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
         if code < 0 and self._end is not None:  # all of its own code had run
             code = self._end.exit_code
         if code < 0:

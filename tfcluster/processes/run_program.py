@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 _PASSED_ON = re.compile(r"From /job:\S+:\s*")
 _TERMINATED = 128 + signal.SIGTERM
+_LONGEST_FAILURE = 2000  # characters
 
 
 def main(job: RunSpec, driver: int, link: socket.socket) -> NoReturn:
@@ -157,7 +158,7 @@ def _run_script(job: RunSpec, link: socket.socket) -> NoReturn:
     seconds = time.monotonic() - context.began
     if os.getpid() == pid:  # else a child that the script has forked, which ends here as well
         with contextlib.suppress(OSError):  # the script has closed what it does not know
-            ProgramEnd(code, failure, seconds, context.work, context.notes).send(link)
+            ProgramEnd(code, _cut(failure), seconds, context.work, context.notes).send(link)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     raise SystemExit(code)
 
@@ -181,7 +182,12 @@ def _report(job: RunSpec, error: ClusterError) -> int:
 def _first_line(problem: Exception) -> str:
     # TensorFlow heads the words of another task with a line that only says which task passed them on.
     text = [line for line in str(problem).strip().splitlines() if not _PASSED_ON.fullmatch(line)]
-    return f"{type(problem).__name__}: {text[0]}" if text else type(problem).__name__
+    return _cut(f"{type(problem).__name__}: {text[0]}") if text else type(problem).__name__
+
+
+def _cut(line: str) -> str:
+    """Bound what is told of an exception, which may have a whole array in it; the output has all of it."""
+    return line if len(line) <= _LONGEST_FAILURE else f"{line[:_LONGEST_FAILURE]}..."
 
 
 def _cancel(signal_number: int, frame: FrameType | None) -> None:
