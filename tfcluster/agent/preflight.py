@@ -68,7 +68,7 @@ def examine(
             return _choose(topology, host, ports, gpus, ours), []
         except ClusterError as problem:
             problems.append(problem)
-    ports.keep_only({*before, *ours})  # other processes may be waiting for the rest of the ports
+    ports.keep_only({*before, *ours})  # keep the ports that were held before: other commands may be about to use them
     return Allocation({}, {}), problems
 
 
