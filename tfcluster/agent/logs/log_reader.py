@@ -1,8 +1,8 @@
 """Reads a task's log as one stream of lines: first from the rotated log files, then from the log buffer.
 
 The log writer, another process, moves lines from the log buffer to the files, and renames and removes the files, while
-they are read. Therefore a reader identifies lines by their positions, and reads files that it holds open: their inodes
-do not change when the files are renamed or removed.
+they are read. Therefore a reader identifies lines by their positions, and reads from files that it holds open: an open
+file remains the same file when it is renamed or removed.
 """
 
 from __future__ import annotations

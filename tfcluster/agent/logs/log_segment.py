@@ -76,7 +76,8 @@ class LogSegment:
             before: The position before which the lines are counted.
 
         Returns:
-            The number of lines found in this file, and the position of the first of them; 0 and `before` if none is found.
+            The number of lines found in this file, and the position of the first of them; 0 and `before` if there are
+            none.
         """
         end = self._offset(lambda line: line.position >= before)
         offset = behind_newline(self._file, end, count + 1)

@@ -13,8 +13,8 @@ from pathlib import Path
 _PROC = Path("/proc")
 _GROUPS = Path("/sys/fs/cgroup")
 # When a process ends, the counters are compared with the oldest of these samples, taken at these intervals in seconds.
-# That sample is 30 s old; by then even a process with hundreds of gigabytes is torn down. An older kill hit another
-# process in the group.
+# That sample is about 30 s old, enough for even a process with hundreds of gigabytes to be torn down. An older kill hit
+# another process in the group.
 _SAMPLES = 4
 _APART = 10.0
 

@@ -19,8 +19,9 @@ from tfcluster.protocol.codec import Message
 #: Seconds after a probe's own timeout at which the health prober counts as broken. Importing gRPC or a busy host may
 #: delay it by less.
 _MARGIN = 10.0
-# Seconds after a probe's own timeout until which its result counts. A later result shows that the health prober, this
-# agent or the whole machine (suspended, swapping) stalled, so the server had no fair chance to answer in time.
+# Seconds after a probe's own timeout until which its failure counts. A failure that is reported later shows that the
+# health prober, this agent or the whole machine (suspended, swapping) stalled. Then the server had no fair chance to
+# answer in time either.
 _LATE = 1.0
 # gRPC's text for ECONNREFUSED.
 _REFUSED = "Connection refused"
@@ -31,7 +32,7 @@ class ProbeOutcome(Enum):
 
     PROBE_OK = auto()  # the server answered
     SILENT = auto()  # the server did not answer
-    UNKNOWN = auto()  # the health prober did not answer in time, which says nothing about the server
+    UNKNOWN = auto()  # the health prober did not answer, or too late, which says nothing about the server
 
 
 @dataclass(frozen=True)

@@ -44,6 +44,15 @@ _WHY_ENDED = {
 class Supervisor:
     """Supervises the tasks of one cluster on this host.
 
+    Args:
+        host: The name of this host in the cluster.
+        folder: The cluster's state directory.
+        secrets: The store of the secret values in the topology.
+        ports: The allocator that reserves and holds the tasks' ports.
+        prober: The client that probes the tasks.
+        keeper: The supervisor of the log writer.
+        load: Loads TensorFlow and returns it.
+
     Attributes:
         host: The name of this host in the cluster.
         topology: The topology of the whole cluster; None until there is one.

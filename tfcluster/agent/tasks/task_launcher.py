@@ -25,7 +25,7 @@ from tfcluster.processes.logs.log_buffer import prepare
 from tfcluster.processes.tf_server import serve
 from tfcluster.protocol.codec import Message
 
-# Seconds for which the process found to use a port is cached.
+# Seconds for which the result of looking up the process that uses a port is cached.
 _HOLDER_SECONDS = 10.0
 
 
@@ -60,7 +60,7 @@ class TaskLauncher:
 
         If the fork fails, the task counts as one that died and is retried according to its restart policy. If the
         values of the task's secrets are lost, the task fails without a retry. If another process uses its port, the
-        task waits until the port is free.
+        task waits until the port is free, unless its restart policy is `never`.
 
         Args:
             task: The task.

@@ -19,7 +19,7 @@ from tfcluster.process_handle import ProcessHandle
 
 # The kernel counts processor time in hundredths of a second: over a shorter interval the CPU percentage is noise.
 _SHORTEST_SECONDS = 0.5
-#: The exit reason of a task that never had a process.
+#: The exit reason of a task for which no process was started.
 NOT_STARTED = "not started"
 _AFTER_DEATH = {
     TaskState.BACKING_OFF: "waits to be started again",
