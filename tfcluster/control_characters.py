@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 
-# C0 but tab and newline, DEL, C1, and what overrides the direction of text, which hides what a line says. A pattern
-# is several times as fast as str.translate where a character becomes several.
-_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+# C0 but tab and newline, DEL, C1, what overrides the direction of text, which hides what a line says, and halves of
+# surrogate pairs, which cannot be printed. A pattern is several times as fast as str.translate where a character
+# becomes several.
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def escape_control_characters(text: str) -> str:

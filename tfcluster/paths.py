@@ -30,6 +30,7 @@ _state_root: Path | None = None
 
 # sun_path holds 108 bytes including the closing NUL (unix(7)).
 _SOCKET_PATH_LIMIT = 107
+_LOCK_BYTES = 1 << 12  # more than a lock file ever holds
 _DIGEST = 12
 # ssh binds a control socket under a temporary name, which is longer by so much, before it gives it its own.
 _SSH_SUFFIX = 17
@@ -65,10 +66,21 @@ def state_folder(cluster: str, host: str = LOCAL_HOST) -> Path:
 
 def agent_socket(cluster: str, host: str = LOCAL_HOST) -> Path:
     """Where the cluster's agent listens: as its lock file says, else where one started now would."""
+    return _told_socket(state_folder(cluster, host) / LOCK) or socket_path(cluster, host)
+
+
+def _told_socket(lock: Path) -> Path | None:
+    """Where an agent listens, as its lock file says; None where it does not say."""
     try:
-        return Path(json.loads((state_folder(cluster, host) / LOCK).read_text())["socket"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return socket_path(cluster, host)
+        fd = os.open(lock, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # opening a named pipe would wait for a writer
+        try:
+            path = Path(json.loads(os.read(fd, _LOCK_BYTES))["socket"])
+        finally:
+            os.close(fd)
+        fits = len(os.fsencode(path)) <= _SOCKET_PATH_LIMIT
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+    return path if fits and path.is_absolute() and "\0" not in str(path) else None
 
 
 def journal_path(cluster: str, host: str = LOCAL_HOST) -> Path:

@@ -243,9 +243,9 @@ class Agent:
         """Create the socket, and the file with secret values beside it, again where somebody has deleted them."""
         if not self._socket.is_in_place():
             self._socket.restore()
-            self._folder.publish_socket(self._socket.path)
             if not self.idle:
                 self._supervisor.history.record("mended", detail=f"the agent listens at {self._socket.path} again")
+        self._folder.publish_socket(self._socket.path)
         self._secrets.path = secrets_path(self._socket.path)
         topology = self._supervisor.topology
         if topology and self._secrets.is_missing_for(topology) and not self._going_down.under_way:

@@ -7,6 +7,8 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
+from tfcluster.agent.atomic_file import remove_unless_file
+
 
 class FileLock:
     """A file that this process has created and locked, see `acquire`.
@@ -27,9 +29,10 @@ class FileLock:
             The lock; None when another process, or another FileLock of this one, holds it.
 
         Raises:
-            OSError: The file cannot be created.
+            OSError: The file cannot be created, or what is in its place cannot be removed.
         """
         while True:
+            remove_unless_file(path)
             lock = cls(path, os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
             try:
                 fcntl.flock(lock._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -52,11 +55,13 @@ class FileLock:
             return False
 
     def write(self, data: bytes) -> None:
-        """Replace what is in the file.
+        """Replace what is in the file, unless that is the same.
 
         Raises:
             OSError: It cannot be written.
         """
+        if os.pread(self._fd, len(data) + 1, 0) == data:
+            return
         os.ftruncate(self._fd, 0)
         os.pwrite(self._fd, data, 0)
 

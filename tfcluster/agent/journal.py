@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import stat
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from tfcluster.agent.atomic_file import AtomicFiles
+from tfcluster.agent.atomic_file import AtomicFiles, remove_unless_file
 from tfcluster.agent.journal_record import Record, TaskRecord, check
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError
@@ -89,9 +88,9 @@ class Journal:
         data = json.dumps({**asdict(written), "secrets": str(record.secrets)}).encode()
         try:
             for path in (self._new, self._copy):
-                _remove_unless_file(path)
+                remove_unless_file(path)
             self._files.write(self._new, data, durable=True)
-            _remove_unless_file(self.path)
+            remove_unless_file(self.path)
             self._files.replace(self._new, self.path)
         except OSError:
             with suppress(OSError):  # what a full disk took of it is of no use
@@ -131,7 +130,7 @@ class Journal:
             OSError: A file cannot be removed; the record stands.
         """
         for path in (self._new, self._copy, self.path):
-            _remove_unless_file(path)
+            remove_unless_file(path)
             self._files.unlink(path)
 
 
@@ -154,20 +153,6 @@ def _read(path: Path, host: str | None) -> Record:
         # No process has outlived the machine, and its monotonic clock has begun anew.
         tasks = {name: replace(task, process=None, ends=(), wake_at=None) for name, task in tasks.items()}
     return Record(written.topology, tasks, written.secrets, written.next)
-
-
-def _remove_unless_file(path: Path) -> None:
-    """Remove what has taken the place of a file of ours and is none: to open a named pipe would wait for ever.
-
-    Raises:
-        OSError: It cannot be removed.
-    """
-    with suppress(FileNotFoundError):
-        mode = path.lstat().st_mode
-        if stat.S_ISDIR(mode):
-            shutil.rmtree(path)
-        elif not stat.S_ISREG(mode):
-            path.unlink()
 
 
 def _text(path: Path) -> bytes:
