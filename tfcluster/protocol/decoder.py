@@ -43,7 +43,7 @@ def decode(kind: type[T], value: Any, place: str = "") -> T:
 
     Args:
         kind: A dataclass, an Enum, Path, str, int, float, bool, or None; a union of such types, tuple[X, ...],
-            dict[str, X] or Mapping[str, X].
+            tuple[X, Y], list[X], dict[str, X] or Mapping[str, X]. Any accepts every value unchanged.
         value: The JSON value.
         place: The path of the value, for error messages.
 
@@ -68,8 +68,12 @@ def _decoder(kind: Any) -> _Decoder:
     origin, arguments = get_origin(kind), get_args(kind)
     if origin in (Union, UnionType):
         return _union(tuple(map(_decoder, arguments)))
+    if origin is list:
+        return _list(_decoder(arguments[0]), list)
     if origin is tuple and len(arguments) == 2 and arguments[1] is Ellipsis:
-        return _tuple(_decoder(arguments[0]))
+        return _list(_decoder(arguments[0]), tuple)
+    if origin is tuple:
+        return _tuple(tuple(map(_decoder, arguments)))
     if origin in (dict, Mapping) and arguments[0] is str:
         return _dict(_decoder(arguments[1]))
     if is_dataclass(kind):
@@ -125,11 +129,21 @@ def _union(members: tuple[_Decoder, ...]) -> _Decoder:
     return decode_union
 
 
-def _tuple(member: _Decoder) -> _Decoder:
-    def decode_tuple(value: Any, place: str) -> tuple[Any, ...]:
+def _list(member: _Decoder, kind: type[list[Any]] | type[tuple[Any, ...]]) -> _Decoder:
+    def decode_list(value: Any, place: str) -> Any:
         if not isinstance(value, list):
             raise _mismatch(place, "a list", value)
-        return tuple(member(each, _inside(place, str(index))) for index, each in enumerate(value))
+        return kind(member(each, _inside(place, str(index))) for index, each in enumerate(value))
+
+    return decode_list
+
+
+def _tuple(members: tuple[_Decoder, ...]) -> _Decoder:
+    def decode_tuple(value: Any, place: str) -> tuple[Any, ...]:
+        if not isinstance(value, list) or len(value) != len(members):
+            raise _mismatch(place, f"a list of {len(members)}", value)
+        pairs = zip(members, value, strict=True)
+        return tuple(member(each, _inside(place, str(index))) for index, (member, each) in enumerate(pairs))
 
     return decode_tuple
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
@@ -28,7 +29,7 @@ from tfcluster.core.plan import (
     summary,
 )
 from tfcluster.core.reconcile import ObservedState, onto
-from tfcluster.core.states import TERMINAL_STATES
+from tfcluster.core.states import HAS_PROCESS, TERMINAL_STATES
 from tfcluster.core.status import ClusterStatus
 from tfcluster.core.text import pluralize
 from tfcluster.core.topology import ClusterTopology
@@ -175,16 +176,17 @@ class ApplyHandler:
             self._under_way = asyncio.ensure_future(self._resume(topology))
 
     async def _resume(self, topology: ClusterTopology) -> None:
-        # First what has ended while there was no agent must be known to have.
-        while self._supervisor.has_unnoted_ends():
-            await self._supervisor.changed.since(self._supervisor.changed.count)
+        supervisor = self._supervisor
+        # First the machines must be told of the processes that ended while there was no agent.
+        while any(task.process is None and task.machine.state in HAS_PROCESS for task in supervisor.tasks.values()):
+            await supervisor.changed.since(supervisor.changed.count)
         found = self._found_now()
         try:
             hold_ports(topology, self._host, self._ports, found.topology.ports_on(self._host))
             await self._carry_out(topology, found)
         except ClusterError as error:
-            self._supervisor.next = None
-            self._supervisor.history.record("not changed", detail=error.message)
+            supervisor.next = None
+            supervisor.history.record("not changed", detail=error.message)
 
     async def settled(self) -> None:
         """Wait until no plan is being carried out."""
@@ -227,8 +229,12 @@ class ApplyHandler:
             told = ", ".join([summary(operations), *updates]).removeprefix(", ")
             self._supervisor.history.record("changed", detail=told)
             self._supervisor.apply(topology, start)
+        except BaseException:
+            self._supervisor.next = None  # what failed, or was abandoned, is not for the next agent to go on with
+            with suppress(ClusterError):
+                self._supervisor.write_journal()
+            raise
         finally:
-            self._supervisor.next = None
             self._ports.keep_only(self._supervisor.require_cluster().ports_on(self._host))
 
     def _to_be_stopped(self, topology: ClusterTopology) -> list[str]:

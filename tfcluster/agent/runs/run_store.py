@@ -12,6 +12,7 @@ from typing import Any
 
 from tfcluster.core.states import ACTIVE, RunState
 from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.protocol.decoder import decode
 
 #: Ended runs that are kept; the folders of older ones are removed.
 RETENTION = 100
@@ -103,16 +104,8 @@ class RunStore:
     def read(self, run: str) -> RunRecord | None:
         """What is kept of a run; None where there is nothing that can be understood."""
         try:
-            value = json.loads((self.folder(run) / _FILE).read_text())
-            stopping = value["stopping"]
-            return RunRecord(
-                **{
-                    **value,
-                    "state": RunState(value["state"]),
-                    "stopping": (RunState(stopping[0]), stopping[1]) if stopping else None,
-                }
-            )
-        except (OSError, ValueError, KeyError, TypeError):
+            return decode(RunRecord, json.loads((self.folder(run) / _FILE).read_text()))
+        except (OSError, ValueError, RecursionError):
             return None
 
     def read_all(self) -> list[RunRecord]:

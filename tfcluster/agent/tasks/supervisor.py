@@ -26,7 +26,7 @@ from tfcluster.agent.tasks.step import Step
 from tfcluster.agent.tasks.task_launcher import TaskLauncher
 from tfcluster.agent.tasks.task_runtime import TaskRuntime
 from tfcluster.agent.tasks.transition_event import describe_transition
-from tfcluster.core.states import HAS_PROCESS, TERMINAL_STATES, TaskState
+from tfcluster.core.states import TERMINAL_STATES, TaskState
 from tfcluster.core.topology import PS_JOB, ClusterTopology
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.process_handle import send
@@ -156,11 +156,6 @@ class Supervisor:
             task.task.short for task in self.tasks.values() if task.process is not None and not task.log_buffer.exists()
         ]
         return [f"what {', '.join(lost)} print is lost until they are restarted"] if lost else []
-
-    def has_unnoted_ends(self) -> bool:
-        """Whether a process has ended and its task's machine has yet to be told."""
-        tasks = self.tasks.values()
-        return any(task.process is None and task.machine.state in HAS_PROCESS for task in tasks)
 
     def generations(self) -> dict[str, int]:
         """The generation of the topology that a task was started in, by name, for those that have a process."""
