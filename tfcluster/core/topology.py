@@ -9,7 +9,7 @@ from typing import Any
 from tfcluster.core.hosts import THIS_MACHINE, Host
 from tfcluster.errors import ClusterError, ExitCode
 
-#: The job whose tasks hold the variables; programs compute on other tasks unless the user chooses these devices.
+#: The job whose tasks hold the variables or evaluate the model; programs compute on other tasks by default.
 PS_JOB = "ps"
 #: The jobs whose first task is the cluster's head, in the order in which they are tried.
 LEADING_JOBS = ("chief", "master")
