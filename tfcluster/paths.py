@@ -194,7 +194,7 @@ def _runtime_folder(room: int = 0, *, plain: bool = False) -> Path:
     folder = _xdg_folder(room, plain=plain)
     if folder is not None:
         _refuse_shared(folder)
-        # It cannot be made after a logout has removed $XDG_RUNTIME_DIR, for example.
+        # Creating the folder fails, for example, after a logout has removed $XDG_RUNTIME_DIR.
         if _make_private(folder):
             return folder
     return _temporary_folder()

@@ -30,7 +30,7 @@ class ObservedState:
     runs: Mapping[str, Collection[str]]
 
     def nobody_knows(self, task: Task) -> bool:
-        """Return whether certainly no running server knows the address of a task.
+        """Return whether it is certain that no running server knows the address of a task.
 
         This is certain only if the status of every task of the cluster is known.
         """
@@ -169,7 +169,7 @@ def _is_forgotten(task: Task, found: ObservedState) -> bool:
 
 
 def _next(sample: Task, index: int, topology: ClusterTopology) -> Task:
-    """Return a new task of a job, copied from an existing task of the job and placed on the next host."""
+    """Return a new task of a job, copied from another task of the job and placed by the job's placement order."""
     names = topology.spread[sample.job]
     host = next(host for host in topology.hosts if host.name == names[index % len(names)])
     own = {name: value for name, value in sample.env.items() if name not in sample.from_host}

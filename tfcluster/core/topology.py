@@ -169,7 +169,7 @@ class ClusterTopology:
         return self.tasks[0]
 
     def with_choices(self, ports: Mapping[str, int], gpus: Mapping[str, Sequence[str]]) -> ClusterTopology:
-        """Return the topology with the ports and GPUs filled in that a host allocated.
+        """Return the topology completed with the ports and GPUs that a host allocated.
 
         Args:
             ports: The allocated port by the task's name.

@@ -19,7 +19,7 @@ VERSION = 2
 
 
 class Method(str, Enum):
-    """The RPC methods that an agent serves. It reports tasks, ports and GPUs of its own host only."""
+    """The RPC methods that an agent serves. An agent reports tasks, ports and GPUs of its own host only."""
 
     # {settled: wait until no plan is being executed} -> the complete ClusterTopology that is up, including all secrets
     TOPOLOGY = "topology"
