@@ -1,7 +1,8 @@
 """The dry-run preflight of `up --dry-run` and `doctor`: changes nothing on any host and runs no command of the spec.
 
 On a host it executes only tfcluster's own code, in one probe process under the Python that the spec names, isolated
-from that Python's environment. On a host where the cluster is up, the agent is asked instead.
+from the environment variables and folders that could make that Python execute other code. On a host where the cluster
+is up, the agent is asked instead.
 """
 
 from __future__ import annotations
