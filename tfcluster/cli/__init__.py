@@ -1,1 +1,1 @@
-"""The commands, one file each, imported only when typed."""
+"""The command line: one module per command, imported lazily when the command is called."""

@@ -1,4 +1,4 @@
-"""What `up` and `scale` share: showing a plan, asking before something is lost, and carrying it out."""
+"""The common part of `up` and `scale`: show a plan, ask for confirmation before data is lost, and apply the plan."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def changing_options(function: Command) -> Command:
-    """The options of a command that changes a cluster."""
+    """Add the options of a command that changes a cluster."""
     options: list[Callable[[Command], Command]] = [
         click.option(
             "--dry-run", is_flag=True, help="Print what would be done, where, why, and what is lost; change nothing."
@@ -43,7 +43,15 @@ def changing_options(function: Command) -> Command:
 
 @contextlib.contextmanager
 def examining(cluster: str, output: str) -> Iterator[Callable[[int, int], None]]:
-    """Shows how many of several hosts have been examined: gives what to call with that and with their number."""
+    """Show the progress of a preflight of several hosts on a status line.
+
+    Args:
+        cluster: The cluster's name.
+        output: `text`, or `json` to show nothing.
+
+    Yields:
+        A function to call with the number of hosts examined so far and the number of all hosts.
+    """
     view: StatusLine | None = None
 
     def show(done: int, count: int) -> None:
@@ -62,18 +70,18 @@ def examining(cluster: str, output: str) -> Iterator[Callable[[int, int], None]]
 
 
 def carry_out(prepared: UpPlan, *, dry_run: bool, yes: bool, timeout: float, output: str, began: float) -> None:
-    """Show a plan, ask where something is lost by it, carry it out, and wait until every task is ready.
+    """Show a plan, ask for confirmation if data is lost, apply the plan, and wait until every task is ready.
 
     Args:
         prepared: The plan.
-        dry_run: Show it, and that is all.
-        yes: Do not ask.
-        timeout: Seconds to wait at most.
-        output: text or json.
-        began: When the command began, in monotonic seconds.
+        dry_run: Only show the plan.
+        yes: Do not ask for confirmation.
+        timeout: The maximum number of seconds to wait.
+        output: `text` or `json`.
+        began: The time at which the command began, in monotonic seconds.
 
     Raises:
-        ClusterError: Something would be lost that nobody has said yes to, or it did not work.
+        ClusterError: The user did not confirm the data loss, or the plan failed.
     """
     from tfcluster.client.apply import apply
     from tfcluster.client.wait import watch_until_ready

@@ -1,4 +1,4 @@
-"""`tfcluster attach`."""
+"""The command `tfcluster attach`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tfcluster cancel`."""
+"""The command `tfcluster cancel`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tfcluster completion`."""
+"""The command `tfcluster completion`."""
 
 from __future__ import annotations
 
@@ -18,5 +18,5 @@ def command(ctx: click.Context, shell: str) -> None:
     shell_class = get_completion_class(shell)
     assert shell_class is not None, "click knows the shells that the argument allows"
     completion = shell_class(ctx.find_root().command, {}, "tfcluster", "_TFCLUSTER_COMPLETE")
-    # Not source(), which runs the shell to learn its version: the script is the same on every machine.
+    # Do not use source(), which runs the shell to query its version; the script is the same on every machine.
     click.echo(completion.source_template % completion.source_vars(), nl=False)

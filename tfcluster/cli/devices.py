@@ -1,4 +1,4 @@
-"""`tfcluster devices`."""
+"""The command `tfcluster devices`."""
 
 from __future__ import annotations
 

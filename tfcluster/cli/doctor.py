@@ -1,4 +1,4 @@
-"""`tfcluster doctor`."""
+"""The command `tfcluster doctor`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tfcluster down`."""
+"""The command `tfcluster down`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def command(cluster: str | None, all_clusters: bool, grace: float, output: str) 
             with view:
                 for status in down.take_down(each, grace):
                     view.update(status)
-        except ClusterError as error:  # the others are taken down all the same
+        except ClusterError as error:  # continue with the other clusters
             failed.append(error)
             continue
         if output == "json":

@@ -1,4 +1,4 @@
-"""`tfcluster events`."""
+"""The command `tfcluster events`."""
 
 from __future__ import annotations
 

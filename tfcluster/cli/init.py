@@ -1,4 +1,4 @@
-"""`tfcluster init`."""
+"""The command `tfcluster init`."""
 
 from __future__ import annotations
 

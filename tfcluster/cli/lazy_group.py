@@ -1,4 +1,4 @@
-"""A group of commands that are imported when they are typed, each from the file of its name."""
+"""A click group that imports its commands lazily, each from the module of its name."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import click
 
 
 class LazyGroup(click.Group):
-    """A group whose commands are imported when they are typed.
+    """A click group that imports a command only when it is called.
 
     Args:
-        package: The package in which each command is `command` in the file of its name.
-        commands: What the list of commands says, by name.
-        aliases: Other names for some of them.
-        **attributes: What every click group takes.
+        package: The package of the commands; each is the object `command` in the module of its name.
+        commands: The short help of each command, by name.
+        aliases: Other names of commands, each with the command's name.
+        **attributes: The arguments of click.Group.
     """
 
     def __init__(
@@ -33,11 +33,15 @@ class LazyGroup(click.Group):
         self._aliases = aliases or {}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The commands in the order in which a newcomer needs them."""
+        """Return the names of the commands, in the order in which a new user needs them."""
         return list(self._listed)
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        """Import a command; None when there is none of that name."""
+        """Import a command.
+
+        Returns:
+            The command; None if there is none of that name.
+        """
         name = self._aliases.get(name, name)
         if name not in self._listed:
             return None
@@ -46,14 +50,14 @@ class LazyGroup(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the commands without importing them."""
+        """Write the list of commands without importing them."""
         with formatter.section("Commands"):
             formatter.write_dl(list(self._listed.items()))
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click does, and suggest the nearest name for one that is misspelt."""
+        """Resolve a command as click does, and suggest the closest name for an unknown one."""
         if args and self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
             from difflib import get_close_matches
 

@@ -1,4 +1,4 @@
-"""`tfcluster logs`."""
+"""The command `tfcluster logs`."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def command(
 
 
 def _show_placements(lines: Iterator[dict[str, Any]], view: LogView, output: str) -> None:
-    """Show what lines of logs tell of placement, each operation of a run once."""
+    """Show only the placements that the log lines contain, each operation of a run once."""
     from tfcluster.placement.parser import PlacementFilter
     from tfcluster.ui.placements import placement_line
 

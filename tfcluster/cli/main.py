@@ -1,4 +1,4 @@
-"""The command `tfcluster`: finds a command's file by its name and imports only that."""
+"""The entry point `tfcluster`: the root command group, signal handling, and the exit codes of errors."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tfcluster.cli.lazy_group import LazyGroup
 from tfcluster.cli.output import echo, echo_error, echo_usage_error
 from tfcluster.errors import ClusterError, ExitCode
 
-# Name -> what the list of commands says; the file in cli/ has the same name. Kept here so that `--help` imports
-# no command; a test compares it with the commands' own words.
+# The short help of each command, by name; the module in cli/ has the same name. It is kept here so that `--help`
+# imports no command; a test compares it with the commands' own short help.
 _COMMANDS = {
     "up": "Start a cluster from a spec and wait until it is ready.",
     "run": "Run a program on the cluster.",
@@ -54,12 +54,12 @@ def cli() -> None:
 
 
 def main() -> NoReturn:
-    """Run the command line and exit as the contract says; no traceback reaches the user."""
+    """Run the command line and exit with a documented exit code; no traceback reaches the user."""
     signal.signal(signal.SIGTERM, _terminated)
     try:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         result: Any = cli.main(prog_name="tfcluster", standalone_mode=False)
-        sys.stdout.flush()  # here, so that a broken pipe shows itself here
+        sys.stdout.flush()  # flush here, so that a broken pipe raises its error here
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         sys.exit(int(result) if isinstance(result, int) else ExitCode.DONE)
     except ClusterError as error:
@@ -72,7 +72,8 @@ def main() -> NoReturn:
         echo("interrupted", err=True)
         sys.exit(int(ExitCode.INTERRUPTED))
     except BrokenPipeError:
-        # Whoever read our output has gone (`tfcluster logs | head`); the interpreter must not try again.
+        # The reader of the output has exited (`tfcluster logs | head`). Replace standard output, so that the
+        # interpreter does not fail again when it flushes it at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         sys.exit(int(ExitCode.DONE))
     except OSError as error:
@@ -92,7 +93,10 @@ def _terminated(signal_number: int, frame: object) -> NoReturn:
 
 
 def _stems_from_interrupt(error: BaseException | None) -> bool:
-    """Whether an interrupt is behind an error: one that strikes while a class is made comes as a RuntimeError."""
+    """Return whether an interrupt caused an error.
+
+    Python converts a KeyboardInterrupt that is raised while a class is created into a RuntimeError.
+    """
     while error is not None:
         if isinstance(error, KeyboardInterrupt):
             return True
@@ -101,7 +105,7 @@ def _stems_from_interrupt(error: BaseException | None) -> bool:
 
 
 def _our_own_fault(error: Exception) -> ClusterError:
-    """An error that nobody foresaw, with the place that a report of it needs."""
+    """Convert an unexpected exception (a bug in tfcluster) into an error with the location that a bug report needs."""
     import traceback
 
     place = traceback.extract_tb(error.__traceback__)[-1]

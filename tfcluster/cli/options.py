@@ -1,4 +1,4 @@
-"""Options and parameter types that several commands share."""
+"""Click options and parameter types that several commands share."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def cluster_option(function: Command) -> Command:
-    """-c/--cluster, which every command about a running cluster has."""
+    """Add -c/--cluster, the option of every command on a running cluster."""
     return click.option(
         "-c",
         "--cluster",
@@ -29,7 +29,7 @@ def cluster_option(function: Command) -> Command:
 
 
 def output_option(function: Command) -> Command:
-    """-o/--output text|json."""
+    """Add -o/--output text|json."""
     return click.option(
         "-o",
         "--output",
@@ -40,7 +40,7 @@ def output_option(function: Command) -> Command:
     )(function)
 
 
-if TYPE_CHECKING:  # generic since click 8.4
+if TYPE_CHECKING:  # ParamType is generic since click 8.4
     _IntType = click.ParamType[int]
     _FloatType = click.ParamType[float]
 else:
@@ -48,7 +48,12 @@ else:
 
 
 class WholeNumber(_IntType):
-    """A whole number that may be written with an exponent or underscores: 1e7, 10_000_000."""
+    """A parameter type for integers that may be written with an exponent or underscores: 1e7, 10_000_000.
+
+    Args:
+        low: The smallest allowed number.
+        high: The largest allowed number.
+    """
 
     name = "number"
 
@@ -57,10 +62,10 @@ class WholeNumber(_IntType):
         self._high = high
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """The number; fails with what is wrong about it."""
+        """Parse the number, or fail with a message that says what is wrong with it."""
         try:
             number = Decimal(value)
-            # Decimal("1e999999999") is fine, but its int would fill the memory.
+            # Decimal("1e999999999") is small, but its conversion to int would exhaust the memory.
             whole = number.is_finite() and abs(number.adjusted()) < 40 and number == number.to_integral_value()
         except (InvalidOperation, TypeError):
             whole = False
@@ -72,12 +77,12 @@ class WholeNumber(_IntType):
 
 
 class Number(click.FloatRange):
-    """A number that is neither infinite nor, as `nan` would be, none at all."""
+    """A parameter type for finite numbers: it rejects infinity and NaN."""
 
     name = "number"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """The number; fails with what is wrong about it."""
+        """Parse the number, or fail with a message that says what is wrong with it."""
         number = float(super().convert(value, param, ctx))
         if not math.isfinite(number):
             self.fail(f"{value} is not a finite number", param, ctx)
@@ -85,13 +90,16 @@ class Number(click.FloatRange):
 
 
 class Moment(_FloatType):
-    """A time that has been, in Unix seconds: so long ago (10m, 1h30m, 2d), or a date and time as ISO 8601 has them."""
+    """A parameter type for points in time, which it converts to Unix seconds.
+
+    The value is either relative to now (10m, 1h30m or 2d ago) or a date and time in ISO 8601.
+    """
 
     name = "time"
     _LONG_AGO = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s)?")
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """The time; fails with what can be written instead. A time without a zone is this machine's."""
+        """Parse the time, or fail with examples of valid values; a time without a zone is in this machine's zone."""
         ago = self._LONG_AGO.fullmatch(value)
         if value and ago:
             days, hours, minutes, seconds = (float(part or 0) for part in ago.groups())
@@ -109,10 +117,10 @@ else:
 
 
 class PictureFile(_PathType):
-    """A file to draw in, that can be written; found out before there is something to draw.
+    """A parameter type for the path of an image to write; it checks early that the file can be written.
 
     Args:
-        endings: What its name may end in, in lower case; that says how it is drawn.
+        endings: The allowed suffixes, in lower case; the suffix determines the format.
     """
 
     name = "file"
@@ -121,7 +129,7 @@ class PictureFile(_PathType):
         self._endings = endings
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
-        """The path; fails with what is wrong about it."""
+        """Check the path, or fail with a message that says what is wrong with it."""
         path = Path(value)
         if path.suffix.lower() not in self._endings:
             self.fail(f"{value}: the name does not end in {', '.join(self._endings)}", param, ctx)
@@ -133,19 +141,19 @@ class PictureFile(_PathType):
 
 
 def since_option(function: Command) -> Command:
-    """--since, which every command that shows what was has."""
+    """Add --since, the option of every command that shows past events or logs."""
     return click.option(
         "--since", type=Moment(), metavar="TIME", help="Only from then on: 10m or 1h30m ago, or 2026-01-31T14:30."
     )(function)
 
 
 def seconds(minimum: float) -> Number:
-    """A time in seconds of at least `minimum`."""
+    """Return a parameter type for a duration of at least `minimum` seconds."""
     return Number(min=minimum, max=1e9)
 
 
 def grace_option(function: Command) -> Command:
-    """--grace, which every command that ends tasks has."""
+    """Add --grace, the option of every command that stops tasks."""
     return click.option(
         "--grace",
         type=seconds(0.0),

@@ -1,4 +1,4 @@
-"""What commands print besides tables: text with its control characters escaped, JSON, and errors."""
+"""Print plain text with its control characters escaped, JSON, questions and errors."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from tfcluster.errors import ClusterError
 
 
 def echo(text: str, *, err: bool = False) -> None:
-    """Print a line.
+    """Print a line, with its control characters escaped.
 
     Args:
         text: The line.
-        err: On standard error.
+        err: Print to standard error instead of standard output.
     """
     click.echo(escape_control_characters(text), err=err)
 
 
 def echo_json(value: Any) -> None:
-    """Print a value as one line of JSON, in which all but printable ASCII is escaped."""
+    """Print a value as one line of JSON, in which everything but printable ASCII is escaped."""
     click.echo(json.dumps(value))
 
 
 def confirm(question: str) -> bool:
-    """Ask a question on standard error that is answered with yes or no."""
+    """Ask a yes-or-no question on standard error and return the answer."""
     return click.confirm(escape_control_characters(question), err=True)
 
 
 def echo_error(error: ClusterError) -> None:
     """Print an error and its hint on standard error."""
-    # As rich decides it, which is not imported for this.
+    # The same rule as rich's, which would be slow to import only for this.
     colour = bool(os.environ.get("FORCE_COLOR")) or (sys.stderr.isatty() and not os.environ.get("NO_COLOR"))
     label = click.style("error: ", fg="red", bold=True)
     click.echo(label + escape_control_characters(error.message), err=True, color=colour)
@@ -45,14 +45,14 @@ def echo_error(error: ClusterError) -> None:
 
 
 def echo_usage_error(error: click.ClickException) -> None:
-    """Print what click says of a command that was typed wrongly, with what was typed in it."""
+    """Print click's message for a usage error, with the control characters of the user's input escaped."""
     shown = _TerminalText()
     error.show(file=shown)
     echo(shown.getvalue().removesuffix("\n"), err=True)
 
 
 class _TerminalText(io.StringIO):
-    """Collects text. It passes for a terminal: else click would take escape sequences out before they are seen."""
+    """A text buffer that claims to be a terminal, as click would otherwise strip the escape sequences to be shown."""
 
     def isatty(self) -> bool:
         return True

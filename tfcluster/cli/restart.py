@@ -1,4 +1,4 @@
-"""`tfcluster restart`."""
+"""The command `tfcluster restart`."""
 
 from __future__ import annotations
 
@@ -75,10 +75,17 @@ def command(
 
 
 def _confirm(cluster: str, holders: tuple[str, ...], runs: tuple[str, ...], *, yes: bool, may_ask: bool) -> None:
-    """Say what is lost, and ask whether that is meant.
+    """Print what is lost by a restart, and ask for confirmation.
+
+    Args:
+        cluster: The cluster's name.
+        holders: Short names of the tasks whose variables are lost.
+        runs: The active runs.
+        yes: Do not ask for confirmation.
+        may_ask: Whether the user can be asked.
 
     Raises:
-        ClusterError: It is not, or there is nobody to ask.
+        ClusterError: The user did not confirm, or cannot be asked.
     """
     from tfcluster.errors import ClusterError, ExitCode
 

@@ -1,4 +1,4 @@
-"""`tfcluster runs`."""
+"""The command `tfcluster runs`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tfcluster scale`."""
+"""The command `tfcluster scale`."""
 
 from __future__ import annotations
 
@@ -46,7 +46,14 @@ def command(
 
 
 def _parse(counts: tuple[str, ...]) -> dict[str, int]:
-    """The number of tasks by job."""
+    """Parse JOB=N arguments.
+
+    Returns:
+        The number of tasks, by job.
+
+    Raises:
+        ClusterError: An argument is not of this form, or two arguments contradict each other.
+    """
     found: dict[str, int] = {}
     for text in counts:
         match = _COUNT.fullmatch(text)

@@ -1,4 +1,4 @@
-"""`tfcluster status`."""
+"""The command `tfcluster status`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tfcluster up`."""
+"""The command `tfcluster up`."""
 
 from __future__ import annotations
 
@@ -49,11 +49,12 @@ def command(
     from tfcluster.client import up
 
     if not dry_run:
-        up.begin()  # before the imports that reading the spec takes: they and the agent's go on side by side
+        # Prestart the agent before the imports for reading the spec, so that these and the agent's run in parallel.
+        up.begin()
     from tfcluster.client.load import load_topology
 
     topology = load_topology(spec, cluster_spec)
-    # rich takes as long to import as a server to start; it is imported while the agent loads TensorFlow's library.
+    # Importing rich takes as long as starting a server, so import it while the agent loads TensorFlow's library.
     threading.Thread(target=importlib.import_module, args=["tfcluster.ui.up"], daemon=True).start()
     with examining(topology.cluster, output) as progress:
         prepared = up.prepare(topology, dry=dry_run, progress=progress, mixed=mixed_tensorflow)

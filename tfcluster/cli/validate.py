@@ -1,4 +1,4 @@
-"""`tfcluster validate`."""
+"""The command `tfcluster validate`."""
 
 from __future__ import annotations
 

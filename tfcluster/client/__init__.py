@@ -1,1 +1,1 @@
-"""What a command does with the agents."""
+"""The client side of the commands: plan, apply, watch and query a cluster through the agents on its hosts."""

@@ -1,4 +1,4 @@
-"""Carrying out what `up` and `scale` have planned, on all hosts of a cluster."""
+"""Apply the plan of `up` or `scale` on all hosts of a cluster (the second half of reconcile)."""
 
 from __future__ import annotations
 
@@ -23,21 +23,25 @@ from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.protocol.api import Method
 
-# Between TERM and KILL, for the tasks of a host that the cluster leaves.
+# Seconds between SIGTERM and SIGKILL for the tasks on a host that is removed from the cluster.
 _GRACE = 5.0
 
 
 def apply(prepared: UpPlan, *, whatever_is_lost: bool) -> Iterator[ClusterStatus]:
-    """Carry the plan out, giving the cluster's status at each change while it stops what it stops.
+    """Carry out a plan on all hosts.
 
-    When it ends, all that has to be started is being started.
+    When the iterator ends, every task that has to start is starting; it need not be ready yet.
 
     Args:
         prepared: The plan.
-        whatever_is_lost: Also what the plan does not say, as a run that was submitted since.
+        whatever_is_lost: Accept every data loss, including one that the plan does not list, such as that of a run
+            that was submitted since.
+
+    Yields:
+        The cluster's status at each change while tasks are being stopped.
 
     Raises:
-        ClusterError: An agent could not, or found another cluster than the one that the plan was made from.
+        ClusterError: An agent failed to apply the plan, or its cluster is not the one that the plan was made from.
     """
     lost = None if whatever_is_lost else data_losses(prepared.operations)
     if prepared.cluster.is_here and prepared.leaving is None:
@@ -49,8 +53,18 @@ def apply(prepared: UpPlan, *, whatever_is_lost: bool) -> Iterator[ClusterStatus
 
 
 def _apply_everywhere(prepared: UpPlan, lost: list[str] | None) -> Iterator[ClusterStatus]:
-    """One host first, which refuses one of two commands at a time before anything has changed; then all others."""
-    # Before anything starts: whatever becomes of this command, the next one knows where to look.
+    """Apply the plan on one deciding host first, then on all others.
+
+    If two commands change the cluster concurrently, the deciding host rejects one of them before anything has changed.
+
+    Args:
+        prepared: The plan.
+        lost: The data losses that the user accepted; None accepts all.
+
+    Yields:
+        The aggregate status of all hosts at each change.
+    """
+    # Write the registry before anything starts: if this command dies, the next one still knows the hosts.
     noted = registry.read(prepared.cluster.name) is not None
     leaving = tuple(prepared.leaving.hosts.values()) if prepared.leaving else ()
     _note(prepared, leaving)
@@ -65,7 +79,7 @@ def _apply_everywhere(prepared: UpPlan, lost: list[str] | None) -> Iterator[Clus
                     told[first] = next(deciding)
                     yield whole(topology, told)
             except StopIteration as end:
-                decided: ClusterTopology = end.value  # of two commands at a time the other one's, with its ports
+                decided: ClusterTopology = end.value  # that of a concurrent command if it came first, with its ports
             except ClusterError as error:
                 is_certain = (
                     not isinstance(error, AgentDisconnectedError) and error.exit_code is not ExitCode.UNREACHABLE
@@ -77,7 +91,8 @@ def _apply_everywhere(prepared: UpPlan, lost: list[str] | None) -> Iterator[Clus
             streams = {host: partial(_apply_on, prepared, decided, lost, host) for host in others}
             for _ in _carry_on(told, streams):
                 yield whole(topology, told)
-            _note(prepared, leaving)  # somebody may have looked before anything was up, and forgotten the cluster
+            # A `status` that ran before anything was up may have removed the registry entry: write it again.
+            _note(prepared, leaving)
         if prepared.leaving is not None:
             _note(prepared, tuple(prepared.leaving.hosts[host] for host in _leave(prepared, prepared.leaving)))
     finally:
@@ -90,7 +105,7 @@ def _decisive_host(prepared: UpPlan) -> str:
 
 
 def _note(prepared: UpPlan, besides: tuple[Host, ...]) -> None:
-    """Note where the cluster is, and where there is something of it besides."""
+    """Write the cluster's hosts to the registry, and further hosts that may still run some of its tasks."""
     cluster = prepared.cluster
     if cluster.is_here and not besides:
         registry.remove(cluster.name)
@@ -102,10 +117,17 @@ def _carry_on(
     told: dict[str, ClusterStatus | HostUnavailable],
     streams: Mapping[str, Callable[[StreamContext], Iterator[ClusterStatus]]],
 ) -> Iterator[None]:
-    """Add what hosts tell to what others have told; something at each change.
+    """Read the statuses of several hosts into `told`.
+
+    Args:
+        told: The latest status of each host; updated in place.
+        streams: The stream of statuses to read, by host.
+
+    Yields:
+        None at each change of `told`.
 
     Raises:
-        ClusterError: Some could not; all others have by then.
+        ClusterError: Some hosts failed to apply the plan; all others have applied it by then.
     """
     if not streams:
         return
@@ -129,7 +151,14 @@ def _carry_on(
 def _apply_on(
     prepared: UpPlan, topology: ClusterTopology, lost: list[str] | None, host: str, strand: StreamContext
 ) -> Generator[ClusterStatus, None, ClusterTopology]:
-    """One host's status at each change, while it stops what it stops; returns the topology that it has then."""
+    """Apply the plan on one host.
+
+    Yields:
+        The host's status at each change while tasks are being stopped.
+
+    Returns:
+        The topology that the host has afterwards.
+    """
     found = prepared.examined[host].found
     connection = prepared.everywhere.connect(host)
     answer = connection.stream(
@@ -157,7 +186,11 @@ def _apply_on(
 
 
 def _leave(prepared: UpPlan, leaving: Cluster) -> list[str]:
-    """Have nothing more of the cluster on hosts that it leaves; those where something may be left."""
+    """Stop everything that the cluster has on the hosts that are removed from it.
+
+    Returns:
+        The hosts on which tasks may still be running.
+    """
     left = [host for host in leaving.hosts if host not in prepared.examined]
     for host, status in stop_on(leaving, [host for host in leaving.hosts if host not in left], _GRACE):
         if isinstance(status, ClusterError):

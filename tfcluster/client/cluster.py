@@ -1,4 +1,4 @@
-"""A cluster as a command knows it: its name, its hosts, and the way to the agent on each."""
+"""The cluster handle of a command: the cluster's name, its hosts, and a transport to the agent on each host."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 class Cluster:
-    """A cluster and where it is.
+    """A handle on a cluster: its name, its hosts, and their transports.
 
     Args:
-        name: Its name.
-        hosts: Its hosts, in the order of the spec; None where it is on this machine alone.
-        head: The host of the task that leads, whose agent has the runs.
+        name: The cluster's name.
+        hosts: The cluster's hosts, in the order of the spec; None if it is on this machine only.
+        head: The host of the head task; the agent there manages the runs.
     """
 
     def __init__(self, name: str, hosts: tuple[Host, ...] | None = None, head: str = LOCAL_HOST) -> None:
@@ -33,20 +33,20 @@ class Cluster:
 
     @property
     def hosts(self) -> Mapping[str, Host]:
-        """Its hosts by name."""
+        """Return the cluster's hosts by name."""
         if self._hosts is None:
-            from tfcluster.core.hosts import THIS_MACHINE  # not needed by most that ask this machine alone
+            from tfcluster.core.hosts import THIS_MACHINE  # most commands on a single machine do not need this module
 
             self._hosts = (THIS_MACHINE,)
         return {host.name: host for host in self._hosts}
 
     @property
     def is_here(self) -> bool:
-        """Whether it is on this machine alone."""
+        """Return whether the cluster is on this machine only."""
         return self._hosts is None or self.hosts.keys() == {LOCAL_HOST}
 
     def reach(self, host: str) -> HostTransport:
-        """The way to the agent on a host; the same for each request of a command."""
+        """Return the transport to the agent on a host; every request of a command shares one transport per host."""
         if host not in self._reaches:
             self._reaches[host] = (
                 LocalTransport(self.name) if host == LOCAL_HOST else make_transport(self.name, self.hosts[host])
@@ -54,21 +54,25 @@ class Cluster:
         return self._reaches[host]
 
     def connect(self, host: str) -> AgentClient:
-        """The agents on a host, for one request after another."""
+        """Return an RPC client for the agent on a host."""
         return AgentClient(self.reach(host), elsewhere=host != LOCAL_HOST)
 
     def contact(self, host: str) -> HostReport | None:
-        """Make the first contact with a host elsewhere, which never fails: what was found there; None for this machine.
+        """Make the first contact with a remote host; an unreachable host is reported, not raised.
 
-        The commands that the spec wants to have run there once are run.
+        This runs the setup commands that the spec lists for the host, once.
+
+        Returns:
+            The report of the host; None for this machine.
         """
         return None if host == LOCAL_HOST else self._there(host).examine()
 
     def probe(self, host: str) -> tuple[HostReport | None, Probe | None]:
-        """Begin to examine a host without changing anything there.
+        """Start the dry-run preflight of a host, which changes nothing there.
 
         Returns:
-            What was found at the contact, None for this machine; and a process there to ask more of, if there is one.
+            The report of the first contact (None for this machine), and a probe process on the host that answers
+            further requests (None if none could be started there).
 
         Raises:
             ClusterError: No process could be started on this machine.
@@ -87,12 +91,12 @@ class Cluster:
         return reach
 
     def leader(self) -> AgentClient:
-        """The agents on the host of the task that leads."""
+        """Return an RPC client for the agent on the host of the head task."""
         return self.connect(self.head)
 
 
 def make_transport(cluster: str, host: Host) -> HostTransport:
-    """The way to a cluster's agent on a host elsewhere."""
+    """Return a transport over SSH to a cluster's agent on a remote host."""
     from tfcluster.transport.ssh import SshTransport
 
     return SshTransport(cluster, host)

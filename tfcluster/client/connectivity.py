@@ -1,4 +1,4 @@
-"""Whether hosts can dial each other's ports, tried before any server listens there."""
+"""The connectivity check of preflight: can the hosts connect to each other's ports, before any server listens there."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from tfcluster.core.topology import ClusterTopology, Task
 from tfcluster.errors import ClusterError
 from tfcluster.protocol.api import Method
 
-# Seconds for a connection between two hosts; a firewall that drops what it does not want shows itself only so.
+# Timeout in seconds of a connection between two hosts. A firewall that drops packets shows only as a timeout.
 _DIAL_SECONDS = 5.0
 _ANSWER_SECONDS = 15.0
 
-#: Has a host dial addresses, each for so many seconds: why, by address, for those to which that failed.
+#: Makes a host connect to addresses, each with a timeout in seconds; returns the reason of each failure, by address.
 Dial = Callable[[str, list[str], float], Mapping[str, str]]
 
 
 @dataclass(frozen=True)
 class ConnectivityFailure:
-    """A task that another host cannot dial.
+    """A task to which another host cannot connect.
 
     Attributes:
-        host: Who dialled.
+        host: The host that tried to connect.
         source: The address of that host.
         task: The task.
-        why: In words.
+        why: The reason, as text.
     """
 
     host: str
@@ -41,7 +41,7 @@ class ConnectivityFailure:
 
     @property
     def rule(self) -> str:
-        """What is to be done about it, on the task's host."""
+        """Return a hint with the firewall rule to add on the task's host."""
         return (
             f"A firewall is in between, perhaps that of {self.task.host}; there: "
             f"`sudo iptables -I INPUT -p tcp -s {self.source} --dport {self.task.port} -j ACCEPT` "
@@ -52,16 +52,17 @@ class ConnectivityFailure:
 def check_connectivity(
     cluster: Cluster, topology: ClusterTopology, hosts: Sequence[str], dial: Dial | None = None
 ) -> tuple[list[ConnectivityFailure], Mapping[str, ClusterError]]:
-    """Have hosts, on whose ports agents let connections come, dial each other's tasks.
+    """Make hosts connect to each other's tasks, while agents or probes listen on the ports of these tasks.
 
     Args:
         cluster: The cluster.
-        topology: Its topology, with every port chosen.
-        hosts: The hosts to try; others, where servers run already, are closed to newcomers.
-        dial: Has a host dial; its agent does where this is None.
+        topology: The cluster's topology, with every port allocated.
+        hosts: The hosts to check; leave out those whose servers run already, as their restricted ports do not accept
+            new members.
+        dial: Makes a host connect to addresses; None lets the host's agent do it.
 
     Returns:
-        What did not work, and why a host could not be asked.
+        The connections that failed, and the error of each host that could not be asked.
     """
     if len(hosts) < 2:
         return [], {}

@@ -1,4 +1,4 @@
-"""Listing the devices of a cluster's tasks."""
+"""List the TensorFlow devices of a cluster's tasks."""
 
 from __future__ import annotations
 
@@ -10,21 +10,22 @@ from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.protocol.api import Method
 from tfcluster.transport.base import not_running
 
-# Each task has some seconds for its answer, all at the same time.
+# An agent queries all its tasks at the same time, each with a timeout of some seconds.
 _ANSWER_SECONDS = 8.0
 
 
 def list_devices(cluster: Cluster) -> tuple[list[dict[str, Any]], ClusterError | None]:
-    """The devices of all tasks, each as {task, name, type, memory_bytes, description}, on several hosts with {host}.
+    """List the devices of all tasks.
 
     Args:
         cluster: The cluster.
 
     Returns:
-        The devices, and why those of some task or host are missing, if any are.
+        The devices, each as {task, name, type, memory_bytes, description} and, for a cluster on several hosts, {host};
+        and an error that names the tasks and hosts whose devices are missing, None if all answered.
 
     Raises:
-        ClusterError: It is not running, or no host of it can be reached.
+        ClusterError: The cluster is not running, or none of its hosts can be reached.
     """
     told, wrong = split(
         map_hosts(cluster.hosts, lambda host: cluster.connect(host).call(Method.DEVICES), _ANSWER_SECONDS)

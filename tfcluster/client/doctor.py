@@ -1,4 +1,4 @@
-"""The examination that `up` makes of all hosts, by itself: every check with what came of it."""
+"""The checks of `tfcluster doctor`: the preflight that `up` makes of all hosts, as a list of results."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from tfcluster.core.text import pluralize
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError, ExitCode
 
-#: The host of what is between hosts.
+#: The `host` of a check that concerns all hosts together.
 ALL_HOSTS = "all"
 
 
 @dataclass(frozen=True)
 class Check:
-    """One check.
+    """The result of one check.
 
     Attributes:
-        host: Of which host.
-        check: What was looked at: reach, host, clock, tasks, accounts, network or tensorflow.
-        ok: Whether nothing that is not as it should be was found.
-        result: What was found.
-        hint: What to type, if it is not; of something that is well, what can be done all the same.
-        examined: Whether it could be looked at without changing the host.
+        host: The host that was checked.
+        check: What was checked: reach, host, clock, tasks, accounts, network or tensorflow.
+        ok: Whether the check found no problem.
+        result: What the check found.
+        hint: What to type to fix a problem; for a check that passed, what can still be improved.
+        examined: Whether the check could be made without changing the host.
     """
 
     host: str
@@ -41,19 +41,19 @@ class Check:
     examined: bool = True
 
     def to_json(self) -> dict[str, Any]:
-        """The check as JSON values."""
+        """Return the check as JSON values."""
         return asdict(self)
 
 
 def check_hosts(wanted: ClusterTopology, progress: Progress) -> tuple[list[Check], ExitCode]:
-    """Examine all hosts of a topology; nothing is changed there, and nothing of the spec is run.
+    """Run the preflight of all hosts of a topology, changing nothing there and running no command of the spec.
 
     Args:
         wanted: The topology of a spec.
-        progress: Told how many of several hosts have been examined.
+        progress: Called with the number of hosts examined so far, if there are several.
 
     Returns:
-        Every check, and the exit code that says what came of them.
+        Every check, and the exit code of the command.
     """
     cluster = Cluster(wanted.cluster, wanted.hosts, wanted.head().host)
     examined = probe_hosts(cluster, wanted, progress=progress, listen=len(cluster.hosts) > 1)
@@ -73,7 +73,7 @@ def check_hosts(wanted: ClusterTopology, progress: Progress) -> tuple[list[Check
 
 
 def _checks_of(host: str, examined: HostPreflight, wanted: ClusterTopology) -> Iterator[Check]:
-    """What was found on one host."""
+    """Convert the preflight of one host into checks."""
     contact = examined.contact
     at_contact = list(contact.problems) if contact is not None else []
     away = [problem for problem in examined.problems if problem.exit_code is ExitCode.UNREACHABLE]
@@ -114,7 +114,7 @@ def _failed(host: str, check: str, problem: ClusterError) -> Check:
 
 
 def _dialled(cluster: Cluster, wanted: ClusterTopology, examined: Mapping[str, HostPreflight]) -> Iterator[Check]:
-    """Whether the hosts that have no servers yet can dial each other."""
+    """Check whether the hosts that have no servers yet can connect to each other."""
     well = {host: each for host, each in examined.items() if not each.problems}
     probes = {host: each.probe for host, each in well.items() if each.probe is not None and each.probe.listens}
     hosts = list(probes)

@@ -1,4 +1,4 @@
-"""Taking clusters down."""
+"""Shut clusters down: cancel their runs, stop their tasks host by host, and end their agents."""
 
 from __future__ import annotations
 
@@ -17,17 +17,21 @@ from tfcluster.paths import LOCAL_HOST, running_clusters
 from tfcluster.protocol.api import Method
 from tfcluster.transport.base import not_running
 
-# So many agents may die one after the other while they take a cluster down.
+# The maximum number of agents in a row that may die while they shut a cluster down.
 _AGENTS = 3
-# For the end of the runs, before their tasks go; after that they end with their tasks.
+# Seconds to wait for the runs to end before their tasks are stopped; runs that are left end with their tasks.
 _RUNS_SECONDS = 15.0
 
 
 def clusters_to_stop(named: str | None, everything: bool) -> list[Cluster]:
-    """The clusters that `down` is about.
+    """Return the clusters that `down` has to stop.
+
+    Args:
+        named: The name that the user gave, if any.
+        everything: Stop all clusters that are running.
 
     Raises:
-        ClusterError: There is none, or the choice is not clear.
+        ClusterError: There is none, or the choice is ambiguous.
     """
     if not everything:
         return [resolve_cluster(named)]
@@ -40,15 +44,18 @@ def clusters_to_stop(named: str | None, everything: bool) -> list[Cluster]:
 
 
 def take_down(cluster: Cluster, grace: float) -> Iterator[ClusterStatus]:
-    """Stop a cluster, giving its status at each change; afterwards nothing of it runs.
+    """Stop a cluster; when the iterator ends, none of its processes is running.
 
     Args:
         cluster: The cluster.
-        grace: Seconds between TERM and KILL.
+        grace: Seconds between SIGTERM and SIGKILL.
+
+    Yields:
+        The cluster's status at each change.
 
     Raises:
-        ClusterError: It is not running; or a host could not be reached, whose tasks may run on: the others are
-            stopped, and the next `down` is about that host.
+        ClusterError: The cluster is not running; or a host could not be reached, and its tasks may still be running:
+            the other hosts are stopped, and the next `down` stops that host.
     """
     if cluster.is_here:
         yield from _stop_host(cluster.leader(), grace, StreamContext(cluster.head))
@@ -57,7 +64,10 @@ def take_down(cluster: Cluster, grace: float) -> Iterator[ClusterStatus]:
 
 
 def _take_down_everywhere(cluster: Cluster, grace: float) -> Iterator[ClusterStatus]:
-    """First the runs, then the hosts without a ps, then those with one: nobody is left without his variables."""
+    """Cancel the runs, then stop the hosts without a ps, then those with one.
+
+    Workers stop before the ps whose variables they use.
+    """
     from tfcluster.client.snapshot import NoStatusError, look, unreachable
     from tfcluster.core.aggregate_status import HostUnavailable, whole
     from tfcluster.core.states import ACTIVE
@@ -99,15 +109,15 @@ def _take_down_everywhere(cluster: Cluster, grace: float) -> Iterator[ClusterSta
 
 
 def _stop_refusing(cluster: Cluster, away: Mapping[str, ClusterError], grace: float) -> dict[str, ClusterError]:
-    """Stop what hosts have that can be reached and cannot tell how it is: their journal cannot be understood.
+    """Stop the hosts that can be reached but report no status, because their agent cannot parse its journal.
 
     Args:
         cluster: The cluster.
-        away: Why hosts have not told how it is, by host.
-        grace: Seconds between TERM and KILL.
+        away: The error of each host that reported no status, by host.
+        grace: Seconds between SIGTERM and SIGKILL.
 
     Returns:
-        Why hosts are not stopped, by host.
+        The error of each host that is not stopped, by host.
     """
     refusing = [host for host, error in away.items() if error.exit_code is not ExitCode.UNREACHABLE]
     left = {host: error for host, error in away.items() if host not in refusing}
@@ -120,19 +130,32 @@ def _stop_refusing(cluster: Cluster, away: Mapping[str, ClusterError], grace: fl
 def stop_on(
     cluster: Cluster, hosts: Collection[str], grace: float
 ) -> Iterator[tuple[str, ClusterStatus | ClusterError]]:
-    """Stop what a cluster has on some of its hosts, all at once: each change, or what went wrong, with its host."""
+    """Stop everything that a cluster has on some of its hosts, on all of them in parallel.
+
+    Args:
+        cluster: The cluster.
+        hosts: The hosts.
+        grace: Seconds between SIGTERM and SIGKILL.
+
+    Yields:
+        Each host with its status at each change, or with the error that ended its stream.
+    """
     streams = {host: partial(_stop_host, cluster.connect(host), grace) for host in hosts}
     if not streams:
         return
     with contextlib.closing(merge_streams(streams)) as statuses:
         for host, status in statuses:
-            # Another `down` was faster: what was wanted.
+            # A concurrent `down` stopped the host first, which is the desired result.
             if not (isinstance(status, ClusterError) and status.exit_code is ExitCode.NOT_RUNNING):
                 yield host, status
 
 
 def _stop_host(connection: AgentClient, grace: float, strand: StreamContext) -> Iterator[ClusterStatus]:
-    """Stop what runs on one host, from one agent to the next; returns when its agent has ended."""
+    """Stop everything on one host; if its agent dies meanwhile, retry with the next agent.
+
+    Yields:
+        The host's status at each change; the iterator ends when the agent has exited.
+    """
     for left in reversed(range(_AGENTS)):
         answer = connection.stream(Method.DOWN, grace=grace)
         try:
@@ -144,9 +167,9 @@ def _stop_host(connection: AgentClient, grace: float, strand: StreamContext) -> 
         except ClusterError as error:
             if not connection.reach.is_up():
                 answer.leave()
-                # Another `down` was faster, and the agent went with it.
+                # A concurrent `down` was faster, and the agent has exited.
                 raise not_running(connection.reach.cluster) from None
-            # An agent that died is followed by one that knows what is left to stop.
+            # The agent that replaces one that died reads from the journal what remains to be stopped.
             if not (isinstance(error, AgentDisconnectedError) and left):
                 raise
     if not answer.wait_for_agent_end():
@@ -158,7 +181,7 @@ def _stop_host(connection: AgentClient, grace: float, strand: StreamContext) -> 
 
 
 def _cancel(connection: AgentClient, runs: Collection[str]) -> None:
-    """Cancel runs, and return when they have ended."""
+    """Cancel runs and wait until they have ended."""
     for run in runs:
         connection.call(Method.CANCEL, run=run)
     for run in runs:
@@ -166,7 +189,7 @@ def _cancel(connection: AgentClient, runs: Collection[str]) -> None:
 
 
 def _note(cluster: Cluster, left: Collection[str]) -> None:
-    """Keep the addresses of the hosts that are still to be taken down, if there are any; this machine needs none."""
+    """Keep only the hosts that still have to be stopped in the registry; this machine needs no entry."""
     if not {*left} - {LOCAL_HOST}:
         registry.remove(cluster.name)
         return
@@ -175,12 +198,15 @@ def _note(cluster: Cluster, left: Collection[str]) -> None:
 
 
 def _left_behind(cluster: Cluster, error: ClusterError, tasks: Sequence[str]) -> ClusterError:
-    """That hosts could not be reached, and what may still run there; all else is stopped.
+    """Build the error for hosts that could not be reached, which lists the tasks that may still be running there.
 
     Args:
         cluster: The cluster.
-        error: Why they could not.
-        tasks: What is known to have run there, with its host.
+        error: The reason why the hosts could not be reached.
+        tasks: The tasks that are known to have run there, each with its host.
+
+    Returns:
+        The error to raise; it says that everything else is stopped.
     """
     what = f"still running there, perhaps: {', '.join(tasks)}" if tasks else "what it had there may still run"
     return ClusterError(

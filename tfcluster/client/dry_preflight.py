@@ -1,7 +1,8 @@
-"""The examination of `up --dry-run` and `doctor`: it changes nothing on any host, and runs nothing of the spec there.
+"""The dry-run preflight of `up --dry-run` and `doctor`: changes nothing on any host and runs no command of the spec.
 
-All that is executed on a host is tfcluster's own code, in one process under the Python that the spec names, isolated
-from its environment. Where the cluster is up, its agent there is asked instead.
+On a host it executes only tfcluster's own code, in one probe process under the Python that the spec names, isolated
+from the environment variables and folders that could make that Python execute other code. On a host where the cluster
+is up, the agent is asked instead.
 """
 
 from __future__ import annotations
@@ -18,20 +19,23 @@ from tfcluster.errors import ClusterError
 from tfcluster.transport.base import not_running
 from tfcluster.transport.unexamined import of_environment
 
-# For the end of processes that examined hosts, hosts away among them.
+# Seconds to wait for the probe processes to exit, including those on hosts that can no longer be reached.
 _END_SECONDS = 10.0
 
 
 def probe_hosts(
     cluster: Cluster, wanted: ClusterTopology, *, progress: Progress, listen: bool = False
 ) -> dict[str, HostPreflight]:
-    """Examine every host of a cluster, all at once, and change nothing; to be ended by `release`.
+    """Examine every host of a cluster in parallel without changing anything; call `release` on the result.
 
     Args:
-        cluster: The cluster; its hosts are examined.
+        cluster: The cluster whose hosts are examined.
         wanted: The topology of the spec.
-        progress: Told how many of several hosts have been examined.
-        listen: Let connections come to the tasks' ports until the end.
+        progress: Called with the number of hosts examined so far, if there are several.
+        listen: Accept connections on the tasks' ports until `release`.
+
+    Returns:
+        The preflight result of each host, in the order of the cluster's hosts.
     """
     count = len(cluster.hosts)
     if not cluster.is_here:
@@ -39,7 +43,7 @@ def probe_hosts(
     told = map_hosts(
         cluster.hosts,
         partial(_probe_host, cluster, wanted, listen),
-        None,  # every question to a host is bounded in itself
+        None,  # every request to a host has a timeout of its own
         None if cluster.is_here else lambda done: progress(done, count),
     )
     right, wrong = split(told)
@@ -63,11 +67,11 @@ def _probe_host(cluster: Cluster, wanted: ClusterTopology, listen: bool, host: s
     examined = examined_of(reply, contact)
     examined.probe = probe
     variables = of_environment(cluster.hosts[host]) if contact is not None else []
-    if examined.found is not None:  # the agent there has examined all, and has the variables
+    if examined.found is not None:  # the running agent has checked everything, with the spec's environment variables
         examined.unexamined = [note for note in notes if note not in variables]
         return examined
     installation = list(map(ClusterError.from_json, reply["installation"]))
-    if variables:  # they may lead to what a library lacks
+    if variables:  # the spec's environment variables may provide what a library is missing (as LD_LIBRARY_PATH does)
         notes += [f"{problem.message}; `env:` may change that: not examined" for problem in installation]
         installation = []
     examined.problems = [*problems, *examined.problems, *installation]
@@ -76,10 +80,10 @@ def _probe_host(cluster: Cluster, wanted: ClusterTopology, listen: bool, host: s
 
 
 def topology_of(cluster: Cluster, host: str) -> ClusterTopology:
-    """Ask a host for the topology of the cluster that is up, and start no agent if that has died.
+    """Return the topology of the running cluster as one host has it, without starting an agent if that has died.
 
     Raises:
-        ClusterError: It cannot be told.
+        ClusterError: The host cannot provide it.
     """
     contact, probe = cluster.probe(host)
     if probe is None:
@@ -90,6 +94,6 @@ def topology_of(cluster: Cluster, host: str) -> ClusterTopology:
 
 
 def release(examined: Mapping[str, HostPreflight]) -> None:
-    """End the processes that examined the hosts; returns when they have ended, where hosts can be reached."""
+    """End the probe processes and wait until those on reachable hosts have exited."""
     probes = {host: each.probe for host, each in examined.items() if each.probe is not None}
     map_hosts(probes, lambda host: probes[host].close(), _END_SECONDS)

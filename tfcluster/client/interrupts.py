@@ -1,4 +1,4 @@
-"""Cancelling the run that a command follows, when the command is interrupted."""
+"""Handle signals (SIGINT, SIGTERM, SIGHUP) while a command follows a run: cancel the run."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from tfcluster.client.parallel import map_hosts
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.protocol.api import Method
 
-# An interrupted command says within so many seconds whether its run on another host is cancelled.
+# Timeout in seconds of the request by which an interrupted command cancels its run, also on another host.
 _CANCEL_SECONDS = 5.0
 
 
 class RunCanceller:
-    """Has a run cancelled by its cluster's leading agent.
+    """Cancels a run through the agent on the head's host.
 
-    As a context, it has it cancelled where its body does not come to its end.
+    As a context manager, it cancels the run if its body raises an exception.
 
     Args:
         cluster: The cluster.
 
     Attributes:
-        run: The run; None while it is not known.
+        run: The id of the run; None until it is known.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -34,20 +34,23 @@ class RunCanceller:
         self._asked = False
 
     def cancel(self) -> bool:
-        """Ask for it; whether there is a run to cancel.
+        """Cancel the run.
+
+        Returns:
+            Whether there is a run to cancel.
 
         Raises:
-            ClusterError: Its host cannot be reached, and it goes on there.
+            ClusterError: The run's host cannot be reached, and the run continues there.
         """
         if self.run is None:
             return False
         self._asked = True
         run, head = self.run, self._cluster.head
-        # By a connection of its own: the one that is read may be lost.
+        # Use a new connection: the one from which the events are read may be lost.
         told = map_hosts(
             [head], lambda host: self._cluster.connect(host).call(Method.CANCEL, run=run), _CANCEL_SECONDS
         )[head]
-        # Any other error: the cluster went down meanwhile, and the run with it.
+        # Any other error means that the cluster went down meanwhile, which ended the run too.
         if isinstance(told, ClusterError) and told.exit_code is ExitCode.UNREACHABLE:
             raise ClusterError(
                 f"run {run} goes on: {told.message}",
@@ -67,9 +70,13 @@ class RunCanceller:
 
 
 class GracefulInterrupt:
-    """Has the first SIGINT, SIGTERM or SIGHUP cancel a run whose events are read on; a second one ends the reading.
+    """A context manager whose first SIGINT, SIGTERM or SIGHUP cancels a run while its events are still being read.
 
-    An exception out of the signal's handler would strike anywhere, also between an event's arrival and its showing.
+    A second signal ends the reading too. The handler of the first one raises no exception, because an exception from a
+    signal handler can occur anywhere, also between receiving an event and showing it.
+
+    Args:
+        cancel: Cancels the run; returns whether there is a run to cancel. If there is none, the handler raises at once.
     """
 
     def __init__(self, cancel: Callable[[], bool]) -> None:
@@ -89,11 +96,11 @@ class GracefulInterrupt:
             signal.signal(number, handler)
 
     def raise_if_any(self) -> None:
-        """Raise what the signal would have raised.
+        """Raise the exception that the received signal would have raised; do nothing if there was no signal.
 
         Raises:
-            KeyboardInterrupt: SIGINT came.
-            SystemExit: SIGTERM or SIGHUP came.
+            KeyboardInterrupt: SIGINT was received.
+            SystemExit: SIGTERM or SIGHUP was received.
         """
         if self._received == signal.SIGINT:
             raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""Being in contact with every host while a run is followed, or a lease would end in mid run where nobody else asks."""
+"""Keep the hosts' leases alive while a command follows a run, so that no lease expires in the middle of the run."""
 
 from __future__ import annotations
 
@@ -12,16 +12,19 @@ from tfcluster.errors import ClusterError
 from tfcluster.protocol.api import Method
 from tfcluster.protocol.codec import Message
 
-# Seconds until the lease is asked for, which most runs do not take, and asked for again where that fails.
+# Seconds before the duration of the lease is requested, and between retries. Most runs end before the first request.
 _PAUSE = 1.0
-# So often within its lease a host is asked.
+# The number of times that each host is contacted within the duration of one lease.
 _TIMES = 3
 _ANSWER_SECONDS = 5.0
 
 
 @contextlib.contextmanager
 def keep_leases_alive(cluster: Cluster) -> Iterator[None]:
-    """Have no host of a cluster count as forgotten meanwhile; the head's knows that its run is followed."""
+    """Renew the lease of every host of a cluster while the context is open.
+
+    The head's host needs no renewal: its agent knows that a command follows the run.
+    """
     over = threading.Event()
     if not cluster.is_here:
         threading.Thread(target=_keep, args=(cluster, over), daemon=True).start()

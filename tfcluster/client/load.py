@@ -1,4 +1,4 @@
-"""The topology that a command means: of a file, of ./cluster.yaml, or of a one-line notation."""
+"""Load the topology of a command from its spec: a YAML file, ./cluster.yaml, or the one-line cluster notation."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tfcluster.spec.load import load_spec
 
 
 def load_topology(spec: Path | None, notation: str | None) -> ClusterTopology:
-    """Read and lay out a spec.
+    """Read a spec and resolve it into a topology.
 
     Args:
-        spec: The file; ./cluster.yaml when None.
-        notation: The cluster in one line, in place of a file.
+        spec: The file; None for ./cluster.yaml.
+        notation: The cluster in the one-line notation, instead of a file.
 
     Raises:
         ClusterError: Both are given, there is no file, or the spec is invalid.

@@ -1,4 +1,4 @@
-"""On which hosts of a cluster what somebody names is."""
+"""Resolve the names of tasks, jobs and runs to the hosts that hold their logs."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from tfcluster.core.topology import ClusterTopology, matching_tasks
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.protocol.api import Method
 
-# A cluster that is down has an agent started to read its logs.
+# Timeout in seconds; if the cluster is down, an agent has to be started first to read its logs.
 _PROBE_SECONDS = 20.0
 
 
 def hosts_for_logs(cluster: Cluster, wanted: Sequence[str]) -> Mapping[str, Sequence[str]]:
-    """Whom to ask for which logs.
+    """Determine which logs to request from which host.
 
     Args:
-        cluster: The cluster, of several hosts.
-        wanted: Tasks, jobs and runs; all tasks when empty.
+        cluster: The cluster, on several hosts.
+        wanted: Tasks, jobs and runs; all tasks if empty.
 
     Returns:
-        What to ask a host for, by host.
+        The names to request from each host, by host.
 
     Raises:
-        ClusterError: One names nothing.
+        ClusterError: A name matches no task, job or run.
     """
     if not wanted:
         return dict.fromkeys(cluster.hosts, ())
@@ -40,7 +40,7 @@ def hosts_for_logs(cluster: Cluster, wanted: Sequence[str]) -> Mapping[str, Sequ
     for name in wanted:
         try:
             shorts = matching_tasks([name], list(hosts))
-        except ClusterError as error:  # a run's, perhaps: they are with the task that leads
+        except ClusterError as error:  # it may be the name of a run, whose logs are on the head's host
             try:
                 _known_to(cluster, [cluster.head], [name])
             except ClusterError as at_head:
@@ -59,10 +59,18 @@ def _layout(cluster: Cluster, host: str) -> ClusterTopology:
 def _known_to(
     cluster: Cluster, hosts: Sequence[str] | Mapping[str, object], wanted: Sequence[str]
 ) -> dict[str, list[str]]:
-    """Which of the wanted names a host knows, by host; a host that knows none is left out.
+    """Ask hosts which of the names they have logs for.
+
+    Args:
+        cluster: The cluster.
+        hosts: The hosts to ask.
+        wanted: The names.
+
+    Returns:
+        The names that each host knows, by host; a host that knows none is left out.
 
     Raises:
-        ClusterError: Nobody knows one of them.
+        ClusterError: No host knows one of the names.
     """
     unknown: dict[str, ClusterError] = {}
 

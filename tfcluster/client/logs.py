@@ -1,4 +1,4 @@
-"""Reading what a cluster's tasks printed and what happened to them, from all its hosts as from one."""
+"""Read the logs and events of a cluster's tasks from all its hosts, merged into one stream."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ from tfcluster.protocol.api import Method
 from tfcluster.transport.base import not_running
 
 Line = dict[str, Any]
-#: Where to go on in each log, by host and log.
+#: The offset at which to continue in each log, by host and log.
 Positions = dict[str, dict[str, int]]
 
-# So many agents may die one after the other, without a line from any, before something is said to be wrong.
+# The maximum number of agents in a row that may die without returning a line before an error is raised.
 _AGENTS = 5
-# A host elsewhere has so long for its first line, and so long to come back where nobody follows its logs.
+# Timeouts in seconds for a remote host: until its first line, and until it can be reached again if it is lost while
+# its logs are read without --follow.
 _FIRST_SECONDS = 20.0
 _AWAY_SECONDS = 5.0
 
@@ -37,19 +38,26 @@ def read_logs(
     follow: bool = False,
     after: Positions | None = None,
 ) -> Iterator[Line]:
-    """Lines of the tasks' logs, each as {task, time, line}: by their time in Unix seconds, or as they come.
+    """Read lines of the tasks' logs, each as {task, time, line}.
+
+    The lines are sorted by their time in Unix seconds; with `follow` they are returned in the order of their arrival.
 
     Args:
-        cluster: The cluster; it may be down, then its last logs are read.
-        tasks: Tasks or jobs; all when empty.
-        lines: Only the last so many of each; None for all.
-        since: Only those from this Unix time on; None for all.
-        follow: Go on until interrupted or the cluster goes down, also across agents, and when a host is back that
-            could not be reached for a while.
-        after: Where to begin in each log instead; afterwards where to go on.
+        cluster: The cluster; if it is down, its last logs are read.
+        tasks: Tasks or jobs; all if empty.
+        lines: The number of lines to read from the end of each log; None for all.
+        since: Read only lines from this Unix time on; None for all.
+        follow: Continue until interrupted or until the cluster goes down. An agent that dies is replaced, and a host
+            that cannot be reached is retried until it is back.
+        after: The offset at which to start in each log, instead of `lines` and `since`; updated in place to the
+            offset at which to continue.
+
+    Returns:
+        An iterator over the lines.
 
     Raises:
-        ClusterError: The cluster never ran, a task is unknown, or, once the others are read, a host is away.
+        ClusterError: The cluster never ran, a task is unknown, or a host cannot be reached (raised after the lines of
+            the other hosts).
     """
     if cluster.is_here:
         wanted: Mapping[str, Sequence[str]] = dict.fromkeys(cluster.hosts, tasks)
@@ -64,20 +72,23 @@ def read_logs(
 def read_events(
     cluster: Cluster, *, lines: int | None = None, since: float | None = None, follow: bool = False
 ) -> Iterator[Line]:
-    """What happened to a cluster, each as {time, event, task, detail}, and of a cluster on several hosts {host}.
+    """Read a cluster's events, each as {time, event, task, detail} and, for a cluster on several hosts, {host}.
 
     Args:
         cluster: The cluster; it may be down.
-        lines: Only the last so many; None for all.
-        since: Only those from this Unix time on; None for all.
+        lines: The number of latest events to read; None for all.
+        since: Read only events from this Unix time on; None for all.
         follow: As in `read_logs`.
 
+    Returns:
+        An iterator over the events.
+
     Raises:
-        ClusterError: The cluster never ran, or, once the others are read, a host is away.
+        ClusterError: The cluster never ran, or a host cannot be reached (raised after the events of the other hosts).
     """
     asked = {host: {"lines": lines, "since": since} for host in cluster.hosts}
     events = _read_all(cluster, Method.EVENTS, asked, follow, {})
-    # As many of each host came; of those that come yet none is left out.
+    # Every host returned that many of its own, so cut the merged list. With `follow`, future events must not be cut.
     return events if lines is None or follow else _last(events, lines)
 
 
@@ -94,7 +105,7 @@ def _last(events: Iterator[Line], count: int) -> Iterator[Line]:
 def _read_all(
     cluster: Cluster, call: Method, asked: Mapping[str, Mapping[str, Any]], follow: bool, after: Positions
 ) -> Iterator[Line]:
-    """The lines that a call gives on each host that is asked."""
+    """Merge the lines that a method returns on each of the hosts in `asked` (its arguments, by host)."""
     streams = {
         host: partial(_read, cluster.connect(host), call, arguments, follow, after.setdefault(host, {}))
         for host, arguments in asked.items()
@@ -122,10 +133,10 @@ def _read_all(
 def _by_time(
     streams: Mapping[str, partial[Iterator[Line]]], wrong: dict[str, ClusterError]
 ) -> Iterator[tuple[str, Line]]:
-    """The lines of several hosts in the order of their time; what goes wrong is noted by host."""
+    """Merge the lines of several hosts in the order of their time; the errors are stored in `wrong`, by host."""
 
     def begin(host: str) -> Iterator[Line]:
-        """A host's lines, of which the first has come: so all are asked at the same time."""
+        """Open a host's stream and wait for its first line, so that all hosts work on their request in parallel."""
         lines = streams[host](StreamContext(host))
         return itertools.chain(list(itertools.islice(lines, 1)), lines)
 
@@ -150,13 +161,22 @@ def _read(
     after: dict[str, int],
     strand: StreamContext,
 ) -> Iterator[Line]:
-    """The lines of one host; where an agent dies or the way to it breaks, the next one goes on behind the last line."""
+    """Read the lines of one host; if its agent dies or the connection breaks, reconnect and resume after the last line.
+
+    Args:
+        connection: The host's agent.
+        call: The method, `logs` or `events`.
+        arguments: The arguments of the method.
+        follow: Continue until the cluster goes down.
+        after: The offset at which to continue in each log; updated in place.
+        strand: The context of the stream.
+    """
     lasting = ReconnectPolicy(connection, strand, _AGENTS, patience=None if follow else _AWAY_SECONDS, insistent=follow)
     if not lasting.opened(connection.reach.has_state):
         raise not_running(connection.reach.cluster)
     follows = follow
     while True:
-        # Also for a cluster that is down it is an agent that reads the logs of its host.
+        # If the cluster is down, an agent is started to read the logs of its host.
         answer = lasting.opened(partial(connection.stream, call, start=True, follow=follows, after=after, **arguments))
         try:
             for message in strand.events(answer):
@@ -169,7 +189,7 @@ def _read(
             return
         except AgentDisconnectedError as error:
             lasting.lost(error)
-            # Where the cluster went down with its agent, there is only the rest to be read.
+            # If the cluster went down with its agent, only the remaining lines have to be read.
             follows = follows and lasting.opened(connection.reach.is_up)
         finally:
-            answer.leave()  # an agent that was started for this ends before it does
+            answer.leave()  # wait for the exit of an agent that was started for this request only

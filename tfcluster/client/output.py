@@ -1,4 +1,4 @@
-"""Words for the user beside a command's output."""
+"""Print warnings and notes to standard error, beside a command's output."""
 
 from __future__ import annotations
 
@@ -8,5 +8,8 @@ from tfcluster.control_characters import escape_control_characters
 
 
 def tell(text: str) -> None:
-    """Say something on standard error; only the main thread may, as others would keep the command from ending."""
+    """Print a warning or a note to standard error.
+
+    Call it from the main thread only: another thread that blocks while it writes could keep the command from exiting.
+    """
     print(escape_control_characters(text), file=sys.stderr, flush=True)

@@ -1,7 +1,7 @@
-"""Asking several hosts at once: each in a thread of its own, none of which a command has to wait for.
+"""Call several hosts in parallel (fan-out), each in a thread of its own that never keeps a command from exiting.
 
-The threads are daemons and never write to the terminal: what they have to say comes by way of the thread that waits.
-For this machine alone there is no thread.
+The threads are daemon threads and never write to the terminal: they pass their messages to the thread that waits for
+them. For this machine only, no thread is started.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ from tfcluster.transport.base import HostUnreachableError
 
 T = TypeVar("T")
 
-# How long a thread goes on at most after nobody needs it any more, where it waits for an agent's next line.
+# How often a thread that waits for an agent's next line checks whether it has been stopped, in seconds.
 _LOOK_SECONDS = 0.2
-# What has come and has not been taken: more is left to the agents to keep.
+# The maximum number of items that were received but not consumed yet. Beyond it, back-pressure leaves further items
+# to the agents' buffers.
 _WAITING_ITEMS = 4096
 
 
@@ -34,16 +35,16 @@ def map_hosts(
     seconds: float | None,
     progress: Callable[[int], None] | None = None,
 ) -> dict[str, T | ClusterError]:
-    """Call a function for each host, for all at once.
+    """Call a function for each host, for all hosts in parallel.
 
     Args:
         hosts: The hosts.
-        function: What to call.
-        seconds: Longer nobody waits; None where the function itself is bounded.
-        progress: Called with the number of hosts that are done, at each that is.
+        function: The function to call with the host's name.
+        seconds: The timeout in seconds; None if the function has a timeout of its own.
+        progress: Called each time a host is done, with the number of hosts that are done.
 
     Returns:
-        What the function returned or raised, by host in the order of `hosts`.
+        The value that the function returned, or the ClusterError that it raised, by host in the order of `hosts`.
     """
     names = list(hosts)
     if names == [LOCAL_HOST]:
@@ -67,7 +68,7 @@ def map_hosts(
 
 
 class _UnexpectedError:
-    """A mistake of ours that showed itself in a thread."""
+    """An exception other than a ClusterError (a bug in tfcluster) that a thread raised."""
 
     def __init__(self, error: BaseException) -> None:
         self.error = error
@@ -96,40 +97,42 @@ def _silent(host: str, seconds: float) -> ClusterError:
 
 
 def split(outcomes: Mapping[str, T | ClusterError]) -> tuple[dict[str, T], dict[str, ClusterError]]:
-    """What came of `map_hosts`, and what went wrong, by host."""
+    """Partition the outcomes of `map_hosts` into the returned values and the errors, each by host."""
     wrong = {host: outcome for host, outcome in outcomes.items() if isinstance(outcome, ClusterError)}
     return {host: outcome for host, outcome in outcomes.items() if not isinstance(outcome, ClusterError)}, wrong
 
 
 class StreamContext:
-    """What a stream that is read beside others has to keep to. This one is read alone, by the main thread.
+    """The operations by which a stream prints, waits and reads, so that it can be read in parallel with others.
+
+    This implementation is for a single stream that the main thread reads.
 
     Args:
-        host: Whose stream it is.
+        host: The host of the stream.
     """
 
     def __init__(self, host: str) -> None:
         self.host = host
 
     def tell(self, text: str) -> None:
-        """Have something said on standard error."""
+        """Print a message to standard error."""
         tell(text)
 
     def pause(self, seconds: float) -> None:
-        """Wait."""
+        """Sleep for a number of seconds."""
         time.sleep(seconds)
 
     def events(self, answer: ResponseStream) -> Iterator[Message]:
-        """The events of an answer."""
+        """Iterate over the events of a response."""
         return answer
 
 
 class _StoppedError(Exception):
-    """Nobody reads the stream any more."""
+    """The stream has no reader any more."""
 
 
 class _ThreadStreamContext(StreamContext):
-    """A strand that is read by a thread, up to its end or until nobody wants more."""
+    """The context of a stream that is read by a thread, up to its end or until `stop` is set."""
 
     def __init__(self, host: str, items: queue.Queue[tuple[str, Any]], stop: threading.Event) -> None:
         super().__init__(host)
@@ -178,10 +181,13 @@ _END = object()
 def merge_streams(
     streams: Mapping[str, Callable[[StreamContext], Iterator[T]]],
 ) -> Generator[tuple[str, T | ClusterError], None, None]:
-    """What several hosts' streams give, as it comes, each with its host; closing it ends them all.
+    """Merge the streams of several hosts; closing the generator ends all of them.
 
     Args:
-        streams: Makes the stream, by host. One that fails ends with its ClusterError as its last item.
+        streams: A function that opens the stream, by host.
+
+    Yields:
+        Each item with its host, in the order of arrival. A stream that fails ends with its ClusterError as last item.
     """
     if streams.keys() == {LOCAL_HOST}:
         yield from ((LOCAL_HOST, item) for item in _with_error(streams[LOCAL_HOST], StreamContext(LOCAL_HOST)))

@@ -1,4 +1,4 @@
-"""Where a run's operations are placed, as the servers print it while the run goes on."""
+"""Follow the placement of a run's operations on devices (`--log-placement`), as the servers log it during the run."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from tfcluster.placement.parser import PlacementFilter
 
 Event = dict[str, Any]
 
-# Seconds between two looks at what the servers of other hosts print; each asks every host.
+# Seconds between two polls of the servers' logs on other hosts, as each poll sends a request to every host.
 _APART_SECONDS = 1.0
 
 
 class Placements:
-    """Reads what the tasks print from now on.
+    """Reads the placements that the tasks log after this object was created.
 
     Args:
         cluster: The cluster.
 
     Raises:
-        ClusterError: It is not running.
+        ClusterError: The cluster is not running.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -38,14 +38,14 @@ class Placements:
             continue
 
     def only_those_of(self, run: str) -> None:
-        """Pass over what other runs place; a bundled program's operations bear its run's name."""
+        """Skip the placements of other runs; the operations of a bundled program have its run's id as name scope."""
         self._mine = PlacementFilter(run)
 
     def news(self, *, last: bool = False) -> Iterator[Event]:
-        """The placements that were printed since the last call, as events.
+        """Return the placements that were logged since the last call, as events.
 
         Args:
-            last: Look in any case; else other hosts are not asked all the time.
+            last: Poll the logs in any case. Otherwise the logs of other hosts are polled only at intervals.
         """
         if not (last or self._cluster.is_here or time.monotonic() > self._looked + _APART_SECONDS):
             return
@@ -57,7 +57,8 @@ class Placements:
         except ClusterError as error:
             if error.exit_code is not ExitCode.UNREACHABLE or self._cluster.is_here:
                 raise
-            if not self._told:  # the run does not depend on it; what is printed there is read when it is back
+            # The run does not depend on this host; its log is read once the host can be reached again.
+            if not self._told:
                 tell(error.message)
             self._told = True
         self._looked = time.monotonic()

@@ -1,4 +1,4 @@
-"""Examining all hosts of a cluster before anything starts, and putting together what each found and chose."""
+"""The preflight of `up`: examine all hosts in parallel before anything starts, and collect their allocations."""
 
 from __future__ import annotations
 
@@ -21,33 +21,33 @@ if TYPE_CHECKING:
     from tfcluster.transport.dry_run_probe import Probe
     from tfcluster.transport.ssh import HostReport
 
-# How long the end of the agents that were started for an examination is waited for, hosts away among them.
+# Seconds to wait for the exit of agents that were started for a preflight, including those on unreachable hosts.
 _END_SECONDS = 10.0
 
-#: Called with the number of hosts that have been examined, and of those that are to be.
+#: Called with the number of hosts examined so far and the number of all hosts.
 Progress = Callable[[int, int], None]
 
 
 def no_progress(done: int, count: int) -> None:
-    """Tell nobody how far an examination is."""
+    """Ignore the progress of a preflight."""
 
 
 @dataclass
 class HostPreflight:
-    """What there is on a host.
+    """The preflight result of a host.
 
     Attributes:
-        contact: What a first contact found; None for this machine.
-        tensorflow: The version of its TensorFlow; None where that is not known.
-        choices: The ports and GPUs that its agent chose, as `ClusterTopology.with_choices` takes them.
-        found: The part of the cluster that is up there.
-        problems: All that keeps it from starting its tasks.
-        accounts: Other accounts there that can connect to its servers; None where there are none.
-        held: While this is open, the agent there lives and its ports let connections come; None on this machine
-            alone, where an agent waits by itself.
-        is_whole: Whether its ports, GPUs, addresses and folders were looked at.
-        unexamined: What an examination that changes nothing could not look at, and why.
-        probe: The process there that made such an examination, to ask more of until it is closed.
+        contact: The report of the first contact; None for this machine.
+        tensorflow: The version of the host's TensorFlow; None if unknown.
+        choices: The ports and GPUs that the host's agent allocated, as `ClusterTopology.with_choices` takes them.
+        found: The observed state of the cluster on the host; None if the cluster is not up there.
+        problems: Everything that prevents the host from starting its tasks.
+        accounts: Other accounts on the host that can connect to its servers; None if there are none.
+        held: A stream that keeps the agent alive and its ports accepting connections while it is open; None if the
+            cluster is on this machine only, where the agent waits by itself.
+        is_whole: Whether the host's ports, GPUs, addresses and folders were examined.
+        unexamined: What a dry run could not examine, and why.
+        probe: The process on the host that made the dry run; it answers further requests until it is closed.
     """
 
     contact: HostReport | None = None
@@ -63,28 +63,34 @@ class HostPreflight:
 
     @property
     def clock_offset(self) -> float:
-        """So many seconds its clock is ahead of this machine's, or behind if negative; 0 where that is not certain."""
+        """Return the seconds by which the host's clock is ahead of this machine's (negative if it is behind).
+
+        The offset is 0 if it is not larger than the error of its measurement.
+        """
         if self.contact is None or abs(self.contact.clock_offset) <= self.contact.clock_error:
             return 0.0
         return self.contact.clock_offset
 
 
 def examine(cluster: Cluster, wanted: ClusterTopology, *, progress: Progress) -> dict[str, HostPreflight]:
-    """Examine every host of a cluster, all at once, and prepare it for its tasks.
+    """Examine every host of a cluster in parallel and prepare it for its tasks.
 
-    The commands that the spec wants to have run once on a host are run; agents are started where there are none, and
-    no task. `probe_hosts` changes nothing.
+    This runs the setup commands that the spec lists for a host, once, and starts an agent on each host that has none.
+    It starts no task. The dry run, `probe_hosts`, changes nothing.
 
     Args:
-        cluster: The cluster; its hosts are examined.
+        cluster: The cluster whose hosts are examined.
         wanted: The topology of the spec.
-        progress: Told how far this is.
+        progress: Called with the number of hosts examined so far, if there are several.
+
+    Returns:
+        The preflight result of each host, in the order of the cluster's hosts.
     """
     if cluster.is_here:
         return {host: _examine_alone(cluster, host, wanted) for host in cluster.hosts}
     count = len(cluster.hosts)
     progress(0, count)
-    # Not bounded here: a host's setup takes the time that it takes, and every way to a host is bounded in itself.
+    # No timeout here: the setup commands of a host may take any time, and each transport has timeouts of its own.
     ask = partial(_examine_host, cluster, wanted)
     told = map_hosts(cluster.hosts, ask, None, lambda done: progress(done, count))
     right, wrong = split(told)
@@ -98,7 +104,7 @@ def _examine_alone(cluster: Cluster, host: str, wanted: ClusterTopology) -> Host
     try:
         try:
             reply = answer.finish()
-        except AgentDisconnectedError:  # it went down, or died, just as we came: the next one answers
+        except AgentDisconnectedError:  # the agent shut down or died just as the request arrived: retry with the next
             answer = connection.stream(Method.PREPARE, start=True, **arguments)
             reply = answer.finish()
     except BaseException:
@@ -110,7 +116,7 @@ def _examine_alone(cluster: Cluster, host: str, wanted: ClusterTopology) -> Host
 
 
 def _examine_host(cluster: Cluster, wanted: ClusterTopology, host: str) -> HostPreflight:
-    """Examine a host of several, whose agent lives on for as long as somebody is connected."""
+    """Examine a host of several; its agent stays alive for as long as a command is connected to it."""
     contact = cluster.contact(host)
     if contact is not None and contact.problems:
         return HostPreflight(contact, contact.tensorflow, problems=list(contact.problems))
@@ -128,8 +134,13 @@ def _examine_host(cluster: Cluster, wanted: ClusterTopology, host: str) -> HostP
 
 
 def examined_of(reply: Mapping[str, Any], contact: HostReport | None = None) -> HostPreflight:
-    """Read what an agent replies to Method.PREPARE."""
-    accounts = reply.get("accounts")  # an agent that has been up since an earlier version does not say
+    """Parse an agent's reply to Method.PREPARE.
+
+    Args:
+        reply: The reply.
+        contact: The report of the first contact; None for this machine.
+    """
+    accounts = reply.get("accounts")  # missing in the reply of an agent that an earlier version started
     return HostPreflight(
         contact,
         tensorflow=reply["tensorflow"],
@@ -141,13 +152,13 @@ def examined_of(reply: Mapping[str, Any], contact: HostReport | None = None) -> 
 
 
 def let_go(examined: Mapping[str, HostPreflight]) -> None:
-    """Hang up everywhere: agents that were started for the examination, and have got no cluster since, end."""
+    """Close the streams to all hosts; agents that were started for the preflight and got no cluster since exit."""
     held = {host: each.held for host, each in examined.items() if each.held is not None}
     map_hosts(held, lambda host: held[host].leave(), _END_SECONDS)
 
 
 def abort(cluster: Cluster, examined: Mapping[str, HostPreflight]) -> None:
-    """Hang up everywhere, and keep no connection to hosts on which there is nothing of the cluster."""
+    """Abort after a preflight: close the streams, and the connections to hosts on which the cluster is not up."""
     let_go(examined)
     without = [host for host, each in examined.items() if each.found is None]
     map_hosts(without, lambda host: cluster.reach(host).disconnect(), _END_SECONDS)

@@ -1,4 +1,4 @@
-"""What an examination of hosts found wrong, in words."""
+"""Format the problems, warnings and notes of a preflight."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from tfcluster.core.accounts import OtherAccounts
 from tfcluster.core.text import pluralize
 from tfcluster.errors import ClusterError, ExitCode
 
-# A clock that is further off than this makes times of one host useless beside those of another.
+# Seconds. With a larger clock offset, the times of one host cannot be compared with those of another.
 _CLOCK_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
 class PreflightProblem:
-    """Something that keeps a cluster from coming up.
+    """A problem that prevents a cluster from coming up.
 
     Attributes:
-        host: On which host; empty for what is between them.
-        error: What, and what to type.
+        host: The host that has the problem; empty for a problem between hosts.
+        error: The problem, with a hint what to type.
     """
 
     host: str
@@ -30,16 +30,16 @@ class PreflightProblem:
 
     @property
     def lines(self) -> list[str]:
-        """What is wrong, with its host."""
+        """Return the lines of the problem's message, each with the host's name."""
         return with_host(self.host, self.error) if self.host else self.error.message.splitlines()
 
 
 def told(problems: Sequence[PreflightProblem], *, alone: bool) -> ClusterError:
-    """All problems as one error.
+    """Combine all problems into one error.
 
     Args:
-        problems: At least one.
-        alone: The cluster is on this machine alone, which then needs no name.
+        problems: The problems, at least one.
+        alone: The cluster is on this machine only, so that the messages need no host names.
     """
     hints = dict.fromkeys(problem.error.hint for problem in problems if problem.error.hint)
     codes = {problem.error.exit_code for problem in problems}
@@ -58,7 +58,7 @@ def told(problems: Sequence[PreflightProblem], *, alone: bool) -> ClusterError:
 
 
 def different_versions(examined: Mapping[str, HostPreflight]) -> list[PreflightProblem]:
-    """That the hosts have different versions of TensorFlow, if they have."""
+    """Return a problem if the hosts have different versions of TensorFlow."""
     hosts: dict[str, list[str]] = {}
     for host, each in examined.items():
         if each.tensorflow is not None:
@@ -80,13 +80,18 @@ def different_versions(examined: Mapping[str, HostPreflight]) -> list[PreflightP
 def refused_connections(
     refused: Sequence[ConnectivityFailure], wrong: Mapping[str, ClusterError]
 ) -> list[PreflightProblem]:
-    """What hosts could not reach on others, and why a host could not be asked."""
+    """Convert the results of `check_connectivity` into problems.
+
+    Args:
+        refused: The connections that failed.
+        wrong: The error of each host that could not be asked, by host.
+    """
     unreached = [PreflightProblem("", ClusterError(str(each), hint=each.rule)) for each in refused]
     return [*(PreflightProblem(host, error) for host, error in wrong.items()), *unreached]
 
 
 def clock_warning(examined: HostPreflight) -> str | None:
-    """What to know of a host's clock, if it is off."""
+    """Return a warning if a host's clock differs too much from this machine's; None otherwise."""
     offset = examined.clock_offset
     if abs(offset) <= _CLOCK_SECONDS:
         return None
@@ -95,11 +100,11 @@ def clock_warning(examined: HostPreflight) -> str | None:
 
 
 def accounts_note(accounts: OtherAccounts, *, alone: bool) -> str:
-    """Say who else can log in on a host, and what follows.
+    """Format a note on the other accounts that can log in on a host, and what they can do to the cluster.
 
     Args:
-        accounts: The other accounts there.
-        alone: The cluster is on this machine alone.
+        accounts: The other accounts on the host.
+        alone: The cluster is on this machine only.
     """
     names = ", ".join(accounts.names) + (", ..." if accounts.count > len(accounts.names) else "")
     who = "it" if accounts.count == 1 else "any of them"

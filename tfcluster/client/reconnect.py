@@ -1,4 +1,4 @@
-"""Asking again where a connection broke: a host elsewhere may be away for a while, and what it does goes on."""
+"""Reconnect and retry with back-off after a connection broke: a remote host's tasks and runs continue meanwhile."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _LONGEST_PAUSE = 3.0
 
 
 class ReconnectPolicy:
-    """One answer after another to the same request, across agents and connections that break.
+    """The policy by which a command repeats a request when the agent dies or the connection breaks.
 
     Args:
-        connection: The host's agents.
-        strand: Says on standard error when the host is lost, once, and when it is back.
-        agents: So many agents may die one after the other, without an event from any, before it is an error; of a
-            host elsewhere nobody counts them, as a link that breaks looks the same.
-        patience: For so many seconds a host elsewhere that was lost is tried again; None for as long as it takes.
-        insistent: So it is too where it could not be reached in the first place.
+        connection: The host's agent.
+        strand: The context of the stream; prints a message once when the host is lost and when it is back.
+        agents: The number of agents in a row that may die without sending an event before that is an error. For a
+            remote host they are not counted, because a broken connection looks the same.
+        patience: The number of seconds for which a remote host that was lost is retried; None for no limit.
+        insistent: Also retry if the host could not be reached in the first place.
     """
 
     def __init__(
@@ -47,10 +47,16 @@ class ReconnectPolicy:
         self._pause = _FIRST_PAUSE
 
     def opened(self, open_answer: Callable[[], T]) -> T:
-        """What `open_answer` gives, as soon as the host can be reached.
+        """Call `open_answer` until the host can be reached.
+
+        Args:
+            open_answer: Sends the request.
+
+        Returns:
+            The value that `open_answer` returned.
 
         Raises:
-            ClusterError: It failed for another reason, or the host, if elsewhere, stayed away for too long.
+            ClusterError: It failed for another reason, or a remote host could not be reached in time.
         """
         while True:
             try:
@@ -71,15 +77,18 @@ class ReconnectPolicy:
             return answer
 
     def heard(self) -> None:
-        """Something has come: what was lost before is forgotten."""
+        """Reset the count of dead agents and the back-off, as an event was received."""
         self._lost_agents = 0
         self._pause = _FIRST_PAUSE
 
     def lost(self, error: AgentDisconnectedError) -> None:
-        """An answer broke off; returns when it is time to ask again.
+        """Handle a response that broke off: wait until it is time to retry.
+
+        Args:
+            error: The error by which the response ended.
 
         Raises:
-            AgentGoneError: There is no point in asking again.
+            AgentDisconnectedError: The limit of agents or of time is exceeded.
         """
         self._lost_agents += 1
         if self._connection.elsewhere and self._time_is_left():

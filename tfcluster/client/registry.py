@@ -1,6 +1,6 @@
-"""The address book: on which hosts a cluster is that is not on this machine alone.
+"""The cluster registry, comparable to a kubeconfig: the hosts of each cluster that is not on this machine only.
 
-`up` writes it before anything starts, `down` removes it once every host has confirmed that nothing runs there.
+`up` writes an entry before anything starts; `down` removes it once every host has confirmed that nothing is running.
 """
 
 from __future__ import annotations
@@ -17,10 +17,13 @@ from tfcluster.paths import cluster_registry_path
 
 
 def read(name: str) -> Cluster | None:
-    """The cluster as it was noted; None where nothing was.
+    """Read a cluster from the registry.
+
+    Returns:
+        The cluster; None if it has no entry.
 
     Raises:
-        ClusterError: What was noted cannot be read.
+        ClusterError: The entry cannot be read.
     """
     path = cluster_registry_path(name)
     try:
@@ -36,10 +39,12 @@ def read(name: str) -> Cluster | None:
 
 
 def write(cluster: Cluster) -> None:
-    """Note a cluster's hosts, for this user alone: the environment of agents may be nobody else's business.
+    """Write a cluster's hosts to the registry, atomically and readable by this user only.
+
+    The entry contains the environment variables of the agents, which may be private.
 
     Raises:
-        ClusterError: That cannot be written; without it no later command would find the cluster.
+        ClusterError: The entry cannot be written; without it no later command would find the cluster.
     """
     path = cluster_registry_path(cluster.name)
     fresh = path.with_suffix(f".{os.getpid()}")
@@ -59,7 +64,7 @@ def write(cluster: Cluster) -> None:
 
 
 def remove(name: str) -> None:
-    """Forget a cluster's hosts; its folder stays while it has logs or runs of this machine."""
+    """Remove a cluster from the registry; its folder stays while it contains logs or runs of this machine."""
     path = cluster_registry_path(name)
     path.unlink(missing_ok=True)
     with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""Which cluster a command is about, and on which hosts it is."""
+"""Resolve the cluster that a command operates on, and the hosts of that cluster."""
 
 from __future__ import annotations
 
@@ -8,14 +8,17 @@ from tfcluster.paths import DEFAULT_SPEC, cluster_registry_path, journal_path, r
 
 
 def resolve_cluster(named: str | None) -> Cluster:
-    """The cluster meant.
+    """Resolve the cluster that the user means.
 
     Args:
-        named: What -c or TFCLUSTER_CLUSTER says. Without it, the only cluster that is up, else the one of
-            ./cluster.yaml.
+        named: The value of -c or TFCLUSTER_CLUSTER. Without it, the cluster is the only one that is up, or else the
+            one of ./cluster.yaml.
+
+    Returns:
+        The cluster.
 
     Raises:
-        ClusterError: None is up and there is no ./cluster.yaml, or several are up.
+        ClusterError: No cluster is up and there is no ./cluster.yaml, or several are up.
     """
     if named:
         return cluster_of(validate_name(named))
@@ -39,17 +42,20 @@ def resolve_cluster(named: str | None) -> Cluster:
 
 
 def cluster_of(name: str) -> Cluster:
-    """A cluster by its name: where it was noted to be, else where it is or ./cluster.yaml has it, else here.
+    """Return a cluster by its name.
+
+    Its hosts are those of the registry. Without an entry they are this machine if the cluster has a journal here, or
+    else those of ./cluster.yaml if that has the same name, or else this machine.
 
     Raises:
-        ClusterError: What was noted cannot be read.
+        ClusterError: The registry entry cannot be read.
     """
     if (noted := _noted(name)) is not None:
         return noted
     if DEFAULT_SPEC.exists() and not journal_path(name).exists():
         try:
             own = _own_cluster()
-        except ClusterError:  # whatever is wrong with it, nobody asked for it
+        except ClusterError:  # ignore an invalid ./cluster.yaml, as the user named the cluster
             own = None
         if own is not None and own.name == name:
             return own

@@ -1,4 +1,4 @@
-"""Restarting tasks: what is lost by it, and having it done, all at once or one after another."""
+"""Restart tasks: determine which variables and runs are lost, then restart all at once or one by one (rolling)."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from tfcluster.core.topology import PS_JOB, ClusterTopology, matching_tasks
 from tfcluster.errors import ClusterError
 from tfcluster.protocol.api import Method
 
-# A host answers at once, and restarts then.
+# Timeout in seconds; an agent replies immediately and restarts the tasks afterwards.
 _ANSWER_SECONDS = 20.0
 
 
 @dataclass(frozen=True)
 class Restart:
-    """What a restart is about.
+    """The plan of a restart.
 
     Attributes:
         cluster: The cluster's name.
-        tasks: Short names of the tasks, the ps first: the others then meet the ps that stays.
-        holders: Those of them that hold variables, which go with their processes: the ps; in a cluster without one,
-            where variables are on any task, every task. One without a process has nothing left to lose.
-        runs: The runs that are going on; those that compute on one of the tasks fail.
-        hosts: The host of each task, by its short name; empty for a cluster of this machine alone.
-        topology: The cluster's topology; None for a cluster of this machine alone.
+        tasks: Short names of the tasks to restart, the ps first, so that the other tasks then connect to the new ps.
+        holders: Those of the tasks that hold variables, which are lost with their processes: the ps, or every task of
+            a cluster without a ps, where any task can hold variables. A task without a process has nothing to lose.
+        runs: The active runs; those that compute on one of the tasks fail.
+        hosts: The host of each task, by its short name; empty for a cluster on this machine only.
+        topology: The cluster's topology; None for a cluster on this machine only.
     """
 
     cluster: str
@@ -41,14 +41,17 @@ class Restart:
 
 
 def plan_restart(cluster: Cluster, wanted: Sequence[str]) -> Restart:
-    """What restarting tasks of a cluster is about; changes nothing.
+    """Plan a restart of tasks without changing anything.
 
     Args:
         cluster: The cluster.
         wanted: Tasks or jobs, as `worker:1` or `worker`; none for all tasks.
 
+    Returns:
+        The plan.
+
     Raises:
-        ClusterError: The cluster is not running, or has no such task, or the host of one cannot be reached.
+        ClusterError: The cluster is not running, it has no such task, or the host of one cannot be reached.
     """
     if cluster.is_here:
         return restart_of(ClusterStatus.from_json(cluster.leader().call(Method.STATUS)), wanted)
@@ -63,7 +66,7 @@ def plan_restart(cluster: Cluster, wanted: Sequence[str]) -> Restart:
 
 
 def restart_of(status: ClusterStatus, wanted: Sequence[str]) -> Restart:
-    """What restarting tasks of a cluster with this status is about; arguments and errors as in `plan_restart`."""
+    """Plan a restart of tasks of a cluster with this status; `wanted` and the errors are those of `plan_restart`."""
     shorts = matching_tasks(wanted, [task.short for task in status.tasks])
     tasks = sorted((task for task in status.tasks if task.short in shorts), key=lambda task: task.job != PS_JOB)
     has_ps = any(task.job == PS_JOB for task in status.tasks)
@@ -78,17 +81,21 @@ def restart_of(status: ClusterStatus, wanted: Sequence[str]) -> Restart:
 def carry_out(
     cluster: Cluster, restart: Restart, *, rolling: bool, grace: float, timeout: float
 ) -> Iterator[ClusterStatus]:
-    """Restart the tasks, giving the cluster's status at each change, until all of them are ready.
+    """Restart the tasks and wait until all of them are ready.
 
     Args:
         cluster: The cluster.
-        restart: What to restart.
-        rolling: One task after another, each when the one before is ready; else all at once.
-        grace: Seconds between TERM and KILL.
-        timeout: Seconds to wait at most; when rolling, for each task.
+        restart: The plan.
+        rolling: Restart one task at a time, waiting for each to become ready; otherwise restart all at once.
+        grace: Seconds between SIGTERM and SIGKILL.
+        timeout: The maximum number of seconds to wait; with `rolling`, for each task.
+
+    Yields:
+        The cluster's status at each change.
 
     Raises:
-        ClusterError: A task failed for good, or time ran out; further ones have not been touched.
+        ClusterError: A task failed permanently, or the wait timed out; with `rolling`, the tasks after it were not
+            restarted.
     """
     for group in [[task] for task in restart.tasks] if rolling else [list(restart.tasks)]:
         if cluster.is_here:
@@ -99,10 +106,10 @@ def carry_out(
 
 
 def _restart_everywhere(cluster: Cluster, hosts: Mapping[str, str], tasks: Collection[str], grace: float) -> None:
-    """Have tasks restarted on all their hosts at once.
+    """Restart tasks on all their hosts in parallel.
 
     Raises:
-        ClusterError: A host could not; the others have.
+        ClusterError: A host failed to restart its tasks; the other hosts have restarted theirs.
     """
     by_host: dict[str, list[str]] = {}
     for task in tasks:

@@ -1,4 +1,4 @@
-"""One request to a cluster's agent: sent, and its answer read line by line."""
+"""The RPC client of an agent: send a request and read the response line by line."""
 
 from __future__ import annotations
 
@@ -15,26 +15,28 @@ from tfcluster.protocol.codec import CHUNK_LIMIT, Decoder, Message, encode, enco
 from tfcluster.transport.base import Channel, HostTransport, HostUnreachableError
 from tfcluster.transport.local import END_SECONDS
 
-# For the first line of an answer, which most come with at once; what follows takes the time that it takes.
+# Timeout in seconds until the first line of a response, which most methods send immediately. Further lines have no
+# timeout.
 _ANSWER_SECONDS = 10.0
-# These load TensorFlow's library first, wait for another change to end, or ask every task.
+# These methods first load TensorFlow's library, wait for another change to end, or query every task.
 _LONGER = dict.fromkeys((Method.PREPARE, Method.APPLY, Method.TOPOLOGY, Method.WATCH, Method.RUN), 60.0)
-# The same where the command hung up before the agent could say whether it ends.
+# The timeout that replaces END_SECONDS if the command closed the connection before the agent announced whether it
+# exits.
 _UNTOLD_SECONDS = 2.0
-# Between two looks whether another command has given an agent a cluster that was about to end.
+# Interval in seconds at which to check whether another command has given a cluster to an agent that was about to exit.
 _LOOK_SECONDS = 2.0
 
 
 class AgentDisconnectedError(ClusterError):
-    """The agent went away before its answer ended."""
+    """The agent disconnected before its response ended."""
 
 
 class AgentClient:
-    """A cluster's agents on one host, for one request after another.
+    """An RPC client for a cluster's agent on one host; each request goes to the agent that is running at that time.
 
     Args:
-        reach: The way to them.
-        elsewhere: The host is not this machine, so the way can break while they live.
+        reach: The transport to the host.
+        elsewhere: Whether the host is remote, so that the connection can break while the agent lives.
     """
 
     def __init__(self, reach: HostTransport, *, elsewhere: bool = False) -> None:
@@ -42,20 +44,24 @@ class AgentClient:
         self.elsewhere = elsewhere
 
     def call(self, call: Method, **arguments: Any) -> Message:
-        """Carry a request out and return its reply; its events are passed over.
+        """Send a request and return its reply, ignoring its events.
+
+        Args:
+            call: The method.
+            **arguments: The method's arguments.
 
         Raises:
-            ClusterError: What the agent says, or that it went away.
+            ClusterError: The agent replied with an error, or disconnected.
         """
         return self.stream(call, **arguments).finish()
 
     def stream(self, call: Method, *, start: bool = False, **arguments: Any) -> ResponseStream:
-        """Carry a request out and iterate over its events.
+        """Send a request and return the stream of its response.
 
         Args:
-            call: What to do.
-            start: Start an agent if there is none, though the cluster is not up.
-            **arguments: The call's arguments.
+            call: The method.
+            start: Start an agent if there is none, even if the cluster is not up.
+            **arguments: The method's arguments.
 
         Raises:
             ClusterError: There is no agent, or none could be started.
@@ -64,9 +70,10 @@ class AgentClient:
 
 
 class ResponseStream:
-    """The answer to one request: iterate over its events, then take its reply.
+    """The response to one request: an iterator over its events, then its reply.
 
-    Not a generator, which an interrupt would end: whoever handles it can go on with the events.
+    This is not a generator, because an exception such as KeyboardInterrupt would end a generator. A caller that
+    handles the exception can continue to read events from this iterator.
     """
 
     def __init__(self, reach: HostTransport, agent: Channel, call: Method, arguments: dict[str, Any]) -> None:
@@ -76,19 +83,19 @@ class ResponseStream:
         self._timeout: float | None = _LONGER.get(call, _ANSWER_SECONDS)
         self._decoder = Decoder()
         self._arrived: deque[Message] = deque()
-        self._ends: bool | None = None  # whether the agent said that it ends
+        self._ends: bool | None = None  # whether the agent announced that it exits; None while unknown
         agent.send(encode(Request(call, arguments).to_message()))
 
     def __iter__(self) -> Iterator[Message]:
         return self
 
     def __next__(self) -> Message:
-        """The next event.
+        """Return the next event.
 
         Raises:
-            StopIteration: The request was carried out.
-            AgentGoneError: The agent went away.
-            ClusterError: It failed, or the agent did not answer in time.
+            StopIteration: The request was completed.
+            AgentDisconnectedError: The agent disconnected.
+            ClusterError: The request failed, or timed out.
         """
         if self.reply is not None:
             raise StopIteration
@@ -106,7 +113,7 @@ class ResponseStream:
         raise StopIteration
 
     def _receive(self) -> bytes:
-        """What has arrived next; the connection is closed when nothing will."""
+        """Receive the next data; close the connection if no more can arrive."""
         data = b""
         try:
             data = self._agent.receive(self._timeout)
@@ -123,18 +130,28 @@ class ResponseStream:
 
     @property
     def patience(self) -> float | None:
-        """For so many seconds the next line is waited for; None for as long as it takes."""
+        """Return the timeout in seconds until the next line; None for no timeout."""
         return self._timeout
 
     def arrives_within(self, seconds: float) -> bool:
-        """Wait for what comes next; whether it, or the end, has come within so many seconds."""
+        """Wait for the next message or the end of the stream.
+
+        Args:
+            seconds: The timeout.
+
+        Returns:
+            Whether something arrived within the timeout.
+        """
         return bool(self._arrived) or self.reply is not None or self._agent.wait_readable(seconds)
 
     def send_file(self, file: BinaryIO) -> None:
-        """Send a file behind the request, up to its end or until the agent has more to say than to take.
+        """Upload a file after the request, up to its end or until the agent sends something instead of receiving.
+
+        Args:
+            file: The open file; its descriptor is read.
 
         Raises:
-            OSError: It cannot be read.
+            OSError: The file cannot be read.
         """
         data = None
         while data != b"" and not self._agent.wait_readable_or(file.fileno()):
@@ -143,25 +160,30 @@ class ResponseStream:
                 return
 
     def finish(self) -> Message:
-        """Pass over the events that are left and return the reply."""
+        """Skip the remaining events and return the reply."""
         for _ in self:
             continue
         assert self.reply is not None, "the iteration ends with it"
         return self.reply
 
     def close(self) -> None:
-        """Hang up, whether or not the answer has ended."""
+        """Close the connection, whether or not the response has ended."""
         self._agent.close()
 
     def wait_for_agent_end(self) -> bool:
-        """Wait until the process of the agent that answered has ended; whether it did before patience ran out."""
+        """Wait until the process of the agent that responded has exited.
+
+        Returns:
+            Whether it exited before the timeout.
+        """
         return self._agent.wait_for_end(END_SECONDS)
 
     def leave(self) -> None:
-        """Hang up; an agent that has no cluster and no other command ends now, and this returns when its process has.
+        """Close the connection; if the agent then exits, wait for its exit and disconnect from its host.
 
-        So a command that had one started, only to read a log perhaps, leaves nothing, nor a connection to its host.
-        Nobody waits for a host that cannot be reached.
+        An agent exits if it has no cluster and no other command is connected. A command that started one, for example
+        only to read a log, therefore leaves neither a process nor a connection to its host behind. If the host cannot
+        be reached, this returns without waiting.
         """
         self._agent.close()
         if self._ends is False:

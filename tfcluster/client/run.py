@@ -1,4 +1,4 @@
-"""Submitting a run of a program and following it, also from one agent to the next."""
+"""Submit a run of a program and follow its events, reconnecting if the agent dies or the connection is lost."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ from tfcluster.transport.base import not_running
 
 Event = dict[str, Any]
 
-#: So many agents may die one after the other, with no event between them, before there is no point in another.
+#: The maximum number of agents in a row that may die without sending an event before the command gives up.
 _AGENTS = 4
-#: Seconds between two looks at what servers print.
+#: Seconds between two polls of the servers' logs for placements.
 _LOOK_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
 class RunRequest:
-    """What to run.
+    """The request to run a program.
 
     Attributes:
-        program: A bundled program.
-        parameters: Its own parameters.
-        patterns: TensorFlow device strings to choose devices by; none leaves it to the cluster.
-        gpus: How many GPU devices to use; None leaves it to what there is.
-        strict: Fewer GPUs than asked for is an error.
-        timeout: Seconds after which the run is stopped, from its submission on; None for no bound.
-        log_placement: Have each operation's placement told, as the servers print it.
-        detach: Leave the run alone once it is on its way.
-        sent: An open file to send to the run; None for none.
-        sent_as: What the file is called there.
+        program: The name of a bundled program, or `script`.
+        parameters: The program's own parameters.
+        patterns: TensorFlow device strings by which devices are chosen; if empty, the cluster chooses.
+        gpus: The number of GPU devices to use; None uses what is available.
+        strict: Fail if there are fewer GPUs than requested.
+        timeout: Seconds after which the run is stopped, counted from its submission; None for no timeout.
+        log_placement: Report each operation's placement, as the servers log it.
+        detach: Return as soon as the run is submitted.
+        sent: An open file to upload with the run; None for none.
+        sent_as: The name of the file in the run's folder.
     """
 
     program: str
@@ -57,18 +57,24 @@ class RunRequest:
     sent_as: str = "sent"
 
     def events(self, cluster: Cluster) -> Generator[Event, None, None]:
-        """Run it and give its events up to the result; an interrupt cancels the run.
+        """Submit the run and follow it up to its result; an interrupt cancels the run.
 
-        Of a run that is detached the first event only, unless it has ended by then. A run on another host goes on
-        while the connection to it is lost, and is followed again as soon as it is back.
+        A run on another host continues while the connection to it is lost, and is followed again as soon as the host
+        can be reached.
+
+        Args:
+            cluster: The cluster to run on.
+
+        Yields:
+            The events of the run; if it is detached, the first event only, unless the run has ended by then.
 
         Raises:
-            ClusterError: It could not be started; or it could not be cancelled, and goes on.
+            ClusterError: The run could not be started; or it could not be cancelled, and continues.
         """
         connection = cluster.leader()
         owned = not connection.elsewhere
         cancelling = RunCanceller(cluster)
-        # Before the run: what is printed from now on can be the run's.
+        # Start before the run is submitted: every line that is logged from now on can belong to the run.
         placements = Placements(cluster) if self.log_placement and not self.detach else None
         answer = connection.stream(
             Method.RUN,
@@ -83,8 +89,8 @@ class RunRequest:
             owned=owned,
             sent=None if self.sent is None else self.sent_as,
         )
-        # Hanging up before the result, for whatever reason, cancels the run too; on another host that is to be said,
-        # as a connection can be lost.
+        # On this machine, closing the connection before the result, for any reason, also cancels the run. On another
+        # host the command has to cancel it explicitly, because there a closed connection may just be a lost one.
         with GracefulInterrupt(cancelling.cancel) as interrupt, contextlib.closing(answer):
             first = next(answer)
             run = cancelling.run = str(first["run"])
@@ -99,11 +105,14 @@ class RunRequest:
 
 
 def attach(cluster: Cluster, run: str) -> Generator[Event, None, None]:
-    """The events of a run from its first to its result; the run goes on whether or not they are read.
+    """Follow a run from its first event to its result; the run continues whether or not its events are read.
 
     Args:
-        cluster: Its cluster; it may be down.
-        run: Its id, or a unique beginning of it.
+        cluster: The run's cluster; it may be down.
+        run: The run's id, or a unique prefix of it.
+
+    Returns:
+        A generator of the run's events.
 
     Raises:
         ClusterError: There is no such run.
@@ -124,7 +133,16 @@ def _follow(
     owned: bool,
     placements: Placements | None = None,
 ) -> Generator[Event, None, None]:
-    """The events of a run up to its result: when its agent is lost the next one goes on where that stopped."""
+    """Follow a run up to its result, re-attaching after the last event if the agent or the connection is lost.
+
+    Args:
+        cluster: The run's cluster.
+        answer: The response stream to read first.
+        run: The run's id, or a unique prefix of it.
+        events: The number of events received so far, not counting output.
+        owned: Whether the run belongs to this command, so that it is cancelled if the command disconnects.
+        placements: The placements to merge with the events; None for none.
+    """
     output = 0
     connection = cluster.leader()
     lasting = ReconnectPolicy(connection, StreamContext(connection.reach.host), _AGENTS)
@@ -146,13 +164,13 @@ def _follow(
             except AgentDisconnectedError as error:
                 lasting.lost(error)
             finally:
-                answer.leave()  # an agent that was started for this ends before it does
+                answer.leave()  # wait for the exit of an agent that was started for this request only
             place = {"run": run, "events": events, "output": output}
             answer = lasting.opened(partial(connection.stream, Method.ATTACH, start=True, owned=owned, **place))
 
 
 def _among(answer: ResponseStream, placements: Placements) -> Generator[Event, None, None]:
-    """The events of a run, and among them the placements, all of them before the result."""
+    """Interleave the events of a run with its placements, all of which come before the result."""
     while True:
         while not answer.arrives_within(_LOOK_SECONDS):
             yield from placements.news()
@@ -161,12 +179,13 @@ def _among(answer: ResponseStream, placements: Placements) -> Generator[Event, N
         except StopIteration:
             return
         if event["event"] == "result":
-            yield from placements.news(last=True)  # a server prints where it places an operation before it runs it
+            # Complete by now, as a server logs the placement of an operation before it executes it.
+            yield from placements.news(last=True)
         yield event
 
 
 def exit_code(result: Event) -> ExitCode:
-    """The exit code of `run` for a run's result event."""
+    """Return the exit code of `tfcluster run` for a run's result event."""
     if result["state"] == "succeeded":
         return ExitCode.DONE
     return ExitCode(result["error"]["exit_code"]) if "error" in result else ExitCode.FAILED

@@ -1,4 +1,4 @@
-"""Listing a cluster's runs and cancelling them."""
+"""List and cancel a cluster's runs."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ from tfcluster.transport.base import not_running
 
 
 def list_runs(cluster: Cluster, lines: int | None) -> list[dict[str, Any]]:
-    """A cluster's runs, the oldest first, each as {run, program, parameters, state, seconds, started, result, error}.
+    """List a cluster's runs.
 
     Args:
         cluster: The cluster; it may be down.
-        lines: Only the last so many; None for all.
+        lines: The number of latest runs to list; None for all.
+
+    Returns:
+        The runs, the oldest first, each as {run, program, parameters, state, seconds, started, result, error}.
 
     Raises:
         ClusterError: The cluster never ran, or the host that has its runs cannot be reached.
@@ -22,7 +25,7 @@ def list_runs(cluster: Cluster, lines: int | None) -> list[dict[str, Any]]:
     leader = cluster.leader()
     if not leader.reach.has_state():
         raise not_running(cluster.name)
-    # Also for a cluster that is down it is an agent that reads the records of its host.
+    # If the cluster is down, an agent is started to read the records of its host.
     answer = leader.stream(Method.RUNS, start=True, lines=lines)
     try:
         found: list[dict[str, Any]] = answer.finish()["runs"]
@@ -32,11 +35,14 @@ def list_runs(cluster: Cluster, lines: int | None) -> list[dict[str, Any]]:
 
 
 def cancel_run(cluster: Cluster, run: str) -> dict[str, Any]:
-    """Cancel a run, and give it as {run}; one that has ended already is left as it is.
+    """Cancel a run; a run that has ended already is not changed.
 
     Args:
-        cluster: Its cluster, which is up.
-        run: Its id, or a unique beginning of it.
+        cluster: The run's cluster, which is up.
+        run: The run's id, or a unique prefix of it.
+
+    Returns:
+        The run's id, as {run}.
 
     Raises:
         ClusterError: There is no such run.

@@ -1,4 +1,4 @@
-"""A look at a cluster on several hosts: what each tells within bounded time, put together."""
+"""Take a snapshot of a cluster on several hosts: query the status of each with a timeout, and aggregate them."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.protocol.api import Method
 from tfcluster.transport.base import not_running
 
-#: A host that has not told how it is by then counts as one that cannot be reached.
+#: Timeout in seconds; a host that has not reported its status by then counts as unreachable.
 LOOK_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
 class ClusterSnapshot:
-    """A cluster at a moment.
+    """The state of a cluster at one moment.
 
     Attributes:
-        topology: What it is, as the newest of its hosts has it.
-        status: How it is.
-        away: Why a host cannot be reached, by host.
-        told: What each of the others has told.
+        topology: The latest topology that any of its hosts has.
+        status: The aggregate status.
+        away: The error of each host that could not report its status, by host.
+        told: The status that each of the other hosts reported, by host.
     """
 
     topology: ClusterTopology
@@ -37,10 +37,10 @@ class ClusterSnapshot:
 
 
 class NoStatusError(ClusterError):
-    """No host of a cluster tells how it is.
+    """No host of a cluster could report its status.
 
     Attributes:
-        away: Why, by host.
+        away: The error of each host, by host.
     """
 
     def __init__(self, cluster: str, away: Mapping[str, ClusterError]) -> None:
@@ -50,10 +50,11 @@ class NoStatusError(ClusterError):
 
 
 def look(cluster: Cluster) -> ClusterSnapshot:
-    """Ask all hosts of a cluster how it is.
+    """Take a snapshot: query all hosts of a cluster in parallel.
 
     Raises:
-        ClusterError: It runs on none of them, and then is forgotten; or none can be reached.
+        ClusterError: The cluster is running on none of its hosts (then it is removed from the registry), or none of
+            them can be reached.
     """
 
     def ask(host: str) -> tuple[ClusterTopology, ClusterStatus]:
@@ -69,7 +70,7 @@ def look(cluster: Cluster) -> ClusterSnapshot:
     if not told:
         raise NoStatusError(cluster.name, away)
     topology = latest_topology([topology for topology, _ in told.values()])
-    # Some of the topology's hosts may be forgotten, as they are down for certain.
+    # Some of the topology's hosts may no longer be in the registry, because they are certainly down.
     hosts = dict.fromkeys([*(host.name for host in topology.hosts), *cluster.hosts])
     answers: dict[str, ClusterStatus | HostUnavailable] = {
         host: told[host][1] if host in told else "unreachable" if host in away else "down" for host in hosts
@@ -80,17 +81,17 @@ def look(cluster: Cluster) -> ClusterSnapshot:
 
 
 def latest_topology(topologies: list[ClusterTopology]) -> ClusterTopology:
-    """Of the topologies that hosts have, which differ where a change did not come to its end, the latest."""
+    """Return the latest of the topologies that the hosts have; they differ if a change was not applied everywhere."""
     return max(topologies, key=lambda topology: topology.generation)
 
 
 def unreachable(cluster: str, away: Mapping[str, ClusterError], more: str = "") -> ClusterError:
-    """That some hosts of a cluster cannot be reached, each with why.
+    """Build the error for hosts of a cluster that cannot be reached.
 
     Args:
         cluster: The cluster's name.
-        away: Why, by host.
-        more: What to type next besides.
+        away: The error of each host, by host.
+        more: A hint that precedes those of the errors.
     """
     hints = [more, *(error.hint for error in away.values())]
     return ClusterError(
@@ -101,11 +102,11 @@ def unreachable(cluster: str, away: Mapping[str, ClusterError], more: str = "") 
 
 
 def lines_of(errors: Mapping[str, ClusterError]) -> list[str]:
-    """What went wrong on which host, in lines."""
+    """Return the lines of the errors' messages, each with its host's name."""
     return [line for host, error in errors.items() for line in with_host(host, error)]
 
 
 def with_host(host: str, error: ClusterError) -> list[str]:
-    """What went wrong on a host, each line with its name; many errors have it already."""
+    """Return the lines of an error's message, each prefixed with the host's name unless it already has it."""
     named = f"host {host!r}"
     return [line if line.startswith(named) else f"{named}: {line}" for line in error.message.splitlines()]

@@ -1,4 +1,4 @@
-"""Bringing a cluster up or to another topology: examine its hosts and plan."""
+"""Plan `up` and `scale` (the first half of reconcile): run the preflight, compare observed and desired state, plan."""
 
 from __future__ import annotations
 
@@ -33,25 +33,25 @@ from tfcluster.protocol.api import Method
 from tfcluster.transport import local
 from tfcluster.transport.base import not_running
 
-# A change that is being carried out comes to its end first.
+# Timeout in seconds; an agent first completes a change that is in progress.
 _SETTLED_SECONDS = 60.0
-#: What is said of a host on which no process can examine more.
+#: The note for a host on which no probe process could be started.
 UNEXAMINED_TASKS = "its ports, GPUs, addresses and folders: not examined, as that takes its Python with all packages"
 
 
 @dataclass(frozen=True)
 class UpPlan:
-    """What `up` or `scale` found and what it would do.
+    """The plan of `up` or `scale`, with the preflight results that it is based on.
 
     Attributes:
-        cluster: The cluster as it will be.
-        everywhere: The same, on the hosts that it leaves too.
-        leaving: The cluster on the hosts that it leaves; None where it leaves none.
-        wanted: The cluster as it is wanted.
-        base: The cluster that is up; None when none is.
-        topology: The wanted cluster with every port chosen.
-        operations: What there is to do.
-        examined: What there is on each host, on those that it leaves too.
+        cluster: The cluster with the hosts that it will have.
+        everywhere: The cluster with these hosts and those that are removed from it.
+        leaving: The cluster with the hosts that are removed from it; None if there are none.
+        wanted: The desired topology.
+        base: The topology of the running cluster, from which the plan starts; None if none is running.
+        topology: The desired topology with every port allocated.
+        operations: The planned actions.
+        examined: The preflight result of each host, including the removed ones.
     """
 
     cluster: Cluster
@@ -64,7 +64,7 @@ class UpPlan:
     examined: Mapping[str, HostPreflight]
 
     def to_json(self) -> dict[str, Any]:
-        """The plan as JSON values."""
+        """Return the plan as JSON values."""
         operations = [operation.to_json() for operation in self.operations]
         versions = sorted({each.tensorflow for each in self.examined.values() if each.tensorflow})
         return {
@@ -77,21 +77,24 @@ class UpPlan:
 
 
 def begin() -> None:
-    """Have an agent begin to start while the spec is still being read; nothing comes of it if no `prepare` follows."""
+    """Prestart an agent while the spec is still being read; it has no effect if no `prepare` follows."""
     local.begin()
 
 
 def prepare(wanted: ClusterTopology, *, dry: bool, progress: Progress = no_progress, mixed: bool = False) -> UpPlan:
-    """Examine the hosts and plan; starts no task, and agents where there are none, unless nothing is to be changed.
+    """Run the preflight of all hosts and plan; this starts no task, but agents on the hosts that have none.
 
     Args:
         wanted: The topology of the spec.
-        dry: Change nothing anywhere, and run nothing of the spec.
-        progress: Told how many of several hosts have been examined.
-        mixed: The hosts may have different versions of TensorFlow.
+        dry: Change nothing on any host, start no agent, and run no command of the spec.
+        progress: Called with the number of hosts examined so far, if there are several.
+        mixed: Allow hosts with different versions of TensorFlow.
+
+    Returns:
+        The plan.
 
     Raises:
-        ClusterError: The hosts cannot run the cluster; all that is wrong anywhere is told.
+        ClusterError: The hosts cannot run the cluster; the message lists every problem of every host.
     """
     before = _hosts_before(wanted)
     cluster = Cluster(wanted.cluster, wanted.hosts, wanted.head().host)
@@ -119,7 +122,11 @@ def prepare(wanted: ClusterTopology, *, dry: bool, progress: Progress = no_progr
 
 
 def unexamined(examined: Mapping[str, HostPreflight]) -> list[tuple[str, str]]:
-    """What could not be looked at without changing a host: the host, and what and why."""
+    """List what could not be examined without changing a host.
+
+    Returns:
+        Pairs of a host and a note that says what was not examined and why.
+    """
     found = []
     for host, each in examined.items():
         found += [(host, what) for what in each.unexamined]
@@ -129,7 +136,7 @@ def unexamined(examined: Mapping[str, HostPreflight]) -> list[tuple[str, str]]:
 
 
 def _pass_over(gone: Iterable[Host], examined: dict[str, HostPreflight]) -> None:
-    """Leave hosts alone that the cluster leaves and that are away: nothing is wanted of them but their end."""
+    """Skip removed hosts that cannot be reached, with a message: the cluster needs nothing from them but their end."""
     for host in gone:
         for problem in examined[host.name].problems:
             if problem.exit_code is ExitCode.UNREACHABLE:
@@ -139,10 +146,10 @@ def _pass_over(gone: Iterable[Host], examined: dict[str, HostPreflight]) -> None
 
 
 def _refuse_problems(examined: Mapping[str, HostPreflight], *, mixed: bool, alone: bool) -> None:
-    """Tell what is wrong.
+    """Raise the problems of the preflight, or print its warnings and notes if there are none.
 
     Raises:
-        ClusterError: Something keeps the cluster from coming up.
+        ClusterError: A problem prevents the cluster from coming up.
     """
     problems = [PreflightProblem(host, each) for host, found in examined.items() for each in found.problems]
     if not mixed:
@@ -152,7 +159,8 @@ def _refuse_problems(examined: Mapping[str, HostPreflight], *, mixed: bool, alon
     for host, each in examined.items():
         if (warning := clock_warning(each)) is not None:
             tell(f"warning: host {host!r}: {warning}")
-        # Only by the `up` that starts servers there: what each command repeats is not read. `doctor` always says it.
+        # Print this note only when servers are started on the host: users do not read a note that every command
+        # repeats. `doctor` always prints it.
         if each.accounts is not None and each.found is None:
             where = "this machine" if alone else f"host {host!r}"
             tell(f"note: {where}: {accounts_note(each.accounts, alone=alone)}. {ACCOUNTS_HINT}")
@@ -161,16 +169,19 @@ def _refuse_problems(examined: Mapping[str, HostPreflight], *, mixed: bool, alon
 def prepare_scaled(
     cluster: Cluster, counts: Mapping[str, int], *, dry: bool, progress: Progress = no_progress
 ) -> UpPlan:
-    """Plan another number of tasks in some jobs of a cluster that is up.
+    """Plan to scale jobs of a running cluster to another number of tasks.
 
     Args:
         cluster: The cluster.
-        counts: The number of tasks by job.
-        dry: Nothing will follow.
-        progress: Told how many of several hosts have been examined.
+        counts: The desired number of tasks, by job.
+        dry: Change nothing on any host, as this is a dry run.
+        progress: Called with the number of hosts examined so far, if there are several.
+
+    Returns:
+        The plan.
 
     Raises:
-        ClusterError: It is not running, or cannot have so many tasks, or a host cannot be reached.
+        ClusterError: The cluster is not running or cannot have that many tasks, or a host cannot be reached.
     """
 
     def ask(host: str) -> ClusterTopology:
@@ -184,7 +195,7 @@ def prepare_scaled(
     prepared = prepare(
         scaled(latest_topology(list(topologies.values())), counts), dry=dry, progress=progress, mixed=True
     )
-    if prepared.base is None:  # it went down in between
+    if prepared.base is None:  # the cluster went down in the meantime
         if not dry:
             abort(prepared.everywhere, prepared.examined)
         raise not_running(cluster.name)
@@ -192,10 +203,10 @@ def prepare_scaled(
 
 
 def _hosts_before(wanted: ClusterTopology) -> tuple[Host, ...]:
-    """Where the cluster is so far, as far as this machine knows.
+    """Return the hosts that the cluster has so far, as far as this machine knows.
 
     Raises:
-        ClusterError: What a host is called is another machine now.
+        ClusterError: The spec gives the name of such a host to another machine or state folder.
     """
     noted = registry.read(wanted.cluster)
     before = tuple(noted.hosts.values()) if noted else (THIS_MACHINE,) * journal_path(wanted.cluster).exists()
@@ -215,7 +226,16 @@ def _hosts_before(wanted: ClusterTopology) -> tuple[Host, ...]:
 def planned(
     wanted: ClusterTopology, examined: Mapping[str, HostPreflight]
 ) -> tuple[ObservedState | None, ClusterTopology, tuple[PlannedAction, ...]]:
-    """What was found everywhere, what the wanted topology is with it and with all choices, and what there is to do."""
+    """Compute the plan from the preflight results.
+
+    Args:
+        wanted: The topology of the spec.
+        examined: The preflight result of each host.
+
+    Returns:
+        The observed state of the whole cluster (None if it is not running), the desired topology with all ports and
+        GPUs carried over from it or newly allocated, and the planned actions.
+    """
     parts = {host: each.found for host, each in examined.items() if each.found is not None}
     found = _put_together(list(parts.values()))
     topology = wanted if found is None else onto(wanted, found)
@@ -229,7 +249,7 @@ def planned(
 
 
 def _put_together(parts: Sequence[ObservedState]) -> ObservedState | None:
-    """What was found on all hosts; where a change did not come to its end everywhere, of its latest topology."""
+    """Merge the observed states of all hosts; if a change was not applied everywhere, take its latest topology."""
     if not parts:
         return None
     return ObservedState(
@@ -243,7 +263,7 @@ def _put_together(parts: Sequence[ObservedState]) -> ObservedState | None:
 def _operations(
     topology: ClusterTopology, found: ObservedState | None, parts: Mapping[str, ObservedState]
 ) -> tuple[PlannedAction, ...]:
-    """What there is to do; on a host that has an older topology than others, in place of that one."""
+    """Plan the actions; for a host that has an older topology than the others, plan them from that topology."""
     if found is None:
         return plan(topology, None)
     older = {host: part.topology for host, part in parts.items() if part.topology != found.topology}

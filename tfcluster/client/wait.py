@@ -1,4 +1,4 @@
-"""Waiting until the tasks of a cluster are ready, on all its hosts at once."""
+"""Wait until the tasks of a cluster are ready, watching all its hosts in parallel."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.protocol.api import Method
 
 _LAST_LINES = 8
-# So many agents may die one after the other while somebody waits for a cluster.
+# The maximum number of agents in a row that may die while a command waits for a cluster.
 _AGENTS = 3
 
 
@@ -32,18 +32,21 @@ def watch_until_ready(
     only: Collection[str] | None = None,
     among: Collection[str] | None = None,
 ) -> Iterator[ClusterStatus]:
-    """The cluster's status at each change, until every task that is waited for is ready.
+    """Watch a cluster until the tasks are ready.
 
     Args:
         cluster: The cluster.
-        topology: Its topology; may be None for a cluster of this machine alone.
-        timeout: Seconds to wait at most.
-        only: Short names of the tasks to wait for; all when left out.
-        among: Short names of the tasks that every status is to have, if those are more.
+        topology: The cluster's topology; may be None for a cluster on this machine only.
+        timeout: The maximum number of seconds to wait.
+        only: Short names of the tasks to wait for; None for all tasks.
+        among: Short names of the tasks that every status has to contain, if there are more of them than in `only`.
+
+    Yields:
+        The cluster's status at each change.
 
     Raises:
-        ClusterError: A task failed for good, or time ran out; names the tasks, why, and the end of their logs. Or a
-            host was away when time ran out.
+        ClusterError: A task failed permanently, or the wait timed out; the message names the tasks, the reasons and
+            the end of their logs. Or a host could not be reached when the wait timed out.
     """
     tasks: list[TaskStatus] = []
     with contextlib.closing(_watch(cluster, topology, timeout, among or only)) as statuses:
@@ -60,7 +63,11 @@ def watch_until_ready(
 def _watch(
     cluster: Cluster, topology: ClusterTopology | None, timeout: float, among: Collection[str] | None
 ) -> Generator[ClusterStatus, None, None]:
-    """The cluster's status at each change for so many seconds, once the hosts of the tasks in question have told."""
+    """Watch a cluster for `timeout` seconds.
+
+    Yields:
+        The cluster's status at each change, as soon as the hosts of all tasks in `among` have reported theirs.
+    """
     deadline = time.monotonic() + timeout
     streams = {host: partial(_watch_host, cluster.connect(host), deadline) for host in cluster.hosts}
     if topology is None or cluster.is_here:
@@ -84,14 +91,18 @@ def _watch(
 
 
 def _watch_host(connection: AgentClient, deadline: float, strand: StreamContext) -> Iterator[ClusterStatus | None]:
-    """One host's status at each change, from one agent to the next; None while it cannot be reached."""
+    """Watch one host until the deadline, reconnecting if its agent dies or the connection breaks.
+
+    Yields:
+        The host's status at each change; None when the host can no longer be reached.
+    """
     lasting = ReconnectPolicy(connection, strand, _AGENTS, patience=max(0.0, deadline - time.monotonic()))
     while True:
         try:
             watch = lasting.opened(
                 lambda: connection.stream(Method.WATCH, timeout=max(0.0, deadline - time.monotonic()))
             )
-            # The watch has no end of its own once the cluster is ready: hang up.
+            # The watch does not end when the cluster is ready, so close the connection.
             with contextlib.closing(watch):
                 for message in strand.events(watch):
                     lasting.heard()
@@ -110,7 +121,7 @@ def _watch_host(connection: AgentClient, deadline: float, strand: StreamContext)
 
 
 def _not_ready(cluster: Cluster, tasks: Sequence[TaskStatus], when: str) -> ClusterError:
-    """Which of the tasks that were waited for are not ready, why, and what each said last."""
+    """Build the error that lists the tasks that are not ready, with the reasons and the last lines of their logs."""
     waiting = [task for task in tasks if task.state is not TaskState.READY]
     failed = [task for task in waiting if task.state in TERMINAL_STATES] or waiting
     told = [_why(cluster, task) for task in failed]
@@ -132,6 +143,6 @@ def _why(cluster: Cluster, task: TaskStatus) -> str:
     said: Iterable[str]
     if task.state in TERMINAL_STATES:
         said = task.last_exit.log if task.last_exit is not None else ()
-    else:  # it takes its time: perhaps it says what it waits for
+    else:  # the task is slow to start: its log may say what it is waiting for
         said = (each["line"] for each in read_logs(cluster, [task.short], lines=_LAST_LINES))
     return text + "".join(f"\n  {line}" for line in said)

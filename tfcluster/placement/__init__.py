@@ -1,1 +1,1 @@
-"""Where operations were placed: read from what servers print, and drawn; no I/O."""
+"""Parse the placements of operations from the servers' logs and render placed graphs; no I/O."""

@@ -1,4 +1,4 @@
-"""A placed graph, made small enough to look at: operations of one scope on one device become one box."""
+"""Build a diagram of a placed graph; operations of one name scope on one device are merged to keep it readable."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from tfcluster.placement.parser import Placement
 
-#: An operation or scope, and a device.
+#: The name of an operation or scope, and a device.
 Key = tuple[str, str]
 
-#: More boxes than this nobody can look at.
+#: The maximum number of boxes; a diagram with more is unreadable.
 _MOST_BOXES = 60
 
 
@@ -19,9 +19,9 @@ class Node:
     """One operation of a graph.
 
     Attributes:
-        name: Its name.
-        type: Its type, as `MatMul`.
-        inputs: Names of the operations that it waits for.
+        name: The operation's name.
+        type: The operation's type, as `MatMul`.
+        inputs: Names of the operations that it depends on.
     """
 
     name: str
@@ -31,13 +31,13 @@ class Node:
 
 @dataclass(frozen=True)
 class DiagramNode:
-    """One or more operations on one device.
+    """A box of the diagram: one or more operations on one device.
 
     Attributes:
-        label: The operation's name, or the scope's.
-        detail: The operation's type, or how many operations there are.
-        device: Where they are.
-        depth: The longest way to it from a box that waits for none, in steps.
+        label: The name of the operation or scope.
+        detail: The operation's type, or the number of operations.
+        device: The device of the operations.
+        depth: The length of the longest path to the box from a box without inputs.
     """
 
     label: str
@@ -48,18 +48,24 @@ class DiagramNode:
 
 @dataclass(frozen=True)
 class GraphDiagram:
-    """What is drawn: boxes, and which of them (by index) waits for which."""
+    """A diagram of a placed graph.
+
+    Attributes:
+        boxes: The boxes.
+        edges: The edges, each from the index of a box to that of a box that depends on it.
+    """
 
     boxes: tuple[DiagramNode, ...]
     edges: tuple[tuple[int, int], ...]
 
 
 def build_diagram(nodes: Iterable[Node], placements: Iterable[Placement]) -> GraphDiagram:
-    """Boxes and arrows of a placed graph.
+    """Build the diagram of a placed graph.
 
     Args:
-        nodes: The operations of the graph, or of several whose operations bear the same names on other devices.
-        placements: Where each was placed; one that was not is left out, as those are that the optimiser took away.
+        nodes: The operations of the graph, or of several graphs that have the same names on different devices.
+        placements: The placements of the operations. An operation without one is left out, such as an operation that
+            the graph optimizer removed.
     """
     devices: dict[str, list[str]] = {}
     for placement in placements:
@@ -77,7 +83,7 @@ def build_diagram(nodes: Iterable[Node], placements: Iterable[Placement]) -> Gra
         for device in devices[name]
         for source in node.inputs
         if source in placed
-        # Of several graphs each is on devices of its own.
+        # If there are several graphs, each is on devices of its own.
         for origin in ([device] if device in devices[source] else devices[source])
         if keys[source, origin] != keys[name, device]
     }
@@ -92,7 +98,15 @@ def build_diagram(nodes: Iterable[Node], placements: Iterable[Placement]) -> Gra
 
 
 def _keys(devices: Mapping[str, Sequence[str]]) -> dict[Key, Key]:
-    """The box of each operation on each device: the operation itself, or as much of its scope as gives few boxes."""
+    """Choose the box of each operation on each device.
+
+    Args:
+        devices: The devices of each operation, by its name.
+
+    Returns:
+        By operation and device, the key of its box: the operation itself, or the longest prefix of its scope with
+        which there are not too many boxes.
+    """
     keys: dict[Key, Key] = {}
     for parts in range(max((name.count("/") + 1 for name in devices), default=1), 0, -1):
         keys = {(name, device): (_scope(name, parts), device) for name, on in devices.items() for device in on}
@@ -106,7 +120,10 @@ def _scope(name: str, parts: int) -> str:
 
 
 def _depths(count: int, edges: Iterable[tuple[int, int]]) -> list[int]:
-    """The longest way to each box; an edge that would close a circle (of a loop, or of merged boxes) is passed over."""
+    """Compute the length of the longest path to each box, ignoring edges that close a cycle.
+
+    A graph has cycles if it contains a loop, or if merging operations into boxes created one.
+    """
     targets: list[list[int]] = [[] for _ in range(count)]
     for source, target in sorted(edges):
         targets[source].append(target)
@@ -121,7 +138,10 @@ def _depths(count: int, edges: Iterable[tuple[int, int]]) -> list[int]:
 
 
 def _children_first(targets: Sequence[Sequence[int]]) -> list[int]:
-    """Every box behind those that it leads to, but for circles; without recursion, as graphs may be deep."""
+    """Sort the boxes in post-order: each comes after the boxes that its edges lead to, except in cycles.
+
+    This depth-first search uses no recursion, because a graph can be deeper than Python's recursion limit.
+    """
     done: list[int] = []
     seen: set[int] = set()
     for root in range(len(targets)):

@@ -1,4 +1,4 @@
-"""A placed graph as SVG, a column and a colour for each device, or as text for Graphviz."""
+"""Render the diagram of a placed graph as SVG, with a column and a colour for each device, or as Graphviz DOT."""
 
 from __future__ import annotations
 
@@ -8,18 +8,21 @@ from html import escape
 
 from tfcluster.placement.diagram import DiagramNode, GraphDiagram
 
-# Okabe and Ito's colours (2008), told apart also by the colour-blind, in their light shades.
+# Light shades of the palette of Okabe and Ito (2008), which colour-blind people can distinguish too.
 _COLOURS = ("#a6d8f5", "#f7d488", "#9ee0c6", "#f5b48a", "#e6b8d4", "#b8c9e8", "#f5ef9e", "#d0d0d0")
 _WIDTH, _HEIGHT, _GAP, _MARGIN, _LANE_GAP = 170, 38, 26, 24, 40
-_LABEL = 24  # characters that fit a box
+_LABEL = 24  # the number of characters that fit into a box
 
 
 def svg(picture: GraphDiagram, title: str) -> str:
-    """The picture as an SVG file.
+    """Render a diagram as SVG.
 
     Args:
-        picture: What to draw.
-        title: What stands above it.
+        picture: The diagram.
+        title: The title above it.
+
+    Returns:
+        The text of the SVG file.
     """
     devices = _devices(picture)
     places, lanes, height = _place(picture, devices)
@@ -46,7 +49,7 @@ def svg(picture: GraphDiagram, title: str) -> str:
 
 
 def dot(picture: GraphDiagram, title: str) -> str:
-    """The picture in Graphviz' language."""
+    """Render a diagram in DOT, the language of Graphviz; the arguments are those of `svg`."""
     devices = _devices(picture)
     lines = [f"digraph {json.dumps(title)} {{", "  node [shape=box, style=filled];"]
     for number, device in enumerate(devices):
@@ -71,9 +74,10 @@ def _colour(number: int) -> str:
 
 
 def _place(picture: GraphDiagram, devices: Sequence[str]) -> tuple[list[tuple[int, int]], dict[str, int], int]:
-    """The upper left corner of each box, the width of each device's lane, and the height of it all.
+    """Lay out the boxes: a lane for each device and a row for each depth, with the boxes of both side by side.
 
-    Boxes of one device and depth stand side by side; a row of the picture is one depth.
+    Returns:
+        The upper left corner of each box, the width of each device's lane, and the height of the whole diagram.
     """
     rows: dict[tuple[str, int], int] = {}
     cells = []

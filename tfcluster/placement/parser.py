@@ -1,7 +1,7 @@
-"""What a server prints of a session's placement, line by line, to records.
+"""Parse the placements that a TensorFlow server logs for sessions with `log_device_placement`.
 
-A session with `log_device_placement` has its master print a line for each operation, once raw and once more as a log
-message of placer.cc. Only the raw ones count; the others come and go with the log level.
+For such a session the master prints a line for each operation, once raw and once more as a log message of placer.cc.
+Only the raw lines are parsed, because the log messages depend on the log level.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ _LINE = re.compile(r"(\S+): \((\w+)\): (/job:[^/\s]+/replica:\d+/task:\d+/device
 
 @dataclass(frozen=True)
 class Placement:
-    """Where one operation of a graph was placed.
+    """The placement of one operation of a graph.
 
     Attributes:
         op: The operation's name.
-        type: Its type, as `MatMul`.
-        device: The device's full name.
+        type: The operation's type, as `MatMul`.
+        device: The full name of the device.
     """
 
     op: str
@@ -28,22 +28,26 @@ class Placement:
     device: str
 
     def to_event(self) -> dict[str, Any]:
-        """The event that tells of it."""
+        """Return the placement as an event."""
         return {"event": "placement", "op": self.op, "type": self.type, "device": self.device}
 
 
 def parse(line: str) -> Placement | None:
-    """The placement that a line of a server's log tells of; None where it tells of something else."""
+    """Parse a line of a server's log.
+
+    Returns:
+        The placement; None if the line contains none.
+    """
     found = _LINE.fullmatch(line)
     return Placement(*found.groups()) if found else None
 
 
 class PlacementFilter:
-    """The placements of one run among everything that servers print, each once.
+    """Filters the placements of one run from the servers' logs, and returns each of them once.
 
     Args:
-        run: The run's id. A bundled program's operations stand in a name scope of that name, which is left out here.
-            None takes those of every session: a script names its operations as it likes.
+        run: The run's id. A bundled program creates its operations in a name scope of that name, which is removed from
+            the placements. None accepts the placements of every session, because a script chooses its names freely.
     """
 
     def __init__(self, run: str | None) -> None:
@@ -51,7 +55,11 @@ class PlacementFilter:
         self._known: set[Placement] = set()
 
     def read(self, line: str) -> Placement | None:
-        """The placement of this run that a line tells of; None for all else, and for one told before."""
+        """Parse a line of a server's log.
+
+        Returns:
+            The placement; None if the line contains none of this run, or one that was returned before.
+        """
         placement = parse(line)
         if placement is None or not placement.op.startswith(self._scope):
             return None

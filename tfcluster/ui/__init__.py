@@ -1,1 +1,1 @@
-"""How results look on a terminal and in a pipe; the only place that imports rich."""
+"""Format and print results on a terminal or to a pipe; the only package that imports rich."""

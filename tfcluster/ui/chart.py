@@ -1,4 +1,4 @@
-"""A small chart of curves for the terminal, its vertical axis logarithmic."""
+"""Draw a small line chart for the terminal, with a logarithmic vertical axis, in braille or ASCII characters."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from itertools import pairwise
 from tfcluster.ui.text import Text
 
 Curve = Sequence[Sequence[float]]
-# By row and column of a character: the curves that pass it and the braille dots that each sets there.
+# By row and column of a character: the curves that pass through it, and the bits of the braille dots that each sets.
 _Cells = dict[tuple[int, int], dict[str, int]]
 
 _ROWS = 10
-# As wide as 1.2e-123.
+# The width of an axis label; that of 1.2e-123.
 _LABEL = 8
 _STYLES = ("green", "yellow", "cyan")
 _MARKS = "*+o"
@@ -23,17 +23,18 @@ _BRAILLE = 0x2800
 
 
 def chart(curves: Mapping[str, Curve], *, width: int, braille: bool) -> list[Text]:
-    """Lines of text that show curves.
+    """Draw curves as lines of text.
 
-    Where curves meet they take turns along the way, as dashes do, so that each is seen.
+    Where curves overlap, the characters take their colours in turns, like dashes, so that each curve is visible.
 
     Args:
-        curves: By name, points (x, y) with rising x; a y that is not positive has no place on the axis.
-        width: Characters in a line.
-        braille: Draw with dots of braille, eight to a character; else with `*`, `+` and `o`.
+        curves: The curves by name, each a sequence of points (x, y) with rising x; points with y <= 0 are left out, as
+            the axis is logarithmic.
+        width: The width in characters.
+        braille: Draw with braille dots, eight to a character; otherwise with `*`, `+` and `o`.
 
     Returns:
-        The lines; none where there is only one x, and nothing to see.
+        The lines; empty if there are fewer than two different x.
     """
     points = {name: [(x, math.log10(y)) for x, y in curve if y > 0] for name, curve in curves.items()}
     all_points = [point for each in points.values() for point in each]
@@ -55,16 +56,25 @@ def chart(curves: Mapping[str, Curve], *, width: int, braille: bool) -> list[Tex
 
 
 class _Area:
-    """Where points stand in the chart."""
+    """The area of the chart, which maps points to dots."""
 
     def __init__(self, columns: int, left: float, right: float, low: float, high: float) -> None:
         self.columns = columns
         self.left, self.right = left, right
-        # A curve that is flat has a decade to be in.
+        # A flat curve gets an axis of one decade.
         self.low, self.high = (low, high) if high > low else (low - 0.5, high + 0.5)
 
     def dots(self, points: Sequence[tuple[float, float]], across: int, down: int) -> list[tuple[int, int]]:
-        """The dots of the lines between points, from the top left; `across` and `down` are those of a cell."""
+        """Return the dots of the lines between points.
+
+        Args:
+            points: The points (x, log10 y).
+            across: The number of dots across a character cell.
+            down: The number of dots down a character cell.
+
+        Returns:
+            The dots as (column, row), counted from the top left.
+        """
         wide = (self.columns * across - 1) / (self.right - self.left)
         tall = (_ROWS * down - 1) / (self.high - self.low)
         places = [(round((x - self.left) * wide), round((self.high - y) * tall)) for x, y in points]
@@ -98,7 +108,7 @@ def _axis(area: _Area, braille: bool) -> list[Text]:
 
 def _row(area: _Area, row: int, cells: _Cells, names: list[str], braille: bool) -> Text:
     value = 10 ** (area.high + (area.low - area.high) * row / (_ROWS - 1))
-    # Every third row has its value.
+    # Every third row is labelled with its value.
     label = f"{value:.2g}" if row % 3 == 0 else ""
     line = Text(f"{label:>{_LABEL}} {'│' if braille else '|'}")
     for column in range(area.columns):

@@ -1,4 +1,4 @@
-"""Where output goes: a terminal gets colour and movement, a pipe plain text."""
+"""The rich consoles on standard output and standard error: colour and live displays on a terminal, else plain text."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from rich.text import Text
 
 from tfcluster.control_characters import escape_control_characters
 
-# A pipe has no width; nothing is cut or wrapped for it.
+# A pipe has no width; with this one, nothing is truncated or wrapped.
 _PIPE_WIDTH = 1000
 
 
 @cache
 def console() -> Console:
-    """The console on standard output. NO_COLOR and FORCE_COLOR are honoured, which rich sees to."""
+    """Return the console on standard output; rich itself honours NO_COLOR and FORCE_COLOR."""
     return _console(stderr=False)
 
 
 @cache
 def error_console() -> Console:
-    """The console on standard error, for progress."""
+    """Return the console on standard error, for progress."""
     return _console(stderr=True)
 
 
 def is_interactive(target: Console) -> bool:
-    """Whether things may move on it: only where standard output is a terminal too."""
+    """Return whether a live display may be used on a console: only if standard output is a terminal too."""
     return target.file.isatty() and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
 
 
@@ -41,14 +41,14 @@ def _console(*, stderr: bool) -> Console:
 
 
 class SafeConsole(Console):
-    """A console to which no text can send a control character: only what rich itself makes of styles and movement."""
+    """A console that escapes control characters in all text; only rich's own control codes reach the terminal."""
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """Make a text of a plain string, escaped before it is laid out."""
+        """Convert a plain string to a Text, with its control characters escaped before rich measures it."""
         return super().render_str(escape_control_characters(text), **options)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """Render anything; this is where a text is escaped that rich made by itself, as in a line of progress."""
+        """Render an object; this escapes the texts that rich created by itself, such as those of a progress bar."""
         for segment in super().render(renderable, options):
             if segment.control:
                 yield segment

@@ -1,4 +1,4 @@
-"""What `devices` shows."""
+"""The output of `tfcluster devices`: a table of devices."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from tfcluster.ui.table import table
 
 
 def show_devices(devices: Sequence[Device], hosts: Sequence[str] = ()) -> None:
-    """Print a row for each device.
+    """Print a table with a row for each device.
 
     Args:
         devices: The devices.
-        hosts: The host of each; empty where all are on this machine.
+        hosts: The host of each device; empty if all are on this machine.
     """
     columns = ["DEVICE", "TYPE", "MEMORY", "DESCRIPTION"]
     rows = [[device.short, device.type, memory(device.memory_bytes), _kind(device)] for device in devices]

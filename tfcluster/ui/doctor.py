@@ -1,4 +1,4 @@
-"""What `doctor` shows: a row for each check."""
+"""The output of `tfcluster doctor`: a table of checks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tfcluster.ui.table import table
 
 
 def show_checks(checks: Sequence[Check]) -> None:
-    """Print what was checked on which host, what came of it, and what to type where it is not as it should be."""
+    """Print a table of checks: the host, the check, its result, and what to type to fix a problem."""
     rows = [(check.host, check.check, _state(check), check.result, check.hint or "-") for check in checks]
     console().print(
         table(("HOST", "CHECK", "STATE", "RESULT", "WHAT TO TYPE"), rows, wrapped=("RESULT", "WHAT TO TYPE"))

@@ -1,4 +1,4 @@
-"""What `down` shows."""
+"""The output of `tfcluster down`: a status line of the tasks that are being stopped."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tfcluster.ui.status_line import StatusLine
 
 
 class DownView(StatusLine):
-    """Follows a cluster on its way down."""
+    """Shows the progress of stopping a cluster."""
 
     def __init__(self, cluster: str, *, silent: bool) -> None:
         super().__init__(silent=silent)
@@ -18,12 +18,12 @@ class DownView(StatusLine):
         self._tasks = 0
 
     def update(self, status: ClusterStatus) -> None:
-        """Say who still runs."""
+        """Show the tasks that are still running."""
         self._tasks = len(status.tasks)
         left = [task.short for task in status.tasks if task.state not in TERMINAL_STATES]
         if left:
             self.say(f"{self._cluster}: stopping {some(left)}")
 
     def finish(self) -> None:
-        """Say that it is over."""
+        """Print that the cluster is down."""
         console().print(f"{self._cluster} is down: {pluralize(self._tasks, 'task')} stopped")

@@ -1,4 +1,4 @@
-"""What `events` shows: a line for each, with its time."""
+"""The output of `tfcluster events`: a line for each event, with its time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _STYLES = {"died": "red", "killed": "red"}
 
 
 def show_event(event: dict[str, Any]) -> None:
-    """Print one event: when, on which of several hosts, which task (or the cluster), what, why."""
+    """Print one event: its time, its host (if there are several), its task or the cluster, its name, its details."""
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event["time"]))
     word = event["event"]
     line = Text.assemble(

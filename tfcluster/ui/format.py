@@ -1,4 +1,4 @@
-"""Numbers and states as people read them."""
+"""Format numbers, durations, sizes, rates, device names and states for people."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _STYLES = {
 
 
 def style_of(state: str) -> str:
-    """The rich style of a state."""
+    """Return the rich style of a state."""
     return _STYLES.get(state, "")
 
 
 def duration(seconds: float | None) -> str:
-    """A time span in its two largest units: 3.1s, 2m 5s, 4h 10m, 3d 2h."""
+    """Format a duration in its two largest units: 3.1s, 2m 5s, 4h 10m, 3d 2h."""
     if seconds is None:
         return "-"
     if round(seconds, 1) < 10:
@@ -53,7 +53,7 @@ def duration(seconds: float | None) -> str:
 
 
 def memory(size: int | None) -> str:
-    """Bytes in the largest fitting binary unit: 97 MiB."""
+    """Format a number of bytes in the largest fitting binary unit: 97 MiB."""
     if size is None:
         return "-"
     value = float(size)
@@ -65,7 +65,7 @@ def memory(size: int | None) -> str:
 
 
 def rate(per_second: float, unit: str) -> str:
-    """A rate with a metric prefix: 512 M samples/s."""
+    """Format a rate with a metric prefix: 512 M samples/s."""
     value = per_second
     for prefix in ("", "k ", "M "):
         if round(value) < 1000:
@@ -75,15 +75,15 @@ def rate(per_second: float, unit: str) -> str:
 
 
 def without_replica(device: str) -> str:
-    """A device's name as people write it: /job:worker/task:1/device:CPU:0."""
+    """Return a device's name without its replica, as people write it: /job:worker/task:1/device:CPU:0."""
     return device.replace("/replica:0", "")
 
 
 def short_device(device: str) -> str:
-    """A device within its task: CPU:0."""
+    """Return a device's name within its task: CPU:0."""
     return device.rpartition("/device:")[2]
 
 
 def dash(value: Any) -> str:
-    """A value, or a dash where there is none."""
+    """Format a value; None becomes a dash."""
     return "-" if value is None else str(value)

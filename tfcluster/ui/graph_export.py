@@ -1,4 +1,4 @@
-"""The placed graph of a run as a picture in a file."""
+"""Export the placed graph of a run to a file, as SVG or Graphviz DOT."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tfcluster.placement.diagram import Node, build_diagram
 from tfcluster.placement.parser import Placement
 from tfcluster.ui.console import error_console
 
-#: How a file is drawn, by its ending.
+#: The renderer of a file, by its suffix.
 DRAWN = {".svg": graph_render.svg, ".dot": graph_render.dot}
 
 
@@ -18,7 +18,7 @@ class GraphPicture:
     """Collects a run's graphs and placements from its events.
 
     Args:
-        path: The file to draw in; its ending, one of `DRAWN`, says how.
+        path: The file to write; its suffix, one of `DRAWN`, determines the format.
     """
 
     def __init__(self, path: Path) -> None:
@@ -28,7 +28,7 @@ class GraphPicture:
         self._placements: list[Placement] = []
 
     def update(self, event: dict[str, Any]) -> None:
-        """Take an event of the run in."""
+        """Add an event of the run."""
         if event["event"] == "run":
             self._title = event["run"]
         elif event["event"] == "graph":
@@ -37,7 +37,7 @@ class GraphPicture:
             self._placements.append(Placement(event["op"], event["type"], event["device"].replace("/replica:0", "")))
 
     def write(self) -> None:
-        """Draw what has come, and say where.
+        """Write the graph that was collected to the file, and print the file's name.
 
         Raises:
             OSError: The file cannot be written.

@@ -1,4 +1,4 @@
-"""What `logs` shows: each line behind its task's name, each task in a colour of its own."""
+"""The output of `tfcluster logs`: each line with its task's name as prefix, each task in a colour of its own."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "red")
 
 
 class LogView:
-    """Prints lines of several tasks.
+    """Prints log lines of several tasks.
 
     Args:
-        prefix: Whether a task's name stands before its lines.
-        timestamps: Whether the time at which a line came stands before it.
+        prefix: Prefix each line with its task's name.
+        timestamps: Prefix each line with its time.
     """
 
     def __init__(self, *, prefix: bool = True, timestamps: bool = False) -> None:
@@ -27,16 +27,16 @@ class LogView:
         self._width = 0
 
     def show(self, task: str, time: float, line: str) -> None:
-        """Print one line of a task.
+        """Print one log line.
 
         Args:
-            task: Its short name.
-            time: When the line came, in Unix seconds.
+            task: The short name of its task.
+            time: The time at which the line was logged, in Unix seconds.
             line: The line.
         """
         moment = f"{_iso(time)} " if self._timestamps else ""
-        # Whole, wherever the terminal ends and whatever looks like markup; and not by way of rich, which takes longer
-        # for each line than the agent for a hundred.
+        # Do not print through rich: the line must be neither wrapped at the terminal's width nor parsed as markup, and
+        # rich takes longer for one line than the agent takes for a hundred.
         out = console().file
         out.write(f"{self._before(task)}{moment}{escape_control_characters(line)}\n")
         out.flush()
@@ -55,5 +55,5 @@ class LogView:
 
 
 def _iso(time: float) -> str:
-    """A time as ISO 8601 in UTC, with milliseconds."""
+    """Format a time as ISO 8601 in UTC, with milliseconds."""
     return datetime.fromtimestamp(time, timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,4 +1,4 @@
-"""The latest metrics of everyone who reports some during a run, a line each."""
+"""Collect the metrics of a run and format the latest ones, one line per reporter (such as a worker)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _PER_SECOND = "_per_s"
 class Metrics:
     """Keeps the latest line of each reporter.
 
-    Who reports is said by the strings in a metric event, as {"worker": "worker:0"}; numbers are what is reported.
+    The strings in a metric event identify the reporter, as {"worker": "worker:0"}; the numbers are its metrics.
     """
 
     def __init__(self) -> None:
@@ -20,17 +20,17 @@ class Metrics:
         self._fresh: set[str] = set()
 
     def update(self, event: dict[str, Any]) -> None:
-        """Take a metric event in."""
+        """Add a metric event."""
         who = " ".join(value for name, value in event.items() if isinstance(value, str) and name != "event")
         self._lines[who] = "  ".join((who, *_values(event)))
         self._fresh.add(who)
 
     def latest(self) -> list[str]:
-        """The latest line of everyone."""
+        """Return the latest line of every reporter."""
         return [self._lines[who] for who in sorted(self._lines)]
 
     def news(self) -> list[str]:
-        """The lines that are new since they were last asked for."""
+        """Return the lines that have changed since the last call."""
         lines = [self._lines[who] for who in sorted(self._fresh)]
         self._fresh.clear()
         return lines

@@ -1,4 +1,4 @@
-"""What `--log-placement` shows: each operation with its device as it is placed, then how many are where."""
+"""The output of `--log-placement`: each operation with its device, then a summary of the operations per device."""
 
 from __future__ import annotations
 
@@ -12,23 +12,27 @@ from tfcluster.ui.table import table
 
 
 def placement_line(event: dict[str, Any]) -> str:
-    """A placement event in a line: the device, then the operation, whose name may be long."""
+    """Format a placement event as a line: the device first, then the operation, whose name may be long."""
     return f"{without_replica(event['device'])}  {event['op']} ({event['type']})"
 
 
 class PlacementView:
-    """Follows where the operations of a run are placed."""
+    """Formats and counts the placements of a run's operations."""
 
     def __init__(self) -> None:
         self._types: dict[str, Counter[str]] = {}
 
     def line(self, event: dict[str, Any]) -> str:
-        """The line of a placement event, which counts from now on."""
+        """Add a placement event to the summary and return its line."""
         self._types.setdefault(without_replica(event["device"]), Counter())[event["type"]] += 1
         return placement_line(event)
 
     def summary(self) -> Table | None:
-        """A row for each device: how many operations it has, and of which types; None when nothing was placed."""
+        """Summarize the placements in a table with a row for each device: the number and types of its operations.
+
+        Returns:
+            The table; None if nothing was placed.
+        """
         if not self._types:
             return None
         rows = [

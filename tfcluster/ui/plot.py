@@ -1,4 +1,4 @@
-"""Convergence as a picture in a file; the only place that imports matplotlib, which is an extra."""
+"""Plot the convergence of expfit to a file; the only module that imports matplotlib, an optional dependency."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.ui.console import error_console
 
-# Curves of one seed lie on each other: each is thinner than the one below it, and dashed in its own way.
+# The curves of one seed coincide, so each is thinner than the one below it and has a dash pattern of its own.
 _LINES = ((5.0, "-", "0.8"), (2.5, "--", "tab:orange"), (1.5, ":", "tab:blue"))
 
 
 def refuse_without_matplotlib() -> None:
-    """Find out before a run that its plot could not be drawn.
+    """Check before a run that its plot can be drawn.
 
     Raises:
-        ClusterError: Matplotlib is missing (usage).
+        ClusterError: Matplotlib is not installed (a usage error).
     """
     if importlib.util.find_spec("matplotlib") is None:
         raise ClusterError(
@@ -28,16 +28,16 @@ def refuse_without_matplotlib() -> None:
 
 
 def draw_convergence(path: Path, result: dict[str, Any]) -> None:
-    """Draw the losses of expfit over its steps, and say where.
+    """Plot the losses of expfit over its steps, and print the file's name.
 
     Args:
-        path: The file; its ending says the format. One that is there is replaced.
+        path: The file; its suffix determines the format. An existing file is replaced.
         result: The result of the run.
 
     Raises:
         OSError: The file cannot be written.
     """
-    from matplotlib.figure import Figure  # not pyplot, which looks for a screen
+    from matplotlib.figure import Figure  # not pyplot, which looks for a display
 
     modes = result.get("modes", [result])
     figure = Figure(figsize=(7, 4.5), layout="constrained")

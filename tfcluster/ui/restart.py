@@ -1,4 +1,4 @@
-"""What `restart` shows: who is being waited for, and what is up again."""
+"""The output of `tfcluster restart`: the tasks that it waits for, then a table of the restarted tasks."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tfcluster.ui.up import UpView, tasks_table
 
 
 class RestartView(UpView):
-    """Follows tasks through their restart; other tasks of the cluster are left out.
+    """Shows the progress of restarting tasks; other tasks of the cluster are left out.
 
     Args:
         cluster: The cluster's name.
         tasks: Short names of the tasks.
-        silent: Show nothing on the way.
+        silent: Do not show the progress.
     """
 
     def __init__(self, cluster: str, tasks: Collection[str], *, silent: bool) -> None:
@@ -25,15 +25,15 @@ class RestartView(UpView):
         self._tasks = tasks
 
     def update(self, status: ClusterStatus) -> None:
-        """Say who is not ready yet."""
+        """Show the tasks that are not ready yet."""
         super().update(replace(status, tasks=tuple(task for task in status.tasks if task.short in self._tasks)))
 
     def finish_restart(self, status: ClusterStatus, seconds: float) -> None:
-        """Print what is up again.
+        """Print the restarted tasks.
 
         Args:
-            status: The cluster, with the restarted tasks ready.
-            seconds: How long it took.
+            status: The status of the cluster, with the restarted tasks ready.
+            seconds: The duration of the restart in seconds.
         """
         tasks = [task for task in status.tasks if task.short in self._tasks]
         console().print(tasks_table(tasks))

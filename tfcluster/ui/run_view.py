@@ -1,4 +1,4 @@
-"""What `run` shows: progress while it goes on, then its result, the devices' shares, and what to know."""
+"""The output of `tfcluster run`: a progress bar with metrics, then the result, the work per device, and the notes."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _LINE_SECONDS = 1.0
 
 
 class RunView:
-    """Follows one run.
+    """Shows the events of one run.
 
     Args:
-        silent: Show nothing but the end.
+        silent: Show nothing but the final result.
         placements: Show where operations are placed.
-        raw: Print what a script prints as it is, control characters too: for the one who started it.
+        raw: Print a script's output unchanged, including its control characters; for the user who started it.
     """
 
     def __init__(self, *, silent: bool, placements: bool = False, raw: bool = False) -> None:
@@ -65,7 +65,7 @@ class RunView:
             self._progress.stop()
 
     def update(self, event: dict[str, Any]) -> None:
-        """Show an event as far as it shows."""
+        """Show an event, if it is of a type that is shown."""
         if event["event"] == "run":
             self._run = event["run"]
         if self._silent:
@@ -93,21 +93,21 @@ class RunView:
             error_console().print("\n  ".join((_line(self._run, event), *self._metrics.news())))
 
     def _print(self, line: str) -> None:
-        """Print what a script has printed; nothing may move beside it."""
+        """Print a line of a script's output, after ending the progress bar, which would interfere with the output."""
         if self._progress is not None:
             self._progress.stop()
             self._progress = None
         print(line if self._raw else escape_control_characters(line), flush=True)
 
     def _print_above(self, line: str) -> None:
-        """Print a line of ours; what moves goes on below it."""
+        """Print a line of tfcluster's own above the progress bar, which continues below it."""
         if self._progress is not None:
             self._progress.console.print(line, soft_wrap=True)
         else:
             print(escape_control_characters(line), flush=True)
 
     def finish(self, result: dict[str, Any]) -> None:
-        """Print the result, or raise what went wrong.
+        """Print the result, or raise the error of the run.
 
         Raises:
             ClusterError: The run did not succeed.
@@ -126,23 +126,23 @@ class RunView:
 
 
 class _ProgressWithMetrics(Progress):
-    """A bar, and the latest metrics below it."""
+    """A progress bar with the latest metrics below it."""
 
     def __init__(self, metrics: Metrics, *columns: ProgressColumn, **options: Any) -> None:
         self._metrics = metrics
         super().__init__(*columns, **options)
 
     def get_renderables(self) -> Iterable[RenderableType]:
-        """The bar and a line for everyone who reports."""
+        """Return the progress bar and a line for each reporter of metrics."""
         yield from super().get_renderables()
         yield from (Text(line, style="dim", no_wrap=True, overflow="ellipsis") for line in self._metrics.latest())
 
 
 class _Rate(ProgressColumn):
-    """Work a second."""
+    """A column with the work per second."""
 
     def render(self, task: Task) -> Text:
-        """The rate over the latest progress."""
+        """Render the rate of the latest progress."""
         if not task.speed:
             return Text("")
         return Text(rate(task.speed, task.fields["unit"]))
@@ -156,7 +156,7 @@ def _line(run: str, event: dict[str, Any]) -> str:
 
 
 def _devices(result: dict[str, Any]) -> Any:
-    """A row for each device that worked: what it did, in the program's own measures."""
+    """Return a table with a row for each device that did work, in the program's own measures."""
     work = result["devices"]
     measures = list(dict.fromkeys(measure for done in work.values() for measure in done))
     rows = [(device, *(f"{done.get(measure, 0):,}" for measure in measures)) for device, done in sorted(work.items())]

@@ -1,4 +1,4 @@
-"""What `runs` shows: a line for each run, with its inputs and its result in short."""
+"""The output of `tfcluster runs`: a table of runs, each with its inputs and its result in short."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _VALUES_SHOWN = 3
 
 
 def show_runs(runs: Sequence[Mapping[str, Any]]) -> None:
-    """Print the runs."""
+    """Print a table of runs."""
     rows = [
         (
             run["run"],
@@ -33,14 +33,14 @@ def show_runs(runs: Sequence[Mapping[str, Any]]) -> None:
 
 
 def inputs(program: str, parameters: Mapping[str, Any]) -> str:
-    """A run's inputs in short: `samples=10000000 seed=7`, or a script as it was typed."""
+    """Format a run's inputs in short: `samples=10000000 seed=7`, or a script with its arguments as typed."""
     if program == SCRIPT:
         return " ".join((Path(parameters["path"]).name, *parameters["args"]))
     return _values(parameters)
 
 
 def outcome(run: Mapping[str, Any]) -> str:
-    """What came of a run in short: the first values of its result, or the first line of its error."""
+    """Format a run's outcome in short: the first values of its result, or the first line of its error."""
     if run["error"] is not None:
         return str(run["error"]["message"].partition("\n")[0])
     known = run["parameters"]
@@ -48,7 +48,7 @@ def outcome(run: Mapping[str, Any]) -> str:
 
 
 def _values(values: Mapping[str, Any]) -> str:
-    """The first plain values with their names."""
+    """Format the first scalar values with their names."""
     plain = [(name, value) for name, value in values.items() if isinstance(value, int | float | str) and value != ""]
     return " ".join(
         f"{name}={value:.6g}" if isinstance(value, float) else f"{name}={value}"

@@ -1,4 +1,4 @@
-"""What `status` shows."""
+"""The output of `tfcluster status`: a table of tasks, their last exits, and a table of the latest runs."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _CELLS: dict[str, Callable[[TaskStatus], str]] = {
 _COLUMNS = tuple(_CELLS)
 _RUNS_SHOWN = 8
 _NUMBERS = ("PID", "UPTIME", "RESTARTS", "CPU", "MEMORY")
-# What is left out, the first one first, where the terminal is too narrow for all; `-o json` has it.
+# The columns to leave out, in this order, if the terminal is too narrow for all; `-o json` has all of them.
 _LEFT_OUT = ("HOST", "DEVICES", "PID", "RESTARTS", "CPU", "MEMORY", "UPTIME", "ADDRESS")
 
 
 def show_status(status: ClusterStatus) -> None:
-    """Print the cluster, its tasks, its runs, and how tasks that are not well ended."""
+    """Print the cluster, its tasks, the last exit of tasks that have one, and its latest runs."""
     screen = console()
     tasks = _tasks(status, _COLUMNS)
     hosts = {task.host for task in status.tasks}
@@ -40,7 +40,7 @@ def show_status(status: ClusterStatus) -> None:
     for column in _LEFT_OUT:
         if _width(tasks) <= screen.width:
             break
-        if column == "HOST" and len(hosts) > 1:  # where there is one, the title can say it for all
+        if column == "HOST" and len(hosts) > 1:  # only a single host can be named in the title instead
             continue
         columns.remove(column)
         tasks = _tasks(status, columns)
@@ -75,7 +75,7 @@ def show_status(status: ClusterStatus) -> None:
 
 
 def _width(shown: Table) -> int:
-    """The width of a table of which nothing is cut off."""
+    """Return the width that a table needs to be shown without truncation."""
     screen = console()
     return screen.measure(shown, options=screen.options.update(max_width=10_000)).maximum
 

@@ -1,4 +1,4 @@
-"""A line that says what is being waited for: moving on a terminal, a line a change in a pipe."""
+"""A status line that shows what a command waits for: a spinner on a terminal, one line per change in a pipe."""
 
 from __future__ import annotations
 
@@ -10,7 +10,11 @@ from tfcluster.ui.console import error_console, is_interactive
 
 
 class StatusLine:
-    """Shows one line at a time, on standard error."""
+    """Shows one line at a time, on standard error.
+
+    Args:
+        silent: Show nothing.
+    """
 
     def __init__(self, *, silent: bool) -> None:
         self._silent = silent
@@ -26,13 +30,13 @@ class StatusLine:
         self.end()
 
     def end(self) -> None:
-        """Show nothing more."""
+        """Remove the status line."""
         if self._status is not None:
             self._status.stop()
             self._status = None
 
     def say(self, text: str) -> None:
-        """Show this line instead of the last."""
+        """Replace the text of the status line."""
         if self._silent or text == self._shown:
             return
         self._shown = text

@@ -1,4 +1,4 @@
-"""Tables without lines: columns side by side, coloured on a terminal, the same text in a pipe."""
+"""Tables without borders: coloured on a terminal, the same text without colour in a pipe."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tfcluster.ui.text import Text
 def table(
     columns: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[str] = (), wrapped: Sequence[str] = ()
 ) -> Table:
-    """A table whose cells that are states have the state's colour.
+    """Create a table; a cell that contains a state has the state's colour.
 
     Args:
         columns: The headings.
-        rows: A cell for each column.
-        right: The columns of numbers, which are aligned to the right.
-        wrapped: The columns whose cells take several lines where the terminal is too narrow for one.
+        rows: The rows, each with a cell for each column.
+        right: The columns that are aligned to the right, such as numbers.
+        wrapped: The columns whose cells are wrapped if the terminal is too narrow.
     """
     result = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for column in columns:

@@ -1,4 +1,4 @@
-"""Styled text in which what others wrote is harmless: the one way by which rich's Text is made here."""
+"""Styled text with escaped control characters: every rich Text of this package is created through this class."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from tfcluster.control_characters import escape_control_characters
 
 
 class Text(rich.text.Text):
-    """A text whose control characters are escaped before rich measures it, and before it drops some of them."""
+    """A rich Text whose control characters are escaped before rich measures the text and strips some of them."""
 
     def __init__(self, text: str = "", *arguments: Any, **options: Any) -> None:
         super().__init__(escape_control_characters(text), *arguments, **options)
 
     def append(self, text: rich.text.Text | str, style: Any = None) -> rich.text.Text:
-        """Add text with a style of its own."""
+        """Append text with a style of its own."""
         return super().append(escape_control_characters(text) if isinstance(text, str) else text, style)
 
     @classmethod
     def assemble(cls, *parts: Any, **options: Any) -> Text:
-        """Make a text of strings, of pairs of a string and its style, and of texts."""
+        """Create a text from strings, pairs of a string and its style, and other texts."""
         text = super().assemble(*parts, **options)
         assert isinstance(text, cls), "it is made with this class, and by `append`"
         return text

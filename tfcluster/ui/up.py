@@ -1,4 +1,4 @@
-"""What `up` and `scale` show: the plan, who is being waited for, and what is up."""
+"""The output of `tfcluster up` and `scale`: the plan, the tasks that they wait for, and a table of the tasks."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from tfcluster.ui.text import Text
 
 
 class UpView(StatusLine):
-    """Follows a cluster on its way to what is wanted."""
+    """Shows the progress of a cluster towards its desired state."""
 
     def __init__(self, cluster: str, *, silent: bool) -> None:
         super().__init__(silent=silent)
         self._cluster = cluster
 
     def show_plan(self, operations: Sequence[PlannedAction]) -> None:
-        """Print what is to be done, and what is lost by it."""
+        """Print the planned actions and the data that is lost by them."""
         screen = console()
         if not operations:
             screen.print(f"{self._cluster} is up already: nothing to do")
@@ -35,26 +35,31 @@ class UpView(StatusLine):
             screen.print(Text.assemble(("LOST", "bold red"), f": {lost}"), soft_wrap=True)
 
     def stopping(self, status: ClusterStatus, operations: Sequence[PlannedAction]) -> None:
-        """Say who has not stopped yet of those that have to."""
+        """Show the tasks that have to stop and have not stopped yet.
+
+        Args:
+            status: The status of the cluster.
+            operations: The planned actions.
+        """
         names = {each.task.name for each in operations if each.task and each.kind in (STOP, RESTART)}
         left = [task.short for task in status.tasks if task.task in names and task.state not in TERMINAL_STATES]
         if left:
             self.say(f"{self._cluster}: stopping {some(left)}")
 
     def update(self, status: ClusterStatus) -> None:
-        """Say who is not ready yet."""
+        """Show the tasks that are not ready yet."""
         waiting = [task.short for task in status.tasks if task.state is not TaskState.READY]
         if waiting:
             ready = f"{len(status.tasks) - len(waiting)} of {pluralize(len(status.tasks), 'task')} ready"
             self.say(f"{self._cluster}: {ready}, waiting for {some(waiting)}")
 
     def finish(self, status: ClusterStatus, operations: Sequence[PlannedAction], seconds: float) -> None:
-        """Print what is up.
+        """Print the tasks and a summary of the actions.
 
         Args:
-            status: The cluster, ready.
-            operations: What was done.
-            seconds: How long it took.
+            status: The status of the cluster, which is ready.
+            operations: The actions that were carried out.
+            seconds: Their duration in seconds.
         """
         screen = console()
         done = summary(operations)
@@ -66,7 +71,7 @@ class UpView(StatusLine):
 
 
 def tasks_table(tasks: Sequence[TaskStatus]) -> Table:
-    """A row for each task that is up, with its host where there are several."""
+    """Return a table with a row for each task, and a column for the hosts if there are several."""
     if len({task.host for task in tasks}) == 1:
         return table(("TASK", "ADDRESS", "STATE"), [(task.short, task.address, task.state.value) for task in tasks])
     rows = [(task.short, task.host, task.address, task.state.value) for task in tasks]

@@ -1,4 +1,4 @@
-"""`tfcluster run`: a group with a command, in a file of its own, for each program."""
+"""The command group `tfcluster run`, with one subcommand module for each program."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import click
 
 from tfcluster.cli.lazy_group import LazyGroup
 
-# Name -> what the list of programs says; the file has the same name.
+# The short help of each program, by name; the module has the same name.
 _PROGRAMS = {
     "graph": "A graph of constants, split over the tasks.",
     "pi": "Pi from random points, counted on all devices.",
@@ -18,10 +18,10 @@ _PROGRAMS = {
 
 
 class _Programs(LazyGroup):
-    """The programs, and scripts: what is a file's path is run as one."""
+    """The group of the programs; an argument that is a file's path is run as a script."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """As click does, with `script` put in front of a script and the options before one."""
+        """Parse arguments as click does, after inserting `script` before a script's path and the options before it."""
         first = next((word for word in args if word in _PROGRAMS or _is_path(word)), "")
         if args and args[0].startswith("-") and first in _PROGRAMS:
             raise click.UsageError(f"The options of a program stand behind it: {ctx.command_path} {first} ...", ctx)

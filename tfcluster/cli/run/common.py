@@ -1,4 +1,4 @@
-"""What all programs share on the command line: their options, and how a run is submitted and shown."""
+"""The common part of the `tfcluster run` commands: their options, submitting a run, and showing its events."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ import click
 from tfcluster.cli.options import Command, PictureFile, WholeNumber, cluster_option, output_option, seconds
 from tfcluster.cli.output import echo, echo_json
 
-# The options of programs are set as TFCLUSTER_RUN_OPTION, whatever the program.
+# The environment variable of an option is TFCLUSTER_RUN_OPTION for every program, without the program's name.
 CONTEXT = {"auto_envvar_prefix": "TFCLUSTER_RUN"}
 
 
 def shared_options(function: Command) -> Command:
-    """The options that every program has."""
+    """Add the options that every program has."""
     options: list[Callable[[Command], Command]] = [
         click.option(
             "--seed",
@@ -52,16 +52,16 @@ def shared_options(function: Command) -> Command:
 
 
 def seed_or_new(seed: int | None) -> int:
-    """The seed that was given, or one chosen now."""
+    """Return the seed that the user gave, or a random one."""
     return secrets.randbits(32) if seed is None else seed
 
 
 @dataclass(frozen=True)
 class SharedOptions:
-    """What `shared_options` were given, but the seed, which is among a program's own parameters.
+    """The values of the `shared_options`, except the seed, which is one of the program's own parameters.
 
     Raises:
-        click.UsageError: Two of them exclude each other.
+        click.UsageError: Two of the options exclude each other.
     """
 
     devices: tuple[str, ...]
@@ -88,15 +88,18 @@ def submit(
     then: Callable[[dict[str, Any]], None] | None = None,
     **shared: Any,
 ) -> int:
-    """Submit a run, show its events, and give the exit code of its result; of a detached one show its id.
+    """Submit a run and show its events, or its id if it is detached.
 
     Args:
         program: The program.
-        parameters: Its own parameters.
-        sent: An open file, standard input among them, to send to the run; None for none.
-        sent_as: What the file is called there.
+        parameters: The program's own parameters.
+        sent: An open file to upload with the run, which may be standard input; None for none.
+        sent_as: The name of the file in the run's folder.
         then: Called with the result event of a run that succeeded, after it is shown.
-        shared: The fields of SharedOptions.
+        **shared: The fields of SharedOptions.
+
+    Returns:
+        The exit code for the run's result.
     """
     from tfcluster.client.resolve import resolve_cluster
     from tfcluster.client.run import RunRequest
@@ -135,16 +138,19 @@ def show(
     picture: Path | None = None,
     raw: bool = False,
 ) -> int:
-    """Show the events of a run as they come, and give the exit code of its result.
+    """Show the events of a run as they arrive.
 
     Args:
         events: The events.
-        output: `--output`.
+        output: The value of `--output`.
         then: Called with the result event of a run that succeeded, after it is shown.
-        detached: There may be no result, as the run goes on by itself; then its id is shown.
-        log_placement: Show the placement events among them.
-        picture: A file in which the placed graph is drawn.
-        raw: Print what a script prints as it is, control characters too.
+        detached: Whether the run is detached, so that there may be no result; then its id is shown.
+        log_placement: Show the placement events too.
+        picture: The file to which the placed graph is exported; None for none.
+        raw: Print a script's output unchanged, including its control characters.
+
+    Returns:
+        The exit code for the run's result.
 
     Raises:
         ClusterError: There is no result, and the run was not detached.
@@ -160,7 +166,7 @@ def show(
         drawing = GraphPicture(picture)
 
     view = RunView(silent=output == "json", placements=log_placement, raw=raw)
-    # Closing the events is what cancels a run that is interrupted while one of them is being shown.
+    # Closing the events cancels the run if an interrupt arrives while one of them is being shown.
     with contextlib.closing(events), view:
         run, result = _show_events(events, output, [view.update] if drawing is None else [view.update, drawing.update])
     if not result:
@@ -183,7 +189,11 @@ def _show_events(
     output: str,
     views: Sequence[Callable[[dict[str, Any]], None]],
 ) -> tuple[str, dict[str, Any]]:
-    """Hand the events to the views as they come; the run's id and its result event, empty where there was none."""
+    """Pass the events to the views as they arrive.
+
+    Returns:
+        The run's id and its result event, each empty if there was none.
+    """
     run = ""
     result: dict[str, Any] = {}
     for event in events:

@@ -1,4 +1,4 @@
-"""`tfcluster run expfit`."""
+"""The command `tfcluster run expfit`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tfcluster run graph`."""
+"""The command `tfcluster run graph`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,11 @@ _EXPRESSION = "x = 2; y1 = x + 300; y2 = x - 66; y = y1 + y2"
 
 
 def _split_devices(context: click.Context, option: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
-    """NAME=DEVICE, as often as it is given, by name."""
+    """Parse the values of the repeatable option NAME=DEVICE.
+
+    Returns:
+        The devices, by name.
+    """
     devices = {}
     for value in values:
         name, sign, device = value.partition("=")
@@ -51,7 +55,7 @@ def command(expression: str, x: float | None, device: dict[str, str], **shared: 
     from tfcluster.core.expression import parse
 
     given = {} if x is None else {"x": x}
-    parse(expression, given)  # what is wrong with it is said at once, without a cluster
-    del shared["seed"]  # which all programs take; nothing here is random
+    parse(expression, given)  # report a syntax error at once, without a cluster
+    del shared["seed"]  # an option of all programs; this one uses no random numbers
     parameters = {"expression": expression, "given": given, "placed": device, "strict": shared["strict"]}
     return submit("graph", parameters, **shared)

@@ -1,4 +1,4 @@
-"""`tfcluster run linear`."""
+"""The command `tfcluster run linear`."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def command(
         "optimizer": optimizer,
         "lr": lr,
         "sync": sync,
-        # The run has another working directory.
+        # Make the path absolute, as the run has another working directory.
         "logdir": None if logdir is None else str(Path(logdir).expanduser().absolute()),
         "checkpoint_every": checkpoint_every,
         "seed": seed_or_new(seed),

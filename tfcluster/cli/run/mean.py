@@ -1,4 +1,4 @@
-"""`tfcluster run mean`."""
+"""The command `tfcluster run mean`."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ import click
 from tfcluster.cli.options import WholeNumber
 from tfcluster.cli.run.common import CONTEXT, seed_or_new, shared_options, submit
 
-# The driver keeps some 350 bytes for each window of 2^22 numbers.
+# The limit for the driver's memory: it keeps about 350 bytes for each window of 2^22 numbers.
 _MOST_RANDOM = 2**42
 
 
 class _Sizes(WholeNumber):
-    """Sizes with commas between them, or one of two words."""
+    """A parameter type for comma-separated sizes, or one of the words `even` and `devices`."""
 
     name = "sizes"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The sizes as a list, or the word; fails with what is wrong about it."""
+        """Parse the sizes into a list or return the word; fail with a message that says what is wrong with a size."""
         if not isinstance(value, str) or value in ("even", "devices"):
             return value
         return [WholeNumber.convert(self, size.strip(), param, ctx) for size in value.split(",")]
@@ -67,7 +67,7 @@ def command(
         return submit("mean", {**parameters, "file": None}, **shared)
     if file == "-":
         return submit("mean", {**parameters, "file": "-"}, sent=sys.stdin.buffer, **shared)
-    if not stat.S_ISREG(os.stat(file).st_mode):  # what a pipe has cannot be mapped by others
+    if not stat.S_ISREG(os.stat(file).st_mode):  # the tasks cannot map the data of a pipe into memory
         with open(file, "rb") as source:
             return submit("mean", {**parameters, "file": "-"}, sent=source, **shared)
     return submit("mean", {**parameters, "file": os.path.abspath(file)}, **shared)

@@ -1,4 +1,4 @@
-"""`tfcluster run pi`."""
+"""The command `tfcluster run pi`."""
 
 from __future__ import annotations
 

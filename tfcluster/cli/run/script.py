@@ -1,4 +1,4 @@
-"""`tfcluster run SCRIPT.py`."""
+"""The command `tfcluster run SCRIPT.py`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tfcluster.cli.run.common import CONTEXT, shared_options, submit
 
 @click.command(
     "script",
-    # What stands behind the script is the script's.
+    # All arguments after the script's path belong to the script.
     context_settings={**CONTEXT, "ignore_unknown_options": True, "allow_interspersed_args": False},
     short_help="Your own script: `tfcluster run [OPTIONS] train.py ARGS`.",
     epilog="Example: tfcluster run script --timeout 600 train.py --epochs 3",

@@ -1,4 +1,4 @@
-"""The result of each bundled program in words, a file for each program."""
+"""Format the results of the bundled programs, one module per program."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ from rich.console import RenderableType
 
 
 def summary(event: dict[str, Any]) -> list[RenderableType]:
-    """What says what a program found: lines, tables.
+    """Format the result of a program.
 
     Args:
         event: The run's result event.
+
+    Returns:
+        The lines and tables to print.
     """
     lines: list[RenderableType] = importlib.import_module(f"tfcluster.ui.programs.{event['program']}").summary(
         event["result"], event["seconds"]

@@ -1,4 +1,4 @@
-"""The result of expfit in words, and its losses as a chart."""
+"""Format the result of the expfit program as text, with its losses as a chart."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _WIDTH = 76
 
 
 def summary(result: dict[str, Any], seconds: float) -> list[RenderableType]:
-    """What was learnt in each mode, and how.
+    """Format the result: the loss and the time of each mode, and the chart of the losses.
 
     Args:
         result: The result.
-        seconds: How long the run took.
+        seconds: The duration of the run in seconds.
     """
     modes = result.get("modes", [result])
     curves = {each["mode"]: each["curve"] for each in modes}

@@ -1,4 +1,4 @@
-"""The result of graph in words."""
+"""Format the result of the graph program as text."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tfcluster.ui.text import Text
 
 
 def summary(result: dict[str, Any], seconds: float) -> list[RenderableType]:
-    """The value, and where each name's operation ran.
+    """Format the result: the value, and a table of the device on which each name's operation ran.
 
     Args:
         result: The result.
-        seconds: How long the run took.
+        seconds: The duration of the run in seconds.
     """
     rows = [(name, str(each["value"]), each["device"]) for name, each in result["operations"].items()]
     return [

@@ -1,4 +1,4 @@
-"""The result of linear in words."""
+"""Format the result of the linear program as text."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from tfcluster.ui.text import Text
 
 
 def summary(result: dict[str, Any], seconds: float) -> list[Text]:
-    """The lines that say what the line is.
+    """Format the result: the fitted line, its loss, and the parameters of the training.
 
     Args:
         result: The result.
-        seconds: How long the run took.
+        seconds: The duration of the run in seconds.
     """
     lines = [
         Text.assemble(
@@ -40,6 +40,6 @@ def summary(result: dict[str, Any], seconds: float) -> list[Text]:
 
 
 def _line(found: dict[str, float]) -> str:
-    """The right side of the line's equation: 2.006x + 0.175."""
+    """Format the right side of the line's equation: 2.006x + 0.175."""
     sign = "-" if found["b"] < 0 else "+"
     return f"{found['w']:.4g}x {sign} {abs(found['b']):.4g}"

@@ -1,4 +1,4 @@
-"""The result of mean in words."""
+"""Format the result of the mean program as text."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _MOST_SHARDS = 16
 
 
 def summary(result: dict[str, Any], seconds: float) -> list[Text]:
-    """The lines that say what the mean is.
+    """Format the result: the mean, the variance, and the mean of each slice.
 
     Args:
         result: The result.
-        seconds: How long the run took.
+        seconds: The duration of the run in seconds.
     """
     count, shards = result["count"], result["shards"]
     shown = [
@@ -38,7 +38,10 @@ def summary(result: dict[str, Any], seconds: float) -> list[Text]:
 
 
 def _number(value: float | None) -> str:
-    """All digits that tell the number from others; a number that is not finite is explained in a note."""
+    """Format a number with all the digits that distinguish it from other floats.
+
+    None stands for a number that is not finite; a note of the run explains it.
+    """
     return "not finite" if value is None else repr(value)
 
 

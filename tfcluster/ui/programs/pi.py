@@ -1,4 +1,4 @@
-"""The result of pi in words."""
+"""Format the result of the pi program as text."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from tfcluster.ui.text import Text
 
 
 def summary(result: dict[str, Any], seconds: float) -> list[Text]:
-    """The lines that say what pi is.
+    """Format the result: the estimate with its standard error and interval, and the number of samples.
 
     Args:
         result: The result.
-        seconds: How long the run took.
+        seconds: The duration of the run in seconds.
     """
     low, high = result["interval"]
     digits = max(2, _digits(result["stderr"]))
@@ -32,7 +32,7 @@ def summary(result: dict[str, Any], seconds: float) -> list[Text]:
 
 
 def _digits(error: float) -> int:
-    """Decimal places worth showing of a value with this standard error: one beyond its first digit."""
+    """Return the number of decimal places to show of a value: one more than the first digit of its standard error."""
     from math import floor, log10
 
     return -floor(log10(error)) + 1 if error > 0 else 6

@@ -1,4 +1,4 @@
-"""The result of a script: what it printed has been shown, and there is no more to say."""
+"""Format the result of a script: nothing, as its output has been shown already."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from tfcluster.ui.text import Text
 
 
 def summary(result: dict[str, Any], seconds: float) -> list[Text]:
-    """No lines: standard output is the script's.
+    """Return no lines, so that standard output contains the script's output only.
 
     Args:
         result: The result.
-        seconds: How long the run took.
+        seconds: The duration of the run in seconds.
     """
     return []
