@@ -29,7 +29,7 @@ MOST_LOSSES = 5
 
 
 class DeviceLostError(Exception):
-    """A device cannot be used because its task died, was restarted, or does not respond.
+    """Raised when a device cannot be used because its task died, was restarted, or does not respond.
 
     Args:
         message: What happened, such as `worker:1 at localhost:2224 does not answer`.
@@ -42,7 +42,7 @@ class DeviceLostError(Exception):
 
 
 class StepTimeoutError(Exception):
-    """A step timed out on a device that is healthy.
+    """Raised when a step times out on a device that is healthy.
 
     Args:
         seconds: The timeout of a step in seconds.

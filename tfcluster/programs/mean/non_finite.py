@@ -72,7 +72,7 @@ class Irregular:
 
 
 def _moments(values: npt.NDArray[Any]) -> Moments:
-    """Return the moments of numbers of which some are not finite, or whose sum or squares overflow."""
+    """Return the moments of numbers that include non-finite ones, or whose sum or squares overflow."""
     count = len(values)
     if not np.isfinite(values).all():
         with np.errstate(invalid="ignore", over="ignore"):
