@@ -16,8 +16,8 @@ from tfcluster.programs.expfit.examples import Examples, initial_layers, largest
 from tfcluster.programs.expfit.partitioning import Network, build, divide
 from tfcluster.programs.session import count_operations, open_session, task_of, without_replica
 
-# Target duration of a call in seconds, short enough for frequent progress events and a quick cancel; and the number of
-# steps of the first call.
+# Target duration of a call in seconds, short enough for frequent progress events and a quick cancel. The first call has
+# only few steps, because their duration is not known yet.
 _CALL_SECONDS = 0.3
 _FIRST_STEPS = 10
 # Largest number of examples sent in one call (8 MB).

@@ -19,8 +19,8 @@ from tfcluster.programs.linear.roles import short_task
 from tfcluster.programs.linear.step_scheduler import StepScheduler
 from tfcluster.programs.session import open_session
 
-#: Seconds to wait for a lost task to recover before giving it up. An agent restarts a task that died immediately, and
-#: a task that hangs after 12 s.
+#: Seconds to wait for a lost task to recover before giving it up. An agent restarts a dead task immediately, and a
+#: hanging task after 12 s.
 PATIENCE_SECONDS = 15.0
 #: Milliseconds after which a call to a server counts as lost; a block of steps takes about 300 ms.
 CALL_TIMEOUT_MS = 10_000
