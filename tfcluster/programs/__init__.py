@@ -1,1 +1,1 @@
-"""The bundled programs; the only place that imports TensorFlow."""
+"""The bundled programs, which a run's driver executes. No package outside this one imports TensorFlow."""

@@ -1,4 +1,4 @@
-"""What a bundled program gets from its run: the cluster, its devices, and a way to report."""
+"""The context of a run that a bundled program receives: cluster addresses, devices, event emitter and statistics."""
 
 from __future__ import annotations
 
@@ -11,10 +11,15 @@ from tfcluster.errors import ClusterError
 
 
 class Emit(Protocol):
-    """Writes one event of the run."""
+    """Callback that writes one event of the run."""
 
     def __call__(self, event: str, **fields: Any) -> None:
-        """Write the event with its fields."""
+        """Write an event.
+
+        Args:
+            event: Name of the event.
+            fields: Fields of the event.
+        """
 
 
 @dataclass
@@ -22,17 +27,17 @@ class Context:
     """The run that a program is part of.
 
     Attributes:
-        run: The run's id, also the name of the container that its variables are in.
+        run: The run's id, which is also the name of the resource container of its variables.
         addresses: `host:port` of every task, by job.
         devices: Full names of the devices to compute on.
         emit: Writes an event of the run.
-        head: `host:port` of the task that leads the cluster.
-        folder: The run's own folder, for files that the program writes; it is kept with the run's record.
-        sent: The file that was sent with the run; it is there until the run has ended. None where none was sent.
-        log_placement: Have the servers print where they place each operation, and tell of the graphs.
-        work: What each device did, by its name without the replica; part of the result.
-        notes: What the user should know about how the run went; part of the result.
-        began: When its driver began, in monotonic seconds.
+        head: `host:port` of the head task.
+        folder: The run's own folder for files that the program writes; it is kept with the run's record.
+        sent: Path of the file uploaded with the run, which exists until the run has ended; None without an upload.
+        log_placement: Whether the servers log the placement of each operation and the program emits its graphs.
+        work: Work counters of each device, by its name without the replica; part of the result.
+        notes: Notes for the user about how the run went; part of the result.
+        began: When the run's driver began, in monotonic seconds.
     """
 
     run: str
@@ -48,12 +53,12 @@ class Context:
     began: float = field(default_factory=time.monotonic)
 
     def progress(self, done: int, total: int, unit: str) -> None:
-        """Report how far the run is.
+        """Emit a progress event.
 
         Args:
-            done: Work done, in `unit`.
-            total: All the work, in `unit`.
-            unit: What is counted, in the plural, as `samples`.
+            done: Amount of work done, in `unit`.
+            total: Total amount of work, in `unit`.
+            unit: The unit of work, in the plural, such as `samples`.
         """
         seconds = round(time.monotonic() - self.began, 3)
         self.emit("progress", done=done, total=total, unit=unit, seconds=seconds)
@@ -63,10 +68,10 @@ _this_run: list[Context] = []
 
 
 def current_run() -> Context:
-    """The run that this process drives; for scripts, which are not handed it.
+    """Return the run that this process drives. Scripts use it, because they are not passed the context.
 
     Raises:
-        ClusterError: This process drives none.
+        ClusterError: This process does not drive a run.
     """
     if not _this_run:
         raise ClusterError("this program is not part of a run", hint="Start it with `tfcluster run SCRIPT.py`.")
@@ -74,5 +79,5 @@ def current_run() -> Context:
 
 
 def set_current_run(context: Context) -> None:
-    """Make a run the one that this process drives."""
+    """Set the run that this process drives."""
     _this_run[:] = [context]

@@ -1,4 +1,4 @@
-"""Rows of CSV files, read so that nothing is left out silently."""
+"""Strict reader of CSV files, which reports malformed rows instead of dropping data silently."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ from tfcluster.errors import ClusterError, ExitCode
 
 
 def read_rows(source: Path, name: str, hint: str = "") -> Iterator[tuple[str, list[str]]]:
-    """The rows of a CSV file, all of the same length; blank lines are passed over.
+    """Yield the rows of a CSV file, all with the same number of columns. Blank lines are skipped.
 
     Args:
-        source: The file, text in UTF-8.
-        name: What the user calls it.
-        hint: What the user can do where it is none.
+        source: Path of the file, text in UTF-8.
+        name: The user's name for the file.
+        hint: What the user can do if the file is not a valid CSV file.
 
     Yields:
-        Where the row begins, as `NAME:LINE`, and its fields.
+        The position where the row begins, as `NAME:LINE`, and the fields of the row.
 
     Raises:
-        ClusterError: It is no text, a row has another number of columns than the first, or quotes are where none may
-            be: one that is never closed would make a single field of all the rest.
+        ClusterError: The file is not text in UTF-8, a row does not have as many columns as the first, or a quote is
+            misplaced. Misplaced quotes are errors because an unclosed one would turn the rest of the file into a
+            single field.
     """
     width = None
     with source.open(encoding="utf-8-sig", newline="") as lines:
@@ -49,7 +50,7 @@ def read_rows(source: Path, name: str, hint: str = "") -> Iterator[tuple[str, li
 
 
 def is_number(field: str) -> bool:
-    """Whether a field is a number, finite or not."""
+    """Return whether a field is a number, finite or not."""
     try:
         float(field)
     except ValueError:

@@ -1,4 +1,4 @@
-"""An expression as a graph: each name an operation on a device of its own, run exactly where it is placed."""
+"""Compute an arithmetic expression as a graph in which each name is an operation placed on a device of its own."""
 
 from __future__ import annotations
 
@@ -23,27 +23,28 @@ _MAKERS = {
     "/": tf.divide,
     "**": tf.pow,
 }
-# Up to here a float64 that has no fraction is the whole number that it looks like.
+# Up to this magnitude a float64 represents every integer exactly.
 _EXACT = 2.0**53
 
 
 def run(
     context: Context, *, expression: str, given: Mapping[str, float], placed: Mapping[str, str], strict: bool
 ) -> dict[str, Any]:
-    """Compute an expression, in float64.
+    """Compute an expression in float64.
 
     Args:
-        context: The run. Its devices take the names in turn.
-        expression: What to compute, in the language of `model.expression`.
-        given: Values of names; they count in place of what the expression assigns to these.
-        placed: TensorFlow device strings, by the name that goes there.
-        strict: A device that is not there is an error; else the name goes to the CPU of its task.
+        context: The run. Names are distributed over its devices round-robin.
+        expression: The expression, in the language of `core.expression`.
+        given: Values of names, which override what the expression assigns to them.
+        placed: TensorFlow device strings, by the name to place there.
+        strict: Whether a device that does not exist is an error. Otherwise the name is placed on the CPU of its task.
 
     Returns:
-        value, the name that has it, and operations: for each name its value and the device that it ran on.
+        value (the result), name (the name that has this value), and operations (the value of each name and the device
+        on which it ran).
 
     Raises:
-        ClusterError: The expression or a device string is wrong, or a value is infinite or none.
+        ClusterError: The expression or a device string is invalid, or a value is infinite or NaN.
     """
     program = parse(expression, given)
     devices = choose_devices(program, context, placed)
@@ -70,13 +71,19 @@ def run(
 
 
 def choose_devices(program: Expression, context: Context, placed: Mapping[str, str]) -> dict[str, str]:
-    """The device string of each name.
+    """Return the device string of each name.
 
-    A name in `placed` goes there: what its string leaves out is that of the device whose turn it is, but a job
-    without a task means its task 0, and a task without a device leaves the choice among its devices to TensorFlow.
+    By default names are placed on the devices round-robin. A name in `placed` is placed on the given device instead.
+    Omitted parts of the device string are taken from the device whose turn it is, with two exceptions: a job without a
+    task means task 0 of the job, and for a task without a device TensorFlow chooses among the task's devices.
+
+    Args:
+        program: The expression.
+        context: The run.
+        placed: TensorFlow device strings, by the name to place there.
 
     Raises:
-        ClusterError: A string is malformed, or its task or name is not there (usage).
+        ClusterError: A device string is malformed, or its task or its name does not exist (a usage error).
     """
     for name in placed:
         if name not in program.names:
@@ -90,7 +97,20 @@ def choose_devices(program: Expression, context: Context, placed: Mapping[str, s
 
 
 def _complete(name: str, wanted: str, turn: str, addresses: Mapping[str, list[str]]) -> str:
-    """A device string of one task, from one that may leave parts out."""
+    """Complete a device string from which parts may be omitted.
+
+    Args:
+        name: The name to place.
+        wanted: The user's device string.
+        turn: The device from which omitted parts are taken.
+        addresses: `host:port` of every task, by job.
+
+    Returns:
+        A device string with job, replica and task.
+
+    Raises:
+        ClusterError: The string is malformed, or its task does not exist.
+    """
     option = f"--device {name}={wanted}"
     try:
         given, other = tf.DeviceSpec.from_string(wanted), tf.DeviceSpec.from_string(turn)
@@ -106,17 +126,26 @@ def _complete(name: str, wanted: str, turn: str, addresses: Mapping[str, list[st
 
 
 def _build(context: Context, program: Expression, devices: Mapping[str, str]) -> tuple[tf.Graph, list[Any]]:
-    """A graph with an operation for each of the program's, and their values in the same order."""
+    """Build the graph of an expression.
+
+    Args:
+        context: The run.
+        program: The expression.
+        devices: The device string of each name.
+
+    Returns:
+        The graph, and the tensor of each of the expression's operations, in their order.
+    """
     named = {at: name for name, at in program.names.items()}
     tensors: list[Any] = []
     with run_graph(context) as graph:
         for at, operation in enumerate(program.operations):
             operands = [tensors[operand] for operand in operation.operands]
-            # What a name needs on its way to its value runs beside it, under names below its own.
+            # The intermediate steps of a name are placed on its device, and named in its scope.
             label = named.get(at, f"{operation.name}/step")
             with tf.device(devices[operation.name]):
                 if operation.operator == "number":
-                    # TensorFlow copies a constant to every device that uses it; what passes it on stays in its place.
+                    # TensorFlow copies a constant to every device that uses it; an identity stays where it is placed.
                     tensors.append(tf.identity(tf.constant(operation.number, tf.float64), name=label))
                 else:
                     tensors.append(_MAKERS[operation.operator](*operands, name=label))
@@ -124,20 +153,25 @@ def _build(context: Context, program: Expression, devices: Mapping[str, str]) ->
 
 
 def _is_there(device: str, found: Iterable[str]) -> bool:
-    """Whether a device string names one of the devices, or leaves the choice among a task's."""
+    """Return whether a device string names one of the devices, or leaves the choice among a task's devices open."""
     return "/device:" not in device or any(fnmatchcase(each, device) for each in found)
 
 
 def _refuse_what_is_not_finite(program: Expression, values: list[float]) -> None:
-    """Raise an error that shows the first operation without a finite value.
+    """Check that all values are finite.
+
+    Args:
+        program: The expression.
+        values: The value of each operation.
 
     Raises:
-        ClusterError: There is one.
+        ClusterError: A value is not finite; the error shows the first operation with such a value.
     """
     for operation, value in zip(program.operations, values, strict=True):
         if math.isfinite(value):
             continue
-        left, right = (values[operand] for operand in operation.operands)  # a number and a negative are finite
+        # Numbers, copies and negatives of finite values are finite, so this operation has two operands.
+        left, right = (values[operand] for operand in operation.operands)
         if (operation.operator == "/" and right == 0) or (operation.operator == "**" and left == 0):
             why = "a division by zero"
         else:

@@ -1,4 +1,4 @@
-"""Pi by counting random points inside the quarter circle, in shards that any device can make."""
+"""Monte Carlo estimate of pi: count random points inside the quarter circle, in shards that any device can compute."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ from tfcluster.programs.context import Context
 from tfcluster.programs.map_reduce import Computation, Progress, SessionPool, map_shards
 from tfcluster.programs.threefry import threefry_2x32
 
-# Points in a shard, as powers of two. The dispatch of one shard costs as much as 200,000 points, so few large ones are
-# best; but a device that gets only one has nothing to do while others finish theirs. The memory of a step does not
-# grow with them, as the compiler fuses generation, test and count.
+# Smallest and largest number of points in a shard, as powers of two. Dispatching a shard costs as much as 200,000
+# points, so few large shards are best. However, a device that gets only one shard is idle while others finish theirs.
+# The memory of a step does not grow with the size of a shard, because the compiler fuses generation, test and count.
 _SMALLEST_SHARD, _LARGEST_SHARD = 16, 24
 _SHARDS_PER_DEVICE = 4
-# How many points the loop over a largest shard makes at once. Each round of the generator waits for the one before; the
-# rounds of several points fill the time. It costs some 0.3 s of tracing and compiling, which small runs are spared.
+# Number of points that the loop over a shard of the largest size generates at once. Each round of the generator waits
+# for the previous one, and the rounds of other points fill this time. It costs about 0.3 s of tracing and compiling, so
+# smaller shards generate one point at a time.
 _POINTS_AT_ONCE = 4
 
-# Coordinates have a float32's 24 bits. Their squares and the sum of these are exact in float64, so no device
-# rounds them another way than the others (with or without fused multiply-add) and the count is the same.
+# Coordinates have 24 bits, as a float32 has. Their squares and the sum of these are exact in float64, so rounding does
+# not differ between devices (with or without fused multiply-add) and the count is the same on all of them.
 _COORDINATE_BITS = 24
 _NORMAL_95 = 1.959963984540054
 
@@ -33,11 +34,12 @@ def run(context: Context, *, samples: int, seed: int) -> dict[str, Any]:
 
     Args:
         context: The run.
-        samples: Points to make; at most 2^54.
-        seed: Key of the generator, below 2^64. The count depends on it and on `samples` alone.
+        samples: Number of points, at most 2^54.
+        seed: Key of the generator, below 2^64. The count depends on the seed and on `samples` alone.
 
     Returns:
-        pi, stderr (its standard error), interval (95 %, Wilson's), samples, inside, samples_per_s, seed.
+        pi, stderr (its standard error), interval (Wilson's 95 % interval), samples, inside (the number of points
+        inside the quarter circle), samples_per_s, seed.
     """
     size = shard_size(samples, len(context.devices))
     shards = -(-samples // size)
@@ -46,7 +48,7 @@ def run(context: Context, *, samples: int, seed: int) -> dict[str, Any]:
     with SessionPool(context, devices, partial(_build_counter, size)) as on:
 
         def count(device: str, first: int, shards: int) -> int:
-            """The points inside among those of the shards `first` … `first + shards - 1`."""
+            """Return the number of points inside in the shards `first` … `first + shards - 1`."""
             key = (seed & 0xFFFFFFFF, seed >> 32)
             return int(on.run(device, {"first": first, "count": shards, "samples": samples, "key": key}))
 
@@ -61,18 +63,29 @@ def run(context: Context, *, samples: int, seed: int) -> dict[str, Any]:
 
 
 def shard_size(samples: int, devices: int) -> int:
-    """How many points a shard has: a power of two that gives each device several shards, within bounds.
+    """Return the number of points in a shard: a power of two within bounds that gives each device several shards.
 
-    The points themselves do not depend on it: each is made from its own number.
+    The points do not depend on this size, because each point is generated from its own number.
+
+    Args:
+        samples: Number of points.
+        devices: Number of devices.
     """
     exponent = (samples // (_SHARDS_PER_DEVICE * devices)).bit_length() - 1
     return 1 << min(_LARGEST_SHARD, max(_SMALLEST_SHARD, exponent))
 
 
 def estimate(inside: int, samples: int) -> dict[str, Any]:
-    """Pi from a count, with its standard error and 95 % interval.
+    """Estimate pi from a count, with its standard error and 95 % interval.
 
-    The interval is Wilson's (1927), which also holds where all or none of few points are inside.
+    The interval is Wilson's (1927), which is also valid if there are few points and all or none of them are inside.
+
+    Args:
+        inside: Number of points inside the quarter circle.
+        samples: Number of points.
+
+    Returns:
+        pi, stderr, interval, samples, inside.
     """
     share = inside / samples
     square = _NORMAL_95**2
@@ -89,11 +102,14 @@ def estimate(inside: int, samples: int) -> dict[str, Any]:
 
 @cache
 def counter_of(size: int) -> Any:
-    """A compiled function that counts the points inside among the first of a shard of `size` points.
+    """Return a compiled function that counts the points inside among the first points of a shard.
 
     Its arguments are scalars: the key's low and high word, the high and low word of the number of the shard's first
-    point (all uint32; that number is a multiple of `size`), and how many points to look at (int32). It returns an
-    int64. Point n is made from the counter (n modulo 2^32, n divided by 2^32).
+    point (all uint32; that number is a multiple of `size`), and the number of points to test (int32). It returns an
+    int64. Point n is generated from the counter (n modulo 2^32, n divided by 2^32).
+
+    Args:
+        size: Number of points in a shard.
     """
 
     at_once = _POINTS_AT_ONCE if size == 1 << _LARGEST_SHARD else 1
@@ -109,21 +125,21 @@ def counter_of(size: int) -> Any:
             inside += tf.cast(found & (index < points), tf.int32)
         return tf.cast(tf.reduce_sum(inside), tf.int64)
 
-    # A server keeps what it compiled under the function's name, for the sessions of all later runs: of two functions
-    # of one name and with arguments of the same shapes it would run the first for both.
+    # A server caches a compiled function by name, for the sessions of all later runs. If two functions had the same
+    # name and arguments of the same shapes, it would run the first for both.
     count_inside.__name__ = f"pi_count_inside_{size}"
     return tf.function(count_inside, jit_compile=True, autograph=False)
 
 
 def _coordinate(bits: Any) -> Any:
-    """The upper bits of uint32 values as float64 values in [0, 2^24)."""
+    """Return the upper bits of uint32 values as float64 values in [0, 2^24)."""
     upper = tf.bitwise.right_shift(bits, tf.constant(32 - _COORDINATE_BITS, tf.uint32))
-    # By way of int32, whose conversion is one vector instruction.
+    # Convert through int32, for which the conversion is a single vector instruction.
     return tf.cast(tf.cast(upper, tf.int32), tf.float64)
 
 
 def _build_counter(size: int) -> Computation:
-    """A loop over shards."""
+    """Build the computation that counts the points inside in a range of shards of `size` points, as a while loop."""
     v1 = tf.compat.v1
     count_inside = counter_of(size)
     first, count, samples = (v1.placeholder(tf.int64, []) for _ in range(3))
@@ -135,7 +151,7 @@ def _build_counter(size: int) -> Computation:
         high, low = (tf.cast(word, tf.uint32) for word in (start // 2**32, start % 2**32))
         return shard + 1, inside + count_inside(key[0], key[1], high, low, points)
 
-    # The loop stands outside the compiled function: inside it the compiler gives up its vector code.
+    # The loop is outside the compiled function, because inside it the compiler does not vectorize the code.
     _, inside = v1.while_loop(
         lambda shard, _: shard < first + count,
         count_shard,

@@ -1,4 +1,4 @@
-"""The state of random generators in a process that was forked from one that had imported TensorFlow."""
+"""Seed the random generators of a process that was forked from a fork server which has already imported TensorFlow."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import sys
 
 
 def reseed() -> None:
-    """Draw again what a fresh interpreter draws at random while it imports; else every run would have the same.
+    """Redraw the random state that a fresh interpreter draws during imports, so that forked runs do not share it.
 
-    Python seeds `random` in each fork by itself, and TensorFlow seeds its generators when a process first needs them.
-    The seed of Python's string hashes is drawn before any import and cannot be drawn again.
+    Python reseeds `random` in each fork by itself, and TensorFlow seeds its generators when a process first needs them.
+    The seed of Python's string hashes is drawn before any import and cannot be changed.
     """
     multiprocessing.current_process().authkey = os.urandom(32)
     if "numpy.random" in sys.modules:
@@ -22,10 +22,10 @@ def reseed() -> None:
 
 
 def seed_all(seed: int) -> None:
-    """Seed the global generators of Python, NumPy and TensorFlow, as a user's script uses them.
+    """Seed the global generators of Python, NumPy and TensorFlow, which a user's script may use.
 
     Args:
-        seed: Any integer; NumPy takes it modulo 2**32.
+        seed: Any integer; NumPy is seeded with it modulo 2**32.
     """
     import numpy
     import tensorflow as tf

@@ -1,4 +1,4 @@
-"""A user's own script, run as `python SCRIPT` would run it, beside the cluster and knowing of it."""
+"""Run a user's script like `python SCRIPT`, in the run's driver and with TF_CONFIG set for the cluster."""
 
 from __future__ import annotations
 
@@ -21,21 +21,24 @@ from tfcluster.errors import TerminatedError
 from tfcluster.programs.context import Context
 from tfcluster.programs.random_state import seed_all
 
-_C_LONG = 2**63  # exit codes from there on are -1 to Python
+_C_LONG = 2**63  # Python treats exit codes outside the range of a C long as -1
 
 
 def run(context: Context, *, args: list[str], path: str, cwd: str, seed: int | None) -> tuple[int, str]:
-    """Run the script that was sent, up to the end of its own code: what an interpreter does after that is left to do.
+    """Run the uploaded script to the end of its code.
+
+    The caller still has to do what an interpreter does after that (its shutdown).
 
     Args:
         context: The run.
         args: The script's own arguments.
-        path: Where the script is on the user's machine; where its folder is here too, it imports from there.
-        cwd: The folder that the user was in; where there is none here, the script starts in the run's folder.
-        seed: What the user gave as seed; with one, the generators of Python, NumPy and TensorFlow are seeded.
+        path: Path of the script on the user's machine. If its folder exists on this machine, the script imports from
+            it.
+        cwd: The user's working directory. If it does not exist on this machine, the script starts in the run's folder.
+        seed: The user's seed for the generators of Python, NumPy and TensorFlow; None to leave them unseeded.
 
     Returns:
-        The script's exit code, and in a line the exception that ended it, empty where none did.
+        The script's exit code, and one line that describes the exception that ended it (empty if there was none).
     """
     assert context.sent is not None, "a script is always sent"
     os.environ.update(environment(context, seed))
@@ -47,7 +50,7 @@ def run(context: Context, *, args: list[str], path: str, cwd: str, seed: int | N
     os.chdir(cwd if os.path.isdir(cwd) else context.folder)
     sys.argv = [str(context.sent), *args]
     sys.path.insert(0, os.path.dirname(path))
-    for stream in (sys.stdout, sys.stderr):  # somebody reads along, though it is a file
+    for stream in (sys.stdout, sys.stderr):  # users follow the output live, although it is a file
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(line_buffering=True)
     if seed is not None:
@@ -56,7 +59,7 @@ def run(context: Context, *, args: list[str], path: str, cwd: str, seed: int | N
 
 
 def _log_placement_of_sessions() -> None:
-    """Have every session that the script opens log its placement, whatever config the script gives it."""
+    """Patch Session so that every session of the script logs device placement, regardless of its config."""
     session = tf.compat.v1.Session
     begin = session.__init__
 
@@ -71,7 +74,14 @@ def _log_placement_of_sessions() -> None:
 
 
 def environment(context: Context, seed: int | None) -> dict[str, str]:
-    """What tells a script of its cluster: TF_CONFIG, in which the script is the chief, and our own variables."""
+    """Return the environment variables that describe the cluster to a script.
+
+    They are TF_CONFIG, in which the script is the chief, and tfcluster's own variables.
+
+    Args:
+        context: The run.
+        seed: The user's seed; None if there is none.
+    """
     cluster = dict(context.addresses)
     if "chief" not in cluster:
         host = context.head.rpartition(":")[0]
@@ -86,7 +96,7 @@ def environment(context: Context, seed: int | None) -> dict[str, str]:
 
 
 def _free_port() -> int:
-    """A port that nobody listens at, for the server that TensorFlow starts in a script that is a chief."""
+    """Return a free port, for the server that TensorFlow starts in a script that is the chief."""
     with socket.socket() as probe:
         probe.bind(("", 0))
         port: int = probe.getsockname()[1]
@@ -94,9 +104,12 @@ def _free_port() -> int:
 
 
 def _run_as_main(script: Path) -> tuple[int, str]:
-    """Run a script as the interpreter's main module; return its exit code and what failed, as `run` does.
+    """Run a script as the interpreter's main module.
 
-    The module stays `__main__`: its variables live, and are destroyed, as those of `python SCRIPT`.
+    The module stays `__main__`, so its variables are kept alive and destroyed like those of `python SCRIPT`.
+
+    Returns:
+        The exit code and the exception, as `run` describes them.
     """
     main = ModuleType("__main__")
     main.__dict__.update(
@@ -111,7 +124,7 @@ def _run_as_main(script: Path) -> tuple[int, str]:
     except SystemExit as end:
         if end.code is None or isinstance(end.code, int):
             code = end.code or 0
-            return (code if -_C_LONG <= code < _C_LONG else -1) & 0xFF, ""  # as the kernel cuts it
+            return (code if -_C_LONG <= code < _C_LONG else -1) & 0xFF, ""  # the kernel keeps only the low 8 bits
         print(end.code, file=sys.stderr)
         return 1, ""
     except KeyboardInterrupt as error:
@@ -119,17 +132,17 @@ def _run_as_main(script: Path) -> tuple[int, str]:
         return 128 + signal.SIGINT, ""
     except TerminatedError:
         raise
-    except BaseException as error:  # one that is no Exception, as asyncio's CancelledError, ends a script as others do
+    except BaseException as error:  # also those that are not an Exception, such as asyncio's CancelledError
         _print_traceback(error, script)
         return 1, traceback.format_exception_only(error)[-1].strip()
     return 0, ""
 
 
 def _print_traceback(error: BaseException, script: Path) -> None:
-    """Show a script's exception as the interpreter does, from the script's own first line on.
+    """Print a script's exception as the interpreter does, with a traceback that begins at the script's own frame.
 
     Raises:
-        SystemExit: The script's own hook for exceptions exits, which an interpreter does then.
+        SystemExit: The script's own `sys.excepthook` raised it; the interpreter also exits in this case.
     """
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename != str(script):

@@ -1,4 +1,4 @@
-"""Sessions on the cluster that see only the tasks they use, and what a session placed where."""
+"""TensorFlow sessions on the cluster, with device filters and timeouts, and the placement of their operations."""
 
 from __future__ import annotations
 
@@ -11,33 +11,34 @@ import tensorflow as tf
 
 from tfcluster.programs.context import Context
 
-#: How long a call to a task may take where nothing else is said, a step too: those of a bundled program begin with one
-#: shard and grow to half a second, and a task that stops answering must not hold the run for ever.
+#: Default timeout of a call to a task, including a step, in milliseconds. The steps of the bundled programs begin with
+#: one shard and grow to half a second, and a task that stops responding must not block the run forever.
 STEP_TIMEOUT_MS = 120_000
 _SERVES_TIMEOUT_MS = 10_000
-# The graphs that the client was told of; a session may be opened again and again.
+# Graphs that were already emitted to the client. A graph may be used by several sessions, one after another.
 _told_of: WeakSet[Any] = WeakSet()
-# Kept for good: a session that nobody holds any more closes itself, and waits for its server while it does.
+# Sessions of unresponsive servers, leaked deliberately: a session that is garbage-collected closes itself, which blocks
+# on its server.
 _unanswered: list[Any] = []
 
 
 def task_of(device: str) -> str:
-    """The task of a device, as `/job:worker/task:1`."""
+    """Return the task of a device, such as `/job:worker/task:1`."""
     spec = tf.DeviceSpec.from_string(device)
     return f"/job:{spec.job}/task:{spec.task}"
 
 
 def without_replica(device: str) -> str:
-    """A device's name as results key it: `/job:worker/task:1/device:CPU:0`."""
+    """Return a device's name without the replica, as used in results, such as `/job:worker/task:1/device:CPU:0`."""
     return device.replace("/replica:0", "")
 
 
 @contextlib.contextmanager
 def run_graph(context: Context) -> Iterator[tf.Graph]:
-    """A graph whose variables are in a container of the run's own, so that two runs at once share none.
+    """Yield a graph whose variables are in the run's own resource container, so that concurrent runs share none.
 
-    The agent clears the container on every task when the run has ended, however it ended. Operations stand in a name
-    scope of the run's too: by it the lines that servers print of their placement are told from those of other runs.
+    When the run has ended for any reason, the agent clears the container on every task. The graph's operations are in a
+    name scope of the run, which distinguishes their lines in the servers' placement logs from those of other runs.
     """
     graph = tf.Graph()
     with graph.as_default(), graph.container(context.run), graph.name_scope(context.run):
@@ -52,11 +53,20 @@ def open_session(
     as_written: bool = False,
     timeout_ms: int = STEP_TIMEOUT_MS,
 ) -> Any:
-    """A session of `graph` on the tasks of `devices`; the first device's task is its master.
+    """Open a session on the tasks of some devices.
 
-    Without device filters a session waits for every task of the cluster, also for those that it does not use.
-    `as_written` is that of `session_config`. A call that takes longer than `timeout_ms` milliseconds raises
-    DeadlineExceededError.
+    Device filters restrict the session to these tasks. Without them a session would wait for every task of the cluster,
+    including those that it does not use.
+
+    Args:
+        context: The run.
+        graph: The graph.
+        devices: Full names of the devices; the task of the first one is the session's master.
+        as_written: Whether to run the graph without optimizations; see `session_config`.
+        timeout_ms: Milliseconds after which a call raises DeadlineExceededError.
+
+    Returns:
+        The session.
     """
     tasks = list(dict.fromkeys(task_of(device) for device in devices))
     config = session_config(as_written=as_written)
@@ -70,7 +80,7 @@ def open_session(
 
 
 def serves(context: Context, device: str) -> bool:
-    """Whether the task of a device does a step that does nothing, within 10 s."""
+    """Return whether the task of a device completes an empty step within 10 s."""
     spec = tf.DeviceSpec.from_string(device)
     config = tf.compat.v1.ConfigProto(operation_timeout_in_ms=_SERVES_TIMEOUT_MS, device_filters=[task_of(device)])
     with tf.Graph().as_default():
@@ -85,7 +95,10 @@ def serves(context: Context, device: str) -> bool:
 
 
 def _tell_of_graph(context: Context, graph: tf.Graph) -> None:
-    """Emit a graph that is about to be placed, once, as [name, type, [names of inputs]] of each operation."""
+    """Emit an event with the operations of a graph, once per graph.
+
+    An operation is [name, type, [names of inputs]], where control inputs count as inputs.
+    """
     if graph in _told_of:
         return
     _told_of.add(graph)
@@ -102,16 +115,17 @@ def _tell_of_graph(context: Context, graph: tf.Graph) -> None:
 
 
 def strip_run_scope(name: str, context: Context) -> str:
-    """An operation's name without the scope of its run."""
+    """Return an operation's name without the name scope of its run."""
     return name.removeprefix(f"{context.run}/")
 
 
 def session_config(*, as_written: bool) -> Any:
-    """How sessions run graphs.
+    """Return the ConfigProto of a session.
 
     Args:
-        as_written: Run every operation that is in the graph, on its device or, where there is none of that type, on
-            its task's CPU. Else operations may be folded together, and a device that is not there is an error.
+        as_written: Whether to disable graph optimizations and enable soft placement. If so, every operation of the
+            graph runs on its device, or on its task's CPU if the task has no device of that type. Otherwise operations
+            may be folded or fused, and a device that does not exist is an error.
     """
     config = tf.compat.v1.ConfigProto(allow_soft_placement=as_written)
     if as_written:
@@ -121,10 +135,13 @@ def session_config(*, as_written: bool) -> Any:
 
 
 def count_operations(metadata: Any) -> dict[str, int]:
-    """Operations by device (its name without the replica) in the graphs that the servers ran for a step.
+    """Count the operations on each device in the graphs that the servers ran for a step.
 
     Args:
-        metadata: A RunMetadata of a step that was run with `output_partition_graphs`.
+        metadata: The RunMetadata of a step that was run with `output_partition_graphs`.
+
+    Returns:
+        The number of operations, by the device's name without the replica.
     """
     counts: dict[str, int] = {}
     for graph in metadata.partition_graphs:

@@ -1,8 +1,9 @@
 """Threefry-2x32-20, a counter-based random number generator, in TensorFlow operations.
 
-Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC'11. Its output is a function
-of key and counter alone, so any device can make any part of the stream. Written out in elementwise operations
-it fuses with what uses the numbers; the tests hold it to the published known answers.
+Reference: Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC'11. The output is a function
+of key and counter alone, so any device can generate any part of the stream. Because the generator consists of
+elementwise operations, the compiler fuses it with the operations that use the numbers. The tests compare it with the
+published known-answer vectors.
 """
 
 from __future__ import annotations
@@ -17,11 +18,14 @@ _ROUNDS = 20
 
 
 def threefry_2x32(key: tuple[Any, Any], counter: tuple[Any, Any]) -> tuple[Any, Any]:
-    """Two uint32 tensors of random bits.
+    """Generate random bits.
 
     Args:
         key: Two uint32 tensors that broadcast against the counter.
-        counter: Two uint32 tensors of one shape.
+        counter: Two uint32 tensors of the same shape.
+
+    Returns:
+        Two uint32 tensors of random bits, with the shape of the counter.
     """
     keys = (key[0], key[1], tf.bitwise.bitwise_xor(tf.bitwise.bitwise_xor(key[0], key[1]), _u32(_PARITY)))
     x, y = counter[0] + keys[0], counter[1] + keys[1]

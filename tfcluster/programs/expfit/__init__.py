@@ -1,4 +1,4 @@
-"""Learning y = e^x with a small network, on one task or spread over several in two ways."""
+"""Train a small network on y = e^x: on a single task, data-parallel or model-parallel."""
 
 from tfcluster.programs.expfit.training import run
 

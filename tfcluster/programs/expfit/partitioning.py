@@ -1,4 +1,4 @@
-"""The graph of a training: a loop over batches, its layers and its examples divided among devices."""
+"""Build the graph of a training (a while loop over batches), partitioned among devices by examples or by layers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tfcluster.programs.session import run_graph, task_of
 
 @dataclass(frozen=True)
 class BatchShard:
-    """The examples `start` … `stop - 1` of each batch, which a device needs."""
+    """The examples `start` … `stop - 1` of each batch, which are sent to a device."""
 
     device: str
     start: int
@@ -23,12 +23,12 @@ class BatchShard:
 
 @dataclass(frozen=True)
 class Partitioning:
-    """How a training is divided.
+    """The partitioning of a training among devices.
 
     Attributes:
         mode: `single`, `data-parallel` or `model-parallel`.
         layers: The device of each layer's weights.
-        shares: Who gets which examples. Where the layers are apart, each of their devices gets all.
+        shares: The examples of each device. In `model-parallel` each device gets all examples.
     """
 
     mode: str
@@ -37,21 +37,21 @@ class Partitioning:
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """Every device that takes part, one that computes first."""
+        """Return all devices that take part, beginning with one that computes."""
         return tuple(dict.fromkeys((*(share.device for share in self.shares), *self.layers)))
 
 
 @dataclass(frozen=True)
 class Network:
-    """A graph that trains.
+    """The graph of a training.
 
     Attributes:
         graph: The graph.
-        begin: Gives the layers their first weights.
-        steps: Placeholder of how many steps to make.
-        examples: For each share a placeholder of its x, shape [steps, its examples].
-        losses: Makes the steps and gives their losses, each on its batch before the weights change.
-        layers: Both layers' weights.
+        begin: Operation that initializes the weights.
+        steps: Placeholder of the number of steps.
+        examples: For each share a placeholder of its x, with the shape [steps, number of examples in the share].
+        losses: Tensor that does the steps and contains the loss of each, on its batch before the weights change.
+        layers: The weights of both layers.
     """
 
     graph: tf.Graph
@@ -63,14 +63,14 @@ class Network:
 
 
 def divide(mode: str, devices: Sequence[str], parameters: str | None, batch: int) -> Partitioning:
-    """Divide a training among devices.
+    """Partition a training among devices.
 
     Args:
-        mode: `single`: everything on the first device. `data-parallel`: each device takes its part of the batch.
-            `model-parallel`: each layer on a task of its own, or where there is only one on a device of its own.
-        devices: The devices to compute on.
-        parameters: The device that keeps the weights in `data-parallel`; None for the first that computes.
-        batch: Examples in a batch.
+        mode: `single`: everything is on the first device. `data-parallel`: each device computes its share of the batch.
+            `model-parallel`: each layer is on a separate task, or on a separate device if there is only one task.
+        devices: Full names of the devices to compute on.
+        parameters: The device that stores the weights in `data-parallel`; None for the first device that computes.
+        batch: Number of examples in a batch.
     """
     first = devices[0]
     if mode == "single":
@@ -86,15 +86,15 @@ def divide(mode: str, devices: Sequence[str], parameters: str | None, batch: int
 
 
 def build(context: Context, division: Partitioning, initial: Sequence[Any], rate: float) -> Network:
-    """The graph that trains by gradient descent.
+    """Build the graph that trains by gradient descent.
 
-    All steps of a call are one loop in the graph, which the servers go round by themselves: a step costs them
-    a few messages and the driver none.
+    All steps of a call are one while loop in the graph, which the servers run without the driver: a step costs a few
+    messages between servers and none to the driver.
 
     Args:
         context: The run.
-        division: Where everything is.
-        initial: The layers' first weights.
+        division: The partitioning among devices.
+        initial: The initial weights of the layers.
         rate: The learning rate.
     """
     v1 = tf.compat.v1
@@ -126,11 +126,19 @@ def build(context: Context, division: Partitioning, initial: Sequence[Any], rate
 
 
 def _loop(steps: Any, step: Callable[[Any], Any]) -> Any:
-    """What `step` gives for 0, 1, 2, …, one after the other."""
+    """Build a while loop that runs `step` for 0, 1, 2, … sequentially.
+
+    Args:
+        steps: Tensor with the number of steps.
+        step: Builds a step from the tensor of its number, and returns the tensor of its loss.
+
+    Returns:
+        A tensor with the loss of each step.
+    """
 
     def body(number: Any, losses: Any) -> tuple[Any, Any]:
         loss = step(number)
-        with tf.control_dependencies([loss]):  # the next step finds the weights changed
+        with tf.control_dependencies([loss]):  # so that the next step reads the updated weights
             return number + 1, losses.write(number, loss)
 
     _, losses = tf.compat.v1.while_loop(
@@ -143,7 +151,18 @@ def _loop(steps: Any, step: Callable[[Any], Any]) -> Any:
 
 
 def _of_shares(division: Partitioning, layers: Sequence[Any], columns: Sequence[Any]) -> tuple[Any, list[Any]]:
-    """Loss and gradients where each device sees a part of the batch: means over the parts, weighed by their sizes."""
+    """Build the loss and the gradients of data-parallel training.
+
+    Each device computes a share of the batch; the results are the means over the shares, weighted by their sizes.
+
+    Args:
+        division: The partitioning among devices.
+        layers: The variables of the layers.
+        columns: The x of each share.
+
+    Returns:
+        The loss, and the gradient of each layer.
+    """
     keeper, batch = division.layers[0], division.shares[-1].stop
     shapes = [[], *(layer.shape for layer in layers)]
     with tf.device(keeper):
@@ -161,7 +180,18 @@ def _of_shares(division: Partitioning, layers: Sequence[Any], columns: Sequence[
 
 
 def _of_layers_apart(division: Partitioning, layers: Sequence[Any], columns: Sequence[Any]) -> tuple[Any, list[Any]]:
-    """Loss and gradients where each device has a layer: what one puts out goes forth, its gradient comes back."""
+    """Build the loss and the gradients of model-parallel training.
+
+    Each device computes one layer. The first sends its activations to the second, which sends back their gradient.
+
+    Args:
+        division: The partitioning among devices.
+        layers: The variables of the layers.
+        columns: The x of each device.
+
+    Returns:
+        The loss, and the gradient of each layer.
+    """
     with tf.device(division.layers[0]):
         between = _hidden(layers[0].read_value(), columns[0])
     with tf.device(division.layers[1]):
@@ -170,7 +200,7 @@ def _of_layers_apart(division: Partitioning, layers: Sequence[Any], columns: Seq
 
 
 def _pack(tensors: Sequence[Any]) -> Any:
-    """One vector of all, so that a step costs a device one message each way."""
+    """Concatenate tensors into one vector, so that a step costs a device one message in each direction."""
     return tf.concat([tf.reshape(tensor, [-1]) for tensor in tensors], 0)
 
 

@@ -1,4 +1,4 @@
-"""Trains the network, in one mode or in several one after another, and reports how its loss falls."""
+"""Train the network in one or several modes, one after another, and report the loss curve."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from tfcluster.programs.expfit.examples import Examples, initial_layers, largest
 from tfcluster.programs.expfit.partitioning import Network, build, divide
 from tfcluster.programs.session import count_operations, open_session, task_of, without_replica
 
-# Steps in a call: as many as take so long, for progress and a quick cancel; at first few.
+# Target duration of a call in seconds, short enough for frequent progress events and a quick cancel. The first call has
+# only few steps, because their duration is not known yet.
 _CALL_SECONDS = 0.3
 _FIRST_STEPS = 10
-# Examples that are sent in one call; 8 MB.
+# Largest number of examples sent in one call (8 MB).
 _MOST_EXAMPLES = 1 << 20
 _CURVE_POINTS = 200
 
@@ -29,19 +30,20 @@ def run(context: Context, *, modes: Sequence[str], steps: int, rate: float, batc
 
     Args:
         context: The run.
-        modes: What to train in turn; see `network.divide`. All see the same batches and begin with the same weights.
-        steps: How many batches to learn from.
+        modes: The modes to train in, one after another; see `partitioning.divide`. All modes use the same batches and
+            the same initial weights.
+        steps: Number of steps (batches) per mode.
         rate: The learning rate.
-        batch: Examples in a batch.
-        seed: Where the first weights and the examples come from.
+        batch: Number of examples in a batch.
+        seed: Seed of the initial weights and of the examples.
 
     Returns:
-        For one mode mode, loss (the mean squared error on the last batch), max_error (the largest error between
-        -1 and 1), steps, seconds, steps_per_s, curve ([step, loss], at most 201) and seed; for several modes modes,
-        a list of these, and seed.
+        With one mode: mode, loss (the mean squared error on the last batch), max_error (the largest error between
+        -1 and 1), steps, seconds, steps_per_s, curve (at most 201 pairs of step and loss) and seed. With several modes:
+        modes (a list of the same fields without seed) and seed.
 
     Raises:
-        ClusterError: The loss is no longer finite.
+        ClusterError: The loss is not finite.
     """
     outcomes = []
     for number, mode in enumerate(modes):
@@ -51,13 +53,13 @@ def run(context: Context, *, modes: Sequence[str], steps: int, rate: float, batc
 
 
 def keeper_of(context: Context) -> str | None:
-    """The device of the cluster's parameter server or leading task; None when it has neither."""
+    """Return the device of the cluster's parameter server or head task, or None if it has neither."""
     task = parameter_task(context.addresses)
     return task and f"{task.replace('/task', '/replica:0/task')}/device:CPU:0"
 
 
 class _Training:
-    """One training in one mode."""
+    """A training in one mode."""
 
     def __init__(self, context: Context, mode: str, rate: float, batch: int, seed: int) -> None:
         self._context = context
@@ -69,12 +71,18 @@ class _Training:
         self._say_what_is_not_used()
 
     def train(self, steps: int, before: int, total: int) -> dict[str, Any]:
-        """Make the steps.
+        """Train.
 
         Args:
-            steps: How many.
-            before: Steps of the run that were made before these.
-            total: All steps of the run.
+            steps: Number of steps.
+            before: Number of steps of the run done before these, in other modes.
+            total: Total number of steps of the run.
+
+        Returns:
+            The result of this mode, as `run` describes it, without seed.
+
+        Raises:
+            ClusterError: The loss is not finite.
         """
         network = build(self._context, self._division, initial_layers(self._seed), self._rate)
         examples = Examples(self._seed, self._batch)
@@ -100,7 +108,7 @@ class _Training:
             layers = session.run(network.layers)
         with np.errstate(all="ignore"):
             max_error = largest_error(layers)
-        # The loss is that before a step; the last step may be the one that goes too far.
+        # The loss is computed before the step's update, so check the result of the last update too.
         self._check(np.array([max_error]), steps - 1)
         return {
             "mode": self._mode,
@@ -113,7 +121,17 @@ class _Training:
         }
 
     def _call(self, session: Any, network: Network, batches: Any, *, count: bool) -> Any:
-        """The losses of the steps on some batches; counts operations too, if asked to."""
+        """Run the steps on some batches.
+
+        Args:
+            session: The session.
+            network: The graph.
+            batches: The x of the batches, shape [steps, batch].
+            count: Whether to count the operations on each device too.
+
+        Returns:
+            The loss of each step.
+        """
         feed = {network.steps: len(batches)}
         for share, placeholder in zip(self._division.shares, network.examples, strict=True):
             feed[placeholder] = batches[:, share.start : share.stop]

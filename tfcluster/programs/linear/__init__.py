@@ -1,4 +1,4 @@
-"""A line fitted by workers that train at once, its parameters on the parameter servers."""
+"""Linear regression by distributed training: parallel workers fit a line whose parameters are on parameter servers."""
 
 from __future__ import annotations
 
@@ -43,17 +43,18 @@ def run(
 
     Args:
         context: The run.
-        data: The user's name of the CSV file that was sent, which has columns x and y. Where none was sent
-            there are 101 points around 2x + 0.2, from the seed.
-        steps: How many steps all workers do together.
-        epochs: How often to go through the data, in place of `steps`.
-        batch: Examples a step; all there are, if these are fewer. With `sync` the workers share them.
-        optimizer: A name of `LEARNING_RATES`.
-        lr: Learning rate; None for the optimizer's own.
+        data: The user's name for the uploaded CSV file, which has the columns x and y. Without an upload the data
+            are 101 points around 2x + 0.2, generated from the seed.
+        steps: Number of steps that all workers do together.
+        epochs: Number of passes over the data, which replaces `steps`; None to use `steps`.
+        batch: Examples per step, limited to the number of examples. With `sync` the workers share a batch.
+        optimizer: A key of `LEARNING_RATES`.
+        lr: Learning rate; None for the optimizer's default.
         sync: Whether the workers' gradients are averaged at each step.
-        logdir: Folder for checkpoints and summaries, and to go on from; None for neither.
+        logdir: Folder for checkpoints and summaries; training resumes from the latest checkpoint in it. None to
+            write neither.
         checkpoint_every: Seconds between two checkpoints.
-        seed: Of the noise and the order of the examples, below 2^63.
+        seed: Seed of the noise and of the order of the examples, below 2^63.
 
     Returns:
         w, b, loss (on all data), steps (the global step), steps_per_s, examples_per_s, workers, optimizer, lr, batch,
@@ -61,7 +62,8 @@ def run(
         evaluations ([step, loss] of the evaluator).
 
     Raises:
-        ClusterError: The data or the folder cannot be used, the training diverged, or tasks were lost for good.
+        ClusterError: The data or the folder cannot be used, the training diverged, or tasks were lost and did not
+            recover.
     """
     points = made(seed) if context.sent is None else _usable(read_csv(context.sent, data), data)
     roles = assign(context.addresses, context.head, context.devices)
@@ -75,7 +77,11 @@ def run(
 
 
 def _fit(plan: TrainingConfig, steps: int, sync: bool, logdir: str | None, checkpoint_every: float) -> dict[str, Any]:
-    """Train, from the folder's latest checkpoint if there is one; the result as `run` has it."""
+    """Train, starting from the latest checkpoint in `logdir` if there is one.
+
+    Returns:
+        The result that `run` describes.
+    """
     state = StateGraph(plan)
     checkpoints = Checkpoints(logdir) if logdir else None
     values = checkpoints.latest(list(state.values)) if checkpoints else None
@@ -107,7 +113,11 @@ def _fit(plan: TrainingConfig, steps: int, sync: bool, logdir: str | None, check
 
 
 def _usable(points: Dataset, data: str) -> Dataset:
-    """The points; raises ClusterError when their squares are beyond what a float64 holds."""
+    """Return the points, after checking that their squares do not overflow a float64.
+
+    Raises:
+        ClusterError: A sum of squares is not finite.
+    """
     with np.errstate(all="ignore"):
         sums = [float(points.x @ points.x), points.loss(0.0, 0.0), *(points.least_squares() or {}).values()]
     if not all(map(math.isfinite, sums)):
@@ -120,7 +130,11 @@ def _usable(points: Dataset, data: str) -> Dataset:
 
 
 def _replicas(team: TrainingCoordinator, sync: bool) -> list[threading.Thread]:
-    """Between-graph training has a worker for each device. Workers in step are one loop, which all devices share."""
+    """Return the worker threads.
+
+    Asynchronous (between-graph) training has one worker per device. Synchronous training has a single worker, whose
+    loop uses all devices.
+    """
     roles = team.plan.roles
     crew = {"all workers": list(roles.replicas)} if sync else {name: [each] for each, name in names(roles).items()}
     meeting = threading.Barrier(len(crew))
@@ -128,7 +142,11 @@ def _replicas(team: TrainingCoordinator, sync: bool) -> list[threading.Thread]:
 
 
 def _line(points: Dataset, final: Values) -> dict[str, float]:
-    """The line that was found, and its loss; raises ClusterError when they are not finite."""
+    """Return the fitted line and its loss.
+
+    Raises:
+        ClusterError: A value is not finite.
+    """
     w, b = float(final["w"]), float(final["b"])
     with np.errstate(all="ignore"):
         line = {"w": w, "b": b, "loss": points.loss(w, b)}
@@ -137,7 +155,11 @@ def _line(points: Dataset, final: Values) -> dict[str, float]:
 
 
 def _refuse_too_many(rows: int, devices: int) -> None:
-    """Raise ClusterError when the graph of workers in step, each of which has all points, would be too large."""
+    """Check the size of the graph of a synchronous training, which holds all points once per device.
+
+    Raises:
+        ClusterError: The graph would be too large.
+    """
     if rows * devices > MOST_ROWS:
         raise ClusterError(
             f"{rows:,} points for each of {devices} devices in step are more than {MOST_ROWS:,} in all",

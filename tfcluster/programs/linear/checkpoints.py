@@ -1,4 +1,4 @@
-"""Checkpoints and summaries in the user's folder, written where the driver is: on the head host."""
+"""Write and read checkpoints and TensorBoard summaries in the user's folder, on the driver's host (the head host)."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _STATE = "checkpoint"
 
 
 class Checkpoints:
-    """A folder of checkpoints, as tf.train.Saver keeps them.
+    """A folder of checkpoints in the format of tf.train.Saver.
 
-    The saver's operations run in a session within the driver, on values read from the servers: on the variables'
-    own devices each parameter server would write its part on its own host.
+    The saver's operations run in a local session of the driver, on values read from the parameter servers. If they ran
+    on the variables' own devices, each parameter server would write its part on its own host.
 
     Args:
-        folder: The folder; made when missing.
+        folder: The folder; it is created if it does not exist.
 
     Raises:
-        ClusterError: It cannot be made or written.
+        ClusterError: The folder cannot be created or written.
     """
 
     def __init__(self, folder: str) -> None:
@@ -42,13 +42,13 @@ class Checkpoints:
             raise _refusal(f"--logdir {folder}: cannot be written: {error.strerror}") from error
 
     def latest(self, names: list[str]) -> dict[str, Any] | None:
-        """The variables' values in the latest checkpoint; None when there is no checkpoint.
+        """Return the variables' values in the latest checkpoint, or None if there is no checkpoint.
 
         Args:
-            names: The variables.
+            names: Names of the variables.
 
         Raises:
-            ClusterError: It cannot be read, or has other variables.
+            ClusterError: The checkpoint cannot be read, or has other variables.
         """
         state_file = self._folder / _STATE
         if not state_file.exists():
@@ -70,10 +70,13 @@ class Checkpoints:
             raise _refusal(f"{path}: is damaged: {_first_line(error)}") from error
 
     def write(self, values: Mapping[str, Any]) -> None:
-        """Write a checkpoint; the earlier ones stay until it is complete.
+        """Write a checkpoint. Earlier checkpoints stay until it is complete.
+
+        Args:
+            values: The value of each variable, by name.
 
         Raises:
-            ClusterError: It cannot be written.
+            ClusterError: The checkpoint cannot be written.
         """
         try:
             if self._saver is None:
@@ -88,7 +91,7 @@ class Checkpoints:
 
 
 class _Saver:
-    """A graph with the variables and a session of it within this process."""
+    """A graph that has the variables, with a session in this process."""
 
     def __init__(self, folder: Path, values: Mapping[str, Any]) -> None:
         self._prefix = str(folder / _PREFIX)
@@ -98,29 +101,39 @@ class _Saver:
             self._assign = tf.group(*(variable.assign(self._inputs[name]) for name, variable in variables.items()))
             self._saver = v1.train.Saver(list(variables.values()))
         earlier = tf.train.get_checkpoint_state(str(folder))
-        if earlier is not None:  # so that they too are removed when there are more than the saver keeps
+        if earlier is not None:  # the saver's rotation then also removes the checkpoints of earlier runs
             self._saver.recover_last_checkpoints(earlier.all_model_checkpoint_paths)
         self._session = v1.Session(graph=graph)
 
     def save(self, values: Mapping[str, Any]) -> None:
         self._session.run(self._assign, {self._inputs[name]: value for name, value in values.items()})
-        with self._session.graph.as_default():  # in eager mode the saver does not take a graph's variables
+        with self._session.graph.as_default():  # in eager mode the saver does not accept graph variables
             self._saver.save(
                 self._session, self._prefix, global_step=int(values["global_step"]), write_meta_graph=False
             )
 
 
 class Summaries:
-    """An event file of scalars, which TensorBoard shows."""
+    """A TensorBoard event file of scalars.
+
+    Args:
+        folder: The folder of the event file.
+    """
 
     def __init__(self, folder: str) -> None:
-        with tf.Graph().as_default():  # a FileWriter refuses to be made in eager mode
-            # The writer names its file by the second, and empties one that is there: that of a run just before.
+        with tf.Graph().as_default():  # FileWriter cannot be created in eager mode
+            # The writer names its file by the time in seconds, and truncates an existing file. Without the random
+            # suffix it could truncate the file of a run that ended within the same second.
             self._writer = v1.summary.FileWriter(folder, filename_suffix=f".{secrets.token_hex(4)}")
         self._last = -1
 
     def add(self, step: int, values: Mapping[str, float]) -> None:
-        """Add values at a step; one that comes after those of a later step is left out."""
+        """Add values at a step, unless values of the same or a later step were added before.
+
+        Args:
+            step: The global step.
+            values: The scalars, by name.
+        """
         if step <= self._last:
             return
         self._last = step
@@ -128,7 +141,7 @@ class Summaries:
         self._writer.add_summary(v1.Summary(value=entries), step)
 
     def close(self) -> None:
-        """Write what is not yet written."""
+        """Flush buffered summaries and close the file."""
         self._writer.close()
 
 

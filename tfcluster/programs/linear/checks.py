@@ -1,4 +1,4 @@
-"""What tells that a training has left the numbers: results, checkpoints and events hold finite ones only."""
+"""Detect divergence (NaN or infinity), so that results, checkpoints and events contain finite numbers only."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from tfcluster.errors import ClusterError
 
 
 def is_finite(values: Mapping[str, Any]) -> bool:
-    """Whether every value is a finite number."""
+    """Return whether every value is a finite number."""
     return all(math.isfinite(value) for value in values.values())
 
 
 def refuse_divergence(step: int, values: Mapping[str, Any]) -> None:
-    """Return when all is well.
+    """Raise an error if the training has diverged.
 
     Args:
-        step: How many steps were done.
-        values: w and b after them, and what else was found then.
+        step: Number of steps done.
+        values: w and b after these steps, and any other values computed then.
 
     Raises:
         ClusterError: A value is not a finite number.

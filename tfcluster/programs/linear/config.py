@@ -1,4 +1,4 @@
-"""A training as it was asked for: what every part of it needs to know and none changes."""
+"""Configuration of a training: immutable settings that all of its parts share."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from tfcluster.programs.context import Context
 from tfcluster.programs.linear.dataset import Dataset
 from tfcluster.programs.linear.roles import Roles
 
-#: Optimizers, each with the learning rate that suits points in [-1, 1].
+#: Default learning rate of each optimizer, suited to points in [-1, 1].
 LEARNING_RATES = {"adagrad": 0.8, "sgd": 0.1, "momentum": 0.05, "adam": 0.1}
 
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """A training.
+    """The settings of a training.
 
     Attributes:
         context: The run.
-        roles: Who does what.
+        roles: The devices, by their role in the training.
         points: The data.
-        optimizer: A name of `LEARNING_RATES`.
-        rate: Its learning rate.
-        batch: Examples a step, at most as many as there are.
-        seed: From which the order of the examples follows; below 2^63.
+        optimizer: A key of `LEARNING_RATES`.
+        rate: The learning rate.
+        batch: Examples per step, at most the number of points.
+        seed: Seed of the order of the examples, below 2^63.
     """
 
     context: Context
@@ -36,5 +36,5 @@ class TrainingConfig:
 
     @property
     def servers(self) -> tuple[str, ...]:
-        """The devices that hold the variables."""
+        """Return the devices that hold the variables."""
         return self.roles.servers

@@ -1,4 +1,4 @@
-"""What the workers of a training share, and what they tell of it: progress, metrics, summaries."""
+"""Coordinate the workers of a training: shared state, shutdown, and reporting of progress, metrics and summaries."""
 
 from __future__ import annotations
 
@@ -14,22 +14,29 @@ from tfcluster.programs.linear.parameter_client import ParameterClient
 from tfcluster.programs.linear.step_scheduler import StepScheduler
 from tfcluster.programs.session import without_replica
 
-#: Seconds between two metric events of a worker, at most.
+#: Seconds between two metric events of a worker (rate limit); the interval is shorter at the start of a training.
 METRIC_SECONDS = 0.3
 
 
 class TrainingCoordinator:
-    """The workers' common state; every method may be called by any thread.
+    """The shared state of a training's workers. All methods are thread-safe.
+
+    Args:
+        plan: The settings of the training.
+        ledger: The scheduler of the remaining steps.
+        parameters: The client of the parameter servers.
+        workers: Number of workers.
+        summaries: Where to write TensorBoard summaries; None to write none.
 
     Attributes:
-        plan: The training.
-        ledger: The steps that are left.
-        parameters: The variables.
-        initialised: Set when the variables have values.
-        news: Set when all steps are done, no worker is left, or something went wrong.
-        ended: Set when nobody is to begin anything any more.
-        error: What went wrong first.
-        steps: How many steps were done, those that were done again included.
+        plan: The settings of the training.
+        ledger: The scheduler of the remaining steps.
+        parameters: The client of the parameter servers.
+        initialised: Set when the variables have values, or the training is stopped.
+        news: Set when all steps are done, no worker is left, or an error occurred.
+        ended: Set when the training is stopped; threads then begin no further work.
+        error: The first error, or None.
+        steps: Number of steps done, including steps that were repeated.
     """
 
     def __init__(
@@ -57,64 +64,64 @@ class TrainingCoordinator:
 
     @property
     def stopped(self) -> bool:
-        """Whether nobody is to begin anything any more."""
+        """Return whether the training is stopped, so that threads must begin no further work."""
         return self.ended.is_set()
 
     @property
     def is_empty(self) -> bool:
-        """Whether no worker is left."""
+        """Return whether no worker is left."""
         return not self._left
 
     @property
     def seconds(self) -> float:
-        """How long the training took so far, from when the first worker was ready until all steps were done."""
+        """Return the seconds from when the first worker was ready until all steps were done, or until now."""
         now = time.monotonic() if self._done_at is None else self._done_at
         return 0.0 if self._began is None else now - self._began
 
     def begin(self) -> None:
-        """A worker is ready to train."""
+        """Record that a worker is ready to train; the first call starts the clock."""
         with self._lock:
             self._began = self._began or time.monotonic()
 
     def leave(self) -> None:
-        """A worker trains no more."""
+        """Record that a worker has exited."""
         with self._lock:
             self._left -= 1
             if not self._left:
                 self.news.set()
 
     def fail(self, error: Exception) -> None:
-        """A worker met an error that ends the training."""
+        """Record an error of a worker and stop the training."""
         with self._lock:
             self.error = self.error or error
         self.stop()
         self.news.set()
 
     def stop(self) -> None:
-        """Have every worker end after its block; those that wait for steps or for the variables, now."""
+        """Stop all workers: each exits after its current block, or at once if it waits for steps or variables."""
         self.ledger.stop()
         self.ended.set()
         self.initialised.set()
 
     def note(self, text: str) -> None:
-        """Say something that the user should know of the run."""
+        """Add a note for the user to the result of the run."""
         self.plan.context.notes.append(text)
 
     def count_operations(self, operations: Mapping[str, int]) -> None:
-        """Count the operations of a worker's graph, by device."""
+        """Add the operation counts of a worker's graph, by device, to the statistics of the run."""
         with self._lock:
             for device, count in operations.items():
                 work = self.plan.context.work.setdefault(device, {"ops": 0})
                 work["ops"] += count
 
     def record(self, worker: str, devices: Sequence[str], steps: int, seconds: float, found: Mapping[str, Any]) -> None:
-        """A worker has done a block.
+        """Record that a worker has done a block of steps, and emit progress and metrics when they are due.
 
         Args:
-            worker: Its name.
-            devices: Its devices.
-            steps: How many steps.
-            seconds: How long they took.
+            worker: The worker's name.
+            devices: The worker's devices.
+            steps: Number of steps in the block.
+            seconds: Duration of the block.
             found: The results of the training graph.
         """
         metrics = {name: float(found[name]) for name in ("loss", "w", "b")}
@@ -138,7 +145,7 @@ class TrainingCoordinator:
             self.plan.context.emit("metric", worker=worker, step=step, **metrics, examples_per_s=rate, seconds=elapsed)
 
     def _is_due(self, worker: str) -> bool:
-        """Whether a worker is to report again: at first, when most changes, more often than later."""
+        """Return whether a worker's next metric event is due: more often at first, when the values change most."""
         now = self.seconds
         if now - self._told.get(worker, -METRIC_SECONDS) < min(METRIC_SECONDS, now / 2):
             return False

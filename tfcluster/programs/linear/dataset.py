@@ -1,4 +1,4 @@
-"""What is fitted: points around a known line, or those of the user's CSV file."""
+"""The dataset of a training: synthetic points around a known line, or the points of the user's CSV file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from tfcluster.programs.csv_rows import is_number, read_rows
 
 _SLOPE, _INTERCEPT, _NOISE = 2.0, 0.2, 0.4
 _POINTS = 101
-#: The points travel inside the graph, 16 bytes each, and a graph is one message of at most 2 GiB.
+#: Limit on the number of points. They are constants of the graph, 16 bytes each, and TensorFlow sends a graph as one
+#: protobuf message of at most 2 GiB.
 MOST_ROWS = 50_000_000
 _HINT = "Give --data a CSV file with the columns x and y, or leave it out."
 
@@ -23,8 +24,8 @@ class Dataset:
     """Points in the plane.
 
     Attributes:
-        x: Their first coordinates, float64 [n].
-        y: Their second.
+        x: The first coordinates, float64 [n].
+        y: The second coordinates, float64 [n].
     """
 
     x: np.ndarray[Any, np.dtype[np.float64]]
@@ -34,11 +35,15 @@ class Dataset:
         return len(self.x)
 
     def loss(self, w: float, b: float) -> float:
-        """The mean squared error of the line w x + b."""
+        """Return the mean squared error of the line w x + b."""
         return float(np.mean((w * self.x + b - self.y) ** 2))
 
     def least_squares(self) -> dict[str, float] | None:
-        """The line of the smallest loss, in closed form; None where the x are all the same, which has many."""
+        """Return the line with the smallest loss, in closed form.
+
+        Returns:
+            w and b, or None if all x are equal, because many lines then have the smallest loss.
+        """
         x = self.x - self.x.mean()
         spread = float(x @ x)
         if spread == 0:
@@ -48,21 +53,25 @@ class Dataset:
 
 
 def made(seed: int) -> Dataset:
-    """101 points on [-1, 1] around y = 2x + 0.2, with normal noise of standard deviation 0.4."""
+    """Return 101 points on [-1, 1] around y = 2x + 0.2, with normal noise of standard deviation 0.4.
+
+    Args:
+        seed: Seed of the noise.
+    """
     x = np.linspace(-1.0, 1.0, _POINTS)
     noise = np.random.default_rng(seed).standard_normal(_POINTS)
     return Dataset(x, _SLOPE * x + _INTERCEPT + _NOISE * noise)
 
 
 def read_csv(path: Path, name: str) -> Dataset:
-    """The columns x and y of a CSV file; without a heading that names them, the first two.
+    """Return the points in the columns x and y of a CSV file, or in the first two if no header names x and y.
 
     Args:
-        path: Where it is.
-        name: What the user calls it.
+        path: Path of the file.
+        name: The user's name for the file.
 
     Raises:
-        ClusterError: The file cannot be read, a line cannot be understood, or there is no point in it.
+        ClusterError: The file cannot be read, a line cannot be parsed, or the file has no points.
     """
     columns: tuple[int, int] | None = None
     values: list[tuple[float, float]] = []
@@ -81,7 +90,11 @@ def read_csv(path: Path, name: str) -> Dataset:
 
 
 def _columns(place: str, row: list[str]) -> tuple[tuple[int, int], bool]:
-    """Which columns are x and y, and whether this first row is a heading."""
+    """Find the columns x and y in the first row.
+
+    Returns:
+        The indices of both columns, and whether the row is a header.
+    """
     names = [cell.strip().lower() for cell in row]
     if "x" in names and "y" in names:
         return (names.index("x"), names.index("y")), True

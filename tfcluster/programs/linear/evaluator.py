@@ -1,4 +1,4 @@
-"""Scores the current parameters on a task of its own while others train."""
+"""Evaluate the current parameters on a separate task while the workers train."""
 
 from __future__ import annotations
 
@@ -15,15 +15,20 @@ from tfcluster.programs.linear.roles import short_task
 from tfcluster.programs.session import open_session, without_replica
 
 _INTERVAL_SECONDS = 0.5
-# A run of days is shown by so many at least, and not by more than twice that.
+# Once there are twice as many scores, every second one is dropped. A run of days thus keeps at least this number of
+# scores and at most twice this number.
 _FEWEST_KEPT = 1000
 
 
 class Evaluator(threading.Thread):
-    """Computes the loss on all data twice a second, and once more when the training has ended.
+    """A thread that computes the loss on all data twice a second, and once more when the training has ended.
+
+    Args:
+        team: The shared state of the training.
+        device: Full name of the device that evaluates.
 
     Attributes:
-        scores: [step, loss] of each time, thinned out evenly when they become very many.
+        scores: [step, loss] of each evaluation, downsampled evenly when there are more than 2,000.
     """
 
     def __init__(self, team: TrainingCoordinator, device: str) -> None:
@@ -34,7 +39,7 @@ class Evaluator(threading.Thread):
         self._error: Exception | None = None
 
     def run(self) -> None:
-        """Score until the training has ended; a task that is lost is tried again each time."""
+        """Evaluate until the training has ended. A lost task is retried at each evaluation."""
         team = self._team
         scoring = ScoringGraph(team.plan, self._device)
         team.initialised.wait()
@@ -64,7 +69,7 @@ class Evaluator(threading.Thread):
     def _score(self, found: dict[str, Any]) -> None:
         values = {name: float(found[name]) for name in ("loss", "w", "b")}
         if not is_finite(values):
-            return  # the training that diverges says so itself
+            return  # the training reports its divergence itself
         step = int(found["step"])
         if len(self.scores) >= 2 * _FEWEST_KEPT:
             del self.scores[::2]

@@ -1,10 +1,11 @@
-"""The graphs of the model y = w x + b: its variables on the parameter servers, and many steps as one loop on workers.
+"""Graphs of the model y = w x + b: variables on the parameter servers, and many steps as one while loop on a worker.
 
-Of classic TensorFlow's training it uses what a graph is made of: replica_device_setter, the optimizers with their
-slots, the global step. SyncReplicasOptimizer is not used: a thread of the client queues its tokens once a step, which
-would end the loop on the worker after each; it adds gradients in the order in which they arrive, so that rounding
-differs from run to run; and it waits for ever for a worker that is gone. MonitoredTrainingSession is not used either:
-its workers look only now and then whether the chief is done, and a server that is silent it does not notice.
+The graphs use the building blocks of TensorFlow 1 training: replica_device_setter, the optimizers with their slots and
+the global step. They do not use SyncReplicasOptimizer, for three reasons. A thread of its client queues tokens once per
+step, which would end the loop on the worker after each step. It adds gradients in the order in which they arrive, so
+rounding differs from run to run. It waits forever for a worker that has exited. They do not use
+MonitoredTrainingSession either: its workers check only now and then whether the chief is done, and it does not notice
+a server that stops responding.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from tfcluster.programs.session import run_graph
 
 v1 = tf.compat.v1
 
-# Beyond what coordinates of measurements have; then the result is that of the arithmetic, not of its rounding.
+# float64 is more precise than measured coordinates are, so the result reflects the arithmetic and not its rounding.
 _TYPE = tf.float64
 _MOMENTUM = 0.9
 _SHUFFLE_ROUNDS = 4
@@ -31,12 +32,15 @@ _loops = threading.Lock()
 
 
 class Variables:
-    """The model's variables and its optimizer's, made in the current graph.
+    """The variables of the model and of its optimizer, created in the current graph.
+
+    Args:
+        plan: The settings of the training.
 
     Attributes:
         w: The slope.
         b: The intercept.
-        step: The global step: how many have been done.
+        step: The global step, that is the number of steps done.
     """
 
     def __init__(self, plan: TrainingConfig) -> None:
@@ -46,7 +50,7 @@ class Variables:
         self._reads_more = plan.optimizer == "adam"
         with v1.device(self.w.device):
             self.step = v1.train.get_or_create_global_step()
-            # Numbers would become constants within the loop, told of each iteration.
+            # Python numbers would become constants inside the loop, which would need a message for each iteration.
             rate = tf.constant(plan.rate, _TYPE)
             self._one = tf.constant(1, tf.int64)
         self._optimizer = {
@@ -55,18 +59,26 @@ class Variables:
             "momentum": lambda rate: v1.train.MomentumOptimizer(rate, _MOMENTUM),
             "adam": v1.train.AdamOptimizer,
         }[plan.optimizer](rate)
-        # It makes its variables when it is first applied, some with the name of the scope: the same ones in every run
-        # and graph, within a loop or not, if that is here. What applies nothing is never run.
+        # The optimizer creates its variables when it is first applied, and some are named after the current scope.
+        # Applying it here, in the root scope, gives them the same names in every run and every graph, with or without
+        # a loop. The operations that this call creates, which apply zero gradients, are never run.
         with self.w.graph.name_scope(None):
             self.apply([tf.zeros([2], _TYPE)])
 
     def apply(self, gradients: Sequence[Any]) -> Any:
-        """A step: the optimizer applies the sum of gradients, float64 [2] for w and b, and it is counted."""
+        """Add a training step to the graph: apply the sum of the gradients and increment the global step.
+
+        Args:
+            gradients: Gradients, each a float64 [2] tensor for w and b.
+
+        Returns:
+            The operation that increments the global step once the gradients are applied.
+        """
         sums = []
         for index, variable in enumerate((self.w, self.b)):
             with v1.device(variable.device):
                 sums.append((tf.unstack(tf.add_n(gradients), num=2)[index], variable))
-        # What else Adam reads, its powers of beta, it must not read before the last step has written it.
+        # Adam also reads its powers of beta, which it must not do before the previous step has written them.
         waits = [value for value, _ in sums] if self._reads_more else []
         with tf.control_dependencies(waits):
             applied = self._optimizer.apply_gradients(sums)
@@ -74,7 +86,10 @@ class Variables:
             return self.step.assign_add(self._one, read_value=False)
 
     def read(self) -> list[Any]:
-        """w, the global step and b as `unpacked` takes them: what is in one place is packed, so as to travel as one."""
+        """Return w, the global step and b in the form that `unpacked` takes.
+
+        Values on the same device are packed into one tensor, so that they are sent as one message.
+        """
         with v1.device(self.w.device):
             here = [self.w.read_value(), tf.cast(self.step.read_value(), _TYPE)]
         with v1.device(self.b.device):
@@ -86,14 +101,19 @@ class Variables:
 
 
 def unpacked(values: Sequence[Any]) -> list[Any]:
-    """w, the global step and b from what `Variables.read` gives."""
+    """Return w, the global step and b from the values that `Variables.read` returns."""
     packed, *there = values
     return [*tf.unstack(packed, num=3 - len(there)), *there]
 
 
 @contextlib.contextmanager
 def model_graph(plan: TrainingConfig, worker: str) -> Iterator[tf.Graph]:
-    """A graph of the run whose variables are spread over the servers in turn; everything else is on `worker`."""
+    """Yield a graph that distributes variables round-robin over the servers and places all else on `worker`.
+
+    Args:
+        plan: The settings of the training.
+        worker: Full name of the device for everything that is not a variable.
+    """
     job = job_of(plan.servers[0])
     setter = v1.train.replica_device_setter(
         ps_tasks=len(plan.servers), ps_device=f"/job:{job}/device:CPU:0", worker_device=worker
@@ -103,14 +123,17 @@ def model_graph(plan: TrainingConfig, worker: str) -> Iterator[tf.Graph]:
 
 
 class StateGraph:
-    """All variables: made, read, and set.
+    """A graph that initializes, reads and sets all variables.
+
+    Args:
+        plan: The settings of the training.
 
     Attributes:
-        graph: The graph; everything in it is on the servers.
-        initialise: Gives every variable its first value.
-        values: Every variable's value, by name.
-        lost: For every variable, by name, whether it has no value.
-        homes: Where each variable is, by name.
+        graph: The graph; all of its operations are on the servers.
+        initialise: Operation that gives every variable its initial value.
+        values: Tensor with each variable's value, by name.
+        lost: Tensor that tells whether a variable is uninitialized, by name.
+        homes: Device of each variable, by name.
     """
 
     def __init__(self, plan: TrainingConfig) -> None:
@@ -125,22 +148,32 @@ class StateGraph:
             self._assign = tf.group(*(variable.assign(self._inputs[variable.op.name]) for variable in every))
 
     def set(self, session: Any, values: dict[str, Any]) -> None:
-        """Give every variable a value."""
+        """Set every variable.
+
+        Args:
+            session: A session of this graph.
+            values: The new values, by name.
+        """
         session.run(self._assign, {self._inputs[name]: value for name, value in values.items()})
 
 
 class TrainingGraph:
-    """Any number of steps in one call: a loop on the worker that reads from and applies to the servers' variables.
+    """A graph that does any number of steps per call: a while loop on the worker that uses the servers' variables.
 
-    With one device this is a replica of between-graph training, asynchronous with the others. With several it
-    trains in step: each takes its share of a batch, and the sum of their gradients, added in the same order each
-    time, is applied once.
+    With one device the graph is a replica of between-graph training and runs asynchronously to the other replicas.
+    With several devices training is synchronous: each device computes its share of a batch, and the sum of the
+    gradients, always added in the same order, is applied once.
+
+    Args:
+        plan: The settings of the training.
+        devices: Full names of the devices that train; the loop runs on the first one.
 
     Attributes:
         graph: The graph.
-        first: Takes the number of the first step.
-        count: Takes how many steps to do.
-        results: step (all that have been done by anybody), loss (of the last step's batch), w and b after it.
+        first: Placeholder of the number of the first step.
+        count: Placeholder of the number of steps.
+        results: step (the global step, counting the steps of all workers), loss (of the last step's batch), and w and
+            b after the last step.
     """
 
     def __init__(self, plan: TrainingConfig, devices: Sequence[str]) -> None:
@@ -158,7 +191,8 @@ class TrainingGraph:
                 losses, gradients = zip(*(share.differentiate(step, w, b) for share in shares), strict=True)
                 following, loss = step + 1, tf.add_n(losses)
                 with tf.control_dependencies([variables.apply(gradients)]):
-                    # Read where they have just been applied: a read that begins on the worker is one more way.
+                    # Read on the servers, right after the update. A read that starts on the worker would cost one
+                    # more network hop.
                     return [following, loss, *variables.read()]
 
             end = self.first + self.count
@@ -170,7 +204,11 @@ class TrainingGraph:
 
 
 class ScoringGraph:
-    """The loss on all data, computed on the evaluator from the servers' variables.
+    """A graph that computes the loss on all data on the evaluator, from the servers' variables.
+
+    Args:
+        plan: The settings of the training.
+        device: Full name of the evaluator's device.
 
     Attributes:
         graph: The graph.
@@ -186,7 +224,7 @@ class ScoringGraph:
 
 
 class _Share:
-    """One device's part of each batch: its positions from `begin` up to `end`."""
+    """One device's share of each batch: the positions `begin` … `end - 1`."""
 
     def __init__(self, plan: TrainingConfig, device: str, begin: int, end: int) -> None:
         self._plan = plan
@@ -198,12 +236,21 @@ class _Share:
             self._x, self._y = tf.constant(plan.points.x[part]), tf.constant(plan.points.y[part])
 
     def differentiate(self, step: Any, w: Any, b: Any) -> tuple[Any, Any]:
-        """The part's share of the batch's loss, and of its derivatives to w and b: float64 [2]."""
+        """Return the share's contribution to the batch's loss and to its gradient.
+
+        Args:
+            step: The number of the step, which determines the rows of the batch.
+            w: The slope.
+            b: The intercept.
+
+        Returns:
+            The loss, and its derivatives with respect to w and b as float64 [2].
+        """
         with v1.device(self._device):
             x, y = self._x, self._y
             if not self._whole:
                 task = tf.DeviceSpec.from_string(self._device)
-                with v1.device(cpu_of(task.job, task.task)):  # there is no such operation for GPUs
+                with v1.device(cpu_of(task.job, task.task)):  # RandomIndexShuffle has no GPU kernel
                     rows = rows_of(self._plan, step, self._begin, self._size)
                 x, y = tf.gather(x, rows), tf.gather(y, rows)
             error = w * x + b - y
@@ -213,13 +260,22 @@ class _Share:
 
 
 def rows_of(plan: TrainingConfig, step: Any, begin: int, size: int) -> Any:
-    """The rows of the data at the positions `begin` … `begin + size - 1` of a step's batch: int64 [size].
+    """Return the rows of the data at the positions `begin` … `begin + size - 1` of a step's batch.
 
-    Batches go through all rows, then again in another order.
+    Batches iterate over all rows, then over all rows in another random order (a shuffle per epoch).
+
+    Args:
+        plan: The settings of the training.
+        step: The number of the step.
+        begin: First position in the batch.
+        size: Number of positions.
+
+    Returns:
+        The row numbers, int64 [size].
     """
     rows = len(plan.points)
     place = step * plan.batch + begin + tf.range(size, dtype=tf.int64)
-    # A batch has fewer examples than there are rows: it ends in the epoch in which it begins, or in the next.
+    # A batch has fewer examples than the data has rows, so it ends in the epoch in which it begins or in the next.
     epoch = place[0] // rows
     key = tf.stack([_random_words(plan.seed, epoch), _random_words(plan.seed, epoch + 1)])
     return tf.raw_ops.RandomIndexShuffle(
@@ -231,16 +287,17 @@ def rows_of(plan: TrainingConfig, step: Any, begin: int, size: int) -> Any:
 
 
 def _random_words(seed: int, number: Any) -> Any:
-    """Three random uint32, of which a shuffle uses but the lowest bits."""
+    """Return three random uint32 values. RandomIndexShuffle uses only their lowest bits."""
     return tf.random.stateless_uniform([3], tf.stack([tf.constant(seed, tf.int64), number]), None, None, tf.uint32)
 
 
 @contextlib.contextmanager
 def _loops_of_operations() -> Iterator[None]:
-    """Loops are made as operations at once, as TensorFlow 1 did.
+    """Build while loops directly as operations (control flow v1) inside this context.
 
-    Made as functions, and into operations by the servers, every iteration sends one message more to each device
-    and waits for it. The setting is the process's, so one graph is made at a time.
+    With control flow v2 loops are functions, which the servers lower to operations; every iteration then sends one
+    more message to each device and waits for it. The setting is global to the process, so a lock lets only one graph
+    be built at a time.
     """
     with _loops:
         functions = v1.control_flow_v2_enabled()
@@ -253,6 +310,14 @@ def _loops_of_operations() -> Iterator[None]:
 
 
 def shares_of(batch: int, devices: int) -> list[tuple[int, int]]:
-    """Where each device's share of a batch begins and ends; their sizes differ by one at most."""
+    """Split a batch into one share per device, with sizes that differ by at most one.
+
+    Args:
+        batch: Examples in a batch.
+        devices: Number of devices.
+
+    Returns:
+        The first position of each share, and the position after its last.
+    """
     bounds = [batch * number // devices for number in range(devices + 1)]
     return list(pairwise(bounds))

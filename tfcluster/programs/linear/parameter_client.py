@@ -1,4 +1,4 @@
-"""The variables on the parameter servers, as the run's chief sees them: made, looked at, and made again when lost."""
+"""The chief's client of the parameter servers: initialize, read, snapshot and restore the variables, with retries."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from tfcluster.programs.linear.roles import short_task
 from tfcluster.programs.linear.step_scheduler import StepScheduler
 from tfcluster.programs.session import open_session
 
-#: Seconds after which a task that does not come back is given up. An agent restarts one that died at once, one that
-#: hangs after 12 s.
+#: Seconds to wait for a lost task to recover before giving it up. An agent restarts a dead task immediately, and a
+#: hanging task after 12 s.
 PATIENCE_SECONDS = 15.0
-#: Milliseconds after which a call of a server counts as lost; a block of steps takes 300.
+#: Milliseconds after which a call to a server counts as lost; a block of steps takes about 300 ms.
 CALL_TIMEOUT_MS = 10_000
-#: Seconds between two tries to reach it.
+#: Seconds between two attempts to reach a lost task.
 RETRY_SECONDS = 0.1
 
-#: What says that a server is not there, or is another one than before, not that the graph or the data are wrong. A
-#: connection that ends amid a message is an internal or an unknown error in gRPC's words.
+#: Errors which mean that a server is down or has been restarted, and not that the graph or the data are wrong. gRPC
+#: reports a connection that ends in the middle of a message as an internal or an unknown error.
 LOSSES = (
     ConnectionError,
     tf.errors.UnavailableError,
@@ -47,10 +47,17 @@ _abandoned: list[Any] = []
 
 
 class ParameterClient:
-    """A session on the servers alone, whatever happens to workers; any thread may use it.
+    """A client of the parameter servers. Thread-safe.
+
+    Its session uses the servers only, so the loss of a worker does not affect it.
+
+    Args:
+        plan: The settings of the training.
+        state: The graph that initializes, reads and sets the variables.
+        ledger: The scheduler, which is rolled back when variables are restored from the snapshot.
 
     Attributes:
-        snapshot: Every variable's value when they were last read; what a server that was lost goes on from.
+        snapshot: Every variable's value when the variables were last read; a lost server is restored from it.
     """
 
     def __init__(self, plan: TrainingConfig, state: StateGraph, ledger: StepScheduler) -> None:
@@ -64,35 +71,38 @@ class ParameterClient:
         self.snapshot: Values = {}
 
     def initialise(self, values: Values | None) -> None:
-        """Give the variables their first values, or those of a checkpoint.
+        """Initialize the variables.
+
+        Args:
+            values: The values of a checkpoint; None for the variables' initial values.
 
         Raises:
-            ClusterError: A server is not there.
+            ClusterError: A server is down and does not recover.
         """
         with self._lock:
             self._until_servers_answer(lambda: self._start(values))
 
     def read(self) -> Values:
-        """Every variable's value now; what was lost is restored first.
+        """Return every variable's current value, after restoring lost variables.
 
         Raises:
-            ClusterError: A server is gone and does not come back.
+            ClusterError: A server is down and does not recover.
         """
         with self._lock:
             self._until_servers_answer(self._restore_and_read)
             return self.snapshot
 
     def restore_what_is_lost(self) -> None:
-        """Return when every variable has a value; a server that comes back empty gets those of the snapshot.
+        """Wait until every variable has a value, restoring the snapshot if a server was restarted without variables.
 
         Raises:
-            ClusterError: A server is gone and does not come back.
+            ClusterError: A server is down and does not recover.
         """
         with self._lock:
             self._until_servers_answer(self._restore_what_is_lost)
 
     def close(self) -> None:
-        """Close the session, so that its servers forget the graph."""
+        """Close the session, so that its servers free the graph."""
         with self._lock:
             close(self._session)
             self._session = None
@@ -105,7 +115,8 @@ class ParameterClient:
         self._read()
 
     def _restore_and_read(self) -> None:
-        # As one: a server that is lost in between comes back empty, and is not read before it is restored.
+        # Both are one action for the retry: a server that is lost in between is restarted without variables, and must
+        # be restored before it is read.
         self._restore_what_is_lost()
         self._read()
 
@@ -127,7 +138,14 @@ class ParameterClient:
         )
 
     def _until_servers_answer(self, action: Any) -> None:
-        """Do something in the session, in a new one where that fails, until it succeeds or patience ends."""
+        """Run an action that uses the session, and retry it in a new session until it succeeds or the retries time out.
+
+        Args:
+            action: A callable without arguments.
+
+        Raises:
+            ClusterError: A server is down and did not recover within `PATIENCE_SECONDS`.
+        """
         deadline: float | None = None
         while True:
             try:
@@ -157,12 +175,16 @@ class ParameterClient:
 
 
 def check_listening(context: Context, devices: Sequence[str]) -> None:
-    """Return when the task of every device accepts connections.
+    """Check that the task of every device accepts connections.
 
-    A session that is opened on a task that does not would have gRPC wait longer and longer before it dials again.
+    If a session were opened on a task that does not, gRPC would back off exponentially before it reconnects.
+
+    Args:
+        context: The run.
+        devices: Full names of the devices.
 
     Raises:
-        ConnectionError: One does not.
+        ConnectionError: A task does not accept connections.
     """
     for device in devices:
         if not _listens(_address(context, device)):
@@ -170,23 +192,31 @@ def check_listening(context: Context, devices: Sequence[str]) -> None:
 
 
 def abandon(session: Any) -> None:
-    """Let go of a session that has failed, if there is one, without a word to its servers.
+    """Leak a failed session deliberately instead of closing it.
 
-    Closing it, or having it collected, would wait for a server that hangs; the driver's end closes the connections.
+    Closing the session, or letting it be garbage-collected, would block on a server that hangs. Its connections are
+    closed when the driver exits.
+
+    Args:
+        session: The session; None is allowed.
     """
     if session is not None:
         _abandoned.append(session)
 
 
 def close(session: Any) -> None:
-    """Close a session, if there is one; its servers may be gone."""
+    """Close a session, ignoring errors of servers that are down.
+
+    Args:
+        session: The session; None is allowed.
+    """
     if session is not None:
         with contextlib.suppress(tf.errors.OpError):
             session.close()
 
 
 def answers(context: Context, device: str) -> bool:
-    """Whether the server of a device's task answers."""
+    """Return whether the server of a device's task accepts connections and runs a trivial step in time."""
     if not _listens(_address(context, device)):
         return False
     graph = tf.Graph()

@@ -1,4 +1,4 @@
-"""Who does what in a training: which tasks hold the variables, which devices train, which task scores."""
+"""Assign the roles in a training: parameter servers, training replicas and the evaluator."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 PS_JOB = "ps"
-#: Jobs whose first task scores the parameters apart from the training.
+#: Jobs whose first task evaluates the parameters separately from the training.
 SCORING_JOBS = ("evaluator", "scorer")
 
 
 @dataclass(frozen=True)
 class Roles:
-    """The devices of a training by what they do, each by its full name.
+    """The full names of a training's devices, by role.
 
     Attributes:
-        servers: The CPU of each task that holds variables; tasks 0, 1, … of one job.
-        replicas: Devices that train.
-        evaluator: The CPU of the task that scores, if there is one.
+        servers: The CPU of each task that holds variables; these are the tasks 0, 1, … of one job.
+        replicas: The devices that train.
+        evaluator: The CPU of the task that evaluates, or None.
     """
 
     servers: tuple[str, ...]
@@ -28,13 +28,13 @@ class Roles:
 def assign(addresses: Mapping[str, Sequence[str]], head: str, devices: Sequence[str]) -> Roles:
     """Assign the roles.
 
-    Parameter servers hold the variables, where there are none the cluster's leading task. Every device that
-    the run may compute on trains, but those of tasks that have another role; in a cluster that has
-    no others, all do.
+    The parameter servers hold the variables; without parameter servers the head task does. The devices to compute on
+    train, except those of tasks with another role. If all of them belong to such tasks, all of them train and there is
+    no evaluator.
 
     Args:
         addresses: `host:port` of every task, by job.
-        head: `host:port` of the leading task, which is the first of its job.
+        head: `host:port` of the head task, which is the first of its job.
         devices: Full names of the devices to compute on.
     """
     servers = tuple(cpu_of(PS_JOB, index) for index in range(len(addresses.get(PS_JOB, ()))))
@@ -47,17 +47,20 @@ def assign(addresses: Mapping[str, Sequence[str]], head: str, devices: Sequence[
 
 
 def cpu_of(job: str, index: int) -> str:
-    """The full name of a task's first CPU device."""
+    """Return the full name of a task's first CPU device."""
     return f"/job:{job}/replica:0/task:{index}/device:CPU:0"
 
 
 def job_of(device: str) -> str:
-    """The job of a device's task."""
+    """Return the job of a device's task."""
     return device.split("/")[1].removeprefix("job:")
 
 
 def names(roles: Roles) -> dict[str, str]:
-    """What people call each replica: its task, as `worker:1`, and the device only where a task has several of them."""
+    """Return a short name for each replica, by its device.
+
+    The name is that of the task, such as `worker:1`, followed by the device if the task has several replicas.
+    """
     tasks = [short_task(device) for device in roles.replicas]
     return {
         device: task if tasks.count(task) == 1 else f"{task}/{device.rpartition('/device:')[2]}"
@@ -66,6 +69,6 @@ def names(roles: Roles) -> dict[str, str]:
 
 
 def short_task(device: str) -> str:
-    """The task of a device, as `worker:1`."""
+    """Return the short name of a device's task, such as `worker:1`."""
     parts = dict(part.split(":", 1) for part in device.strip("/").split("/"))
     return f"{parts['job']}:{parts['task']}"

@@ -1,24 +1,25 @@
-"""The steps of a training, handed out to workers in blocks; what a lost worker did not finish is handed out again."""
+"""Schedule the steps of a training: hand out blocks of steps to workers and requeue the blocks of lost workers."""
 
 from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
 
-#: Seconds that a block should take: a round trip (some ms) does not show, and progress and a cancel come soon.
+#: Target duration of a block in seconds: long enough that a round trip (a few ms) does not matter, short enough for
+#: frequent progress events and a quick cancel.
 BLOCK_SECONDS = 0.3
-#: Steps of a worker's first block. So many bring Adagrad to the neighbourhood of the solution.
+#: Number of steps of a worker's first block. 10 steps bring Adagrad close to the solution.
 FIRST_BLOCK = 10
 
 
 @dataclass(frozen=True)
 class StepRange:
-    """Consecutive steps.
+    """A block of consecutive steps.
 
     Attributes:
-        first: The number of the first.
-        count: How many.
-        generation: How often the training had been set back when the block was taken.
+        first: The number of the first step.
+        count: Number of steps.
+        generation: Number of rollbacks before the block was taken.
     """
 
     first: int
@@ -27,12 +28,12 @@ class StepRange:
 
 
 class StepScheduler:
-    """Which steps are still to be done; used by all workers at once.
+    """Schedules the remaining steps of a training. Thread-safe; all workers share it.
 
     Args:
         first: The number of the first step.
-        steps: How many there are.
-        workers: How many share them.
+        steps: Number of steps.
+        workers: Number of workers that share the steps.
     """
 
     def __init__(self, first: int, steps: int, workers: int) -> None:
@@ -49,33 +50,41 @@ class StepScheduler:
 
     @property
     def steps(self) -> int:
-        """All the steps."""
+        """Return the total number of steps."""
         return self._end - self._first
 
     @property
     def done(self) -> int:
-        """How many steps are done."""
+        """Return the number of steps that are done."""
         with self._changed:
             left = sum(block.count for block in (*self._returned, *self._under_way))
             return self._next - self._first - left
 
     @property
     def is_done(self) -> bool:
-        """Whether all steps are done."""
+        """Return whether all steps are done."""
         return self.done == self.steps
 
     @property
     def rollback_count(self) -> int:
-        """How often the variables became those of an earlier step again."""
+        """Return how often the training was rolled back to the variables of an earlier step."""
         with self._changed:
             return self._generation
 
     def take(self, size: int) -> StepRange | None:
-        """The next block, of at most `size` steps and a fair share of those left; None when nothing more is to be done.
+        """Take the next block.
 
-        Waits while nothing is left: others might return what they have taken, and a setback have all done again. Waits
-        also while the first block is under way, which is done alone: at first gradients are largest, and those of all
-        workers, each of the same values, would together go far beyond the solution.
+        Wait while no steps are left, because another worker may requeue its block and a rollback may require steps to
+        be repeated. Wait also while the first block is in progress: it is done by one worker alone, because gradients
+        are largest at first, and the gradients of all workers, computed from the same values, would together overshoot
+        the solution.
+
+        Args:
+            size: Largest number of steps in the block. A block of new steps is also limited to a fair share of the
+                remaining ones.
+
+        Returns:
+            The block, or None when the scheduler is stopped.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._stopped or (self._left() and self._opening not in self._under_way))
@@ -95,13 +104,13 @@ class StepScheduler:
             return block
 
     def finish(self, block: StepRange) -> None:
-        """A block is done; one from before a setback no longer counts."""
+        """Record that a block is done. A block taken before a rollback does not count."""
         with self._changed:
             self._under_way.discard(block)
             self._changed.notify_all()
 
     def requeue(self, block: StepRange) -> None:
-        """A block was not finished: somebody else, or the same worker later, does it."""
+        """Requeue an unfinished block, for another worker or for the same worker later."""
         with self._changed:
             if block in self._under_way:
                 self._under_way.discard(block)
@@ -109,7 +118,11 @@ class StepScheduler:
             self._changed.notify_all()
 
     def rollback(self, step: int) -> None:
-        """The variables are those of an earlier step again: what was done since is to be done once more."""
+        """Roll back to an earlier step whose variables were restored, so that the steps since then are repeated.
+
+        Args:
+            step: The global step of the restored variables.
+        """
         with self._changed:
             self._generation += 1
             self._next = min(self._next, max(step, self._first))
@@ -118,7 +131,7 @@ class StepScheduler:
             self._changed.notify_all()
 
     def stop(self) -> None:
-        """Hand out nothing more."""
+        """Stop handing out blocks."""
         with self._changed:
             self._stopped = True
             self._changed.notify_all()
@@ -128,8 +141,12 @@ class StepScheduler:
 
 
 def next_size(count: int, seconds: float) -> int:
-    """Steps for the block after one of `count` steps that took `seconds`: so many as take `BLOCK_SECONDS`.
+    """Return the number of steps of the next block, such that it should take `BLOCK_SECONDS`.
 
-    At most four times as many: the first steps after a start are no measure.
+    A block grows at most fourfold, because the duration of the first steps after a start is not representative.
+
+    Args:
+        count: Number of steps of the previous block.
+        seconds: Duration of the previous block.
     """
     return max(1, min(4 * count, int(count * BLOCK_SECONDS / max(seconds, 1e-6))))

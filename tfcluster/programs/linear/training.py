@@ -1,4 +1,4 @@
-"""A training from its first step to its last, as the run's chief sees it: begun, looked after, and ended in order."""
+"""The chief's training loop: initialize variables, monitor workers, take snapshots, write checkpoints, shut down."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from tfcluster.programs.linear.checks import is_finite, refuse_divergence
 from tfcluster.programs.linear.coordinator import TrainingCoordinator
 from tfcluster.programs.linear.parameter_client import ParameterClient, Values
 
-# How much of the training a parameter server that is lost may cost.
+# Seconds between two snapshots of the variables. The loss of a parameter server costs at most the steps since the last.
 _SNAPSHOT_SECONDS = 1.0
-# A thread that is in a call to a server which hangs is left to the end of the driver.
+# Seconds to wait for threads to exit. A thread that is blocked in a call to a hanging server ends with the driver.
 _JOIN_SECONDS = 10.0
-# A run that is cancelled has 3 s in all: for blocks under way, for a last look and its checkpoint, to close sessions.
+# A cancelled run has 3 s in total: to finish the blocks in progress, to read the variables and write a last checkpoint,
+# and to close the sessions.
 _LEAVE_SECONDS = 1.0
 _LAST_READ_SECONDS = 0.5
 _CLOSE_SECONDS = 0.5
@@ -31,23 +32,27 @@ def train(
     checkpoints: Checkpoints | None,
     checkpoint_every: float,
 ) -> Values:
-    """Give the variables their first values, have the threads train, and return what the variables are then.
+    """Initialize the variables and run the threads until the training has ended.
 
-    However it ends, the sessions are closed: a server keeps the graph of one that is not for all its life.
+    The sessions are closed in every case, because a server keeps the graph of a session that is not closed for as long
+    as the server lives.
 
     Args:
-        team: What the threads share.
-        threads: Workers, and the evaluator.
-        values: The first values; None for the variables' own.
-        checkpoints: Where to write them; None for nowhere.
-        checkpoint_every: Seconds between two.
+        team: The shared state of the training.
+        threads: The workers, and the evaluator if there is one.
+        values: The initial values of a checkpoint; None for the variables' own initial values.
+        checkpoints: Where to write checkpoints; None to write none.
+        checkpoint_every: Seconds between two checkpoints.
+
+    Returns:
+        The variables' values after all steps.
 
     Raises:
-        Exception: What ended the training before its time.
+        Exception: The error that ended the training early.
     """
     patience = _LEAVE_SECONDS
     for thread in threads:
-        thread.start()  # they make their graphs while the variables are made
+        thread.start()  # threads build their graphs while the variables are initialized
     try:
         team.parameters.initialise(values)
         team.initialised.set()
@@ -55,7 +60,7 @@ def train(
         patience = _JOIN_SECONDS
     except Exception:
         raise
-    except BaseException:  # the run is cancelled: the next may go on from here
+    except BaseException:  # the run is cancelled; save a checkpoint so that the next run can resume
         team.stop()
         _join(threads, patience)
         if checkpoints is not None:
@@ -72,13 +77,18 @@ def train(
 
 
 def _watch(team: TrainingCoordinator, checkpoints: Checkpoints | None, checkpoint_every: float) -> Values:
-    """Look after a training until it has ended: remember the parameters, write checkpoints.
+    """Monitor a training until it has ended, taking snapshots of the variables and writing checkpoints.
+
+    Args:
+        team: The shared state of the training.
+        checkpoints: Where to write checkpoints; None to write none.
+        checkpoint_every: Seconds between two checkpoints.
 
     Returns:
         The variables' values after all steps.
 
     Raises:
-        Exception: What ended it before its time.
+        Exception: The error that ended the training early.
     """
     written = time.monotonic()
     while True:
@@ -89,7 +99,8 @@ def _watch(team: TrainingCoordinator, checkpoints: Checkpoints | None, checkpoin
         is_empty, is_done, rollback_count = team.is_empty, team.ledger.is_done, team.ledger.rollback_count
         values = team.parameters.read()
         refuse_divergence(int(values["global_step"]), values)
-        # A server that is lost even now costs steps; workers stay until the values are here.
+        # Even the loss of a server after the last step costs steps. Workers therefore wait until the final values are
+        # read, and the training continues if the read caused a rollback.
         if is_done and team.ledger.rollback_count == rollback_count:
             return values
         if is_empty:
@@ -104,21 +115,24 @@ def _watch(team: TrainingCoordinator, checkpoints: Checkpoints | None, checkpoin
 
 
 def _write_last(parameters: ParameterClient, checkpoints: Checkpoints) -> None:
-    """Write a checkpoint of the parameters as they are; as they were last read, where the servers are slow."""
+    """Write a checkpoint of the current variables, or of the last snapshot if the servers do not respond in time."""
     _within(_LAST_READ_SECONDS, parameters.read)
     if parameters.snapshot and is_finite(parameters.snapshot):
         checkpoints.write(parameters.snapshot)
 
 
 def _join(threads: Sequence[threading.Thread], seconds: float) -> None:
-    """Wait for the end of threads, for so long in all."""
+    """Wait for threads to exit, for at most `seconds` in total."""
     deadline = time.monotonic() + seconds
     for thread in threads:
         thread.join(max(0.0, deadline - time.monotonic()))
 
 
 def _within(seconds: float, action: Callable[[], Any]) -> None:
-    """Do something that may fail, or hang with a server: then it is left alone."""
+    """Run an action in a thread of its own, ignore its errors, and stop waiting for it after `seconds`.
+
+    The action may fail, or hang because a server hangs.
+    """
 
     def act() -> None:
         with contextlib.suppress(Exception):

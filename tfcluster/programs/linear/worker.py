@@ -1,4 +1,4 @@
-"""A worker of a training: a thread of the driver with a session of its own, which outlives the worker's server."""
+"""A worker of a training: a driver thread with its own session, which reconnects when the worker's server is lost."""
 
 from __future__ import annotations
 
@@ -29,33 +29,35 @@ from tfcluster.programs.session import count_operations, open_session
 
 v1 = tf.compat.v1
 
-# Workers begin together; one that is slow to get ready is not waited for.
+# Seconds that workers wait for each other so as to begin together. A worker that takes longer to prepare is not waited
+# for.
 _MEET_SECONDS = 5.0
-# Blocks begin with 10 steps and are halved: after so many the last two were of one step.
+# Consecutive failures after which a worker gives up. The first block has 10 steps and each failure halves it, so the
+# last two of five failed blocks had one step.
 _MOST_FAILURES = 5
 
 
 class Worker(threading.Thread):
-    """Trains on its devices, block by block, until no steps are left.
+    """A thread that trains on its devices, block by block, until no steps are left.
 
     Args:
-        team: What all workers share.
-        name: What people call it.
-        devices: One, or with synchronous training all: the first one's task is the session's master.
-        began: Where all workers meet before their first step.
+        team: The shared state of the training.
+        name: The worker's name for the user.
+        devices: One device, or all devices with synchronous training. The first device's task is the session's master.
+        began: The barrier at which all workers wait before their first step.
     """
 
     def __init__(self, team: TrainingCoordinator, name: str, devices: Sequence[str], began: threading.Barrier) -> None:
-        super().__init__(name=name, daemon=True)  # a cancelled run does not wait for a step under way
+        super().__init__(name=name, daemon=True)  # a cancelled run does not wait for a step in progress
         self._team = team
         self._devices = list(devices)
         self._began = began
         self._graph: TrainingGraph | None = None
         self._session: Any = None
-        self._failures = 0  # since the last block that was finished
+        self._failures = 0  # consecutive failures since the last finished block
 
     def run(self) -> None:
-        """Train; what goes wrong stops the team."""
+        """Train. An error stops the whole training."""
         try:
             if self._prepare():
                 with contextlib.suppress(threading.BrokenBarrierError):
@@ -65,11 +67,15 @@ class Worker(threading.Thread):
         except Exception as error:  # carried to the main thread, which raises it
             self._team.fail(error)
         finally:
-            self._team.leave()  # first: to close may take as long as a server hangs
+            self._team.leave()  # before closing, which may block for as long as a server hangs
             self._close()
 
     def _prepare(self) -> bool:
-        """Open the session and have the servers prepare the loop, by no step at all; False when the worker is lost."""
+        """Open the session and have the servers prepare the loop by running zero steps.
+
+        Returns:
+            False if the worker is lost or the training has been stopped.
+        """
         self._graph = self._build()
         self._team.initialised.wait()
         if self._team.stopped:
@@ -99,7 +105,7 @@ class Worker(threading.Thread):
                     return
                 if not self._recover(error):
                     return
-                # It may have been but slow: a step of a large batch takes seconds.
+                # The worker may only have been slow, because a step of a large batch takes seconds: try fewer steps.
                 size = max(1, min(FIRST_BLOCK, block.count // 2))
                 continue
             self._team.ledger.finish(block)
@@ -116,7 +122,14 @@ class Worker(threading.Thread):
         return found
 
     def _recover(self, error: Exception) -> bool:
-        """Go on in a new session as soon as that is possible; False when the worker does not come back."""
+        """Retry with new sessions until one works.
+
+        Args:
+            error: The error by which the worker was lost.
+
+        Returns:
+            False if the worker does not recover or the training ends first.
+        """
         lost_at = time.monotonic()
         deadline: float | None = None
         is_extended = False
@@ -124,7 +137,7 @@ class Worker(threading.Thread):
             abandon(self._session)
             self._session = None
             self._team.parameters.restore_what_is_lost()
-            # A worker gets its time from when the servers are there: it cannot be well without them.
+            # The timeout starts when the parameter servers are up, because a worker cannot recover without them.
             deadline = deadline or time.monotonic() + PATIENCE_SECONDS
             try:
                 self._open()
@@ -136,7 +149,7 @@ class Worker(threading.Thread):
                     if not self._go_on_without(silent, again):
                         return False
                     deadline = None
-                elif not is_extended:  # it has come back just now
+                elif not is_extended:  # all devices respond, so the worker has only just recovered: extend once
                     deadline, is_extended = None, True
                 else:
                     self._team.note(f"{self.name}: answers, but cannot train: {_told(again)}")
@@ -148,7 +161,15 @@ class Worker(threading.Thread):
         return False
 
     def _go_on_without(self, silent: Sequence[str], error: Exception) -> bool:
-        """Leave out the devices whose tasks do not answer; False when none is left."""
+        """Continue without the devices whose tasks do not respond.
+
+        Args:
+            silent: The devices to leave out.
+            error: The error of the last attempt.
+
+        Returns:
+            False if no device is left.
+        """
         for device in silent:
             self._team.note(
                 f"{short_task(device)}: lost ({_kind(error)}) and not back within {PATIENCE_SECONDS:.0f} s; "
@@ -175,11 +196,11 @@ class Worker(threading.Thread):
 
 
 def _kind(error: Exception) -> str:
-    """What kind of error it was, in TensorFlow's words."""
+    """Return the name of the error's class, as TensorFlow calls it."""
     return type(error).__name__
 
 
 def _told(error: Exception) -> str:
-    """The error's kind and the first line that says what it was; TensorFlow names the task before."""
+    """Return the error's class and the first line that describes it; skip lines in which TensorFlow names a task."""
     lines = [line for line in str(error).splitlines() if line.strip() and not line.startswith("From /job:")]
     return f"{_kind(error)}: {lines[0]}" if lines else _kind(error)

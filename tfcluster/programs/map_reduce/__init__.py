@@ -1,14 +1,14 @@
-"""Map on the cluster's devices, reduce in the run: a public interface, on which pi and mean stand too.
+"""MapReduce: map on the cluster's devices, reduce in the run's driver. A public API, which pi and mean also use.
 
-The work is cut into numbered shards, and each device takes the next one when it is free. A shard whose task was lost is
-computed again, and the result is the same to the bit whichever device computed it. In a script of your own:
+The work is split into numbered shards, and each free device takes the next shard. A shard whose task was lost is
+computed again, and the result is bit-identical regardless of which device computed it. In your own script:
 
     from tfcluster.programs.map_reduce import map_reduce
 
     total = map_reduce(lambda shard: tf.reduce_sum(tf.range(1000 * shard, 1000 * (shard + 1))), shards=500)
 
-`map_reduce` is all that most need. Beneath it, `map_shards` hands out shards to any function, and `SessionPool` runs
-a computation on each device in a session of its task's own.
+`map_reduce` is sufficient for most scripts. It is built on `map_shards`, which hands out shards to any function, and on
+`SessionPool`, which runs a computation on each device in a separate session per task.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Numbered shards of work, taken by devices as they get free; whoever adds up the parts does the reducing."""
+"""Execute numbered shards of work on devices in parallel, with retries; the caller reduces the results."""
 
 from __future__ import annotations
 
@@ -14,24 +14,26 @@ from tfcluster.programs.map_reduce.scheduler import ShardRange, ShardScheduler
 
 Value = TypeVar("Value")
 
-# Long enough that a round trip (1 ms) does not show, short enough for progress and a quick cancel.
+# Target duration of a step in seconds: long enough that a round trip (1 ms) does not matter, short enough for frequent
+# progress events and a quick cancel.
 _STEP_SECONDS = 0.4
 _FIRST_STEP = 1
-# An agent has a killed server back in tens of milliseconds.
+# Back-off in seconds before a lost device is retried. An agent restarts a killed server within tens of milliseconds.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 1.0
-#: Seconds without any device after which the work has failed.
+#: Seconds for which all devices may be lost before the work fails.
 PATIENCE = 5.0
 _LOOK_SECONDS = 0.5
-#: Tasks that a shard may cost: one that ends every task which works on it must not do so for ever.
+#: Number of tasks that may be lost while they work on a shard. A shard that crashes every task which works on it must
+#: not be retried forever.
 MOST_LOSSES = 5
 
 
 class DeviceLostError(Exception):
-    """A device cannot work: its task died, was started again, or does not answer.
+    """Raised when a device cannot be used because its task died, was restarted, or does not respond.
 
     Args:
-        message: What happened, as `worker:1 at localhost:2224 does not answer`.
-        worked: Whether it was lost at work, not before.
+        message: What happened, such as `worker:1 at localhost:2224 does not answer`.
+        worked: Whether the device was lost during a step, and not before it.
     """
 
     def __init__(self, message: str, *, worked: bool) -> None:
@@ -40,10 +42,10 @@ class DeviceLostError(Exception):
 
 
 class StepTimeoutError(Exception):
-    """A step took longer than a call to a task may, on a device that is well.
+    """Raised when a step times out on a device that is healthy.
 
     Args:
-        seconds: How long it may take.
+        seconds: The timeout of a step in seconds.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -53,7 +55,7 @@ class StepTimeoutError(Exception):
 
 @dataclass(frozen=True)
 class ShardResult(Generic[Value]):
-    """What one device made of the shards `first` … `first + count - 1`."""
+    """The value that one device computed for the shards `first` … `first + count - 1`."""
 
     device: str
     first: int
@@ -68,27 +70,30 @@ def map_shards(
     *,
     own: Mapping[str, Sequence[range]] | None = None,
 ) -> Iterator[ShardResult[Value]]:
-    """Run `step(device, first, count)` on all shards, all devices at once, and yield the parts as they come.
+    """Run `step(device, first, count)` on all shards, on all devices in parallel, and yield the results as they arrive.
 
-    A device takes the next shards when it has done its last, so many that they take it about 0.4 s: a fast
-    device does more. The parts' bounds depend on timing, so `step` must give values whose combination
+    When a device has done its step, it takes as many of the next shards as should take it about 0.4 s, so a fast
+    device does more of them. The bounds of a step depend on timing, so `step` must return values whose combination
     does not depend on the bounds.
 
-    A step that raises LostDeviceError is done again, on whichever device is free; its device is tried again after a
-    pause. A step that takes very much longer than others is done on a second device too. One of several shards that
-    raises LongStepError is done again in smaller ones. Each shard is in one part.
+    A step that raises DeviceLostError is done again on any free device, and its own device is retried after a back-off.
+    A step that takes much longer than the others is also run on a second device (a backup task). A step of several
+    shards that raises StepTimeoutError is done again in smaller steps. Each shard is in exactly one result.
 
     Args:
-        devices: Who works.
-        shards: How many shards there are.
-        step: The work; called in one thread for each device.
-        own: Ranges of shards that a device does alone, unless it is lost.
+        devices: Full names of the devices that work.
+        shards: Number of shards.
+        step: The function to run; it is called in one thread per device.
+        own: By device, ranges of shards that only this device does unless it is lost.
+
+    Yields:
+        The result of each step.
 
     Raises:
-        ValueError: There is work and no device.
-        ClusterError: Every device was lost for some seconds, shards cost one task after the other, or a single shard
+        ValueError: There are shards but no device.
+        ClusterError: Every device was lost for some seconds, the same shards lost too many tasks, or a single shard
             takes too long.
-        Exception: What `step` raised first; no device begins another step after that.
+        Exception: The first other exception of `step`; no device begins another step after it.
     """
     if shards and not devices:
         raise ValueError("there is no device to work on")
@@ -96,7 +101,7 @@ def map_shards(
     results: queue.SimpleQueue[ShardResult[Value] | Exception] = queue.SimpleQueue()
     workers = [_Worker(device, work, step, results) for device in devices]
     for worker in workers:
-        # Daemons: a cancelled run does not wait for the steps under way.
+        # Daemon threads, so that a cancelled run does not wait for the steps in progress.
         threading.Thread(target=worker.take_steps, daemon=True).start()
     done = 0
     try:
@@ -115,11 +120,11 @@ def map_shards(
 
 
 class _Worker(Generic[Value]):
-    """One device's thread.
+    """The thread of one device.
 
     Attributes:
-        lost: Since when the device is lost, in monotonic seconds, and why; None while it is well.
-        trying: It has a step under way, of which nobody knows yet how it will end.
+        lost: When the device was lost, in monotonic seconds, and the latest error; None while it is healthy.
+        trying: Whether the device has a step in progress, whose outcome is still unknown.
     """
 
     def __init__(
@@ -137,7 +142,7 @@ class _Worker(Generic[Value]):
         self._results = results
 
     def take_steps(self) -> None:
-        """Work until nothing is left."""
+        """Run steps until no shards are left."""
         size, pause = _FIRST_STEP, _FIRST_PAUSE
         try:
             while True:
@@ -150,12 +155,19 @@ class _Worker(Generic[Value]):
                 else:
                     self._work.pause(pause)
                     size, pause = _FIRST_STEP, min(2 * pause, _LONGEST_PAUSE)
-        except Exception as error:  # carried to the caller's thread, which raises it
+        except Exception as error:  # passed to the caller's thread, which raises it
             self._work.stop()
             self._results.put(error)
 
     def _do(self, span: ShardRange) -> float | None:
-        """Do one step; the seconds that it took, at least, or None when the device was lost."""
+        """Run one step.
+
+        Returns:
+            The duration of the step in seconds (a lower bound if it timed out), or None if the device was lost.
+
+        Raises:
+            ClusterError: Too many tasks were lost during these shards, or a single shard timed out.
+        """
         self.trying = True
         began = time.monotonic()
         try:
@@ -182,7 +194,11 @@ class _Worker(Generic[Value]):
 
 
 def _raise_if_all_are_lost(workers: Sequence[_Worker[Value]], now: float) -> None:
-    """Fail when no device has worked for some seconds and none is being tried."""
+    """Raise an error if all devices have been lost for `PATIENCE` seconds and none is being retried.
+
+    Raises:
+        ClusterError: All devices are lost.
+    """
     losses = [worker.lost for worker in workers if not worker.trying]
     lost = [loss for loss in losses if loss is not None and now - loss[0] > PATIENCE]
     if len(lost) == len(workers):

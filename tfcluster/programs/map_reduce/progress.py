@@ -1,4 +1,4 @@
-"""How far the shards are, told at the first and then as often as somebody who looks on wants to know."""
+"""Report the progress of shards: at the first result, and then at a limited rate."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ _SECONDS = 0.1
 
 
 def work_of(context: Context, device: str) -> dict[str, int]:
-    """What a device did so far; part of the result."""
+    """Return the work counters of a device, which become part of the run's result."""
     return context.work.setdefault(without_replica(device), {"ops": 0})
 
 
 class Progress:
-    """Counts the work that is done, and by whom.
+    """Counts the work done by each device and emits progress events.
 
     Args:
         context: The run.
-        total: All the work, in `unit`.
-        unit: What is counted, in the plural, as `samples`.
+        total: Total amount of work, in `unit`.
+        unit: The unit of work, in the plural, such as `samples`.
     """
 
     def __init__(self, context: Context, total: int, unit: str) -> None:
@@ -32,7 +32,12 @@ class Progress:
         self._reported: float | None = None
 
     def add(self, device: str, done: int) -> None:
-        """Count what a device has done."""
+        """Add work done by a device.
+
+        Args:
+            device: Full name of the device.
+            done: Amount of work, in the unit of this progress.
+        """
         work = work_of(self._context, device)
         work[self._unit] = work.get(self._unit, 0) + done
         self._done += done

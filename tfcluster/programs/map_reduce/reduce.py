@@ -1,4 +1,4 @@
-"""`map_reduce`: a function of a shard's number, computed on the cluster's devices, and the reduction of its values."""
+"""`map_reduce`: compute a function of the shard number on the cluster's devices and reduce its values in order."""
 
 from __future__ import annotations
 
@@ -17,28 +17,30 @@ from tfcluster.programs.map_reduce.session_pool import Computation, SessionPool
 def map_reduce(function: Callable[[Any], Any], shards: int, reduce: Callable[[Any, Any], Any] = operator.add) -> Any:
     """Compute `function` for every shard on the run's devices, and reduce the values in the order of the shards.
 
-    That order is what makes the result the same to the bit however many devices share the work, and when tasks are
-    lost and their shards done again: `reduce` need not even be associative. It is also why the reduction is in
-    sequence and in the run's own process, not in a tree over the tasks, whose shape would be another for another
-    number of them, and sums of floats with it. Little is lost by it: values are small, or should be, as a device adds
-    up what its shard covers before it sends anything; keep `reduce` short against the time of a shard.
+    Because of this order the result is bit-identical for any number of devices, even if tasks are lost and their shards
+    are computed again; `reduce` need not even be associative. It is also the reason why the reduction is sequential and
+    runs in the driver instead of in a tree over the tasks: the shape of a tree, and with it the rounding of sums of
+    floats, would depend on the number of tasks. The cost is low as long as values are small, which they should be
+    because a device aggregates its whole shard before it sends a value. Keep `reduce` short compared with the duration
+    of a shard.
 
     Args:
-        function: Called once, with an int64 scalar tensor, the number of a shard; builds the tensors of the shard's
-            value (one, or a tuple or dict of some) whose shapes are the same for all shards. It must be a function of
-            that number alone. TensorFlow servers keep what is compiled with `jit_compile` by the function's name,
-            also when its body has changed since.
-        shards: How many there are, at least 1: 0, 1, …, `shards - 1`. One should take milliseconds at least, and
-            must not take more than 120 s.
-        reduce: Makes one value of two, the earlier one first; the values are NumPy arrays or scalars. Addition when
-            left out.
+        function: Function of the shard number, called once with an int64 scalar tensor. It builds the shard's value:
+            one tensor, or a tuple or dict of tensors, with the same shapes for all shards. The value must depend on
+            this number alone. TensorFlow servers cache functions compiled with `jit_compile` by name, so a function
+            whose body has changed needs another name.
+        shards: Number of shards, at least 1; they are numbered 0, 1, …, `shards - 1`. A shard should take at least
+            some milliseconds and must not take more than 120 s.
+        reduce: Combines two values, the earlier one first, into one. The values are NumPy arrays or scalars. The
+            default is addition.
 
     Returns:
         reduce(…reduce(reduce(f(0), f(1)), f(2))…, f(shards - 1)).
 
     Raises:
-        ValueError: There are no shards.
-        ClusterError: Not in a run, every device was lost for some seconds, or a shard takes too long.
+        ValueError: `shards` is less than 1.
+        ClusterError: This process is not part of a run, every device was lost for some seconds, too many tasks were
+            lost during the same shards, or a shard takes too long.
     """
     if shards < 1:
         raise ValueError(f"there must be shards to reduce, not {shards}")
@@ -62,7 +64,7 @@ def map_reduce(function: Callable[[Any], Any], shards: int, reduce: Callable[[An
 
 
 def _all_shards(function: Callable[[Any], Any]) -> Computation:
-    """The values of a range of shards, stacked."""
+    """Return the computation of a range of shards, whose outputs are the values of all shards, stacked."""
     v1 = tf.compat.v1
     value_of = tf.function(function, autograph=False).get_concrete_function(tf.TensorSpec([], tf.int64))
     structure = value_of.structured_outputs
@@ -80,5 +82,13 @@ def _all_shards(function: Callable[[Any], Any]) -> Computation:
 
 
 def _values(stacked: Any, count: int) -> list[Any]:
-    """The value of each shard."""
+    """Split stacked values.
+
+    Args:
+        stacked: The stacked values of consecutive shards.
+        count: Number of shards.
+
+    Returns:
+        The value of each shard.
+    """
     return [tf.nest.map_structure(lambda each, index=index: each[index], stacked) for index in range(count)]

@@ -1,4 +1,4 @@
-"""Which shards nobody has taken yet, which are under way and where, and which must be done again."""
+"""Schedule shards on devices: pending and running shards, requeueing after losses, and backup tasks for stragglers."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-# A step is in doubt when it takes so much longer than the slowest before it; a free device then does it as well
-# (Dean and Ghemawat's backup tasks, OSDI 2004), as a task that was stopped is never noticed by TensorFlow.
+# A step is a straggler when it exceeds this many seconds plus this multiple of the time that the slowest earlier step
+# would have taken for as many shards. A free device then runs it too (a backup task; Dean and Ghemawat, OSDI 2004),
+# because TensorFlow never notices that a task was stopped (SIGSTOP).
 _DOUBT_SECONDS = 5.0
 _DOUBT_TIMES = 5.0
-# How often a device that has nothing to do looks for a step in doubt.
+# Seconds between two checks of an idle device for stragglers.
 _LOOK_SECONDS = 0.25
 
 
@@ -20,11 +21,11 @@ class ShardRange:
     """The shards `first` … `first + count - 1`.
 
     Attributes:
-        first: The first of them.
-        count: How many they are.
-        losses: How many tasks were lost while they worked on them.
-        devices: The devices that work on them now.
-        began: When the latest of these began, in monotonic seconds.
+        first: The first shard.
+        count: Number of shards.
+        losses: Number of tasks that were lost while they worked on these shards.
+        devices: The devices that currently work on these shards.
+        began: When the latest of these devices began, in monotonic seconds.
     """
 
     first: int
@@ -35,12 +36,13 @@ class ShardRange:
 
 
 class ShardScheduler:
-    """Hands out shards to the threads of devices.
+    """Hands out shards to the threads of devices. Thread-safe.
 
     Args:
-        shards: How many there are.
-        devices: Who works on them.
-        own: Shards, as ranges, that a device does alone while it is there; all others are anybody's.
+        shards: Number of shards.
+        devices: Full names of the devices that work.
+        own: By device, ranges of shards that only this device does unless it is lost (pinned shards). Any device may
+            take the other shards.
     """
 
     def __init__(self, shards: int, devices: Sequence[str], own: Mapping[str, Sequence[range]] | None = None) -> None:
@@ -53,7 +55,19 @@ class ShardScheduler:
         self._stopped = False
 
     def take(self, device: str, size: int, now: float) -> ShardRange | None:
-        """The next shards for a device: at most `size`, of what is anybody's a fair share; None if there are none."""
+        """Take the next shards for a device.
+
+        The device first gets shards pinned to it, then shards that any device may take, and finally a straggler of
+        another device.
+
+        Args:
+            device: Full name of the device.
+            size: Largest number of shards. Of shards that any device may take, a device gets at most a fair share.
+            now: The current time, in monotonic seconds.
+
+        Returns:
+            The shards, or None if there are none for this device.
+        """
         with self._changed:
             if self._stopped:
                 return None
@@ -73,7 +87,15 @@ class ShardScheduler:
             return span
 
     def finish(self, span: ShardRange, seconds: float) -> bool:
-        """Note that a device has done its shards; False when another one had done them before."""
+        """Record that a device has done its shards.
+
+        Args:
+            span: The shards.
+            seconds: Duration of the step.
+
+        Returns:
+            False if another device had already done them.
+        """
         with self._changed:
             self._slowest = max(self._slowest, seconds / span.count)
             first = self._under_way.pop(span.first, None) is span
@@ -81,12 +103,12 @@ class ShardScheduler:
             return first
 
     def lose(self, span: ShardRange, device: str, *, worked: bool) -> None:
-        """Have others do what a device had under way, and what was its own.
+        """Requeue the shards that a device was working on, and unpin its own shards, so that any device can take them.
 
         Args:
-            span: What it had under way.
-            device: The device.
-            worked: Whether it was lost at work, not before.
+            span: The shards that the device was working on.
+            device: Full name of the device.
+            worked: Whether the device was lost during the step, and not before it.
         """
         with self._changed:
             span.devices.discard(device)
@@ -99,7 +121,11 @@ class ShardScheduler:
             self._changed.notify_all()
 
     def wait(self, seconds: float = _LOOK_SECONDS) -> bool:
-        """Wait for shards to come free, at most so long; False when no more will."""
+        """Wait until the state of the shards changes, for at most `seconds`.
+
+        Returns:
+            False if no shards will become available any more.
+        """
         with self._changed:
             if self._stopped or not (self._free or self._under_way or any(self._own.values())):
                 return False
@@ -107,12 +133,12 @@ class ShardScheduler:
             return not self._stopped
 
     def pause(self, seconds: float) -> None:
-        """Wait so long, less when the work ends before."""
+        """Sleep for `seconds`, or until the scheduler is stopped."""
         with self._changed:
             self._changed.wait_for(lambda: self._stopped, seconds)
 
     def stop(self) -> None:
-        """Hand out nothing more."""
+        """Stop handing out shards."""
         with self._changed:
             self._stopped = True
             self._changed.notify_all()
@@ -127,7 +153,7 @@ def _spans(ranges: Sequence[range]) -> list[ShardRange]:
 
 
 def _gaps(shards: int, own: Mapping[str, Sequence[range]]) -> list[range]:
-    """The ranges of shards that are nobody's own."""
+    """Return the ranges of shards that are not pinned to any device."""
     gaps, end = [], 0
     for each in sorted((each for ranges in own.values() for each in ranges), key=lambda each: each.start):
         gaps.append(range(end, each.start))
@@ -136,7 +162,7 @@ def _gaps(shards: int, own: Mapping[str, Sequence[range]]) -> list[range]:
 
 
 def _cut(spans: deque[ShardRange], size: int) -> ShardRange:
-    """Take at most `size` shards from the front."""
+    """Remove at most `size` shards from the front and return them."""
     span = spans.popleft()
     if span.count > size:
         spans.appendleft(ShardRange(span.first + size, span.count - size, span.losses))

@@ -1,4 +1,4 @@
-"""A computation on each device, in a session of its task's own, so that the loss of one task costs no other."""
+"""A pool of sessions, one per task, to run a computation on each device: the loss of a task affects no other task."""
 
 from __future__ import annotations
 
@@ -26,21 +26,22 @@ from tfcluster.programs.session import (
     without_replica,
 )
 
-# While a step is under way: a session whose server died and was not started again would wait for its whole timeout.
+# Seconds between two checks that the server is up while a step is in progress. Without these checks a session whose
+# server died and was not restarted would block for its whole timeout.
 _LOOK_SECONDS = 0.5
 _CONNECT_SECONDS = 2.0
 _CLOSE_SECONDS = 3.0
 
-# Kept for good: a session that nobody holds any more closes itself, and waits for its server while it does.
+# Lost sessions, leaked deliberately: a session that is garbage-collected closes itself, which blocks on its server.
 _LOST: list[Any] = []
 
 
 @dataclass(frozen=True)
 class Computation:
-    """What a device computes in a step.
+    """The inputs and outputs of what a device computes in a step.
 
     Attributes:
-        inputs: Placeholders, by the names that `SessionPool.run` feeds them by.
+        inputs: Placeholders, by the names used in the `feed` of `SessionPool.run`.
         outputs: Tensors, in any structure that a session can fetch.
     """
 
@@ -48,21 +49,21 @@ class Computation:
     outputs: Any
 
     def with_input(self, name: str, placeholder: Any) -> Computation:
-        """The same with one more input."""
+        """Return a copy with one more input."""
         return Computation({**self.inputs, name: placeholder}, self.outputs)
 
 
 class SessionPool:
-    """Runs one computation on any of a run's devices. A context manager: it closes its sessions.
+    """Runs one computation on any of a run's devices. A context manager that closes its sessions on exit.
 
-    Sessions are opened at first use, and again when their task has been lost. What each device did is in the run's
-    `work`: the number of its operations, and how often it was lost in the run's notes.
+    Sessions are opened on first use, and reopened after their task was lost. The number of operations of each device is
+    recorded in the run's `work`, and the number of losses of each task in the run's notes.
 
     Args:
         context: The run.
         devices: Full names of the devices.
-        build: Builds the computation; called in a graph, with the device set.
-        as_written: Keep TensorFlow from computing beforehand what is constant in the graph; see session.session_config.
+        build: Builds the computation; it is called with a default graph and a default device.
+        as_written: Disable constant folding and other optimizations of the graph; see session.session_config.
     """
 
     def __init__(
@@ -72,7 +73,7 @@ class SessionPool:
         by_task: dict[str, list[str]] = {}
         for device in devices:
             by_task.setdefault(task_of(device), []).append(device)
-        # Tasks whose devices are the same have the same graph, which names no task.
+        # Tasks with the same devices share a graph, because the graph does not name the task.
         graphs: dict[tuple[str, ...], _Graph] = {}
         self._tasks: dict[str, _Task] = {}
         for task, used in by_task.items():
@@ -87,7 +88,8 @@ class SessionPool:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # Side by side and not for long: closing ends steps under way, but never returns from a task that is stopped.
+        # Close in parallel and with a timeout: closing ends the steps in progress, but never returns if the task's
+        # process is stopped (SIGSTOP).
         closing = [threading.Thread(target=task.close, daemon=True) for task in self._tasks.values()]
         for thread in closing:
             thread.start()
@@ -99,21 +101,21 @@ class SessionPool:
                 self._context.notes.append(f"{task.short} was lost{times}; what it had under way was done again")
 
     def run(self, device: str, feed: Mapping[str, Any]) -> Any:
-        """The outputs of the computation on a device.
+        """Run the computation on a device and return its outputs.
 
         Args:
-            device: One of the devices.
-            feed: Values of the computation's inputs.
+            device: Full name of one of the devices.
+            feed: Values of the computation's inputs, by name.
 
         Raises:
-            LostDeviceError: Its task died or does not answer; the next call tries it anew.
-            LongStepError: The step took longer than session.STEP_TIMEOUT_MS, though the task answers others.
+            DeviceLostError: The device's task died or does not respond; the next call reconnects.
+            StepTimeoutError: The step took longer than session.STEP_TIMEOUT_MS, although the task responds to others.
         """
         return self._tasks[task_of(device)].run(device, feed)
 
 
 class _Graph:
-    """The computation once for each of a task's devices.
+    """A graph with one copy of the computation for each device of a task.
 
     Attributes:
         graph: The graph.
@@ -129,11 +131,11 @@ class _Graph:
 
 
 class _Task:
-    """One task's session.
+    """The session of one task.
 
     Attributes:
-        short: Its name, as `worker:1`.
-        losses: How often it was lost.
+        short: Short name of the task, such as `worker:1`.
+        losses: Number of times that the task was lost.
     """
 
     def __init__(self, context: Context, devices: Sequence[str], graph: _Graph, as_written: bool) -> None:
@@ -151,7 +153,7 @@ class _Task:
         self._uncounted = set(devices)
 
     def run(self, device: str, feed: Mapping[str, Any]) -> Any:
-        """As `SessionPool.run`."""
+        """Run the computation as `SessionPool.run` describes."""
         computation = self._graph.computations[_within_task(device)]
         feed = {computation.inputs[name]: value for name, value in feed.items()}
         session = self._opened()
@@ -170,7 +172,7 @@ class _Task:
         return values
 
     def close(self) -> None:
-        """Close the session, and with it what is under way in it."""
+        """Close the session, which ends its steps in progress."""
         with self._lock:
             session, self._session = self._session, None
         if session is not None:
@@ -201,7 +203,17 @@ class _Task:
         return values
 
     def _watched(self, call: Callable[[], Any]) -> Any:
-        """Make a call to the server while looking whether there is one; a call to none is left to its thread."""
+        """Run a call to the server in a thread, and check meanwhile that the server is up.
+
+        If the server is down, the call is left to its thread.
+
+        Returns:
+            The value that the call returns.
+
+        Raises:
+            ConnectionError: The server is down.
+            Exception: The exception of the call.
+        """
         outcome: queue.SimpleQueue[tuple[Any, Exception | None]] = queue.SimpleQueue()
 
         def make_call() -> None:
@@ -222,19 +234,23 @@ class _Task:
             return value
 
     def _answers(self) -> bool:
-        """Whether the task, in which a step took too long, does others."""
+        """Return whether the task responds to another session, after a step timed out."""
         try:
             return bool(self._watched(lambda: serves(self._context, self._devices[0])))
         except ConnectionError:
             return False
 
     def _count_loss(self) -> None:
-        """Count a loss once, however often the task is tried in vain."""
+        """Count a loss once, no matter how many retries fail."""
         self.losses += not self._is_lost
         self._is_lost = True
 
     def _refuse_when_gone(self) -> None:
-        """Raise ConnectionError when nobody listens at the task's address; whoever is slow to answer is there."""
+        """Check that a process listens at the task's address. A server that is slow to accept counts as up.
+
+        Raises:
+            ConnectionError: The connection is refused.
+        """
         host, _, port = self._address.rpartition(":")
         with contextlib.suppress(TimeoutError):
             socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS).close()
@@ -244,7 +260,7 @@ class _Task:
         return f"{self.short} at {self._address} {how}"
 
 
-#: What says that a server is not there, or is another one than before, not that the computation is wrong.
+#: Errors which mean that a server is down or has been restarted, and not that the computation is wrong.
 _LOSSES = (
     ConnectionError,
     tf.errors.UnavailableError,
@@ -255,5 +271,5 @@ _LOSSES = (
 
 
 def _within_task(device: str) -> str:
-    """A device's name within its task: `/device:CPU:0`."""
+    """Return a device's name within its task, such as `/device:CPU:0`."""
     return device[device.index("/device:") :]

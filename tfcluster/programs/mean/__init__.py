@@ -1,4 +1,4 @@
-"""Mean and variance of numbers that the devices share in slices of any sizes."""
+"""Mean and variance of numbers that are distributed over the devices in slices of any sizes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from tfcluster.programs.mean.source import MappedFile, RandomNumbers, map_floats
 from tfcluster.programs.mean.text_import import write_floats
 from tfcluster.programs.session import task_of
 
-#: In place of sizes: a slice for each device, as equal as can be; or what each device got done.
+#: Values of `slices` that replace sizes. EVEN: one slice per device, of sizes as equal as possible. DEVICES: one slice
+#: per device, which consists of the pieces that the device happened to do.
 EVEN, DEVICES = "even", "devices"
 
 
@@ -35,27 +36,27 @@ def run(
     column: str | None,
     slices: list[int] | str,
 ) -> dict[str, Any]:
-    """Take the mean.
+    """Compute the mean and the variance.
 
-    Each window of the input, a stretch at a fixed place, is summed up in float64 on one device, and the windows'
-    moments are combined in sums that are rounded once. So the mean and the variance are the same to the bit however the
-    input is sliced, and whichever devices of one kind share the work.
+    The input is divided into windows at fixed positions. Each window is summed in float64 on one device, and the
+    windows' moments are combined in sums that are rounded once. The mean and the variance are therefore bit-identical
+    for all ways to slice the input, and for all sets of devices of the same type.
 
     Args:
         context: The run.
-        file: A .npy file, text with one number a line, or a CSV file; `-` is the file that was sent with the run. None
+        file: A .npy file, text with one number per line, or a CSV file; `-` is the file uploaded with the run. None
             with `random`.
-        random: How many numbers to make, uniform in [0, 1); None with `file`.
+        random: Number of random numbers to generate, uniform in [0, 1); None with `file`.
         seed: Key of the generator, below 2^64.
-        column: The column of a CSV file, by index from 0 on, or by name.
-        slices: How many numbers each slice has, or EVEN or DEVICES.
+        column: The column of a CSV file, by index from 0 on or by name; None for other files.
+        slices: The number of numbers in each slice, or EVEN or DEVICES.
 
     Returns:
-        mean, variance (the population's), count, shards: {task, count, mean} of each slice. What is no finite number
-        is None, and a note says why.
+        mean, variance (of the population), count, and shards ({task, count, mean} of each slice). A value that is not
+        finite is None, and a note explains why.
 
     Raises:
-        ClusterError: The input is none of numbers, or the slices are not the whole of it.
+        ClusterError: The input does not consist of numbers, or the slices do not add up to it.
     """
     numbers = RandomNumbers(random, seed) if random is not None else _open(context, file or "-", column)
     size = window_size(numbers.count)
@@ -78,7 +79,11 @@ def run(
 
 
 def _open(context: Context, file: str, column: str | None) -> MappedFile:
-    """The numbers of a file."""
+    """Open a file of numbers.
+
+    Raises:
+        ClusterError: The file has no numbers, or cannot be read as numbers.
+    """
     if file == "-":
         assert context.sent is not None, "standard input is sent with the run"
         path, name = context.sent, "standard input"
@@ -88,7 +93,7 @@ def _open(context: Context, file: str, column: str | None) -> MappedFile:
     if numbers is not None and column is not None:
         raise ClusterError(f"{name}: is a .npy file; --column is for CSV files", exit_code=ExitCode.USAGE)
     if numbers is None:
-        with tempfile.TemporaryFile(dir=context.folder) as floats:  # without a name: it is gone with this process
+        with tempfile.TemporaryFile(dir=context.folder) as floats:  # unnamed: deleted with this process
             context.notes.extend(write_floats(path, name, column, floats))
             numbers = map_floats(os.dup(floats.fileno()), name)
     refuse_none(numbers)
@@ -98,7 +103,12 @@ def _open(context: Context, file: str, column: str | None) -> MappedFile:
 def _share(
     numbers: MappedFile | RandomNumbers, size: int, devices: Sequence[str], slices: list[int] | str
 ) -> tuple[WindowPieces, dict[str, list[range]] | None]:
-    """The pieces of the slices, and which slices are whose; None where whoever is free takes any piece."""
+    """Cut the numbers into pieces and assign the slices to devices.
+
+    Returns:
+        The pieces of the slices, and for each device the ranges of pieces pinned to it, or None in place of these if
+        any free device may take any piece.
+    """
     if slices == DEVICES:
         return cut([numbers.count], size), None
     sizes = even_sizes(numbers.count, len(devices)) if isinstance(slices, str) else slices
@@ -116,7 +126,11 @@ def _sums(
     size: int,
     own: dict[str, list[range]] | None,
 ) -> tuple[Rows, npt.NDArray[np.int64]]:
-    """The pilot, sum and sum of squares of each piece, and the index of the device that did it."""
+    """Compute the sums of all pieces on the devices.
+
+    Returns:
+        The pilot, sum and sum of squares of each piece, and the index of the device that computed each piece.
+    """
     rows: Rows = np.empty((len(pieces), 3))
     doers = np.empty(len(pieces), np.int64)
     look = (
@@ -134,7 +148,7 @@ def _sums(
 
 
 def _moments(pieces: WindowPieces, rows: Rows) -> list[Moments]:
-    """The moments of each piece, of its pilot, sum and sum of squares; see window.sums_of."""
+    """Return the moments of each piece, computed from its pilot, sum and sum of squares; see window.sums_of."""
     counts = pieces.counts
     with np.errstate(invalid="ignore", over="ignore"):
         shift = rows[:, 1] / counts
@@ -144,7 +158,10 @@ def _moments(pieces: WindowPieces, rows: Rows) -> list[Moments]:
 
 
 def _slices(pieces: WindowPieces, doers: npt.NDArray[np.int64], *, by_device: bool) -> list[tuple[int, Sequence[int]]]:
-    """The pieces of each slice, and who did it: of a slice whose first device was lost, who did the last piece."""
+    """Return for each slice the index of its device and its pieces.
+
+    If several devices worked on a slice because its first device was lost, the device is that of the last piece.
+    """
     if not by_device:
         return [(int(doers[of.stop - 1]), of) for of in pieces.slices]
     return [(int(doer), np.flatnonzero(doers == doer).tolist()) for doer in np.unique(doers)]
@@ -155,5 +172,5 @@ def _shard(task: str, moments: Moments) -> dict[str, Any]:
 
 
 def _finite(value: float) -> float | None:
-    """JSON has neither infinities nor NaN."""
+    """Return the value, or None if it is not finite, because JSON has neither infinities nor NaN."""
     return value if np.isfinite(value) else None

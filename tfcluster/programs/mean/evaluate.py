@@ -1,4 +1,4 @@
-"""Having devices look at pieces: in the file where the task can map it, else with the window sent to it."""
+"""Evaluate pieces on devices: of random numbers, of a file that the task mmaps, or of windows that are fed to it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,15 @@ Rows = npt.NDArray[np.float64]
 
 
 class RandomSourceEvaluator:
-    """Gives the sums of pieces of numbers that the devices make. A context manager."""
+    """Computes the sums of pieces of random numbers, which the devices generate. A context manager.
+
+    Args:
+        context: The run.
+        devices: Full names of the devices.
+        numbers: The number and the seed of the random numbers.
+        pieces: The pieces.
+        size: Number of numbers in a window.
+    """
 
     def __init__(
         self, context: Context, devices: Sequence[str], numbers: RandomNumbers, pieces: WindowPieces, size: int
@@ -42,7 +50,7 @@ class RandomSourceEvaluator:
         self._devices.__exit__(kind, error, trace)
 
     def __call__(self, device: str, first: int, count: int) -> Rows:
-        """The sums of the pieces `first` … `first + count - 1`, as rows; see window.sums_of."""
+        """Return the sums of the pieces `first` … `first + count - 1`, as rows; see window.sums_of."""
         pieces = slice(first, first + count)
         starts = self._pieces.window[pieces] * self._size
         bounds = {"low": self._pieces.low[pieces], "high": self._pieces.high[pieces]}
@@ -51,7 +59,15 @@ class RandomSourceEvaluator:
 
 
 class FileSourceEvaluator:
-    """Gives the sums of pieces of numbers in a file. A context manager."""
+    """Computes the sums of pieces of the numbers in a file. A context manager.
+
+    Args:
+        context: The run.
+        devices: Full names of the devices.
+        numbers: The numbers.
+        pieces: The pieces.
+        size: Number of numbers in a window.
+    """
 
     def __init__(
         self, context: Context, devices: Sequence[str], numbers: MappedFile, pieces: WindowPieces, size: int
@@ -61,7 +77,7 @@ class FileSourceEvaluator:
         self._numbers = numbers
         self._pieces = pieces
         self._size = size
-        # The last window is moved back, to end where the numbers do.
+        # The last window is moved back, so that it ends where the numbers end.
         last = max(0, numbers.count - size)
         self._starts = np.minimum(pieces.window * size, last)
         moved = pieces.window * size - self._starts
@@ -86,7 +102,7 @@ class FileSourceEvaluator:
         self._stack.__exit__(kind, error, trace)
 
     def __call__(self, device: str, first: int, count: int) -> Rows:
-        """The sums of the pieces `first` … `first + count - 1`, as rows; see window.sums_of."""
+        """Return the sums of the pieces `first` … `first + count - 1`, as rows; see window.sums_of."""
         if device not in self._blind:
             rows = self._map(device, slice(first, first + count))
             if rows is not None:
@@ -95,14 +111,19 @@ class FileSourceEvaluator:
         return np.concatenate([self._feed(device, piece) for piece in range(first, first + count)])
 
     def _map(self, device: str, pieces: slice) -> Rows | None:
-        """The sums as the task sees the file; None where it does not see this very file."""
+        """Compute the sums on a task that maps the file into its memory.
+
+        Returns:
+            The sums, or None if the task does not see this very file.
+        """
         assert self._mapping is not None
         feed = {"start": self._starts[pieces], "low": self._low[pieces], "high": self._high[pieces]}
         rows: Rows
         try:
             rows, seen = self._mapping.run(device, feed)
         except tf.errors.OpError as error:
-            # Another machine: there is no such process, or its file is another one and too short.
+            # The task is on another machine: the path's process does not exist there, or its file is another one, which
+            # is too short.
             if isinstance(error, (tf.errors.NotFoundError, tf.errors.InternalError, tf.errors.PermissionDeniedError)):
                 return None
             raise
@@ -126,6 +147,6 @@ class FileSourceEvaluator:
 
 
 def read_piece(numbers: MappedFile, pieces: WindowPieces, size: int, piece: int) -> npt.NDArray[Any]:
-    """The numbers of a piece."""
+    """Return the numbers of a piece."""
     start = int(pieces.window[piece]) * size
     return numbers.read(start + int(pieces.low[piece]), start + int(pieces.high[piece]))

@@ -1,4 +1,4 @@
-"""What float64 sums cannot say: where the numbers that are none are, and means of numbers whose sum is too large."""
+"""Handle non-finite sums: locate NaN and infinities, and compute means of numbers whose sum overflows a float64."""
 
 from __future__ import annotations
 
@@ -17,20 +17,25 @@ _KINDS = (("NaN", np.isnan), ("infinity", np.isposinf), ("-infinity", np.isnegin
 
 
 class Irregular:
-    """Looks once more at the pieces whose sums are not finite, and counts what is in them."""
+    """Recomputes the pieces whose sums are not finite, and counts the non-finite numbers in them.
+
+    Args:
+        numbers: The numbers of the input.
+    """
 
     def __init__(self, numbers: MappedFile | RandomNumbers) -> None:
         self._numbers = numbers
         self._found: dict[str, tuple[int, int]] = {}
 
     def look_at(self, moments: list[Moments], pieces: WindowPieces, size: int, whole: npt.NDArray[np.int64]) -> None:
-        """Put right the moments that are not finite.
+        """Recompute the moments that are not finite.
 
         Args:
-            moments: Those of each piece; changed in place.
+            moments: The moments of each piece, which are changed in place.
             pieces: The pieces.
-            size: How many numbers a window has.
-            whole: The pieces that are whole windows, in their order: each number is in one of them.
+            size: Number of numbers in a window.
+            whole: The pieces that are whole windows, in the order of the windows. Each number is in exactly one of
+                them.
         """
         numbers = self._numbers
         if isinstance(numbers, RandomNumbers):
@@ -44,7 +49,7 @@ class Irregular:
                 self._count(values, int(pieces.window[piece]) * size)
 
     def notes(self, found: Moments) -> list[str]:
-        """What the user should know of the result.
+        """Return notes for the user about non-finite numbers and results.
 
         Args:
             found: The moments of all numbers.
@@ -67,7 +72,7 @@ class Irregular:
 
 
 def _moments(values: npt.NDArray[Any]) -> Moments:
-    """The moments of numbers some of which are not finite, or whose sum or squares are too large."""
+    """Return the moments of numbers that include non-finite ones, or whose sum or squares overflow."""
     count = len(values)
     if not np.isfinite(values).all():
         with np.errstate(invalid="ignore", over="ignore"):

@@ -1,4 +1,4 @@
-"""Cutting a sequence of numbers into slices of any sizes, and these into windows at fixed places."""
+"""Partition a sequence of numbers into slices of any sizes, and the slices into windows at fixed positions."""
 
 from __future__ import annotations
 
@@ -11,30 +11,47 @@ import numpy.typing as npt
 
 from tfcluster.errors import ClusterError, ExitCode
 
-#: Of no slice: a window that slices cut, looked at once more as a whole.
+#: In place of a slice's index: a piece that belongs to no slice. It is a whole window that the slices cut, which is
+#: evaluated once more as a whole.
 WHOLE = -1
 
-# Numbers in a window. The dispatch of one takes as long as some hundred thousand numbers, so large ones are best;
-# small inputs get small ones, which are padded less.
+# Number of numbers in a window. Dispatching a window takes as long as computing some hundred thousand numbers, so large
+# windows are best. Small inputs get small windows, which need less padding.
 _LARGE, _SMALL = 1 << 22, 1 << 16
 
 
 def window_size(count: int) -> int:
-    """How many numbers a window has: a function of the input alone, as are the sums of each window then."""
+    """Return the number of numbers in a window.
+
+    It depends on the input alone, so the sums of each window depend on the input alone too.
+
+    Args:
+        count: Number of numbers in the input.
+    """
     return _LARGE if count >= _LARGE else _SMALL
 
 
 def even_sizes(count: int, slices: int) -> list[int]:
-    """So many slices of sizes that differ by one at most; fewer, of one number each, where there are fewer numbers."""
+    """Return the sizes of slices that differ by at most one.
+
+    Args:
+        count: Number of numbers in the input.
+        slices: Number of slices. If there are fewer numbers than slices, there is one slice per number.
+    """
     slices = max(1, min(count, slices))
     return [count // slices + (index < count % slices) for index in range(slices)]
 
 
 def check_sizes(sizes: Sequence[int], count: int, name: str) -> None:
-    """Refuse slices that are not the whole of `name`, which has `count` numbers.
+    """Check that the slices add up to the input.
+
+    Args:
+        sizes: Number of numbers in each slice.
+        count: Number of numbers in the input.
+        name: The user's name for the input.
 
     Raises:
-        ClusterError: They are not.
+        ClusterError: They do not add up.
     """
     if sum(sizes) != count:
         raise ClusterError(
@@ -46,13 +63,13 @@ def check_sizes(sizes: Sequence[int], count: int, name: str) -> None:
 
 @dataclass(frozen=True)
 class WindowPieces:
-    """Pieces of the sequence, each within one window; as arrays that have an element for each piece.
+    """Pieces of the sequence, each within one window, as arrays with one element per piece.
 
     Attributes:
-        window: The number of its window.
-        low: Its first number's place in the window.
-        high: The place behind its last number.
-        slice: The slice that it is of, or WHOLE.
+        window: The number of the piece's window.
+        low: The position of the piece's first number in the window.
+        high: The position after the piece's last number in the window.
+        slice: The index of the slice to which the piece belongs, or WHOLE.
         slices: The pieces of each slice, as a range.
     """
 
@@ -67,25 +84,29 @@ class WindowPieces:
 
     @property
     def counts(self) -> npt.NDArray[np.int64]:
-        """How many numbers each piece has."""
+        """Return the number of numbers in each piece."""
         counts: npt.NDArray[np.int64] = self.high - self.low
         return counts
 
     def count_of(self, first: int, count: int) -> int:
-        """How many numbers the pieces `first` … `first + count - 1` have, of those that are of a slice."""
+        """Return the number of numbers in those of the pieces `first` … `first + count - 1` that belong to a slice."""
         some = np.s_[first : first + count]
         return int((self.high[some] - self.low[some])[self.slice[some] != WHOLE].sum())
 
 
 def cut(sizes: Sequence[int], size: int) -> WindowPieces:
-    """Cut slices at the windows' bounds.
+    """Cut slices into pieces at the bounds of the windows.
 
-    The windows do not depend on the slices: those that slices cut come once more as a whole, behind the slices' pieces.
-    The pieces that are whole windows, or all that the last window has, are thus the same for any slices.
+    The windows do not depend on the slices. Windows that are cut by a slice's bound are added once more as a whole,
+    after the pieces of the slices. The pieces that are whole windows (for the last window: all of its numbers) are
+    therefore the same for any slices.
 
     Args:
-        sizes: How many numbers each slice has, at least 1.
-        size: How many numbers a window has.
+        sizes: Number of numbers in each slice, at least 1.
+        size: Number of numbers in a window.
+
+    Returns:
+        The pieces of the slices, followed by the windows that are added as a whole.
     """
     count = sum(sizes)
     rows: list[npt.NDArray[Any]] = []
@@ -104,7 +125,15 @@ def cut(sizes: Sequence[int], size: int) -> WindowPieces:
 
 
 def whole_windows(pieces: WindowPieces, count: int, size: int) -> npt.NDArray[np.int64]:
-    """Which pieces are whole windows, in the order of the windows: each number of the sequence is in one of them."""
+    """Return the indices of the pieces that are whole windows, in the order of the windows.
+
+    Each number of the sequence is in exactly one of them.
+
+    Args:
+        pieces: The pieces.
+        count: Number of numbers in the sequence.
+        size: Number of numbers in a window.
+    """
     whole = (pieces.low == 0) & (pieces.high == np.minimum(size, count - pieces.window * size))
     found = np.flatnonzero(whole)
     ordered: npt.NDArray[np.int64] = found[np.argsort(pieces.window[found], kind="stable")]

@@ -1,4 +1,4 @@
-"""Where the numbers are: in a file that the tasks map into their memory, or nowhere, made from their own places."""
+"""Sources of numbers: a file that the tasks mmap, or random numbers that are generated from their positions."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ from tfcluster.errors import ClusterError, ExitCode
 
 _MAGIC = b"\x93NUMPY"
 _ZIP = b"PK\x03\x04"
-#: What a task computes with as it lies in the file.
+#: Types that a task can read directly from the mapped file.
 _NATIVE = {np.dtype(kind) for kind in ("?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8")}
 
 
 @dataclass(frozen=True)
 class MappedFile:
-    """Numbers in a file, in the order in which they lie there.
+    """The numbers in a file, in the order in which the file stores them.
 
     Attributes:
-        name: What the user calls it.
-        path: Where any process of this user on this host finds the very file, whatever becomes of its name.
-        skipped: Bytes in front of the numbers.
-        values: The numbers, one-dimensional, mapped.
+        name: The user's name for the file.
+        path: A path by which any process of this user on this host can open this very file, even if it is renamed or
+            deleted.
+        skipped: Number of bytes before the numbers.
+        values: The numbers, as a one-dimensional memory-mapped array.
     """
 
     name: str
@@ -37,31 +38,31 @@ class MappedFile:
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """Return how many numbers there are."""
         return len(self.values)
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Their type as the tasks get it."""
+        """Return the type of the numbers as tasks receive them."""
         return self.values.dtype if self.values.dtype in _NATIVE else np.dtype(np.float64)
 
     @property
     def can_be_mapped(self) -> bool:
-        """Whether a task can compute with them as they lie in the file."""
+        """Return whether a task can read the numbers directly from the mapped file, without conversion."""
         return self.values.dtype in _NATIVE and self.skipped % self.values.dtype.itemsize == 0
 
     def read(self, start: int, stop: int) -> npt.NDArray[Any]:
-        """Some of them."""
+        """Return the numbers `start` … `stop - 1`, converted to `dtype`."""
         return self.values[start:stop].astype(self.dtype)
 
 
 @dataclass(frozen=True)
 class RandomNumbers:
-    """Numbers that are uniform in [0, 1), each made of the seed and its own place.
+    """Random numbers that are uniform in [0, 1), each generated from the seed and its own position.
 
     Attributes:
-        count: How many there are.
-        seed: The generator's key.
+        count: How many numbers there are.
+        seed: Key of the generator.
     """
 
     count: int
@@ -69,17 +70,24 @@ class RandomNumbers:
 
     @property
     def name(self) -> str:
-        """What the user calls them."""
+        """Return the user's name for the numbers."""
         return f"--random {self.count}"
 
 
 def open_array(path: Path, name: str) -> MappedFile | None:
-    """The numbers of a .npy file; None for a file that is none.
+    """Open a .npy file and map its numbers.
 
-    The file stays open until this process ends: the tasks find it by way of the descriptor.
+    The file stays open until this process ends, because the tasks open it through this process's file descriptor.
+
+    Args:
+        path: Path of the file.
+        name: The user's name for the file.
+
+    Returns:
+        The numbers, or None if the file is not a .npy file.
 
     Raises:
-        ClusterError: It cannot be read, is cut off, or is not of numbers.
+        ClusterError: The file cannot be read, is truncated, or does not contain numbers.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY)
@@ -104,17 +112,22 @@ def open_array(path: Path, name: str) -> MappedFile | None:
 
 
 def map_floats(descriptor: int, name: str) -> MappedFile:
-    """The numbers of an open file that has nothing but float64 values in this machine's order; it must stay open."""
+    """Map an open file that contains only float64 values in native byte order.
+
+    Args:
+        descriptor: Descriptor of the file, which must stay open.
+        name: The user's name for the numbers.
+    """
     here = f"/proc/{os.getpid()}/fd/{descriptor}"
     empty = not os.fstat(descriptor).st_size
     return MappedFile(name, here, 0, np.zeros(0) if empty else np.memmap(here, np.float64, "r"))
 
 
 class SameHostToken:
-    """Random bytes in a file that only this process has: a task that reads them there is on the same machine.
+    """Random bytes in an anonymous file of this process: a task that reads them from there is on the same host.
 
     Attributes:
-        path: Where any process of this user on this host finds it.
+        path: A path by which any process of this user on this host can open the file.
         value: The bytes.
     """
 
@@ -126,17 +139,17 @@ class SameHostToken:
 
 
 def refuse_none(numbers: MappedFile) -> None:
-    """Refuse an input without numbers.
+    """Check that the input has numbers.
 
     Raises:
-        ClusterError: There are none.
+        ClusterError: The input has no numbers.
     """
     if not numbers.count:
         raise ClusterError(f"{numbers.name}: has no numbers", exit_code=ExitCode.USAGE)
 
 
 def tensor_type(dtype: np.dtype[Any]) -> Any:
-    """TensorFlow's name of a type."""
+    """Return the TensorFlow type that corresponds to a NumPy type."""
     return tf.as_dtype(dtype.type)
 
 

@@ -1,4 +1,4 @@
-"""Numbers from text, one a line or a column of a CSV file, written as float64 values that tasks can map."""
+"""Convert text (one number per line, or a column of a CSV file) to a file of float64 values that tasks can mmap."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from typing import BinaryIO
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.programs.csv_rows import is_number, read_rows
 
-# Numbers converted at once: few enough that memory does not matter, enough that the calls do not.
+# Number of numbers converted per block: few enough to need little memory, enough to amortize the calls.
 _AT_ONCE = 1 << 16
 
 
 def write_floats(source: Path, name: str, column: str | None, target: BinaryIO) -> list[str]:
     """Convert a text file.
 
-    Blank lines are passed over, and so is a heading of a CSV file. Anything else that is not a number where one should
-    be is an error: nothing is left out silently.
+    Blank lines are skipped, and so is the header of a CSV file. Anything else in the place of a number is an error, so
+    that no data is dropped silently.
 
     Args:
-        source: The text, in UTF-8.
-        name: What the user calls it.
-        column: The column's index from 0 on, or its name; None for a file with one number a line.
-        target: The file to write to: float64 values in this machine's order.
+        source: Path of the text, in UTF-8.
+        name: The user's name for the text.
+        column: The column's index from 0 on, or its name; None for a file with one number per line.
+        target: The file to write to, as float64 values in native byte order.
 
     Returns:
-        Notes: what the user should know of how the file was understood.
+        Notes for the user about how the file was parsed.
 
     Raises:
-        ClusterError: A line has no number there, or another number of columns than the first; or the text cannot be
-            read or is none.
-        OSError: The target cannot be written.
+        ClusterError: A line has no number in the column, or does not have as many columns as the first line; or the
+            file is not text in UTF-8.
+        OSError: The source cannot be read, or the target cannot be written.
     """
     values, notes = (_lines(source, name), []) if column is None else _column(source, name, column)
     while block := array("d", islice(values, _AT_ONCE)):
@@ -54,7 +54,7 @@ def _lines(source: Path, name: str) -> Iterator[float]:
 
 
 def _column(source: Path, name: str, column: str) -> tuple[Iterator[float], list[str]]:
-    """The numbers of a column, and notes."""
+    """Return an iterator over the numbers of a column, and notes for the user."""
     rows = read_rows(source, name)
     where, first = next(rows, (name, []))
     if not first:
@@ -71,10 +71,21 @@ def _column(source: Path, name: str, column: str) -> tuple[Iterator[float], list
 
 
 def _find_column(first: list[str], column: str, where: str) -> tuple[int, bool]:
-    """The index of a column, and whether the first line is a heading, one of names.
+    """Find a column in the first line.
 
-    By index, the line is a heading unless there is a number in the column, and an index is never taken for the name of
-    another column: else a number in a line that also has words were lost.
+    If the column is given by index, the line is a header unless the column contains a number in it. An index is never
+    taken for the name of another column. Otherwise a number in a line that also contains words would be lost.
+
+    Args:
+        first: The fields of the first line.
+        column: The column's index from 0 on, or its name.
+        where: Position of the line, as `NAME:LINE`.
+
+    Returns:
+        The index of the column, and whether the first line is a header with names.
+
+    Raises:
+        ClusterError: There is no such column.
     """
     names = [each.strip() for each in first]
     if column.isdecimal() and int(column) < len(names):

@@ -1,4 +1,4 @@
-"""The sums of a piece of a window in one pass, compiled; and the graphs that put windows before it."""
+"""Compiled functions that sum a piece of a window in one pass, and the graphs that supply them with windows."""
 
 from __future__ import annotations
 
@@ -12,27 +12,34 @@ from tfcluster.programs.map_reduce import Computation
 from tfcluster.programs.mean.source import MappedFile, SameHostToken, tensor_type
 from tfcluster.programs.threefry import threefry_2x32
 
-# The numbers of so many stretches of a window are added side by side: one addition would wait for the one before.
+# Number of stretches of a window that are summed in parallel. In a single sum each addition would wait for the previous
+# one.
 _STRETCHES = 8
-# And so many places of the stretches have sums of their own, which fills the vector registers.
+# Number of positions in the stretches that have separate sums (lanes), which fills the vector registers.
 _LANES = 1024
-# The deviations are from a pilot, the mean of so small a part of the window. Its distance from the mean costs digits of
-# the variance only where it is many standard deviations, and these many numbers bound it: n (mean - pilot)² is at
-# most 64 times the sum of squared deviations.
+# Deviations are computed from a pilot, the mean of the piece's first numbers, at most 1/64 of a window. The distance of
+# the pilot from the mean costs digits of the variance only if it is many standard deviations. This fraction bounds the
+# distance: n (mean - pilot)² is at most 64 times the sum of squared deviations.
 _PILOT = 64
 
 
 def mapped_windows(numbers: MappedFile, mark: SameHostToken, size: int) -> Computation:
-    """The sums of any pieces of a file that the task maps, as rows in the order of `start`; and the mark as it sees it.
+    """Build the computation of the sums of any pieces of a file that the task maps into its memory.
 
-    The inputs are arrays with an element for each piece: `start`, the place of the window's first number; `low` and
-    `high`, the piece's bounds in the window. A row has pilot, sum and sum of squares; see `sums_of`.
+    The inputs are arrays with one element per piece: `start`, the position of the window's first number, and `low` and
+    `high`, the piece's bounds in the window. The outputs are the rows, in the order of `start`, and the bytes of the
+    token as the task reads them. A row consists of pilot, sum and sum of squares; see `sums_of`.
+
+    Args:
+        numbers: The numbers in the file.
+        mark: The token that shows whether the task is on the same host.
+        size: Number of numbers in a window.
     """
     itemsize = numbers.values.dtype.itemsize
     skipped = numbers.skipped // itemsize
     dtype = tensor_type(numbers.dtype)
     with tf.device("/device:CPU:0"):
-        # Maps the file whenever a step begins; reads nothing.
+        # ImmutableConst maps the file when a step begins, but reads nothing.
         shape = [skipped + numbers.count]
         whole = tf.raw_ops.ImmutableConst(dtype=dtype, shape=shape, memory_region_name=numbers.path)
         seen = tf.raw_ops.ImmutableConst(dtype=tf.uint8, shape=[len(mark.value)], memory_region_name=mark.path)
@@ -46,7 +53,14 @@ def mapped_windows(numbers: MappedFile, mark: SameHostToken, size: int) -> Compu
 
 
 def made_windows(size: int) -> Computation:
-    """As `mapped_windows`, of numbers that the task makes of the input `key` (the seed's low and high word)."""
+    """Build the computation of the sums of any pieces of random numbers.
+
+    The inputs and rows are those of `mapped_windows`, without a token. A further input is `key`, the low and high word
+    of the seed, from which the task generates the numbers.
+
+    Args:
+        size: Number of numbers in a window.
+    """
     key = tf.compat.v1.placeholder(tf.uint32, [2])
 
     def window(start: Any) -> tuple[Any, ...]:
@@ -57,7 +71,15 @@ def made_windows(size: int) -> Computation:
 
 
 def fed_window(dtype: Any, size: int) -> Computation:
-    """As `mapped_windows`, of one window, which is the input `values`."""
+    """Build the computation of the sums of pieces of one window.
+
+    The inputs and rows are those of `mapped_windows`, without a token. A further input is `values`, the numbers of the
+    window.
+
+    Args:
+        dtype: The TensorFlow type of the numbers.
+        size: Number of numbers in the window.
+    """
     values = tf.compat.v1.placeholder(dtype, [size])
     return _each(lambda start: (values,), sums_of(dtype.name, size)).with_input("values", values)
 
@@ -71,7 +93,7 @@ def _each(window: Callable[[Any], tuple[Any, ...]], sums: Any) -> Computation:
     def look_at_piece(index: Any, rows: Any) -> tuple[Any, Any]:
         return index + 1, rows.write(index, sums(*window(start[index]), low[index], high[index]))
 
-    # The loop stands outside the compiled function, as that of pi.
+    # The loop is outside the compiled function, as in pi.py: inside it the compiler does not vectorize the code.
     rows = tf.TensorArray(tf.float64, size=size, element_shape=[3])
     _, rows = v1.while_loop(lambda index, _: index < size, look_at_piece, [0, rows], parallel_iterations=1)
     return Computation({"start": start, "low": low, "high": high}, rows.stack())
@@ -79,25 +101,35 @@ def _each(window: Callable[[Any], tuple[Any, ...]], sums: Any) -> Computation:
 
 @cache
 def sums_of(dtype: str, size: int) -> Any:
-    """A compiled function of a window (`size` numbers of a type), and of the bounds of a piece in it (int32 scalars).
+    """Return a compiled function that computes the sums of a piece of a window.
 
-    It returns three float64 values: a pilot, near the piece's numbers; the sum of the deviations from it, and that
-    of their squares.
+    The function takes a window and the bounds of a piece in it (int32 scalars). It returns three float64 values: a
+    pilot, which is near the piece's numbers, the sum of the deviations from the pilot, and the sum of the squares of
+    these deviations.
+
+    Args:
+        dtype: Name of the type of the numbers.
+        size: Number of numbers in a window.
     """
 
     def mean_sums(values: Any, low: Any, high: Any) -> Any:
         pilot = _pilot(lambda first, count: tf.slice(values, [first], [count]), size, low, high)
         return _sums(lambda first, count: values[first : first + count], size, pilot, low, high)
 
-    # With all in its name that its body depends on: a server keeps what it compiled under the name.
+    # The name contains everything that the body depends on, because a server caches compiled functions by name.
     mean_sums.__name__ = f"mean_sums_{dtype}_{size}"
     return tf.function(mean_sums, jit_compile=True, autograph=False)
 
 
 @cache
 def sums_of_made(size: int) -> Any:
-    """As `sums_of`, of numbers made of a key (two uint32 scalars) and the place of the window's first, a multiple of
-    `size` (its high and low word).
+    """Return a compiled function that computes the sums of a piece of a window of random numbers.
+
+    The function takes the key (two uint32 scalars), the position of the window's first number, which is a multiple of
+    `size` (its high and low word), and the bounds of a piece. It returns what the function of `sums_of` returns.
+
+    Args:
+        size: Number of numbers in a window.
     """
 
     def mean_sums(key_low: Any, key_high: Any, first_high: Any, first_low: Any, low: Any, high: Any) -> Any:
@@ -112,16 +144,16 @@ def sums_of_made(size: int) -> Any:
 
 
 def uniform(high: Any, low: Any) -> Any:
-    """Multiples of 2^-53 in [0, 1), as float64 values, of two words of random bits each."""
+    """Convert pairs of words of random bits to float64 values, which are multiples of 2^-53 in [0, 1)."""
     upper = tf.bitwise.right_shift(high, tf.constant(5, tf.uint32))
     lower = tf.bitwise.right_shift(low, tf.constant(6, tf.uint32))
-    # By way of int32, whose conversion is one vector instruction. No step rounds.
+    # Convert through int32, for which the conversion is a single vector instruction. No operation rounds.
     upper, lower = (tf.cast(tf.cast(word, tf.int32), tf.float64) for word in (upper, lower))
     return (upper * 2.0**26 + lower) * 2.0**-53
 
 
 def _pilot(part: Callable[[Any, int], Any], size: int, low: Any, high: Any) -> Any:
-    """The mean of the piece's first numbers."""
+    """Return the mean of the piece's first numbers, at most 1/64 of a window."""
     count = size // _PILOT
     first = tf.minimum(low, size - count)
     place = tf.range(count, dtype=tf.int32) + first
