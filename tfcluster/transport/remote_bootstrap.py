@@ -99,7 +99,7 @@ class MemoryImporter:
         for file in (f"{base}/__init__.py", f"{base}.py"):
             if file in self._files:
                 is_package = file.endswith("/__init__.py")
-                loader: Any = self  # duck-typed: this module imports as little as possible
+                loader: Any = self  # has a loader's methods; this module imports as little as possible
                 found = importlib.machinery.ModuleSpec(name, loader, origin=file, is_package=is_package)
                 found.has_location = True  # so that the module has a __file__
                 return found
