@@ -22,6 +22,7 @@ from tfcluster.control_characters import escape_control_characters
         ("\x9b2J\x85\x7f\x00", r"\x9b2J\x85\x7f\x00"),
         ("a\x08b\x0bc\x0cd", r"a\x08b\x0bc\x0cd"),
         ("user\u202egpj.exe\u202c \u2066x\u2069", r"user\u202egpj.exe\u202c \u2066x\u2069"),
+        ("half a pair \ud83d, a byte \udcff", r"half a pair \ud83d, a byte \udcff"),
         ("line\r\n", "line\n"),
         ("line\r", "line"),
         ("one\r\ntwo\r\n", "one\ntwo\n"),

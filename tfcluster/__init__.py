@@ -1,3 +1,3 @@
-"""tfcluster: one YAML file in, a running, supervised TensorFlow cluster out."""
+"""tfcluster turns a YAML file into a running, supervised TensorFlow cluster."""
 
 __version__ = "0.1.0"

@@ -1,12 +1,12 @@
-"""`python -m tfcluster` is the command `tfcluster`."""
+"""The entry point: `python -m tfcluster` runs the command `tfcluster`."""
 
 import signal
 
 
 def main() -> None:
     """Run the command line."""
-    # Until the command can say that it was interrupted, and after it has ended, an interrupt ends it without words;
-    # Python's own handler would print where in an import it struck.
+    # Before the command can report an interrupt, and after it has finished, SIGINT ends the process without a message.
+    # Python's own handler would print a traceback from the middle of an import.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     from tfcluster.cli.main import main as run
 

@@ -1,4 +1,4 @@
-"""The one error class whose message reaches the user, and the exit codes that the commands promise."""
+"""The error class whose message is shown to the user, and the exit codes of the commands."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class ExitCode(IntEnum):
-    """What the exit code of a command says; a contract with scripts."""
+    """The exit codes of the commands; scripts rely on them."""
 
     DONE = 0
     FAILED = 1
@@ -21,16 +21,16 @@ class ExitCode(IntEnum):
 
 
 class TerminatedError(BaseException):
-    """Raised in the main thread of a run's program by SIGTERM, past every `except Exception` of a script."""
+    """Raised by SIGTERM in the main thread of a run's program; no `except Exception` of a script catches it."""
 
 
 class ClusterError(Exception):
-    """A failure told to the user as it stands: what happened and where, what to type next, the exit code.
+    """An error that is shown to the user as it is: what failed and where, what to do next, and the exit code.
 
     Args:
         message: What happened and where (file:line:column, host, task); may have several lines.
-        hint: What to type or change next; empty when there is nothing useful to say.
-        exit_code: The exit code of the command that fails with it.
+        hint: What to type or change next; empty if there is no useful hint.
+        exit_code: The exit code of the command that fails with this error.
     """
 
     def __init__(self, message: str, *, hint: str = "", exit_code: ExitCode = ExitCode.FAILED) -> None:
@@ -40,10 +40,10 @@ class ClusterError(Exception):
         self.exit_code = exit_code
 
     def to_json(self) -> dict[str, Any]:
-        """The error as it travels from an agent to the command line."""
+        """Return the error as JSON values, as an agent sends it to the command line."""
         return {"message": self.message, "hint": self.hint, "exit_code": int(self.exit_code)}
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> ClusterError:
-        """The error that `to_json` described."""
+        """Return the error that `to_json` encoded."""
         return cls(value["message"], hint=value["hint"], exit_code=ExitCode(value["exit_code"]))

@@ -1,4 +1,4 @@
-"""Where a cluster keeps its files and sockets on a host."""
+"""The paths of a cluster's files and sockets on a host: state directory, journal, registry, runtime directory."""
 
 from __future__ import annotations
 
@@ -15,77 +15,103 @@ from tfcluster.errors import ClusterError, ExitCode
 
 LOCAL_HOST = "localhost"
 
-#: The file in a state folder that an agent keeps locked while it lives.
+#: The lock file in a state folder, which an agent keeps locked as long as it runs.
 LOCK = "lock"
 
-#: The spec that commands take when none is named, in the folder that they are typed in.
+#: The default spec of commands, in the current directory.
 DEFAULT_SPEC = Path("cluster.yaml")
 
-#: What a cluster may be called: it names a folder.
+#: The valid names of clusters; the name of a cluster is also the name of a folder.
 CLUSTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
-#: How many tasks a job may have.
+#: The maximum number of tasks of a job.
 MAX_TASKS = 1000
 
 _state_root: Path | None = None
 
 # sun_path holds 108 bytes including the closing NUL (unix(7)).
 _SOCKET_PATH_LIMIT = 107
+_LOCK_BYTES = 1 << 12  # longer than any lock file
 _DIGEST = 12
-# ssh binds a control socket under a temporary name, which is longer by so much, before it gives it its own.
+# ssh binds a control socket under a temporary name, which is longer by this number of bytes, and then renames it.
 _SSH_SUFFIX = 17
-# What ssh takes in a path as it stands: no blanks, no % or $ that it would expand.
+# The paths that ssh takes literally: they contain no blanks, and no % or $ that ssh would expand.
 _PLAIN_PATH = re.compile(r"[A-Za-z0-9_./@:+,=-]*")
-# Where systemd creates a folder for each user who is logged in, and where everyone can create one.
+# The folder in which systemd creates a folder for each logged-in user, and the folder in which every user can create
+# folders.
 _LOGIN_FOLDERS = Path("/run/user")
 _TEMPORARY = Path("/tmp")
-# The link in the state root to the private folder of a random name, where there is one.
+# The symbolic link in the state home to the private folder with a random name, if such a folder was needed.
 _PRIVATE_LINK = ".private"
 
 
 def state_home() -> Path:
-    """The folder of all clusters' state of this user: $XDG_STATE_HOME/tfcluster, but where `set_state_home` says so."""
+    """Return the folder with the state of all of this user's clusters.
+
+    Returns:
+        The folder passed to `set_state_home`, if any; else $XDG_STATE_HOME/tfcluster.
+    """
     if _state_root is not None:
         return _state_root
     named = Path(os.environ.get("XDG_STATE_HOME", ""))
-    # A relative one is to be ignored, says the XDG Base Directory Specification.
+    # The XDG Base Directory Specification says to ignore a relative path.
     base = named if named.is_absolute() else Path("~/.local/state").expanduser()
     return base / "tfcluster"
 
 
 def set_state_home(folder: Path) -> None:
-    """Have this process keep and find all state in a folder of its own: a spec may name one for a host."""
+    """Set the state home of this process; a spec may name one for a host.
+
+    Args:
+        folder: The folder for the state of all clusters.
+    """
     global _state_root
     _state_root = folder
 
 
 def state_folder(cluster: str, host: str = LOCAL_HOST) -> Path:
-    """The folder with the journal, logs/ and runs/ of one cluster on one host."""
+    """Return the folder with the journal, logs/ and runs/ of one cluster on one host."""
     return state_home() / cluster / host
 
 
 def agent_socket(cluster: str, host: str = LOCAL_HOST) -> Path:
-    """Where the cluster's agent listens: as its lock file says, else where one started now would."""
+    """Return the socket of the cluster's agent: the one in its lock file, else the one that a new agent would use."""
+    return _told_socket(state_folder(cluster, host) / LOCK) or socket_path(cluster, host)
+
+
+def _told_socket(lock: Path) -> Path | None:
+    """Return the socket of an agent according to its lock file; None if the lock file does not contain one."""
     try:
-        return Path(json.loads((state_folder(cluster, host) / LOCK).read_text())["socket"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return socket_path(cluster, host)
+        fd = os.open(lock, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # without it, opening a named pipe would block
+        try:
+            path = Path(json.loads(os.read(fd, _LOCK_BYTES))["socket"])
+        finally:
+            os.close(fd)
+        fits = len(os.fsencode(path)) <= _SOCKET_PATH_LIMIT
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+    return path if fits and path.is_absolute() and "\0" not in str(path) else None
 
 
 def journal_path(cluster: str, host: str = LOCAL_HOST) -> Path:
-    """The journal; it exists exactly while the cluster is up on the host, whether or not its agent lives."""
+    """Return the path of the journal, which exists exactly while the cluster is up on the host.
+
+    It also exists while the cluster is up and its agent does not run.
+    """
     return state_folder(cluster, host) / "journal.json"
 
 
 def cluster_registry_path(cluster: str) -> Path:
-    """Where the command line notes on which hosts a cluster is that is not on this machine alone."""
+    """Return the registry file in which the command line records the hosts of a cluster that also uses other hosts."""
     return state_home() / cluster / "hosts.json"
 
 
 def validate_name(cluster: str) -> str:
-    """The name of a cluster as given by a user, once it is known to be no path to somewhere else.
+    """Validate the name of a cluster as the user gave it, and return it.
+
+    The name becomes part of paths, so it must not lead to another folder.
 
     Raises:
-        ClusterError: No cluster can have that name.
+        ClusterError: The name is not valid for a cluster.
     """
     if not CLUSTER_NAME.fullmatch(cluster):
         raise ClusterError(
@@ -97,19 +123,19 @@ def validate_name(cluster: str) -> str:
 
 
 def running_clusters() -> list[str]:
-    """Names of the clusters that are up on this machine, or were brought up from it on others; sorted."""
+    """Return the sorted names of the clusters that run on this machine or were started from it on other hosts."""
     here = (path.parent.parent.name for path in state_home().glob(f"*/{LOCAL_HOST}/journal.json"))
     return sorted({*here, *(path.parent.name for path in state_home().glob("*/hosts.json"))})
 
 
 def socket_path(cluster: str, host: str = LOCAL_HOST) -> Path:
-    """The Unix socket of the cluster's agent on this machine.
+    """Return the path of the Unix socket of the cluster's agent on this machine.
 
-    Two state folders may hold clusters of the same name, so the name of the socket carries a digest of the
-    state folder's path; it stands alone where the readable name would pass the kernel's limit.
+    Two state folders may contain clusters of the same name, so the name of the socket includes a digest of the
+    state folder's path. The digest alone is the name if the readable name would exceed the kernel's limit.
 
     Raises:
-        ClusterError: No private folder can be made; see `_runtime_folder`.
+        ClusterError: No private folder can be created; see `_runtime_folder`.
     """
     digest = hashlib.sha256(os.fsencode(state_folder(cluster, host))).hexdigest()[:_DIGEST]
     folder = _runtime_folder()
@@ -120,19 +146,19 @@ def socket_path(cluster: str, host: str = LOCAL_HOST) -> Path:
 
 
 def secrets_path(agent_socket: Path) -> Path:
-    """The file for the secret values of the cluster's tasks on this machine, beside its agent's socket."""
+    """Return the file for the secret values of the cluster's tasks on this machine, next to its agent's socket."""
     return agent_socket.with_name(f"{agent_socket.name}.secrets")
 
 
 def ssh_control_path(cluster: str, destination: str) -> Path:
-    """The Unix socket of the ssh that holds this machine's connection to a host of the cluster.
+    """Return the path of ssh's control socket (ControlPath) for the connection from this machine to a cluster's host.
 
     Args:
         cluster: The cluster's name.
-        destination: The host as ssh takes it.
+        destination: The host as an ssh destination.
 
     Raises:
-        ClusterError: No private folder can be made; see `_runtime_folder`.
+        ClusterError: No private folder can be created; see `_runtime_folder`.
     """
     named = "\0".join((str(state_home()), cluster, destination))
     digest = hashlib.sha256(os.fsencode(named)).hexdigest()[:_DIGEST]
@@ -140,13 +166,13 @@ def ssh_control_path(cluster: str, destination: str) -> Path:
 
 
 def locks_folder() -> Path:
-    """The private folder for the locks that this user's agents on this machine keep each other out by.
+    """Return the private folder for the lock files shared by all of this user's agents on this machine.
 
-    It is the same for all of them, whatever $XDG_RUNTIME_DIR and $XDG_STATE_HOME say, unless another account has taken
-    the name of the folder in /tmp.
+    All agents use the same folder, whatever the values of $XDG_RUNTIME_DIR and $XDG_STATE_HOME, unless another account
+    has created the folder with this name in /tmp.
 
     Raises:
-        ClusterError: No private folder can be made.
+        ClusterError: No private folder can be created.
     """
     user = _LOGIN_FOLDERS / str(os.getuid())
     if _is_private(user) and _make_private(user / "tfcluster"):
@@ -155,29 +181,30 @@ def locks_folder() -> Path:
 
 
 def _runtime_folder(room: int = 0, *, plain: bool = False) -> Path:
-    """The private folder for sockets, made if missing: in $XDG_RUNTIME_DIR, or else in /tmp.
+    """Return the private folder for sockets, in $XDG_RUNTIME_DIR or else in /tmp; create it if it is missing.
 
     Args:
-        room: Bytes that must fit behind a path in it.
-        plain: Its path must need no quoting in ssh's options.
+        room: The number of bytes that must fit after the path of a socket in it.
+        plain: Whether the folder's path must need no quoting in ssh's options.
 
     Raises:
-        ClusterError: The folder in $XDG_RUNTIME_DIR is this user's and others can enter it, or none can be made.
+        ClusterError: The folder in $XDG_RUNTIME_DIR belongs to this user but other users can enter it, or no folder
+            can be created.
     """
     folder = _xdg_folder(room, plain=plain)
     if folder is not None:
         _refuse_shared(folder)
-        # It cannot be made after a logout has removed $XDG_RUNTIME_DIR, for example.
+        # Creating the folder fails, for example, after a logout has removed $XDG_RUNTIME_DIR.
         if _make_private(folder):
             return folder
     return _temporary_folder()
 
 
 def check_runtime_folder() -> None:
-    """Check the private folder for sockets, which is not made if it is missing.
+    """Check the private folder for sockets; do not create it if it is missing.
 
     Raises:
-        ClusterError: It is this user's and others can enter it.
+        ClusterError: The folder belongs to this user but other users can enter it.
     """
     folder = _xdg_folder()
     if folder is not None:
@@ -185,19 +212,19 @@ def check_runtime_folder() -> None:
 
 
 def _xdg_folder(room: int = 0, *, plain: bool = False) -> Path | None:
-    """The folder in $XDG_RUNTIME_DIR; None where there is none that fits, see `_runtime_folder`."""
+    """Return the folder in $XDG_RUNTIME_DIR; None if it is not set or unsuitable, see `_runtime_folder`."""
     folder = Path(os.environ.get("XDG_RUNTIME_DIR", "")) / "tfcluster"
-    # A slash and a digest must fit behind it.
+    # A slash and a digest must fit after it.
     fits = len(os.fsencode(folder)) + 1 + _DIGEST + room <= _SOCKET_PATH_LIMIT
     suits = folder.is_absolute() and fits and (not plain or _PLAIN_PATH.fullmatch(str(folder)))
     return folder if suits else None
 
 
 def _refuse_shared(folder: Path) -> None:
-    """Refuse a folder of this user's that others can enter: it is the user's to mend.
+    """Reject a folder of this user that other users can enter; only the user may decide how to repair it.
 
     Raises:
-        ClusterError: It is such a folder.
+        ClusterError: The folder belongs to this user but other users can enter it.
     """
     try:
         found = folder.lstat()
@@ -211,22 +238,23 @@ def _refuse_shared(folder: Path) -> None:
 
 
 def _temporary_folder() -> Path:
-    """The private folder in /tmp.
+    """Return the private folder in /tmp; create it if it is missing.
 
     Raises:
-        ClusterError: None can be made.
+        ClusterError: No private folder can be created.
     """
     folder = _TEMPORARY / f"tfcluster-{os.getuid()}"
     return folder if _make_private(folder) else _random_folder()
 
 
 def _random_folder() -> Path:
-    """The private folder in /tmp that a link in the state root leads to, made if missing.
+    """Return the private folder in /tmp to which a symbolic link in the state home points; create it if missing.
 
-    Its name is random: another account may have taken the usual one, as names in /tmp are anyone's.
+    Its name is random, because every account can create files in /tmp and another account may have taken the usual
+    name.
 
     Raises:
-        ClusterError: It cannot be made.
+        ClusterError: The folder cannot be created.
     """
     import tempfile  # rarely needed, and slow to import
 
@@ -235,9 +263,9 @@ def _random_folder() -> Path:
         link.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         root = os.open(link.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            with suppress(OSError):  # a file system without locks
-                fcntl.flock(root, fcntl.LOCK_EX)  # two commands that make it at once agree on one
-            with suppress(OSError):  # no link yet
+            with suppress(OSError):  # the file system does not support locks
+                fcntl.flock(root, fcntl.LOCK_EX)  # two concurrent commands must agree on one folder
+            with suppress(OSError):  # the link does not exist yet
                 if _is_private(folder := Path(os.readlink(link))):
                     return folder
             link.unlink(missing_ok=True)
@@ -258,16 +286,20 @@ def _random_folder() -> Path:
 
 
 def _make_private(folder: Path) -> bool:
-    """Make a folder that only this user can enter, if it is missing; return whether it is there and private."""
+    """Create a folder that only this user can enter, if it is missing.
+
+    Returns:
+        Whether the folder exists and is private.
+    """
     with suppress(OSError):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return _is_private(folder)
 
 
 def _is_private(folder: Path) -> bool:
-    """Whether a path is a folder that only this user can enter.
+    """Return whether a path is a folder that only this user can enter.
 
-    Anyone else who can enter it can replace a socket in it and read what is sent there.
+    Another user who can enter the folder could replace a socket in it and read what is sent to this socket.
     """
     try:
         found = folder.lstat()

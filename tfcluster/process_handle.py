@@ -1,4 +1,4 @@
-"""A process by its pid and start time, so that a pid that the kernel gave to a stranger is never touched."""
+"""Handles of processes by pid and start time, so that a process that reuses a pid is never signalled by mistake."""
 
 from __future__ import annotations
 
@@ -11,27 +11,29 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-# struct pidfd_info of Linux 6.13 in 64 bytes, and the request to have the exit code in it (6.15): linux/pidfd.h.
+# struct pidfd_info of Linux 6.13, 64 bytes, and the flag that requests the exit code in it (6.15); see linux/pidfd.h.
 _PIDFD_INFO = struct.Struct("=QQ11Ii")
 _PIDFD_GET_INFO = 3 << 30 | _PIDFD_INFO.size << 16 | 0xFF << 8 | 11
 _PIDFD_INFO_EXIT = 1 << 3
-#: The environment variable that tells which cluster an agent, or a process forked from it, belongs to; and its value
-#: before the agent knows. The agent writes over that, so the length of the value is fixed.
+#: The environment variable that identifies the cluster to which an agent, or a process forked from it, belongs, and its
+#: placeholder value before the agent knows its cluster. The agent overwrites the placeholder in its memory, so the
+#: length of the value is fixed.
 MARK = "TFCLUSTER_AGENT_MARK"
 NO_MARK = "0" * 32
 
-# What reading a process's files raises when there is no such process; all else says nothing of it.
+# The errors of reading a process's files in /proc if the process does not exist; other errors do not tell whether it
+# exists.
 _GONE = (FileNotFoundError, ProcessLookupError)
 _CORE_DUMPED = 0x80  # in waitpid's status
 
 
 @dataclass(frozen=True)
 class ProcessHandle:
-    """One process, told apart from any later one with the same pid.
+    """Identifies one process, distinct from any later process with the same pid.
 
     Attributes:
-        pid: Its pid.
-        start_time: When it started, in clock ticks since boot (field 22 of /proc/PID/stat).
+        pid: The pid of the process.
+        start_time: The start time of the process, in clock ticks since boot (field 22 of /proc/PID/stat).
     """
 
     pid: int
@@ -39,10 +41,10 @@ class ProcessHandle:
 
     @classmethod
     def of(cls, pid: int) -> ProcessHandle | None:
-        """The process that has the pid now, though it be a zombie; None where there is none.
+        """Return the process that has the pid now, possibly a zombie; None if no process has it.
 
         Raises:
-            OSError: There is no descriptor left to look with.
+            OSError: No file descriptor is available to read /proc.
         """
         try:
             return cls(pid, int(_fields(pid)[19]))
@@ -50,18 +52,18 @@ class ProcessHandle:
             return None
 
     def exists(self) -> bool:
-        """Whether the pid is still this process's: it runs, or has ended and is not reaped yet.
+        """Return whether the pid still belongs to this process, which runs or is a zombie that is not reaped yet.
 
         Raises:
-            OSError: There is no descriptor left to look with.
+            OSError: No file descriptor is available to read /proc.
         """
         return ProcessHandle.of(self.pid) == self
 
     def alive(self) -> bool:
-        """Whether this very process still runs.
+        """Return whether this process (not another one with the same pid) still runs.
 
         Raises:
-            OSError: There is no descriptor left to look with.
+            OSError: No file descriptor is available to read /proc.
         """
         try:
             fields = _fields(self.pid)
@@ -70,10 +72,10 @@ class ProcessHandle:
         return fields[0] not in "ZX" and int(fields[19]) == self.start_time
 
     def leads_session(self) -> bool:
-        """Whether this very process still runs, and has begun a session of its own.
+        """Return whether this process still runs and is a session leader (it has called setsid).
 
         Raises:
-            OSError: There is no descriptor left to look with.
+            OSError: No file descriptor is available to read /proc.
         """
         try:
             return self.alive() and int(_fields(self.pid)[3]) == self.pid
@@ -81,10 +83,10 @@ class ProcessHandle:
             return False
 
     def kill(self) -> None:
-        """Send SIGKILL to this very process; nothing happens when it is gone.
+        """Send SIGKILL to this process; do nothing if it no longer exists.
 
         Raises:
-            OSError: There are not two descriptors left.
+            OSError: Fewer than two file descriptors are available.
         """
         pidfd = self.open()
         if pidfd is not None:
@@ -92,17 +94,21 @@ class ProcessHandle:
             os.close(pidfd)
 
     def open(self) -> int | None:
-        """A pidfd of this very process, to wait on and to signal; None when it is gone.
+        """Open a pidfd of this process, to wait for its exit and to signal it.
+
+        Returns:
+            The pidfd; None if the process no longer exists.
 
         Raises:
-            OSError: There are not two descriptors left, one to keep and one to look with.
+            OSError: Fewer than two file descriptors are available: one for the pidfd and one to read /proc.
         """
         try:
             fd = os.pidfd_open(self.pid)
         except ProcessLookupError:
             return None
         try:
-            # The pid may have been given away between our record and the open; not after it.
+            # The kernel may have reused the pid before pidfd_open. It does not matter if it is reused afterwards,
+            # because the pidfd keeps referring to the process for which it was opened.
             if self.exists():
                 return fd
         except OSError:
@@ -113,20 +119,20 @@ class ProcessHandle:
 
 
 def _fields(pid: int) -> list[str]:
-    """/proc/PID/stat from its third field, the state, on."""
+    """Return the fields of /proc/PID/stat, starting with the third one, the state."""
     stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-    # The second field is the command in parentheses and may itself hold spaces and parentheses.
+    # The second field is the command name in parentheses, which may itself contain spaces and parentheses.
     return stat.rpartition(")")[2].split()
 
 
 def environment_address() -> int:
-    """Where the environment that this process was started with is in its memory; 0 where the kernel does not tell."""
+    """Return the memory address of the environment that this process was started with; 0 if the kernel hides it."""
     return int(_fields(os.getpid())[47])  # env_start, field 50 of proc(5)
 
 
 @cache
 def boot_id() -> str:
-    """What tells this boot of the machine from every other one; empty where the kernel does not say."""
+    """Return the unique id of the current boot of the machine; empty if the kernel does not provide it."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -134,7 +140,7 @@ def boot_id() -> str:
 
 
 def network_namespace() -> int:
-    """The number of the network namespace that this process is in; 0 where the kernel does not tell."""
+    """Return the inode number of this process's network namespace; 0 if the kernel does not provide it."""
     try:
         return os.stat("/proc/self/ns/net").st_ino
     except OSError:
@@ -142,23 +148,27 @@ def network_namespace() -> int:
 
 
 def exit_status(process: ProcessHandle, pidfd: int) -> int | None:
-    """How an ended process ended, as waitpid says it; a child is reaped, nobody else's child is.
+    """Return the wait status of an exited process, in the format of waitpid.
+
+    A child of this process is reaped; a child of another process is not.
 
     Args:
         process: The process.
-        pidfd: Its pidfd, which tells that it has ended.
+        pidfd: Its pidfd, which has reported that the process exited.
 
     Returns:
-        None where it is somebody else's child that was reaped on a kernel before 6.15.
+        The wait status; None if it is unknown: the process is a child of another process that reaped it, and the
+        kernel is older than 6.15.
     """
     try:
-        # By the pidfd: the pid of somebody else's child that was reaped may be a child's of ours by now.
+        # Wait by pidfd, not by pid: if the process was a child of another process and was reaped, the kernel may have
+        # reused its pid for one of our own children.
         ended = os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOHANG)
     except ChildProcessError:
         pass
     else:
         return None if ended is None else _wait_status(ended)
-    try:  # a zombie whose parent has not looked yet
+    try:  # a zombie that its parent has not reaped yet
         fields = _fields(process.pid)
         if int(fields[19]) == process.start_time:
             return int(fields[49])
@@ -174,14 +184,14 @@ def exit_status(process: ProcessHandle, pidfd: int) -> int | None:
 
 
 def _wait_status(ended: os.waitid_result) -> int:
-    """What waitpid would have said."""
+    """Convert the result of waitid to the wait status that waitpid would return."""
     if ended.si_code == os.CLD_EXITED:
         return ended.si_status << 8
     return ended.si_status | (_CORE_DUMPED if ended.si_code == os.CLD_DUMPED else 0)
 
 
 def send(pidfd: int, signal_number: signal.Signals) -> None:
-    """Signal the process behind a pidfd; one that has ended already is fine."""
+    """Send a signal to the process of a pidfd; do nothing if the process has exited already."""
     try:
         signal.pidfd_send_signal(pidfd, signal_number)
     except ProcessLookupError:
@@ -189,22 +199,26 @@ def send(pidfd: int, signal_number: signal.Signals) -> None:
 
 
 def peer_credentials(connection: socket.socket) -> tuple[int, int]:
-    """The pid and uid of the process on the other end of a Unix socket, as the kernel knows them."""
+    """Return the pid and uid of the peer of a Unix socket, as reported by the kernel (SO_PEERCRED)."""
     size = struct.calcsize("3i")
     pid, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
     return pid, uid
 
 
 def was_killed(status: int | None) -> bool:
-    """Whether SIGKILL ended a process, or may have: None where only its end is known."""
+    """Return whether SIGKILL ended a process, or may have ended it.
+
+    Args:
+        status: The wait status; None if only the fact that the process exited is known.
+    """
     return status is None or (os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL)
 
 
 def reason(status: int | None) -> str:
-    """In words how a process ended.
+    """Describe how a process ended, for example `exit code 1` or `SIGKILL`.
 
     Args:
-        status: What waitpid says; None where only the end is known.
+        status: The wait status; None if only the fact that the process exited is known.
     """
     if status is None:
         return "unknown exit"

@@ -1,4 +1,4 @@
-"""What this process's Python has installed, found without importing it."""
+"""Locate the TensorFlow installation of this process's Python, and its version, without importing TensorFlow."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from pathlib import Path
 
 from tfcluster.errors import ClusterError
 
-#: What to type where TensorFlow is missing.
+#: The hint for a host where TensorFlow is not installed.
 INSTALL_TENSORFLOW = "Install it there with `pip install tensorflow`."
 _LIBRARY = "libtensorflow_cc.so.2"
 
 
 def find_tensorflow_library() -> Path:
-    """TensorFlow's library with its C API.
+    """Return the path of TensorFlow's shared library, which exports its C API.
 
     Raises:
-        ClusterError: This interpreter has no TensorFlow, or one without the library.
+        ClusterError: This interpreter has no TensorFlow, or a TensorFlow without the library.
     """
     spec = importlib.util.find_spec("tensorflow")
     if spec is None or spec.origin is None:
@@ -29,9 +29,13 @@ def find_tensorflow_library() -> Path:
 
 
 def tensorflow_version() -> str | None:
-    """The version of the installed TensorFlow, under whatever name it was published; None where none says it."""
+    """Return the version of the installed TensorFlow, whatever the name of its distribution.
+
+    Returns:
+        The version; None if no installed distribution provides TensorFlow.
+    """
     try:
         return importlib.metadata.version("tensorflow")
-    except importlib.metadata.PackageNotFoundError:  # as tensorflow-cpu, tf-nightly or one that a vendor built
+    except importlib.metadata.PackageNotFoundError:  # for example tensorflow-cpu, tf-nightly or a vendor's build
         names = importlib.metadata.packages_distributions().get("tensorflow", [])
     return importlib.metadata.version(names[0]) if names else None

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.agent.test_journal import damage_by_folder, damage_by_pipe
 from tests.conftest import Sandbox, wait_for
 
 pytestmark = pytest.mark.usefixtures("cold")
@@ -109,6 +110,38 @@ def test_commands_go_on_without_the_socket(sandbox: Sandbox, temporary: Path, da
     sandbox("restart", "worker", "--yes")
     assert sandbox.wait_until("running")["tasks"][0]["last_exit"]["reason"] != "not started"
     again(socket_of(sandbox))
+    sandbox("down")
+    assert sandbox.leftovers() == []
+
+
+def link_to_zeros(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("/dev/zero")
+
+
+LOCK_DAMAGE: dict[str, Callable[[Path], object]] = {
+    "pipe": damage_by_pipe,
+    "folder": damage_by_folder,
+    "zeros": link_to_zeros,
+    "nothing": lambda path: os.truncate(path, 0),
+    "deep": lambda path: path.write_text("[" * 100_000),
+    "no path": lambda path: path.write_text('{"socket": "/x\\u0000"}'),
+    "long": lambda path: path.write_text(json.dumps({"socket": "/" + 200 * "x"})),
+    "another place": lambda path: path.write_text('{"socket": "/nowhere"}'),
+}
+
+
+@pytest.mark.parametrize("alive", [True, False], ids=["agent", "no agent"])
+@pytest.mark.parametrize("damage", LOCK_DAMAGE)
+def test_commands_go_on_where_the_lock_file_says_something_else(sandbox: Sandbox, damage: str, alive: bool) -> None:
+    sandbox("up", sandbox.spec(SPEC))
+    socket = socket_of(sandbox)
+    if not alive:
+        sandbox.kill_agent()
+    lock = sandbox.folder / "state/tfcluster/wiped/localhost/lock"
+    LOCK_DAMAGE[damage](lock)
+    assert sandbox.status()["state"] == "running"
+    wait_for(lambda: lock.is_file() and b"socket" in lock.read_bytes() and socket_of(sandbox) == socket)
     sandbox("down")
     assert sandbox.leftovers() == []
 

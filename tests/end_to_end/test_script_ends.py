@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Sandbox
+from tests.conftest import Sandbox, wait_for
 
 # Each script with the files that it writes.
 CSV = """
@@ -157,6 +157,36 @@ def test_a_child_that_a_script_has_forked_and_that_exits_does_not_end_the_run(de
     result = demo("run", "forks.py", code=1)
     assert "the parent goes on" in result.stdout
     assert "forks.py ended with exit code 4" in result.stderr
+
+
+BACKGROUND = """
+import os, time
+if os.fork() == 0:
+    while not os.path.exists("go"):
+        time.sleep(0.05)
+    open("went.txt", "w").write("x")
+    os._exit(0)
+"""
+
+
+def test_a_run_does_not_wait_for_a_child_that_its_script_leaves_in_the_background(demo: Sandbox) -> None:
+    """It has a copy of all that the script had open."""
+    demo.spec(BACKGROUND, "background.py")
+    demo("run", "background.py", timeout=30)
+    assert not (demo.folder / "went.txt").exists()
+    (demo.folder / "go").touch()
+    wait_for((demo.folder / "went.txt").exists)
+
+
+def test_an_exception_with_a_very_long_message_is_told_in_part(demo: Sandbox, tmp_path: Path) -> None:
+    demo.spec("file = open('left.txt', 'w')\nfile.write('x')\nraise ValueError('x' * 20_000_000)\n", "long.py")
+    script, output = demo.folder / "long.py", tmp_path / "output"
+    with output.open("w") as file:
+        command = demo.start("run", script, stdout=file)
+    error = command.communicate(timeout=120)[1]
+    assert error.startswith("error: long.py failed: ValueError: xxx")
+    assert len(error) < 3000
+    assert (demo.folder / "left.txt").read_text() == "x"
 
 
 def test_a_script_that_uses_the_cluster_ends_at_once(demo: Sandbox, tmp_path: Path) -> None:

@@ -39,6 +39,8 @@ class Outer:
     env: Mapping[str, str]
     anything: Any = None
     more: tuple[str, ...] = field(default=())
+    pair: tuple[str, int] = ("a", 1)
+    listed: list[int] = field(default_factory=list)
 
 
 VALUE = Outer("ü", 1, True, Path("/a"), Inner(0.5), None, "x", (Inner(1, Colour.BLUE),), {"a": (1, 2)}, {"A": "b"}, [1])
@@ -76,6 +78,9 @@ def test_what_was_written_is_read() -> None:
         (["many"], {}, "many: expected a list, got a dict"),
         (["many", 0, "number"], {}, "many.0.number: expected a number, got a dict"),
         (["by_name", "a"], [1, "x"], "by_name.a.1: expected an integer, got 'x'"),
+        (["pair"], ["a"], "pair: expected a list of 2, got a list"),
+        (["pair", 1], "b", "pair.1: expected an integer, got 'b'"),
+        (["listed"], [1, None], "listed.1: expected an integer, got None"),
         (["env", "A"], 1, "env.A: expected a string, got 1"),
     ],
 )

@@ -1,1 +1,1 @@
-"""The daemon that supervises a cluster's tasks on one host."""
+"""The agent: the daemon that supervises a cluster's tasks on one host."""

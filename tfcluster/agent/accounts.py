@@ -1,4 +1,4 @@
-"""Finds the other accounts of this host that can log in, in the files that say so."""
+"""Find the other login accounts of this host in /etc/passwd, /etc/login.defs and /etc/shells."""
 
 from __future__ import annotations
 
@@ -11,15 +11,18 @@ from tfcluster.core.accounts import OtherAccounts
 
 _NAMES_TOLD = 3
 _NOBODY_UID = 65534
-_FIRST_UID = 1000  # where /etc/login.defs does not say otherwise
-# Some distributions list these in /etc/shells.
+_FIRST_UID = 1000  # the default if /etc/login.defs does not set UID_MIN
+# Programs that refuse a login; some distributions list them in /etc/shells.
 _NO_SHELLS = frozenset({"nologin", "false", "true", "sync", "halt", "shutdown"})
 
 
 def other_accounts() -> OtherAccounts | None:
-    """Find the other login accounts of this host; None where there are none.
+    """Find the other login accounts of this host.
 
-    /etc/passwd is read as a file: the C library's functions may ask a directory server, which can take minutes.
+    Reads /etc/passwd as a file: the C library's functions may query a directory server, which can take minutes.
+
+    Returns:
+        The accounts; None if there are none.
     """
     passwd = _read("/etc/passwd")
     uid = os.getuid()
@@ -31,13 +34,16 @@ def other_accounts() -> OtherAccounts | None:
 
 
 def login_accounts(passwd: str, login_defs: str, shells: str, uid: int) -> list[str]:
-    """Find the accounts of people, other than our own, that have a shell.
+    """Find the accounts of people other than the current user that have a login shell.
 
     Args:
-        passwd: What /etc/passwd contains.
-        login_defs: What /etc/login.defs contains; empty where it is missing.
-        shells: What /etc/shells contains; empty where it is missing.
-        uid: Our own user id.
+        passwd: The content of /etc/passwd.
+        login_defs: The content of /etc/login.defs; empty if the file is missing.
+        shells: The content of /etc/shells; empty if the file is missing.
+        uid: The user id of the current user.
+
+    Returns:
+        The names of the accounts.
     """
     limits = dict(_limits(login_defs))
     first, last = limits.get("UID_MIN", _FIRST_UID), limits.get("UID_MAX")
@@ -63,15 +69,15 @@ class _Entry:
 
 
 def _entries(passwd: str) -> Iterator[_Entry]:
-    """The well-formed lines; others, such as a comment or the `+` of NIS, are no accounts."""
+    """Yield the well-formed lines; other lines, such as a comment or the `+` of NIS, are not accounts."""
     for line in passwd.splitlines():
         fields = line.split(":")
         if len(fields) == 7 and fields[0] and fields[2].isdecimal():
-            yield _Entry(fields[0], int(fields[2]), fields[6].strip() or "/bin/sh")  # passwd(5)
+            yield _Entry(fields[0], int(fields[2]), fields[6].strip() or "/bin/sh")  # the default, see passwd(5)
 
 
 def _limits(login_defs: str) -> Iterator[tuple[str, int]]:
-    """The range of user ids that are given to people."""
+    """Yield the settings that limit the range of user ids assigned to people."""
     for line in login_defs.splitlines():
         match line.split():
             case ["UID_MIN" | "UID_MAX" as name, number, *_] if number.isdecimal():
@@ -79,7 +85,7 @@ def _limits(login_defs: str) -> Iterator[tuple[str, int]]:
 
 
 def _read(path: str) -> str:
-    """What a file contains; nothing where it is missing or cannot be read."""
+    """Return the content of a file, or an empty string if the file is missing or unreadable."""
     try:
         return Path(path).read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -1,4 +1,4 @@
-"""What an agent does for each call of the protocol."""
+"""The agent's RPC dispatch: connects each method of the protocol to its handler and runs the periodic checks."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ from tfcluster.protocol.api import Method, Request, event, reply
 from tfcluster.protocol.codec import Message
 from tfcluster.tf_install import find_tensorflow_library
 
-#: Seconds that a task has to name its devices.
+#: Seconds within which a task must list its devices.
 _DEVICES_SECONDS = 2.0
-#: Seconds between two looks at the files by which commands find the agent: far less than a command looks for it.
+#: Seconds between two checks of the files through which commands find the agent: a command searches for much longer.
 _FILES_SECONDS = 0.5
 
 
@@ -51,12 +51,12 @@ class Agent:
 
     Args:
         cluster: The cluster's name.
-        host: What the cluster calls this host.
-        folder: The cluster's state folder here.
-        agent_socket: The socket at which the agent listens.
+        host: The cluster's name for this host.
+        folder: The cluster's state directory on this host.
+        agent_socket: The socket on which the agent listens.
 
     Attributes:
-        quitting: Set when the agent has nothing left to do.
+        quitting: The shutdown event: set when the agent has nothing left to do.
     """
 
     def __init__(self, cluster: str, host: str, folder: StateDir, agent_socket: AgentSocket) -> None:
@@ -76,7 +76,7 @@ class Agent:
         self._runs = RunManager(f"tfcluster: {cluster} interpreter", folder, clearing.clear, self._elsewhere.look)
         self._tensorflow: TensorFlow | None = None
         self._unreadable: UnreadableCluster | None = None
-        self._trouble = ""  # why the state folder could not be mended the last time
+        self._trouble = ""  # why the last repair of the state directory failed
         self._going_down = Shutdown(
             folder,
             self._secrets,
@@ -96,40 +96,44 @@ class Agent:
 
     @property
     def idle(self) -> bool:
-        """Whether there is no cluster to care for."""
+        """Return whether the agent has no cluster to supervise."""
         return self._supervisor.topology is None and not (self._unreadable and self._unreadable.is_stopping)
 
     @property
     def awaiting(self) -> float | None:
-        """Seconds until an `up` that has prepared brings the cluster; None where there is none."""
+        """Return the time until an `up` that has run the preflight is expected to send the cluster.
+
+        Returns:
+            The time in seconds; None if no `up` is pending.
+        """
         return self._changes.awaited
 
     async def adopt(self) -> None:
-        """Take over what an earlier agent left, if it left something."""
+        """Restore the cluster from the journal and adopt the processes of an earlier agent, if there was one."""
         try:
             record = self._folder.journal.read(self._host)
         except JournalError as problem:
             self._unreadable = UnreadableCluster(self._cluster, self._host, self._folder, problem, self.quitting)
             return
         if record is not None:
-            with contextlib.suppress(OSError):  # the first question tries again
+            with contextlib.suppress(OSError):  # the first probe tries again
                 self._prober.start()
             self._supervisor.history.record("agent started", detail=f"pid {os.getpid()}, the last one died")
-            with contextlib.suppress(ClusterError):  # also without TensorFlow, what runs can be watched and stopped
+            with contextlib.suppress(ClusterError):  # tasks that run can be watched and stopped without TensorFlow
                 self._load()
             await self._supervisor.adopt(record)
             for task in record.topology.reserved:
                 if task.host != self._host:
                     continue
-                with contextlib.suppress(OSError):  # somebody has it: told when the task is to be started
+                with contextlib.suppress(OSError):  # the port is taken: reported when the task starts
                     self._ports.hold(task.port or 0)
         self._runs.adopt()
         if record is None:
-            await self._runs.cancel_all()  # of a cluster that is down
+            await self._runs.cancel_all()  # these are runs of a cluster that is down
         self._changes.resume()
 
     async def watch(self) -> None:
-        """Watch the tasks, the state folder and the log keeper until the agent ends."""
+        """Check the tasks, the state directory, the log writer and the fork server periodically until cancelled."""
         changed = self._supervisor.changed
         await asyncio.gather(
             run_forever(
@@ -144,31 +148,34 @@ class Agent:
         )
 
     def stop(self) -> None:
-        """Let go of everything but the tasks' log files and the runs' folders."""
+        """Release all resources of the agent; the tasks' log files and the runs' directories stay."""
         self._prober.stop()
         self._runs.stop()
         self._ports.keep_only(())
         if self._unreadable is not None and not self._unreadable.is_down:
-            self._folder.unlock()  # what it knows of processes stays for `tfcluster down`
+            self._folder.unlock()  # the journal may record processes: it stays for `tfcluster down`
             return
         self._keeper.stop()
-        with contextlib.suppress(OSError):  # it is of no use to anybody
+        with contextlib.suppress(OSError):  # without the cluster the file has no use
             self._secrets.forget()
         self._folder.leave()
 
     def contact(self) -> contextlib.AbstractContextManager[None]:
-        """A command is in contact; see `Lease`."""
+        """Return a context in which a command counts as being in contact; see `Lease`."""
         return self._lease.contact()
 
     def answer(self, request: Request, incoming: RequestStream) -> AsyncIterator[Message]:
-        """The lines that answer a request.
+        """Dispatch a request to its handler.
 
         Args:
-            request: What is asked.
-            incoming: What the command sends behind the request.
+            request: The request.
+            incoming: What the command sends after the request.
+
+        Returns:
+            The messages of the response.
 
         Raises:
-            ClusterError: While iterating: the request cannot be carried out.
+            ClusterError: During iteration: the request failed.
         """
         if self._unreadable is not None:
             is_down = request.call is Method.DOWN
@@ -197,7 +204,7 @@ class Agent:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
         while True:
-            with contextlib.suppress(asyncio.TimeoutError):  # the tasks that a plan stops meanwhile have not failed
+            with contextlib.suppress(asyncio.TimeoutError):  # while a plan is executed, tasks that it stops look failed
                 await asyncio.wait_for(self._changes.settled(), deadline - loop.time())
             seen = self._supervisor.changed.count
             yield event(self._cluster_status().to_json())
@@ -216,7 +223,7 @@ class Agent:
         yield reply({"devices": [device.to_json() for device in devices], "silent": silent})
 
     def _restore_files(self) -> None:
-        """Create the files again that commands and other agents look for, where somebody has deleted one."""
+        """Restore the files through which commands and other agents find this agent, if they were deleted."""
         if self.quitting.is_set():
             return
         troubles = []
@@ -231,7 +238,7 @@ class Agent:
         self._trouble = trouble
 
     def _mend(self) -> None:
-        """Write the state folder anew where somebody has deleted it; see `StateDir.repair`."""
+        """Recreate the state directory if it was deleted; see `StateDir.repair`."""
         if self._supervisor.topology is None or self._going_down.under_way:
             return
         if self._folder.repair() or not self._folder.journal.path.is_file():
@@ -240,12 +247,12 @@ class Agent:
             self._supervisor.history.record("mended", detail=detail)
 
     def _restore_socket(self) -> None:
-        """Create the socket, and the file with secret values beside it, again where somebody has deleted them."""
+        """Recreate the socket, and the file with the secret values next to it, if they were deleted."""
         if not self._socket.is_in_place():
             self._socket.restore()
-            self._folder.publish_socket(self._socket.path)
             if not self.idle:
                 self._supervisor.history.record("mended", detail=f"the agent listens at {self._socket.path} again")
+        self._folder.publish_socket(self._socket.path)
         self._secrets.path = secrets_path(self._socket.path)
         topology = self._supervisor.topology
         if topology and self._secrets.is_missing_for(topology) and not self._going_down.under_way:
@@ -267,11 +274,15 @@ class Agent:
         return self._tensorflow
 
     def _react_to_changes(self) -> None:
-        """Warm the interpreter up once what it needs here is ready; end the runs of tasks that are no longer."""
+        """Update the runs after a change of the tasks, and start the fork server.
+
+        Runs end that cannot continue without the tasks that are down. On the host of the head task, the fork server
+        starts as soon as all tasks on this host are ready.
+        """
         self._tell_runs()
         topology = self._supervisor.topology
         if topology is None or topology.head().host != self._host or self._going_down.under_way:
-            return  # programs are run beside the head
+            return  # programs run on the host of the head task
         if cluster_state([task.machine.state for task in self._supervisor.tasks.values()]) is ClusterState.RUNNING:
             self._runs.warm_up()
 

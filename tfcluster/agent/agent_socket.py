@@ -1,4 +1,4 @@
-"""The agent's Unix socket: created, served, and created again where its file was removed."""
+"""The agent's Unix domain socket: bind, serve, and restore it if its file is removed."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ _BACKLOG = 64
 
 
 class AgentSocket:
-    """The socket at which the agent of a cluster listens.
+    """The Unix domain socket on which the agent of a cluster listens.
 
     Args:
         cluster: The cluster's name.
-        host: What the cluster calls this host.
+        host: The cluster's name for this host.
 
     Attributes:
-        path: Its file.
+        path: The socket's file.
 
     Raises:
-        ClusterError: There is no private folder for it.
-        OSError: It cannot be created.
+        ClusterError: There is no private directory for the socket.
+        OSError: The socket cannot be created.
     """
 
     def __init__(self, cluster: str, host: str) -> None:
@@ -40,22 +40,26 @@ class AgentSocket:
         self._open()
 
     async def serve(self, handler: Handler) -> None:
-        """Have the event loop call `handler` for each connection from now on."""
+        """Start to accept connections on the event loop.
+
+        Args:
+            handler: Called for each connection.
+        """
         self._handler = handler
         await self._serve()
 
     def is_in_place(self) -> bool:
-        """Whether a command that connects to the path reaches this socket."""
+        """Return whether a command that connects to the path reaches this socket."""
         return self._identity == _identity(self.path)
 
     def restore(self) -> None:
-        """Create it again where its file was removed or replaced; in another folder where its own cannot be made.
+        """Create the socket again after its file was removed or replaced.
 
-        Connections that are open stay open.
+        If the socket cannot be created in its own directory, another directory is used. Open connections stay open.
 
         Raises:
-            ClusterError: There is no private folder for it.
-            OSError: It cannot be created.
+            ClusterError: There is no private directory for the socket.
+            OSError: The socket cannot be created.
         """
         if self._server is not None:
             self._server.close()
@@ -65,7 +69,10 @@ class AgentSocket:
             self._starting = asyncio.ensure_future(self._serve())
 
     def close(self) -> None:
-        """Accept no more connections; the file stays, and tells other commands that the agent still lives."""
+        """Stop accepting connections.
+
+        The file stays, so that other commands see that the agent is still alive.
+        """
         if self._starting is not None:
             self._starting.cancel()
         if self._server is not None:
@@ -73,12 +80,15 @@ class AgentSocket:
         self._listener.close()
 
     def remove(self) -> None:
-        """Remove the file."""
+        """Remove the socket's file."""
         if self.is_in_place():
             self.path.unlink(missing_ok=True)
 
     def _open(self) -> None:
-        """Bind it, replacing what an agent that died left at the path: this one holds the lock."""
+        """Bind the socket and listen on it.
+
+        Replaces the file that a dead agent left at the path: this agent holds the lock, so no other one uses it.
+        """
         self._identity: tuple[int, int] | None = None
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.path: Path = socket_path(self._cluster, self._host)
@@ -97,7 +107,7 @@ class AgentSocket:
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
-    """The device and inode of a file; None where there is none."""
+    """Return the device and inode of a file, or None if the file does not exist."""
     try:
         found = os.lstat(path)
     except OSError:

@@ -1,43 +1,46 @@
-"""The steps by which a file is changed, one system call each, so that a test can have any of them be the last."""
+"""Atomic file updates: write, replace and unlink, one system call per step, so that tests can crash at any step."""
 
 from __future__ import annotations
 
 import os
+import shutil
+import stat
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 
 def _go_on(step: str, path: Path) -> None:
-    """Nothing stands between the steps."""
+    """Do nothing between two steps."""
 
 
 class AtomicFiles:
     """Writes, replaces and removes files.
 
     Args:
-        before: Called with the name of each step and its file before the step is made: `open`, `write`, `sync`,
-            `close`, `replace`, `unlink`. What it raises is what the step raises.
+        before: A hook that is called before each step with the step's name and file. The steps are `open`, `write`,
+            `sync`, `close`, `replace` and `unlink`. An exception that the hook raises propagates as the step's own.
     """
 
     def __init__(self, before: Callable[[str, Path], None] = _go_on) -> None:
         self._before = before
 
     def write(self, path: Path, data: bytes, *, durable: bool) -> None:
-        """Write a whole file, for this user alone.
+        """Write a whole file that only this user can access.
 
         Args:
-            path: The file; what it held is gone from the first step on.
-            data: What it shall hold.
-            durable: Whether all of it is on the disk when this returns, so that it outlives a power loss.
+            path: The file; its previous content is lost from the first step on.
+            data: The new content.
+            durable: Whether to sync the data to the disk before returning, so that it survives a power loss.
 
         Raises:
-            OSError: A step failed; the file may hold a part of the data.
+            OSError: A step failed; the file may contain a part of the data.
         """
         self._before("open", path)
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
             self._before("write", path)
-            while data:  # a disk that fills up takes a part
+            while data:  # a disk that is almost full accepts only a part
                 data = data[os.write(fd, data) :]
             if durable:
                 self._before("sync", path)
@@ -47,19 +50,43 @@ class AtomicFiles:
             os.close(fd)
 
     def replace(self, source: Path, target: Path) -> None:
-        """Put a file in the place of another; whoever looks sees the one or the other.
+        """Replace a file with another one atomically: a reader sees either the old file or the new one.
+
+        Args:
+            source: The file that takes the target's place.
+            target: The file that is replaced.
 
         Raises:
-            OSError: It cannot be replaced, and stands as it was.
+            OSError: The file cannot be replaced, and is unchanged.
         """
         self._before("replace", target)
         os.replace(source, target)
 
     def unlink(self, path: Path) -> None:
-        """Remove a file, if it is there.
+        """Remove a file if it exists.
 
         Raises:
-            OSError: It cannot be removed.
+            OSError: The file cannot be removed.
         """
         self._before("unlink", path)
         path.unlink(missing_ok=True)
+
+
+def remove_unless_file(path: Path) -> None:
+    """Remove what is at a path if it is not a regular file.
+
+    Something else may have taken the place of one of the agent's files; opening a named pipe, for example, would block
+    forever.
+
+    Args:
+        path: The path of the agent's file.
+
+    Raises:
+        OSError: It cannot be removed.
+    """
+    with suppress(FileNotFoundError):
+        mode = path.lstat().st_mode
+        if stat.S_ISDIR(mode):
+            shutil.rmtree(path)
+        elif not stat.S_ISREG(mode):
+            path.unlink()

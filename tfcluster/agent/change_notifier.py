@@ -1,4 +1,4 @@
-"""Waking whoever waits for a change of something, without losing one that comes before the waiting."""
+"""Change notification for asyncio: a condition with a version counter, so that no waiter misses a change."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from typing import Any
 
 
 class ChangeNotifier:
-    """Told of each change; wakes everybody who waits for the next one.
+    """Counts changes and wakes every coroutine that waits for the next one.
 
     Attributes:
-        count: How many changes there were. Whoever looks at what may change takes the count before, and then waits
-            for a change since: one that came meanwhile (while the look was being sent somewhere) does not wait.
+        count: The number of changes so far. Read it before you read the state that may change, and pass it to `since`
+            afterwards: `since` then returns at once if a change happened in between (for example while the state was
+            being sent over a connection).
     """
 
     def __init__(self) -> None:
@@ -20,18 +21,26 @@ class ChangeNotifier:
         self._changed = asyncio.Event()
 
     def tell(self) -> None:
-        """Something changed."""
+        """Record a change and wake all waiters."""
         self.count += 1
         self._changed.set()
         self._changed = asyncio.Event()
 
     async def since(self, count: int) -> None:
-        """Wait for a change after the first `count`."""
+        """Wait until more than `count` changes have happened.
+
+        Args:
+            count: The value of the attribute `count` when the caller last read the state.
+        """
         if self.count == count:
             await self._changed.wait()
 
     async def until(self, done: asyncio.Future[Any]) -> AsyncIterator[None]:
-        """Give a turn to look at once and after each change, until something is done."""
+        """Yield now and after every change until `done` completes.
+
+        Args:
+            done: The future that ends the iteration.
+        """
         while not done.done():
             seen = self.count
             yield

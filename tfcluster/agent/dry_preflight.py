@@ -1,4 +1,4 @@
-"""The examination of a host by a process that is no agent: it starts nothing, and nothing is left of it."""
+"""Preflight checks of a host without an agent (dry run): starts nothing and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from tfcluster.tf_install import find_tensorflow_library
 
 
 class DryPreflight:
-    """Examines this host.
+    """Runs the preflight checks on this host.
 
     Args:
-        host: What the cluster calls it.
-        folder: Where the cluster's state would be kept, or the innermost folder around that.
-        environment: What an agent would have in its environment; only read.
+        host: The cluster's name for this host.
+        folder: The directory for the cluster's state, or its closest ancestor that exists.
+        environment: The environment that an agent would have; it is only read.
     """
 
     def __init__(self, host: str, folder: Path, environment: Mapping[str, str]) -> None:
@@ -36,15 +36,15 @@ class DryPreflight:
         self._listening = ExitStack()
 
     def prepare(self, topology: dict[str, Any], listen: bool) -> dict[str, Any]:
-        """Examine the host for a topology, as an agent does for Method.PREPARE.
+        """Check the host for a topology, as an agent does for Method.PREPARE.
 
         Args:
             topology: The topology.
-            listen: Let connections come to the ports that are chosen, until this process ends; else they are free
-                again at once.
+            listen: Whether to accept connections on the allocated ports until this process exits; if False, the ports
+                are free again as soon as this method returns.
 
         Returns:
-            What that call has as its reply, but `installation` has what is wrong with what is installed.
+            The reply of Method.PREPARE, with an additional `installation`: the errors of the TensorFlow installation.
         """
         version, installation = None, []
         try:
@@ -69,5 +69,13 @@ class DryPreflight:
         }
 
     def failures(self, addresses: list[str], timeout: float) -> dict[str, str]:
-        """Dial others: why, by address, for those to which that failed."""
+        """Connect to other hosts.
+
+        Args:
+            addresses: The addresses to connect to.
+            timeout: Seconds that each connection may take.
+
+        Returns:
+            The error for each address to which the connection failed.
+        """
         return failures_of(addresses, timeout)

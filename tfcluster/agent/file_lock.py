@@ -1,4 +1,4 @@
-"""A lock file: the kernel releases the lock when the process ends, and the file goes when the lock is released."""
+"""A lock file: the kernel releases the lock when the process exits; a release of the lock also removes the file."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
+from tfcluster.agent.atomic_file import remove_unless_file
+
 
 class FileLock:
-    """A file that this process has created and locked, see `acquire`.
+    """A lock file that this process has created and locked; see `acquire`.
 
     Attributes:
         path: The file.
@@ -21,15 +23,19 @@ class FileLock:
 
     @classmethod
     def acquire(cls, path: Path) -> FileLock | None:
-        """Create a file, for this user alone, and lock it without waiting.
+        """Create a file that only this user can access, and lock it without waiting.
+
+        Args:
+            path: The file.
 
         Returns:
-            The lock; None when another process, or another FileLock of this one, holds it.
+            The lock; None if another process, or another FileLock of this process, holds it.
 
         Raises:
-            OSError: The file cannot be created.
+            OSError: The file cannot be created, or something else at its path cannot be removed.
         """
         while True:
+            remove_unless_file(path)
             lock = cls(path, os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
             try:
                 fcntl.flock(lock._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -39,34 +45,42 @@ class FileLock:
             except OSError:
                 os.close(lock._fd)
                 raise
-            # The previous holder may have removed the file between our open and our flock.
+            # The previous holder may have removed the file between this process's open and flock.
             if lock.is_in_place():
                 return lock
             os.close(lock._fd)
 
     def is_in_place(self) -> bool:
-        """Whether other processes still find the locked file at its path."""
+        """Return whether the locked file is still the one that other processes open at the path."""
         try:
             return os.path.samestat(os.fstat(self._fd), os.stat(self.path))
         except OSError:
             return False
 
     def write(self, data: bytes) -> None:
-        """Replace what is in the file.
+        """Replace the content of the file; do nothing if the file has that content already.
+
+        Args:
+            data: The new content.
 
         Raises:
-            OSError: It cannot be written.
+            OSError: The file cannot be written.
         """
+        if os.pread(self._fd, len(data) + 1, 0) == data:
+            return
         os.ftruncate(self._fd, 0)
         os.pwrite(self._fd, data, 0)
 
     def release(self) -> None:
-        """Remove the file and release the lock; a file that another process has put in its place stays."""
+        """Remove the file and release the lock.
+
+        If another process has put its own file at the path, that file stays.
+        """
         if self.is_in_place():
-            with suppress(OSError):  # its folder has become read-only: an unlocked file does no harm
+            with suppress(OSError):  # the directory has become read-only: an unlocked file does no harm
                 self.path.unlink()
         self.close()
 
     def close(self) -> None:
-        """Release the lock and leave the file."""
+        """Release the lock without removing the file."""
         os.close(self._fd)

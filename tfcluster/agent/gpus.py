@@ -1,4 +1,4 @@
-"""The GPUs of this host, without TensorFlow and without touching them."""
+"""Count the GPUs of this host through NVML: TensorFlow is not loaded, and no GPU is initialized."""
 
 from __future__ import annotations
 
@@ -10,25 +10,28 @@ _NVML = "libnvidia-ml.so.1"
 
 
 def gpu_ids(environment: Mapping[str, str] = os.environ) -> list[str]:
-    """The GPUs that tasks may be given, each as CUDA_VISIBLE_DEVICES names it.
+    """List the GPUs that tasks may use.
 
-    Those that the agent's own CUDA_VISIBLE_DEVICES allows, where that is set; else all that the driver has, by
-    their number in PCI bus order; none where there is no driver.
+    If CUDA_VISIBLE_DEVICES is set in the agent's environment, only the GPUs that it allows are listed. Otherwise all
+    GPUs of the driver are listed by their index in PCI bus order.
 
     Args:
         environment: The agent's environment.
+
+    Returns:
+        The GPUs, each in the notation of CUDA_VISIBLE_DEVICES; empty if there is no driver.
     """
     allowed = environment.get("CUDA_VISIBLE_DEVICES")
     if allowed is not None:
         names = [name.strip() for name in allowed.split(",")]
-        # As CUDA reads it: what follows an invalid entry is not visible.
+        # CUDA ignores an invalid entry and all entries after it.
         end = next((at for at, name in enumerate(names) if name in ("", "-1")), len(names))
         return names[:end]
     return [str(number) for number in range(_driver_count())]
 
 
 def _driver_count() -> int:
-    """How many GPUs NVIDIA's management library counts."""
+    """Return the number of GPUs that the NVIDIA Management Library (NVML) reports, 0 without a driver."""
     try:
         nvml = ctypes.CDLL(_NVML)
     except OSError:

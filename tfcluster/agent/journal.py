@@ -1,34 +1,33 @@
-"""What the next agent must know if this one dies: the topology and where each task stands, in one file."""
+"""The agent's journal: the topology and the state of each task in one file, from which the next agent recovers."""
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
 import stat
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from tfcluster.agent.atomic_file import AtomicFiles
+from tfcluster.agent.atomic_file import AtomicFiles, remove_unless_file
 from tfcluster.agent.journal_record import Record, TaskRecord, check
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError
 from tfcluster.process_handle import boot_id
 from tfcluster.protocol.decoder import decode
 
-#: Longest journal that is read, in bytes; that of a thousand tasks is below 2 MiB.
+#: Size limit of a journal that is read, in bytes; the journal of a thousand tasks is smaller than 2 MiB.
 _MAX_BYTES = 64 * 2**20
-# What reading a journal raises when it is damaged; a DecodeError is a ValueError.
+# The exceptions that reading a damaged journal raises; a DecodeError is a ValueError.
 _UNREADABLE = (OSError, ValueError, RecursionError)
 
 
 @dataclass(frozen=True)
 class _Written:
-    """What is in the file; see Record.
+    """The JSON document in the file; see Record for the other fields.
 
     Attributes:
-        boot: The boot of the machine in which it was written.
+        boot: The boot id of the machine when the document was written.
     """
 
     boot: str
@@ -39,11 +38,11 @@ class _Written:
 
 
 class JournalError(ClusterError):
-    """The journal cannot be understood.
+    """The journal is damaged.
 
     Args:
         path: The journal.
-        why: What is wrong with it.
+        why: The error that was raised while the journal was read.
     """
 
     def __init__(self, path: Path, why: BaseException) -> None:
@@ -64,13 +63,14 @@ def _in_words(error: BaseException) -> str:
 
 
 class Journal:
-    """The file that holds the record, and a copy of it beside.
+    """The journal: a file that holds the record, and a copy of that file.
 
-    Each writing replaces the file whole, so that an agent that is killed between any two steps leaves the record
-    of before or the new one. The data is on the disk before the name changes (a fsync, 0.3 to a few milliseconds on
-    flash), so a power loss leaves one of the two as well. The folder is not synced: without it a power loss may bring
-    back the record of before, and after a power loss no process lives that only the newer one knew of.
-    The copy is for a file that was damaged by something else; it is written after the file, and not synced.
+    Every write replaces the whole file atomically, so an agent that is killed between any two steps leaves either the
+    previous record or the new one. The data is synced to the disk before the rename (an fsync takes 0.3 to a few
+    milliseconds on flash), so a power loss leaves one of the two as well. The directory is not synced: a power loss may
+    bring back the previous record, which is harmless, because after a power loss no process is alive that only the
+    newer record names. The copy is for the case that something else damages the file; it is written after the file,
+    and is not synced.
     """
 
     def __init__(self, path: Path, files: AtomicFiles | None = None) -> None:
@@ -82,96 +82,93 @@ class Journal:
     def write(self, record: Record) -> None:
         """Replace the record.
 
+        Args:
+            record: The new record.
+
         Raises:
-            OSError: The file cannot be written; the previous record stands.
+            OSError: The file cannot be written; the previous record is unchanged.
         """
         written = _Written(boot_id(), record.topology, record.tasks, record.secrets, record.next)
         data = json.dumps({**asdict(written), "secrets": str(record.secrets)}).encode()
         try:
             for path in (self._new, self._copy):
-                _remove_unless_file(path)
+                remove_unless_file(path)
             self._files.write(self._new, data, durable=True)
-            _remove_unless_file(self.path)
+            remove_unless_file(self.path)
             self._files.replace(self._new, self.path)
         except OSError:
-            with suppress(OSError):  # what a full disk took of it is of no use
+            with suppress(OSError):  # a partial file, for example on a full disk, has no use
                 self._files.unlink(self._new)
             raise
         try:
             self._files.write(self._copy, data, durable=False)
         except OSError:
-            with suppress(OSError):  # better none than one that is out of date
+            with suppress(OSError):  # no copy is better than an outdated one
                 self._files.unlink(self._copy)
 
     def read(self, host: str | None = None) -> Record | None:
-        """Read the record; where the file cannot be understood, from the copy.
+        """Read the record, from the copy if the file is damaged.
 
         Args:
-            host: What the cluster calls this host: the record must be about its tasks. None does not check that.
+            host: The cluster's name for this host; the record must be about this host's tasks. None skips this check.
 
         Returns:
-            None where there is no file.
+            The record; None if the file does not exist.
 
         Raises:
-            JournalError: Neither the file nor the copy can be understood. They are left as they are.
+            JournalError: Both the file and the copy are damaged. They are left unchanged.
         """
         try:
             return _read(self.path, host)
         except FileNotFoundError:
-            return None  # whatever the copy says: the name goes last when a cluster goes down
+            return None  # ignore the copy: `remove` removes the file last when a cluster goes down
         except _UNREADABLE as error:
             with suppress(*_UNREADABLE):
                 return _read(self._copy, host)
             raise JournalError(self.path, error) from error
 
     def remove(self) -> None:
-        """Forget the cluster: it is down.
+        """Remove the journal after the cluster has gone down.
 
         Raises:
-            OSError: A file cannot be removed; the record stands.
+            OSError: A file cannot be removed; the record is unchanged.
         """
         for path in (self._new, self._copy, self.path):
-            _remove_unless_file(path)
+            remove_unless_file(path)
             self._files.unlink(path)
 
 
 def _read(path: Path, host: str | None) -> Record:
-    """Read a record.
+    """Read a record from a file.
+
+    Args:
+        path: The file.
+        host: As in Journal.read.
+
+    Returns:
+        The record.
 
     Raises:
         OSError: The file cannot be read.
-        ValueError: It is no record.
-        RecursionError: It holds lists or objects deep inside each other.
+        ValueError: The file does not contain a valid record.
+        RecursionError: Lists or objects in the file are nested too deeply.
     """
     value = json.loads(_text(path))
     if not isinstance(value, dict):
         raise ValueError("not a JSON object")
-    value.setdefault("next", None)  # written by a version without it
+    value.setdefault("next", None)  # a file of a version without this field
     written = decode(_Written, value)
     check(written.topology, written.tasks, written.secrets, host)
     tasks = written.tasks
     if written.boot != boot_id():
-        # No process has outlived the machine, and its monotonic clock has begun anew.
+        # The machine rebooted: no process has survived, and the monotonic clock has restarted.
         tasks = {name: replace(task, process=None, ends=(), wake_at=None) for name, task in tasks.items()}
     return Record(written.topology, tasks, written.secrets, written.next)
 
 
-def _remove_unless_file(path: Path) -> None:
-    """Remove what has taken the place of a file of ours and is none: to open a named pipe would wait for ever.
-
-    Raises:
-        OSError: It cannot be removed.
-    """
-    with suppress(FileNotFoundError):
-        mode = path.lstat().st_mode
-        if stat.S_ISDIR(mode):
-            shutil.rmtree(path)
-        elif not stat.S_ISREG(mode):
-            path.unlink()
-
-
 def _text(path: Path) -> bytes:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # opening a named pipe would wait for a writer
+    # O_NONBLOCK, because opening a named pipe would wait for a writer.
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         found = os.fstat(fd)
         if not stat.S_ISREG(found.st_mode):

@@ -1,4 +1,4 @@
-"""What an agent records of its cluster for the next one, and whether what was read can be such a record."""
+"""The schema of the journal: the records from which the next agent adopts a cluster, and their validation."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from tfcluster.core.status import LastExit
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.process_handle import ProcessHandle
 
-# Linux gives no greater pid (PID_MAX_LIMIT), and counts clock ticks and inodes in 64 bits.
+# Linux assigns no larger pid (PID_MAX_LIMIT), and counts clock ticks and inodes with 64 bits.
 _MAX_PID = 2**22
 _MAX_TICKS = 2**63 - 1
-# No time of a task is further from 1970, or from the machine's boot, in seconds: some 3000 years.
+# Upper bound, in seconds, of a task's times since 1970 or since the machine's boot: about 3000 years.
 _MAX_TIME = 1e11
 _MAX_PORT = 65535
 
 
 @dataclass(frozen=True)
 class TaskRecord:
-    """What is recorded of one task: its process while it has one, and what its machine needs to go on.
+    """The record of one task: its process if it has one, and the persistent part of its state machine.
 
     Attributes:
-        process: Its process; None while it has none.
+        process: The task's process; None if it has none.
         started: Unix time in seconds at which the process was started.
-        restarts: How often it was started again by itself.
-        state: Its state.
-        ends: Times at which it ended by itself, in monotonic seconds. That clock goes on when an agent dies, no
-            change of the date moves it, and it stands still while the machine is suspended, as the tasks do.
-        wake_at: When it is to be started again, in monotonic seconds; None while it does not wait for that.
-        last_exit: How its latest process ended.
-        again: It is being stopped to be started anew.
-        generation: That of the topology which the process was started in.
+        restarts: How often the task was restarted automatically.
+        state: The task's state.
+        ends: Times at which the process exited by itself, in monotonic seconds. That clock continues when an agent
+            dies, is not affected by changes of the date, and stops while the machine is suspended, as the tasks do.
+        wake_at: When the task is to be restarted, in monotonic seconds; None if it is not waiting for a restart.
+        last_exit: How the task's latest process exited.
+        again: Whether the task is being stopped in order to be restarted.
+        generation: The generation of the topology with which the process was started.
     """
 
     process: ProcessHandle | None
@@ -49,13 +49,13 @@ class TaskRecord:
 
 @dataclass(frozen=True)
 class Record:
-    """The whole journal.
+    """The content of the journal.
 
     Attributes:
-        topology: The cluster, without the values that are secret.
-        tasks: Where each task stands, by name.
-        secrets: The file that has the secret values.
-        next: The topology that replaces this one once the tasks which it has no more, or otherwise, have stopped.
+        topology: The cluster, without the secret values.
+        tasks: The record of each task, by name.
+        secrets: The file that holds the secret values.
+        next: The topology that replaces this one as soon as the tasks that it removes or changes have stopped.
     """
 
     topology: ClusterTopology
@@ -65,16 +65,16 @@ class Record:
 
 
 def check(topology: ClusterTopology, tasks: Mapping[str, TaskRecord], secrets: Path, host: str | None) -> None:
-    """Refuse a record that no agent can have written, though each value is of the right type.
+    """Reject a record that no agent can have written, even if each value has the right type.
 
     Args:
         topology: As in Record.
         tasks: As in Record.
         secrets: As in Record.
-        host: What the cluster calls this host; None where that is not known.
+        host: The cluster's name for this host; None if it is not known.
 
     Raises:
-        ValueError: It cannot be one.
+        ValueError: The record is not valid.
     """
     for problem in (*_problems_of(topology), *_problems_of_tasks(tasks)):
         raise ValueError(problem)
@@ -83,7 +83,7 @@ def check(topology: ClusterTopology, tasks: Mapping[str, TaskRecord], secrets: P
         raise ValueError(f"tasks.{name}: there is no such task in the topology")
     if host is not None and (missing := known - tasks.keys()):
         raise ValueError(f"tasks.{min(missing)}: missing")
-    # The file is removed when the cluster is down: it must be one of ours.
+    # The agent removes this file when the cluster goes down, so it must be a file that an agent wrote.
     if not secrets.is_absolute() or secrets.suffix != ".secrets":
         raise ValueError(f"secrets: not a file with secret values: {str(secrets)!r}")
 

@@ -1,4 +1,4 @@
-"""How long a cluster goes on that no command asks after: its host may have been left behind for good."""
+"""The cluster's lease: it expires if no command contacts the agent for long enough (an abandoned host)."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from contextlib import contextmanager
 
 
 class Lease:
-    """Since when no command has been in contact.
+    """Measures the time since a command was last in contact with the agent.
 
-    Nothing of it is kept for the next agent: only a command starts one, and is in contact by that.
+    The lease is not in the journal: only a command can start the next agent, and that command renews the lease.
 
     Args:
-        clock: Gives monotonic seconds.
+        clock: Returns monotonic seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -23,7 +23,7 @@ class Lease:
 
     @contextmanager
     def contact(self) -> Iterator[None]:
-        """A command is in contact, from its request until it has hung up."""
+        """Count a command as being in contact, from its request until it disconnects."""
         self._open += 1
         try:
             yield
@@ -32,5 +32,9 @@ class Lease:
             self._last = self._clock()
 
     def is_over(self, seconds: float | None) -> bool:
-        """Whether no command has been in contact for so many seconds; never, for None."""
+        """Return whether the lease has expired.
+
+        Args:
+            seconds: The duration of the lease: how long no command may be in contact. None means that it never expires.
+        """
         return seconds is not None and not self._open and self._clock() - self._last >= seconds

@@ -1,4 +1,4 @@
-"""The agent's process, from its start by a transport to its end."""
+"""The main program of the agent's daemon process: readiness, log redirection, exit."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from tfcluster.processes import daemonize
 from tfcluster.protocol import api
 from tfcluster.protocol.codec import encode
 
-# Words of earlier agents that are more than this are forgotten when the next one starts.
+# A log that is longer than this, in bytes, is truncated when the next agent starts.
 _LOG_BYTES = 1 << 20
 
 
 def main(line: str) -> None:
-    """Be the agent of a cluster on this host.
+    """Run the agent of a cluster on this host until it exits.
+
+    One line on standard output (the readiness message) tells the process that started the agent that the socket is
+    ready, whether this agent or an earlier one serves it, or what the error is. Standard error is the agent's log.
 
     Args:
-        line: What the starter says: a JSON object with `cluster`, `host` (what the cluster calls this machine) and
-            `state` (the folder of all clusters' state).
-
-    One line on standard output tells whoever started it that the socket is there, whether it is this agent's or
-    that of one that was first, or what is wrong. Standard error is the agent's log.
+        line: The configuration from the process that starts the agent: a JSON object with `cluster`, `host` (the
+            cluster's name for this machine) and `state` (the directory that holds the state of all clusters).
     """
     said = json.loads(line)
     cluster, host = said["cluster"], said["host"]
@@ -72,16 +72,17 @@ async def _run(cluster: str, host: str, folder: StateDir, agent_socket: AgentSoc
     starter.tell(api.reply({"serves": True}))
     await RpcServer(service).serve(agent_socket)
     watching.cancel()
-    # Before the lock goes: after that the socket at this path may be the next agent's.
+    # Before the lock is released: after that the socket at this path may belong to the next agent.
     agent_socket.remove()
     service.stop()
 
 
 class _ReadinessPipe:
-    """Whoever started the agent and waits for its line, or for the end of file that says that it died before.
+    """The pipe to the process that started the agent, which waits for the readiness message (as in sd_notify).
 
-    Standard output is kept under a descriptor that the agent's children let go of, which its standard output is not:
-    a child that outlives the agent would keep the one who waits from reading the end.
+    If the agent dies before it has sent the message, that process reads the end of file instead. The pipe moves from
+    standard output to another descriptor, which the agent's child processes close; they keep standard output open. A
+    child that outlives the agent would otherwise keep the waiting process from reading the end of file.
     """
 
     def __init__(self) -> None:
@@ -91,23 +92,29 @@ class _ReadinessPipe:
         os.close(nothing)
 
     def tell(self, message: dict[str, object]) -> None:
-        """Write the line and hang up, so that nobody needs to wait for the agent's end; later lines go nowhere."""
+        """Write the message and close the pipe, so that nothing has to wait for the agent's exit.
+
+        Does nothing if a message was written before.
+
+        Args:
+            message: The message.
+        """
         if self._line is None:
             return
-        with contextlib.suppress(BrokenPipeError):  # the command that started us has been interrupted
+        with contextlib.suppress(BrokenPipeError):  # the command that started this agent was interrupted
             os.write(self._line, encode(message))
         os.close(self._line)
         self._line = None
 
 
 def _raise_descriptor_limit() -> None:
-    """Take all descriptors that this user may have: a task needs two, and the usual limit is 1024."""
+    """Raise the soft limit of open files to the hard limit: a task needs two descriptors, and the default is 1024."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 class _BestEffortStderr(io.TextIOBase):
-    """Standard error that a full disk costs words, and nobody who prints to it an exception."""
+    """A standard error that drops text if the disk is full instead of raising an exception in its writers."""
 
     def write(self, text: str) -> int:
         with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""Work that an agent does as long as it lives."""
+"""Periodic background work of the agent."""
 
 from __future__ import annotations
 
@@ -8,9 +8,13 @@ from collections.abc import Awaitable, Callable
 
 
 async def run_forever(work: Callable[[], None], pause: Callable[[], Awaitable[None]]) -> None:
-    """Do some work again and again, with a pause after each.
+    """Run a function periodically until cancelled, with a pause after each call.
 
-    A failure does not end it, and is logged; once, while it stays the same.
+    An exception of the function is logged and does not end the loop. A failure that repeats is logged only once.
+
+    Args:
+        work: The function.
+        pause: Called after each call of the function; awaited before the next call.
     """
     logged = ""
     while True:

@@ -1,4 +1,4 @@
-"""TCP ports for tasks: which are free, who holds a taken one, and keeping a chosen one from others."""
+"""TCP port allocation for tasks: find free ports, reserve them, and find the process that listens on a port."""
 
 from __future__ import annotations
 
@@ -15,29 +15,33 @@ from tfcluster.errors import ClusterError
 from tfcluster.paths import locks_folder
 from tfcluster.process_handle import network_namespace
 
-#: TensorFlow's customary first port; counting up from it stays below the kernel's ephemeral range (32768).
+#: The first port that TensorFlow's examples use; ports from here up to _LAST_PORT are below the kernel's ephemeral
+#: range, which begins at 32768.
 FIRST_PORT = 2222
 _LAST_PORT = 32767
 
-# A line for each socket: its number, its address and port in hexadecimal digits, those of its peer, its state and more.
+# The kernel's tables of sockets, one line each: number, local address and port in hexadecimal, those of the peer,
+# state and more.
 _TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
 _UNSEEN = "a process that this user cannot see"
-# Every task of a cluster may be dialled from every host at once.
+# Large, because every host may connect to every task of a cluster at the same time.
 _BACKLOG = 1024
 
 
 class PortAllocator:
-    """The ports that an agent holds for its tasks.
+    """Reserves the TCP ports of the agent's tasks.
 
-    A held port is bound and not listened on: nobody who connects gets an answer from it, and the kernel gives it to
-    nobody else, also while a task is between two processes. SO_REUSEADDR, set after the bind, lets the task's own
-    server (gRPC sets it too) bind beside it. As that would let in another agent that finds connections lingering on
-    the port, a user's agents keep each other out by a lock file for the port, in a folder that only this user can
-    enter. Its name has the network namespace, to which the port belongs.
+    A held port is bound but does not listen: connections to it are refused, and the kernel does not assign it to
+    another process, even while a task has no process because it restarts. SO_REUSEADDR, set after the bind, lets the
+    task's own server (gRPC sets it too) bind the same port. The option would also admit another agent that finds
+    lingering connections on the port. For this reason the agents of a user exclude each other with a lock file per
+    port, in a directory that only this user can enter. The name of the lock file contains the network namespace,
+    because ports are per network namespace.
 
-    An agent that adopts a server finds it listening, and nothing can bind beside a listening socket but with
-    SO_REUSEPORT on both, which would open the port to every gRPC server of this user: they set it too. So the port
-    of an adopted server is reserved, by the lock alone, and held as soon as the server has ended.
+    A server that an agent adopts already listens. Nothing can bind the port of a listening socket except with
+    SO_REUSEPORT on both sockets, and that would open the port to every gRPC server of this user, as these set the
+    option too. For this reason the port of an adopted server is reserved with the lock file alone, and is bound as soon
+    as the server has exited.
     """
 
     def __init__(self) -> None:
@@ -46,35 +50,44 @@ class PortAllocator:
         self._listeners = 0
 
     def reserve(self, port: int) -> None:
-        """Keep other agents from a port on which a server of ours listens.
+        """Keep other agents from a port on which one of this agent's servers listens.
+
+        Args:
+            port: The port.
 
         Raises:
-            OSError: The lock file cannot be created: the system has no descriptor left for it, or the disk is full.
+            OSError: The lock file cannot be created: no file descriptors are left, or the disk is full.
         """
         if port not in self._locks and (lock := FileLock.acquire(_lock_path(port))) is not None:
             self._locks[port] = lock
 
     def restore_locks(self) -> None:
-        """Create the lock files again that were removed, as a cleaner of temporary files does.
+        """Recreate lock files that were removed, for example by a cleaner of temporary files.
 
         Raises:
-            OSError: One cannot be created.
+            OSError: A lock file cannot be created.
         """
         for port, lock in list(self._locks.items()):
             if not (lock.path == _lock_path(port) and lock.is_in_place()):
                 new = FileLock.acquire(_lock_path(port))
-                if new is not None:  # else another agent was faster; the port itself is still bound here
+                if new is not None:  # None: another agent was faster; the port is still bound here
                     lock.release()
                     self._locks[port] = new
 
     def hold(self, port: int) -> bool:
-        """Take the port if nobody has it.
+        """Reserve and bind a port if it is free.
 
-        Connections of an earlier server may linger on it (TIME_WAIT, for a minute): a cluster that went down may
-        come up again at once, and at the same ports.
+        Connections of an earlier server may linger on the port (TIME_WAIT, for one minute) without making it taken: a
+        cluster that was stopped can start again immediately on the same ports.
+
+        Args:
+            port: The port.
+
+        Returns:
+            Whether the port is held by this agent now.
 
         Raises:
-            OSError: For another reason than somebody having it, as a port that needs privileges.
+            OSError: The port is not taken but cannot be used, for example because it needs privileges.
         """
         if port in self._held:
             return True
@@ -97,14 +110,17 @@ class PortAllocator:
         return True
 
     def choose(self, count: int, without: Collection[int] = ()) -> Iterator[int]:
-        """Hold and give `count` free ports, counting up.
+        """Allocate `count` free ports in ascending order, and hold each of them.
 
         Args:
-            count: How many.
-            without: Ports to pass by, whether or not they are free.
+            count: The number of ports.
+            without: Ports to skip, free or not.
+
+        Yields:
+            The ports.
 
         Raises:
-            ClusterError: There are not so many free ports.
+            ClusterError: There are not enough free ports.
         """
         passed = {*self._held, *without}
         candidates = (port for port in range(FIRST_PORT, _LAST_PORT + 1) if port not in passed)
@@ -116,9 +132,15 @@ class PortAllocator:
 
     @contextmanager
     def listening(self, ports: Collection[int]) -> Iterator[list[int]]:
-        """Let connections come to held ports for a while, and give those where they can.
+        """Listen on held ports temporarily, for a connectivity check.
 
-        They wait in the kernel's queue and are reset at the end: nobody accepts one, and nothing is served.
+        Connections wait in the kernel's accept queue and are reset at the end: no connection is accepted or served.
+
+        Args:
+            ports: The ports.
+
+        Yields:
+            The ports on which this process listens now, sorted; a port that is not held or cannot listen is left out.
         """
         self._listeners += 1
         try:
@@ -129,13 +151,17 @@ class PortAllocator:
                 self.quiet()
 
     def quiet(self) -> None:
-        """Listen on no port any more: a server could not listen there as well. They are held as before."""
+        """Stop listening on all held ports, so that servers can listen there; the ports stay held."""
         for holder in self._held.values():
-            with suppress(OSError):  # ENOTCONN: it does not listen
-                holder.shutdown(socket.SHUT_RDWR)  # of a listening socket this undoes only the listening
+            with suppress(OSError):  # ENOTCONN: the socket does not listen
+                holder.shutdown(socket.SHUT_RDWR)  # undoes listen() but not bind()
 
     def keep_only(self, ports: Collection[int]) -> None:
-        """Give all ports back but these."""
+        """Release all ports except some.
+
+        Args:
+            ports: The ports to keep.
+        """
         for port in self._held.keys() - set(ports):
             self._held.pop(port).close()
         for port in self._locks.keys() - set(ports):
@@ -143,15 +169,21 @@ class PortAllocator:
 
     @property
     def held(self) -> frozenset[int]:
-        """The ports that are held."""
+        """Return the ports that are held."""
         return frozenset(self._held)
 
 
 def _lock_path(port: int) -> Path:
-    """The file by whose lock this user's agents keep each other from a port of this network namespace.
+    """Return the lock file by which agents of this user exclude each other from a port of this network namespace.
+
+    Args:
+        port: The port.
+
+    Returns:
+        The path of the file.
 
     Raises:
-        OSError: There is no folder for it.
+        OSError: There is no directory for the file.
     """
     try:
         return locks_folder() / f"port-{network_namespace()}-{port}.lock"
@@ -160,7 +192,14 @@ def _lock_path(port: int) -> Path:
 
 
 def port_owner(port: int) -> str:
-    """In words who listens on a port: the process, as far as this user may see it."""
+    """Describe the process that listens on a port, as far as this user may see it.
+
+    Args:
+        port: The port.
+
+    Returns:
+        The description, for a message.
+    """
     found = psutil.net_connections(kind="tcp")
     listening = [each for each in found if each.status == psutil.CONN_LISTEN and each.laddr and each.laddr.port == port]
     if not listening:
@@ -173,13 +212,16 @@ def port_owner(port: int) -> str:
 
 
 def _is_known(port: int) -> bool:
-    """Whether a socket of this machine listens on the port or has a connection on it; one that is only bound has not.
+    """Return whether a socket of this machine listens on a port or has a connection on it; a bind alone does not count.
 
-    Read from the kernel's tables: psutil would also look through the descriptors of every process, for whose it is.
+    Reads the kernel's tables directly: psutil would also read the descriptors of every process to find the owners.
+
+    Args:
+        port: The port.
     """
     suffix = f":{port:04X}"
     for table in _TABLES:
-        with suppress(FileNotFoundError), open(table) as sockets:  # a kernel without IPv6 has only one
+        with suppress(FileNotFoundError), open(table) as sockets:  # a kernel without IPv6 has only the first table
             if any(line.split(maxsplit=2)[1].endswith(suffix) for line in sockets):
                 return True
     return False
@@ -188,13 +230,21 @@ def _is_known(port: int) -> bool:
 def _listen(holder: socket.socket) -> bool:
     try:
         holder.listen(_BACKLOG)
-    except OSError:  # a server of ours listens beside it
+    except OSError:  # the task's server already listens on the port
         return False
     return True
 
 
 def _bind(port: int, *, reuse: bool) -> socket.socket | None:
-    """A socket bound to the port on every address, as TensorFlow's servers bind; None when it is taken."""
+    """Bind a socket to a port on all addresses, as TensorFlow's servers do.
+
+    Args:
+        port: The port.
+        reuse: Whether to set SO_REUSEADDR before the bind.
+
+    Returns:
+        The socket; None if the port is taken.
+    """
     try:
         holder = socket.socket(socket.AF_INET6, socket.SOCK_STREAM)
         holder.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)

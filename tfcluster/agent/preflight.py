@@ -1,4 +1,4 @@
-"""Whether this host can start a topology's tasks, told before any is started; chooses what it leaves out."""
+"""Preflight checks: whether this host can start a topology's tasks; allocates the ports and GPUs that are not set."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from tfcluster.errors import ClusterError
 from tfcluster.processes.netinfo import addresses_of
 from tfcluster.processes.port_isolation import OPEN_HINT, PortIsolationError, check_support
 
-#: Free bytes that the state folder's disk must have.
+#: Free bytes that the disk with the state directory must have.
 _LEAST_BYTES = 50 * 2**20
 
 
 @dataclass(frozen=True)
 class Allocation:
-    """What a host chose for a topology's tasks, by a task's name.
+    """What a host allocated for a topology's tasks, by task name.
 
     Attributes:
-        ports: The ports that the topology leaves out.
-        gpus: The GPUs of the tasks that have some.
+        ports: The port of each task for which the topology names none.
+        gpus: The GPUs of each task that requests some.
     """
 
     ports: dict[str, int]
@@ -43,19 +43,21 @@ def examine(
     gpus: Sequence[str],
     ours: Collection[int] = (),
 ) -> tuple[Allocation, list[ClusterError]]:
-    """Hold every port that the topology names for this host, choose those that it leaves out, and hand out GPUs.
+    """Run the preflight checks for a topology, and allocate ports and GPUs for the tasks on this host.
+
+    Holds every port that the topology names for this host, allocates the ports that it leaves out, and assigns GPUs.
 
     Args:
-        topology: The cluster; a task that has its GPUs already keeps them.
-        host: What it calls this host.
-        folder: Where the cluster's state is to be kept.
-        ports: Holds the ports.
+        topology: The cluster; tasks that already have GPUs keep them.
+        host: The cluster's name for this host.
+        folder: The directory for the cluster's state.
+        ports: The allocator that holds the ports.
         gpus: The host's GPUs.
-        ours: The ports of the cluster that is up, which its own tasks have.
+        ours: The ports of the running cluster, which its own tasks use.
 
     Returns:
-        The choices, and all that keeps the host from starting its tasks. When there is anything, nothing is chosen
-        and no port is held that was not before.
+        The allocation, and all errors that keep the host from starting its tasks. If there are any errors, the
+        allocation is empty and no additional port is held.
     """
     before = ports.held
     problems = [*_taken_ports(topology, host, ports, ours), *_foreign_addresses(topology.on(host), host)]
@@ -66,7 +68,7 @@ def examine(
             return _choose(topology, host, ports, gpus, ours), []
         except ClusterError as problem:
             problems.append(problem)
-    ports.keep_only({*before, *ours})  # others may be waiting for theirs to be used
+    ports.keep_only({*before, *ours})  # keep the ports that were held before: other commands may be about to use them
     return Allocation({}, {}), problems
 
 
@@ -86,10 +88,16 @@ def _choose(
 
 
 def hold_ports(topology: ClusterTopology, host: str, ports: PortAllocator, ours: Collection[int]) -> None:
-    """Hold every port that a topology has on this host, all of which are chosen, but those that are ours.
+    """Hold every port of a topology on this host; all of them are allocated already.
+
+    Args:
+        topology: The topology.
+        host: The cluster's name for this host.
+        ports: The allocator that holds the ports.
+        ours: The ports of the running cluster, which are not held again.
 
     Raises:
-        ClusterError: Somebody has one by now; none is held that was not before.
+        ClusterError: Another process has taken a port in the meantime; no additional port is held.
     """
     before = ports.held
     if problems := _taken_ports(topology, host, ports, ours):
@@ -101,7 +109,11 @@ def hold_ports(topology: ClusterTopology, host: str, ports: PortAllocator, ours:
 def _taken_ports(
     topology: ClusterTopology, host: str, ports: PortAllocator, ours: Collection[int]
 ) -> list[ClusterError]:
-    """Hold the ports that the topology names; why that cannot be, for each that cannot."""
+    """Hold the ports that the topology names for this host.
+
+    Returns:
+        An error for each port that cannot be held.
+    """
     hint = "Stop that process, or give the task another port in the spec, or leave the port out."
     return [
         ClusterError(problem, hint=hint)
@@ -112,7 +124,16 @@ def _taken_ports(
 
 
 def _hold(short: str, port: int, ports: PortAllocator) -> str | None:
-    """Hold a port; or say why it cannot be."""
+    """Hold a port.
+
+    Args:
+        short: The short name of the task that needs the port.
+        port: The port.
+        ports: The allocator that holds the port.
+
+    Returns:
+        Why the port cannot be held; None if it is held.
+    """
     try:
         if ports.hold(port):
             return None
@@ -122,7 +143,7 @@ def _hold(short: str, port: int, ports: PortAllocator) -> str | None:
 
 
 def _foreign_addresses(tasks: Sequence[Task], host: str) -> Iterator[ClusterError]:
-    """The addresses that others would dial in vain to reach this host's tasks."""
+    """Yield an error for each task address of this host that does not belong to this machine."""
     for address in dict.fromkeys(task.address_host for task in tasks):
         askers = ", ".join(task.short for task in tasks if task.address_host == address)
         if why := _why_not_ours(address):
@@ -133,7 +154,10 @@ def _foreign_addresses(tasks: Sequence[Task], host: str) -> Iterator[ClusterErro
 
 
 def _own_address() -> str:
-    """What to name as this host's address; best the one by which ssh has reached it to have this agent started."""
+    """Return a hint that says which address to use for this host.
+
+    Prefers the address through which ssh reached the host when it started this agent.
+    """
     words = os.environ.get("SSH_CONNECTION", "").split()
     if len(words) == 4:
         return f"ssh has reached it at {words[2]}: `address: {words[2]}`."
@@ -141,7 +165,14 @@ def _own_address() -> str:
 
 
 def _why_not_ours(address: str) -> str | None:
-    """Why no socket of this machine can have an address, or any that a name stands for; None where one can."""
+    """Check that a socket of this machine can bind an address or one of the addresses to which a host name resolves.
+
+    Args:
+        address: The IP address or host name.
+
+    Returns:
+        Why no socket can bind any of them; None if a socket can.
+    """
     why = None
     try:
         for family, kind, protocol, _, found in socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM):
@@ -149,7 +180,7 @@ def _why_not_ours(address: str) -> str | None:
                 with socket.socket(family, kind, protocol) as probe:
                     probe.bind(found)
                 return None
-            except OSError as error:  # one of a kernel without IPv6, say
+            except OSError as error:  # for example an IPv6 address on a kernel without IPv6
                 why = error.strerror
     except OSError as error:
         return error.strerror
@@ -169,7 +200,7 @@ def _lack_of_gpus(tasks: Sequence[Task], host: str, gpus: Sequence[str]) -> Iter
 def _lack_of_space(folder: Path) -> Iterator[ClusterError]:
     try:
         found = os.statvfs(folder)
-    except OSError:  # somebody has just deleted it: it is made anew before anything is written
+    except OSError:  # the directory was just deleted; it is recreated before anything is written
         return
     free = found.f_bavail * found.f_frsize
     if free < _LEAST_BYTES or (found.f_files and not found.f_favail):
@@ -181,7 +212,11 @@ def _lack_of_space(folder: Path) -> Iterator[ClusterError]:
 
 
 def _ports_stand_open(topology: ClusterTopology) -> Iterator[ClusterError]:
-    """Why the servers' ports could not be closed to all but the cluster's hosts, where that is wanted."""
+    """Check that this host can restrict the servers' ports to the cluster's hosts, if the spec asks for it.
+
+    Yields:
+        An error if it cannot (port isolation is not supported, or a host's address is unknown).
+    """
     if topology.network != "closed":
         return
     try:

@@ -1,8 +1,9 @@
-"""The processes of a cluster as the kernel knows them: by a mark in the environment that each has from its agent.
+"""Find the processes of a cluster by a mark in the environment that each of them inherits from its agent.
 
-The kernel shows the environment that a process was started with, and a fork has its parent's. So an agent writes the
-mark over a placeholder there; all that it forks, and what those fork, can be found by it without any file. A program
-that is executed has an environment of its own.
+The kernel shows the environment with which a process was started (/proc/PID/environ), and a forked process has the
+same one as its parent. The agent overwrites a placeholder in its own environment with the mark; all processes that it
+forks, and all that these fork, can then be found by the mark without any file. A program started by exec gets a new
+environment.
 """
 
 from __future__ import annotations
@@ -23,15 +24,23 @@ _POLL_SECONDS = 0.02
 
 
 def mark_of(state_folder: Path) -> str:
-    """The mark of the cluster, and host, that a state folder is of."""
+    """Return the mark of the cluster and host to which a state directory belongs.
+
+    Args:
+        state_folder: The state directory.
+    """
     place = f"{os.getuid()}:{os.path.realpath(state_folder)}"
     return hashlib.sha256(os.fsencode(place)).hexdigest()[: len(NO_MARK)]
 
 
 def mark_this_process(mark: str) -> None:
-    """Write the mark over the placeholder in the environment that this process was started with."""
+    """Overwrite the placeholder in the environment with which this process was started.
+
+    Args:
+        mark: The mark.
+    """
     placeholder = f"\0{MARK}=".encode()
-    # A NUL in front, so that a variable whose name ends like ours is not taken for it.
+    # The NUL in front excludes a variable whose name merely ends with this one's name.
     place = (b"\0" + Path("/proc/self/environ").read_bytes()).find(placeholder + NO_MARK.encode() + b"\0")
     address = environment_address()
     if place >= 0 and address:
@@ -40,11 +49,19 @@ def mark_this_process(mark: str) -> None:
 
 
 def marked_processes(mark: str) -> list[ProcessHandle]:
-    """The processes of this user that have a mark, except this one."""
+    """List the processes of this user that have a mark, except this one.
+
+    Args:
+        mark: The mark.
+
+    Returns:
+        The processes.
+    """
     pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
     found = []
     for pid in pids:
-        # The start time first: should the pid be given away meanwhile, it is not the new process's.
+        # Read the start time before the environment: if the pid is reused in between, the handle does not match the new
+        # process.
         with suppress(OSError):
             process = ProcessHandle.of(pid)
             if process is not None and pid != os.getpid() and _is_marked(pid, mark):
@@ -56,17 +73,23 @@ def _is_marked(pid: int, mark: str) -> bool:
     folder = Path(f"/proc/{pid}")
     if folder.stat().st_uid != os.getuid():
         return False
-    # In a container, though it may have a state folder of the same path.
+    # A process in a container does not belong to this cluster, even if its state directory has the same path.
     if not os.path.samestat((folder / "root").stat(), os.stat("/")):
         return False
     return f"{MARK}={mark}".encode() in (folder / "environ").read_bytes().split(b"\0")
 
 
 async def end_processes(processes: Collection[ProcessHandle], grace: float) -> int:
-    """Send processes SIGTERM, and SIGKILL to those that still run after `grace` seconds; return when they have ended.
+    """Terminate processes and wait until they have exited.
+
+    Sends SIGTERM to all of them, and SIGKILL to those that still run after the grace period.
+
+    Args:
+        processes: The processes.
+        grace: Seconds between SIGTERM and SIGKILL.
 
     Returns:
-        How many ran.
+        The number of processes that were running.
     """
     pidfds = [pidfd for process in processes if (pidfd := process.open()) is not None]
     try:
@@ -76,7 +99,7 @@ async def end_processes(processes: Collection[ProcessHandle], grace: float) -> i
         for number in (signal.SIGTERM, signal.SIGKILL):
             for pidfd in running:
                 send(pidfd, number)
-                send(pidfd, signal.SIGCONT)  # one that was stopped takes no SIGTERM
+                send(pidfd, signal.SIGCONT)  # a stopped process does not handle SIGTERM
             while (running := _not_ended(running)) and (number is signal.SIGKILL or loop.time() < deadline):
                 await asyncio.sleep(_POLL_SECONDS)
     finally:

@@ -1,4 +1,4 @@
-"""What a command sends behind its request: a file in blocks, or nothing."""
+"""The request stream of a connection: what a command uploads after its request."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from tfcluster.protocol.codec import CHUNK_HEADER, chunk_length
 
 
 class RequestStream:
-    """The command's side of a connection, once its request is read.
+    """The receiving side of a connection after the request has been read.
 
     Args:
         reader: The connection.
-        expects_file: Whether a file follows the request. Without one all that can come is the end.
+        expects_file: Whether a file follows the request. If False, only the end of file can follow.
     """
 
     def __init__(self, reader: asyncio.StreamReader, *, expects_file: bool) -> None:
@@ -23,11 +23,11 @@ class RequestStream:
             self._complete.set()
 
     async def blocks(self) -> AsyncIterator[bytes]:
-        """The file, block by block; the memory it takes does not depend on its size.
+        """Yield the uploaded file in chunks; the memory use does not depend on the file's size.
 
         Raises:
-            ConnectionError: The command went away before the file's end.
-            ClusterError: What arrived is no block.
+            ConnectionError: The command disconnected before the end of the file.
+            ClusterError: The received data is not a chunk.
         """
         try:
             while length := chunk_length(await self._reader.readexactly(CHUNK_HEADER)):
@@ -38,7 +38,7 @@ class RequestStream:
             self._complete.set()
 
     async def hung_up(self) -> None:
-        """Wait until the command hangs up, as far as a file that is being sent leaves that to see."""
+        """Wait until the command disconnects; while a file is uploaded, only `blocks` notices a disconnect."""
         await self._complete.wait()
         while await self._reader.read(1 << 16):
             continue

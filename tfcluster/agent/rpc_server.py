@@ -1,4 +1,4 @@
-"""The agent's Unix socket: one request a connection, from this user only."""
+"""The RPC server on the agent's Unix domain socket: one request per connection, from this user only."""
 
 from __future__ import annotations
 
@@ -16,14 +16,19 @@ from tfcluster.protocol import api
 from tfcluster.protocol.api import Request
 from tfcluster.protocol.codec import Decoder, Message, encode
 
-#: Seconds that an agent without a cluster waits for the first request; whoever started it is about to send it, unless
-#: it was killed. So many that a machine that stands still for a moment does not end the agent as the request arrives.
+#: Seconds that an agent without a cluster waits for the first request. The command that started the agent sends it
+#: soon, unless the command was killed. Generous, so that a stalled machine does not make the agent exit just as the
+#: request arrives.
 _FIRST_SECONDS = 10.0
 _LAST_WORDS_SECONDS = 1.0
 
 
 class RpcServer:
-    """Serves a service's calls."""
+    """Serves the agent's methods.
+
+    Args:
+        service: The agent.
+    """
 
     def __init__(self, service: Agent) -> None:
         self._service = service
@@ -31,12 +36,16 @@ class RpcServer:
         self._quitting: asyncio.TimerHandle | None = None
 
     async def serve(self, agent_socket: AgentSocket) -> None:
-        """Serve until the service quits, or is idle and nobody is connected."""
+        """Serve until the agent shuts down, or is idle and has no connections.
+
+        Args:
+            agent_socket: The socket.
+        """
         self._quit_if_idle(_FIRST_SECONDS)
         await agent_socket.serve(self._serve_one)
         await self._service.quitting.wait()
         agent_socket.close()
-        # Whoever asked for the end, or follows something, is told that it has come.
+        # The command that requested the shutdown, and commands that follow a stream, still get their final message.
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._unconnected(), _LAST_WORDS_SECONDS)
 
@@ -50,14 +59,14 @@ class RpcServer:
             if peer_credentials(writer.get_extra_info("socket"))[1] == os.getuid():
                 await self._answer(reader, writer)
         except ConnectionError:
-            pass  # the command has gone
+            pass  # the command disconnected
         finally:
             self._connections -= 1
             self._quit_if_idle(self._service.awaiting or 0.0)
             writer.close()
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answer the one request, and stop when the command hangs up before the answer ends."""
+        """Serve the one request of a connection; stop if the command disconnects before the response ends."""
         line = await reader.readline()
         if not line:
             return
@@ -88,18 +97,22 @@ class RpcServer:
         except (ConnectionError, asyncio.CancelledError):
             raise
         except Exception as problem:
-            traceback.print_exc()  # into the agent's log
+            traceback.print_exc()  # standard error is the agent's log
             told = ClusterError(f"the agent failed: {type(problem).__name__}: {problem}")
             writer.write(encode(self._last(api.error(told))))
             await writer.drain()
 
     def _last(self, message: Message) -> Message:
-        """The last line of an answer, with whether the agent ends once the command has hung up."""
+        """Add to the final message of a response whether the agent exits after the command disconnects."""
         alone = self._service.idle and not self._service.awaiting and self._connections == 1
         return {**message, "ends": alone}
 
     def _quit_if_idle(self, delay: float) -> None:
-        """End in so many seconds, not when was meant before, if there is nothing to do and nobody connected then."""
+        """Schedule the exit of an idle agent; replaces an exit that was scheduled before.
+
+        Args:
+            delay: Seconds until the check. The agent exits if it is idle and has no connections then.
+        """
 
         def quit_now() -> None:
             if self._service.idle and not self._connections:

@@ -1,4 +1,4 @@
-"""The values of secret environment variables, which the journal must not hold: a file of their own."""
+"""The store of secret environment variables: keeps their values out of the journal, in a file of their own."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ Values = Mapping[str, Mapping[str, str]]
 
 
 class SecretStore:
-    """Takes the values out of a topology and puts them in again.
+    """Removes the secret values from a topology (redaction) and restores them.
 
-    The file is beside the agent's socket, in a folder that only this user can enter. Where XDG_RUNTIME_DIR names the
-    place that folder is in memory, and the file goes with the machine's.
+    The file is next to the agent's socket, in a directory that only this user can enter. If XDG_RUNTIME_DIR names the
+    place, that directory is in memory, and the file disappears when the machine shuts down.
 
     Args:
         path: The file.
@@ -28,25 +28,29 @@ class SecretStore:
         self.path = path
         self._files = AtomicFiles()
         self._written = b""
-        # The values of the topologies that the journal has, by their generations.
+        # The values of the topologies in the journal, by generation.
         self._journaled: dict[str, dict[str, dict[str, str]]] = {}
 
     def hidden(self, topology: ClusterTopology, following: ClusterTopology | None = None) -> ClusterTopology:
-        """A topology without the values, which are in the file when this returns.
+        """Write the secret values of a topology to the file, and return the topology without them.
 
         Args:
             topology: The topology.
-            following: The one that is to replace it, whose values are in the file too.
+            following: The topology that will replace it, if any; its values are written to the file too.
+
+        Returns:
+            The topology without the secret values.
 
         Raises:
-            OSError: The file cannot be written; it is as it was.
+            OSError: The file cannot be written, and is unchanged.
         """
         topologies = [topology] if following is None else [topology, following]
         values = {str(each.generation): _values_of(each) for each in topologies if _has_secrets(each)}
         if not values and not self._journaled:
             self.forget()
             return topology
-        # The journal still has the topology of before, and keeps it if this agent dies before it writes the new one.
+        # Keep the values of the old topology: the journal still contains it, also if this agent dies before it
+        # writes the new one.
         data = json.dumps({**self._journaled, **values}).encode()
         if data != self._written or not self.path.exists():
             new = self.path.with_name(f"{self.path.name}.new")
@@ -62,14 +66,26 @@ class SecretStore:
         return without_values(topology)
 
     def is_missing_for(self, topology: ClusterTopology) -> bool:
-        """Whether a topology has secret values, and there is no file with them."""
+        """Return whether a topology has secret values but the file does not exist.
+
+        Args:
+            topology: The topology.
+        """
         return _has_secrets(topology) and not self.path.exists()
 
     def shown(self, topology: ClusterTopology, path: Path) -> ClusterTopology:
-        """A topology with the values that an earlier agent has put into a file; those that are lost are left out."""
+        """Restore the secret values that an earlier agent wrote to a file.
+
+        Args:
+            topology: The topology without the values.
+            path: The file.
+
+        Returns:
+            The topology with the values; values that are lost are left out.
+        """
         try:
             by_generation = json.loads(path.read_bytes())
-            # An earlier version had only one topology in the file.
+            # The file format of an earlier version has one topology only, without generations.
             values = by_generation.get(str(topology.generation), by_generation)
             shown = _with(topology, values)
         except (OSError, ValueError, TypeError, AttributeError, RecursionError):
@@ -78,10 +94,10 @@ class SecretStore:
         return shown
 
     def forget(self) -> None:
-        """Remove the file, if there is one.
+        """Remove the file if it exists.
 
         Raises:
-            OSError: It cannot be removed.
+            OSError: The file cannot be removed.
         """
         self._files.unlink(self.path)
         self._written = b""
@@ -89,12 +105,19 @@ class SecretStore:
 
 
 def without_values(topology: ClusterTopology) -> ClusterTopology:
-    """A topology without the values of secret variables."""
+    """Remove the values of secret variables from a topology.
+
+    Args:
+        topology: The topology.
+
+    Returns:
+        The topology without the values.
+    """
     return _with(topology, {}) if _has_secrets(topology) else topology
 
 
 def _values_of(topology: ClusterTopology) -> dict[str, dict[str, str]]:
-    """The values of secret variables, by the names of the tasks and of the variables."""
+    """Return the values of secret variables, by task name and variable name."""
     places = (*topology.tasks, *topology.reserved)
     return {task.name: {name: task.env[name] for name in task.secrets if name in task.env} for task in places}
 
@@ -104,12 +127,19 @@ def _has_secrets(topology: ClusterTopology) -> bool:
 
 
 def lost(task: Task) -> list[str]:
-    """The names of the secret variables whose values are not known."""
+    """List the secret variables of a task whose values are lost.
+
+    Args:
+        task: The task.
+
+    Returns:
+        The names of the variables.
+    """
     return [name for name in task.secrets if name not in task.env]
 
 
 def _with(topology: ClusterTopology, values: Values) -> ClusterTopology:
-    """The topology with these values of secret variables and no others."""
+    """Return a topology whose secret variables have exactly the given values."""
 
     def fill_in(task: Task) -> Task:
         env = {name: value for name, value in task.env.items() if name not in task.secrets}

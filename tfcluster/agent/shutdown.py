@@ -1,4 +1,4 @@
-"""The end of a cluster on this host: because a command asks for it, or because none has asked for anything for long."""
+"""Graceful shutdown of a cluster on this host: requested by `tfcluster down`, or because the lease has expired."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from tfcluster.protocol.codec import Message
 
 
 class Shutdown:
-    """Takes the cluster down.
+    """Stops the cluster's runs and tasks and removes its journal.
 
     Args:
-        folder: The cluster's state folder.
-        secrets: The secret values of its tasks.
+        folder: The cluster's state directory.
+        secrets: The secret values of the cluster's tasks.
         supervisor: The tasks.
         runs: The runs.
-        abandon: Leaves a plan that is being carried out.
-        status: How the cluster is.
-        quitting: Set when all is down.
+        abandon: Cancels the execution of a plan, if one is in progress.
+        status: Returns the status of the cluster.
+        quitting: Set when everything has stopped.
     """
 
     def __init__(
@@ -48,25 +48,32 @@ class Shutdown:
         self._status = status
         self._quitting = quitting
         self._stopping: asyncio.Task[None] | None = None
-        self._grace = 0.0  # the seconds between TERM and KILL
+        self._grace = 0.0  # seconds between SIGTERM and SIGKILL
 
     @property
     def under_way(self) -> bool:
-        """Whether the cluster is going down, or is down."""
+        """Return whether the cluster is going down or is down."""
         return self._stopping is not None
 
     def refuse(self) -> None:
-        """Refuse what makes no sense for a cluster that is going down.
+        """Reject a request if the cluster is going down.
 
         Raises:
-            ClusterError: It is.
+            ClusterError: The cluster is going down.
         """
         if self.under_way:
             cluster = self._supervisor.require_cluster().cluster
             raise ClusterError(f"cluster {cluster!r} is going down", hint="Try again when `tfcluster down` is done.")
 
     async def down(self, grace: float) -> AsyncIterator[Message]:
-        """Stop everything; goes on also when the command that asked for it dies."""
+        """Stop all runs and tasks; this continues even if the command that requested it dies.
+
+        Args:
+            grace: Seconds between SIGTERM and SIGKILL; a repeated request can only shorten them.
+
+        Yields:
+            The status of the cluster after every change, and at the end an empty reply.
+        """
         self._supervisor.require_cluster()
         if self._stopping is None:
             stopping = self._begin(grace)
@@ -80,7 +87,11 @@ class Shutdown:
         yield reply({})
 
     def end_if_forgotten(self, lease: Lease) -> None:
-        """Stop everything if no command has been in contact for as long as the topology allows."""
+        """Shut the cluster down if its lease has expired.
+
+        Args:
+            lease: The lease; its duration is in the topology.
+        """
         topology = self._supervisor.topology
         if topology is None or self.under_way or not lease.is_over(topology.lease):
             return
@@ -99,15 +110,15 @@ class Shutdown:
             await self._runs.cancel_all()
             await self._supervisor.stop(self._grace)
         except BaseException:
-            self._stopping = None  # what still runs is still ours, and the next `down` tries again
+            self._stopping = None  # the remaining tasks stay supervised, and the next `down` tries again
             raise
-        with suppress(OSError):  # the agent's end tries again
+        with suppress(OSError):  # `Agent.stop` tries again
             self._secrets.forget()
-        # While the agent still ends its helpers, the cluster is down already for every command that looks.
+        # Without the journal every command sees the cluster as down, while the agent still stops its helper processes.
         try:
             self._folder.journal.remove()
         except OSError as error:
-            # Without this agent the journal would have the next one start every task again.
+            # Keep the agent running: the journal would make the next agent start every task again.
             self._stopping = None
             cluster = self._supervisor.require_cluster().cluster
             raise ClusterError(

@@ -1,4 +1,4 @@
-"""A cluster's state folder on a host: its lock, journal, logs and runs."""
+"""A cluster's state directory on a host: lock, journal, logs and runs."""
 
 from __future__ import annotations
 
@@ -17,12 +17,15 @@ from tfcluster.protocol.codec import encode
 
 
 class StateDir:
-    """The folder of one cluster on one host.
+    """The state directory of one cluster on one host.
+
+    Args:
+        path: The directory.
 
     Attributes:
-        path: The folder.
-        journal: The record of what is up.
-        mended: Called when the folder was made anew after somebody had deleted it.
+        path: The directory.
+        journal: The journal of the cluster that is up.
+        on_recreated: Called after the directory was recreated because it, or a part of it, had been deleted.
     """
 
     def __init__(self, path: Path) -> None:
@@ -35,12 +38,12 @@ class StateDir:
         self._socket_path: Path | None = None
 
     def make(self) -> None:
-        """Make the folder, for this user alone: logs may hold what programs print.
+        """Create the directory so that only this user can access it, because logs may contain what programs print.
 
         Raises:
-            ClusterError: It cannot be made.
+            ClusterError: The directory cannot be created.
         """
-        # By the umask, because mkdir gives its mode only to the last folder of a path.
+        # Set the umask, because mkdir applies its mode only to the last directory of a path.
         previous = os.umask(0o077)
         try:
             for folder in (self.logs, self.runs):
@@ -55,52 +58,66 @@ class StateDir:
 
     @property
     def logs(self) -> Path:
-        """Where each task's log is."""
+        """Return the directory of the tasks' logs."""
         return self.path / "logs"
 
     @property
     def runs(self) -> Path:
-        """Where each run has its folder."""
+        """Return the directory that contains a directory for each run."""
         return self.path / "runs"
 
     @property
     def agent_log(self) -> Path:
-        """What the agent itself has to say: tracebacks, when it fails."""
+        """Return the path of the agent's own log: it contains tracebacks of the agent's failures."""
         return self.logs / "agent.log"
 
     @property
     def interpreter_log(self) -> Path:
-        """What TensorFlow prints while the warm interpreter imports it."""
+        """Return the path of the log for what TensorFlow prints while the fork server imports it."""
         return self.logs / "interpreter.log"
 
     @property
     def events(self) -> Path:
-        """What happened to the cluster; see `history`."""
+        """Return the path of the cluster's event log; see `EventLog`."""
         return self.logs / "events.log"
 
     def log_of(self, short: str) -> Path:
-        """The newest file of a task's log, by its short name."""
+        """Return the path of the newest file of a task's log.
+
+        Args:
+            short: The task's short name.
+        """
         return self.logs / f"{short}.log"
 
     @property
     def log_buffers(self) -> Path:
-        """Where the tasks' processes print, while there are any."""
+        """Return the directory of the capture buffers, to which the tasks' processes print.
+
+        It exists only while there are such processes.
+        """
         return self.path / "spools"
 
     def log_buffer_of(self, short: str) -> Path:
-        """What a task's process prints into, by the task's short name."""
+        """Return the path of the capture buffer to which a task's process prints.
+
+        Args:
+            short: The task's short name.
+        """
         return self.log_buffers / short
 
     def logged_tasks(self) -> list[str]:
-        """Short names of the tasks that have a log, sorted."""
+        """Return the short names of the tasks that have a log, sorted."""
         return sorted({path.name.rpartition(".log")[0] for path in self.logs.glob("*:*.log*")})
 
     def lock(self) -> bool:
-        """Become the one agent of this folder; False when there is one.
+        """Lock the directory, so that this agent is the only one that uses it.
 
-        There are two lock files. The one in the folder would go with it when somebody deletes the folder, and a second
-        agent would get in; the second one is elsewhere, and keeps it out. That alone would not keep apart agents on
-        two machines, or in two network namespaces, that share the folder.
+        There are two lock files. The one inside the directory disappears if the directory is deleted, and a second
+        agent could then start; the second lock file, outside the directory, prevents that. The second one alone would
+        not exclude agents on two machines, or in two network namespaces, that share the directory.
+
+        Returns:
+            Whether the directory is locked now; False if another agent has locked it.
 
         Raises:
             ClusterError: A lock file cannot be created.
@@ -109,7 +126,7 @@ class StateDir:
         if second is None:
             return False
         try:
-            self.make()  # the agent before us may have removed it until now
+            self.make()  # the previous agent may have removed the directory before it unlocked
             lock = _acquire(self._lock_path)
         except ClusterError:
             second.release()
@@ -121,19 +138,21 @@ class StateDir:
         return True
 
     def _second_lock_path(self) -> Path:
-        """The lock file outside the folder; its name has the network namespace, as containers may share /tmp.
+        """Return the path of the lock file outside the directory.
+
+        Its name contains the network namespace, because containers may share /tmp.
 
         Raises:
-            ClusterError: There is no private folder for it.
+            ClusterError: There is no private directory for the lock file.
         """
         place = f"{os.getuid()}:{network_namespace()}:{os.path.realpath(self.path)}"
         return locks_folder() / f"agent-{hashlib.sha256(os.fsencode(place)).hexdigest()[:24]}.lock"
 
     def restore_second_lock(self) -> None:
-        """Create the lock file outside the folder again if it was removed, as a cleaner of temporary files does.
+        """Recreate the lock file outside the directory if it was removed, for example by a cleaner of temporary files.
 
         Raises:
-            ClusterError: It cannot be created, or another agent was faster.
+            ClusterError: The lock file cannot be created, or another agent has locked it in the meantime.
         """
         assert self._second_lock is not None, "only the agent that holds the lock looks after it"
         path = self._second_lock_path()
@@ -146,21 +165,27 @@ class StateDir:
         self._second_lock = second
 
     def publish_socket(self, socket_path: Path) -> None:
-        """Say in the lock file who holds it and where they listen.
+        """Write the agent's pid and the path of its socket to the lock file.
 
-        A command may see another XDG_RUNTIME_DIR than the one that the agent was started with.
+        Commands read the path there because their XDG_RUNTIME_DIR may differ from the agent's.
+
+        Args:
+            socket_path: The agent's socket.
         """
         assert self._lock is not None, "only who holds the lock writes to it"
         self._socket_path = socket_path
         self._lock.write(encode({"pid": os.getpid(), "socket": str(socket_path)}))
 
     def repair(self) -> bool:
-        """Make the folder again if somebody deleted it or a part of it; whether it had to be.
+        """Recreate missing parts of the state directory.
 
-        What the deleted journal and logs held is lost; whoever holds the record writes it again.
+        The content of a deleted journal or log is lost; the caller must write the journal again.
+
+        Returns:
+            Whether anything was recreated.
 
         Raises:
-            ClusterError: It cannot be made.
+            ClusterError: The directory cannot be created, or another agent has locked it.
         """
         if self._lock is None or (self._lock.is_in_place() and self.logs.is_dir() and self.runs.is_dir()):
             return False
@@ -177,14 +202,14 @@ class StateDir:
         return True
 
     def leave(self) -> None:
-        """Remove what only a running cluster has; logs and runs stay."""
+        """Remove everything that only a running cluster needs, and unlock the directory; logs and runs stay."""
         self.journal.remove()
         for log in (self.agent_log, self.interpreter_log):
-            with suppress(OSError):  # it was never made, or cannot be removed and harms nobody
+            with suppress(OSError):  # the file does not exist, or cannot be removed and does no harm
                 if not log.stat().st_size:
                     log.unlink()
         for folder in (self.logs, self.runs):
-            with suppress(OSError):  # it holds something worth keeping
+            with suppress(OSError):  # the directory is not empty: keep it
                 folder.rmdir()
         if self._lock is not None:
             self._lock.release()
@@ -195,7 +220,7 @@ class StateDir:
         self.unlock()
 
     def unlock(self) -> None:
-        """Release the locks and remove their files: last of all, as another agent may begin now."""
+        """Release the locks and remove their files. Call this last: another agent may start from then on."""
         for lock in (self._lock, self._second_lock):
             if lock is not None:
                 lock.release()
@@ -203,10 +228,16 @@ class StateDir:
 
 
 def _acquire(path: Path) -> FileLock | None:
-    """Lock a lock file; None when another agent has.
+    """Acquire a lock file.
+
+    Args:
+        path: The lock file.
+
+    Returns:
+        The lock; None if another agent has locked it.
 
     Raises:
-        ClusterError: It cannot be created.
+        ClusterError: The lock file cannot be created.
     """
     try:
         return FileLock.acquire(path)

@@ -1,4 +1,4 @@
-"""Forking the agent's children: each with a socket to the agent and a pidfd that tells of its end."""
+"""Fork and watch the agent's child processes: each has a socket pair to the agent, and a pidfd signals its exit."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tfcluster.protocol.codec import Decoder, Message, encode
 
 
 class ChildProcess:
-    """One forked process.
+    """A forked child process with a connection to it.
 
     Attributes:
-        process: Its pid and start time.
-        pidfd: Its pidfd, to signal it by; None once it has ended.
+        process: The pid and start time of the child.
+        pidfd: The child's pidfd, to send signals with; None after the child has exited.
     """
 
     def __init__(self, process: ProcessHandle, pidfd: int, link: socket.socket) -> None:
@@ -30,14 +30,25 @@ class ChildProcess:
         self._unsent = bytearray()
 
     def send(self, message: Message) -> None:
-        """Send a line; what the child does not take at once goes as it reads. Nothing happens when it has ended."""
+        """Send a message to the child without blocking.
+
+        The event loop sends later what the child does not receive at once. Does nothing if the child has exited.
+
+        Args:
+            message: The message.
+        """
         waiting = bool(self._unsent)
         self._unsent += encode(message)
         if not waiting:
             self._write()
 
     def on_message(self, received: Callable[[Message], None], ended: Callable[[], None]) -> None:
-        """Have the event loop hand over each line from the child, and tell when it hung up."""
+        """Register callbacks with the event loop for the child's messages.
+
+        Args:
+            received: Called for each message.
+            ended: Called when the child has closed its connection.
+        """
         decoder = Decoder()
         loop = asyncio.get_running_loop()
 
@@ -58,7 +69,7 @@ class ChildProcess:
         loop.add_reader(self._link, readable)
 
     def hang_up(self) -> None:
-        """Close the socket to the child, which reads its end."""
+        """Close the socket to the child, which then reads the end of file."""
         if self._link.fileno() >= 0:
             loop = asyncio.get_running_loop()
             loop.remove_reader(self._link)
@@ -66,21 +77,21 @@ class ChildProcess:
             self._link.close()
 
     def is_stopped(self) -> bool:
-        """Whether a signal has stopped it, as SIGSTOP does."""
+        """Return whether a signal such as SIGSTOP has stopped the child."""
         if self.pidfd is None:
             return False
         try:
             return os.waitid(os.P_PIDFD, self.pidfd, os.WSTOPPED | os.WNOHANG | os.WNOWAIT) is not None
-        except ChildProcessError:  # it has ended, and the event loop is about to tell
+        except ChildProcessError:  # the child has exited, and the event loop is about to call its callback
             return False
 
     def kill(self) -> None:
-        """End it at once."""
+        """Send SIGKILL to the child."""
         if self.pidfd is not None:
             send(self.pidfd, signal.SIGKILL)
 
     def reap(self) -> None:
-        """Wait for its end, of which nobody is told then."""
+        """Wait until the child has exited, without calling the callback for its exit."""
         if self.pidfd is not None:
             asyncio.get_running_loop().remove_reader(self.pidfd)
             os.waitid(os.P_PIDFD, self.pidfd, os.WEXITED)
@@ -93,7 +104,7 @@ class ChildProcess:
             sent = self._link.send(self._unsent)
         except BlockingIOError:
             sent = 0
-        except OSError:  # it has ended, and the reader will tell
+        except OSError:  # the child has exited; the reader reports it
             self._unsent.clear()
             sent = 0
         del self._unsent[:sent]
@@ -104,17 +115,20 @@ class ChildProcess:
 
 
 def fork_child(body: Callable[[socket.socket], None], ended: Callable[[int], None]) -> ChildProcess:
-    """Fork a process that runs `body` with its end of a socket pair, and ends with exit code 1 when it returns.
+    """Fork a child process that runs a function and exits with code 1 if the function returns.
 
-    The agent has one thread, so the fork is a full copy in which nothing else goes on. The child lets go of all the
-    agent's descriptors at once: sockets whose end others wait for, held ports, the lock.
+    The agent has a single thread, so the child is a complete copy of it in which nothing else runs. The child first
+    closes all descriptors of the agent: sockets whose end of file other processes wait for, held ports, the lock.
 
     Args:
-        body: What it does.
-        ended: Called by the event loop with waitpid's status once it has ended.
+        body: The function that the child runs; its argument is the child's end of a socket pair.
+        ended: Called by the event loop with waitpid's status when the child has exited.
+
+    Returns:
+        The child process.
 
     Raises:
-        OSError: The system has no process, memory or descriptors left for it; there is none then.
+        OSError: The system has no process, memory or file descriptors left; no child is left behind.
     """
     ours, theirs = socket.socketpair()
     with theirs:
@@ -126,9 +140,9 @@ def fork_child(body: Callable[[socket.socket], None], ended: Callable[[int], Non
         if pid == 0:
             try:
                 close_fds({0, 1, 2, theirs.fileno()})
-                with contextlib.suppress(ConnectionError):  # the agent died with something unread: no news to anybody
+                with contextlib.suppress(ConnectionError):  # the agent died with unread data: nothing to report
                     body(theirs)
-            except BaseException:  # nothing may unwind into the agent's event loop
+            except BaseException:  # no exception may reach the copy of the agent's event loop
                 traceback.print_exc()
             finally:
                 os._exit(1)
@@ -147,7 +161,7 @@ def fork_child(body: Callable[[socket.socket], None], ended: Callable[[int], Non
 
         _watch(process, pidfd, told)
     except OSError:
-        os.kill(pid, signal.SIGKILL)  # nobody has reaped it, so the pid is its own
+        os.kill(pid, signal.SIGKILL)  # the child is not reaped yet, so its pid cannot have been reused
         os.waitpid(pid, 0)
         ours.close()
         if pidfd is not None:
@@ -157,14 +171,18 @@ def fork_child(body: Callable[[socket.socket], None], ended: Callable[[int], Non
 
 
 def when_ended(process: ProcessHandle, ended: Callable[[int | None], None]) -> int | None:
-    """Have the event loop call `ended` with waitpid's status once a process that is no child has ended.
+    """Register a callback with the event loop for the exit of a process that is not a child of the agent.
+
+    Args:
+        process: The process.
+        ended: Called with waitpid's status when the process has exited. See `exit_status` for when the status is None.
 
     Returns:
-        The process's pidfd, to signal it by, valid until `ended` is called; None when it was gone already (then
-        `ended` is called all the same, later, with None). See `exit_status` for when the status is None.
+        The process's pidfd, to send signals with, valid until `ended` is called. None if the process had exited
+        already; `ended` is called later with None in this case too.
 
     Raises:
-        OSError: There is no descriptor left to watch it by.
+        OSError: No file descriptor is left to watch the process.
     """
     pidfd = process.open()
     if pidfd is None:

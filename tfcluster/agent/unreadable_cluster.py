@@ -1,4 +1,4 @@
-"""A cluster whose journal cannot be understood: all that can be done with it is to stop its processes."""
+"""A cluster with a damaged journal: the agent can only stop its processes."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from tfcluster.protocol.codec import Message
 
 
 class UnreadableCluster:
-    """Answers requests in place of the agent's service.
+    """Handles requests in place of the agent's other handlers.
 
     Args:
         cluster: The cluster's name.
-        host: What it calls this host.
-        folder: Its state folder here.
-        problem: What is wrong with the journal.
+        host: The cluster's name for this host.
+        folder: The cluster's state directory on this host.
+        problem: Why the journal cannot be read.
         quitting: Set when the agent has nothing left to do.
 
     Attributes:
-        is_down: All processes are stopped, and the journal is removed.
+        is_down: Whether all processes have stopped and the journal is removed.
     """
 
     def __init__(
@@ -42,36 +42,52 @@ class UnreadableCluster:
 
     @property
     def is_stopping(self) -> bool:
-        """Whether processes are being stopped, for a command that may be gone."""
+        """Return whether processes are being stopped, even if the command that requested it has disconnected."""
         return self._stopping is not None and not self._stopping.done()
 
     async def refuse(self) -> AsyncIterator[Message]:
-        """Say what is wrong."""
+        """Reject a request.
+
+        Raises:
+            JournalError: Always.
+        """
         raise self._problem
-        yield {}  # what makes it an iterator
+        yield {}  # makes this function an async generator
 
     async def down(self, grace: float) -> AsyncIterator[Message]:
-        """Stop every process that has the cluster's mark, and remove the journal; goes on if its command dies."""
+        """Stop every process that has the cluster's mark, and remove the journal.
+
+        This continues if the command that requested it dies.
+
+        Args:
+            grace: Seconds between SIGTERM and SIGKILL.
+
+        Yields:
+            The status of the cluster, and at the end a reply with a warning.
+        """
         if self._stopping is None:
             self._stopping = asyncio.ensure_future(self._stop(grace))
-        # At once: the command waits for as long as it takes after the first line only.
+        # Yield at once: the command's timeout applies until the first message only.
         yield event(self._status().to_json())
         await asyncio.wait({self._stopping})
         stopped = _processes(self._stopping.result())
         yield reply({"warning": f"{self._problem.message}; {stopped} of the cluster stopped all the same"})
 
     async def _stop(self, grace: float) -> int:
-        """Stop the processes.
+        """Stop the processes and remove the journal.
+
+        Args:
+            grace: Seconds between SIGTERM and SIGKILL.
 
         Returns:
-            How many ran.
+            The number of processes that were running.
 
         Raises:
             ClusterError: The journal cannot be removed.
         """
         mark, count = mark_of(self._folder.path), 0
         try:
-            while processes := marked_processes(mark):  # one may have forked another meanwhile
+            while processes := marked_processes(mark):  # a process may have forked another one in the meantime
                 count += await end_processes(processes, grace)
             self._folder.journal.remove()
             self.is_down = True
@@ -86,7 +102,7 @@ class UnreadableCluster:
         return count
 
     def _status(self) -> ClusterStatus:
-        """What is known: nothing of the tasks."""
+        """Return the status of the cluster, without tasks: nothing is known of them."""
         hosts = (HostStatus(self._host, "up", None, None),)
         return ClusterStatus(self._cluster, ClusterState.DEGRADED, "", hosts, (), ())
 

@@ -1,1 +1,1 @@
-"""Pure descriptions and decisions: states, topology, plan, device selection; no I/O."""
+"""The pure core, without I/O: states, topology, reconciliation, plan, device selection."""

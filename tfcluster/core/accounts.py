@@ -1,4 +1,4 @@
-"""The other accounts of a host that can log in, and so connect to the ports that its loopback device reaches."""
+"""The other login accounts of a host, which can therefore connect to the ports reachable on its loopback device."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 
 @dataclass(frozen=True)
 class OtherAccounts:
-    """Login accounts of a host besides the one that the cluster runs as.
+    """The login accounts of a host other than the account that the cluster runs as.
 
     Attributes:
-        user: The account that the cluster runs as there.
-        count: How many others there are; at least one.
-        names: The names of the first few of them.
+        user: The account that the cluster runs as on this host.
+        count: The number of other accounts; at least one.
+        names: The names of the first few other accounts.
     """
 
     user: str
@@ -22,10 +22,10 @@ class OtherAccounts:
     names: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """The accounts as JSON values."""
+        """Return the accounts as JSON values."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> OtherAccounts:
-        """The accounts that `to_json` described."""
+        """Return the accounts that `to_json` encoded."""
         return cls(value["user"], value["count"], tuple(value["names"]))

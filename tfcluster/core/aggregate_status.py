@@ -1,4 +1,4 @@
-"""The status of a whole cluster, put together from those that its hosts tell."""
+"""Aggregate the status reports of the hosts of a cluster into the status of the whole cluster."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ from tfcluster.core.states import TaskState, cluster_state
 from tfcluster.core.status import ClusterStatus, HostStatus, TaskStatus
 from tfcluster.core.topology import ClusterTopology, Task
 
-#: A host without a status: it cannot be reached, or the cluster does not run there.
+#: Why a host has no status: it is unreachable, or the cluster is not running there.
 HostUnavailable = Literal["unreachable", "down"]
 
 
 def whole(topology: ClusterTopology, answers: Mapping[str, ClusterStatus | HostUnavailable]) -> ClusterStatus:
-    """The status of a cluster: its tasks in the order of the spec, whichever host they are on.
+    """Aggregate the status of a cluster: its tasks in the order of the spec, on all hosts.
 
-    A task of a host that cannot be reached is unresponsive, for all that can be known; one of a host where the
-    cluster is down is stopped.
+    A task on an unreachable host is reported as unresponsive, because nothing more is known; a task on a host where
+    the cluster is down is reported as stopped.
 
     Args:
-        topology: The cluster.
-        answers: What its hosts told, by host in the order of the spec; tasks of a host that is missing are left out.
+        topology: The topology of the cluster.
+        answers: The status of each host, or why it has none, by host in the order of the spec. Tasks on a host that
+            is missing here are omitted.
     """
     told = [answer for answer in answers.values() if isinstance(answer, ClusterStatus)]
     known = {task.task: task for answer in told for task in answer.tasks}
@@ -30,7 +31,7 @@ def whole(topology: ClusterTopology, answers: Mapping[str, ClusterStatus | HostU
         for task in topology.tasks
         if task.name in known or task.host in answers
     ]
-    tasks += known.values()  # of a host that has another topology still
+    tasks += known.values()  # tasks of a host that still has another topology
     return ClusterStatus(
         cluster=topology.cluster,
         state=cluster_state([task.state for task in tasks]),
@@ -42,7 +43,7 @@ def whole(topology: ClusterTopology, answers: Mapping[str, ClusterStatus | HostU
 
 
 def unseen(task: Task, state: TaskState) -> TaskStatus:
-    """The status of a task of which its host has told nothing."""
+    """Return the status of a task about which its host has reported nothing."""
     return TaskStatus(
         task.name, task.job, task.index, task.host, task.address, state, None, 0, None, None, None, (), None
     )

@@ -1,4 +1,4 @@
-"""Which of a cluster's devices a run uses, from TensorFlow device strings, `--gpus` and `--devices`."""
+"""Device selection: choose the devices of a run from TensorFlow device strings, `--gpus` and `--devices`."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tfcluster.core.topology import PS_JOB
 from tfcluster.errors import ClusterError, ExitCode
 
 _PART = re.compile(r"/(?:(job|replica|task):([^/]+)|(?:device:)?([A-Za-z_]+|\*):(\d+|\*))")
-# As TensorFlow describes one: "device: 0, name: NVIDIA H100, pci bus id: 0000:18:00.0, compute capability: 9.0".
+# TensorFlow's description: "device: 0, name: NVIDIA H100, pci bus id: 0000:18:00.0, compute capability: 9.0".
 _GPU = re.compile(r"\bname: (.+?), pci bus id: .*?\bcompute capability: ([0-9.]+)")
 _COMPUTING_TYPES = ("GPU", "CPU")
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """What kind of GPU a device is, as `NVIDIA H100 80GB HBM3` of compute capability `9.0`."""
+    """The GPU model of a device, for example `NVIDIA H100 80GB HBM3` with compute capability `9.0`."""
 
     name: str
     compute_capability: str
@@ -31,10 +31,10 @@ class Device:
     """One device of one task.
 
     Attributes:
-        name: Its full name, as `/job:worker/replica:0/task:0/device:CPU:0`.
-        type: Its type, as `CPU`.
-        memory_bytes: Memory that TensorFlow may use on it; for CPUs it says 256 MiB, whatever they have.
-        description: What TensorFlow knows of the hardware; empty for CPUs.
+        name: Its full name, such as `/job:worker/replica:0/task:0/device:CPU:0`.
+        type: Its type, such as `CPU`.
+        memory_bytes: Memory that TensorFlow may use on it, in bytes. For CPUs TensorFlow always reports 256 MiB.
+        description: TensorFlow's description of the hardware; empty for CPUs.
     """
 
     name: str
@@ -44,22 +44,22 @@ class Device:
 
     @property
     def short(self) -> str:
-        """The name without the replica, as results key it."""
+        """Return the name without the replica, which is the key of the device in results."""
         return self.name.replace("/replica:0", "")
 
     @property
     def task(self) -> str:
-        """The name of its task, as `/job:worker/task:0`."""
+        """Return the name of the device's task, such as `/job:worker/task:0`."""
         return self.short.partition("/device:")[0]
 
     @property
     def gpu(self) -> Gpu | None:
-        """The GPU behind it; None where it is none."""
+        """Return the GPU model of the device; None if the device is not a GPU."""
         named = _GPU.search(self.description)
         return Gpu(named[1], named[2]) if named else None
 
     def to_json(self) -> dict[str, Any]:
-        """What `devices -o json` says of it."""
+        """Return the object that `devices -o json` prints for the device."""
         return {
             "task": self.task,
             "name": self.name,
@@ -71,28 +71,28 @@ class Device:
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Device:
-        """The device that `to_json` described."""
+        """Return the device that `to_json` encoded."""
         return cls(value["name"], value["type"], value["memory_bytes"], value["description"])
 
     @property
     def job(self) -> str:
-        """The job of its task."""
+        """Return the job of the device's task."""
         return self.name.split("/")[1].removeprefix("job:")
 
 
 @dataclass(frozen=True)
 class Selection:
-    """The devices that a run uses, and what the user should know about the choice."""
+    """The devices that a run uses, with notes for the user about the selection."""
 
     devices: tuple[Device, ...]
     notes: tuple[str, ...]
 
 
 def matches(pattern: str, device: Device) -> bool:
-    """Whether a TensorFlow device string names the device.
+    """Return whether a TensorFlow device string matches the device.
 
-    As in TensorFlow a part left out matches anything (`/job:worker` is every device of the workers) and
-    `*` stands for any value of a part; the device's type may be in lower case.
+    As in TensorFlow, an omitted part matches anything (`/job:worker` matches every device of the workers) and
+    `*` matches any value of a part; the device type may be in lower case.
 
     Raises:
         ClusterError: The pattern is not a device string.
@@ -104,19 +104,20 @@ def matches(pattern: str, device: Device) -> bool:
 def select(
     devices: Sequence[Device], *, patterns: Sequence[str] = (), gpus: int | None = None, strict: bool = False
 ) -> Selection:
-    """Choose the devices of a run.
+    """Select the devices of a run.
 
-    Without patterns a run computes on the GPUs of every task but the ps, or where there are none on the CPU
-    devices of these tasks. A cluster that has only ps tasks computes on them.
+    Without patterns a run computes on the GPUs of all tasks except the ps tasks, or on the CPU devices of these
+    tasks if they have no GPUs. In a cluster that has only ps tasks, runs compute on the ps tasks.
 
     Args:
         devices: Every device of the cluster.
-        patterns: TensorFlow device strings, wildcards allowed; a device is used when any matches.
-        gpus: How many GPU devices to use; None leaves it to what there is.
-        strict: Fewer GPUs than asked for is an error.
+        patterns: TensorFlow device strings, wildcards allowed; a device is used if any pattern matches it.
+        gpus: The number of GPU devices to use; None to use all GPUs, or the CPU devices if there are no GPUs.
+        strict: Whether fewer GPUs than requested are an error.
 
     Raises:
-        ClusterError: A pattern matches nothing or is malformed (usage), or too few GPUs and strict.
+        ClusterError: A pattern is malformed or matches no device (usage error), or there are too few GPUs and
+            `strict` is set, or too few GPUs and no CPU devices.
     """
     computing = [device for device in devices if device.type in _COMPUTING_TYPES]
     if patterns:

@@ -1,4 +1,7 @@
-"""The language of `run graph`: `x = 2; y = (x + 300) * -x` read into named operations, each mistake with its place."""
+"""The tokenizer and parser of `run graph`, which turn `x = 2; y = (x + 300) * -x` into named operations.
+
+Every syntax error shows its line and column.
+"""
 
 from __future__ import annotations
 
@@ -16,23 +19,23 @@ _TOKEN = re.compile(
 )
 _SEPARATORS = (";", "\n")
 _BARE_NAME = "result"
-# Far below the depth at which Python's stack ends, and more than anybody writes by hand.
+# Far below Python's recursion limit, and more than a person writes by hand.
 _NESTING = 60
 _OPERATIONS = 1000
-# Characters of a line that an error shows on either side of the mistake.
+# The number of characters of a line that a syntax error shows on either side of the error.
 _EXCERPT = 40
 
 
 @dataclass(frozen=True)
 class Operation:
-    """One step of the computation.
+    """One operation of the computation.
 
     Attributes:
         operator: `number`, `copy`, `negative`, `+`, `-`, `*`, `/` or `**`.
-        operands: The places in `Expression.operations` of what it computes with.
+        operands: The indices of its operands in `Expression.operations`.
         number: The value of a `number`.
-        name: The name whose statement it is part of.
-        at: Where it stands in the source.
+        name: The name to which the statement with this operation assigns.
+        at: Its offset in the source.
     """
 
     operator: str
@@ -44,13 +47,13 @@ class Operation:
 
 @dataclass(frozen=True)
 class Expression:
-    """What was read.
+    """A parsed program.
 
     Attributes:
         source: The text.
-        operations: All steps; each comes after those that it computes with.
-        names: For each name the place of the operation that is its value, each its own.
-        result: The name whose value is the program's.
+        operations: All operations in topological order: each comes after its operands.
+        names: The index of the operation that is the value of a name, by name; no two names share an operation.
+        result: The name whose value is the result of the program.
     """
 
     source: str
@@ -60,17 +63,21 @@ class Expression:
 
 
 def parse(source: str, given: Mapping[str, float] | None = None) -> Expression:
-    """Read statements `name = expression`, separated by semicolons or newlines.
+    """Parse statements `name = expression`, separated by semicolons or newlines.
 
-    The last statement may be an expression without a name; it is then called `result`. Operators bind as in
-    Python: `**` before signs, these before `*` and `/`, and these before `+` and `-`.
+    The last statement may be an expression without a name; its name is then `result`. Operator precedence is that
+    of Python: `**` binds tighter than signs, these tighter than `*` and `/`, and these tighter than `+` and `-`.
 
     Args:
         source: The text.
-        given: Values of names; they count in place of what the text assigns to these.
+        given: Values of names, which override what the text assigns to these names.
+
+    Returns:
+        The parsed program.
 
     Raises:
-        ClusterError: The text is not of this language (usage), with line, column and a caret.
+        ClusterError: The text has a syntax error (usage error); the message shows line, column and a caret. Or a
+            name in `given` does not occur in the text.
     """
     return _Parser(source, dict(given or {})).program()
 
@@ -78,11 +85,11 @@ def parse(source: str, given: Mapping[str, float] | None = None) -> Expression:
 def syntax_error(
     source: str, at: int, message: str, hint: str = "", exit_code: ExitCode = ExitCode.USAGE
 ) -> ClusterError:
-    """The error that shows where in a source something is wrong: line, column and a caret.
+    """Return an error that shows the position of a problem in a source: line, column and a caret.
 
     Args:
         source: The whole text.
-        at: The place in it.
+        at: The offset of the problem in the text.
         message: What is wrong there.
         hint: What to write instead.
         exit_code: The exit code of the command.
@@ -110,7 +117,7 @@ class _Token:
 
 
 class _Parser:
-    """Reads one source by recursive descent, a method for each level of binding."""
+    """A recursive-descent parser of one source, with one method for each level of operator precedence."""
 
     def __init__(self, source: str, given: dict[str, float]) -> None:
         self._source = source
@@ -158,7 +165,7 @@ class _Parser:
             self._unused.discard(self._name)
             del self._operations[first:]
         else:
-            # A name that is only another's value has an operation of its own, which can be placed.
+            # A name that only aliases another one gets its own `copy` operation, which can be placed on a device.
             self._names[self._name] = self._emit("copy", start, value) if value < first else value
 
     def _free_name(self) -> str:
@@ -235,7 +242,7 @@ class _Parser:
         return self._tokens[self._next]
 
     def _take(self, *texts: str) -> _Token | None:
-        """The next token, if it is one of these signs; it is then read."""
+        """Consume and return the next token if its text is one of these; else return None."""
         token = self._token
         if token.text not in texts:
             return None
@@ -247,7 +254,7 @@ class _Parser:
 
 
 def _tokens(source: str) -> list[_Token]:
-    """The source in tokens; newlines inside parentheses are blanks."""
+    """Split the source into tokens; newlines inside parentheses count as blanks."""
     tokens: list[_Token] = []
     at = depth = 0
     while at < len(source):

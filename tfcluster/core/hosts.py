@@ -1,4 +1,4 @@
-"""The machines of a cluster: how each is called, dialled and reached."""
+"""The hosts of a cluster: the name, address and ssh destination of each machine."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from tfcluster.paths import LOCAL_HOST
 
 @dataclass(frozen=True)
 class Host:
-    """A machine that tasks run on.
+    """A host: a machine that tasks run on.
 
     Attributes:
-        name: What the spec calls it; `localhost` is the machine that the command runs on, and no other is.
-        address: What the other hosts dial to reach its tasks: a name or an IP address.
-        ssh: Its destination as ssh takes it, as `user@name` or a name of ~/.ssh/config; None for this machine.
-        python: The Python that has TensorFlow there; None for the one that runs this command.
-        state: The folder there for the state of all clusters; None for $XDG_STATE_HOME/tfcluster.
-        env: What is added to the environment of the agent there, and so of the tasks.
-        setup: Shell commands that are run there once, before anything else.
+        name: Its name in the spec. The machine that the command runs on is always `localhost`, and no other host is.
+        address: The host name or IP address to which the other hosts connect to reach its tasks.
+        ssh: Its ssh destination, such as `user@name` or a name from ~/.ssh/config; None for this machine.
+        python: The Python on this host that has TensorFlow; None for the Python that runs this command.
+        state: The folder on this host for the state of all clusters; None for $XDG_STATE_HOME/tfcluster.
+        env: Variables added to the environment of the agent on this host, and therefore of its tasks.
+        setup: Shell commands that run on this host once, before anything else.
     """
 
     name: str
@@ -33,19 +33,19 @@ class Host:
 
     @property
     def destination(self) -> str:
-        """The host as ssh is told it."""
+        """Return the ssh destination of the host."""
         return self.ssh or self.name
 
     @property
     def interpreter(self) -> str:
-        """The Python that is run there."""
+        """Return the Python interpreter to run on the host."""
         return self.python or "python3"
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Host:
-        """The host that `asdict` described."""
+        """Return the host that `asdict` encoded."""
         return cls(**{**value, "setup": tuple(value["setup"])})
 
 
-#: The one host of a cluster whose spec names none: its tasks are dialled, and can be, from this machine alone.
+#: The only host of a cluster whose spec names no hosts. Only this machine connects, and can connect, to its tasks.
 THIS_MACHINE = Host(LOCAL_HOST, LOCAL_HOST)

@@ -1,4 +1,4 @@
-"""What `up` and `scale` have to do: the wanted topology against what was found, as operations, each with its cause."""
+"""Plan the actions of `up` and `scale`: diff the desired topology against the observed state, with a cause for each."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from tfcluster.core.text import pluralize, some
 from tfcluster.core.topology import PS_JOB, ClusterTopology, Task
 
 STOP, RESTART, START, UPDATE = "stop", "restart", "start", "update"
-#: The kinds of operation, in the order in which they are carried out.
+#: The kinds of action, in the order in which they are executed.
 KINDS = (STOP, RESTART, START, UPDATE)
 _DONE = {START: "started", RESTART: "restarted", STOP: "stopped"}
-#: In the cause of a restart that `max:` in the spec would have saved.
+#: Part of the cause of a restart that `max:` in the spec would have avoided.
 PEER_UNKNOWN = "it must know the address of"
 
 
 @dataclass(frozen=True)
 class PlannedAction:
-    """One thing to do, and why.
+    """One action of a plan, with its cause and the data that it loses.
 
     Attributes:
-        kind: `stop`, `restart`, `start`, or `update` for what changes without a new process.
-        task: The task; None where it is about the whole cluster.
-        cause: Why.
-        lost: What is lost by it, in words.
+        kind: `stop`, `restart`, `start`, or `update` for a change that needs no new process.
+        task: The task; None if the action concerns the whole cluster.
+        cause: Why the action is needed.
+        lost: Descriptions of what the action loses: variables and runs.
     """
 
     kind: str
@@ -43,7 +43,7 @@ class PlannedAction:
         return f"{self.kind}{where}: {self.cause}{lost}"
 
     def to_json(self) -> dict[str, Any]:
-        """The operation as JSON values."""
+        """Return the action as JSON values."""
         return {
             "operation": self.kind,
             "task": self.task.name if self.task else None,
@@ -55,16 +55,20 @@ class PlannedAction:
 
 
 def plan(wanted: ClusterTopology, found: ObservedState | None) -> tuple[PlannedAction, ...]:
-    """The operations that lead from what was found to what is wanted; none when nothing has to change.
+    """Compute the actions that lead from the observed state to the desired topology.
 
-    A task that has to change gets a new process. So does a server that runs and does not know the address of
-    another task that is wanted: it could not fetch a tensor from it, and a ps could not be written to from there.
-    A task that goes to another host is stopped on the one and started on the other.
+    A task that has to change gets a new process. So does a running server that does not know the address of
+    another desired task: it could not fetch a tensor from that task, nor write to it if that task is a ps.
+    A task that moves to another host is stopped on the old host and started on the new one.
 
     Args:
-        wanted: The topology that is wanted, with what it leaves to choice as `onto` has it.
-        found: The cluster of that name that is up; None when there is none. Where it knows one host alone, the
-            operations on tasks of that host are those of the whole plan, and the others are not to be looked at.
+        wanted: The desired topology, merged with the observed one by `onto`.
+        found: The observed state of the running cluster of that name; None if the cluster is not running. If it
+            covers one host only, the actions on tasks of that host are the same as in the complete plan, and the
+            other actions must be ignored.
+
+    Returns:
+        The actions in the order in which they are executed; empty if nothing has to change.
     """
     if found is None:
         return tuple(PlannedAction(START, task, "new") for task in wanted.tasks)
@@ -73,22 +77,31 @@ def plan(wanted: ClusterTopology, found: ObservedState | None) -> tuple[PlannedA
 
 
 def data_losses(operations: Sequence[PlannedAction]) -> list[str]:
-    """All that is lost by some operations, in words."""
+    """Return descriptions of everything that the actions lose, without duplicates."""
     return list(dict.fromkeys(lost for operation in operations for lost in operation.lost))
 
 
 def terminated_tasks(operations: Sequence[PlannedAction]) -> list[str]:
-    """The names of the tasks whose processes are ended by some operations."""
+    """Return the names of the tasks whose processes the actions terminate."""
     return [each.task.name for each in operations if each.kind in (STOP, RESTART) and each.task is not None]
 
 
 def affected_runs(tasks: Collection[str], runs: Mapping[str, Collection[str]]) -> list[str]:
-    """The runs that end with the processes of some tasks, in words; `runs` as in `ObservedState`."""
+    """Return descriptions of the runs that end when the processes of some tasks end.
+
+    Args:
+        tasks: Names of the tasks whose processes end.
+        runs: The active runs with the names of their tasks, as in `ObservedState`.
+    """
     return [f"run {run}" for run, used in runs.items() if not set(used).isdisjoint(tasks)]
 
 
 def summary(operations: Sequence[PlannedAction]) -> str:
-    """How many tasks were started, restarted and stopped, as `2 tasks started, 1 stopped`; empty when none was."""
+    """Summarize how many tasks were started, restarted and stopped.
+
+    Returns:
+        For example `2 tasks started, 1 stopped`; empty if the actions concern no task's process.
+    """
     kinds = [operation.kind for operation in operations]
     counts = [(kinds.count(kind), word) for kind, word in _DONE.items() if kind in kinds]
     first = [f"{pluralize(count, 'task')} {word}" for count, word in counts[:1]]
@@ -96,13 +109,13 @@ def summary(operations: Sequence[PlannedAction]) -> str:
 
 
 def is_pure_start(operations: Sequence[PlannedAction], found: ObservedState) -> bool:
-    """Whether no more is to do than to start tasks that are there already: what is wanted is up."""
+    """Return whether the actions only start tasks that the running cluster already has: no task is new or changed."""
     there = {(task.name, task.host) for task in found.topology.tasks}
     return all(each.kind == START and each.task and (each.task.name, each.task.host) in there for each in operations)
 
 
 def _order(operation: PlannedAction) -> tuple[int, bool]:
-    """As they are carried out; and a ps before those that need its variables."""
+    """Return the sort key of the execution order: by kind, and a ps before the tasks that need its variables."""
     return KINDS.index(operation.kind), operation.task is not None and operation.task.job != PS_JOB
 
 
@@ -151,7 +164,7 @@ def _updates(wanted: ClusterTopology, found: ClusterTopology) -> Iterator[Planne
 
 
 def _unknown(wanted: ClusterTopology, found: ObservedState, generation: int) -> list[str]:
-    """The wanted tasks whose address a server does not know that was started in a generation; short names."""
+    """Return the short names of the desired tasks whose address a server started in a generation does not know."""
     there = {task.name: task for task in (*found.topology.reserved, *found.topology.tasks)}
 
     def is_known(task: Task) -> bool:
@@ -162,7 +175,10 @@ def _unknown(wanted: ClusterTopology, found: ObservedState, generation: int) -> 
 
 
 def _differences(old: Task, new: Task) -> Iterator[str]:
-    """What of a task needs a new process. Values of environment variables may be secrets and are not told."""
+    """Yield the differences of a task that need a new process.
+
+    Values of environment variables may be secrets and are not shown.
+    """
     yield from _difference("port", old.port, new.port)
     yield from _difference("address", old.address_host, new.address_host)
     yield from _difference("cpus", old.cpus, new.cpus)
@@ -174,7 +190,7 @@ def _differences(old: Task, new: Task) -> Iterator[str]:
 
 
 def _silent_differences(old: Task, new: Task) -> Iterator[str]:
-    """What of a task needs no new process."""
+    """Yield the differences of a task that need no new process."""
     yield from _difference("restart policy", old.restart, new.restart, told=False)
     yield from _difference("which env is secret", old.secrets, new.secrets, told=False)
     yield from _difference("which env is the host's", old.from_host, new.from_host, told=False)
@@ -197,7 +213,10 @@ def _word(value: object) -> str:
 
 
 def _lost_with(task: Task, found: ObservedState) -> tuple[str, ...]:
-    """What ends with the process of a task; variables are on the ps, and where there is none, on any task."""
+    """Return descriptions of what is lost when the process of a task ends.
+
+    Variables are on the ps tasks; in a cluster without a ps they may be on any task.
+    """
     if task.name not in found.generations:
         return ()
     has_ps = any(each.job == PS_JOB for each in found.topology.tasks)

@@ -1,4 +1,4 @@
-"""What the agent knows of programs: the tasks that each uses, and which of them it goes on without."""
+"""The registry of programs for the agent: which tasks each program uses, and which task failures it tolerates."""
 
 from __future__ import annotations
 
@@ -10,19 +10,22 @@ from tfcluster.core.devices import Device
 from tfcluster.core.expression import parse
 from tfcluster.core.topology import LEADING_JOBS, PS_JOB
 
-#: Programs that see to a lost task themselves, as long as one is left to them.
+#: Fault-tolerant programs: they handle lost tasks themselves as long as one task remains.
 FAULT_TOLERANT_PROGRAMS = frozenset({"pi", "mean", "linear", "script"})
-#: The program that is the user's own; what it uses of the cluster is not known.
+#: The user's own program; which tasks it uses is unknown.
 SCRIPT = "script"
 
 _DEVICE_PART = re.compile(r"/(job|task):([^/]+)")
 
 
 def parameter_task(addresses: Mapping[str, Sequence[str]]) -> str | None:
-    """The name of the parameter server or leading task that keeps what others train; None when there is neither.
+    """Return the name of the parameter task: the ps, chief or master that holds the variables that others train.
 
     Args:
         addresses: `host:port` of every task, by job.
+
+    Returns:
+        The name of the first ps task, or else of the first chief or master; None if the cluster has none of them.
     """
     return next((f"/job:{job}/task:0" for job in (PS_JOB, *LEADING_JOBS) if addresses.get(job)), None)
 
@@ -34,14 +37,14 @@ def required_tasks(
     addresses: Mapping[str, Sequence[str]],
     head: str,
 ) -> list[str]:
-    """Names of tasks that a run uses whether or not it has been given devices of theirs to compute on.
+    """Return the names of the tasks that a run requires even if it computes on none of their devices.
 
     Args:
-        program: Its program.
+        program: The run's program.
         parameters: The program's own parameters.
-        devices: Full names of the devices that it computes on.
+        devices: Full names of the devices that the run computes on.
         addresses: `host:port` of every task, by job.
-        head: `host:port` of the leading task.
+        head: `host:port` of the head task.
     """
     names = {f"/job:{job}/task:{index}": each for job, tasks in addresses.items() for index, each in enumerate(tasks)}
     used: list[str | None] = []
@@ -56,7 +59,10 @@ def required_tasks(
 
 
 def _tasks_placed_on(parameters: Mapping[str, Any], devices: Sequence[str]) -> list[str | None]:
-    """The tasks that `run graph --device NAME=DEVICE` names; what a string leaves out is as in `programs.graph`."""
+    """Return the tasks that `run graph --device NAME=DEVICE` names.
+
+    Parts that a device string omits are filled in as `programs.graph` does.
+    """
     tasks: list[str | None] = []
     for number, name in enumerate(parse(parameters["expression"], parameters["given"]).names):
         wanted = dict(_DEVICE_PART.findall(parameters["placed"].get(name, "")))
@@ -67,12 +73,12 @@ def _tasks_placed_on(parameters: Mapping[str, Any], devices: Sequence[str]) -> l
 
 
 def compute_tasks(program: str, devices: Iterable[str], every: Collection[str]) -> list[str]:
-    """Names of the tasks that a run computes on.
+    """Return the names of the tasks that a run computes on.
 
     Args:
-        program: Its program.
-        devices: Full names of the devices that it computes on.
-        every: Names of the cluster's tasks.
+        program: The run's program.
+        devices: Full names of the devices that the run computes on.
+        every: Names of all tasks of the cluster.
     """
     if program == SCRIPT:
         return list(every)
@@ -82,14 +88,17 @@ def compute_tasks(program: str, devices: Iterable[str], every: Collection[str]) 
 def blocking_losses(
     program: str, computing: Collection[str], besides: Iterable[str], down: Collection[str]
 ) -> list[str]:
-    """Names of the lost tasks without which a run cannot go on; none while it can.
+    """Return the names of the lost tasks without which a run cannot continue.
 
     Args:
-        program: Its program.
-        computing: Names of the tasks that it computes on. With one of them a program goes on that sees to lost tasks
-            itself.
-        besides: Those of `required_tasks`; such a program waits until they are back.
+        program: The run's program.
+        computing: Names of the tasks that the run computes on. A fault-tolerant program continues as long as one of
+            them serves.
+        besides: The result of `required_tasks`. A fault-tolerant program waits until these tasks have recovered.
         down: Names of the tasks that do not serve.
+
+    Returns:
+        The names; empty as long as the run can continue.
     """
     if program not in FAULT_TOLERANT_PROGRAMS:
         return [task for task in dict.fromkeys((*computing, *besides)) if task in down]

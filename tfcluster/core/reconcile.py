@@ -1,4 +1,4 @@
-"""A cluster that is up and another wanted in its place: what stays as it is, and whose addresses who knows."""
+"""Reconcile the observed state of a running cluster with a desired topology: which ports, GPUs and addresses stay."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tfcluster.paths import MAX_TASKS
 
 @dataclass(frozen=True)
 class ObservedState:
-    """A cluster that is up, or as much of it as is known: an agent knows how the tasks of its own host are.
+    """The observed state of a running cluster, possibly in part: an agent observes only the tasks of its own host.
 
     Attributes:
-        topology: What it is.
-        tasks: How its tasks are, of those hosts that are known.
-        generations: The generation of the topology that a task's server was started in, by the task's name, for
-            those that have a process.
-        runs: The runs that go on, each with the names of the tasks that it computes on.
+        topology: The topology of the running cluster.
+        tasks: The status of the tasks on those hosts whose state is known.
+        generations: The generation of the topology in which a task's server was started, by the task's name, for
+            the tasks that have a process.
+        runs: The active runs, each with the names of the tasks that it computes on.
     """
 
     topology: ClusterTopology
@@ -30,12 +30,15 @@ class ObservedState:
     runs: Mapping[str, Collection[str]]
 
     def nobody_knows(self, task: Task) -> bool:
-        """Whether it is certain that no server that runs knows the address of a task."""
+        """Return whether it is certain that no running server knows the address of a task.
+
+        This is certain only if the status of every task of the cluster is known.
+        """
         is_whole = {status.task for status in self.tasks} >= {each.name for each in self.topology.tasks}
         return is_whole and not any(map(task.known_in, self.generations.values()))
 
     def to_json(self) -> dict[str, Any]:
-        """What was found as JSON values."""
+        """Return the observed state as JSON values."""
         return {
             "topology": self.topology.to_json(),
             "tasks": [asdict(task) for task in self.tasks],
@@ -45,7 +48,7 @@ class ObservedState:
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> ObservedState:
-        """What `to_json` described."""
+        """Return the observed state that `to_json` encoded."""
         return cls(
             topology=ClusterTopology.from_json(value["topology"]),
             tasks=tuple(map(TaskStatus.from_json, value["tasks"])),
@@ -55,18 +58,18 @@ class ObservedState:
 
 
 def onto(wanted: ClusterTopology, found: ObservedState) -> ClusterTopology:
-    """The wanted topology in place of the one that was found.
+    """Merge the desired topology with the observed one.
 
-    What it leaves to choice stays as it is: a task that was there keeps its port and its GPUs, unless it goes to
-    another host. A task that is no longer wanted keeps its address in `reserved` as long as servers that run may know
-    it: nobody else may get it.
+    What the desired topology leaves open is carried over: a task that existed keeps its port and its GPUs, unless it
+    moves to another host. A removed task keeps its address in `reserved` as long as running servers may know it, so
+    that no other task gets this address.
 
     Args:
-        wanted: The topology of a spec, or one made by `scaled`.
-        found: The cluster that is up.
+        wanted: The desired topology, from a spec or from `scaled`.
+        found: The observed state of the running cluster.
 
     Returns:
-        The topology of the next generation; only ports and GPUs that nobody had yet are still to be chosen.
+        The topology of the next generation. Only ports and GPUs that were never allocated before remain to be chosen.
     """
     there = {task.name: task for task in (*found.topology.reserved, *found.topology.tasks)}
     running = {task.name for task in found.topology.tasks}
@@ -83,8 +86,8 @@ def onto(wanted: ClusterTopology, found: ObservedState) -> ClusterTopology:
 
     def settle_reserved(task: Task) -> Task:
         settled, old = replace(settle(task), gpu_ids=()), there.get(task.name)
-        # No server is restarted for the sake of a task that does not run. So as long as one runs that was started
-        # while the address was not kept, the address counts as one that nobody knows.
+        # No server is restarted because of a task that does not run. If a running server was started while the
+        # address was not reserved, the address therefore counts as unknown to all servers started so far.
         if old is not None and not all(old.known_in(each) for each in found.generations.values()):
             return replace(settled, known_from=generation)
         return settled
@@ -102,16 +105,17 @@ def onto(wanted: ClusterTopology, found: ObservedState) -> ClusterTopology:
 
 
 def scaled(found: ClusterTopology, counts: Mapping[str, int]) -> ClusterTopology:
-    """The topology with another number of tasks in some jobs.
+    """Return the topology with a different number of tasks in some jobs.
 
-    An added task goes on the host whose turn it is, and is otherwise like the last one of its job.
+    An added task is placed on the next host in the job's placement order and otherwise copies the last task of its
+    job.
 
     Args:
-        found: The topology of the cluster that is up.
-        counts: The number of tasks by job; 0 removes the job.
+        found: The topology of the running cluster.
+        counts: The desired number of tasks by job; 0 removes the job.
 
     Raises:
-        ClusterError: There is no such job, no task would be left, or a number is too large.
+        ClusterError: A job does not exist, no task would remain, or a number is too large.
     """
     kept = [task for task in found.reserved if task.known_until is None]
     samples = {task.job: task for task in (*found.reserved, *found.tasks) if task.job in found.spread}
@@ -140,12 +144,21 @@ def scaled(found: ClusterTopology, counts: Mapping[str, int]) -> ClusterTopology
 
 
 def _place(task: Task) -> tuple[str, int | None]:
-    """What no two tasks may share: a server listens on every interface of its host."""
+    """Return the host and port of a task.
+
+    No two tasks may share this pair, because a server listens on every interface of its host.
+    """
     return task.host, task.port
 
 
 def _keeps_address(task: Task, old: Task, owners: Mapping[tuple[str, int | None], str]) -> bool:
-    """Whether a task has the address that it had, given whose each port is that the topology names."""
+    """Return whether a task keeps its previous address.
+
+    Args:
+        task: The task in the desired topology.
+        old: The same task in the observed topology.
+        owners: The task for which the desired topology names a port explicitly, by host and port.
+    """
     if (task.host, task.address_host) != (old.host, old.address_host) or old.port is None:
         return False
     return task.port == old.port or (task.port is None and owners.get(_place(old), task.name) == task.name)
@@ -156,7 +169,7 @@ def _is_forgotten(task: Task, found: ObservedState) -> bool:
 
 
 def _next(sample: Task, index: int, topology: ClusterTopology) -> Task:
-    """A new task of a job that is like another one of it."""
+    """Return a new task of a job, copied from another task of the job and placed by the job's placement order."""
     names = topology.spread[sample.job]
     host = next(host for host in topology.hosts if host.name == names[index % len(names)])
     own = {name: value for name, value in sample.env.items() if name not in sample.from_host}

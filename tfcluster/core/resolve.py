@@ -1,4 +1,4 @@
-"""A validated spec -> its topology: each task on its host."""
+"""Resolve a validated spec into the topology of the cluster: place each task on its host."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tfcluster.core.hosts import THIS_MACHINE, Host
 from tfcluster.core.topology import ClusterTopology, LogLimits, RestartPolicy, Task
 from tfcluster.paths import LOCAL_HOST
 
-if TYPE_CHECKING:  # The agent lays nothing out and must run where pydantic is not installed.
+if TYPE_CHECKING:  # The agent resolves no spec and must run where pydantic is not installed.
     from tfcluster.spec.restart import Restart
     from tfcluster.spec.schema import Address, Spec
 
@@ -16,11 +16,14 @@ _DEFAULT_PYTHON = "python3"
 
 
 def resolve_spec(spec: Spec, spec_file: str) -> ClusterTopology:
-    """Lay a validated spec out on its hosts.
+    """Resolve a validated spec: place its tasks on its hosts and apply the defaults.
 
     Args:
         spec: The spec.
-        spec_file: The spec's file as the user named it, to be shown in `status`.
+        spec_file: The spec's file as the user named it, shown by `status`.
+
+    Returns:
+        The topology, in which ports and GPUs may remain to be allocated.
     """
     spread = {name: spec.spread_of(job) for name, job in spec.jobs.items()}
     used = {host for hosts in spread.values() for host in hosts}

@@ -1,4 +1,4 @@
-"""The words for the state of a task, a run and a cluster, and the named sets of them."""
+"""The states of a task, a run and a cluster, and named sets of states."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import Enum
 
 
 class TaskState(str, Enum):
-    """State of one task (one TensorFlow server)."""
+    """The state of one task (one TensorFlow server)."""
 
     STARTING = "starting"
     READY = "ready"
@@ -17,16 +17,16 @@ class TaskState(str, Enum):
     STOPPED = "stopped"
 
 
-#: The task has a process, as far as its agent has noted; of one that has just ended it has not yet.
+#: States in which the task has a process (or one that has exited, which its agent has not noticed yet).
 HAS_PROCESS = frozenset({TaskState.STARTING, TaskState.READY, TaskState.UNRESPONSIVE, TaskState.STOPPING})
-#: The task is meant to be up.
+#: States in which the task is supposed to run.
 DESIRED_RUNNING = frozenset({TaskState.STARTING, TaskState.READY, TaskState.UNRESPONSIVE, TaskState.BACKING_OFF})
-#: The task has no process and gets none by itself.
+#: States in which the task has no process and does not get one automatically.
 TERMINAL_STATES = frozenset({TaskState.FAILED, TaskState.STOPPED})
 
 
 class RunState(str, Enum):
-    """State of one run of a program."""
+    """The state of one run of a program."""
 
     QUEUED = "queued"
     RUNNING = "running"
@@ -35,12 +35,12 @@ class RunState(str, Enum):
     CANCELLED = "cancelled"
 
 
-#: The run goes on.
+#: States of a run that has not finished.
 ACTIVE = frozenset({RunState.QUEUED, RunState.RUNNING})
 
 
 class ClusterState(str, Enum):
-    """State of a whole cluster, as `status` says it."""
+    """The state of a whole cluster, as `status` reports it."""
 
     RUNNING = "running"
     STARTING = "starting"
@@ -50,10 +50,10 @@ class ClusterState(str, Enum):
 
 
 def cluster_state(tasks: list[TaskState]) -> ClusterState:
-    """The state of a cluster from the states of its tasks.
+    """Return the state of a cluster, derived from the states of its tasks.
 
-    Every task ready is running, none with a process or a chance of one is failed (or stopped when all were
-    stopped on purpose), some on their way up with nothing wrong is starting, all else is degraded.
+    The cluster is running if every task is ready; stopped if all tasks were stopped on purpose; failed if no task
+    has a process or will get one; starting if some tasks are starting and all others are ready; otherwise degraded.
     """
     if all(state is TaskState.READY for state in tasks):
         return ClusterState.RUNNING

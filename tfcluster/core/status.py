@@ -1,4 +1,4 @@
-"""What `status` reports of a cluster: the records behind its table and its JSON contract."""
+"""The status report of a cluster: the records behind the table and the stable JSON output of `status`."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from tfcluster.core.states import ClusterState, RunState, TaskState
 
 @dataclass(frozen=True)
 class LastExit:
-    """How a task's latest process ended.
+    """The last exit of a task: how and when its latest process ended.
 
     Attributes:
-        reason: In words, as `exit code 1` or `SIGKILL`.
-        time: Unix time in seconds.
-        detail: What the task, or its agent, said went wrong; empty when nothing was said.
-        log: The last lines of its log, when it is not started again by itself.
+        reason: The exit status in words, such as `exit code 1` or `SIGKILL`.
+        time: The Unix time of the exit, in seconds.
+        detail: The cause that the task or its agent reported; empty if none was reported.
+        log: The last lines of the task's log, if the task is not restarted automatically.
     """
 
     reason: str
@@ -27,17 +27,17 @@ class LastExit:
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> LastExit:
-        """The exit that `asdict` described."""
+        """Return the exit that `asdict` encoded."""
         return cls(**{**value, "log": tuple(value["log"])})
 
     def __str__(self) -> str:
-        """How and when, as `SIGKILL at 2026-01-31 12:00:00`, in local time."""
+        """Describe how and when the process ended, such as `SIGKILL at 2026-01-31 12:00:00`, in local time."""
         return f"{self.reason} at {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(self.time))}"
 
 
 @dataclass(frozen=True)
 class TaskStatus:
-    """One row of `status`; the fields are the contract's."""
+    """The status of one task, a row of `status`; its fields are part of the stable JSON output."""
 
     task: str
     job: str
@@ -55,12 +55,12 @@ class TaskStatus:
 
     @property
     def short(self) -> str:
-        """The short name, as `worker:1`."""
+        """Return the short name, such as `worker:1`."""
         return f"{self.job}:{self.index}"
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> TaskStatus:
-        """The status that `asdict` described."""
+        """Return the status that `asdict` encoded."""
         last_exit = value["last_exit"]
         return cls(
             **{
@@ -74,7 +74,7 @@ class TaskStatus:
 
 @dataclass(frozen=True)
 class HostStatus:
-    """One host of a cluster; `state` is `up`, `unreachable` or `down`."""
+    """The status of one host of a cluster; `state` is `up`, `unreachable` or `down`."""
 
     host: str
     state: str
@@ -84,7 +84,7 @@ class HostStatus:
 
 @dataclass(frozen=True)
 class RunStatus:
-    """One run that the cluster's agent knows of."""
+    """The status of one run that the cluster's agent knows."""
 
     run: str
     program: str
@@ -94,7 +94,7 @@ class RunStatus:
 
 @dataclass(frozen=True)
 class ClusterStatus:
-    """Everything that `status` reports; `to_json` is the contract."""
+    """The complete report of `status`; the result of `to_json` is its stable JSON output."""
 
     cluster: str
     state: ClusterState
@@ -104,12 +104,12 @@ class ClusterStatus:
     runs: tuple[RunStatus, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """The object that `status -o json` prints."""
+        """Return the object that `status -o json` prints."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> ClusterStatus:
-        """The status that `to_json` described."""
+        """Return the status that `to_json` encoded."""
         return cls(
             cluster=value["cluster"],
             state=ClusterState(value["state"]),

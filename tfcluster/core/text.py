@@ -1,4 +1,4 @@
-"""Counts with their nouns, and lists that stay short."""
+"""Text formatting: pluralize counts and summarize long lists."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ _NAMED = 4
 
 
 def pluralize(count: int, noun: str) -> str:
-    """A count with its noun: 1 task, 3 tasks."""
+    """Return a count with its noun in the singular or plural: 1 task, 3 tasks."""
     return f"{count:,} {noun}" + ("" if count == 1 else "s")
 
 
 def some(names: Sequence[str]) -> str:
-    """Names in a list that stays short: the first four, and how many more."""
+    """Summarize a list of names: the first four, and the number of the others."""
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     return ", ".join(names[:_NAMED]) + more

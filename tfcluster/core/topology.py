@@ -1,4 +1,4 @@
-"""A cluster laid out: every task with its host, address and resources, as agents and programs need it."""
+"""The resolved topology of a cluster: every task with its host, address and resources, for agents and programs."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 from tfcluster.core.hosts import THIS_MACHINE, Host
 from tfcluster.errors import ClusterError, ExitCode
 
-#: Jobs whose tasks hold variables or score them; programs compute elsewhere unless told otherwise.
+#: The job whose tasks hold the variables or evaluate the model; programs compute on other tasks by default.
 PS_JOB = "ps"
-#: Jobs that lead, in the order in which one is looked for; the first task of one is the cluster's head.
+#: The jobs whose first task is the cluster's head, in the order in which they are tried.
 LEADING_JOBS = ("chief", "master")
 
 _MASK = "***"
@@ -19,14 +19,15 @@ _MASK = "***"
 
 @dataclass(frozen=True)
 class RestartPolicy:
-    """When a task that ended is started again.
+    """The restart policy of a task: when it is restarted after an exit, with exponential back-off.
 
     Attributes:
         policy: `never`, `on-failure` or `always`.
-        initial: Seconds before the second restart at most; the first comes at once, each further doubles the wait.
-        max: Longest wait in seconds.
-        limit: So many restarts within `window` seconds are made; the next end makes the task failed.
-        window: Seconds.
+        initial: Maximum back-off before the second restart, in seconds. The first restart is immediate; each further
+            restart doubles the back-off.
+        max: Maximum back-off in seconds.
+        limit: The number of restarts allowed within `window` seconds; after the next exit the task is failed.
+        window: The window of `limit` in seconds.
     """
 
     policy: str
@@ -38,23 +39,24 @@ class RestartPolicy:
 
 @dataclass(frozen=True)
 class Task:
-    """One TensorFlow server of a cluster.
+    """One task of a cluster: one TensorFlow server.
 
     Attributes:
-        job: Its job's name.
+        job: The name of its job.
         index: Its index in the job, from 0.
         host: The name of the host that it runs on.
-        address_host: The host part of the address that others dial.
-        port: Its TCP port; None until one is chosen.
-        cpus: Logical CPU devices that it offers.
-        gpus: How many of its host's GPUs it owns.
-        env: Environment variables set for it.
-        restart: When it is started again.
-        gpu_ids: The GPUs that it owns, as CUDA_VISIBLE_DEVICES names them; empty until they are chosen.
-        known_from: Servers started in this generation of the topology, or a later one, know its address.
-        known_until: Those started in this generation or later no longer do; None while they do.
-        secrets: The names of those of `env` whose values are secret.
-        from_host: The names of those of `env` that its host adds, and not its job.
+        address_host: The host part of the address that the other tasks connect to.
+        port: Its TCP port; None until a port is allocated.
+        cpus: The number of logical CPU devices that it offers.
+        gpus: The number of its host's GPUs that it has to itself.
+        env: The environment variables that are set for it.
+        restart: Its restart policy.
+        gpu_ids: The GPUs that it has to itself, as CUDA_VISIBLE_DEVICES names them; empty until they are allocated.
+        known_from: The first generation of the topology whose servers know its address. A server belongs to the
+            generation in which it was started.
+        known_until: The first generation whose servers no longer know its address; None while new servers learn it.
+        secrets: The names of the variables in `env` whose values are secret.
+        from_host: The names of the variables in `env` that come from its host and not from its job.
     """
 
     job: str
@@ -74,32 +76,32 @@ class Task:
 
     @property
     def name(self) -> str:
-        """TensorFlow's name of the task, as `/job:worker/task:1`."""
+        """Return TensorFlow's name of the task, such as `/job:worker/task:1`."""
         return f"/job:{self.job}/task:{self.index}"
 
     @property
     def short(self) -> str:
-        """The short name, as `worker:1`."""
+        """Return the short name, such as `worker:1`."""
         return f"{self.job}:{self.index}"
 
     @property
     def address(self) -> str:
-        """`host:port`, or only the host while no port is chosen; an IPv6 address stands in brackets."""
+        """Return `host:port`, or only the host until a port is allocated; an IPv6 address is put in brackets."""
         host = f"[{self.address_host}]" if ":" in self.address_host else self.address_host
         return host if self.port is None else f"{host}:{self.port}"
 
     def known_in(self, generation: int) -> bool:
-        """Whether a server that was started in a generation of the topology knows the task's address."""
+        """Return whether a server that was started in a generation of the topology knows the task's address."""
         return self.known_from <= generation and (self.known_until is None or generation < self.known_until)
 
 
 @dataclass(frozen=True)
 class LogLimits:
-    """How much of what each task prints is kept.
+    """The limits of log rotation: how much of each task's output is kept.
 
     Attributes:
-        size: Bytes of each file of a task's log.
-        count: How many files each task's log has at most.
+        size: The size of each file of a task's log, in bytes.
+        count: The maximum number of files of each task's log.
     """
 
     size: int = 10_000_000
@@ -108,23 +110,25 @@ class LogLimits:
 
 @dataclass(frozen=True)
 class ClusterTopology:
-    """A cluster's tasks in the order of the spec, with what holds for all of them.
+    """The topology of a cluster: its tasks in the order of the spec, and the settings that apply to all of them.
 
     Attributes:
-        cluster: Its name.
+        cluster: The name of the cluster.
         spec: The spec's file as the user named it.
         network: `closed` or `open`.
         tasks: Every task.
-        logs: How much of what each task prints is kept.
-        reserved: Tasks that do not run, whose addresses are kept: for those that are to come, or because servers that
-            run on still know them.
-        max: For how many tasks a job has addresses from the start, by job, where the spec says so.
+        logs: How much of each task's output is kept.
+        reserved: Tasks that do not run but whose addresses are kept, either for tasks to be added later or because
+            running servers still know the addresses.
+        max: The number of tasks of a job that have addresses from the start, by job, for the jobs where the spec
+            sets it.
         hosts: The machines that the tasks are on.
-        generation: Counts the changes of the cluster. A server knows the addresses of the topology that it was started
-            in, as long as it runs.
-        spread: The names of the hosts that the tasks of a job go on, by job: the task of an index is on the one at that
-            index, and after the last one comes the first one again.
-        lease: A host that no command reaches for so many seconds takes its part of the cluster down; None for never.
+        generation: The number of changes made to the cluster. A server knows the addresses of the topology in which
+            it was started, as long as it runs.
+        spread: The placement order: the names of the hosts for the tasks of a job, by job. The task with an index is
+            on the host at this index, wrapping around after the last host.
+        lease: The lease in seconds: a host that no command has reached for this long stops its part of the cluster;
+            None for no lease.
     """
 
     cluster: str
@@ -140,24 +144,24 @@ class ClusterTopology:
     lease: float | None = None
 
     def addresses(self) -> dict[str, list[str]]:
-        """Addresses of the tasks by job, as TensorFlow's ClusterSpec has them."""
+        """Return the addresses of the tasks by job, in the form of TensorFlow's ClusterSpec."""
         return _addresses(self.tasks)
 
     def known_addresses(self) -> dict[str, list[str]]:
-        """The addresses that a server started now knows, by job: also those kept for tasks that are to come."""
+        """Return the addresses that a server started now knows, by job, including those reserved for later tasks."""
         return _addresses(task for task in (*self.tasks, *self.reserved) if task.known_until is None)
 
     def ports_on(self, host: str) -> set[int]:
-        """The ports of all tasks of a host, running or not."""
+        """Return the ports of all tasks of a host, including reserved tasks."""
         places = (*self.tasks, *self.reserved)
         return {task.port for task in places if task.port is not None and task.host == host}
 
     def on(self, host: str) -> tuple[Task, ...]:
-        """The tasks that run on a host."""
+        """Return the tasks that run on a host."""
         return tuple(task for task in self.tasks if task.host == host)
 
     def head(self) -> Task:
-        """The task that leads: the first chief or master, else worker:0, else the first task."""
+        """Return the head task: the first chief or master, else worker:0, else the first task."""
         for job in (*LEADING_JOBS, "worker"):
             for task in self.tasks:
                 if task.job == job:
@@ -165,7 +169,12 @@ class ClusterTopology:
         return self.tasks[0]
 
     def with_choices(self, ports: Mapping[str, int], gpus: Mapping[str, Sequence[str]]) -> ClusterTopology:
-        """The same topology with what a host chose filled in: ports and GPUs, by a task's name."""
+        """Return the topology completed with the ports and GPUs that a host allocated.
+
+        Args:
+            ports: The allocated port by the task's name.
+            gpus: The allocated GPUs by the task's name, as CUDA_VISIBLE_DEVICES names them.
+        """
 
         def fill_in(task: Task) -> Task:
             gpu_ids = tuple(gpus.get(task.name, task.gpu_ids))
@@ -174,7 +183,7 @@ class ClusterTopology:
         return replace(self, tasks=tuple(map(fill_in, self.tasks)), reserved=tuple(map(fill_in, self.reserved)))
 
     def masked(self) -> ClusterTopology:
-        """The topology as it may be shown: without the values of environment variables."""
+        """Return the topology for display: the values of environment variables are masked."""
         return replace(
             self,
             tasks=tuple(replace(task, env=dict.fromkeys(task.env, _MASK)) for task in self.tasks),
@@ -183,12 +192,12 @@ class ClusterTopology:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """The topology as JSON values."""
+        """Return the topology as JSON values."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> ClusterTopology:
-        """The topology that `to_json` described."""
+        """Return the topology that `to_json` encoded."""
         return cls(
             cluster=value["cluster"],
             spec=value["spec"],
@@ -217,14 +226,17 @@ def _task_from_json(value: dict[str, Any]) -> Task:
 
 
 def matching_tasks(wanted: Sequence[str], shorts: Sequence[str]) -> list[str]:
-    """The tasks that a command's arguments name, in the cluster's order; all when there are no arguments.
+    """Resolve the task arguments of a command to short names of tasks.
 
     Args:
         wanted: Each a short name (`worker:1`), TensorFlow's name (`/job:worker/task:1`) or a job (`worker`).
         shorts: Short names of the cluster's tasks.
 
+    Returns:
+        The short names of the matching tasks in the cluster's order; all tasks if there are no arguments.
+
     Raises:
-        ClusterError: One names nothing.
+        ClusterError: An argument matches no task.
     """
     names = [_short(name) for name in wanted]
     for given, name in zip(wanted, names, strict=True):

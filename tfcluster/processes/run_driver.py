@@ -225,6 +225,9 @@ class _Supervisor:
         self._pid = pid
         self._pidfd = os.pidfd_open(pid)
         self._link = link
+        # A child process that the program has left behind may keep the program's end open, so reading must not block.
+        # The socket is non-blocking because recv_fds() ignores its flags, such as MSG_DONTWAIT.
+        link.setblocking(False)
         self._cluster = cluster
         self._began = began
         self._guard: ListenGuard | None = None
@@ -244,7 +247,7 @@ class _Supervisor:
             for fd, events in poll.poll(self._patience()):
                 if fd == self._pidfd:
                     self._receive()  # what the program sent before it exited
-                    self._conclude(os.waitpid(self._pid, 0)[1])
+                    self._conclude()
                 elif fd == wakeup.fileno():
                     wakeup.recv(1 << 10)
                     self._terminate()
@@ -281,44 +284,44 @@ class _Supervisor:
             send(self._pidfd, signal.SIGKILL)
 
     def _receive(self) -> bool:
-        """Handle what the program sends: first the descriptor of its trap, if it has one, and last its ProgramEnd.
+        """Handle all that the program has sent: first the descriptor of its trap, if it has one, last its ProgramEnd.
 
         Returns:
-            False if the program's end of the socket pair has been closed.
+            False if the program's end of the socket pair has been closed, so that nothing more can arrive.
         """
-        try:
-            data, fds, _, _ = socket.recv_fds(self._link, 1 << 16, 1, socket.MSG_DONTWAIT)
-        except BlockingIOError:
-            return True
-        except ConnectionError:
-            return False
-        for fd in fds:
-            assert self._cluster is not None, "only a program whose ports are restricted has a trap"
-            self._guard = ListenGuard(fd, self._cluster, self._report_refused_port)
-        for message in self._decoder.feed(data):
-            if message:
-                self._end = ProgramEnd(**message)
-                if not self._terminated:
-                    self._deadline = time.monotonic() + _FINALIZE_SECONDS
-        return bool(data)
+        while True:
+            try:
+                data, fds, _, _ = socket.recv_fds(self._link, 1 << 16, 1)
+            except BlockingIOError:
+                return True
+            except ConnectionError:
+                return False
+            if not data:
+                return False
+            for fd in fds:
+                assert self._cluster is not None, "only a program whose ports are restricted has a trap"
+                self._guard = ListenGuard(fd, self._cluster, self._report_refused_port)
+            for message in self._decoder.feed(data):
+                if message:
+                    self._end = ProgramEnd(**message)
+                    if not self._terminated:
+                        self._deadline = time.monotonic() + _FINALIZE_SECONDS
 
     def _report_refused_port(self, why: str) -> None:
         with contextlib.suppress(OSError):  # such as a full disk
             print(f"tfcluster: this program may not listen: {why}", file=sys.stderr, flush=True)
 
-    def _conclude(self, status: int) -> NoReturn:
+    def _conclude(self) -> NoReturn:
         """Exit as the program has exited; if it was a script, write the final event of the run first.
 
         If the program was terminated, its remaining child processes are killed. Otherwise its background processes
         continue, as they would without a driver.
-
-        Args:
-            status: The wait status of the program's process.
         """
         if self._terminated:
+            # Do this before the program is reaped, after which its pid may be reused for another process group.
             with contextlib.suppress(ProcessLookupError, PermissionError):  # none is left, or none of this user's
                 os.killpg(self._pid, signal.SIGKILL)
-        code = os.waitstatus_to_exitcode(status)
+        code = os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
         if code < 0 and self._end is not None:  # killed during shutdown, after all of its own code had run
             code = self._end.exit_code
         if code < 0:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 _PASSED_ON = re.compile(r"From /job:\S+:\s*")
 _TERMINATED = 128 + signal.SIGTERM
+_LONGEST_FAILURE = 2000  # characters
 
 
 def main(job: RunSpec, driver: int, link: socket.socket) -> NoReturn:
@@ -168,7 +169,7 @@ def _run_script(job: RunSpec, link: socket.socket) -> NoReturn:
     seconds = time.monotonic() - context.began
     if os.getpid() == pid:  # a child that the script has forked ends here too
         with contextlib.suppress(OSError):  # the script has closed descriptors that it did not open
-            ProgramEnd(code, failure, seconds, context.work, context.notes).send(link)
+            ProgramEnd(code, _cut(failure), seconds, context.work, context.notes).send(link)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     raise SystemExit(code)
 
@@ -195,7 +196,12 @@ def _report(job: RunSpec, error: ClusterError) -> int:
 def _first_line(problem: Exception) -> str:
     # TensorFlow puts a line in front of another task's error that only names the task that forwarded it. Skip it.
     text = [line for line in str(problem).strip().splitlines() if not _PASSED_ON.fullmatch(line)]
-    return f"{type(problem).__name__}: {text[0]}" if text else type(problem).__name__
+    return _cut(f"{type(problem).__name__}: {text[0]}") if text else type(problem).__name__
+
+
+def _cut(line: str) -> str:
+    """Truncate the message of an exception, which may contain a whole array; the output has the full message."""
+    return line if len(line) <= _LONGEST_FAILURE else f"{line[:_LONGEST_FAILURE]}..."
 
 
 def _cancel(signal_number: int, frame: FrameType | None) -> None:

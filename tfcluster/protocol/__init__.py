@@ -1,1 +1,1 @@
-"""What the command line and an agent say to each other, without I/O."""
+"""The RPC protocol between the command line and an agent: messages and their encoding, without I/O."""

@@ -1,8 +1,8 @@
-"""What the command line asks of an agent, and the kinds of line that an agent answers with.
+"""The RPC methods that an agent serves, and the kinds of line in its response.
 
-A connection carries one request, behind which a file may follow (see Request.sends_file). The agent answers with any
-number of `event` lines and one last line that is either a `reply` or an `error`; that says in `ends` whether the
-agent has nothing left to do and ends now.
+A connection carries one request, which a file upload may follow (see Request.has_upload). The agent responds with any
+number of `event` lines and one final line, which is either a `reply` or an `error`. The field `ends` of the final line
+says whether the agent has nothing left to do and exits now.
 """
 
 from __future__ import annotations
@@ -14,62 +14,73 @@ from typing import Any
 from tfcluster.errors import ClusterError
 from tfcluster.protocol.codec import Message
 
-#: Changes whenever an older command line could misunderstand a newer agent, or the other way round.
+#: The protocol version. It changes whenever an older command line could misunderstand a newer agent, or vice versa.
 VERSION = 2
 
 
 class Method(str, Enum):
-    """The requests that an agent serves. What it tells of tasks, ports and GPUs is of its own host only."""
+    """The RPC methods that an agent serves. An agent reports tasks, ports and GPUs of its own host only."""
 
-    # {settled: after a change} -> the whole ClusterTopology of what is up, with all that is secret in it
+    # {settled: wait until no plan is being executed} -> the complete ClusterTopology that is up, including all secrets
     TOPOLOGY = "topology"
-    # Examine the host: {topology, dry} -> {tensorflow, choices, found: an ObservedState, problems: [each as an error is
-    # told], accounts: the OtherAccounts that can connect to its servers}.
+    # Preflight of the host: {topology, dry} -> {tensorflow, choices: the allocated ports and GPUs, found: an
+    # ObservedState, problems: [each as ClusterError.to_json has it], accounts: the OtherAccounts that can connect to
+    # its servers}.
     PREPARE = "prepare"
-    # Next, in a cluster of several hosts: can they dial each other's ports, on which no server listens yet?
-    LISTEN = "listen"  # event: {ports: on which the agent lets connections come until the command hangs up}
-    REACH = "reach"  # dial others: {addresses, timeout} -> {failures: {address: why}}
-    # Carry a plan out: {wanted, base: the topology that PREPARE found on this host, topology, lost, ends: the tasks
-    # whose processes it ends on any host}; events: a ClusterStatus at each change -> {topology: the one that is up now}
+    # The connectivity check that follows in a cluster of several hosts: each host connects to the ports of the others,
+    # on which no server listens yet.
+    LISTEN = "listen"  # event: {ports: those on which the agent accepts connections until the command disconnects}
+    REACH = "reach"  # connect to other hosts: {addresses, timeout: in seconds} -> {failures: {address: the cause}}
+    # Execute a plan: {wanted, base: the topology that PREPARE observed on this host, topology, lost: the accepted
+    # losses, or null to accept any, ends: the tasks on any host whose processes the plan terminates}; events: a
+    # ClusterStatus at each change -> {topology: the one that is up now}
     APPLY = "apply"
-    WATCH = "watch"  # {timeout}; events: a ClusterStatus at each change
+    WATCH = "watch"  # {timeout: in seconds}; events: a ClusterStatus at each change
     STATUS = "status"  # -> ClusterStatus
-    DEVICES = "devices"  # -> {devices: [each as `devices -o json` has it], silent: [why a task gave none]}
-    RESTART = "restart"  # end tasks and start them anew: {tasks, grace} -> {}
-    DOWN = "down"  # stop everything: {grace}; events: ClusterStatus -> {} or {warning}
-    # Of both: events {after: {log: position}}, and then {log, next, line}; `after` asks to go on behind such positions.
+    DEVICES = "devices"  # -> {devices: [each as `devices -o json` has it], silent: [why a task reported no devices]}
+    RESTART = "restart"  # stop tasks and start them again: {tasks, grace: in seconds} -> {}
+    DOWN = "down"  # stop everything: {grace: in seconds}; events: ClusterStatus -> {} or {warning}
+    # LOGS and EVENTS respond with an event {after: {log: position}}, then with events {log, next, line}. The argument
+    # `after` resumes the stream after such positions.
     LOGS = "logs"  # {tasks, lines, since, follow, after}; line: {task, time, line}
     EVENTS = "events"  # {lines, since, follow, after}; line: {time, event, task, detail}
-    # Asked on the head's host: {program, parameters, patterns, gpus, strict, timeout, log_placement, detach, owned,
-    # sent}; events: those of the run
+    # Sent to the host of the head task: {program, parameters, patterns, gpus, strict, timeout: in seconds,
+    # log_placement, detach, owned: the run is cancelled when the command disconnects, sent: the name of an uploaded
+    # file}; events: those of the run
     RUN = "run"
     RUNS = "runs"  # {lines} -> {runs: [{run, program, parameters, state, seconds, started, result, error}]}
-    ATTACH = "attach"  # {run, events, output: how many to leave out, owned}; events: those of the run
+    # {run, events: how many events to skip, output: how many lines of output to skip, owned: as for RUN}; events: those
+    # of the run
+    ATTACH = "attach"
     CANCEL = "cancel"  # {run} -> {run}
 
 
 @dataclass(frozen=True)
 class Request:
-    """One request: the call and its arguments."""
+    """One request: the RPC method and its arguments."""
 
     call: Method
     arguments: dict[str, Any]
 
     @property
     def has_upload(self) -> bool:
-        """Whether a file follows, in blocks, once the first event of the answer has come: `sent` is its name."""
+        """Return whether a file upload follows; the argument `sent` is the name of the file.
+
+        The command sends the file in chunks after it has received the first event of the response.
+        """
         return self.call is Method.RUN and self.arguments.get("sent") is not None
 
     def to_message(self) -> Message:
-        """The request as a message."""
+        """Return the request as a message."""
         return {"version": VERSION, "call": self.call.value, "arguments": self.arguments}
 
     @classmethod
     def from_message(cls, message: Message) -> Request:
-        """The request that `to_message` described.
+        """Return the request that `to_message` encoded.
 
         Raises:
-            ClusterError: The other side speaks another version, or the call is unknown.
+            ClusterError: The peer uses another version of the protocol, the method is unknown, or the message is
+                malformed.
         """
         version = message.get("version")
         if version != VERSION:
@@ -80,20 +91,20 @@ class Request:
         try:
             return cls(Method(message["call"]), {**message["arguments"]})
         except (KeyError, ValueError, TypeError) as error:
-            # Not more of it: there are secrets in topologies.
+            # The error shows no more of the message, because topologies contain secrets.
             raise ClusterError(f"not a request: {message.get('call')!r:.200}") from error
 
 
 def event(value: Message) -> Message:
-    """A line with one event."""
+    """Return a line with one event."""
     return {"event": value}
 
 
 def reply(value: Message) -> Message:
-    """The last line of a request that was carried out."""
+    """Return the final line of the response to a request that succeeded."""
     return {"reply": value}
 
 
 def error(problem: ClusterError) -> Message:
-    """The last line of a request that failed."""
+    """Return the final line of the response to a request that failed."""
     return {"error": problem.to_json()}

@@ -1,4 +1,4 @@
-"""Messages as JSON lines and files as blocks, to and from bytes, without I/O."""
+"""The wire format: encode and decode messages as JSON lines and file uploads as length-prefixed chunks, without I/O."""
 
 from __future__ import annotations
 
@@ -10,37 +10,37 @@ from tfcluster.errors import ClusterError
 
 Message = dict[str, Any]
 
-#: Longest line accepted, in bytes: a topology of a thousand tasks is below 1 MiB.
+#: The longest line accepted, in bytes; the topology of a thousand tasks takes less than 1 MiB.
 LINE_LIMIT = 16 * 2**20
 
 
-#: Longest block of a file that is sent, in bytes.
+#: The longest chunk of an uploaded file, in bytes.
 CHUNK_LIMIT = 2**20
 _LENGTH = struct.Struct(">I")
-#: The bytes of the length in front of each block.
+#: The size of the length prefix of each chunk, in bytes.
 CHUNK_HEADER = _LENGTH.size
 
 
 def encode(message: Message) -> bytes:
-    """One message as one line.
+    """Encode a message as one line of JSON.
 
     Raises:
-        ValueError: It has a number that is infinite or NaN, which JSON has not.
+        ValueError: The message contains an infinite number or NaN, which JSON does not support.
     """
     return json.dumps(message, separators=(",", ":"), allow_nan=False).encode() + b"\n"
 
 
 class Decoder:
-    """Collects bytes as they arrive and gives back the complete messages."""
+    """An incremental decoder, which buffers received bytes and returns the complete messages."""
 
     def __init__(self) -> None:
         self._rest = b""
 
     def feed(self, data: bytes) -> list[Message]:
-        """The messages that `data` completes.
+        """Decode received bytes and return the messages that they complete.
 
         Raises:
-            ClusterError: What arrived is not a JSON object on a line, or the line is too long.
+            ClusterError: A line is not a JSON object, or is too long.
         """
         *lines, self._rest = (self._rest + data).split(b"\n")
         if max(map(len, (*lines, self._rest))) > LINE_LIMIT:
@@ -59,15 +59,15 @@ def _decode(line: bytes) -> Message:
 
 
 def encode_chunk(data: bytes) -> bytes:
-    """One block of a file; an empty one is the file's end."""
+    """Encode one chunk of a file with its length prefix; an empty chunk marks the end of the file."""
     return _LENGTH.pack(len(data)) + data
 
 
 def chunk_length(header: bytes) -> int:
-    """How long the block behind a header is, in bytes; 0 at the file's end.
+    """Return the length in bytes of the chunk that follows a header; 0 marks the end of the file.
 
     Raises:
-        ClusterError: No block is that long.
+        ClusterError: The length exceeds `CHUNK_LIMIT`.
     """
     length: int = _LENGTH.unpack(header)[0]
     if length > CHUNK_LIMIT:

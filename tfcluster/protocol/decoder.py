@@ -1,4 +1,4 @@
-"""Dataclasses from JSON values, checked field by field: a value that does not fit is an error that names its place."""
+"""Deserialize dataclasses from JSON values with type validation of each field; errors name the path of the value."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hin
 
 T = TypeVar("T")
 
-_SHOWN = 60  # characters of a value in a message
-# What each plain type is called, and the types that JSON's values of it have in Python.
+_SHOWN = 60  # the maximum number of characters of a value in an error message
+# The name of each plain type in error messages, and the Python types of its JSON values.
 _PLAIN: dict[type, tuple[str, tuple[Any, ...]]] = {
     str: ("a string", (str,)),
     bool: ("true or false", (bool,)),
@@ -24,11 +24,11 @@ _PLAIN: dict[type, tuple[str, tuple[Any, ...]]] = {
 
 
 class DecodeError(ValueError):
-    """A JSON value that does not fit its type.
+    """Raised when a JSON value does not match its type.
 
     Args:
-        place: Where the value is, as `tasks.0.port`; empty for the whole.
-        problem: What is wrong with it.
+        place: The path of the value, such as `tasks.0.port`; empty for the top-level value.
+        problem: What is wrong with the value.
     """
 
     def __init__(self, place: str, problem: str) -> None:
@@ -36,19 +36,19 @@ class DecodeError(ValueError):
 
 
 def decode(kind: type[T], value: Any, place: str = "") -> T:
-    """Build a value of a type from what `json.loads` returned.
+    """Decode a JSON value, as `json.loads` returned it, into a value of a type.
 
-    Fields of a dataclass that have a default value must be given too, and no others may be: what is read has been
-    written by the same code.
+    Every field of a dataclass must be present, including fields that have a default value, and unknown fields are
+    errors, because the same code has written the data.
 
     Args:
-        kind: A dataclass, an Enum, Path, str, int, float, bool, or None; a union of such, tuple[X, ...], dict[str, X]
-            or Mapping[str, X].
+        kind: A dataclass, an Enum, Path, str, int, float, bool, or None; a union of such types, tuple[X, ...],
+            tuple[X, Y], list[X], dict[str, X] or Mapping[str, X]. Any accepts every value unchanged.
         value: The JSON value.
-        place: Where it is, for messages.
+        place: The path of the value, for error messages.
 
     Raises:
-        DecodeError: It does not fit.
+        DecodeError: The value does not match the type.
     """
     decoded: T = _decoder(cast(Any, kind))(value, place)
     return decoded
@@ -68,8 +68,12 @@ def _decoder(kind: Any) -> _Decoder:
     origin, arguments = get_origin(kind), get_args(kind)
     if origin in (Union, UnionType):
         return _union(tuple(map(_decoder, arguments)))
+    if origin is list:
+        return _list(_decoder(arguments[0]), list)
     if origin is tuple and len(arguments) == 2 and arguments[1] is Ellipsis:
-        return _tuple(_decoder(arguments[0]))
+        return _list(_decoder(arguments[0]), tuple)
+    if origin is tuple:
+        return _tuple(tuple(map(_decoder, arguments)))
     if origin in (dict, Mapping) and arguments[0] is str:
         return _dict(_decoder(arguments[1]))
     if is_dataclass(kind):
@@ -85,7 +89,7 @@ def _plain(kind: type) -> _Decoder:
     name, types = _PLAIN[kind]
 
     def decode_plain(value: Any, place: str) -> Any:
-        # True and False are integers to Python.
+        # In Python, bool is a subclass of int.
         if not isinstance(value, types) or (isinstance(value, bool) and kind is not bool):
             raise _mismatch(place, name, value)
         if kind is str and not _is_text(value):
@@ -125,11 +129,21 @@ def _union(members: tuple[_Decoder, ...]) -> _Decoder:
     return decode_union
 
 
-def _tuple(member: _Decoder) -> _Decoder:
-    def decode_tuple(value: Any, place: str) -> tuple[Any, ...]:
+def _list(member: _Decoder, kind: type[list[Any]] | type[tuple[Any, ...]]) -> _Decoder:
+    def decode_list(value: Any, place: str) -> Any:
         if not isinstance(value, list):
             raise _mismatch(place, "a list", value)
-        return tuple(member(each, _inside(place, str(index))) for index, each in enumerate(value))
+        return kind(member(each, _inside(place, str(index))) for index, each in enumerate(value))
+
+    return decode_list
+
+
+def _tuple(members: tuple[_Decoder, ...]) -> _Decoder:
+    def decode_tuple(value: Any, place: str) -> tuple[Any, ...]:
+        if not isinstance(value, list) or len(value) != len(members):
+            raise _mismatch(place, f"a list of {len(members)}", value)
+        pairs = zip(members, value, strict=True)
+        return tuple(member(each, _inside(place, str(index))) for index, (member, each) in enumerate(pairs))
 
     return decode_tuple
 
@@ -176,11 +190,14 @@ def _dataclass(kind: Any) -> _Decoder:
 
 
 def _is_text(value: str) -> bool:
-    """Whether a string can be printed, and be a path: JSON allows one half of a surrogate pair, UTF-8 does not."""
+    """Return whether a string can be printed and used as a path.
+
+    JSON allows a lone surrogate (one half of a surrogate pair); UTF-8 does not.
+    """
     if value.isascii():
         return True
     try:
-        value.encode(errors="surrogateescape")  # Python's own way to keep a path that is not UTF-8
+        value.encode(errors="surrogateescape")  # Python represents paths that are not UTF-8 with this error handler
     except UnicodeEncodeError:
         return False
     return True

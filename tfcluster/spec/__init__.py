@@ -1,1 +1,1 @@
-"""The user's YAML, validated into one frozen spec."""
+"""The spec: load the user's YAML file and validate it into one frozen model."""

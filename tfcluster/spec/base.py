@@ -1,4 +1,4 @@
-"""What the schema's models share: they are frozen, and their validators complain in words for the user."""
+"""The base model of the schema (frozen, no extra keys), and helpers for validators with user-facing error messages."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ Seconds = Annotated[float, Field(gt=0, strict=True, allow_inf_nan=False)]
 
 
 class FrozenModel(BaseModel):
-    """A part of a spec: its values do not change, and it knows all of its keys."""
+    """The base class of the schema's models: immutable, and unknown keys are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
 
 def validation_error(kind: Literal["found", "plain", "key"], message: str, hint: str = "") -> PydanticCustomError:
-    """An error of a validator, to be rendered by messages.py.
+    """Return the error for a validator to raise; error_messages.py formats it.
 
     Args:
-        kind: `found` has what was found instead added to it, `plain` stands as it is, `key` is about a key.
+        kind: `found` if the actual value is to be appended to the message, `plain` if the message is complete, `key` if
+            the message is about a key.
         message: What was expected, in words for the user.
         hint: What to write instead.
     """
@@ -30,11 +31,11 @@ def validation_error(kind: Literal["found", "plain", "key"], message: str, hint:
 
 
 def matches(pattern: re.Pattern[str], kind: Literal["found", "key"], expected: str) -> Callable[[str], str]:
-    """A validator of text that a pattern has to match whole.
+    """Return a validator of text that must match a pattern completely.
 
     Args:
         pattern: The pattern.
-        kind: That of the complaint.
+        kind: The kind of the validation error, as in `validation_error`.
         expected: What was expected, in words for the user.
     """
 

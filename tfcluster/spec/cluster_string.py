@@ -1,4 +1,4 @@
-"""The notation of the old grpc_tensorflow_server, `master|localhost:2222,worker|…` -> the validated spec."""
+"""Parse the cluster notation of the old grpc_tensorflow_server, `master|localhost:2222,worker|…`, into a spec."""
 
 from __future__ import annotations
 
@@ -14,10 +14,16 @@ _EXAMPLE = "write it as worker|localhost:2223;localhost:2224"
 
 
 def parse_cluster_notation(text: str) -> Spec:
-    """The spec of a cluster written `JOB|ADDRESS;ADDRESS,JOB|ADDRESS`; its name is `cluster`.
+    """Parse a cluster in the notation `JOB|ADDRESS;ADDRESS,JOB|ADDRESS`.
+
+    Args:
+        text: The cluster in this notation.
+
+    Returns:
+        The validated spec; the name of its cluster is `cluster`.
 
     Raises:
-        ClusterError: Something is wrong in it; the message has a line for each problem.
+        ClusterError: The notation or the spec is invalid; the message has one line for each problem.
     """
     source = YamlDocument(OPTION, values={(): Position(1, 1), ("jobs",): Position(1, 1)})
     if not text.strip():
@@ -46,7 +52,13 @@ def parse_cluster_notation(text: str) -> Spec:
 
 
 def _split(text: str, separator: str, column: int) -> Iterator[tuple[int, str]]:
-    """The parts of a text that starts in a column, without the spaces around them, and their columns."""
+    """Split a text and yield the column and the stripped text of each part.
+
+    Args:
+        text: The text.
+        separator: The character between the parts.
+        column: The column at which the text starts, from 1.
+    """
     for part in text.split(separator):
         yield column + len(part) - len(part.lstrip()), part.strip()
         column += len(part) + 1

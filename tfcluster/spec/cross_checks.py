@@ -1,4 +1,4 @@
-"""Where the tasks of a spec are: its hosts however they are named, and whether jobs and addresses agree with them."""
+"""Normalize the hosts of a spec, and cross-check the hosts, jobs and addresses against each other."""
 
 from __future__ import annotations
 
@@ -27,7 +27,13 @@ _NOT_FOR_LOCALHOST = {
 
 
 def normalize_hosts(source: YamlDocument) -> None:
-    """Have `hosts` be names with their keys, also where a list or a hostfile names the hosts; notes what is wrong."""
+    """Normalize `hosts` to a mapping of names to keys, whether a mapping, a list or a hostfile names the hosts.
+
+    Problems are added to the document.
+
+    Args:
+        source: The document, which is modified.
+    """
     hosts, file = source.value.get("hosts"), source.value.get("hostfile")
     if isinstance(file, str) and hosts is not None:
         message = "the hosts are named by hosts: already"
@@ -83,7 +89,7 @@ def _note_positions(places: Mapping[str, Position], source: YamlDocument) -> Non
 
 
 def check_host_references(source: YamlDocument) -> Iterator[Diagnostic]:
-    """What does not fit together in the hosts, the jobs and the addresses of a spec, after `normalize_hosts`."""
+    """Yield the inconsistencies between the hosts, jobs and addresses of a spec; call `normalize_hosts` before."""
     hosts = source.value.get("hosts")
     if hosts is None:
         addresses = LOCAL_ONLY
@@ -92,7 +98,7 @@ def check_host_references(source: YamlDocument) -> Iterator[Diagnostic]:
         yield from _wrong_for_localhost(hosts.get(LOCAL_HOST), source)
         yield from _unusable_addresses(addresses, source)
     else:
-        return  # what is wrong with them is told already
+        return  # the problems of the hosts have been reported already
     yield from _unknown_hosts(addresses, source)
     yield from _wrong_addresses(addresses, source)
 
@@ -137,13 +143,16 @@ def _unknown_hosts(addresses: Mapping[str, str], source: YamlDocument) -> Iterat
 
 
 def _wrong_addresses(addresses: Mapping[str, str], source: YamlDocument) -> Iterator[Diagnostic]:
-    """The tasks that are on no host, and those whose port another one has: a server listens on every interface."""
+    """Yield a problem for each task that is on no host, and for each task whose port is in use by another task.
+
+    Two tasks of a host cannot share a port even with different addresses: a server listens on every interface.
+    """
     taken: dict[tuple[str, int], tuple[str, Address]] = {}
     for task, path, text in _written_addresses(source):
         try:
             address = Address.parse(text)
         except PydanticCustomError:
-            continue  # the schema says what is wrong with it
+            continue  # the validation of the schema reports this problem
         host = host_of(address.host, addresses)
         if host is None and addresses is LOCAL_ONLY:
             message = f"the task's address is not on this machine: {shorten(address.host)!r}"

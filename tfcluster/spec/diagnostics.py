@@ -1,4 +1,4 @@
-"""What is wrong in a spec and where: one line per problem, all of them in one error."""
+"""Diagnostics of a spec: the problems with file, line and column, combined in one error with one line per problem."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LONGEST_TEXT = 60
 
 
 class Position(NamedTuple):
-    """A place in a text; line and column count from 1."""
+    """A position in a text; line and column count from 1."""
 
     line: int
     column: int
@@ -23,21 +23,21 @@ class Position(NamedTuple):
 
 @dataclass(frozen=True)
 class Date:
-    """A scalar that YAML takes for a date; no key of a spec wants one."""
+    """A scalar that YAML resolves to a date; no key of a spec accepts dates."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class Diagnostic:
-    """One thing that is wrong in a spec.
+    """One problem of a spec, with its position.
 
     Attributes:
         file: The file as the user named it.
-        line: Where the problem is, from 1.
-        column: Where in the line it is, from 1.
+        line: The line of the problem, from 1.
+        column: The column of the problem, from 1.
         message: The key and what is wrong with its value.
-        hint: What to write instead; empty when there is nothing useful to say.
+        hint: What to write instead; empty if there is no useful hint.
     """
 
     file: str
@@ -52,23 +52,23 @@ class Diagnostic:
 
 
 def to_error(problems: Iterable[Diagnostic]) -> ClusterError:
-    """The error that lists the problems, each once, in the order of the file."""
+    """Return an error that lists the problems without duplicates, in the order of their positions in the file."""
     ordered = sorted(set(problems), key=lambda problem: (problem.line, problem.column, problem.message))
     return ClusterError("\n".join(map(str, ordered)), exit_code=ExitCode.USAGE)
 
 
 def format_path(path: KeyPath) -> str:
-    """The path as people write it: `jobs.ps.tasks[0]`."""
+    """Format a path for messages, such as `jobs.ps.tasks[0]`."""
     parts = (f"[{part}]" if isinstance(part, int) else f".{shorten(part)}" for part in path)
     return "".join(parts).removeprefix(".")
 
 
 def describe(value: Any, text: str | None = None) -> str:
-    """What a value is, in plain words.
+    """Describe a value for error messages.
 
     Args:
-        value: The value as YAML reads it.
-        text: The value as the file spells it, where that is known.
+        value: The value as the YAML parser returned it.
+        text: The value as it is spelled in the file, if known.
     """
     if value is None:
         return "nothing"
@@ -86,7 +86,7 @@ def describe(value: Any, text: str | None = None) -> str:
 
 
 def shorten(text: str) -> str:
-    """The text, cut where it would fill the user's screen."""
+    """Return the text, truncated with an ellipsis if it is longer than 60 characters."""
     return text if len(text) <= _LONGEST_TEXT else f"{text[: _LONGEST_TEXT - 1]}…"
 
 

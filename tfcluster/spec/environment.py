@@ -1,4 +1,4 @@
-"""The schema of `env:`, environment variables whose values may be secret."""
+"""The schema of `env:`: environment variables, whose values may be secret."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from tfcluster.spec.base import FrozenModel, matches, validation_error
 
 
 class Secret(FrozenModel):
-    """The value of an environment variable that is shown nowhere and written to no journal."""
+    """The secret value of an environment variable, which is never displayed and never written to a journal."""
 
     secret: Annotated[StrictStr, Field(repr=False)]
 
 
 def _text(value: Any) -> str:
-    # No message about a value holds it: it may be a password.
+    # No error message contains the value, because it may be a password.
     if isinstance(value, (bool, int, float)):
         raise validation_error("plain", "YAML does not read this value as text", "write it in quotes")
     if not isinstance(value, str):
@@ -53,7 +53,8 @@ VariableName = Annotated[
         )
     ),
 ]
-#: The value of a variable of a job's tasks.
+#: The value of an environment variable of a job's tasks.
 VariableValue = Annotated[StrictStr | Secret, BeforeValidator(_text_or_secret)]
-#: The value of a variable of a host: all that is known of a host may be shown, and is written down.
+#: The value of an environment variable of a host. It cannot be secret, because all properties of a host may be
+#: displayed and are stored in files.
 PublicValue = Annotated[StrictStr, BeforeValidator(_public)]

@@ -1,4 +1,4 @@
-"""What pydantic found wrong -> problems in words for the user, each with its place."""
+"""Translate pydantic's validation errors into diagnostics for the user, each with its position in the file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tfcluster.spec.yaml_source import YamlDocument
 
 
 def explain(error: ValidationError, source: YamlDocument) -> Iterator[Diagnostic]:
-    """The problems of a validation, without those of values that have a problem already."""
+    """Yield a diagnostic for each validation error, except for values that already have a problem."""
     found = [(_source_path(details, source), details) for details in error.errors(include_url=False)]
     misspelt = {
         (*path[:-1], key)
@@ -72,10 +72,13 @@ _EXPECTED: dict[str, Callable[[dict[str, Any], KeyPath], str]] = {
 
 
 def _source_path(details: ErrorDetails, source: YamlDocument) -> KeyPath:
-    """The path in the file: a job written as a list has no key `tasks`."""
+    """Return the path of an error in the file, which differs from pydantic's for a job written as a list of addresses.
+
+    The file has no key `tasks` for such a job.
+    """
     loc = details["loc"]
     if details["type"] == "key":
-        return loc[:-1]  # pydantic puts "[key]" behind it
+        return loc[:-1]  # pydantic appends "[key]" to the path
     if len(loc) > 2 and loc[0] == "jobs" and isinstance(_value_at(loc[:2], source), list):
         return (*loc[:2], *loc[3:])
     return loc

@@ -1,4 +1,4 @@
-"""A hostfile in the notation of Open MPI and DeepSpeed, `alpha slots=2` a line -> the hosts that it names."""
+"""Parse a hostfile in the notation of Open MPI and DeepSpeed, with lines such as `alpha slots=2`."""
 
 from __future__ import annotations
 
@@ -15,13 +15,19 @@ _NUMBER = re.compile("[0-9]{1,9}")
 
 
 def read_hostfile(path: Path) -> tuple[dict[str, int], list[Diagnostic]]:
-    """The slots of each host that a file names, and what is wrong in it.
+    """Parse a hostfile.
 
-    As in Open MPI a host has one slot if nothing is said, and all of its slots together if it stands there repeatedly.
+    As in Open MPI, a host has one slot by default, and the slots of a host that is listed several times are added up.
+
+    Args:
+        path: The path of the hostfile.
+
+    Returns:
+        The slots by the host's name, and the problems of the file.
 
     Raises:
         OSError: The file cannot be read.
-        ValueError: Nor can a file of that name be.
+        ValueError: The path is not valid for a file.
     """
     with path.open("rb") as file:
         text = file.read(MAX_BYTES + 1)

@@ -1,4 +1,4 @@
-"""The schema of `hosts:`, the machines of a cluster, and which of them an address means."""
+"""The schema of `hosts:`, the machines of a cluster, and the mapping from addresses to hosts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _address(text: str) -> str:
     try:
         ip = ipaddress.ip_address(text)
     except ValueError:
-        # What ends in a number is an IPv4 address to a resolver, so 10.0.0.256 is one that is wrong.
+        # Resolvers treat a name that ends in a number as an IPv4 address, so 10.0.0.256 is an invalid address.
         if HOST_NAME.fullmatch(text) and not text.rpartition(".")[2].isdigit():
             return text
         raise validation_error("found", "expected a host name or an IP address, without a port") from None
@@ -38,9 +38,9 @@ def _one_line(text: str) -> str:
 
 
 def _destination(text: str) -> str:
-    # ssh takes what begins with - for an option, as -oProxyCommand=…, which runs a command here. And it hands a
-    # destination's parts to a shell here, where ~/.ssh/config has ProxyCommand or Match exec with %h, %n or %r; before
-    # version 9.6 with all that is special to the shell.
+    # ssh interprets an argument that begins with - as an option, and -oProxyCommand=… runs a command on this machine.
+    # If ~/.ssh/config has ProxyCommand or Match exec with %h, %n or %r, ssh also passes the parts of a destination to a
+    # shell on this machine; versions before 9.6 pass characters that are special to the shell unfiltered.
     host = text.removeprefix("ssh://").rpartition("@")[2]
     begins = (text, text.removeprefix("ssh://"), host)
     if any(part.startswith("-") for part in begins) or _SHELL_SYNTAX.search(text) or "\\" in host:
@@ -70,16 +70,17 @@ _OneLine = Annotated[StrictStr, AfterValidator(_one_line)]
 
 
 class Host(FrozenModel):
-    """A machine that tasks run on; `localhost` is the one that the command runs on.
+    """A host: a machine that tasks run on; `localhost` is the machine that the command runs on.
 
     Attributes:
-        address: What the other hosts dial; None for its name.
-        ssh: Its destination as ssh takes it; None for its name.
-        python: The Python there that has TensorFlow; None for python3. Also an examination executes it.
-        env: What is added to the environment of each of its tasks; a job's own overrides it.
-        state: The folder there for the state of all clusters; None for the one that XDG_STATE_HOME names there.
-        setup: Shell commands that `up` runs there once, before anything else.
-        slots: How many tasks it gets in a row, before the next host gets some.
+        address: The host name or IP address to which the other hosts connect; None for its name.
+        ssh: Its ssh destination; None for its name.
+        python: The Python on this host that has TensorFlow; None for python3. The preflight executes it, too.
+        env: Variables added to the environment of each of its tasks; a variable of the job overrides one of the host.
+        state: The folder on this host for the state of all clusters; None for the default under XDG_STATE_HOME of this
+            host.
+        setup: Shell commands that `up` runs on this host once, before anything else.
+        slots: The number of consecutive tasks of a job placed on this host before the next host is used.
     """
 
     address: Annotated[StrictStr, AfterValidator(_address)] | None = None
@@ -107,16 +108,19 @@ HostName = Annotated[
 ]
 Hosts = Mapping[HostName, Annotated[Host, BeforeValidator(_or_nothing)]]
 
-#: The addresses of a cluster whose spec names no hosts.
+#: The addresses, by host, of a cluster whose spec names no hosts.
 LOCAL_ONLY = {LOCAL_HOST: LOCAL_HOST}
 
 
 def host_of(written: str, addresses: Mapping[str, str]) -> str | None:
-    """The name of the host that the host part of a task's address means; None when it means none.
+    """Resolve the host part of a task's address to the name of a host.
 
     Args:
-        written: A host's name, its address, or on `localhost` itself any address by which it dials itself.
+        written: A host's name or its address; or a loopback address, if `localhost` has a loopback address.
         addresses: The addresses of all hosts by name.
+
+    Returns:
+        The name of the host; None if no host matches.
     """
     if written in addresses:
         return written
@@ -129,7 +133,7 @@ def host_of(written: str, addresses: Mapping[str, str]) -> str | None:
 
 
 def is_loopback(address: str) -> bool:
-    """Whether only the machine itself can dial an address."""
+    """Return whether an address is a loopback address, to which only the machine itself can connect."""
     try:
         return ipaddress.ip_address(address).is_loopback
     except ValueError:
@@ -137,7 +141,7 @@ def is_loopback(address: str) -> bool:
 
 
 def canonical(address: str) -> str:
-    """The one spelling of an address."""
+    """Return the canonical spelling of an IP address or host name, for comparisons."""
     try:
         return str(ipaddress.ip_address(address))
     except ValueError:

@@ -1,4 +1,4 @@
-"""A YAML file, or its text -> the validated spec."""
+"""Load the validated spec from a YAML file or its text."""
 
 from __future__ import annotations
 
@@ -11,10 +11,16 @@ from tfcluster.spec.yaml_source import INIT_HINT, MAX_BYTES, read_source
 
 
 def load_spec(path: Path) -> Spec:
-    """The spec of a file; its cluster is named after the file unless it says otherwise.
+    """Load and validate the spec in a YAML file; the default name of its cluster is the file's name without extension.
+
+    Args:
+        path: The path of the file.
+
+    Returns:
+        The validated spec.
 
     Raises:
-        ClusterError: The file cannot be read, or something is wrong in it.
+        ClusterError: The file cannot be read, or the spec is invalid.
     """
     try:
         with path.open("rb") as file:
@@ -26,14 +32,17 @@ def load_spec(path: Path) -> Spec:
 
 
 def parse_spec(text: str | bytes, file: str, default_name: str) -> Spec:
-    """The spec of a YAML text.
+    """Parse and validate the spec in a YAML text.
 
     Args:
-        text: The text; bytes are taken for UTF-8.
-        file: The file to name in problems.
-        default_name: The cluster's name when the text has none.
+        text: The text; bytes are decoded as UTF-8.
+        file: The file name for error messages.
+        default_name: The cluster's name if the text does not set one.
+
+    Returns:
+        The validated spec.
 
     Raises:
-        ClusterError: Something is wrong in it; the message has a line for each problem.
+        ClusterError: The spec is invalid; the message has one line for each problem.
     """
     return build_spec(read_source(text, file), default_name)

@@ -1,4 +1,4 @@
-"""The schema of `logs:`, how much of what each task prints is kept."""
+"""The schema of `logs:`, the limits of log rotation: how much of each task's output is kept."""
 
 from __future__ import annotations
 
@@ -14,7 +14,11 @@ _SMALLEST, _LARGEST = 1000, 10**15
 
 
 def _size(value: Any) -> int:
-    """Bytes, from a number of them or from text such as 10 MB or 1 GiB."""
+    """Parse a size: a number of bytes, or text such as 10 MB or 1 GiB.
+
+    Returns:
+        The size in bytes.
+    """
     size = value
     if isinstance(value, str) and (match := _SIZE.fullmatch(value)) and (match[2] or not match[3]):
         # 1 kB is 1000 bytes, 1 KiB is 1024.
@@ -27,11 +31,11 @@ def _size(value: Any) -> int:
 
 
 class Logs(FrozenModel):
-    """How much of what each task prints is kept.
+    """The limits of log rotation: how much of each task's output is kept.
 
     Attributes:
-        size: Bytes of each file of a task's log.
-        count: How many files each task's log has at most: the oldest one goes.
+        size: The size of each file of a task's log, in bytes.
+        count: The maximum number of files of each task's log; rotation deletes the oldest one.
     """
 
     size: Annotated[int, BeforeValidator(_size)] = 10_000_000

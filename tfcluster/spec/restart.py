@@ -1,4 +1,4 @@
-"""The schema of `restart:`, for the whole cluster and for a job that overrides it."""
+"""The schema of `restart:`, the restart policy of the whole cluster and the overrides of a job."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LIMIT = re.compile(r"([0-9]{1,9}) in ([0-9]{1,9}(?:\.[0-9]{1,9})?)")
 
 
 class Backoff(FrozenModel):
-    """How long to wait before a restart, in seconds; the wait doubles with each one up to `max`."""
+    """The exponential back-off before restarts, in seconds: it starts with `initial` and doubles up to `max`."""
 
     initial: Seconds = 0.1
     max: Seconds = 30.0
@@ -35,7 +35,7 @@ class Backoff(FrozenModel):
 
 
 class Limit(FrozenModel):
-    """How many restarts within how many seconds make a task fail for good; written `5 in 60`."""
+    """The number of restarts within a number of seconds after which a task is failed; written `5 in 60`."""
 
     count: Annotated[StrictInt, Field(ge=1)] = 5
     seconds: Seconds = 60.0
@@ -58,12 +58,12 @@ _WrittenLimit = Annotated[Limit, BeforeValidator(_limit), PlainSerializer(Limit.
 
 
 class Restart(FrozenModel):
-    """When a task that exits is started again.
+    """The restart policy: when a task that exits is restarted.
 
     Attributes:
         policy: `never`, `on-failure` (killed, or an exit code other than 0), or `always`.
-        backoff: How long to wait before each restart.
-        limit: When to give up.
+        backoff: The back-off before each restart.
+        limit: The limit of restarts after which a task is failed.
     """
 
     policy: _Policy = "on-failure"
@@ -72,7 +72,7 @@ class Restart(FrozenModel):
 
 
 class _Overriding(FrozenModel):
-    """Keys that override others. One that is left out is None, which cannot be written."""
+    """The base class of overrides. A key that is omitted is None; the user cannot write a null."""
 
     @field_validator("*", mode="before")
     @classmethod
@@ -87,7 +87,7 @@ class _Overriding(FrozenModel):
 
 
 class JobBackoff(_Overriding):
-    """What a job says of the waits; the cluster's where it says nothing."""
+    """A job's overrides of the back-off; the cluster's values apply to omitted keys."""
 
     initial: Seconds | None = None
     max: Seconds | None = None
@@ -100,20 +100,24 @@ class JobBackoff(_Overriding):
 
 
 class JobRestart(_Overriding):
-    """What a job says of restarts; the cluster's where it says nothing."""
+    """A job's overrides of the restart policy; the cluster's values apply to omitted keys."""
 
     policy: _Policy | None = None
     backoff: JobBackoff = JobBackoff()
     limit: _WrittenLimit | None = None
 
     def over(self, cluster: Restart) -> Restart:
-        """What holds for the job's tasks.
+        """Merge the job's overrides with the cluster's restart policy.
 
         Args:
-            cluster: What holds for the whole cluster.
+            cluster: The restart policy of the whole cluster.
+
+        Returns:
+            The effective restart policy of the job's tasks.
 
         Raises:
-            ValidationError: With one of `initial` and `max` from the job and one from the cluster, `max` is less.
+            ValidationError: One of `initial` and `max` comes from the job, the other one from the cluster, and `max` is
+                less than `initial`.
         """
         backoff = Backoff(
             initial=self.backoff.initial or cluster.backoff.initial, max=self.backoff.max or cluster.backoff.max

@@ -1,4 +1,4 @@
-"""The schema of a spec: frozen models, and the rules that each value has to keep."""
+"""The schema of a spec: frozen pydantic models and the validation rules of their values."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tfcluster.spec.logs import Logs
 from tfcluster.spec.restart import JobRestart, Restart
 
 _ADDRESS = re.compile(r"(\[[^\]]*\]|[^\s:\[\]]+)(?::([^:]*))?")
-_NULL = object()  # stands for a null in a YAML list; None stands for a task whose address is chosen later
+_NULL = object()  # represents a null in a YAML list, because None represents a task whose address is chosen later
 
 ClusterName = Annotated[
     StrictStr,
@@ -49,11 +49,11 @@ JobName = Annotated[
 
 
 class Address(FrozenModel):
-    """Where a task listens.
+    """The address of a task as the user wrote it.
 
     Attributes:
         host: The name of a host, or its address.
-        port: None when it is to be chosen.
+        port: The TCP port; None if it is to be chosen.
     """
 
     host: StrictStr
@@ -64,18 +64,22 @@ class Address(FrozenModel):
         return host if self.port is None else f"{host}:{self.port}"
 
     def dialled(self, address: str) -> str:
-        """The host part that others dial, for a task on the host of an address.
+        """Return the host part of the address that the other tasks connect to.
 
-        A machine alone has many addresses that lead to itself, and a task there has the one that is written.
+        A machine has many loopback addresses. In a cluster on one machine, a task uses the loopback address that the
+        user wrote.
+
+        Args:
+            address: The address of the task's host.
         """
         return self.host if is_loopback(self.host) and is_loopback(address) else address
 
     @classmethod
     def parse(cls, text: str) -> Address:
-        """The address that is written `localhost:2222`, or `localhost` when the port is to be chosen.
+        """Parse an address such as `localhost:2222`, or `localhost` if the port is to be chosen.
 
         Raises:
-            PydanticCustomError: It is no address.
+            PydanticCustomError: The text is not a valid address.
         """
         match = _ADDRESS.fullmatch(text)
         if match is None:
@@ -102,7 +106,7 @@ def _address(item: Any) -> Address | None:
 
 
 def _tasks(value: Any) -> Any:
-    """Tell tasks apart from what they were written as: a number, or a list of addresses."""
+    """Normalize `tasks`, a number or a list of addresses, to a tuple with one entry for each task."""
     if isinstance(value, (list, tuple)):
         if not 1 <= len(value) <= MAX_TASKS:
             raise validation_error("found", f"expected 1 to {MAX_TASKS} addresses")
@@ -130,13 +134,13 @@ class Job(FrozenModel):
     """The tasks of one job.
 
     Attributes:
-        tasks: The address of each task; None where host and port are to be chosen.
-        hosts: The hosts that its tasks go on in turn, by name; None for all of them.
-        max: For so many tasks addresses are chosen and kept from the start; None for as many as there are.
-        cpus: The logical CPU devices of each task.
-        gpus: The GPUs of the host that each task has to itself.
-        env: What is added to the environment of each task.
-        restart: What it says of restarts instead of the cluster.
+        tasks: The address of each task; None if host and port are to be chosen.
+        hosts: The names of the hosts on which its tasks are placed in turn; None for all hosts.
+        max: The number of tasks for which addresses are chosen and kept from the start; None for the number of `tasks`.
+        cpus: The number of logical CPU devices of each task.
+        gpus: The number of GPUs of the host that each task has to itself.
+        env: Variables added to the environment of each task.
+        restart: Overrides of the cluster's restart policy.
     """
 
     tasks: Annotated[
@@ -169,26 +173,27 @@ class Job(FrozenModel):
         return self
 
     def variables(self) -> dict[str, str]:
-        """What is added to the environment of each task; secrets as plain as the rest."""
+        """Return the variables added to the environment of each task, including the plain-text values of secrets."""
         return {name: value.secret if isinstance(value, Secret) else value for name, value in self.env.items()}
 
     def secrets(self) -> tuple[str, ...]:
-        """The names of the variables whose values are secret."""
+        """Return the names of the variables whose values are secret."""
         return tuple(name for name, value in self.env.items() if isinstance(value, Secret))
 
 
 class Spec(FrozenModel):
-    """What one cluster is to be. `Spec.model_validate(spec.model_dump())` equals `spec`.
+    """The desired state of one cluster. `Spec.model_validate(spec.model_dump())` equals `spec`.
 
     Attributes:
         name: The cluster's name, by which the commands find it.
         hosts: The hosts by name, in the order of the file; None for this machine.
-        hostfile: A file that names the hosts instead; None in a spec that was read, which has them in `hosts`.
+        hostfile: A file that names the hosts instead; always None in a validated spec, which has its hosts in `hosts`.
         jobs: The jobs by name, in the order of the file.
-        network: `closed`: the tasks can be reached from the cluster's hosts only; `open`: from everywhere.
-        restart: When a task that exits is started again; a job's own keys override it.
-        logs: How much of what each task prints is kept.
-        lease: A host that no command has reached for so many seconds takes its part down; None for never.
+        network: `closed`: only the cluster's hosts can connect to the tasks; `open`: every machine can.
+        restart: The restart policy; a job's own keys override it.
+        logs: How much of each task's output is kept.
+        lease: The lease in seconds: a host that no command has reached for this long stops its part of the cluster;
+            None for no lease.
     """
 
     name: ClusterName
@@ -201,13 +206,13 @@ class Spec(FrozenModel):
     lease: Seconds | None = None
 
     def addresses(self) -> dict[str, str]:
-        """The address of each host, by name."""
+        """Return the address of each host, by name."""
         if self.hosts is None:
             return LOCAL_ONLY
         return {name: host.address or name for name, host in self.hosts.items()}
 
     def spread_of(self, job: Job) -> tuple[str, ...]:
-        """The hosts that the tasks of one of the jobs go on, by index; after the last one comes the first one again."""
+        """Return the placement order of a job: its task with an index is on the host at this index, wrapping around."""
         names = [name for name, host in (self.hosts or {LOCAL_HOST: Host()}).items() for _ in range(host.slots)]
         if job.hosts is not None:
             names = [*job.hosts]
@@ -218,5 +223,5 @@ class Spec(FrozenModel):
         return tuple(names[: 1 if len(set(names)) == 1 else MAX_TASKS])
 
     def restart_of(self, job: Job) -> Restart:
-        """When a task of one of the jobs is started again."""
+        """Return the effective restart policy of a job's tasks."""
         return job.restart.over(self.restart)

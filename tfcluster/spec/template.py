@@ -1,4 +1,4 @@
-"""The commented cluster.yaml that `tfcluster init` writes."""
+"""The template of `tfcluster init`: a commented cluster.yaml."""
 
 from __future__ import annotations
 

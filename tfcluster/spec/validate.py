@@ -1,4 +1,4 @@
-"""A spec as it was written -> the validated spec, or one error that lists every problem."""
+"""Validate a spec as the user wrote it; one error lists every problem."""
 
 from __future__ import annotations
 
@@ -14,14 +14,17 @@ from tfcluster.spec.yaml_source import YamlDocument
 
 
 def build_spec(source: YamlDocument, default_name: str) -> Spec:
-    """The spec of a source.
+    """Validate a spec.
 
     Args:
-        source: The spec as it was written.
-        default_name: The cluster's name when the source has none.
+        source: The spec as the user wrote it.
+        default_name: The cluster's name if the source does not set one.
+
+    Returns:
+        The validated spec.
 
     Raises:
-        ClusterError: Something is wrong in it; the message has a line for each problem.
+        ClusterError: The spec is invalid; the message has one line for each problem.
     """
     normalize_hosts(source)
     problems = [*source.problems, *check_host_references(source)]
@@ -49,7 +52,10 @@ def _unusable_name(source: YamlDocument, name: str) -> list[Diagnostic]:
 
 
 def _waits_out_of_order(spec: Spec, source: YamlDocument) -> Iterator[Diagnostic]:
-    """The jobs whose first wait is longer than the longest, of which one is theirs and the other the cluster's."""
+    """Yield a problem for each job whose `initial` back-off exceeds `max` after merging with the cluster's values.
+
+    The schema reports the case in which the job sets both values.
+    """
     for name, job in spec.jobs.items():
         try:
             spec.restart_of(job)

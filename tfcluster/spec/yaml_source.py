@@ -1,4 +1,4 @@
-"""YAML text -> plain Python values, and the line and column of each key and value."""
+"""Parse YAML text into plain Python values, with the line and column of each key and value."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ _TOP = Position(1, 1)
 
 @dataclass
 class YamlDocument:
-    """A spec as it was written: plain values, where each one is, and what is already known to be wrong.
+    """A spec as the user wrote it: plain values with their positions, and the problems known so far.
 
     Attributes:
         file: The file as the user named it.
         value: The top-level mapping.
-        keys: Where the key that leads to each path is.
-        values: Where the value of each path is.
-        texts: Each scalar as it is spelled.
-        problems: What reading found; what a schema finds comes on top.
-        broken: The paths whose value has a problem already and is not worth another.
+        keys: The position of the key, by path.
+        values: The position of the value, by path.
+        texts: Each scalar as it is spelled in the file, by path.
+        problems: The problems that reading has found; the schema's problems are added to these.
+        broken: The paths whose value already has a problem, so that no further problem is reported for them.
     """
 
     file: str
@@ -51,11 +51,18 @@ class YamlDocument:
     broken: set[KeyPath] = field(default_factory=set)
 
     def problem(self, path: KeyPath, message: str, hint: str = "", at: Position = _TOP) -> Diagnostic:
-        """A problem of the value at a path, found at a position."""
+        """Return a diagnostic for the value at a path.
+
+        Args:
+            path: The path of the value; empty for the whole file.
+            message: What is wrong.
+            hint: What to write instead.
+            at: The position of the problem.
+        """
         return Diagnostic(self.file, *at, f"{format_path(path)}: {message}" if path else message, hint)
 
     def has_error(self, path: KeyPath) -> bool:
-        """Whether the path, or one that it lies under, has a problem already."""
+        """Return whether the path or one of its parents already has a problem."""
         return any(path[:length] in self.broken for length in range(len(path) + 1))
 
 
@@ -63,14 +70,14 @@ def read_source(text: str | bytes, file: str) -> YamlDocument:
     """Read the YAML text of a spec.
 
     Args:
-        text: The text; bytes are taken for UTF-8.
-        file: The file to name in problems.
+        text: The text; bytes are decoded as UTF-8.
+        file: The file name for error messages.
 
     Returns:
-        The values with their positions; problems that leave the rest readable are listed in it.
+        The values with their positions, and the problems that do not prevent reading the other values.
 
     Raises:
-        ClusterError: The text cannot be read as one YAML mapping.
+        ClusterError: The text is not one YAML mapping.
     """
     source = YamlDocument(file)
     text = _decode(text, source)
@@ -79,7 +86,7 @@ def read_source(text: str | bytes, file: str) -> YamlDocument:
         node = yaml.compose(text, Loader=LOADER)
     except yaml.YAMLError as error:
         raise to_error([_syntax_problem(error, text, source)]) from None
-    except (ValueError, OverflowError):  # an escape or a directive with an absurd number
+    except (ValueError, OverflowError):  # an escape or a directive with a number that is out of range
         raise to_error([source.problem((), "not valid YAML: a number in it is out of range")]) from None
     if node is None or (isinstance(node, yaml.ScalarNode) and not node.value):
         raise to_error([source.problem((), "the file is empty", INIT_HINT)])
@@ -112,7 +119,7 @@ def _decode(text: str | bytes, source: YamlDocument) -> str:
 
 
 def _check_shape(text: str, source: YamlDocument) -> None:
-    """Refuse a second document, half characters, and what is nested too deeply to recurse over it."""
+    """Reject a second document, lone surrogates, and values that are nested too deeply for recursion."""
     depth = documents = 0
     for event in yaml.parse(text, Loader=LOADER):
         depth += isinstance(event, yaml.CollectionStartEvent)
@@ -142,7 +149,7 @@ def _syntax_problem(error: yaml.YAMLError, text: str, source: YamlDocument) -> D
 
 
 class _UnreadableError(Exception):
-    """A node that stands for no value."""
+    """Raised when a node cannot be converted to a value."""
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)
@@ -151,7 +158,7 @@ class _UnreadableError(Exception):
 
 
 class _Reader:
-    """Turns the nodes of one document into values, and notes their positions and problems in a source."""
+    """Converts the nodes of one document to values, and records their positions and problems in a YamlDocument."""
 
     def __init__(self, source: YamlDocument) -> None:
         self._source = source
@@ -179,7 +186,10 @@ class _Reader:
         return value
 
     def _enter(self, node: yaml.Node) -> None:
-        """Count a node that is about to be read; aliases can make a short text endless, vast or deep."""
+        """Count a node before it is read, and enforce the limits.
+
+        Aliases can make a short text infinite, huge (as in the "billion laughs" attack) or deeply nested.
+        """
         self._left -= 1
         if id(node) in self._open:
             message = "the alias refers to what it is a part of"
@@ -203,7 +213,10 @@ class _Reader:
         return value
 
     def _pairs(self, node: yaml.MappingNode, path: KeyPath) -> dict[str, tuple[yaml.Node, yaml.Node]]:
-        """The keys of a mapping, those that `<<` merges into it first and overridden by its own."""
+        """Return the key and value nodes of a mapping, by key.
+
+        The keys that `<<` merges into the mapping come first; the mapping's own keys override them.
+        """
         merged: dict[str, tuple[yaml.Node, yaml.Node]] = {}
         own: dict[str, tuple[yaml.Node, yaml.Node]] = {}
         for key_node, value_node in node.value:
@@ -262,7 +275,7 @@ def _scalar(node: yaml.ScalarNode) -> Any:
     kind = node.tag.removeprefix(_TAG)
     try:
         return getattr(SafeConstructor(), f"construct_yaml_{kind}")(node)
-    except (ValueError, LookupError):  # an explicit tag on what is no such thing
+    except (ValueError, LookupError):  # an explicit tag on text that does not have this type
         raise _UnreadableError(f"this cannot be read as {kind}") from None
 
 

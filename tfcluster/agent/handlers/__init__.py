@@ -1,1 +1,1 @@
-"""What the agent does for each method of the protocol."""
+"""The agent's RPC handlers, one module for each group of the protocol's methods."""

@@ -1,10 +1,11 @@
-"""The calls of `up` and `scale`: examine the host, and carry a plan out."""
+"""RPC handlers of `up` and `scale`: run the preflight checks, and apply (reconcile) a plan."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
@@ -28,7 +29,7 @@ from tfcluster.core.plan import (
     summary,
 )
 from tfcluster.core.reconcile import ObservedState, onto
-from tfcluster.core.states import TERMINAL_STATES
+from tfcluster.core.states import HAS_PROCESS, TERMINAL_STATES
 from tfcluster.core.status import ClusterStatus
 from tfcluster.core.text import pluralize
 from tfcluster.core.topology import ClusterTopology
@@ -37,18 +38,18 @@ from tfcluster.processes.c_api import TensorFlow
 from tfcluster.protocol.api import event, reply
 from tfcluster.protocol.codec import Message
 
-#: Seconds that an agent without a cluster waits for the request that brings one it has prepared for.
+#: Seconds that an agent without a cluster waits, after a preflight, for the request that brings the cluster.
 _AWAITED_SECONDS = 5.0
-#: The same where other hosts, of which each takes the time that it takes, have to be examined as well.
+#: The same for a cluster on several hosts: the preflight of the other hosts may take longer.
 _AWAITED_SECONDS_OF_SEVERAL = 60.0
 
 
 class ApplyHandler:
-    """Answers the calls that change what is up.
+    """Handles the requests that change the cluster.
 
     Attributes:
-        awaited: Seconds until the next request, which brings the cluster for which the agent, still without one, is
-            prepared; None while it is prepared for none.
+        awaited: Seconds within which an `up` that has run the preflight on this agent, which has no cluster yet, must
+            send the cluster; None if no `up` is pending.
     """
 
     def __init__(
@@ -74,13 +75,22 @@ class ApplyHandler:
         self._under_way: asyncio.Task[None] | None = None
 
     async def topology(self, settled: bool = True) -> AsyncIterator[Message]:
-        """Tell what is up; `settled` waits until no plan is being carried out."""
+        """Yield the topology of the cluster that is up.
+
+        Args:
+            settled: Whether to wait until no plan is being executed.
+        """
         if settled:
             await self.settled()
         yield reply(self._supervisor.require_cluster().to_json())
 
     async def prepare(self, topology: dict[str, Any], dry: bool) -> AsyncIterator[Message]:
-        """Examine the host for a topology, and tell what is up already."""
+        """Run the preflight checks for a topology, and yield their result and the observed state of the cluster.
+
+        Args:
+            topology: The topology.
+            dry: Whether this is a dry run, so that no `up` will follow.
+        """
         await self.settled()
         self._refuse_when_going_down()
         self._supervisor.checks.start()
@@ -105,7 +115,17 @@ class ApplyHandler:
         )
 
     def _examine(self, wanted: ClusterTopology, found: ObservedState | None) -> tuple[Allocation, list[ClusterError]]:
-        """What a host chooses; where the cluster is up, the new ports are held only when the plan is carried out."""
+        """Run the preflight checks and allocate ports and GPUs.
+
+        If the cluster is up, new ports are not held yet; they are held when the plan is executed.
+
+        Args:
+            wanted: The desired topology.
+            found: The observed state; None if the cluster is down.
+
+        Returns:
+            The allocation and the errors; see `examine`.
+        """
         if found is None:
             return examine(wanted, self._host, self._folder.path, self._ports, gpu_ids())
         ours, before = found.topology.ports_on(self._host), self._ports.held
@@ -115,7 +135,11 @@ class ApplyHandler:
             self._ports.keep_only({*before, *ours})
 
     async def listen(self) -> AsyncIterator[Message]:
-        """Let connections come to the ports that are held for servers to come, until the command hangs up."""
+        """Listen on the held ports of servers that do not run yet, until the command disconnects.
+
+        Yields:
+            An event with the ports.
+        """
         topology = self._supervisor.topology
         ours = topology.ports_on(self._host) if topology else set()
         with self._ports.listening(self._ports.held - ours) as ports:
@@ -130,16 +154,18 @@ class ApplyHandler:
         lost: list[str] | None,
         ends: list[str],
     ) -> AsyncIterator[Message]:
-        """Carry out the plan that leads to a topology; goes on to its end also when the command that asked dies.
-
-        Tells which topology it is in the end: where another command was first, that one's ports are kept.
+        """Execute the plan that leads to a topology; this continues to the end even if the command dies.
 
         Args:
-            wanted: The topology that is wanted, before anything was chosen.
-            base: The topology that was up on this host when the plan was made; None when there was none.
-            topology: The topology that the plan leads to.
-            lost: What may be lost by it; None for anything.
-            ends: The tasks, on any host, whose processes the plan ends.
+            wanted: The desired topology, before ports and GPUs were allocated.
+            base: The topology that was up on this host when the plan was made; None if there was none.
+            topology: The topology to which the plan leads.
+            lost: The data and runs that the plan may lose; None allows any loss.
+            ends: The tasks, on any host, whose processes the plan terminates.
+
+        Yields:
+            The status of the cluster after every change, and at the end a reply with the resulting topology. If another
+            command has changed the cluster in the meantime, the result keeps the ports of that command.
         """
         await self.settled()
         self._refuse_when_going_down()
@@ -148,7 +174,7 @@ class ApplyHandler:
         self._ports.quiet()
         if found is None:
             if base is not None:
-                self._supervisor.require_cluster()  # it went down meanwhile
+                self._supervisor.require_cluster()  # raises an error if the cluster went down in the meantime
             self._start_anew(complete)
             yield reply({"topology": complete.to_json()})
             return
@@ -169,52 +195,58 @@ class ApplyHandler:
         yield reply({"topology": complete.to_json()})
 
     def resume(self) -> None:
-        """Go on with a change that an earlier agent has begun; where that cannot be, the history says why."""
+        """Continue a change that an earlier agent began; if that fails, the event log says why."""
         topology = self._supervisor.next
         if topology is not None:
             self._under_way = asyncio.ensure_future(self._resume(topology))
 
     async def _resume(self, topology: ClusterTopology) -> None:
-        # First what has ended while there was no agent must be known to have.
-        while self._supervisor.has_unnoted_ends():
-            await self._supervisor.changed.since(self._supervisor.changed.count)
+        supervisor = self._supervisor
+        # The state machines must first handle the exits of processes that ended while there was no agent.
+        while any(task.process is None and task.machine.state in HAS_PROCESS for task in supervisor.tasks.values()):
+            await supervisor.changed.since(supervisor.changed.count)
         found = self._found_now()
         try:
             hold_ports(topology, self._host, self._ports, found.topology.ports_on(self._host))
             await self._carry_out(topology, found)
         except ClusterError as error:
-            self._supervisor.next = None
-            self._supervisor.history.record("not changed", detail=error.message)
+            supervisor.next = None
+            supervisor.history.record("not changed", detail=error.message)
 
     async def settled(self) -> None:
-        """Wait until no plan is being carried out."""
+        """Wait until no plan is being executed."""
         while self._under_way is not None and not self._under_way.done():
             await asyncio.wait({self._under_way})
 
     async def abandon(self) -> None:
-        """Leave what is being carried out: the cluster goes down."""
+        """Cancel the plan that is being executed, because the cluster goes down."""
         if self._under_way is not None:
             self._under_way.cancel()
-            await asyncio.wait({self._under_way})  # however it ended, or had ended before
+            await asyncio.wait({self._under_way})  # also returns if it has failed or finished already
 
     def _start_anew(self, topology: ClusterTopology) -> None:
-        hold_ports(topology, self._host, self._ports, ())  # the agent that prepared may be gone
+        hold_ports(topology, self._host, self._ports, ())  # the preflight may have run on an agent that has died since
         tasks = topology.on(self._host)
         self._supervisor.history.record("up", detail=f"{pluralize(len(tasks), 'task')}, agent {os.getpid()}")
         self._ports.keep_only(topology.ports_on(self._host))
         self._supervisor.apply(topology, [task.name for task in tasks])
 
     async def _carry_out(self, topology: ClusterTopology, found: ObservedState) -> None:
-        """Stop what the topology has no more or otherwise, then take it over and start what it has new.
+        """Stop the tasks that the topology removes or changes, then adopt the topology and start its new tasks.
 
-        Until all of that has stopped the journal has both topologies: if this agent dies, the next one goes on.
+        Until all these tasks have stopped, the journal contains both topologies, so that the next agent continues if
+        this one dies.
+
+        Args:
+            topology: The new topology.
+            found: The observed state before the change.
         """
         operations = self._plan(topology, found)
         try:
             if self._to_be_stopped(topology):
                 self._supervisor.next = topology
                 self._supervisor.write_journal()
-            # A server that died and came back meanwhile knows only the old addresses: look again.
+            # Check again after each stop: a server that died and restarted meanwhile knows only the old addresses.
             while stopping := self._to_be_stopped(topology):
                 await self._supervisor.stop(STOP_GRACE, stopping)
             now = self._found_now()
@@ -227,12 +259,16 @@ class ApplyHandler:
             told = ", ".join([summary(operations), *updates]).removeprefix(", ")
             self._supervisor.history.record("changed", detail=told)
             self._supervisor.apply(topology, start)
+        except BaseException:
+            self._supervisor.next = None  # the next agent must not continue a change that failed or was cancelled
+            with suppress(ClusterError):
+                self._supervisor.write_journal()
+            raise
         finally:
-            self._supervisor.next = None
             self._ports.keep_only(self._supervisor.require_cluster().ports_on(self._host))
 
     def _to_be_stopped(self, topology: ClusterTopology) -> list[str]:
-        """The tasks that must not run on if the topology is to be taken over."""
+        """Return the tasks that must stop before the agent can adopt the topology."""
         found = self._found_now()
         at_rest = {status.task for status in found.tasks if status.state in TERMINAL_STATES}
         return [
@@ -242,7 +278,7 @@ class ApplyHandler:
         ]
 
     def _plan(self, topology: ClusterTopology, found: ObservedState) -> tuple[PlannedAction, ...]:
-        """What there is to do on this host; what there is on others cannot be told from here."""
+        """Return the planned actions on this host; this agent does not know the state of the other hosts."""
         return tuple(each for each in plan(topology, found) if each.task is None or each.task.host == self._host)
 
     def _found(self) -> ObservedState | None:

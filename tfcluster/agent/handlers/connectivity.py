@@ -1,4 +1,4 @@
-"""The call that tries whether other hosts' ports can be reached from this one."""
+"""RPC handler of the connectivity check: connect from this host to the ports of other hosts."""
 
 from __future__ import annotations
 
@@ -13,16 +13,22 @@ from tfcluster.processes.connect_check import dial
 from tfcluster.protocol.api import reply
 from tfcluster.protocol.codec import Message
 
-#: What the process that dials may take beyond the time of what it dials: its start, on a busy host.
+#: Seconds that the connecting process may take in addition to the timeout: it starts slowly on a busy host.
 _MARGIN = 10.0
 
 
 async def reach(addresses: list[str], timeout: float) -> AsyncIterator[Message]:
-    """Connect to each address, all at once, and tell to which that failed.
+    """Connect to all addresses concurrently.
 
     Args:
-        addresses: Each `host:port`.
-        timeout: Seconds that each has.
+        addresses: The addresses, each `host:port`.
+        timeout: Seconds that each connection may take.
+
+    Yields:
+        A reply with the error for each address to which the connection failed.
+
+    Raises:
+        ClusterError: The process that connects died or hangs.
     """
     told: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
 

@@ -1,4 +1,4 @@
-"""The calls that read what was written: logs and events."""
+"""RPC handlers of `logs` and `events`: read and follow log files."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from tfcluster.protocol.api import event, reply
 from tfcluster.protocol.codec import Message
 
 _POLL_SECONDS = 0.05
-# So many lines are read before others get their turn.
+# Number of lines that are read before other coroutines may run.
 _AT_ONCE = 256
 
 Streams = dict[str, LogReader]
 
 
 class LogHandlers:
-    """Answers the calls about logs and events.
+    """Handles the requests for logs and events.
 
-    Each line goes with the position behind it, and before the first one goes where each log is begun: with these, a
-    command whose agent died goes on at the next agent without a lost or doubled line.
+    Each line is sent with the position after it, and the start position of each log is sent before the first line. With
+    these positions a command whose agent died resumes at the next agent without losing or repeating a line.
 
     Args:
-        folder: The cluster's state folder.
+        folder: The cluster's state directory.
         supervisor: Knows the tasks of the cluster that is up.
-        quitting: Set when the agent ends; nothing is followed beyond that.
+        quitting: Set when the agent shuts down; this ends all streams that follow a log.
     """
 
     def __init__(self, folder: StateDir, supervisor: Supervisor, quitting: asyncio.Event) -> None:
@@ -47,11 +47,19 @@ class LogHandlers:
     async def logs(
         self, tasks: list[str], lines: int | None, since: float | None, follow: bool, after: dict[str, int]
     ) -> AsyncIterator[Message]:
-        """Lines of tasks' logs, by their time."""
-        self._streams(tasks)  # whatever is wrong with the names is told now
+        """Yield lines of the logs of tasks and runs, merged by time.
+
+        Args:
+            tasks: The names of the tasks and runs; empty for all tasks on this host.
+            lines: As in `_read`.
+            since: As in `_read`.
+            follow: As in `_read`.
+            after: As in `_read`.
+        """
+        self._streams(tasks)  # raises an error at once if a name is unknown
 
         def streams() -> Streams:
-            with suppress(ClusterError):  # a task that was named is no longer
+            with suppress(ClusterError):  # a named task has been removed since
                 return self._streams(tasks)
             return {}
 
@@ -62,14 +70,33 @@ class LogHandlers:
     async def events(
         self, lines: int | None, since: float | None, follow: bool, after: dict[str, int]
     ) -> AsyncIterator[Message]:
-        """What happened."""
+        """Yield the cluster's events.
+
+        Args:
+            lines: As in `_read`.
+            since: As in `_read`.
+            follow: As in `_read`.
+            after: As in `_read`.
+        """
         streams = {"": LogReader(self._folder.events)}
         async for message in self._read(lambda: streams, lines, since, follow, after, _happened):
             yield message
         yield reply({})
 
     def _streams(self, wanted: list[str]) -> Streams:
-        """The logs of tasks by short name, of the cluster that is up, else of the one that was, and those of runs."""
+        """Open the logs of tasks and runs.
+
+        The tasks are those of the cluster that is up, or if it is down, those that have left a log.
+
+        Args:
+            wanted: The names of the tasks and runs; empty for all tasks on this host.
+
+        Returns:
+            The logs, by the task's short name or the run's id.
+
+        Raises:
+            ClusterError: A name is neither that of a task nor that of a run.
+        """
         topology = self._supervisor.topology
         names = [task.short for task in topology.on(self._supervisor.host)] if topology else self._folder.logged_tasks()
         found: Streams = {}
@@ -83,12 +110,19 @@ class LogHandlers:
                 run = self._run(arguments[0])
                 if run is None:
                     raise
-                output = self._folder.runs / run / OUTPUT  # as it was printed; nobody moves it to numbered files
+                output = self._folder.runs / run / OUTPUT  # raw output: it is not rotated
                 found[run] = LogReader(output.with_suffix(".kept"), output)
         return found
 
     def _run(self, named: str) -> str | None:
-        """The id of the run that is named by it or its beginning; None where there is none."""
+        """Find a run.
+
+        Args:
+            named: The run's id or a unique prefix of it.
+
+        Returns:
+            The run's id; None if there is no such run.
+        """
         with suppress(ClusterError):
             return RunStore(self._folder.runs).find(named)
         return None
@@ -102,15 +136,19 @@ class LogHandlers:
         after: dict[str, int],
         show: Callable[[str, Line], Message],
     ) -> AsyncIterator[Message]:
-        """The lines of logs: what there is, and then, to follow, those that come, also of logs that come.
+        """Read logs and optionally follow them, including logs that are created later.
 
         Args:
-            streams: The logs, by key.
-            lines: Only so many of the last ones of each; None for all.
-            since: Only those that came at this Unix time or later; None for all.
-            follow: Go on until the agent ends.
-            after: Where to begin instead, by key, as an earlier answer told it.
-            show: What is told of a line of a log.
+            streams: Returns the logs, by key.
+            lines: How many of the last lines of each log to read; None for all.
+            since: Read only lines that were written at or after this Unix time, in seconds; None for all.
+            follow: Whether to wait for new lines until the agent shuts down.
+            after: The start position of each log, by key, as given in an earlier response; it overrides `lines` and
+                `since`.
+            show: Formats a line of a log as a message; its arguments are the key of the log and the line.
+
+        Yields:
+            The start positions, then the lines in the order of their times.
         """
         found = streams()
         ends = {key: stream.end() for key, stream in found.items()}
@@ -121,7 +159,7 @@ class LogHandlers:
         yield event({"after": dict(places)})
         begun = time.time()
         while True:
-            last = self._quitting.is_set()  # before the reading, so that nothing written since is missed
+            last = self._quitting.is_set()  # read the flag before the logs, so that no line is missed
             quiet = True
             parts = [_tagged(key, each, places[key], ends[key], partial=not follow) for key, each in found.items()]
             async for key, line in _in_turn(heapq.merge(*parts, key=lambda tagged: tagged[1].time)):
@@ -147,7 +185,7 @@ def _tagged(key: str, stream: LogReader, start: int, end: int, *, partial: bool)
 
 
 async def _in_turn(lines: Iterable[tuple[str, Line]]) -> AsyncIterator[tuple[str, Line]]:
-    """Lines, with a pause now and then in which the agent does its other work."""
+    """Yield lines, and regularly give control to the event loop for the agent's other work."""
     for number, tagged in enumerate(lines, 1):
         yield tagged
         if number % _AT_ONCE == 0:

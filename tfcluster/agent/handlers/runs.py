@@ -1,4 +1,4 @@
-"""The calls about runs: start one, follow it, list them, cancel one."""
+"""RPC handlers of `run`: submit, attach to, list and cancel runs."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _POLL_SECONDS = 0.05
 
 
 class RunHandlers:
-    """Answers the calls about runs.
+    """Handles the requests about runs.
 
     Args:
-        folder: The cluster's state folder.
-        supervisor: The tasks to run on.
+        folder: The cluster's state directory.
+        supervisor: The tasks on this host.
         elsewhere: The tasks on other hosts.
         runs: The runs.
         refuse_when_going_down: Raises a ClusterError while the cluster goes down.
@@ -67,9 +67,13 @@ class RunHandlers:
         owned: bool,
         sent: str | None,
     ) -> AsyncIterator[Message]:
-        """Start a run and give its events up to the result; of a detached one the first, once it can be left alone.
+        """Submit a run and stream its events.
 
-        One that is not owned by the command goes on when the command goes away, once what is sent with it has come.
+        A run that the command does not own continues after the command disconnects, once its upload is complete.
+
+        Yields:
+            The run's events up to its result; for a detached run, only its first event, as soon as the command may
+            disconnect. At the end an empty reply.
         """
         self._refuse_when_going_down()
         found = await self._devices()
@@ -89,10 +93,13 @@ class RunHandlers:
         yield reply({})
 
     async def _devices(self) -> list[Device]:
-        """The devices of every task, those of this host and of others, in the order of the topology.
+        """Probe all tasks, on this host and on others, and list their devices.
+
+        Returns:
+            The devices, in the order of the tasks in the topology.
 
         Raises:
-            ClusterError: Tasks do not serve.
+            ClusterError: Some tasks do not respond.
         """
         names = [task.name for task in self._supervisor.require_cluster().tasks]
         silent, (devices, troubles) = await asyncio.gather(
@@ -111,7 +118,7 @@ class RunHandlers:
         sent: str | None,
         log_placement: bool,
     ) -> RunSpec:
-        """What the driver of a new run has to do; the run's folder is made."""
+        """Create the directory of a new run, and return the specification for its driver."""
         identity = self._new_run(program)
         return RunSpec(
             run=identity,
@@ -131,10 +138,10 @@ class RunHandlers:
     async def _events(
         self, run: Run, incoming: RequestStream, detach: bool, owned: bool
     ) -> AsyncGenerator[Message, None]:
-        """A new run's events, the first of which the command has before the driver starts.
+        """Yield the events of a new run, and start its driver after the command has received the first event.
 
-        Nobody waits for the result of a run whose command owned it and has gone without a word (a closed terminal): it
-        is cancelled.
+        If the command owns the run and disconnects without a message (for example because the terminal was closed), the
+        run is cancelled, because nothing waits for its result.
         """
         starting: asyncio.Future[None] | None = None
         left_alone = False
@@ -142,7 +149,7 @@ class RunHandlers:
             async with contextlib.aclosing(self._runs.follow(run.identity)) as events:
                 async for each in events:
                     yield each
-                    # The command knows its run now: it finds it again, should this agent not live to tell more.
+                    # The command knows the run's id now, so that it can find the run again if this agent dies.
                     starting = starting or asyncio.ensure_future(self._start(run, incoming))
                     while detach and run.active and not starting.done():
                         await asyncio.wait({starting}, timeout=_POLL_SECONDS)
@@ -156,7 +163,10 @@ class RunHandlers:
                 self._runs.cancel(run.identity)
 
     def _needs_nothing_more(self, run: Run, starting: asyncio.Future[None] | None) -> bool:
-        """Whether a run can go on without its command; one that nothing is sent with is started, if it is not yet."""
+        """Return whether a run can continue without its command.
+
+        A run without an upload can; it is started if it has not been started yet.
+        """
         assert run.job is not None, "it has just been submitted"
         if run.job.sent is None:
             self._runs.start(run)
@@ -164,7 +174,7 @@ class RunHandlers:
         return starting is not None and starting.done()
 
     async def _start(self, run: Run, incoming: RequestStream) -> None:
-        """Start a run's driver once the file that is sent with it, if there is one, has come."""
+        """Start a run's driver, after its upload (if there is one) is complete."""
         assert run.job is not None, "it has just been submitted"
         try:
             if (path := run.job.sent_path) is not None:
@@ -176,24 +186,28 @@ class RunHandlers:
         else:
             self._runs.start(run)
         finally:
-            if not run.active:  # it ended while the file came
+            if not run.active:  # the run ended during the upload
                 shutil.rmtree(run.sent, ignore_errors=True)
 
     async def runs(self, lines: int | None) -> AsyncIterator[Message]:
-        """The runs, the oldest first: the last `lines`, or all."""
+        """Yield a reply with the runs, the oldest first.
+
+        Args:
+            lines: How many of the last runs to list; None for all.
+        """
         records = self._runs.all_records()
         if lines is not None:
             records = records[len(records) - min(lines, len(records)) :]
         yield reply({"runs": [record.summary() for record in records]})
 
     async def attach(self, run: str, events: int, output: int, owned: bool) -> AsyncIterator[Message]:
-        """A run's events from the first that the command has not had yet, up to the result.
+        """Stream the events of a run up to its result, from the first one that the command has not received yet.
 
         Args:
-            run: The run, or a unique beginning of its id.
-            events: How many of its events the command has had, without output.
-            output: How many lines of output it has had.
-            owned: Whether the run is the command's own, so that the run is cancelled when the command goes away.
+            run: The run's id, or a unique prefix of it.
+            events: How many of the run's events, not counting output, the command has received.
+            output: How many lines of output the command has received.
+            owned: Whether the command owns the run, so that the run is cancelled when the command disconnects.
         """
         identity = self._runs.records.find(run)
         if owned:
@@ -207,16 +221,20 @@ class RunHandlers:
         yield reply({})
 
     async def cancel(self, run: str) -> AsyncIterator[Message]:
-        """Stop a run; one that has ended already is left as it is."""
+        """Cancel a run; a run that has ended already is not changed.
+
+        Args:
+            run: The run's id, or a unique prefix of it.
+        """
         identity = self._runs.records.find(run)
         self._runs.cancel(identity)
         yield reply({"run": identity})
 
     def _new_run(self, program: str) -> str:
-        """A new run's id, with its folder made."""
+        """Generate the id of a new run and create its directory."""
         identity = f"{program}-{secrets.token_hex(2)}"
         while not self._runs.records.make_folder(identity):
-            # Four digits are easy to type; an earlier run has them, so more are needed by now.
+            # Four digits are easy to type, but an earlier run already has them: use more.
             identity = f"{program}-{secrets.token_hex(4)}"
         return identity
 

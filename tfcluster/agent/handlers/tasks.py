@@ -1,4 +1,4 @@
-"""The calls about tasks of a cluster that is up."""
+"""RPC handlers for the tasks of a running cluster: restart."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tfcluster.protocol.codec import Message
 
 
 class TaskHandlers:
-    """Answers the calls about tasks.
+    """Handles the requests about tasks.
 
     Args:
         supervisor: The tasks.
@@ -23,7 +23,12 @@ class TaskHandlers:
         self._refuse_when_going_down = refuse_when_going_down
 
     async def restart(self, tasks: list[str], grace: float) -> AsyncIterator[Message]:
-        """End tasks and start them anew; the reply comes at once."""
+        """Restart tasks; the reply comes at once, without waiting for the restarts.
+
+        Args:
+            tasks: The names of the tasks, as for `matching_tasks`.
+            grace: Seconds between SIGTERM and SIGKILL.
+        """
         self._refuse_when_going_down()
         topology = self._supervisor.require_cluster()
         names = {task.short: task.name for task in topology.on(self._supervisor.host)}

@@ -1,1 +1,1 @@
-"""What tasks print and what happened to them: written, read, followed."""
+"""Collects and reads the logs of tasks, and writes the event log."""

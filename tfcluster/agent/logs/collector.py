@@ -1,4 +1,4 @@
-"""The agent's side of the process that keeps what the tasks print."""
+"""The agent's supervisor of the log writer, the process that moves the tasks' output into rotating logs."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _AGAIN_SECONDS = 0.5
 
 
 class LogCollector:
-    """Has a keeper process live as long as there are tasks.
+    """Keeps a log writer process running as long as there are tasks.
 
     Args:
-        title: What `ps` shows of it.
-        folder: The cluster's state folder.
+        title: The process title of the log writer, which `ps` shows.
+        folder: The cluster's state directory.
     """
 
     def __init__(self, title: str, folder: StateDir) -> None:
@@ -31,10 +31,13 @@ class LogCollector:
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self, limits: LogLimits) -> None:
-        """Fork the keeper soon, after the tasks that wait for their own fork, and again whenever it ends.
+        """Start the log writer, and restart it whenever it exits.
+
+        It is forked in the next iteration of the event loop, so that tasks that are about to be forked go first. If
+        the log writer runs with other limits, it is restarted.
 
         Args:
-            limits: How much is kept; they replace earlier ones.
+            limits: The size and number of log files to keep; they replace earlier limits.
         """
         if self._child is None:
             self._limits = limits
@@ -44,13 +47,14 @@ class LogCollector:
             self._child.kill()
 
     def end_if_stopped(self) -> int | None:
-        """End the keeper if a signal has stopped it: the spools would grow without bound; another follows.
+        """Kill the log writer if a signal such as SIGSTOP has stopped it; it is then restarted.
 
-        How much waits in the spools would not tell: as much as that waits for a keeper that is alive while a task
-        prints at full speed, or while the disk is full, and another one would be no better.
+        Otherwise the log buffers would grow without bound. The amount of data in the buffers is no suitable criterion:
+        just as much waits for a healthy log writer while a task prints at full speed or while the disk is full, and
+        restarting it would not help then.
 
         Returns:
-            The pid of the keeper that was ended; None where nothing was to be done.
+            The pid of the log writer that was killed, or None if it was not stopped.
         """
         if self._child is None or not self._child.is_stopped():
             return None
@@ -58,7 +62,7 @@ class LogCollector:
         return self._child.process.pid
 
     def stop(self) -> None:
-        """End the keeper, keep what the tasks printed last, and remove what only a running cluster has."""
+        """Kill the log writer, move the tasks' last output into the logs and remove the log buffers."""
         if self._timer is not None:
             self._timer.cancel()
         child, self._child = self._child, None
@@ -66,7 +70,7 @@ class LogCollector:
             child.kill()
             child.reap()
         if self._folder.log_buffers.exists():
-            with contextlib.suppress(OSError):  # a full disk must not keep the cluster from going down
+            with contextlib.suppress(OSError):  # a full disk must not prevent the cluster from shutting down
                 LogWriter(self._folder.log_buffers, self._folder.logs, self._limits.size, self._limits.count).finish()
 
     def _fork_in(self, seconds: float) -> None:
@@ -81,7 +85,7 @@ class LogCollector:
         )
         try:
             self._child = subprocesses.fork_child(body, self._ended)
-        except OSError:  # no process or no descriptor is left: what is printed waits in the spools
+        except OSError:  # no process or descriptor is left: the output waits in the log buffers
             self._fork_in(_AGAIN_SECONDS)
 
     def _ended(self, status: int) -> None:

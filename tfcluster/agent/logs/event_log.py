@@ -1,4 +1,4 @@
-"""What happened to a cluster and why, a JSON line each, kept across agents and after `down`."""
+"""The event log of a cluster in JSON Lines format: what happened and why. It is kept across agents and after `down`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,14 @@ _SIZE, _COUNT = 1_000_000, 4
 
 
 class EventLog:
-    """Appends to the log of events. A full disk costs events, never the supervision."""
+    """Appends events to the event log. If the disk is full, events are lost, but supervision continues.
+
+    Args:
+        path: The newest file of the log.
+
+    Attributes:
+        path: The newest file of the log.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -23,9 +30,9 @@ class EventLog:
         """Append one event.
 
         Args:
-            event: One word for it, as `ready`.
-            task: The short name of the task that it happened to; None for the cluster.
-            detail: More, for people.
+            event: The name of the event, such as `ready`.
+            task: The short name of the task that the event concerns; None for the whole cluster.
+            detail: A human-readable description.
         """
         now = round(time.time(), 3)
         line = encode({"time": now, "event": event, "task": task, "detail": detail})
@@ -35,4 +42,4 @@ class EventLog:
             self._log.append(line, self._position, now)
             self._position += len(line)
         except OSError:
-            self._position = None  # a part of it may be there
+            self._position = None  # a part of the line may have been written: find the end of the log again

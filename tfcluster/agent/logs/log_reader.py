@@ -1,7 +1,8 @@
-"""All that a task printed and that is still kept, as one stream of lines: in numbered files first, then in its spool.
+"""Reads a task's log as one stream of lines: first from the rotated log files, then from the log buffer.
 
-Another process moves lines from the spool to the files, renames the files and removes them while they are read. A
-reader goes by the lines' positions, and by files that it has opened: those stay what they are.
+The log writer, another process, moves lines from the log buffer to the files, and renames and removes the files, while
+they are read. Therefore a reader identifies lines by their positions, and reads from files that it holds open: an open
+file remains the same file when it is renamed or removed.
 """
 
 from __future__ import annotations
@@ -16,20 +17,20 @@ from tfcluster.agent.logs.log_segment import LogSegment
 from tfcluster.processes.logs import log_buffer
 from tfcluster.processes.logs.rotating_log import LONGEST_LINE, Line, numbered, numbers_of
 
-# How often to try again when lines are moved faster than they are found.
+# Maximum number of attempts when the log writer moves lines while they are being looked for.
 _TRIES = 20
 
 
 class _MovedError(Exception):
-    """What was looked for in the spool is no longer there."""
+    """The requested lines are no longer in the log buffer because the log writer has moved them."""
 
 
 class LogReader:
-    """The lines of one log.
+    """Reads the lines of one log.
 
     Args:
-        log: Its newest file.
-        spooled: What goes on behind the files; None where nothing does.
+        log: The newest file of the log.
+        spooled: The log buffer, which continues after the files; None if there is none.
     """
 
     def __init__(self, log: Path, spooled: Path | None = None) -> None:
@@ -37,19 +38,19 @@ class LogReader:
         self._spool = spooled
 
     def end(self) -> int:
-        """The position behind all that was printed."""
+        """Return the position after the end of all output."""
         if self._spool is not None and (size := log_buffer.size_of(self._spool)) is not None:
             return size
         with self._files() as files:
             return files[-1].end if files else 0
 
     def start_of_last(self, count: int, end: int, *, partial: bool) -> int:
-        """The position at which the last `count` lines before `end` begin.
+        """Return the position at which the last `count` lines before `end` begin.
 
         Args:
-            count: How many.
-            end: A position.
-            partial: Whether a last line without its end counts.
+            count: Number of lines.
+            end: The position before which the lines are counted.
+            partial: Whether a last line without a newline counts.
         """
         for _ in range(_TRIES):
             with suppress(_MovedError):
@@ -68,7 +69,11 @@ class LogReader:
         return start
 
     def start_since(self, time: float) -> int:
-        """The position of the first line that came at a time, in Unix seconds, or later."""
+        """Return the position of the first line that was printed at or after a time.
+
+        Args:
+            time: Unix time in seconds.
+        """
         with self._files() as files:
             for file in files:
                 if (found := file.first_since(time)) is not None:
@@ -76,14 +81,15 @@ class LogReader:
             return files[-1].end if files else 0
 
     def lines(self, start: int, end: int, *, partial: bool) -> Generator[Line, None, None]:
-        """The lines between two positions that are kept.
+        """Yield the available lines between two positions.
 
         Args:
-            start: Where a line begins.
-            end: Where to end.
-            partial: Whether a last line without its end counts; who goes on reading gets it whole later.
+            start: The position at which a line begins.
+            end: The position at which to stop.
+            partial: Whether to include a last line without a newline. A caller that continues to read leaves it out
+                and gets the complete line later.
         """
-        if start >= end:  # nothing new, as a follower finds it again and again: no file is opened for it
+        if start >= end:  # nothing new, the usual case for a follower that polls: open no file
             return
         position = start
         for _ in range(_TRIES):
@@ -106,10 +112,15 @@ class LogReader:
         yield from self._spooled(position, end, partial)
 
     def _spooled(self, position: int, end: int, partial: bool) -> Iterator[Line]:
-        """The lines between two positions that are not kept yet.
+        """Yield the lines between two positions from the log buffer.
+
+        Args:
+            position: The position at which a line begins.
+            end: The position at which to stop.
+            partial: Whether to include a last line without a newline.
 
         Raises:
-            _MovedError: They are by now.
+            _MovedError: The log writer has moved the lines to the log files in the meantime.
         """
         while self._spool is not None and position < end:
             printed = log_buffer.read(self._spool, position, min(end - position, LONGEST_LINE))
@@ -130,11 +141,12 @@ class LogReader:
 
     @contextmanager
     def _files(self) -> Iterator[list[LogSegment]]:
-        """The log's files that have lines, oldest first."""
+        """Open the log's files and yield those that contain lines, oldest first."""
         with ExitStack() as stack:
             found: dict[int, LogSegment] = {}
             highest = max(numbers_of(self._log), default=-1)
-            # Newest first: a file that is renamed meanwhile is met again under its next number, and none is missed.
+            # Open the newest file first: a file that is renamed meanwhile is found again under its next number, so that
+            # no file is missed.
             for number in itertools.count():
                 try:
                     file = LogSegment(stack.enter_context(numbered(self._log, number).open("rb", buffering=0)))
@@ -142,7 +154,8 @@ class LogReader:
                 except FileNotFoundError:
                     if number > highest:
                         break
-            # When all are open: one with a newer one beside it is complete, and none has a gap behind its end.
+            # Measure only when all files are open: then each file that has a newer one is complete, and there is no gap
+            # after the end of any file.
             for file in found.values():
                 file.measure()
             yield sorted((file for file in found.values() if file.size), key=lambda file: file.start)

@@ -1,4 +1,4 @@
-"""One open file of a kept log: finding a line in it by position, time or number, without reading all of it."""
+"""One open file of a rotating log: finds lines by position, time or count with a binary search."""
 
 from __future__ import annotations
 
@@ -11,18 +11,21 @@ from tfcluster.agent.logs.textfile import behind_newline
 from tfcluster.processes.logs.rotating_log import Line, last_line, parse
 
 _BLOCK = 1 << 16
-# More than time and position take.
+# Number of bytes to read of a line for its time and position, which take less.
 _HEAD = 128
 
 
 class LogSegment:
-    """A file of a log, of which only what was there when it was measured counts.
+    """A snapshot of one file of a log: its content at the time when it was measured.
+
+    Args:
+        file: The open file.
 
     Attributes:
-        inode: Tells it apart, whatever its name is by now.
-        size: Bytes up to the end of the last whole line; 0 until it is measured, or when there is none.
-        start: The position of its first line.
-        end: The position behind its last line.
+        inode: The inode number, which identifies the file after it was renamed.
+        size: Number of bytes up to the end of the last complete line; 0 before `measure`, or if there is no line.
+        start: The position of the first line.
+        end: The position after the last line.
     """
 
     def __init__(self, file: io.FileIO) -> None:
@@ -31,7 +34,7 @@ class LogSegment:
         self.size = self.start = self.end = 0
 
     def measure(self) -> None:
-        """Take what is there now as the whole file."""
+        """Take the current content as the snapshot: set `size`, `start` and `end`."""
         size = behind_newline(self._file, os.fstat(self._file.fileno()).st_size, 1)
         last = last_line(self._file.fileno(), size)
         self.size = size
@@ -43,7 +46,7 @@ class LogSegment:
             self.start, self.end = first[1].position, last.next
 
     def lines(self, position: int) -> Iterator[Line]:
-        """The lines from a position on."""
+        """Yield the lines that begin at or after a position."""
         if position >= self.end:
             return
         offset = self._offset(lambda line: line.position >= position)
@@ -57,12 +60,25 @@ class LogSegment:
                     yield line
 
     def first_since(self, time: float) -> int | None:
-        """The position of the first line of a time, in Unix seconds, or later; None where there is none."""
+        """Return the position of the first line that was printed at or after a time, or None if there is none.
+
+        Args:
+            time: Unix time in seconds.
+        """
         found = self._line_from(self._offset(lambda line: line.time >= time))
         return None if found is None else found[1].position
 
     def last(self, count: int, before: int) -> tuple[int, int]:
-        """How many lines, of the last `count` before a position, it has, and the position of the first of them."""
+        """Find the last lines before a position.
+
+        Args:
+            count: Maximum number of lines.
+            before: The position before which the lines are counted.
+
+        Returns:
+            The number of lines found in this file, and the position of the first of them; 0 and `before` if there are
+            none.
+        """
         end = self._offset(lambda line: line.position >= before)
         offset = behind_newline(self._file, end, count + 1)
         if not offset:
@@ -71,7 +87,10 @@ class LogSegment:
         return (0, before) if found is None or not count else (count, found[1].position)
 
     def _offset(self, wanted: Callable[[Line], bool]) -> int:
-        """The offset of the first line that is wanted, where all behind it are too; the size where none is."""
+        """Return the offset of the first line that satisfies a predicate, or the size if no line does.
+
+        This is a binary search: if a line satisfies the predicate, all lines after it must satisfy it too.
+        """
 
         def is_behind(offset: int) -> bool:
             found = self._line_from(offset)
@@ -81,8 +100,12 @@ class LogSegment:
         return self.size if found is None else found[0]
 
     def _line_from(self, offset: int) -> tuple[int, Line] | None:
-        """The first line that begins at an offset or behind it, cut behind its head, and where it begins."""
-        # What begins at an offset has the end of another just before.
+        """Find the first line that begins at or after an offset.
+
+        Returns:
+            The offset at which the line begins and the line, whose text is truncated; None if there is no such line.
+        """
+        # A line begins at the offset if the byte before it is a newline.
         start = offset if not offset else self._behind_next_newline(offset - 1)
         while start < self.size:
             if line := parse(self._read(start, _HEAD).partition(b"\n")[0]):

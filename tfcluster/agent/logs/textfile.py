@@ -1,4 +1,4 @@
-"""Reading plain files of lines: the last lines, a block."""
+"""Reads plain text files: the last lines (tail) or a block at an offset."""
 
 from __future__ import annotations
 
@@ -10,18 +10,21 @@ _BLOCK = 1 << 16
 
 
 def tail(path: Path, lines: int) -> tuple[list[str], int]:
-    """The last lines of a file, a last one without its end among them, and the offset behind them.
+    """Read the last lines of a file, including a last line without a newline.
 
-    The file is read backwards, only as far as is needed.
+    The file is read backwards, and only as far as needed.
 
     Args:
-        path: The file; one that is missing counts as empty.
-        lines: How many.
+        path: The file. A missing file counts as empty.
+        lines: Number of lines.
+
+    Returns:
+        The lines, and the offset after them.
     """
     try:
         with path.open("rb") as file:
             end = file.seek(0, os.SEEK_END)
-            # What ends with the end of a line has that as one more.
+            # If the file ends with a newline, that is one more newline to count.
             ends_whole = end > 0 and _read_at(file, end - 1, 1) == b"\n"
             start = behind_newline(file, end, lines + ends_whole) if lines else end
             data = _read_at(file, start, end - start)
@@ -32,7 +35,7 @@ def tail(path: Path, lines: int) -> tuple[list[str], int]:
 
 
 def behind_newline(file: BinaryIO, end: int, count: int) -> int:
-    """The offset behind the `count`th newline before `end`, counting backwards; 0 where there are fewer."""
+    """Return the offset after the `count`th newline before `end`, counting backwards, or 0 if there are fewer."""
     start = end
     while start > 0:
         size = min(_BLOCK, start)
@@ -55,7 +58,11 @@ def _read_at(file: BinaryIO, offset: int, size: int) -> bytes:
 
 
 def read_block(path: Path, offset: int) -> bytes:
-    """What a file has at an offset, at most 64 KiB; nothing where it is missing or ends."""
+    """Read at most 64 KiB of a file at an offset.
+
+    Returns:
+        The data; empty at the end of the file or if the file is missing.
+    """
     try:
         with path.open("rb") as file:
             return _read_at(file, offset, _BLOCK)

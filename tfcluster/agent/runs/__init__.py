@@ -1,1 +1,1 @@
-"""Runs of programs: started, followed, cancelled, recorded."""
+"""Starts, streams, cancels and records runs of programs."""

@@ -1,4 +1,4 @@
-"""Clearing what a run has left on the servers: at its end, and later where one did not answer then."""
+"""Cleanup of the resource container of a run on the TensorFlow servers, with retry and back-off."""
 
 from __future__ import annotations
 
@@ -8,21 +8,22 @@ from tfcluster.agent.tasks.probe_client import ProbeClient, ProbeOutcome
 from tfcluster.agent.tasks.supervisor import Supervisor
 from tfcluster.process_handle import ProcessHandle
 
-#: Seconds that a server has to clear a run's variables.
+#: Timeout in seconds for a server to clear a run's variables.
 _SECONDS = 1.0
-#: Seconds to wait before each further question to a server that did not answer: one that is stopped or busy.
+#: Back-off in seconds before each retry on a server that did not answer because it is stopped or busy.
 _PAUSES = (1.0, 2.0, 4.0, 8.0, 16.0)
 
-# Servers by their task's short name, each with its process; of one on another host that is not known.
+# Maps a task's short name to the process of its server. A server on another host maps to None: its process is unknown.
 _Servers = dict[str, ProcessHandle | None]
 
 
 class ContainerCleaner:
-    """Has the servers forget the variables of runs.
+    """Clears the resource containers of runs, with their variables, on all servers.
 
     Args:
-        supervisor: The tasks of its topology are asked, and its history tells of those that never answered.
-        prober: Asks.
+        supervisor: The supervisor whose topology names the tasks, and whose event log records each server that never
+            answered.
+        prober: The client that sends the requests to the servers.
     """
 
     def __init__(self, supervisor: Supervisor, prober: ProbeClient) -> None:
@@ -31,7 +32,11 @@ class ContainerCleaner:
         self._background: set[asyncio.Task[None]] = set()
 
     async def clear(self, container: str) -> None:
-        """Clear a container on every task; those that do not answer in time are asked again in the background."""
+        """Clear a container on every task, and retry in the background on tasks that do not answer in time.
+
+        Args:
+            container: The name of the resource container: the run's id.
+        """
         left = await self._ask(container, self._servers())
         if left:
             again = asyncio.ensure_future(self._again(container, left))
@@ -48,7 +53,7 @@ class ContainerCleaner:
             self._supervisor.history.record("not cleared", task=short, detail=f"it keeps the variables of {container}")
 
     def _servers(self) -> _Servers:
-        """The servers there are now."""
+        """Return the servers that exist now."""
         tasks = self._supervisor.tasks.values()
         here: _Servers = {task.task.short: task.process for task in tasks if task.process}
         topology = self._supervisor.topology
@@ -56,7 +61,15 @@ class ContainerCleaner:
         return {**here, **{task.short: None for task in elsewhere}}
 
     async def _ask(self, container: str, servers: _Servers) -> _Servers:
-        """Ask those of some servers that are still there, as new ones have nothing to clear; what did not answer."""
+        """Ask servers to clear a container, and skip each one that was replaced: a new server has nothing to clear.
+
+        Args:
+            container: The name of the resource container.
+            servers: The servers to ask.
+
+        Returns:
+            The servers that did not answer.
+        """
         topology, now = self._supervisor.topology, self._servers()
         asking = {
             asyncio.ensure_future(self._prober.ask(task.address, _SECONDS, clear=container)): task.short

@@ -1,4 +1,4 @@
-"""What becomes of a run whose tasks are lost: it fails at once, after a while, or goes on with those that are left."""
+"""The failure policy of runs: whether a run fails at once, fails after a timeout or continues when tasks are lost."""
 
 from __future__ import annotations
 
@@ -9,22 +9,23 @@ from tfcluster.agent.runs.run import Run
 from tfcluster.core.programs import FAULT_TOLERANT_PROGRAMS, blocking_losses, compute_tasks
 from tfcluster.errors import ClusterError
 
-#: Seconds without any task before a run that can do with fewer is stopped; one that died is up again by then.
+#: Seconds without any task after which a fault-tolerant run is stopped. A task that died has restarted by then.
 _STRANDED_SECONDS = 5.0
 
 
 def consider(
     run: Run, every: Collection[str], down: Mapping[str, str], fail: Callable[[Run, ClusterError], None]
 ) -> None:
-    """Stop a run that cannot go on without the tasks that are down.
+    """Stop a run that cannot continue without the tasks that are down.
 
-    One whose program sees to lost tasks itself is stopped only when it has had none for a while.
+    A run of a fault-tolerant program handles lost tasks itself. It is stopped only after it has had no task for
+    `_STRANDED_SECONDS`.
 
     Args:
-        run: The run, which goes on.
+        run: The run, which is active.
         every: Names of the cluster's tasks.
-        down: In words what happened to each of those that do not serve, as `worker:1 died (SIGKILL)`.
-        fail: Stops a run because of an error.
+        down: What happened to each task that does not serve, by the task's name, such as `worker:1 died (SIGKILL)`.
+        fail: Called with the run and an error to stop the run.
     """
     program = run.record.program
     lost = blocking_losses(program, compute_tasks(program, run.record.devices, every), run.record.besides, down)

@@ -1,4 +1,4 @@
-"""The agent's side of the fork server, in which drivers of runs are forked."""
+"""The agent's client of the fork server, the process that forks the drivers of runs."""
 
 from __future__ import annotations
 
@@ -15,13 +15,18 @@ from tfcluster.protocol.codec import Message
 
 
 class ForkServer:
-    """Forked when the cluster is ready or at the first run, and again when it died.
+    """Starts the fork server and has it fork drivers.
+
+    The fork server is started when the cluster is ready or at the first run, and restarted after it died.
 
     Args:
-        title: What `ps` shows.
-        log: Where its words go.
-        heard: Called with each line about a run; see `runtime.fork_server`.
-        died: Called when it has ended by itself; its drivers go on.
+        title: The process title that `ps` shows.
+        log: The file that receives the fork server's output.
+        heard: Called with each message about a run; see `tfcluster.processes.fork_server`.
+        died: Called when the fork server has exited. Its drivers keep running.
+
+    Attributes:
+        log: The file that receives the fork server's output.
     """
 
     def __init__(self, title: str, log: Path, heard: Callable[[Message], None], died: Callable[[], None]) -> None:
@@ -32,10 +37,10 @@ class ForkServer:
         self._child: ChildProcess | None = None
 
     def warm_up(self) -> None:
-        """Fork it, if it is not there, so that the next run finds TensorFlow imported.
+        """Start the fork server unless it runs already, so that TensorFlow is imported before the next run.
 
         Raises:
-            OSError: It cannot be forked.
+            OSError: The fork server cannot be forked.
         """
         if self._child is None:
             launch = partial(fork_server.launch, self._title, os.getpid(), self.log)
@@ -44,29 +49,36 @@ class ForkServer:
             self._child = child
 
     def drive(self, job: RunSpec) -> None:
-        """Have it fork a driver for a run.
+        """Have the fork server fork a driver for a run.
+
+        Args:
+            job: What the driver is to run.
 
         Raises:
-            OSError: It is not there and cannot be forked.
+            OSError: The fork server does not run and cannot be forked.
         """
         self.warm_up()
         assert self._child is not None, "warm_up() has just seen to it"
         self._child.send(job.__dict__)
 
     def kill_if_stopped(self) -> int | None:
-        """End it if a signal has stopped it: no run would get a driver. Returns its pid then, else None."""
+        """Kill the fork server if a signal such as SIGSTOP has stopped it, since it would fork no more drivers.
+
+        Returns:
+            The pid of the fork server that was killed, or None if it was not stopped.
+        """
         if self._child is None or not self._child.is_stopped():
             return None
         self._child.kill()
         return self._child.process.pid
 
     def kill(self) -> None:
-        """End it; its drivers go on."""
+        """Kill the fork server. Its drivers keep running."""
         if self._child is not None:
             self._child.kill()
 
     def stop(self) -> None:
-        """End it and wait for its end."""
+        """Kill the fork server and wait until it has exited."""
         if self._child is not None:
             self._child.kill()
             self._child.reap()

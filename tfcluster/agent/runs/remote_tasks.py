@@ -1,4 +1,4 @@
-"""The tasks on other hosts as the agent that drives runs sees them: by what they answer, while runs need them."""
+"""Health monitor for the tasks on other hosts, which the agent that drives runs probes while runs use them."""
 
 from __future__ import annotations
 
@@ -12,35 +12,42 @@ from tfcluster.agent.tasks.supervisor import Supervisor
 from tfcluster.core.devices import Device
 from tfcluster.core.topology import Task
 
-# As in the checks of this host's tasks: less than the interval between two.
+# Probe timeout. As in the checks of this host's tasks, it is shorter than the interval between two checks.
 _CHECK_SECONDS = 1.5
-# Before a run a connection may have to be made first, over a network that is not this machine's own.
+# Probe timeout before a run. It is longer because a connection over the network may have to be established first.
 _FIRST_SECONDS = 3.0
-# gRPC says for up to half a second of a server that is back what it found before.
+# Pause and number of retries after "connection refused": gRPC keeps reporting a cached failure for up to half a second
+# after the server has restarted.
 _AGAIN_SECONDS, _AGAIN_TIMES = 0.1, 10
 
 
 @dataclass
 class _PeerHealth:
-    """What a task has answered: which start of its server that was, and how many questions it has missed since."""
+    """The health of one remote task as its probes have shown it.
+
+    Attributes:
+        incarnation: The number that identifies the start of the task's server; None before the first answer.
+        misses: Number of probes in a row without an answer.
+    """
 
     incarnation: int | None = None
     misses: int = 0
 
 
 class RemoteTaskMonitor:
-    """The tasks that other hosts' agents supervise.
+    """Monitors the health of the tasks that the agents on other hosts supervise.
 
-    Nobody tells this agent how they are, and while no run goes on it does not ask.
+    The other agents do not report the health of their tasks to this agent, so it probes the tasks itself. It does so
+    only while a run is active.
 
     Args:
-        supervisor: Knows the topology, and which host is this.
-        prober: Asks.
-        in_use: Gives the names of the tasks that the runs use which go on.
-        news: Called when one is down, or up again.
+        supervisor: The supervisor, which knows the topology and the name of this host.
+        prober: The client that probes the tasks.
+        in_use: Returns the names of the tasks that active runs use.
+        news: Called when a task goes down or has recovered.
 
     Attributes:
-        down: In words what has happened to each task that is down, by its name.
+        down: What has happened to each task that is down, as text, by the task's name.
     """
 
     def __init__(
@@ -59,10 +66,10 @@ class RemoteTaskMonitor:
         self._asking: dict[str, asyncio.Task[None]] = {}
 
     async def ask_all(self) -> tuple[list[Device], list[str]]:
-        """Ask every task for its devices, for a run that is to come.
+        """Probe every remote task for its devices before a run is submitted.
 
         Returns:
-            The devices, and in words which tasks do not answer.
+            The devices, and one text for each task that does not answer.
         """
         tasks = self._tasks()
         answers = await asyncio.gather(*map(self._ask_patiently, tasks))
@@ -75,7 +82,7 @@ class RemoteTaskMonitor:
         return devices, [f"{_place(task)} does not answer" for task in silent]
 
     def check_soon(self) -> None:
-        """Ask the tasks that runs use whether they answer."""
+        """Start a probe in the background of each remote task that active runs use."""
         if not (used := self._in_use()):
             self._seen.clear()
             self.down.clear()
@@ -85,7 +92,10 @@ class RemoteTaskMonitor:
                 self._asking[task.name] = asyncio.ensure_future(self._check_once(task))
 
     async def look(self) -> None:
-        """Ask the tasks that runs use now: a driver that has failed may have met a loss before this agent did."""
+        """Probe the remote tasks that active runs use and wait for the results.
+
+        A driver may have failed because of a lost task before this agent has noticed the loss.
+        """
         used = self._in_use()
         await asyncio.gather(*(self._check(task) for task in self._tasks() if task.name in used))
 

@@ -1,4 +1,4 @@
-"""One run as the agent has it: its record, its driver, and what will stop it."""
+"""The agent's in-memory state of one run: its record, its driver process and its timers."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from tfcluster.processes.run_driver import EVENTS, OUTPUT, SENT, RunSpec
 
 @dataclass
 class Run:
-    """One run.
+    """The state of one run.
 
     Attributes:
-        record: What is kept of it.
-        folder: Its folder.
-        began: When it was submitted, in monotonic seconds.
-        job: What its driver is to do; None for a run that another agent started.
-        driven: Its job has been handed to a fork server.
-        fork_servers: How many it has been handed to.
-        process: Its driver; None without one.
-        pidfd: Its driver's pidfd; None without one.
-        ending: Its driver has ended, and what that leaves is being seen to.
-        timers: What will stop or kill it later.
-        unowned: What will stop it because the command that waits for it has not come back.
-        stranded: What will stop it because no task is left to it.
+        record: The persistent record of the run.
+        folder: The run's folder.
+        began: When the run was submitted, in monotonic seconds.
+        job: What the run's driver is to do; None for a run that an earlier agent started.
+        driven: Whether `job` has been sent to a fork server.
+        fork_servers: Number of fork servers that `job` has been sent to.
+        process: The driver's process; None while there is no driver.
+        pidfd: The driver's pidfd; None while there is no driver.
+        ending: Whether the driver has exited and the agent is cleaning up after it.
+        timers: Timers that will stop or kill the run.
+        unowned: Timer that will stop the run unless the command that waits for the run reconnects; None if not set.
+        stranded: Timer that will stop the run because all of its tasks are lost; None if not set.
     """
 
     record: RunRecord
@@ -49,58 +49,63 @@ class Run:
 
     @property
     def identity(self) -> str:
-        """Its id."""
+        """The run's id."""
         return self.record.run
 
     @property
     def state(self) -> RunState:
-        """Its state."""
+        """The run's state."""
         return self.record.state
 
     @property
     def active(self) -> bool:
-        """Whether it goes on."""
+        """Whether the run has not ended."""
         return self.record.state in ACTIVE
 
     @property
     def events(self) -> Path:
-        """The file of its events."""
+        """The file that holds the run's events."""
         return self.folder / EVENTS
 
     @property
     def output(self) -> Path:
-        """The file of what its driver prints."""
+        """The file that holds the output of the run's driver."""
         return self.folder / OUTPUT
 
     @property
     def sent(self) -> Path:
-        """The folder of the file that is sent with it."""
+        """The folder that holds the file uploaded with the run."""
         return self.folder / SENT
 
     def now(self) -> RunRecord:
-        """Its record with the seconds so far."""
+        """Return the run's record, with the seconds that the run has taken so far if it is active."""
         seconds = self.record.seconds
         if seconds is None:
             seconds = time.monotonic() - self.began
         return replace(self.record, seconds=round(seconds, 6))
 
     def status(self) -> RunStatus:
-        """What `status` says of it."""
+        """Return the run's entry in the output of `status`."""
         return RunStatus(self.identity, self.record.program, self.state, round(self.now().seconds or 0.0, 3))
 
     def has_driver(self, process: ProcessHandle, pidfd: int | None) -> None:
-        """Its driver has been started."""
+        """Record that the run's driver has been started.
+
+        Args:
+            process: The driver's process.
+            pidfd: The driver's pidfd; None if the driver has exited already.
+        """
         self.record = replace(self.record, state=RunState.RUNNING)
         self.process, self.pidfd = process, pidfd
 
     def forget_driver(self) -> None:
-        """Its driver is watched no longer."""
+        """Close the driver's pidfd, so that the driver is no longer watched."""
         if self.pidfd is not None:
             os.close(self.pidfd)
             self.pidfd = None
 
     def forget_timers(self) -> None:
-        """Nothing is to stop it any more."""
+        """Cancel all timers that would stop or kill the run."""
         for timer in (*self.timers, self.unowned, self.stranded):
             if timer is not None:
                 timer.cancel()

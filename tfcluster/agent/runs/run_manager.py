@@ -1,4 +1,4 @@
-"""Runs of programs: submitted, driven in processes of their own, stopped, adopted from an earlier agent, recorded."""
+"""Lifecycle of runs: submits, stops and records runs, starts a driver process for each and adopts earlier runs."""
 
 from __future__ import annotations
 
@@ -32,29 +32,31 @@ from tfcluster.processes.run_events import RunEventLog
 from tfcluster.protocol.codec import Message
 
 _POLL_SECONDS = 0.02
-#: Seconds between asking a driver to end and ending it, and then until the interpreter itself counts as broken.
+#: Seconds between SIGTERM and SIGKILL to a driver. If the driver's exit is not reported within the same time after
+#: SIGKILL, the fork server counts as broken.
 _CANCEL_GRACE = 3.0
-#: Seconds that the command which waits for a run has to come back once its agent was lost; it tries at once.
+#: Seconds that the command which waits for a run has to reconnect after its agent died. It tries immediately.
 _UNOWNED_SECONDS = 60.0
-#: Seconds in which a fork server imports TensorFlow, however slow the disk, and forks a driver; else it hangs.
+#: Seconds that a fork server has to import TensorFlow, even from a slow disk, and to fork a driver. A fork server that
+#: takes longer counts as hung.
 _START_SECONDS = 120.0
-#: How many fork servers are asked for a run's driver: one may be killed, or a signal may stop it.
+#: Maximum number of fork servers that are asked for a run's driver: a fork server may be killed or stopped by a signal.
 _FORK_SERVERS = 3
 
 
 class RunManager:
-    """The runs that go on, and those that ended since this agent began.
+    """Manages the runs that are active and the runs that have ended since this agent started.
 
     Args:
-        title: What `ps` shows for the interpreter.
-        folder: The cluster's state folder.
-        clear: Clears a container on every task.
-        look: Looks for tasks that are lost, of which the agent does not hear by itself, and tells `on_task_health`.
+        title: The process title of the fork server, which `ps` shows.
+        folder: The cluster's state directory.
+        clear: Clears a resource container on every task.
+        look: Probes for lost tasks that are not reported to this agent, and passes them to `on_task_health`.
 
     Attributes:
-        runs: The runs, by id, the oldest first.
-        records: What is kept of every run, also of earlier ones.
-        changed: Told whenever a run's state changes.
+        runs: The runs by id, oldest first.
+        records: The persistent records of all runs, including earlier ones.
+        changed: Notified whenever a run's state changes.
     """
 
     def __init__(
@@ -73,20 +75,23 @@ class RunManager:
         self._background: set[asyncio.Task[None]] = set()
 
     def warm_up(self) -> None:
-        """See to it that the next run finds TensorFlow imported.
+        """Start the fork server, so that TensorFlow is imported before the next run.
 
         Raises:
-            OSError: The interpreter cannot be forked.
+            OSError: The fork server cannot be forked.
         """
         self._fork_server.warm_up()
 
     def submit(self, job: RunSpec, timeout: float | None, detached: bool) -> Run:
-        """Take a run on. It is bounded in time from now on; its driver starts with `start`.
+        """Register and record a new run. Its timeout starts now; `start` starts its driver.
 
         Args:
-            job: What to do.
-            timeout: Seconds after which it is stopped; None for no bound.
-            detached: It goes on though nobody waits for it.
+            job: What the driver is to run.
+            timeout: Seconds after which the run is stopped; None for no timeout.
+            detached: Whether the run continues when no command waits for it.
+
+        Returns:
+            The new run.
 
         Raises:
             OSError: The run cannot be recorded.
@@ -112,7 +117,10 @@ class RunManager:
         return run
 
     def start(self, run: Run) -> None:
-        """Have a run's driver started, unless it is or the run has ended; it goes on whether or not anybody follows."""
+        """Request a driver for a run, unless one was requested already or the run has ended.
+
+        The run continues whether or not a client streams its events.
+        """
         if run.active and not run.ending and not run.driven:
             self._request_driver(run)
             self._later(run, _START_SECONDS, partial(self._refuse_to_wait, run))
@@ -127,11 +135,15 @@ class RunManager:
             self.fail(run, ClusterError(f"no driver could be started for {run.identity}: {error.strerror}"))
 
     def check_fork_server(self) -> int | None:
-        """End a fork server that a signal has stopped, and return its pid; runs that wait for it get another one."""
+        """Kill the fork server if a signal has stopped it. Runs that wait for a driver get another fork server.
+
+        Returns:
+            The pid of the fork server that was killed, or None if it was not stopped.
+        """
         return self._fork_server.kill_if_stopped()
 
     def adopt(self) -> None:
-        """Go on with the runs that an earlier agent left: watch drivers that live, conclude what has ended."""
+        """Adopt the active runs of an earlier agent: watch drivers that still run, finalize runs that have ended."""
         for record in self.records.read_all():
             if record.state in ACTIVE:
                 folder = self.records.folder(record.run)
@@ -145,10 +157,16 @@ class RunManager:
                     self._terminate(run)
 
     async def follow(self, identity: str) -> AsyncGenerator[Message, None]:
-        """A run's events from its first to its result, as they come; also those of a run that ended long ago.
+        """Stream a run's events from the first one to its result, also for a run that has ended.
+
+        Args:
+            identity: The run's id.
+
+        Yields:
+            The events, as soon as they are written.
 
         Raises:
-            ClusterError: Nothing is left of it.
+            ClusterError: There is no record of the run.
         """
         run = self.runs.get(identity)
         record = run.record if run is not None else self.records.read(identity)
@@ -166,16 +184,19 @@ class RunManager:
             found = event["event"] == "result"
             yield event
         record = record if run is None else run.record
-        if not found and record.state not in ACTIVE:  # a full disk did not take it
+        if not found and record.state not in ACTIVE:  # the disk was full when it was written
             yield result_event(record)
 
     def cancel(self, identity: str) -> None:
-        """Stop a run; one that has ended already is left as it is."""
+        """Cancel a run. Does nothing if the run has ended or is unknown."""
         if identity in self.runs:
             self._stop(self.runs[identity], RunState.CANCELLED, None)
 
     def mark_reclaimed(self, identity: str) -> None:
-        """The command that waits for a run has come back after its agent was lost."""
+        """Record that the command which waits for a run has reconnected after its agent died.
+
+        This cancels the timer that would stop the run.
+        """
         run = self.runs.get(identity)
         if run is not None and run.unowned is not None:
             run.unowned.cancel()
@@ -186,21 +207,26 @@ class RunManager:
         self._stop(run, RunState.FAILED, error)
 
     def on_task_health(self, every: Collection[str], down: Mapping[str, str]) -> None:
-        """Stop the runs that cannot go on without the tasks that are down; see `lost_tasks`.
+        """Stop the runs that cannot continue without the tasks that are down; see `failure_policy`.
 
-        A driver may have met the loss before the agent did: then the lost task is why its run ended.
+        A driver may have failed because of a lost task before the agent noticed the loss. Its run then ends with the
+        lost task as the reason.
+
+        Args:
+            every: Names of the cluster's tasks.
+            down: What happened to each task that does not serve, as text, by the task's name.
         """
         for run in list(self.runs.values()):
             if run.active:
                 failure_policy.consider(run, every, down, self.fail)
 
     def all_records(self) -> list[RunRecord]:
-        """What is known of every run, in the order in which they were submitted."""
+        """Return the current record of every run, sorted by the time of submission."""
         kept = self.records.read_all()
         return [self.runs[record.run].now() if record.run in self.runs else record for record in kept]
 
     def tasks_in_use(self, every: Collection[str]) -> dict[str, list[str]]:
-        """The names of the tasks that each run which goes on uses, by the run's id.
+        """Return the names of the tasks that each active run uses, by the run's id.
 
         Args:
             every: Names of the cluster's tasks.
@@ -212,14 +238,14 @@ class RunManager:
         }
 
     async def cancel_all(self) -> None:
-        """Cancel every run that goes on and wait until they have ended."""
+        """Cancel every active run and wait until all of them have ended."""
         for run in list(self.runs.values()):
             self._stop(run, RunState.CANCELLED, None)
         while any(run.active for run in self.runs.values()):
             await self.changed.since(self.changed.count)
 
     def stop(self) -> None:
-        """End the warm interpreter; no run goes on any more."""
+        """Stop the fork server. No run may be active when this is called."""
         self._fork_server.stop()
 
     def _take(self, run: Run) -> None:
@@ -230,20 +256,22 @@ class RunManager:
             self._later(run, max(0.0, left), partial(self.fail, run, error))
 
     def _forget_old(self) -> None:
-        """Keep the latest ended runs only, here and on the disk."""
+        """Delete all but the latest ended runs, in memory and on disk."""
         ended = [identity for identity, run in self.runs.items() if not run.active]
         for identity in ended[:-RETENTION]:
             del self.runs[identity]
         self.records.remove_old([identity for identity, run in self.runs.items() if run.active])
 
     def _watch(self, run: Run, why_none: str) -> None:
-        """Watch the driver of a run that nobody will tell us of: another agent's, or of an interpreter that died.
+        """Watch the driver of a run whose exit no fork server will report.
+
+        This is a driver of an earlier agent, or one of a fork server that has died.
 
         Args:
             run: The run.
-            why_none: Why it has no driver, if it has none.
+            why_none: Why the run has no driver; used if it has none.
         """
-        if acquire_run(run.folder, None):  # should a driver still start, it finds that and ends
+        if acquire_run(run.folder, None):  # a driver that starts later finds this claim and exits
             self._ended(run, None, why_none)
             return
         process = driver_of(run.folder)
@@ -254,11 +282,11 @@ class RunManager:
         run.has_driver(process, subprocesses.when_ended(process, partial(self._driver_gone, run)))
 
     def _driver_gone(self, run: Run, status: int | None) -> None:
-        run.pidfd = None  # closed by who watched it
+        run.pidfd = None  # the code that watched it has closed it
         self._ended(run, status, "nobody was there to see how")
 
     def _refuse_to_wait(self, run: Run) -> None:
-        """Fail a run that has no driver yet; the next one gets another interpreter."""
+        """Fail a run that still has no driver, and kill the fork server, so that the next run gets a new one."""
         if run.process is None:
             error = ClusterError(
                 f"no driver could be started for {run.identity} within {_START_SECONDS:g} s",
@@ -276,7 +304,7 @@ class RunManager:
             self._terminate(run)
 
     def _terminate(self, run: Run) -> None:
-        if run.process is None:  # nothing of it runs yet, or nobody has told us
+        if run.process is None:  # no driver has started yet, or none has been reported yet
             if acquire_run(run.folder, None):
                 self._ended(run, None)
                 return
@@ -288,7 +316,10 @@ class RunManager:
         self._later(run, _CANCEL_GRACE, lambda: self._kill(run))
 
     def _kill(self, run: Run) -> None:
-        """End a driver that does not end; an interpreter that then does not tell of its end is broken."""
+        """Kill a driver that has not exited after SIGTERM.
+
+        A fork server that does not report the driver's exit after that is broken and is killed too.
+        """
         if run.pidfd is not None:
             send(run.pidfd, signal.SIGKILL)
         if run.driven:
@@ -298,23 +329,23 @@ class RunManager:
         run.timers.append(asyncio.get_running_loop().call_later(seconds, action))
 
     def _heard(self, message: Message) -> None:
-        """The fork server forked a driver, or one has ended."""
+        """Handle a message of the fork server: it has forked a driver, or a driver has exited."""
         run = self.runs.get(message["run"])
         if run is None or not run.active or run.ending:
-            return  # its driver finds that nobody waits for it
+            return  # its driver finds the run claimed and exits by itself
         process = ProcessHandle(message["pid"], message["start_time"])
         if "status" in message:
             claimant = driver_of(run.folder)
             if claimant is None or claimant == process:
                 self._ended(run, message["status"])
-            elif run.process == process:  # a driver of an earlier fork server was first
+            elif run.process == process:  # a driver of an earlier fork server claimed the run first
                 self._watch(run, "")
         elif run.process is None:
             run.has_driver(process, process.open())
             self.changed.tell()
 
     def _fork_server_died(self) -> None:
-        """Watch the drivers that it has forked, and have another one fork those that it has not."""
+        """Handle the death of the fork server: watch the drivers that it forked, and request the missing ones again."""
         for run in list(self.runs.values()):
             if not (run.active and run.driven) or run.ending:
                 continue
@@ -335,13 +366,13 @@ class RunManager:
         finishing.add_done_callback(self._background.discard)
 
     async def _finish(self, run: Run, status: int | None, why: str) -> None:
-        """See to what a run leaves: its variables on the tasks, the file that was sent, its record."""
+        """Clean up after a run: clear its variables on the tasks, delete the uploaded file, write its final record."""
         if run.process is not None:
             try:
                 if status != 0 and run.record.stopping is None:
                     await self._look()
                 await self._clear(run.identity)
-            except Exception:  # into the agent's log; the run ends all the same
+            except Exception:  # goes into the agent's log; the run ends nevertheless
                 traceback.print_exc()
         shutil.rmtree(run.sent, ignore_errors=True)
         log = self._fork_server.log if run.process is None else run.output

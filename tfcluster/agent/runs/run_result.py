@@ -1,4 +1,4 @@
-"""How a run ended: its state, its result or error, from what its driver wrote last of either."""
+"""Builds the final record of a run from its driver's last result or error event and the driver's exit status."""
 
 from __future__ import annotations
 
@@ -17,22 +17,26 @@ from tfcluster.processes.run_events import RunEventLog
 from tfcluster.protocol.codec import Message
 
 _SHOWN = 10
-#: Threads of a driver may still tell something behind its result or error; at most so many events of theirs.
+#: Number of events at the end of the event file that are searched for the result or error. Threads of a driver may
+#: still emit other events after it.
 _LATE = 100
 
 
 def finalize(run: Run, status: int | None, why: str, log: Path) -> RunRecord:
-    """The final record of a run that has ended; a result event of its own is written where its driver wrote none.
+    """Build the final record of a run that has ended, and write a result event if its driver wrote none.
 
     Args:
         run: The run.
-        status: What waitpid said of its driver; None where that is not known.
-        why: How its driver ended where the status is not known.
-        log: The log that may say why the driver died.
+        status: The wait status of the run's driver, as waitpid returns it; None if it is not known.
+        why: How the driver ended; used if the status is not known.
+        log: The log whose last lines may show why the driver died.
+
+    Returns:
+        The final record.
     """
     last = _last_word(run.events)
     seconds = run.now().seconds or 0.0
-    if last.get("event") == "result":  # a driver writes it only of a run that succeeded
+    if last.get("event") == "result":  # a driver writes it only if the run succeeded
         return replace(run.record, state=RunState.SUCCEEDED, seconds=last["seconds"], result=last["result"])
     error: dict[str, Any] | None
     if run.record.stopping is not None:
@@ -45,13 +49,13 @@ def finalize(run: Run, status: int | None, why: str, log: Path) -> RunRecord:
     record = replace(run.record, state=state, seconds=seconds, error=error)
     try:
         RunEventLog(run.events).emit(**result_event(record))
-    except OSError as problem:  # a full disk must not keep the run from ending
+    except OSError as problem:  # a full disk must not prevent the run from ending
         record = replace(record, notes=[*record.notes, f"{run.events} cannot be written: {problem.strerror}"])
     return record
 
 
 def result_event(record: RunRecord) -> Message:
-    """The result event of a run that has ended, where its driver wrote none."""
+    """Return the result event of a run that has ended and whose driver wrote no result event."""
     return {
         "event": "result",
         "run": record.run,
@@ -72,7 +76,7 @@ def _died(run: Run, how: str, log: Path) -> ClusterError:
 
 
 def _last_word(path: Path) -> Message:
-    """The result or the error that a driver wrote; empty where it wrote neither."""
+    """Return the result or error event that a driver wrote, or an empty message if it wrote neither."""
     lines, _ = tail(path, _LATE)
     for line in reversed(lines):
         try:

@@ -1,4 +1,4 @@
-"""What is kept of each run in its folder, across agents and after `down`."""
+"""Persistent store of run records, one JSON file in the folder of each run, kept across agents and after `down`."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from typing import Any
 
 from tfcluster.core.states import ACTIVE, RunState
 from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.protocol.decoder import decode
 
-#: Ended runs that are kept; the folders of older ones are removed.
+#: Number of ended runs that are kept. The folders of older runs are removed.
 RETENTION = 100
 _FILE = "record.json"
 _LISTED = 5
@@ -21,23 +22,26 @@ _LISTED = 5
 
 @dataclass(frozen=True)
 class RunRecord:
-    """One run.
+    """The persistent record of one run.
 
     Attributes:
-        run: Its id.
-        program: Its program.
+        run: The run's id.
+        program: The name of the program.
         parameters: The program's own parameters.
-        devices: Full names of the devices that it computes on.
-        notes: What the user should know of the choice of devices.
-        started: Unix time in seconds at which it was submitted.
-        timeout: Seconds after `started` at which it is stopped, whichever agent sees to it; None for no bound.
-        detached: It goes on though nobody waits for it.
-        state: Its state when this was written.
-        stopping: Why it is being stopped: the state that it ends in, and the error if there is one.
-        seconds: How long it took; None while it goes on.
-        result: What the program found; None where it did not succeed.
-        error: Why it failed; None where it did not.
-        besides: Names of the tasks that it uses besides those of its devices; see `model.programs.required_tasks`.
+        devices: Full names of the devices that the run computes on.
+        notes: Notes for the user about the choice of devices.
+        started: Unix time in seconds at which the run was submitted.
+        timeout: Seconds after `started` at which the run is stopped, even if another agent has adopted it by then;
+            None for no timeout.
+        detached: Whether the run continues when no command waits for it.
+        state: The run's state when the record was written.
+        stopping: Why the run is being stopped: the state that it will end in, and the error, if any; None while it is
+            not being stopped.
+        seconds: Duration of the run in seconds; None while it is active.
+        result: The program's result; None if the run did not succeed.
+        error: Why the run failed; None if it did not fail.
+        besides: Names of the tasks that the run uses in addition to those of its devices; see
+            `tfcluster.core.programs.required_tasks`.
     """
 
     run: str
@@ -56,30 +60,39 @@ class RunRecord:
     besides: list[str] = field(default_factory=list)
 
     def summary(self) -> dict[str, Any]:
-        """What `runs` says of it."""
+        """Return the fields of the record that `runs` shows."""
         kept = ("run", "program", "parameters", "state", "seconds", "started", "result", "error")
         return {name: getattr(self, name) for name in kept}
 
 
 class RunStore:
-    """The folders of a cluster's runs.
+    """The folders of a cluster's runs and the record in each of them.
 
     Args:
-        path: The folder that holds them.
+        path: The folder that contains the runs' folders.
+
+    Attributes:
+        path: The folder that contains the runs' folders.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def folder(self, run: str) -> Path:
-        """A run's own folder."""
+        """Return the path of a run's folder."""
         return self.path / run
 
     def make_folder(self, run: str) -> bool:
-        """Make the folder of a new run; False when an earlier run has that id.
+        """Create the folder of a new run.
+
+        Args:
+            run: The run's id.
+
+        Returns:
+            False if an earlier run has this id, else True.
 
         Raises:
-            ClusterError: It cannot be made.
+            ClusterError: The folder cannot be created.
         """
         try:
             self.folder(run).mkdir(mode=0o700)
@@ -90,10 +103,10 @@ class RunStore:
         return True
 
     def write(self, record: RunRecord) -> None:
-        """Replace what is kept of a run.
+        """Replace the record of a run atomically.
 
         Raises:
-            OSError: It cannot be written; what was kept stands.
+            OSError: The record cannot be written. The previous record is unchanged.
         """
         path = self.folder(record.run) / _FILE
         temporary = path.with_suffix(".new")
@@ -101,30 +114,25 @@ class RunStore:
         os.replace(temporary, path)
 
     def read(self, run: str) -> RunRecord | None:
-        """What is kept of a run; None where there is nothing that can be understood."""
+        """Return the record of a run, or None if it is missing or cannot be parsed."""
         try:
-            value = json.loads((self.folder(run) / _FILE).read_text())
-            stopping = value["stopping"]
-            return RunRecord(
-                **{
-                    **value,
-                    "state": RunState(value["state"]),
-                    "stopping": (RunState(stopping[0]), stopping[1]) if stopping else None,
-                }
-            )
-        except (OSError, ValueError, KeyError, TypeError):
+            return decode(RunRecord, json.loads((self.folder(run) / _FILE).read_text()))
+        except (OSError, ValueError, RecursionError):
             return None
 
     def read_all(self) -> list[RunRecord]:
-        """What is kept of every run, in the order in which they were submitted."""
+        """Return the records of all runs, sorted by the time of submission."""
         found = [record for run in self._names() if (record := self.read(run))]
         return sorted(found, key=lambda record: record.started)
 
     def find(self, named: str) -> str:
-        """The id of the run that is named by it or by its unique beginning.
+        """Return the id of the run with the given id or unique id prefix.
+
+        Args:
+            named: The id of a run, or a prefix of it.
 
         Raises:
-            ClusterError: There is none, or several begin so.
+            ClusterError: No run has this id or prefix, or the prefix matches several runs.
         """
         names = self._names()
         found = [named] if named in names else [name for name in names if named and name.startswith(named)]
@@ -140,10 +148,10 @@ class RunStore:
         raise ClusterError(f"no run {named!r}", hint="`tfcluster runs` lists the runs.", exit_code=ExitCode.USAGE)
 
     def remove_old(self, going_on: Collection[str]) -> None:
-        """Remove the folders of all but the latest ended runs.
+        """Remove the folders of all but the latest `RETENTION` ended runs.
 
         Args:
-            going_on: Ids of runs that have not ended, whatever is recorded of them.
+            going_on: Ids of the runs that have not ended, whatever state their records have.
         """
         ages: Mapping[str, float] = {name: self._age(name) for name in self._names() if name not in going_on}
         for name in sorted(ages, key=lambda each: ages[each])[:-RETENTION]:
@@ -158,7 +166,7 @@ class RunStore:
             return []
 
     def _age(self, run: str) -> float:
-        """When a run's record was written, in Unix seconds; of a run without one when its folder was made."""
+        """Return the modification time of a run's record, in Unix seconds, or that of its folder without a record."""
         for path in (self.folder(run) / _FILE, self.folder(run)):
             try:
                 return path.stat().st_mtime

@@ -1,4 +1,4 @@
-"""A run's events and output as they are written, from its first to its result."""
+"""Streams a run's events and output while they are written, from the first event to the result (like `tail -f`)."""
 
 from __future__ import annotations
 
@@ -10,12 +10,17 @@ from pathlib import Path
 from tfcluster.agent.logs.textfile import read_block
 from tfcluster.protocol.codec import Message
 
-#: A line of output that is longer comes in pieces, in bytes.
+#: Maximum length in bytes of a line of output. A longer line is streamed in several pieces.
 _LONGEST = 1 << 18
 
 
 class _Lines:
-    """The lines of a file that grows; those longer than `longest` bytes, if that is given, come in pieces."""
+    """Reads the lines of a growing file.
+
+    Args:
+        path: The file.
+        longest: Maximum length of a line in bytes. A longer line is split into pieces; None for no limit.
+    """
 
     def __init__(self, path: Path, longest: int | None = None) -> None:
         self._path = path
@@ -24,7 +29,7 @@ class _Lines:
         self._rest = b""
 
     def more(self) -> tuple[list[bytes], bool]:
-        """The lines that the next block completes, and whether there was nothing to read."""
+        """Return the lines that the next block of the file completes, and whether there was nothing to read."""
         data = read_block(self._path, self._offset)
         self._offset += len(data)
         *lines, self._rest = (self._rest + data).split(b"\n")
@@ -35,7 +40,7 @@ class _Lines:
         return lines, not data
 
     def last(self) -> list[bytes]:
-        """What stands behind the last line's end, once nothing more is written."""
+        """Return the text after the last newline as a line. Call it when nothing more will be written."""
         rest, self._rest = self._rest, b""
         return [rest] if rest else []
 
@@ -47,24 +52,27 @@ def _pieces(line: bytes, longest: int) -> list[bytes]:
 async def follow(
     events: Path, output: Path | None, active: Callable[[], bool], wait: Callable[[], Awaitable[None]]
 ) -> AsyncIterator[Message]:
-    """The run's events; the result comes last, once the run has ended.
+    """Stream a run's events and, optionally, the lines of its output.
 
-    What was printed before an event comes before it.
+    Output that was printed before an event is yielded before it. The result is yielded last, once the run has ended.
 
     Args:
-        events: The file of its events.
-        output: The file of its output, whose lines come as events too; None to leave it.
-        active: Whether the run goes on.
-        wait: Waits for a moment in which more may have been written.
+        events: The file that holds the run's events.
+        output: The file that holds the run's output, whose lines are yielded as events; None to leave it out.
+        active: Returns whether the run is active.
+        wait: Waits until more may have been written.
+
+    Yields:
+        The events.
     """
     written = _Lines(events)
     printed = None if output is None else _Lines(output, _LONGEST)
     result: Message | None = None
     while True:
-        ended = not active()  # before the reading, so that nothing written since is missed
+        ended = not active()  # checked before reading, so that the last writes are not missed
         lines, quiet = written.more()
         found = _events(lines)
-        if found and found[0]["event"] == "run":  # written before there was a driver to print anything
+        if found and found[0]["event"] == "run":  # written before any driver could print
             yield found.pop(0)
         if printed is not None:
             async for line in _printed(printed):
@@ -86,12 +94,15 @@ async def follow(
 
 
 async def from_place(messages: AsyncIterator[Message], events: int, output: int) -> AsyncIterator[Message]:
-    """Events without the first of them, for somebody who had those before the agent was lost.
+    """Skip the first events of a stream, for a client that received them before its agent died.
 
     Args:
         messages: All events.
-        events: How many to leave out of those that are not output.
-        output: How many to leave out of those that are.
+        events: Number of events to skip that are not output.
+        output: Number of output events to skip.
+
+    Yields:
+        The remaining events.
     """
     left = {True: output, False: events}
     async for message in messages:
@@ -103,7 +114,7 @@ async def from_place(messages: AsyncIterator[Message], events: int, output: int)
 
 
 def _events(lines: list[bytes]) -> list[Message]:
-    """The events on lines; one that a full disk cut short is none."""
+    """Return the events on the given lines, without lines that a full disk has truncated."""
     found = []
     for line in lines:
         try:
@@ -114,7 +125,7 @@ def _events(lines: list[bytes]) -> list[Message]:
 
 
 async def _printed(lines: _Lines) -> AsyncIterator[bytes]:
-    """All that has been printed by now; others get their turn after each block."""
+    """Yield all lines printed so far. Other asyncio tasks get to run after each block."""
     while True:
         found, quiet = lines.more()
         for line in found:

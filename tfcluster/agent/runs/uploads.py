@@ -1,4 +1,4 @@
-"""Takes the file that is sent with a run into the run's folder."""
+"""Saves the file uploaded with a run in the run's folder."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from tfcluster.errors import ClusterError
 
 
 def validate_name(name: str) -> str:
-    """The name of a file that is sent, once it is known to be no path to somewhere else.
+    """Return the name of an uploaded file after checking that it is a plain file name and not a path.
 
     Raises:
-        ClusterError: It is none.
+        ClusterError: The name is empty, `.` or `..`, or contains a slash or a NUL character.
     """
     if name in ("", ".", "..") or "/" in name or "\0" in name:
         raise ClusterError(f"{name!r} is not the name of a file")
@@ -21,11 +21,15 @@ def validate_name(name: str) -> str:
 
 
 async def receive(incoming: RequestStream, path: Path) -> None:
-    """Write the file that comes to `path`, in a folder that is made for it.
+    """Receive an uploaded file and write it to `path`, in a folder that is created for it.
+
+    Args:
+        incoming: The request whose upload is received.
+        path: The file to create.
 
     Raises:
-        ConnectionError: The command went away before the file's end.
-        ClusterError: It cannot be written, or what came is no file.
+        ConnectionError: The client disconnected before the end of the file.
+        ClusterError: The file cannot be written, or the received data is not a file.
     """
     try:
         path.parent.mkdir(mode=0o700)

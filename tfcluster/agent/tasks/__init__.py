@@ -1,1 +1,1 @@
-"""The tasks of this host: their lives, health and use."""
+"""Supervises the tasks of this host: lifecycle, health checks and resource usage."""

@@ -1,4 +1,7 @@
-"""Where a task stands, into the journal and out of it again: pure, so that every state is tested without processes."""
+"""Converts a task's state to its journal record, and restores it when a new agent adopts the task.
+
+Recording and restoring are pure functions, so that every state can be tested without processes.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,10 @@ from tfcluster.core.states import TERMINAL_STATES, TaskState
 
 
 def recorded(task: TaskRuntime) -> TaskRecord:
-    """What the next agent must know of a task."""
+    """Return the journal record of a task: what the next agent needs in order to adopt it."""
     machine = task.machine
-    # While there is a process, `wake_at` is when its time to end is over: the next agent gives it the whole time.
+    # While there is a process, `wake_at` is the deadline for its exit. It is not recorded: the next agent gives the
+    # process the whole grace period again.
     wake_at = machine.wake_at if machine.state is TaskState.BACKING_OFF else None
     return TaskRecord(
         task.process,
@@ -29,12 +33,15 @@ def recorded(task: TaskRuntime) -> TaskRecord:
 
 
 def resumed(machine: TaskStateMachine, record: TaskRecord, now: float) -> tuple[TaskStateMachine, TaskEvent | None]:
-    """A fresh machine brought to where a record says its task stands, and the event that it is owed.
+    """Restore a task's state machine from its journal record.
 
     Args:
-        machine: The machine of a task that has done nothing yet.
-        record: What an earlier agent recorded.
-        now: Monotonic seconds.
+        machine: The initial state machine of the task.
+        record: The record that an earlier agent wrote.
+        now: The current time, in monotonic seconds.
+
+    Returns:
+        The restored machine, and the event that must be dispatched to it next; None for no event.
     """
     machine = replace(machine, state=record.state, restarts=record.restarts, ends=record.ends)
     if record.state in TERMINAL_STATES:
@@ -44,20 +51,21 @@ def resumed(machine: TaskStateMachine, record: TaskRecord, now: float) -> tuple[
     if record.state is TaskState.STOPPING and record.process is None:
         return replace(machine, state=TaskState.STOPPED), TaskEvent.START if record.again else None
     if record.state is TaskState.STOPPING:
-        # It is to be told once more, by an agent that knows only of those that run.
+        # The process must be told to end once more, and the machine does that only for a task that is running.
         return replace(machine, state=TaskState.STARTING), TaskEvent.RESTART if record.again else TaskEvent.STOP
     if record.state is TaskState.STARTING and record.process is None:
         return machine, TaskEvent.UNSTARTED
-    # One that has served is not given the time again that a server may take to start.
+    # A task that has been ready keeps its state: it does not get the time for starting a server again.
     misses = FAILED_PROBES_ALLOWED if record.state is TaskState.UNRESPONSIVE else 0
     return replace(machine, misses=misses), None if record.process else TaskEvent.FAILED_EXIT
 
 
 def without_unstarted(record: TaskRecord) -> TaskRecord:
-    """What is recorded of a task, without a process that its agent had not told to begin when it died.
+    """Return a task's record without its process if the earlier agent died before it released the process.
 
-    Such a process ends by itself. It is ended here too, as it may not have come to that: it still is in its agent's
-    session, and the first thing that a server does is to begin one of its own.
+    Such a process exits by itself. It may not have done so yet, so it is killed here too. It is recognized by its
+    session: a server first creates a session of its own, and a process that was not released is still in the session
+    of its agent.
     """
     process = record.process
     if record.state is not TaskState.STARTING or process is None or process.leads_session():

@@ -1,6 +1,6 @@
-"""Whether the kernel's out-of-memory killer ended a process: its counters before and after the end.
+"""Detects whether the kernel's out-of-memory (OOM) killer ended a process, from the OOM counters before and after.
 
-The kernel tells nobody whom it killed. It counts, for the memory control group that the victim was in and for the host.
+The kernel does not report which process it killed. It counts the kills per memory control group (cgroup) and per host.
 """
 
 from __future__ import annotations
@@ -12,26 +12,34 @@ from pathlib import Path
 
 _PROC = Path("/proc")
 _GROUPS = Path("/sys/fs/cgroup")
-# An end is compared with the oldest of so many samples, taken so many seconds apart: with half a minute ago, since
-# when even a process of hundreds of gigabytes has ended. An older kill was that of something else in the group.
+# When a process ends, the counters are compared with the oldest of these samples, taken at these intervals in seconds.
+# That sample is about 30 s old, enough for even a process with hundreds of gigabytes to be torn down. An older kill hit
+# another process in the group.
 _SAMPLES = 4
 _APART = 10.0
 
 
 @dataclass(frozen=True)
 class OomCounters:
-    """How many processes the out-of-memory killer has ended so far; None where the kernel does not say.
+    """The number of processes that the OOM killer has ended so far.
 
     Attributes:
-        group: In one memory control group.
-        host: On the whole host.
+        group: The number in one memory control group; None if the kernel does not provide it.
+        host: The number on the whole host; None if the kernel does not provide it.
     """
 
     group: int | None
     host: int | None
 
     def until(self, later: OomCounters) -> str:
-        """What to add to the reason of an end by SIGKILL between these counts and later ones; empty for nothing."""
+        """Describe the OOM kills between these counters and later ones.
+
+        Args:
+            later: The counters after a process was ended by SIGKILL.
+
+        Returns:
+            Text to append to the reason of the process's end; empty if there was no OOM kill.
+        """
         if _grew(self.group, later.group):
             return " (out of memory)"
         if _grew(self.host, later.host):
@@ -40,30 +48,38 @@ class OomCounters:
 
 
 class OomDetector:
-    """The counters that concern one process, sampled from its start on.
+    """Samples the OOM counters that concern one process, from the start of the process on.
 
     Args:
-        pid: The process.
-        now: Monotonic seconds.
-        proc: Where the kernel shows processes.
-        groups: Where the control groups are mounted.
+        pid: The pid of the process.
+        now: The current time, in monotonic seconds.
+        proc: The directory where procfs is mounted.
+        groups: The directory where the control groups are mounted.
     """
 
     def __init__(self, pid: int, now: float, proc: Path = _PROC, groups: Path = _GROUPS) -> None:
-        # Already here: when the process has ended, the kernel no longer says in which group it was.
+        # The group must be read now: after the process has exited, the kernel no longer shows its group.
         self._group = _counter_of_group(_text(proc / str(pid) / "cgroup"), groups)
         self._host = proc / "vmstat"
         self._samples = deque([self._read()], maxlen=_SAMPLES)
         self._sampled = now
 
     def sample(self, now: float) -> None:
-        """Remember the counts as they are, if it is time to; `now` in monotonic seconds."""
+        """Sample the counters if the sampling interval has passed.
+
+        Args:
+            now: The current time, in monotonic seconds.
+        """
         if now - self._sampled >= _APART:
             self._samples.append(self._read())
             self._sampled = now
 
     def named(self) -> str:
-        """What to add to the reason of its end by a SIGKILL that nobody here sent; empty for nothing."""
+        """Describe the OOM kills that may explain the process's end by a SIGKILL that this agent did not send.
+
+        Returns:
+            Text to append to the reason of the process's end; empty if there was no OOM kill.
+        """
         return self._samples[0].until(self._read())
 
     def _read(self) -> OomCounters:
@@ -71,17 +87,17 @@ class OomDetector:
 
 
 def _counter_of_group(memberships: str, groups: Path) -> Path | None:
-    """The file that counts the kills in a process's memory control group; None where there is none.
+    """Return the file that counts the OOM kills in a process's memory control group, or None if there is none.
 
     Args:
-        memberships: /proc/PID/cgroup; a line for each hierarchy, `NUMBER:CONTROLLERS:GROUP`.
-        groups: Where the hierarchies are mounted.
+        memberships: The content of /proc/PID/cgroup: a line `NUMBER:CONTROLLERS:GROUP` for each hierarchy.
+        groups: The directory where the hierarchies are mounted.
     """
     for line in memberships.splitlines():
         _, controllers, group = line.split(":", 2)
         if "memory" in controllers.split(","):
             counter = groups / "memory" / group.lstrip("/") / "memory.oom_control"
-        elif not controllers:  # version 2, which has one hierarchy for all controllers
+        elif not controllers:  # cgroup v2 has one hierarchy for all controllers
             counter = groups / group.lstrip("/") / "memory.events"
         else:
             continue
@@ -91,7 +107,10 @@ def _counter_of_group(memberships: str, groups: Path) -> Path | None:
 
 
 def _count(text: str) -> int | None:
-    """The count of kills in memory.events, memory.oom_control or /proc/vmstat: all have a line `oom_kill N`."""
+    """Return the number of kills in the text of memory.events, memory.oom_control or /proc/vmstat.
+
+    All three have a line `oom_kill N`. Returns None if the line is missing.
+    """
     for line in text.splitlines():
         key, _, count = line.partition(" ")
         if key == "oom_kill":
@@ -104,6 +123,6 @@ def _grew(before: int | None, after: int | None) -> bool:
 
 
 def _text(path: Path) -> str:
-    with suppress(OSError):  # gone with the process, or not shown to this user
+    with suppress(OSError):  # removed with the process, or not readable for this user
         return path.read_text()
     return ""

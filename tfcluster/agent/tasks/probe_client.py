@@ -1,4 +1,4 @@
-"""Asking servers whether they answer, by way of the prober process."""
+"""The agent's client of the health prober process, which probes TensorFlow servers over gRPC."""
 
 from __future__ import annotations
 
@@ -16,32 +16,34 @@ from tfcluster.core.devices import Device
 from tfcluster.processes.health_prober import probe
 from tfcluster.protocol.codec import Message
 
-#: What the prober may take longer than a question's own time before it counts as broken: importing gRPC, a busy host.
+#: Seconds after a probe's own timeout at which the health prober counts as broken. Importing gRPC or a busy host may
+#: delay it by less.
 _MARGIN = 10.0
-# How much later than a question's own time its answer may come. A later one shows that the prober, this agent or the
-# whole machine (suspended, swapping) stood still, and then the server had no fair chance to answer either.
+# Seconds after a probe's own timeout until which its failure counts. A failure that is reported later shows that the
+# health prober, this agent or the whole machine (suspended, swapping) stalled. Then the server had no fair chance to
+# answer in time either.
 _LATE = 1.0
-# As gRPC words ECONNREFUSED.
+# gRPC's text for ECONNREFUSED.
 _REFUSED = "Connection refused"
 
 
 class ProbeOutcome(Enum):
-    """What came of a question."""
+    """The outcome of a probe."""
 
     PROBE_OK = auto()  # the server answered
-    SILENT = auto()  # the server did not
-    UNKNOWN = auto()  # the prober did not, or not in time, which says nothing of the server
+    SILENT = auto()  # the server did not answer
+    UNKNOWN = auto()  # the health prober did not answer, or too late, which says nothing about the server
 
 
 @dataclass(frozen=True)
 class ProbeResult:
-    """What came of a question.
+    """The result of a probe.
 
     Attributes:
-        verdict: Who answered.
-        devices: The devices that the server named.
-        incarnation: A number that the server drew when it started; 0 without an answer.
-        refused: Nobody listens at the address, says its machine.
+        verdict: The outcome.
+        devices: The devices that the server reported.
+        incarnation: The random number that identifies the start of the server; 0 without an answer.
+        refused: Whether the connection was refused: no process listens at the address.
     """
 
     verdict: ProbeOutcome
@@ -51,7 +53,13 @@ class ProbeResult:
 
 
 class ProbeClient:
-    """The agent's side of the prober; it is forked at first use, and again when it died or broke."""
+    """Sends probes through the health prober process.
+
+    The process is forked at first use, and again after it has died or broken.
+
+    Args:
+        title: The process title that `ps` shows.
+    """
 
     def __init__(self, title: str) -> None:
         self._title = title
@@ -60,10 +68,10 @@ class ProbeClient:
         self._waiting: dict[int, asyncio.Future[ProbeResult]] = {}
 
     def start(self) -> None:
-        """Fork the prober, if there is none, so that it is ready when it is needed.
+        """Fork the health prober unless it runs already, so that it is ready before the first probe.
 
         Raises:
-            OSError: It cannot be forked.
+            OSError: The health prober cannot be forked.
         """
         if self._child is None:
             child = subprocesses.fork_child(partial(probe, self._title, os.getpid()), lambda status: None)
@@ -71,12 +79,16 @@ class ProbeClient:
             self._child = child
 
     async def ask(self, address: str, timeout: float, *, clear: str | None = None) -> ProbeResult:
-        """Ask the server at an address for its status.
+        """Probe the server at an address for its status.
 
         Args:
-            address: `host:port`.
+            address: The server's address, as `host:port`.
             timeout: Seconds that the server has to answer.
-            clear: Have it clear this container instead; the answer then has no devices.
+            clear: The resource container that the server shall clear instead; the result then has no devices. None to
+                probe the status.
+
+        Returns:
+            The result of the probe.
         """
         try:
             self.start()
@@ -94,13 +106,13 @@ class ProbeClient:
             late = time.monotonic() - asked > timeout + _LATE
             return ProbeResult(ProbeOutcome.UNKNOWN) if late and told.verdict is ProbeOutcome.SILENT else told
         except asyncio.TimeoutError:
-            child.kill()  # the next question forks another
+            child.kill()  # the next probe forks a new one
             return ProbeResult(ProbeOutcome.UNKNOWN)
         finally:
             self._waiting.pop(identity, None)
 
     def stop(self) -> None:
-        """End the prober."""
+        """Kill the health prober and wait until it has exited."""
         if self._child is not None:
             self._child.kill()
             self._child.reap()

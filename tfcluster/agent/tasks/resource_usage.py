@@ -1,4 +1,4 @@
-"""Memory and processor time of a process."""
+"""Reads the resource usage of a process: memory (RSS) and processor time."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import psutil
 
 @dataclass(frozen=True)
 class ResourceUsage:
-    """A process's use at one moment.
+    """A sample of a process's resource usage.
 
     Attributes:
-        rss_bytes: Resident memory.
-        cpu_seconds: Processor time since it started.
-        at: Monotonic seconds of the moment.
+        rss_bytes: Resident memory in bytes.
+        cpu_seconds: Processor time since the process started, in seconds.
+        at: Time of the sample, in monotonic seconds.
         age: Seconds since the process started.
     """
 
@@ -25,14 +25,18 @@ class ResourceUsage:
     age: float
 
     def percent_since(self, earlier: ResourceUsage | None) -> float:
-        """Share of one core since an earlier sample, or since the process started, in percent."""
+        """Return the CPU usage in percent of one core since an earlier sample.
+
+        Args:
+            earlier: The earlier sample; None for the start of the process.
+        """
         used = self.cpu_seconds - (earlier.cpu_seconds if earlier else 0.0)
         elapsed = self.at - earlier.at if earlier else self.age
         return round(100.0 * used / elapsed, 1) if elapsed > 0 else 0.0
 
 
 def read_usage(pid: int) -> ResourceUsage | None:
-    """The use of a process now; None when it is gone, or when no descriptor is left to look with."""
+    """Return the current usage of a process, or None if it has exited or no file descriptor is left to read it."""
     try:
         process = psutil.Process(pid)
         with process.oneshot():

@@ -1,6 +1,7 @@
-"""The life of a task as a pure state machine: (machine, event, now, chance) -> (machine, action).
+"""The lifecycle of a task as a pure state machine: (machine, event, now, chance) -> (machine, action).
 
-Time is passed in as monotonic seconds and chance as a number: every edge is tested without a clock, luck or a process.
+The time (monotonic seconds) and the random number are arguments, so that every transition can be tested without a
+clock, randomness or a process.
 """
 
 from __future__ import annotations
@@ -11,32 +12,33 @@ from enum import Enum, auto
 from tfcluster.core.states import DESIRED_RUNNING, HAS_PROCESS, TERMINAL_STATES, TaskState
 from tfcluster.core.topology import RestartPolicy
 
-#: Health checks missed in a row before a task that was ready counts as unresponsive.
+#: Number of failed probes in a row after which a task that was ready counts as unresponsive.
 FAILED_PROBES_ALLOWED = 3
-#: The same for a task that has never answered: a server that takes a minute to reach its GPUs is still starting.
+#: Number of failed probes in a row after which a task that has never answered is killed. It is larger because a server
+#: that needs a minute to initialize its GPUs is still starting.
 _STARTING_MISSES_ALLOWED = 20
-#: Seconds between two looks whether a port that another process has is free.
+#: Seconds between two checks whether a port that another process uses has become free.
 _BLOCKED_SECONDS = 1.0
 
 
 class TaskEvent(Enum):
-    """What can happen to a task."""
+    """An event that the state machine of a task handles."""
 
-    START = auto()  # somebody wants it up
-    STOP = auto()  # somebody wants it down
-    RESTART = auto()  # somebody wants it ended, if it runs, and started anew
-    PROBE_OK = auto()  # it answered a health check
-    PROBE_FAILED = auto()  # it did not
-    FAILED_EXIT = auto()  # its process ended with a signal or a code other than 0
-    CLEAN_EXIT = auto()  # its process ended with code 0
-    UNSTARTABLE = auto()  # something is missing that no further try would find
-    BLOCKED = auto()  # another process has its port
-    UNSTARTED = auto()  # its agent died before it had told the process to begin
-    TIMER = auto()  # the machine's `wake_at` has come
+    START = auto()  # a request to start the task
+    STOP = auto()  # a request to stop the task
+    RESTART = auto()  # a request to stop the task, if it runs, and to start it again
+    PROBE_OK = auto()  # the task answered a health check
+    PROBE_FAILED = auto()  # the task did not answer a health check
+    FAILED_EXIT = auto()  # the process ended by a signal or with an exit code other than 0
+    CLEAN_EXIT = auto()  # the process ended with exit code 0
+    UNSTARTABLE = auto()  # the task cannot be started, and retrying would not help
+    BLOCKED = auto()  # another process uses the task's port
+    UNSTARTED = auto()  # the previous agent died before it released the process
+    TIMER = auto()  # the machine's `wake_at` has passed
 
 
 class Action(Enum):
-    """What the supervisor must do after an event."""
+    """The action that the supervisor must take after an event."""
 
     SPAWN = auto()
     TERMINATE = auto()
@@ -45,17 +47,17 @@ class Action(Enum):
 
 @dataclass(frozen=True)
 class TaskStateMachine:
-    """Where a task stands.
+    """The immutable state of a task, and its transitions.
 
     Attributes:
-        policy: When it is started again.
-        state: Its state.
-        restarts: How often it was started again by itself since it was last started on purpose.
-        ends: Times at which it ended by itself, within the policy's window.
-        misses: Health checks missed in a row.
-        wake_at: When the machine wants the event DUE, in monotonic seconds.
-        grace: Seconds between TERM and KILL, while stopping.
-        again: It is stopping to be started anew.
+        policy: The restart policy of the task.
+        state: The task's state.
+        restarts: Number of automatic restarts since the task was last started on request.
+        ends: Times, in monotonic seconds, at which the task exited by itself, within the policy's window.
+        misses: Number of failed probes in a row.
+        wake_at: When the event TIMER is due, in monotonic seconds; None for no timer.
+        grace: Seconds between SIGTERM and SIGKILL when the task is stopped.
+        again: Whether the task is being stopped in order to be started again.
     """
 
     policy: RestartPolicy
@@ -69,16 +71,19 @@ class TaskStateMachine:
 
     @property
     def wanted(self) -> bool:
-        """Whether the task is meant to be up."""
+        """Whether the task is meant to run."""
         return self.state in DESIRED_RUNNING or self.again
 
     def after(self, event: TaskEvent, now: float, chance: float) -> tuple[TaskStateMachine, Action | None]:
-        """The machine after an event, and what to do; unchanged where the event says nothing.
+        """Handle an event.
 
         Args:
-            event: What happened.
-            now: When, in monotonic seconds.
-            chance: A random number from 0 to 1, for the jitter of a wait.
+            event: The event.
+            now: The current time, in monotonic seconds.
+            chance: A random number from 0 to 1, for the jitter of the back-off.
+
+        Returns:
+            The machine after the event, unchanged if the event has no effect, and the action to take, if any.
         """
         if event is TaskEvent.START:
             return self._start() if self.state in TERMINAL_STATES else (self, None)
@@ -104,7 +109,7 @@ class TaskStateMachine:
 
     def _stop(self, now: float) -> tuple[TaskStateMachine, Action | None]:
         if self.state is TaskState.STOPPING:
-            # Whoever wants it down sooner than another decides how long it may take, unless it has been killed already.
+            # The earliest deadline of all stop requests applies, unless the task has been killed already.
             wake_at = None if self.wake_at is None else min(self.wake_at, now + self.grace)
             return replace(self, again=False, wake_at=wake_at), None
         if self.state is TaskState.STOPPED:
@@ -117,7 +122,7 @@ class TaskStateMachine:
         if self.state not in HAS_PROCESS:
             return self._start()
         stopping, action = self._stop(now)
-        # One that is stopping already does so for good, or to be started anew: it stays at that.
+        # A task that is stopping already keeps its outcome: it either stays stopped or is started again.
         return (replace(stopping, again=True), action) if action else (self, None)
 
     def _ended(self, event: TaskEvent, now: float, chance: float) -> tuple[TaskStateMachine, Action | None]:
@@ -140,7 +145,7 @@ class TaskStateMachine:
         return replace(self, state=rest, misses=0, wake_at=None, again=False), None
 
     def _blocked(self, now: float, chance: float) -> tuple[TaskStateMachine, Action | None]:
-        """Wait until the port may be free: that says nothing about the task, and does not count as an end of it."""
+        """Wait until the port may be free. This says nothing about the task, so it does not count as an exit."""
         if self.state is TaskState.STOPPING:
             return self._ended(TaskEvent.FAILED_EXIT, now, chance)
         if self.state is TaskState.STARTING and self.policy.policy == "never":
@@ -162,7 +167,7 @@ class TaskStateMachine:
         if event is TaskEvent.PROBE_OK:
             return replace(self, state=TaskState.READY, misses=0), None
         misses = self.misses + 1
-        # A server that is still starting has not answered yet; only one that takes far too long is given up.
+        # A server that is still starting has not answered yet. It is killed only if it takes far too long.
         if self.state is TaskState.STARTING:
             if misses < _STARTING_MISSES_ALLOWED or self.policy.policy == "never":
                 return replace(self, misses=misses), None
@@ -175,14 +180,19 @@ class TaskStateMachine:
 
 
 def _delay(policy: RestartPolicy, ends: int, chance: float) -> float:
-    """Seconds to wait after so many ends: none after the first, then `initial`, doubling up to `max`, with jitter.
+    """Return the back-off in seconds: 0 after the first exit, then `initial`, doubling up to `max`, with jitter.
 
     The jitter is the "equal jitter" of M. Brooker, Exponential Backoff And Jitter (AWS Architecture Blog, 2015): half
-    of the wait is kept and the other half is left to chance. Tasks that died together so come back one by one, and
-    none of them, as with "full jitter", without any wait, which would use up its limit in no time.
+    of the delay is fixed and the other half is random. This way tasks that died together restart one after another.
+    With "full jitter" a task could also restart without any delay, which would use up its restart limit quickly.
+
+    Args:
+        policy: The restart policy.
+        ends: Number of exits within the policy's window.
+        chance: A random number from 0 to 1.
     """
     if ends <= 1:
         return 0.0
-    # A float's exponent ends at 1024; the wait reaches `max` long before.
+    # The exponent is limited because a float overflows at 2**1024. The delay reaches `max` long before.
     longest = min(policy.max, policy.initial * 2.0 ** min(ends - 2, 64))
     return longest * (1.0 + chance) / 2.0

@@ -1,4 +1,4 @@
-"""One step of a task: an event, what its machine made of it, and the process that was forked for it."""
+"""One state transition of a task: the event, the action that followed and the process that was forked for it."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from tfcluster.agent.tasks.task_runtime import TaskRuntime
 
 @dataclass(frozen=True)
 class Step:
-    """A step that has been made.
+    """A state transition that has been made, and can be undone until it is in the journal.
 
     Attributes:
-        task: The task, as it is after the step.
-        event: The event.
-        before: Its machine before the step.
-        action: What the machine decided.
-        child: The process that was forked; it waits to be released.
-        story: What to record of the step in the history, see `story`.
+        task: The task in its state after the transition.
+        event: The event that caused the transition.
+        before: The task's state machine before the transition.
+        action: The action that the state machine requested; None for no action.
+        child: The process that was forked and waits to be released; None if none was forked.
+        describe_transition: The event and detail for the event log, as the function `describe_transition` returns
+            them; None if nothing is to be recorded.
     """
 
     task: TaskRuntime
@@ -31,13 +32,16 @@ class Step:
 
     @property
     def is_news(self) -> bool:
-        """Whether the journal and those who watch the task must know of the step."""
+        """Whether the transition must be written to the journal and notified to the watchers of the task."""
         now = self.task.machine
         changed = (now.state, now.wanted) != (self.before.state, self.before.wanted)
         return changed or self.action is Action.SPAWN
 
     def undo(self) -> None:
-        """Put the machine back, end the process that was forked, which has not begun, and wait for its end."""
+        """Undo the transition: restore the state machine, kill the process that was forked and wait for its exit.
+
+        The process has not been released, so it has not begun its work.
+        """
         self.task.machine = self.before
         if self.child is not None:
             self.child.hang_up()

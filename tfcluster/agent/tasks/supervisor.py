@@ -1,4 +1,4 @@
-"""Carries out what the state machines of the tasks decide: processes, signals, timers, journal."""
+"""Supervisor of this host's tasks: carries out the actions of their state machines and writes the journal."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from tfcluster.agent.tasks.step import Step
 from tfcluster.agent.tasks.task_launcher import TaskLauncher
 from tfcluster.agent.tasks.task_runtime import TaskRuntime
 from tfcluster.agent.tasks.transition_event import describe_transition
-from tfcluster.core.states import HAS_PROCESS, TERMINAL_STATES, TaskState
+from tfcluster.core.states import TERMINAL_STATES, TaskState
 from tfcluster.core.topology import PS_JOB, ClusterTopology
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.process_handle import send
 from tfcluster.processes.c_api import TensorFlow
 
-#: Seconds between TERM and KILL for a task that is stopped while nobody says how many.
+#: Default number of seconds between SIGTERM and SIGKILL for a task that is stopped.
 STOP_GRACE = 5.0
-#: What is said of a process that its agent ended because of an event.
+#: The text that explains the exit of a process that the agent ended because of an event.
 _WHY_ENDED = {
     TaskEvent.PROBE_FAILED: "it did not answer, so its agent ended it",
     TaskEvent.RESTART: "`tfcluster restart` ended it",
@@ -42,16 +42,25 @@ _WHY_ENDED = {
 
 
 class Supervisor:
-    """The tasks of one cluster on this host.
+    """Supervises the tasks of one cluster on this host.
+
+    Args:
+        host: The name of this host in the cluster.
+        folder: The cluster's state directory.
+        secrets: The store of the secret values in the topology.
+        ports: The allocator that reserves and holds the tasks' ports.
+        prober: The client that probes the tasks.
+        keeper: The supervisor of the log writer.
+        load: Loads TensorFlow and returns it.
 
     Attributes:
-        host: What the cluster calls this host.
-        topology: The whole cluster; None until there is one.
-        next: The topology that is to replace it once some tasks have stopped; None where nothing is to be changed.
-        tasks: Its tasks here, by name.
-        changed: Told whenever a task's state changes.
-        history: What happened and why.
-        checks: Whether they answer.
+        host: The name of this host in the cluster.
+        topology: The topology of the whole cluster; None until there is one.
+        next: The topology that will replace `topology` once some tasks have stopped; None if no change is in progress.
+        tasks: The cluster's tasks on this host, by name.
+        changed: Notified whenever a task's state changes.
+        history: The event log, which records what happened and why.
+        checks: The health monitor of the tasks.
     """
 
     def __init__(
@@ -77,10 +86,10 @@ class Supervisor:
         self._processes = TaskLauncher(folder, ports, load, self._feed, self.checks.until_ready)
 
     def require_cluster(self) -> ClusterTopology:
-        """The cluster.
+        """Return the topology of the cluster.
 
         Raises:
-            ClusterError: There is none.
+            ClusterError: There is no cluster.
         """
         if self.topology is None:
             raise ClusterError(
@@ -91,18 +100,19 @@ class Supervisor:
         return self.topology
 
     def apply(self, topology: ClusterTopology, start: Iterable[str]) -> None:
-        """Take a topology over in place of the one there is, if any, and start tasks of it.
+        """Replace the current topology, if any, by a new one, and start tasks of it.
 
-        The journal is written once, with the new topology and the new processes: an agent that dies before leaves the
-        old cluster, one that dies after leaves the new one, whose tasks the next agent starts where this one has not.
+        The journal is written once, with the new topology and the new processes. An agent that dies before that leaves
+        the old cluster. An agent that dies after that leaves the new cluster, and the next agent starts the tasks that
+        this one has not started.
 
         Args:
-            topology: The cluster with every port chosen. What of the one before it no longer has is at rest, and so is
-                what it has otherwise.
+            topology: The new topology, with every port allocated. Tasks that it removes or changes must be stopped or
+                failed already.
             start: Names of the tasks to start.
 
         Raises:
-            ClusterError: The journal cannot be written; all is as before.
+            ClusterError: The journal cannot be written; everything is as before.
         """
         before = self.topology, self.next, self.tasks
         attributes = [(task, vars(task).copy()) for task in self.tasks.values()]
@@ -121,9 +131,12 @@ class Supervisor:
         self._finish(steps)
 
     async def adopt(self, record: Record) -> None:
-        """Go on with what an earlier agent recorded: watch what still runs, restart by policy what does not.
+        """Adopt the tasks in the journal of an earlier agent: watch those that still run, restart others by policy.
 
-        Returns when every task that still runs has been asked whether it answers.
+        The method returns after every task that still runs has been probed.
+
+        Args:
+            record: The content of the journal.
         """
         self._take(self._secrets.shown(record.topology, record.secrets))
         if record.next is not None:
@@ -139,39 +152,38 @@ class Supervisor:
                 self._processes.watch(task, known.process)
             self._processes.hold_port(task)
             self._set_timer(task)
-        # All at once: a journal written between two of them would not know the processes of the later ones.
+        # Dispatch all events together: a journal written between two of them would lack the processes of later tasks.
         self._feed_all(events)
         for task in self.tasks.values():
             if task.process is not None and task.pidfd is not None:
                 self.history.record("adopted", task=task.task.short, detail=f"pid {task.process.pid}")
-        if record.secrets != self._secrets.path:  # of an agent with another XDG_RUNTIME_DIR
+        if record.secrets != self._secrets.path:  # the earlier agent had another XDG_RUNTIME_DIR
             with suppress(ClusterError, OSError):
                 self.write_journal()
                 record.secrets.unlink(missing_ok=True)
         await asyncio.gather(*(self.checks.one(task) for task in self.tasks.values() if task.pidfd is not None))
 
     def lost_output(self) -> list[str]:
-        """In a sentence whose output is lost, as somebody has deleted what they print into; nothing for nobody's."""
+        """Return a warning that names the running tasks whose log buffer was deleted, so that their output is lost.
+
+        Returns:
+            A list with one sentence, or an empty list if no output is lost.
+        """
         lost = [
             task.task.short for task in self.tasks.values() if task.process is not None and not task.log_buffer.exists()
         ]
         return [f"what {', '.join(lost)} print is lost until they are restarted"] if lost else []
 
-    def has_unnoted_ends(self) -> bool:
-        """Whether a process has ended and its task's machine has yet to be told."""
-        tasks = self.tasks.values()
-        return any(task.process is None and task.machine.state in HAS_PROCESS for task in tasks)
-
     def generations(self) -> dict[str, int]:
-        """The generation of the topology that a task was started in, by name, for those that have a process."""
+        """Return, by task name, the topology generation in which each task that has a process was started."""
         return {name: task.generation for name, task in self.tasks.items() if task.process is not None}
 
     async def stop(self, grace: float, names: Collection[str] | None = None) -> None:
-        """Stop tasks, the ps last: whoever still computes needs its variables.
+        """Stop tasks and wait until they have stopped. The ps stop last, because other tasks use their variables.
 
         Args:
-            grace: Seconds between TERM and KILL.
-            names: Names of the tasks; None for all.
+            grace: Seconds between SIGTERM and SIGKILL.
+            names: Names of the tasks; None for all tasks.
         """
         chosen = [task for name, task in self.tasks.items() if names is None or name in names]
         for task in chosen:
@@ -181,21 +193,25 @@ class Supervisor:
             self._feed_all([(task, TaskEvent.STOP) for task in tasks])
             while any(task.machine.state not in TERMINAL_STATES for task in tasks):
                 await self.changed.since(self.changed.count)
-                self._feed_all([(task, TaskEvent.STOP) for task in tasks])  # one may have been started again meanwhile
+                self._feed_all([(task, TaskEvent.STOP) for task in tasks])  # a task may have been restarted meanwhile
 
     def shorten_grace(self, grace: float) -> None:
-        """Let no task that is being stopped, now or later, have more than `grace` seconds from now on."""
+        """Limit the grace period of tasks that are being stopped, or will be stopped later.
+
+        Args:
+            grace: Maximum number of seconds until SIGKILL, counted from now or from a later stop.
+        """
         for task in self.tasks.values():
             task.machine = replace(task.machine, grace=min(task.machine.grace, grace))
         stopping = [task for task in self.tasks.values() if task.machine.state is TaskState.STOPPING]
         self._feed_all([(task, TaskEvent.STOP) for task in stopping])
 
     def restart(self, names: Iterable[str], grace: float) -> None:
-        """End tasks and start them anew, all at once: servers wait for nobody when they start.
+        """Restart tasks, all at the same time: starting servers do not wait for each other.
 
         Args:
-            names: Names of the tasks; those without a process are simply started.
-            grace: Seconds between TERM and KILL.
+            names: Names of the tasks. Tasks without a process are only started.
+            grace: Seconds between SIGTERM and SIGKILL.
         """
         tasks = [self.tasks[name] for name in names]
         for task in tasks:
@@ -206,7 +222,7 @@ class Supervisor:
         before, self.topology = self.tasks, topology
         self.tasks = {}
         for task in topology.on(self.host) if topology else ():
-            kept = before.get(task.name)  # what watches its process knows it
+            kept = before.get(task.name)  # reuse it: the callbacks that watch its process refer to it
             if kept is None:
                 kept = TaskRuntime(task, TaskStateMachine(task.restart), self._folder.log_buffer_of(task.short))
             kept.task, kept.machine = task, replace(kept.machine, policy=task.restart)
@@ -215,16 +231,16 @@ class Supervisor:
             self._keeper.start(topology.logs)
 
     def write_journal(self) -> None:
-        """Record where every task stands.
+        """Write the state of every task, and the topology, to the journal.
 
         Raises:
-            ClusterError: The record cannot be written.
+            ClusterError: The journal cannot be written.
         """
         assert self.topology is not None, "events come to tasks, and tasks from a topology"
         tasks = {name: recorded(task) for name, task in self.tasks.items()}
         try:
             self._folder.repair()
-            # The values first: without them the next agent could not start the tasks.
+            # Write the secret values first: without them the next agent could not start the tasks.
             hidden = self._secrets.hidden(self.topology, self.next)
             following = without_values(self.next) if self.next else None
             self._folder.journal.write(Record(hidden, tasks, self._secrets.path, following))
@@ -236,25 +252,31 @@ class Supervisor:
         self._feed_all([(task, event)])
 
     def _feed_all(self, events: Iterable[tuple[TaskRuntime, TaskEvent]]) -> None:
-        """Feed events to their machines; what changes because of them shares one writing of the journal."""
+        """Dispatch events to the tasks' state machines, and write the journal once for all changes that result."""
         steps = [self._step(task, event) for task, event in events]
         if any(step.is_news for step in steps):
             try:
                 self.write_journal()
             except ClusterError as error:
                 forked = [step.child for step in steps if step.child is not None]
-                for child in forked:  # nobody would know of them: have them end
+                for child in forked:  # no journal records them: make them exit
                     child.hang_up()
                 self._tell(steps)
                 if forked:
                     raise
-                # What ended or is ending needs no record: the next agent finds it gone.
+                # Processes that have exited or are exiting need no record: the next agent finds that they are gone.
                 print(error.message, file=sys.stderr, flush=True)
                 return
         self._finish(steps)
 
     def _step(self, task: TaskRuntime, event: TaskEvent) -> Step:
-        """Feed an event to a task's machine and do what that decides; a process that is forked waits to be released."""
+        """Dispatch an event to a task's state machine and carry out the resulting action.
+
+        A process that is forked waits to be released.
+
+        Returns:
+            The transition that was made.
+        """
         before, child = task.machine, None
         task.machine, action = before.after(event, time.monotonic(), random.random())
         if action is Action.SPAWN:
@@ -269,9 +291,9 @@ class Supervisor:
         return Step(task, event, before, action, child, describe_transition(task, before, event))
 
     def _finish(self, steps: Iterable[Step]) -> None:
-        """Record in the history what was done, and release what was forked.
+        """Record transitions in the event log, and release the processes that were forked.
 
-        It stands in the journal now: if this agent dies, the next one knows of it.
+        The journal contains the processes by now: if this agent dies, the next one can adopt them.
         """
         self._tell(steps)
         for step in steps:
@@ -296,7 +318,7 @@ class Supervisor:
             task.timer = asyncio.get_running_loop().call_later(delay, self._wake, task)
 
     def _wake(self, task: TaskRuntime) -> None:
-        """Go on with a task whose wait is over, unless another process has its port."""
+        """Dispatch the timer event of a task, or BLOCKED if its back-off is over and another process uses its port."""
         if task.machine.state is TaskState.BACKING_OFF and (blocked := self._processes.blocked(task)):
             if blocked != task.report:
                 self._processes.note_blocked(task, blocked)

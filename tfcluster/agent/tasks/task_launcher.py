@@ -1,4 +1,4 @@
-"""The processes of the tasks: forked or adopted, watched to their end, and the ports that are theirs meanwhile."""
+"""Forks or adopts the processes of tasks, watches them until they exit and reserves the tasks' ports."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from tfcluster.processes.logs.log_buffer import prepare
 from tfcluster.processes.tf_server import serve
 from tfcluster.protocol.codec import Message
 
-# Seconds for which it is taken for granted that a port's holder is still the same.
+# Seconds for which the result of looking up the process that uses a port is cached.
 _HOLDER_SECONDS = 10.0
 
 
 class TaskLauncher:
-    """Gives tasks their processes.
+    """Launches the processes of tasks.
 
     Args:
-        folder: The cluster's state folder.
-        ports: Holds the tasks' ports.
-        load: Gives TensorFlow, loaded.
-        feed: Takes the end of a process to the task's machine.
-        serves: Called when a task's process says that it serves.
+        folder: The cluster's state directory.
+        ports: The allocator that reserves and holds the tasks' ports.
+        load: Loads TensorFlow and returns it.
+        feed: Dispatches the exit of a process to the task's state machine.
+        serves: Called when a task's process reports that it serves.
     """
 
     def __init__(
@@ -53,13 +53,21 @@ class TaskLauncher:
         self._load = load
         self._feed = feed
         self._serves = serves
-        self._holders: dict[int, tuple[float, str]] = {}  # by port: when they were looked for, and what to say of them
+        self._holders: dict[int, tuple[float, str]] = {}  # by port: time of the lookup, and the message
 
     def fork(self, task: TaskRuntime, topology: ClusterTopology) -> subprocesses.ChildProcess | None:
-        """Fork a task's server, which waits for a first line before it begins.
+        """Fork a task's server, which waits until it is released by a first message.
 
-        Where that fails there is none; the task counts as one that died, and is tried again by policy, unless what it
-        lacks are its secrets.
+        If the fork fails, the task counts as one that died and is retried according to its restart policy. If the
+        values of the task's secrets are lost, the task fails without a retry. If another process uses its port, the
+        task waits until the port is free, unless its restart policy is `never`.
+
+        Args:
+            task: The task.
+            topology: The topology of the cluster.
+
+        Returns:
+            The process, or None if none was forked.
         """
         task.started, task.generation = time.time(), topology.generation
         task.report = ""
@@ -73,7 +81,7 @@ class TaskLauncher:
             asyncio.get_running_loop().call_soon(self._feed, task, TaskEvent.BLOCKED)
             return None
         try:
-            self._folder.repair()  # its log goes there
+            self._folder.repair()  # the task's log is written to this directory
             child = self._fork(task, topology)
         except (OSError, ClusterError) as error:
             task.report = f"no process could be started for it: {error}"
@@ -90,7 +98,11 @@ class TaskLauncher:
         return subprocesses.fork_child(body, partial(self._ended, task))
 
     def blocked(self, task: TaskRuntime) -> str:
-        """Say in words who has a task's port; empty when it is held for the task."""
+        """Hold a task's port for the task, unless another process uses it.
+
+        Returns:
+            Text that names the process which uses the port; empty if the port is held for the task.
+        """
         port = task.task.port
         if port is None:
             return ""
@@ -98,24 +110,33 @@ class TaskLauncher:
             if self._ports.hold(port):
                 self._holders.pop(port, None)
                 return ""
-        except OSError:  # out of descriptors, it is the server that must have them; else it says itself what is wrong
+        except OSError:  # if descriptors are scarce the server needs them more; other errors it reports itself
             return ""
-        # To find the holder takes a look at every process's descriptors.
+        # Finding the owner of the port requires a scan of the descriptors of all processes, so the result is cached.
         now = time.monotonic()
         if port not in self._holders or now > self._holders[port][0] + _HOLDER_SECONDS:
             self._holders[port] = now, f"port {port} is taken by {port_owner(port)}"
         return self._holders[port][1]
 
     def note_blocked(self, task: TaskRuntime, blocked: str) -> None:
-        """Have a task's status say why it is not started."""
+        """Set the reason why a task is not started, for its status.
+
+        Args:
+            task: The task.
+            blocked: The reason, as `blocked` returns it.
+        """
         task.report = blocked
         task.last_exit = LastExit(NOT_STARTED, time.time(), blocked)
 
     def watch(self, task: TaskRuntime, process: ProcessHandle) -> None:
         """Watch a process that an earlier agent has forked for a task.
 
+        Args:
+            task: The task.
+            process: The process.
+
         Raises:
-            OSError: There is no descriptor left to watch it by.
+            OSError: No file descriptor is left for a pidfd.
         """
         self._has_process(task, process, subprocesses.when_ended(process, partial(self._ended, task)))
 
@@ -130,10 +151,10 @@ class TaskLauncher:
             self._serves(task)
 
     def hold_port(self, task: TaskRuntime) -> None:
-        """Hold a task's port; while the server that listens on it is an adopted one, only reserve it."""
+        """Hold a task's port, or only reserve it while an adopted server listens on it."""
         if task.task.port is None:
             return
-        with suppress(OSError):  # out of descriptors, it is the server that must have them
+        with suppress(OSError):  # if descriptors are scarce, the server needs them more
             self._ports.reserve(task.task.port)
             if task.process is None:
                 self._ports.hold(task.task.port)
@@ -145,10 +166,10 @@ class TaskLauncher:
         task.forget_process()
         if status is None:
             task.report = task.report or "its exit status is not known: an earlier agent had started it"
-        # The report may still lie unread behind the news of the end.
+        # Defer this: the process's own error report may not have been read yet when its exit is noticed.
         asyncio.get_running_loop().call_soon(self._note_end, task, status, by_kernel)
         if task.machine.wanted:
-            self.hold_port(task)  # at once: nobody listens on it now
+            self.hold_port(task)  # immediately, because no process listens on it now
 
     def _note_failure(self, task: TaskRuntime) -> None:
         task.last_exit = LastExit(NOT_STARTED, time.time(), task.report)

@@ -1,4 +1,4 @@
-"""One task as the agent has it: its machine, its process, and what was last seen of it."""
+"""The runtime state of one task in the agent: its state machine, its process and its latest health and usage."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from tfcluster.core.status import LastExit, TaskStatus
 from tfcluster.core.topology import Task
 from tfcluster.process_handle import ProcessHandle
 
-# The kernel counts processor time in hundredths of a second: over a shorter time the share of a core is noise.
+# The kernel counts processor time in hundredths of a second: over a shorter interval the CPU percentage is noise.
 _SHORTEST_SECONDS = 0.5
-#: How a task ended that had no process at all.
+#: The exit reason of a task for which no process was started.
 NOT_STARTED = "not started"
 _AFTER_DEATH = {
     TaskState.BACKING_OFF: "waits to be started again",
@@ -30,24 +30,24 @@ _AFTER_DEATH = {
 
 @dataclass
 class TaskRuntime:
-    """One task.
+    """The runtime state of one task.
 
     Attributes:
-        task: What it is.
-        machine: Where it stands.
-        spool: What its process prints into.
-        process: Its process; None while it has none.
-        pidfd: Its process's pidfd; None while it has none.
-        started: Unix time at which its process was started.
-        generation: That of the topology which its process was started in.
-        devices: The devices that it named in its latest answer.
-        last_exit: How its latest process ended.
-        report: What its process said went wrong while it started.
-        being_checked: A health check is under way.
-        timer: Wakes its machine.
-        samples: What it used at the latest two samples, the latest first.
-        memory: What the kernel's out-of-memory killer does around its process; None while it has none.
-        killed: This agent has sent its process SIGKILL.
+        task: The specification of the task in the topology.
+        machine: The task's state machine.
+        log_buffer: The log buffer: the file that the task's process prints into.
+        process: The task's process; None while it has none.
+        pidfd: The pidfd of the task's process; None while it has none.
+        started: Unix time in seconds at which the process was started.
+        generation: The generation of the topology in which the process was started.
+        devices: The devices that the task reported in its latest answer to a probe.
+        last_exit: How the latest process ended; None if none has ended.
+        report: The error that the process reported while it started, or another explanation of its exit.
+        being_checked: Whether a health check is in progress.
+        timer: The timer that triggers the next event of the state machine; None if none is set.
+        samples: The latest two samples of resource usage, the newest first.
+        memory: The OOM detector for the process; None while there is no process.
+        killed: Whether this agent has sent SIGKILL to the process.
     """
 
     task: Task
@@ -67,19 +67,19 @@ class TaskRuntime:
     killed: bool = False
 
     def forget_process(self) -> None:
-        """Its process has ended."""
+        """Clear all state of the task's process after it has exited."""
         self.process = self.pidfd = self.memory = None
         self.devices = self.samples = ()
 
     def sample_use(self) -> None:
-        """Remember what its process has used and met so far: the next status and its end are compared with it."""
+        """Sample the resource usage and OOM counters of the task's process, to compare later values with them."""
         if self.process is not None and (usage := read_usage(self.process.pid)) is not None:
             self.samples = (usage, *self.samples[:1])
         if self.memory is not None:
             self.memory.sample(time.monotonic())
 
     def trouble(self) -> str:
-        """In words why it cannot serve, as `worker:1 died (SIGKILL) and has failed`."""
+        """Return why the task cannot serve, as text such as `worker:1 died (SIGKILL) and has failed`."""
         state = self.machine.state
         if state in (TaskState.READY, TaskState.UNRESPONSIVE):
             return f"{self.task.short} at {self.task.address} does not answer"
@@ -94,7 +94,7 @@ class TaskRuntime:
         return f"{self.task.short} is {state.value}"
 
     def status(self) -> TaskStatus:
-        """What `status` says of it."""
+        """Return the task's entry in the output of `status`."""
         usage = read_usage(self.process.pid) if self.process else None
         running = self.process is not None and self.machine.state in HAS_PROCESS
         ready = self.machine.state is TaskState.READY
@@ -115,12 +115,12 @@ class TaskRuntime:
         )
 
     def _percent(self, usage: ResourceUsage) -> float:
-        """Share of one core since the latest sample that lies long enough back, or else since the start."""
+        """Return the CPU usage in percent of one core since the newest sample that is old enough, or else the start."""
         far = (sample for sample in self.samples if usage.at - sample.at >= _SHORTEST_SECONDS)
         return usage.percent_since(next(far, None))
 
     def _told_exit(self) -> LastExit | None:
-        """How its latest process ended; of a task that stays ended with the end of its log."""
+        """Return how the latest process ended, with the end of the log if the task has stopped or failed."""
         if self.last_exit is None or self.machine.state not in TERMINAL_STATES:
             return self.last_exit
         return replace(self.last_exit, log=tail_of_log(self.log_buffer))

@@ -1,4 +1,4 @@
-"""What a step in a task's life is called in the events."""
+"""Describes the state transitions of a task for the event log."""
 
 from __future__ import annotations
 
@@ -10,7 +10,16 @@ from tfcluster.core.states import TaskState
 
 
 def describe_transition(task: TaskRuntime, before: TaskStateMachine, event: TaskEvent) -> tuple[str, str] | None:
-    """What to record of a step of a task's machine: the event's word and its detail; None for nothing new."""
+    """Describe a transition of a task's state machine for the event log.
+
+    Args:
+        task: The task in its state after the transition.
+        before: The task's state machine before the transition.
+        event: The event that caused the transition.
+
+    Returns:
+        The name of the logged event and its detail, or None if there is nothing to record.
+    """
     after = task.machine
     if after.state is before.state:
         if event is TaskEvent.UNSTARTED and task.process is not None:

@@ -1,0 +1,42 @@
+"""What docs/architecture.md names exists."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+import tfcluster
+
+ROOT = Path(tfcluster.__file__).parent
+TEXT = (ROOT.parent / "docs" / "architecture.md").read_text()
+CALLS = sorted(set(re.findall(r"`([\w/]+\.py):([\w.]+)`", TEXT)))
+
+
+def names_in(path: Path) -> set[str]:
+    """Return the functions and classes of a module, and the methods as CLASS.METHOD."""
+    names = set()
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            names.add(node.name)
+        if isinstance(node, ast.ClassDef):
+            names |= {f"{node.name}.{each.name}" for each in node.body if hasattr(each, "name")}
+    return names
+
+
+def test_calls_are_named() -> None:
+    assert len(CALLS) > 30
+
+
+@pytest.mark.parametrize(("path", "name"), CALLS)
+def test_a_step_of_a_story_exists(path: str, name: str) -> None:
+    assert name in names_in(ROOT / path)
+
+
+def test_every_folder_is_described() -> None:
+    described = set(re.findall(r"^\| `([\w/]+)/` \|", TEXT, re.MULTILINE))
+    folders = {path.name for path in ROOT.iterdir() if (path / "__init__.py").exists()}
+    agents = {f"agent/{path.name}" for path in (ROOT / "agent").iterdir() if (path / "__init__.py").exists()}
+    assert described == folders | agents
