@@ -1,1 +1,1 @@
-"""What runs in the processes that an agent forks: servers, the prober, the warm interpreter, drivers."""
+"""The processes that an agent forks: servers, the health prober, the log writer, the fork server and drivers."""

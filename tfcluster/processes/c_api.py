@@ -1,4 +1,4 @@
-"""TensorFlow's C API through ctypes: loading the library and running a server with it."""
+"""Bindings to TensorFlow's C API through ctypes: load the library and run a server."""
 
 from __future__ import annotations
 
@@ -13,11 +13,21 @@ from tfcluster.tf_install import INSTALL_TENSORFLOW
 
 
 class TensorFlowError(Exception):
-    """What TensorFlow said when a call failed."""
+    """A call of TensorFlow's C API failed; the message is TensorFlow's."""
 
 
 class TensorFlow:
-    """The loaded library. Loading starts no thread, so the process can be forked afterwards."""
+    """The loaded library. Loading it starts no thread, so the process can still fork afterwards.
+
+    Args:
+        library: The path of the shared library.
+
+    Attributes:
+        version: TensorFlow's version.
+
+    Raises:
+        ClusterError: The library cannot be loaded.
+    """
 
     def __init__(self, library: Path) -> None:
         try:
@@ -40,10 +50,16 @@ class TensorFlow:
         self.version: str = self._lib.TF_Version().decode()
 
     def new_server(self, server_def: bytes) -> Server:
-        """A server whose port is bound but which serves nothing yet.
+        """Create a server whose port is bound but that does not serve yet.
+
+        Args:
+            server_def: A serialised ServerDef; see `protos.server_def`.
+
+        Returns:
+            The server.
 
         Raises:
-            TensorFlowError: It could not be made, as when the port is taken.
+            TensorFlowError: The server could not be created, for example because the port is already in use.
         """
         status = self._lib.TF_NewStatus()
         handle = self._lib.TF_NewServer(server_def, len(server_def), status)
@@ -55,19 +71,19 @@ class TensorFlow:
             raise TensorFlowError(self._lib.TF_Message(status).decode(errors="replace"))
 
     def start(self, handle: int, status: int) -> None:
-        """Let a server serve; see `Server.start`."""
+        """Start to serve; see `Server.start`."""
         self._lib.TF_ServerStart(handle, status)
         self._check(status)
 
     def join(self, handle: int, status: int) -> None:
-        """Wait on a server; see `Server.join`."""
+        """Serve until the process exits; see `Server.join`."""
         self._lib.TF_ServerJoin(handle, status)
         self._check(status)
 
 
 @contextlib.contextmanager
 def _standard_error_closed() -> Iterator[None]:
-    """Keep back what the library prints while it is loaded: lines about its build, of which none is about us."""
+    """Discard what the library prints to standard error while it is loaded: messages about its own build."""
     kept = os.dup(2)
     nothing = os.open(os.devnull, os.O_WRONLY)
     try:
@@ -80,7 +96,13 @@ def _standard_error_closed() -> Iterator[None]:
 
 
 class Server:
-    """One server made by `TensorFlow.new_server`; it lives as long as the process."""
+    """A server that `TensorFlow.new_server` has created; it lives as long as the process.
+
+    Args:
+        tensorflow: The library.
+        handle: The address of the library's TF_Server.
+        status: The address of the TF_Status that its calls report to.
+    """
 
     def __init__(self, tensorflow: TensorFlow, handle: int, status: int) -> None:
         self._tensorflow = tensorflow
@@ -88,13 +110,13 @@ class Server:
         self._status = status
 
     def start(self) -> None:
-        """Begin to serve.
+        """Start to serve.
 
         Raises:
-            TensorFlowError: It could not.
+            TensorFlowError: The server could not be started.
         """
         self._tensorflow.start(self._handle, self._status)
 
     def join(self) -> None:
-        """Serve until the process ends; TensorFlow has no graceful stop."""
+        """Serve until the process exits; TensorFlow's servers cannot be stopped gracefully."""
         self._tensorflow.join(self._handle, self._status)

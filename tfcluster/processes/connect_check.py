@@ -1,4 +1,4 @@
-"""The process that tries whether other hosts' ports can be reached; it needs threads, and the agent has one."""
+"""The process that checks TCP connectivity to other hosts: it needs threads, and the agent must not start any."""
 
 from __future__ import annotations
 
@@ -10,23 +10,31 @@ from tfcluster.protocol.codec import encode
 
 
 def dial(title: str, parent: int, addresses: list[str], timeout: float, agent: socket.socket) -> None:
-    """Connect to each address by TCP, all at once, and say to which of them that failed, and why.
+    """Check TCP connectivity to all addresses in parallel and report the failures to the agent.
 
     Args:
-        title: What `ps` shows.
+        title: The process title, which `ps` shows.
         parent: The agent's pid.
-        addresses: Each `host:port`.
-        timeout: Seconds that each has.
-        agent: The child's end of a socket pair, to which one line `{"failures": {address: why}}` goes.
+        addresses: The addresses to connect to, each `host:port`.
+        timeout: The timeout of each connection in seconds.
+        agent: The child's end of a socket pair, to which one line `{"failures": {address: reason}}` is sent.
     """
     daemonize.detach(title, keep=[agent.fileno()], parent=parent)
     agent.sendall(encode({"failures": failures_of(addresses, timeout)}))
 
 
 def failures_of(addresses: list[str], timeout: float) -> dict[str, str]:
-    """Connect to each address by TCP, all at once; returns why, by address, for those to which that failed.
+    """Connect to all addresses by TCP in parallel.
 
-    Threads are left behind where a name is still being looked up: only a process that ends by `os._exit` may call it.
+    If a name is still being resolved at the end, its thread is left behind. Only a process that ends by `os._exit` may
+    therefore call this.
+
+    Args:
+        addresses: The addresses to connect to, each `host:port`.
+        timeout: The timeout of each connection in seconds.
+
+    Returns:
+        The addresses that could not be connected to, each with the reason.
     """
     pool = ThreadPoolExecutor(max(1, len(addresses)))
     dialling = {pool.submit(_failure, address, timeout): address for address in addresses}
@@ -37,7 +45,7 @@ def failures_of(addresses: list[str], timeout: float) -> dict[str, str]:
 
 
 def _failure(address: str, timeout: float) -> str:
-    """Why nobody can be reached at an address; empty where somebody can."""
+    """Connect to an address; return the reason if that fails, else an empty string."""
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout).close()

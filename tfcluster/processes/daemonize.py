@@ -1,4 +1,4 @@
-"""What every process forked from the agent does first: let go of all that is the agent's."""
+"""Detach a process that was forked from the agent: new session, redirected output, closed descriptors, own title."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
 _LINE_BUFFERED = 1  # _IOLBF
-_LINE_BUFFER = 1 << 14  # a longer line is written in parts
-_buffers: list[ctypes.Array[ctypes.c_char]] = []  # C uses them as long as the process lives
+_LINE_BUFFER = 1 << 14  # bytes; a longer line is written in parts
+_buffers: list[ctypes.Array[ctypes.c_char]] = []  # the C library uses them until the process exits
 
 
 def detach(title: str, *, log: Path | None = None, keep: Iterable[int] = (), parent: int | None = None) -> None:
-    """Turn a fresh fork of the agent into a process of its own.
+    """Detach a newly forked process from the agent.
 
     Args:
-        title: What `ps` shows.
-        log: Where standard output and error go. A file rather than a pipe: the process may outlive whoever
-            would read the pipe. None keeps them as they are.
+        title: The process title, which `ps` shows.
+        log: The file for standard output and standard error, or None to keep them as they are. It is a file rather
+            than a pipe because the process may outlive the reader of a pipe.
         keep: Descriptors that stay open besides 0, 1 and 2.
-        parent: The pid of the parent that it must not outlive, however that ends; None for a process, as a
-            server or a run's driver, that is worth more than its parent.
+        parent: The pid of the parent, if the kernel is to kill this process when the parent exits for any reason. None
+            for a process that may outlive its parent, such as a server or a run's driver.
     """
     if parent is not None:
         set_parent_death_signal(parent)
-    # The agent's event loop has a handler of its own for it.
+    # The agent's event loop has installed its own handler.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     os.setsid()
-    # A collection would touch, and so copy, every page that is shared with the agent.
+    # A garbage collection would write to, and thereby copy, every page that is shared with the agent.
     gc.freeze()
     with open(os.devnull, "rb") as nothing:
         os.dup2(nothing.fileno(), 0)
@@ -45,37 +45,52 @@ def detach(title: str, *, log: Path | None = None, keep: Iterable[int] = (), par
 
 
 def _buffer_lines() -> None:
-    """Have C and C++ write each line when it is whole: a file would get it by the block, or word by word."""
+    """Make the C library's stdout and stderr line-buffered, for code in C and C++.
+
+    For a file, stdout would be written in blocks and stderr would be written unbuffered, word by word.
+    """
     libc = ctypes.CDLL(None)
     for stream in ("stdout", "stderr"):
-        # One of our own: with none given, glibc's stderr keeps the one of a single byte that it has.
+        # Pass a buffer: without one, glibc's stderr would keep its buffer of a single byte.
         buffer = ctypes.create_string_buffer(_LINE_BUFFER)
         _buffers.append(buffer)
         libc.setvbuf(ctypes.c_void_p.in_dll(libc, stream), buffer, _LINE_BUFFERED, ctypes.c_size_t(_LINE_BUFFER))
 
 
 def set_parent_death_signal(parent: int) -> None:
-    """Have the kernel kill this process when its parent, of that pid, ends."""
+    """Have the kernel kill this process when its parent exits (PR_SET_PDEATHSIG).
+
+    Args:
+        parent: The parent's pid. If the parent has exited already, this process exits at once.
+    """
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it ended before the call
+    if os.getppid() != parent:  # the parent exited before the call to prctl
         os._exit(1)
 
 
 def close_fds(keep: set[int]) -> None:
-    """Close every other descriptor: the parent's sockets, ports and lock would live as long as the child."""
+    """Close all other descriptors, which would keep the parent's sockets, ports and lock alive.
+
+    Args:
+        keep: The descriptors that stay open.
+    """
     for fd in map(int, os.listdir("/proc/self/fd")):
         if fd not in keep:
             try:
                 os.close(fd)
-            except OSError:  # the one that listed the folder
+            except OSError:  # the descriptor that os.listdir used and has closed
                 continue
 
 
 def set_process_title(title: str) -> None:
-    """Show `title` in `ps` instead of the command that the agent was started with.
+    """Set the title that `ps` shows instead of the command line of the agent.
 
-    The kernel reads a process's command line from the memory that held its arguments, so the title is written
-    there, cut to the room there is (setproctitle does the same in C; hosts need nothing compiled for this).
+    The kernel reads a process's command line from the memory that held its arguments, so the title is written there
+    and cut to the size of that memory. The package setproctitle does the same in C; this needs no compiled extension
+    on the hosts.
+
+    Args:
+        title: The title.
     """
     fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     start, end = int(fields[45]), int(fields[46])  # arg_start and arg_end, fields 48 and 49 of proc(5)

@@ -1,4 +1,4 @@
-"""The environment of servers and drivers, as far as TensorFlow's behaviour depends on it."""
+"""Environment variables of servers and drivers that affect TensorFlow and gRPC: proxies and visible GPUs."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 
 
 def no_proxy_env(environment: Mapping[str, str], hosts: Iterable[str]) -> dict[str, str]:
-    """Variables that keep gRPC from dialling the cluster's own addresses through a web proxy.
+    """Return the variables that keep gRPC from connecting to the cluster's own addresses through an HTTP proxy.
 
-    gRPC honours http_proxy and https_proxy even for localhost. no_grpc_proxy is gRPC's own exception list and
-    replaces no_proxy where both are set, so what no_proxy says is carried over.
+    gRPC honours http_proxy and https_proxy even for localhost. no_grpc_proxy is gRPC's own list of exceptions. If it
+    is set, gRPC ignores no_proxy, so the entries of no_proxy are copied to it.
+
+    Args:
+        environment: The environment of the process.
+        hosts: The hosts of the cluster's addresses.
     """
     exceptions = environment.get("no_grpc_proxy") or environment.get("no_proxy") or ""
     names = [name.strip() for name in exceptions.split(",") if name.strip()]
@@ -18,18 +22,18 @@ def no_proxy_env(environment: Mapping[str, str], hosts: Iterable[str]) -> dict[s
 
 
 def gpu_variables(environment: Mapping[str, str], gpu_ids: Sequence[str]) -> dict[str, str]:
-    """Variables that show a process its own GPUs and no others.
+    """Return the variables that make only a process's own GPUs visible to it.
 
     Args:
-        environment: The agent's environment. Where it has a CUDA_VISIBLE_DEVICES, the ids are from that and mean
-            what they mean there; else they are numbers in PCI bus order.
-        gpu_ids: As CUDA_VISIBLE_DEVICES names them.
+        environment: The agent's environment. If it contains CUDA_VISIBLE_DEVICES, the ids are taken from that list and
+            have the same meaning as there; otherwise they are indices in PCI bus order.
+        gpu_ids: The GPUs, as CUDA_VISIBLE_DEVICES lists them; empty to hide all GPUs.
     """
     if not gpu_ids:
         return {"CUDA_VISIBLE_DEVICES": "-1"}
     order = {} if "CUDA_VISIBLE_DEVICES" in environment else {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     return {
         "CUDA_VISIBLE_DEVICES": ",".join(gpu_ids),
-        "TF_FORCE_GPU_ALLOW_GROWTH": "true",  # else the first process on a GPU takes all its memory at once
+        "TF_FORCE_GPU_ALLOW_GROWTH": "true",  # else the first process on a GPU allocates all its memory
         **order,
     }

@@ -1,7 +1,8 @@
-"""The fork server: an interpreter that has TensorFlow imported and forks a driver for each run, in milliseconds.
+"""The fork server: an interpreter that has imported TensorFlow and forks a driver for each run within milliseconds.
 
-It reads lines that each describe a run (see `driver.RunSpec`) and writes `{"warm": true}` once TensorFlow is imported,
-`{"run", "pid", "start_time"}` when a run's driver is forked and `{"run", "pid", "start_time", "status"}` when it ended.
+It reads lines that each describe a run (see `run_driver.RunSpec`). It writes `{"warm": true}` when TensorFlow has been
+imported, `{"run", "pid", "start_time"}` when the driver of a run has been forked, and
+`{"run", "pid", "start_time", "status"}` when the driver has exited.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from tfcluster.process_handle import ProcessHandle
 from tfcluster.processes import daemonize, run_driver
 from tfcluster.protocol.codec import Decoder, Message, encode
 
-# As the agent is started (see `transport.local`): the package comes from where the agent's own code is.
+# The package is imported from the folder of the agent's own code, as when the agent is started; see `transport.local`.
 _PROGRAM = """
 import sys
 sys.path[:] = [sys.argv[1], *filter(None, sys.path)]
@@ -31,15 +32,16 @@ _PACKAGE_ROOT = Path(__file__).parent.parent.parent
 
 
 def launch(title: str, parent: int, log: Path, agent: socket.socket) -> NoReturn:
-    """Turn a fork of the agent into a fresh interpreter that is the fork server.
+    """Replace a fork of the agent by a new interpreter that runs the fork server.
 
-    Programs end as an interpreter ends, with all that it holds: what the agent holds must not be part of that.
+    A program ends with a regular shutdown of its interpreter, which destroys all objects in it. The agent's objects
+    must not be among them, so a fork of the agent is not sufficient.
 
     Args:
-        title: What `ps` shows.
+        title: The process title, which `ps` shows.
         parent: The agent's pid.
-        log: Where TensorFlow's messages go while it is imported.
-        agent: The child's end of a socket pair.
+        log: The file for TensorFlow's messages during its import.
+        agent: The child's end of a socket pair with the agent.
     """
     daemonize.detach(title, log=log, keep=[agent.fileno()], parent=parent)
     os.set_inheritable(agent.fileno(), True)
@@ -47,10 +49,10 @@ def launch(title: str, parent: int, log: Path, agent: socket.socket) -> NoReturn
 
 
 def main(title: str, fd: str) -> None:
-    """Fork drivers until the agent hangs up.
+    """Run the fork server until the agent closes the connection; in a forked driver, run the driver.
 
     Args:
-        title: What `ps` shows.
+        title: The process title, which `ps` shows.
         fd: The number of the descriptor of the socket to the agent.
     """
     daemonize.set_process_title(title)
@@ -64,10 +66,11 @@ def main(title: str, fd: str) -> None:
 
 
 def _import_tensorflow() -> None:
-    """Import what every driver needs, before it is forked. Nothing here may start a session or touch a GPU.
+    """Import what every driver needs, before drivers are forked.
 
-    Nor may it make a graph: the first one seeds TensorFlow's generator of random numbers and ids for the process, and
-    all forks would draw the same ones. A driver is a client of the servers; it must not take a GPU's memory from them.
+    This must not start a session or initialise a GPU: a driver is a client of the servers and must not take a GPU's
+    memory from them. It must not create a graph either: the first graph seeds the process's generator of random numbers
+    and ids in TensorFlow, and all forks would draw the same values.
     """
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -75,13 +78,15 @@ def _import_tensorflow() -> None:
 
 
 def _serve(agent: socket.socket) -> run_driver.RunSpec | None:
-    """Fork a driver for each job that the agent sends.
+    """Fork a driver for each run that the agent sends.
 
     Returns:
-        In a driver's process its job; in the fork server itself None, once the agent hung up.
+        In a forked driver, the description of its run. In the fork server itself, None when the agent has closed the
+        connection.
     """
     decoder = Decoder()
-    # Not epoll, which a fork shares: what a driver takes out of it would be gone here as well.
+    # Do not use epoll: its set of descriptors is shared with forked processes, so what a driver unregisters would no
+    # longer be watched in the fork server.
     with selectors.PollSelector() as selector:
         selector.register(agent, selectors.EVENT_READ)
         while True:
@@ -99,7 +104,16 @@ def _serve(agent: socket.socket) -> run_driver.RunSpec | None:
 
 
 def _fork_driver(selector: selectors.BaseSelector, message: Message, agent: socket.socket) -> bool:
-    """Fork a driver and tell the agent; True in the driver's process."""
+    """Fork a driver and report it to the agent.
+
+    Args:
+        selector: The selector, with which the driver's pidfd is registered.
+        message: The description of the run.
+        agent: The socket to the agent.
+
+    Returns:
+        True in the driver's process, False in the fork server.
+    """
     pid = os.fork()
     if pid == 0:
         return True
@@ -111,7 +125,7 @@ def _fork_driver(selector: selectors.BaseSelector, message: Message, agent: sock
 
 
 def _close_all(selector: selectors.BaseSelector) -> None:
-    """Close the fork server's descriptors of other drivers, whose numbers the program's files will have."""
+    """Close the fork server's pidfds of other drivers, after which the program's files can have their numbers."""
     for key in list(selector.get_map().values()):
         selector.unregister(key.fileobj)
         if isinstance(key.fileobj, int):

@@ -1,8 +1,9 @@
-"""The process that asks servers whether they answer; gRPC starts threads, and the agent must stay forkable.
+"""The health prober: the process that sends health checks to the servers by gRPC.
 
-It reads lines `{"id", "address", "timeout", "clear"}` and answers each with `{"id", "devices", "incarnation"}` or
-`{"id", "error"}`.
-Where `clear` names a container, the server is not asked for its status but clears the container, and names no devices.
+It is a separate process because gRPC starts threads, and the agent must stay single-threaded to be able to fork.
+It reads requests `{"id", "address", "timeout", "clear"}`, one per line, and answers each with
+`{"id", "devices", "incarnation"}` or `{"id", "error"}`. If `clear` names a container, the server is not asked for its
+status but clears the container; the list of devices in the reply is then empty.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from tfcluster.protocol.codec import Decoder, Message, encode
 
 _STATUS = "/tensorflow.WorkerService/GetStatus"
 _CLEANUP = "/tensorflow.WorkerService/CleanupAll"
-# Reconnect at once: whether to ask again, and when, is the agent's decision.
+# Reconnect without a long back-off: the agent decides whether and when to retry.
 _CHANNEL_OPTIONS = [
     ("grpc.enable_http_proxy", 0),
     ("grpc.initial_reconnect_backoff_ms", 50),
@@ -27,15 +28,15 @@ _CHANNEL_OPTIONS = [
 
 
 def probe(title: str, parent: int, agent: socket.socket) -> None:
-    """Answer questions until the agent hangs up.
+    """Handle requests until the agent closes the connection.
 
     Args:
-        title: What `ps` shows.
+        title: The process title, which `ps` shows.
         parent: The agent's pid.
-        agent: The child's end of a socket pair.
+        agent: The child's end of a socket pair with the agent.
     """
     daemonize.detach(title, keep=[agent.fileno()], parent=parent)
-    import grpc  # after the fork: it starts threads
+    import grpc  # imported after the fork, as it starts threads
 
     answering = threading.Lock()
     calls: dict[tuple[str, str], Any] = {}
@@ -45,7 +46,7 @@ def probe(title: str, parent: int, agent: socket.socket) -> None:
             address, container = question["address"], question["clear"]
             if (address, _STATUS) not in calls:
                 channel = grpc.insecure_channel(address, options=_CHANNEL_OPTIONS)
-                for method in (_STATUS, _CLEANUP):  # no serialisers: bytes go and come as they are
+                for method in (_STATUS, _CLEANUP):  # without serialisers: requests and responses are bytes
                     calls[address, method] = channel.unary_unary(method, None, None)
             call = calls[address, _STATUS if container is None else _CLEANUP]
             request = b"" if container is None else protos.cleanup_request(container)
@@ -54,7 +55,14 @@ def probe(title: str, parent: int, agent: socket.socket) -> None:
 
 
 def _answer(agent: socket.socket, answering: threading.Lock, identity: int, future: Any) -> None:
-    """Send what came of one question; runs on one of gRPC's threads. A reply to a clearing is empty: no devices."""
+    """Send the result of one request to the agent. This runs on one of gRPC's threads.
+
+    Args:
+        agent: The socket to the agent.
+        answering: A lock that is held while a line is sent.
+        identity: The id of the request.
+        future: The completed call. The response that clears a container is empty, so it contains no devices.
+    """
     answer: Message = {"id": identity}
     if (error := future.exception()) is not None:
         answer["error"] = f"{error.code().name}: {error.details()}"

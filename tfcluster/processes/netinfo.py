@@ -1,4 +1,4 @@
-"""The IP addresses of a cluster's hosts, and the network interface that leads to them alone."""
+"""Resolve the IP addresses of a cluster's hosts, and find the network interface that reaches only them."""
 
 from __future__ import annotations
 
@@ -16,42 +16,45 @@ _Network = IPv4Network | IPv6Network
 
 
 def addresses_of(hosts: Iterable[Host]) -> frozenset[Address]:
-    """The IP addresses that hosts' addresses stand for on this machine, of both families.
+    """Return the IPv4 and IPv6 addresses that hosts' addresses resolve to on this machine.
+
+    Args:
+        hosts: The hosts.
 
     Raises:
-        OSError: The address of a host stands for none; it names the host.
+        OSError: The address of a host cannot be resolved. The message names the host.
     """
     return frozenset(address for host in hosts for address in _resolve(host))
 
 
 def _resolve(host: Host) -> Iterable[Address]:
-    if host.address == LOCAL_HOST:  # a look-up takes milliseconds, at the start of every server
+    if host.address == LOCAL_HOST:  # a look-up would add milliseconds to the start of every server
         yield IPv4Address("127.0.0.1")
         return
     try:
         found = socket.getaddrinfo(host.address, None, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError) as error:  # the latter for a name that no DNS can hold
+    except (OSError, UnicodeError) as error:  # UnicodeError: not a valid DNS name
         why = error.strerror if isinstance(error, OSError) else error
         raise OSError(
             f"host {host.name}: its address {host.address!r} stands for no IP address on this machine ({why})"
         ) from error
     for _, _, _, _, name in found:
-        address = ip_address(str(name[0]).partition("%")[0])  # a link-local address comes with its interface
+        address = ip_address(str(name[0]).partition("%")[0])  # "%eth0" follows a link-local address
         yield (address.version == 6 and address.ipv4_mapped) or address
 
 
 def interface_for(cluster: Collection[Address], routes: Path = Path("/proc/net")) -> str | None:
-    """The interface that leads to a cluster's addresses, all of them and no others; None where none does.
+    """Return the network interface through which exactly a cluster's addresses are reached, or None if there is none.
 
     Args:
-        cluster: The addresses of all its hosts, this one's among them.
+        cluster: The addresses of all the cluster's hosts, including this one.
         routes: The folder with the kernel's main routing tables.
     """
     leads_to: dict[str, set[_Network]] = {}
     for interface, network in (*_ipv4_routes(routes / "route"), *_ipv6_routes(routes / "ipv6_route")):
         leads_to.setdefault(interface, set()).add(network)
     for interface, networks in leads_to.items():
-        # A network that has more addresses than the cluster, as most have, is not gone through.
+        # Most networks have more addresses than the cluster. Skip them, so that their addresses are not enumerated.
         if all(network.num_addresses <= len(cluster) + 2 for network in networks):
             reached = {address for network in networks for address in network.hosts()}
             if reached == set(cluster):
@@ -60,10 +63,10 @@ def interface_for(cluster: Collection[Address], routes: Path = Path("/proc/net")
 
 
 def _ipv4_routes(table: Path) -> Iterable[tuple[str, _Network]]:
-    """Each interface with a network that it leads to."""
+    """Yield each IPv4 route of the kernel's routing table as an interface and a network."""
     for line in table.read_text().splitlines()[1:]:
         interface, destination, _, _, _, _, _, mask, *_ = line.split()
-        # The table has them in the byte order of the machine.
+        # The addresses in the table are in the machine's byte order.
         yield interface, IPv4Network((_ipv4(destination), str(_ipv4(mask))))
 
 
@@ -72,7 +75,10 @@ def _ipv4(word: str) -> IPv4Address:
 
 
 def _ipv6_routes(table: Path) -> Iterable[tuple[str, _Network]]:
-    """The same for IPv6; nothing where that is off. What every interface has, link-local and multicast, is left out."""
+    """Yield each IPv6 route of the kernel's routing table as an interface and a network; none if IPv6 is disabled.
+
+    Link-local and multicast networks, which every interface has, are left out.
+    """
     if not table.exists():
         return
     for line in table.read_text().splitlines():

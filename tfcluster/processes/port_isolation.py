@@ -1,9 +1,10 @@
-"""Restrict who connects to the ports that a process opens: to this machine, or to the hosts of its cluster.
+"""Port isolation: accept connections to the ports of a process only from this machine, or from its cluster's hosts.
 
-A TensorFlow server listens on every interface, whatever its address says, and runs any graph for anyone who connects.
-What is sent to it between listen() and the moment at which it serves is queued and executed later, even if the
-connection was cut. So each socket is restricted before it listens: listen() is trapped (see `seccomp`), a guard in
-another thread or process restricts the caller's socket, and then has the kernel carry listen() out.
+A TensorFlow server listens on all interfaces, whatever address it is given, and executes any graph for anyone who
+connects. Requests that arrive between listen() and the moment at which the server starts to serve are queued and
+executed later, even if the connection has been cut meanwhile. Each socket is therefore restricted before it listens:
+listen() is trapped (see `seccomp`), a guard in another thread or process restricts the caller's socket, and only then
+does the guard let the kernel execute listen().
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from tfcluster.processes import bpf, seccomp
 from tfcluster.processes.netinfo import Address, interface_for
 from tfcluster.processes.seccomp import Notification, SeccompError
 
-#: What to do where ports cannot be restricted.
+#: The hint for hosts on which ports cannot be restricted.
 OPEN_HINT = (
     "`network: open` in the spec starts servers that every machine in reach can run code on: "
     "say so where a firewall, or the network itself, keeps strangers from them."
@@ -33,16 +34,16 @@ _SYS_PIDFD_GETFD = 438  # on every architecture
 
 
 class PortIsolationError(Exception):
-    """Why it cannot be restricted who connects to a port."""
+    """A port cannot be restricted to this machine or the cluster; the message says why."""
 
 
 class ListenGuard:
-    """Restricts every TCP socket on which trapped threads listen, before they do.
+    """Restricts every TCP socket on which trapped threads call listen(), before the call takes effect.
 
     Args:
         listener: The descriptor that `seccomp.trap_listen` returned.
-        cluster: The IP addresses of all the cluster's hosts, this one's among them.
-        refused: Called with the reason each time that a socket cannot be restricted; its listen() fails with EACCES.
+        cluster: The IP addresses of all the cluster's hosts, including this one.
+        refused: Called with the reason each time a socket cannot be restricted. Its listen() then fails with EACCES.
 
     Attributes:
         ports: The ports that were restricted.
@@ -55,14 +56,14 @@ class ListenGuard:
         self._refused = refused
 
     def fileno(self) -> int:
-        """Return the descriptor, which can be read when a call waits."""
+        """Return the descriptor of the trap, which is readable when a call is waiting."""
         return self._listener
 
     def handle(self) -> None:
-        """Wait for a call of listen(), restrict its socket, and let it go on or fail.
+        """Wait for a call of listen(), restrict its socket, and let the call continue or fail.
 
         Raises:
-            OSError: No trapped thread is left.
+            OSError: All trapped threads have exited.
         """
         notification = seccomp.receive(self._listener)
         if notification is None:
@@ -80,27 +81,31 @@ class ListenGuard:
 
 
 def isolate_this_process(cluster: Collection[Address], refused: Callable[[str], None]) -> ListenGuard:
-    """Have a thread of this process restrict the sockets on which the calling thread, and all later ones, listen.
+    """Start a guard thread that restricts the sockets on which the calling thread and all later threads listen.
 
-    For processes whose threads do not hold the interpreter's lock while they listen: the guard could not run meanwhile.
+    This is only for processes whose threads release the global interpreter lock (GIL) before they call listen():
+    otherwise the guard thread could not run during the call.
 
     Args:
         cluster: As in `ListenGuard`.
-        refused: As in `ListenGuard`, called in the guard's thread.
+        refused: As in `ListenGuard`. It is called in the guard thread.
+
+    Returns:
+        The guard.
 
     Raises:
-        PortIsolationError: The kernel does not let this process trap listen().
+        PortIsolationError: The kernel does not allow this process to trap listen().
     """
     trapped = threading.Event()
     guards: list[ListenGuard] = []
 
     def run() -> None:
         trapped.wait()
-        with contextlib.suppress(OSError):  # the process ends
+        with contextlib.suppress(OSError):  # the process is exiting
             while guards:
                 guards[0].handle()
 
-    # Before the trap: its own thread must not wait for itself.
+    # Start the thread before the trap is set, as the guard's own thread must not be trapped.
     threading.Thread(target=run, name="port guard", daemon=True).start()
     try:
         guards.append(ListenGuard(trap_listen(), cluster, refused))
@@ -110,10 +115,10 @@ def isolate_this_process(cluster: Collection[Address], refused: Callable[[str], 
 
 
 def trap_listen() -> int:
-    """Trap listen() as `seccomp.trap_listen` does.
+    """Trap listen() and return the descriptor of the trap; see `seccomp.trap_listen`.
 
     Raises:
-        PortIsolationError: The kernel does not let this process.
+        PortIsolationError: The kernel does not allow this process to trap listen().
     """
     try:
         return seccomp.trap_listen()
@@ -122,11 +127,14 @@ def trap_listen() -> int:
 
 
 def check_support(cluster: Collection[Address]) -> None:
-    """Try in a child process whether a server of a cluster can be isolated on this machine.
+    """Check in a child process whether the ports of a cluster's server can be restricted on this machine.
+
+    Args:
+        cluster: As in `ListenGuard`.
 
     Raises:
-        PortIsolationError: It cannot.
-        OSError: No process can be forked.
+        PortIsolationError: They cannot be restricted.
+        OSError: The child process cannot be forked.
     """
     reading, writing = os.pipe()
     pid = os.fork()
@@ -144,7 +152,7 @@ def check_support(cluster: Collection[Address]) -> None:
 
 
 def _try(cluster: Collection[Address]) -> str:
-    """Listen on a port that is restricted; return `isolated`, or why it cannot be."""
+    """Listen on a restricted port; return `isolated`, or the reason why the port cannot be restricted."""
     reasons: list[str] = []
     try:
         isolate_this_process(cluster, reasons.append)
@@ -156,14 +164,14 @@ def _try(cluster: Collection[Address]) -> str:
 
 
 def restrict(listener: socket.socket, cluster: Collection[Address]) -> None:
-    """Have a TCP socket accept from this machine and the rest of its cluster only; once more changes nothing.
+    """Restrict a TCP socket to connections from this machine and the rest of its cluster. This is idempotent.
 
     Args:
         listener: The socket, on which listen() has not been called yet.
-        cluster: The addresses of all the cluster's hosts, this one's among them.
+        cluster: The addresses of all the cluster's hosts, including this one.
 
     Raises:
-        PortIsolationError: As for the one of the two below that is called.
+        PortIsolationError: As for `restrict_to_loopback` and `restrict_to_peers`.
     """
     if all(address.is_loopback for address in cluster):
         restrict_to_loopback(listener)
@@ -172,23 +180,31 @@ def restrict(listener: socket.socket, cluster: Collection[Address]) -> None:
 
 
 def restrict_to_loopback(listener: socket.socket) -> None:
-    """Have a socket accept from this machine only, through loopback.
+    """Restrict a socket to connections from this machine, over loopback.
+
+    Args:
+        listener: The socket.
 
     Raises:
-        PortIsolationError: The kernel refuses (it needs Linux 5.7, or root).
+        PortIsolationError: The kernel refuses. It must be Linux 5.7 or newer, unless this process runs as root.
     """
     _bind(listener, _LOOPBACK)
 
 
 def restrict_to_peers(listener: socket.socket, cluster: Collection[Address]) -> None:
-    """Have a socket accept from a cluster's addresses only, and from this machine.
+    """Restrict a socket to connections from a cluster's addresses and from this machine.
 
-    By a filter on the socket; where this process may not attach one, by binding it to the interface that leads to the
-    cluster's hosts alone, if there is one. It does not accept from loopback then, but from this machine's own
-    address in the cluster all the same: the kernel counts such connections to the interface that has the address.
+    This attaches a filter to the socket. If this process may not do that, it binds the socket to the network interface
+    that reaches only the cluster's hosts, if there is one. The socket then does not accept connections over loopback,
+    but still accepts those to this machine's own address in the cluster, because the kernel attributes them to the
+    interface that has the address.
+
+    Args:
+        listener: The socket.
+        cluster: The addresses of all the cluster's hosts, including this one.
 
     Raises:
-        PortIsolationError: The kernel refuses, or no interface leads to the cluster alone.
+        PortIsolationError: The kernel refuses, or no interface reaches only the cluster.
     """
     if bpf.is_locked(listener):
         return
@@ -207,7 +223,7 @@ def restrict_to_peers(listener: socket.socket, cluster: Collection[Address]) -> 
 
 
 def _bind(listener: socket.socket, interface: str) -> None:
-    # An ordinary user binds a socket to a device once; who listens a second time finds it bound.
+    # An unprivileged process can bind a socket to a device only once, so skip this if listen() is called again.
     device = listener.getsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, _INTERFACE_BYTES).rstrip(b"\0")
     if device == interface.encode():
         return
@@ -221,21 +237,31 @@ def _bind(listener: socket.socket, interface: str) -> None:
 
 
 def _named(listener: socket.socket) -> str:
-    """Name the port of a socket; one that is bound to none yet is only tried, or gets its port by listen()."""
+    """Return a description of a socket's port for messages.
+
+    A socket that is not bound to a port yet is the one of a check, or gets its port from listen().
+    """
     port = listener.getsockname()[1]
     return f"port {port}" if port else "the servers' ports"
 
 
 @contextlib.contextmanager
 def _socket_of(listener: int, notification: Notification) -> Iterator[socket.socket | None]:
-    """Give a copy of the socket that a trapped thread listens on; None for what no network reaches.
+    """Duplicate the socket that a trapped thread calls listen() on, and close the duplicate in the end.
+
+    Args:
+        listener: The descriptor of the trap.
+        notification: The call.
+
+    Yields:
+        The duplicate. None if the descriptor is not a socket of IPv4 or IPv6, so that no network can reach it.
 
     Raises:
-        OSError: This process may not take it.
+        OSError: This process may not duplicate the socket, or the caller is gone.
     """
     pidfd = os.pidfd_open(_process_of(notification.tid))
     try:
-        if not seccomp.is_waiting(listener, notification):  # the pid may belong to another process by now
+        if not seccomp.is_waiting(listener, notification):  # the pid may have been reused by another process
             raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH))
         fd = _pidfd_getfd(pidfd, notification.fd)
     finally:
@@ -243,14 +269,14 @@ def _socket_of(listener: int, notification: Notification) -> Iterator[socket.soc
     if fd is None or not stat.S_ISSOCK(os.fstat(fd).st_mode):
         if fd is not None:
             os.close(fd)
-        yield None  # the kernel has an error of its own for it
+        yield None  # listen() fails with the kernel's own error
         return
     with socket.socket(fileno=fd) as copy:
         yield copy if copy.family in (socket.AF_INET, socket.AF_INET6) else None
 
 
 def _process_of(tid: int) -> int:
-    """Return the pid of the process that a thread belongs to; a pidfd is of a process."""
+    """Return the pid of the process that a thread belongs to, since a pidfd refers to a process."""
     for line in Path(f"/proc/{tid}/status").read_text(errors="replace").splitlines():
         if line.startswith("Tgid:"):
             return int(line.split()[1])
@@ -258,10 +284,17 @@ def _process_of(tid: int) -> int:
 
 
 def _pidfd_getfd(pidfd: int, fd: int) -> int | None:
-    """Copy a descriptor of another process, None where it has none of that number: pidfd_getfd(2), which Python lacks.
+    """Duplicate a descriptor of another process by pidfd_getfd(2), which Python's os module lacks.
+
+    Args:
+        pidfd: The pidfd of the process.
+        fd: The number of the descriptor in that process.
+
+    Returns:
+        The duplicate, or None if the process has no such descriptor.
 
     Raises:
-        OSError: This process may not.
+        OSError: This process may not duplicate it.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     copy = int(libc.syscall(_SYS_PIDFD_GETFD, pidfd, fd, 0))

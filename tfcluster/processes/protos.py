@@ -1,9 +1,9 @@
-"""The protocol buffers that TensorFlow's C API and WorkerService take, without importing TensorFlow.
+"""The protocol buffers of TensorFlow's C API and WorkerService, without importing TensorFlow.
 
-TensorFlow's own classes are behind `import tensorflow`, which takes 1.5 s. The messages are declared here
-once more, only with the fields that we use, in a pool of their own, so that they never meet TensorFlow's in
-the same process. Names and numbers are those of tensorflow/core/protobuf/tensorflow_server.proto,
-cluster.proto, config.proto, worker.proto and framework/device_attributes.proto; a test compares the bytes.
+TensorFlow's own classes require `import tensorflow`, which takes 1.5 s. This module declares the messages a second
+time, with only the fields that tfcluster uses. They are in a separate descriptor pool, so that they do not conflict
+with TensorFlow's in the same process. Names and numbers are those of tensorflow/core/protobuf/tensorflow_server.proto,
+cluster.proto, config.proto, worker.proto and framework/device_attributes.proto; a test compares the serialised bytes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MESSAGE = FieldDescriptorProto.TYPE_MESSAGE
 _ONE = FieldDescriptorProto.LABEL_OPTIONAL
 _MANY = FieldDescriptorProto.LABEL_REPEATED
 
-# message -> field -> (number, type or message name, label); a map is a pair of types
+# Message -> field -> (number, type or message name, label). The type of a map is a pair: the types of key and value.
 _MESSAGES: dict[str, dict[str, tuple[int, Any, Any]]] = {
     "JobDef": {"name": (1, _STRING, _ONE), "tasks": (2, (_INT32, _STRING), _MANY)},
     "ClusterDef": {"job": (1, "JobDef", _MANY)},
@@ -74,13 +74,13 @@ def _message(name: str) -> Any:
 
 
 def server_def(addresses: dict[str, list[str]], job: str, index: int, cpus: int) -> bytes:
-    """A serialised ServerDef.
+    """Return a serialised ServerDef.
 
     Args:
-        addresses: `host:port` of every task, by job.
+        addresses: The `host:port` of every task, by job.
         job: The job of the server.
-        index: Its index in the job.
-        cpus: Logical CPU devices that it offers.
+        index: The server's task index in the job.
+        cpus: The number of logical CPU devices of the server.
     """
     message = _message("ServerDef")
     for job_name, tasks in addresses.items():
@@ -95,7 +95,7 @@ def server_def(addresses: dict[str, list[str]], job: str, index: int, cpus: int)
 
 
 def devices_of(status_response: bytes) -> list[dict[str, Any]]:
-    """The devices in a serialised GetStatusResponse: name, type, memory in bytes and description of each."""
+    """Return the name, type, memory in bytes and description of each device in a serialised GetStatusResponse."""
     message = _message("GetStatusResponse")
     message.ParseFromString(status_response)
     return [
@@ -110,14 +110,18 @@ def devices_of(status_response: bytes) -> list[dict[str, Any]]:
 
 
 def incarnation_of(status_response: bytes) -> int:
-    """The number that the server behind a serialised GetStatusResponse drew for its first device when it started."""
+    """Return the incarnation of a server's first device from a serialised GetStatusResponse.
+
+    The server draws this random number when it starts, so it changes when the server is restarted. It is 0 if the
+    response contains no device.
+    """
     message = _message("GetStatusResponse")
     message.ParseFromString(status_response)
     return next((int(device.incarnation) for device in message.device_attributes), 0)
 
 
 def cleanup_request(container: str) -> bytes:
-    """A serialised CleanupAllRequest that clears one container."""
+    """Return a serialised CleanupAllRequest that clears one container."""
     message = _message("CleanupAllRequest")
     message.container.append(container)
     return bytes(message.SerializeToString())

@@ -1,7 +1,8 @@
-"""The process that drives one run: it starts the run's program in a child process and supervises that.
+"""The driver of a run: the process that starts the run's program in a child process and supervises it.
 
-It outlives the agent, and ends with the run. A program in a process of its own can end as an interpreter ends, and the
-driver sees to what the program cannot: the ports that it opens, an end that takes too long, the record of how it ended.
+The driver outlives the agent and exits with the run. As the program has its own process, it can end with a regular
+shutdown of its interpreter. The driver does what the program itself cannot do: it restricts the ports that the program
+opens, kills a program whose shutdown takes too long, and records how the program ended.
 """
 
 from __future__ import annotations
@@ -29,36 +30,37 @@ from tfcluster.processes.port_isolation import ListenGuard
 from tfcluster.processes.run_events import RunEventLog
 from tfcluster.protocol.codec import Decoder, Message, encode
 
-#: The files of a run's folder.
+#: The names of the files in a run's folder.
 EVENTS, OUTPUT = "events.jsonl", "output.log"
-#: The folder in a run's folder that holds the file that was sent with it.
+#: The folder, in a run's folder, of the file that was uploaded with the run.
 SENT = "sent"
-# The link that says who drives the run.
+# The symbolic link, in a run's folder, whose target names the driver of the run.
 _CLAIM = "driver"
 _WATCH_SECONDS = 5.0
-# For destructors and TensorFlow's threads at the end of a program, all of whose own code has run by then.
+# The time that the interpreter has to shut down after all of the program's own code has run: destructors have to run
+# and TensorFlow's threads have to end.
 _FINALIZE_SECONDS = 10.0
-# For a program that is told to end; the agent kills a driver that takes longer than 3 s.
+# The time that a program has to exit after SIGTERM. It is shorter than the 3 s after which the agent kills the driver.
 _TERMINATE_SECONDS = 2.5
 
 
 @dataclass(frozen=True)
 class RunSpec:
-    """What a driver has to do.
+    """The description of a run, which a driver executes.
 
     Attributes:
         run: The run's id.
         cluster: The cluster's name.
-        program: The bundled program.
+        program: The name of the bundled program.
         folder: The run's folder, for its events and output.
-        addresses: `host:port` of every task, by job.
-        head: `host:port` of the task that leads the cluster.
-        devices: Full names of the devices to compute on.
-        parameters: The program's own parameters.
-        notes: What the user should know of the choice of devices; part of the result.
-        sent: The name of the file that is sent with the run; None where there is none.
-        log_placement: Have the servers print where they place each operation.
-        peers: The names and addresses of the hosts that may connect to what the program listens on; None for all.
+        addresses: The `host:port` of every task, by job.
+        head: The `host:port` of the head task.
+        devices: The full names of the devices to compute on.
+        parameters: The program's parameters.
+        notes: Notes for the user about the choice of devices, which become part of the result.
+        sent: The name of the file that is uploaded with the run, or None if there is none.
+        log_placement: Have the servers print on which device they place each operation.
+        peers: The names and addresses of the hosts that may connect to the program's ports, or None if all may.
     """
 
     run: str
@@ -76,19 +78,23 @@ class RunSpec:
 
     @property
     def run_folder(self) -> Path:
-        """The run's folder."""
+        """Return the run's folder as a path."""
         return Path(self.folder)
 
     @property
     def sent_path(self) -> Path | None:
-        """Where the file that is sent with the run is."""
+        """Return the path of the file that is uploaded with the run, or None if there is none."""
         return None if self.sent is None else self.run_folder / SENT / self.sent
 
     def emit(self, event: str, **fields: Any) -> None:
-        """Write one event of the run.
+        """Write an event to the run's event log.
+
+        Args:
+            event: The type of the event.
+            **fields: The fields of the event.
 
         Raises:
-            ClusterError: It cannot be written.
+            ClusterError: The event cannot be written.
         """
         path = self.run_folder / EVENTS
         try:
@@ -101,14 +107,14 @@ class RunSpec:
 
 @dataclass(frozen=True)
 class ProgramEnd:
-    """What a script's process tells its driver when all of its code has run.
+    """The message that a script's process sends to its driver after all of the script's code has run.
 
     Attributes:
-        exit_code: The exit code that it ends with.
-        failure: The exception that ended it, in a line; empty where none did.
-        seconds: How long it ran.
-        work: What each device did, as in `Context.work`.
-        notes: What the user should know about how the run went.
+        exit_code: The exit code of the script.
+        failure: The exception that ended the script, in one line; empty if there was none.
+        seconds: The run time in seconds.
+        work: The work of each device, as in `Context.work`.
+        notes: Notes for the user about the run.
     """
 
     exit_code: int
@@ -118,30 +124,34 @@ class ProgramEnd:
     notes: list[str]
 
     def send(self, link: socket.socket) -> None:
-        """Tell the driver."""
+        """Send the message to the driver."""
         link.sendall(encode(asdict(self)))
 
 
 def acquire_run(folder: Path, process: ProcessHandle | None) -> bool:
-    """Settle once and for all who drives a run: one process, or nobody. False when that is settled already.
+    """Acquire a run for one process, or for none, atomically and permanently.
 
-    A driver claims its run before it does anything, and an agent that finds a run without a driver claims it for
-    nobody: so neither a driver that starts late nor one whose agent died between the fork and the record is lost.
+    A driver acquires its run before it does anything else. An agent that finds a run without a driver acquires it for
+    no process. A driver that starts late then exits at once, and a driver whose agent died between the fork and the
+    entry in the journal is still found.
 
     Args:
         folder: The run's folder.
-        process: The driver; None for nobody.
+        process: The driver, or None if the run is to have no driver.
+
+    Returns:
+        False if the run has been acquired before.
     """
     target = f"{process.pid}:{process.start_time}" if process else "nobody"
     try:
-        os.symlink(target, folder / _CLAIM)  # made with what it says in one step, as editors lock their files
+        os.symlink(target, folder / _CLAIM)  # atomic: the link and its target are created in one step
     except FileExistsError:
         return False
     return True
 
 
 def driver_of(folder: Path) -> ProcessHandle | None:
-    """The process that drives or drove a run; None where nobody does."""
+    """Return the process that drives or drove a run, or None if the run has not been acquired by a process."""
     try:
         pid, _, start_time = os.readlink(folder / _CLAIM).partition(":")
         return ProcessHandle(int(pid), int(start_time))
@@ -150,14 +160,20 @@ def driver_of(folder: Path) -> ProcessHandle | None:
 
 
 def main(job: RunSpec) -> None:
-    """Drive one run. Returns only by the exception that ends the program's process; the driver itself exits.
+    """Run the driver of a run. The driver exits as the program does: with its exit code, or by its signal.
 
-    It exits as the program does: with its exit code, or by its signal.
+    This function does not return. In the program's process it ends with the exception that ends the interpreter.
+
+    Args:
+        job: The run.
+
+    Raises:
+        SystemExit: In the program's process: the program was a script.
     """
     folder = job.run_folder
     daemonize.detach(f"tfcluster: {job.cluster} {job.run}", log=folder / OUTPUT)
     if not acquire_run(folder, ProcessHandle.of(os.getpid())):
-        os._exit(1)  # the run ended before it began
+        os._exit(1)  # the agent has ended the run before its driver started
     began = time.monotonic()
     try:
         cluster = None if job.peers is None else addresses_of(Host(*each) for each in job.peers.items())
@@ -177,23 +193,23 @@ def main(job: RunSpec) -> None:
 
 
 def _fail(job: RunSpec, error: ClusterError) -> NoReturn:
-    """End a run that has come to nothing."""
+    """Write the event of a run that failed before its program started, and exit."""
     try:
         job.emit("error", error=error.to_json())
-    except ClusterError as problem:  # nothing can be told but to who reads the log
+    except ClusterError as problem:  # the event cannot be written, so only the log can have the error
         print(error.message, problem.message, sep="\n", file=sys.stderr, flush=True)
     os._exit(1)
 
 
 class _Supervisor:
-    """Watches the process of a program.
+    """Supervises the process of a run's program.
 
     Args:
         job: The run.
-        pid: The program's process, a child.
-        link: The driver's end of a socket pair with it.
-        cluster: The addresses that may connect to its ports; None for all.
-        began: When the driver began, in monotonic seconds.
+        pid: The pid of the program's process, a child of this process.
+        link: The driver's end of a socket pair with the program's process.
+        cluster: The addresses that may connect to the program's ports, or None if all may.
+        began: The time at which the driver started, in seconds of time.monotonic().
     """
 
     def __init__(
@@ -209,17 +225,20 @@ class _Supervisor:
         self._pid = pid
         self._pidfd = os.pidfd_open(pid)
         self._link = link
-        link.setblocking(False)  # a child that the program has left may hold its end; recv_fds() ignores flags
+        # A child process that the program has left behind may keep the program's end open, so reading must not block.
+        # The socket is non-blocking because recv_fds() ignores its flags, such as MSG_DONTWAIT.
+        link.setblocking(False)
         self._cluster = cluster
         self._began = began
         self._guard: ListenGuard | None = None
         self._decoder = Decoder()
         self._end: ProgramEnd | None = None
-        self._deadline: float | None = None  # when a program that has told its end, or is told to end, must have ended
+        # The time by which a program that has sent its ProgramEnd, or that has been sent SIGTERM, must have exited.
+        self._deadline: float | None = None
         self._terminated = False
 
     def run(self) -> NoReturn:
-        """Supervise the program until its process has ended, and end the driver as that ended."""
+        """Supervise the program until its process has exited, then exit in the same way."""
         wakeup = _wake_on_terminate()
         poll = select.poll()
         for fd in (self._pidfd, self._link.fileno(), wakeup.fileno()):
@@ -227,7 +246,7 @@ class _Supervisor:
         while True:
             for fd, events in poll.poll(self._patience()):
                 if fd == self._pidfd:
-                    self._receive()  # what it told before it ended
+                    self._receive()  # what the program sent before it exited
                     self._conclude()
                 elif fd == wakeup.fileno():
                     wakeup.recv(1 << 10)
@@ -235,37 +254,40 @@ class _Supervisor:
                 elif self._guard is not None and fd == self._guard.fileno():
                     if events & select.POLLIN:
                         self._guard.handle()
-                    else:  # no process with the trap is left
+                    else:  # all processes with the trap have exited
                         poll.unregister(fd)
-                elif not self._receive():  # the program has ended, or closed what it does not know
+                elif not self._receive():  # the program has exited, or a script has closed the socket
                     poll.unregister(self._link)
                 elif self._guard is not None:
                     poll.register(self._guard, select.POLLIN)
             self._check()
 
     def _patience(self) -> float:
-        """Return for how many milliseconds nothing has to be done by itself."""
+        """Return the timeout of the poll in milliseconds, after which the deadline and the folder are checked."""
         seconds = _WATCH_SECONDS
         if self._deadline is not None:
             seconds = min(seconds, max(0.0, self._deadline - time.monotonic()))
         return 1000 * seconds
 
     def _terminate(self) -> None:
-        """Tell the program to end."""
+        """Send SIGTERM to the program and set the deadline for its exit."""
         self._terminated = True
         self._deadline = time.monotonic() + _TERMINATE_SECONDS
         send(self._pidfd, signal.SIGTERM)
 
     def _check(self) -> None:
-        """Kill a program whose end takes too long, or whose run's folder is gone: no agent could find its result."""
+        """Kill the program if its deadline has passed, or if the run's folder has been deleted.
+
+        Without the folder, no agent could find the result.
+        """
         if not self._folder.exists() or (self._deadline is not None and time.monotonic() >= self._deadline):
             send(self._pidfd, signal.SIGKILL)
 
     def _receive(self) -> bool:
-        """Take all that the program has sent: first the descriptor of its trap, if it has one, at last its end.
+        """Handle all that the program has sent: first the descriptor of its trap, if it has one, last its ProgramEnd.
 
         Returns:
-            Whether more may come.
+            False if the program's end of the socket pair has been closed, so that nothing more can arrive.
         """
         while True:
             try:
@@ -286,21 +308,21 @@ class _Supervisor:
                         self._deadline = time.monotonic() + _FINALIZE_SECONDS
 
     def _report_refused_port(self, why: str) -> None:
-        with contextlib.suppress(OSError):  # a full disk
+        with contextlib.suppress(OSError):  # such as a full disk
             print(f"tfcluster: this program may not listen: {why}", file=sys.stderr, flush=True)
 
     def _conclude(self) -> NoReturn:
-        """End as the program has ended; of a script, write the event that tells how.
+        """Exit as the program has exited; if it was a script, write the final event of the run first.
 
-        Of one that was told to end nothing is left; else what it has put into the background goes on, as it would
-        without a driver.
+        If the program was terminated, its remaining child processes are killed. Otherwise its background processes
+        continue, as they would without a driver.
         """
         if self._terminated:
-            # Before the program is reaped: after that its number may be another group's.
-            with contextlib.suppress(ProcessLookupError, PermissionError):  # none is left, or none of ours
+            # Do this before the program is reaped, after which its pid may be reused for another process group.
+            with contextlib.suppress(ProcessLookupError, PermissionError):  # none is left, or none of this user's
                 os.killpg(self._pid, signal.SIGKILL)
         code = os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
-        if code < 0 and self._end is not None:  # all of its own code had run
+        if code < 0 and self._end is not None:  # killed during shutdown, after all of its own code had run
             code = self._end.exit_code
         if code < 0:
             _end_by_signal(-code)
@@ -313,7 +335,11 @@ class _Supervisor:
         os._exit(code)
 
     def _result(self, code: int) -> Message:
-        """Return the event that tells how a script ended."""
+        """Return the final event of a script's run: its result or its error.
+
+        Args:
+            code: The exit code of the script.
+        """
         end = self._end or ProgramEnd(code, "", time.monotonic() - self._began, {}, [])
         if code:
             name = Path(self._job.sent or SCRIPT).name
@@ -335,7 +361,11 @@ class _Supervisor:
 
 
 def _wake_on_terminate() -> socket.socket:
-    """Have SIGTERM make a socket readable instead of ending this process; return the socket."""
+    """Install a handler by which SIGTERM makes a socket readable instead of ending this process.
+
+    Returns:
+        The socket.
+    """
     reading, writing = socket.socketpair()
     writing.setblocking(False)
     signal.set_wakeup_fd(writing.detach(), warn_on_full_buffer=False)
@@ -344,9 +374,9 @@ def _wake_on_terminate() -> socket.socket:
 
 
 def _end_by_signal(number: int) -> NoReturn:
-    """End this process by a signal, without a core dump: that of the program is there."""
+    """End this process by a signal, without a core dump, as the program has already written one."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if number != signal.SIGKILL:
         signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
-    os._exit(1)  # a signal that by default ends nothing
+    os._exit(1)  # reached if the signal's default action does not end a process

@@ -1,4 +1,4 @@
-"""The process in which a run's program runs, a child of the run's driver."""
+"""The process that executes a run's program, either a bundled program or a script; a child of the run's driver."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ _LONGEST_FAILURE = 2000  # characters
 
 
 def main(job: RunSpec, driver: int, link: socket.socket) -> NoReturn:
-    """Run the program of a job.
+    """Execute the program of a run, and end the process.
 
     Args:
-        job: The job.
-        driver: The pid of the driver, its parent.
+        job: The run.
+        driver: The pid of the driver, which is the parent process.
         link: The program's end of a socket pair with the driver.
 
     Raises:
-        SystemExit: The program was a script: the interpreter ends, with its destructors.
+        SystemExit: The program was a script. The interpreter shuts down regularly and runs destructors.
     """
     code = 1
     try:
         daemonize.set_parent_death_signal(driver)
-        os.setpgid(0, 0)  # so that its children can be ended with it
+        os.setpgid(0, 0)  # so that the driver can kill the program's children too
         daemonize.set_process_title(f"tfcluster: {job.cluster} {job.run} program")
         signal.signal(signal.SIGTERM, _cancel)
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -55,7 +55,8 @@ def main(job: RunSpec, driver: int, link: socket.socket) -> NoReturn:
             _hand_over_trap(link)
         hosts = [address.rpartition(":")[0].strip("[]") for tasks in job.addresses.values() for address in tasks]
         os.environ.update(no_proxy_env(os.environ, hosts))
-        os.environ.pop(MARK, None)  # what the program executes and leaves behind is not the cluster's to end
+        # Processes that the program starts and leaves behind do not belong to the cluster, which must not end them.
+        os.environ.pop(MARK, None)
         if job.program == SCRIPT:
             _run_script(job, link)
         code = _run_bundled(job)
@@ -67,18 +68,23 @@ def main(job: RunSpec, driver: int, link: socket.socket) -> NoReturn:
         raise
     except BaseException:
         traceback.print_exc()
-    # A bundled program has told its result: its interpreter's end would wait for the threads of TensorFlow's sessions.
+    # A bundled program has written its result by now. Exit without shutting the interpreter down, which would wait for
+    # the threads of TensorFlow's sessions.
     _flush_output()
     os._exit(code)
 
 
 def _hand_over_trap(link: socket.socket) -> None:
-    """Have the driver restrict who connects to each port on which this process or a child of it listens.
+    """Trap listen() and send the trap to the driver, which restricts the ports of this process and of its children.
 
-    The driver rather than a thread: listen() may be called by code that holds the interpreter's lock.
+    The guard is the driver rather than a thread of this process, because listen() may be called by code that holds the
+    global interpreter lock (GIL).
+
+    Args:
+        link: The program's end of a socket pair with the driver.
 
     Raises:
-        PortIsolationError: The kernel does not let it.
+        PortIsolationError: The kernel does not allow this process to trap listen().
     """
     trap = trap_listen()
     socket.send_fds(link, [encode({})], [trap])
@@ -103,7 +109,7 @@ def _context(job: RunSpec) -> Context:
 
 
 def _run_bundled(job: RunSpec) -> int:
-    """Run a bundled program and write the event that tells how it ended; return the exit code."""
+    """Run a bundled program and write the final event of the run; return the exit code."""
     from tfcluster.programs.random_state import reseed
 
     reseed()
@@ -130,10 +136,14 @@ def _run_bundled(job: RunSpec) -> int:
 
 
 def _run_script(job: RunSpec, link: socket.socket) -> NoReturn:
-    """Run a script as the interpreter's main program, and end the interpreter as after it.
+    """Run a script as the interpreter's main program, and shut the interpreter down as it does after a main program.
+
+    Args:
+        job: The run.
+        link: The program's end of a socket pair with the driver.
 
     Raises:
-        SystemExit: With its exit code.
+        SystemExit: Always, with the script's exit code.
     """
     from tfcluster.programs import script
     from tfcluster.programs.random_state import reseed
@@ -144,49 +154,53 @@ def _run_script(job: RunSpec, link: socket.socket) -> NoReturn:
     failure = ""
     try:
         code, failure = script.run(context, **job.parameters)
-        # What the interpreter itself does next; it finds nothing left to do when it gets there.
+        # These are the next steps of the interpreter's own shutdown: it waits for threads, then calls atexit handlers.
+        # They are done here, before the run time is measured. When the interpreter repeats them, nothing is left to do.
         try:
             threading._shutdown()  # type: ignore[attr-defined]
         except TerminatedError:
             raise
-        except BaseException:  # as a KeyboardInterrupt, for which the interpreter stops waiting for threads
+        except BaseException:  # such as a KeyboardInterrupt, on which the interpreter stops waiting for threads
             traceback.print_exc()
     except TerminatedError:
         code = _TERMINATED
     atexit._run_exitfuncs()
     _flush_output()
     seconds = time.monotonic() - context.began
-    if os.getpid() == pid:  # else a child that the script has forked, which ends here as well
-        with contextlib.suppress(OSError):  # the script has closed what it does not know
+    if os.getpid() == pid:  # a child that the script has forked ends here too
+        with contextlib.suppress(OSError):  # the script has closed descriptors that it did not open
             ProgramEnd(code, _cut(failure), seconds, context.work, context.notes).send(link)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     raise SystemExit(code)
 
 
 def _flush_output() -> None:
-    """Write what has been printed; the interpreter tries again at its end, and says what keeps it from that."""
+    """Flush standard output and standard error, and ignore failures.
+
+    The interpreter tries again when it shuts down, and reports the error.
+    """
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(Exception):  # a full disk, or whatever a script has put in the stream's place
+        with contextlib.suppress(Exception):  # a full disk, or an object that a script has put in the stream's place
             stream.flush()
 
 
 def _report(job: RunSpec, error: ClusterError) -> int:
-    """Write the event that tells why a program failed; return the exit code."""
+    """Write the event that explains why a program failed; return the exit code."""
     try:
         job.emit("error", error=error.to_json())
-    except ClusterError as problem:  # nothing can be told but to who reads the log
+    except ClusterError as problem:  # the event cannot be written, so only the log can have the error
         print(error.message, problem.message, sep="\n", file=sys.stderr)
     return 1
 
 
 def _first_line(problem: Exception) -> str:
-    # TensorFlow heads the words of another task with a line that only says which task passed them on.
+    # TensorFlow puts a line in front of another task's error that only names the task that forwarded it. Skip it.
     text = [line for line in str(problem).strip().splitlines() if not _PASSED_ON.fullmatch(line)]
     return _cut(f"{type(problem).__name__}: {text[0]}") if text else type(problem).__name__
 
 
 def _cut(line: str) -> str:
-    """Bound what is told of an exception, which may have a whole array in it; the output has all of it."""
+    """Truncate the message of an exception, which may contain a whole array; the output has the full message."""
     return line if len(line) <= _LONGEST_FAILURE else f"{line[:_LONGEST_FAILURE]}..."
 
 

@@ -1,7 +1,7 @@
-"""Trap the system call listen() of this process and its children, for a supervisor to answer: seccomp_unotify(2).
+"""Trap the system call listen() of this process and its children by seccomp user notification, seccomp_unotify(2).
 
-A port accepts connections, and gRPC executes what was sent through them, from listen() on. To restrict who connects,
-the supervisor has to act before the kernel carries listen() out.
+From listen() on, a port accepts connections, and gRPC executes what is sent over them. A supervisor that restricts
+which machines can connect has to act before the kernel executes listen().
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import platform
 import struct
 from dataclasses import dataclass
 
-# linux/seccomp.h
+# From linux/seccomp.h.
 _SET_MODE_FILTER = 1
 _FLAG_SPEC_ALLOW, _FLAG_NEW_LISTENER = 1 << 2, 1 << 3
 _RET_KILL_PROCESS, _RET_USER_NOTIF, _RET_ALLOW = 0x80000000, 0x7FC00000, 0x7FFF0000
@@ -29,21 +29,21 @@ _IOCTL_SEND = 3 << 30 | _RESPONSE.size << 16 | ord("!") << 8 | 1
 _IOCTL_ID_VALID = 1 << 30 | 8 << 16 | ord("!") << 8 | 2
 # Offsets in struct seccomp_data.
 _NR, _ARCH = 0, 4
-# x32 programs call by numbers of x86-64 with this bit set.
+# x32 programs use the system call numbers of x86-64 with this bit set.
 _X32_BIT = 0x40000000
 _LOAD_WORD, _JUMP_IF_EQUAL, _JUMP_IF_NOT_BELOW, _RETURN = 0x20, 0x15, 0x35, 0x06
 
 
 class SeccompError(Exception):
-    """Why system calls cannot be trapped."""
+    """System calls cannot be trapped; the message says why."""
 
 
 @dataclass(frozen=True)
 class _Architecture:
-    """What differs by processor.
+    """The constants that depend on the processor architecture.
 
     Attributes:
-        audit: How the kernel names it to a filter.
+        audit: The constant AUDIT_ARCH_*, by which a filter recognises the architecture.
         seccomp: The number of the system call seccomp().
         listen: The number of the system call listen().
     """
@@ -53,7 +53,7 @@ class _Architecture:
     listen: int
 
 
-# The processors that TensorFlow is built for on Linux.
+# The architectures that TensorFlow is built for on Linux, as platform.machine() returns them.
 _ARCHITECTURES = {
     "x86_64": _Architecture(audit=0xC000003E, seccomp=317, listen=50),
     "aarch64": _Architecture(audit=0xC00000B7, seccomp=277, listen=201),
@@ -62,12 +62,12 @@ _ARCHITECTURES = {
 
 @dataclass(frozen=True)
 class Notification:
-    """A call of listen() that waits for an answer.
+    """A trapped call of listen() that waits for an answer.
 
     Attributes:
-        id: Names the call to the kernel.
-        tid: The thread that called.
-        fd: The descriptor that it called with.
+        id: The kernel's id of the call.
+        tid: The thread that called listen().
+        fd: The descriptor that it passed.
     """
 
     id: int
@@ -78,12 +78,12 @@ class Notification:
 def trap_listen() -> int:
     """Trap listen() in the calling thread, and in all threads and processes that it starts from now on.
 
-    The trap cannot be removed. Without CAP_SYS_ADMIN the kernel wants PR_SET_NO_NEW_PRIVS first, under which programs
-    such as sudo gain no privileges.
+    The trap cannot be removed. Without CAP_SYS_ADMIN the kernel requires PR_SET_NO_NEW_PRIVS first, which keeps
+    programs such as sudo from gaining privileges.
 
     Returns:
-        A descriptor, closed on exec, to `receive` the calls from. Once its last copy is closed, listen() fails with
-        ENOSYS.
+        A descriptor, closed on exec, from which `receive` reads the calls. After its last duplicate has been closed,
+        listen() fails with ENOSYS.
 
     Raises:
         SeccompError: The kernel refuses.
@@ -92,7 +92,7 @@ def trap_listen() -> int:
     instructions = b"".join(_program(architecture))
     code = ctypes.create_string_buffer(instructions, len(instructions))
     program = struct.pack("HP", len(instructions) // 8, ctypes.addressof(code))
-    # Without SPEC_ALLOW kernels before 5.16 slow the whole process down, to keep it from speculating.
+    # Without SPEC_ALLOW, kernels before 5.16 restrict speculative execution, which slows the whole process down.
     flags = _FLAG_NEW_LISTENER | _FLAG_SPEC_ALLOW
     libc = ctypes.CDLL(None, use_errno=True)
 
@@ -109,13 +109,16 @@ def trap_listen() -> int:
 
 
 def receive(listener: int) -> Notification | None:
-    """Wait for a call of listen(); None where the caller was killed or interrupted meanwhile, or this thread was.
+    """Wait for a call of listen().
 
     Args:
         listener: The descriptor that `trap_listen` returned.
 
+    Returns:
+        The call, or None if the caller was killed or interrupted meanwhile, or this thread was interrupted.
+
     Raises:
-        OSError: No thread with the trap is left.
+        OSError: All threads with the trap have exited.
     """
     notification = bytearray(_NOTIF.size)
     try:
@@ -127,7 +130,7 @@ def receive(listener: int) -> Notification | None:
 
 
 def is_waiting(listener: int, notification: Notification) -> bool:
-    """Tell whether a caller still waits; if so, its tid has not been given to another thread."""
+    """Tell whether a caller is still waiting; if it is, its tid has not been reused for another thread."""
     try:
         fcntl.ioctl(listener, _IOCTL_ID_VALID, struct.pack("=Q", notification.id))
     except OSError:
@@ -136,7 +139,13 @@ def is_waiting(listener: int, notification: Notification) -> bool:
 
 
 def answer(listener: int, notification: Notification, error: int = 0) -> None:
-    """Have the kernel carry a call out, or fail it with an errno. Nothing happens if the caller is gone."""
+    """Have the kernel execute a trapped call, or make the call fail. This has no effect if the caller is gone.
+
+    Args:
+        listener: The descriptor of the trap.
+        notification: The call.
+        error: The errno that the call fails with, or 0 to execute it.
+    """
     flags = 0 if error else _USER_NOTIF_FLAG_CONTINUE
     try:
         fcntl.ioctl(listener, _IOCTL_SEND, _RESPONSE.pack(notification.id, 0, -error, flags))
@@ -152,11 +161,15 @@ def _architecture() -> _Architecture:
 
 
 def _program(architecture: _Architecture) -> list[bytes]:
-    """Return the filter, an instruction an item: trap listen(), kill what calls by other numbers, allow the rest."""
+    """Return the filter program with one item per instruction.
+
+    It traps listen(), kills a process that uses system call numbers of another architecture, and allows all other
+    calls.
+    """
     return [
         _instruction(_LOAD_WORD, _ARCH),
         _instruction(_JUMP_IF_EQUAL, architecture.audit, yes=1),
-        _instruction(_RETURN, _RET_KILL_PROCESS),  # a 32-bit program: its listen() has another number
+        _instruction(_RETURN, _RET_KILL_PROCESS),  # a 32-bit program, whose listen() has another number
         _instruction(_LOAD_WORD, _NR),
         _instruction(_JUMP_IF_NOT_BELOW, _X32_BIT, no=1),
         _instruction(_RETURN, _RET_KILL_PROCESS),
@@ -167,12 +180,19 @@ def _program(architecture: _Architecture) -> list[bytes]:
 
 
 def _instruction(code: int, operand: int, yes: int = 0, no: int = 0) -> bytes:
-    """Return a struct sock_filter; `yes` and `no` are how many instructions are skipped then."""
+    """Return a struct sock_filter.
+
+    Args:
+        code: The operation.
+        operand: Its operand.
+        yes: The number of instructions that a jump skips if its condition holds.
+        no: The number of instructions that a jump skips if it does not.
+    """
     return struct.pack("=HBBI", code, yes, no, operand)
 
 
 def _explain(number: int) -> str:
-    """Say why the kernel refused a trap."""
+    """Return the reason why the kernel refused the trap, given the errno."""
     if number == errno.EBUSY:
         return "another program (such as a container manager) traps system calls of this process already"
     if number in (errno.ENOSYS, errno.EINVAL):

@@ -1,4 +1,4 @@
-"""The process of one task: a TensorFlow server, whose port is restricted before it listens."""
+"""The process of a task: a TensorFlow server, whose port is restricted (isolated) before it listens."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from tfcluster.protocol.codec import encode
 
 
 def serve(tensorflow: TensorFlow, topology: ClusterTopology, task: Task, log: Path, agent: socket.socket) -> None:
-    """Be the server of a task; returns only when it could not be started.
+    """Run the server of a task. This returns only if the server could not be started.
 
     Args:
-        tensorflow: The library, loaded by the agent.
-        topology: The cluster.
+        tensorflow: The library, which the agent has loaded.
+        topology: The topology of the cluster.
         task: The task to serve.
-        log: What it prints into.
-        agent: The child's end of a socket pair. A line from the agent says that this process stands in the
-            journal; end of file says that the agent died first, and then nobody would ever know of this
-            process. Back goes one line: that it serves, or what went wrong.
+        log: The file for standard output and standard error.
+        agent: The child's end of a socket pair with the agent. A line from the agent means that this process has been
+            recorded in the journal. End of file means that the agent died before that, so this process exits, as no
+            later agent would know of it. This process sends one line: that it serves, or the error.
     """
     if not agent.recv(1):
         return
@@ -52,11 +52,20 @@ def _start(tensorflow: TensorFlow, topology: ClusterTopology, task: Task, agent:
 
 
 def _new_isolated_server(tensorflow: TensorFlow, definition: bytes, topology: ClusterTopology, task: Task) -> Server:
-    """Make the server in a process whose every port is restricted before it listens, for as long as it lives.
+    """Create the server after isolating this process, so that every port that it ever opens is restricted.
+
+    Args:
+        tensorflow: The library.
+        definition: The serialised ServerDef.
+        topology: The topology of the cluster.
+        task: The task to serve.
+
+    Returns:
+        The server.
 
     Raises:
-        PortIsolationError: Ports cannot be restricted here, or the server's has not been.
-        TensorFlowError: The server could not be made.
+        PortIsolationError: Ports cannot be restricted on this machine, or the server's port has not been restricted.
+        TensorFlowError: The server could not be created.
     """
     reasons: list[str] = []
     guard = isolate_this_process(addresses_of(topology.hosts), reasons.append)
@@ -65,7 +74,8 @@ def _new_isolated_server(tensorflow: TensorFlow, definition: bytes, topology: Cl
     except TensorFlowError as error:
         raise (PortIsolationError(reasons[0]) if reasons else error) from error
     if task.port not in guard.ports:
-        # gRPC goes on with one family where listening for the other fails; another way to listen would not be trapped.
+        # If listening fails for one address family, gRPC continues with the other. A way to listen other than listen()
+        # would not be trapped.
         raise PortIsolationError(reasons[0] if reasons else f"port {task.port} was opened past its restriction")
     return server
 

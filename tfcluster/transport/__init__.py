@@ -1,1 +1,1 @@
-"""How the command line reaches an agent."""
+"""The transport between the command line and the agents: Unix sockets on this machine, ssh to other hosts."""

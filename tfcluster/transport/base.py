@@ -1,4 +1,4 @@
-"""What every way to a host's agent has to offer, whatever lies between."""
+"""The interfaces that every transport to a host's agent implements, local or over ssh."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from tfcluster.errors import ClusterError, ExitCode
 
 
 class HostUnreachableError(ClusterError):
-    """A host cannot be reached: why, and what to type.
+    """A host cannot be reached.
 
     Args:
-        host: What the cluster calls it.
-        why: In words, without the host's name.
-        hint: What to type or change next.
+        host: The name of the host in the cluster.
+        why: The reason, without the host's name.
+        hint: What the user can type or change to fix it.
     """
 
     def __init__(self, host: str, why: str, hint: str = "") -> None:
@@ -22,37 +22,64 @@ class HostUnreachableError(ClusterError):
 
 
 class Channel(Protocol):
-    """A connection to an agent, for one request."""
+    """A connection to an agent that carries one request and its response."""
 
     def send(self, data: bytes) -> bool:
-        """Send data; False when the agent has hung up, which shows itself too when its answer is read."""
+        """Send data.
+
+        Returns:
+            False if the agent has closed the connection. `receive` detects that too.
+        """
 
     def wait_readable_or(self, fd: int) -> bool:
-        """Wait until a descriptor can be read or the agent has said something; whether the agent has."""
+        """Wait until a descriptor is readable or the agent has sent something.
+
+        Returns:
+            True if the agent has sent something or closed the connection.
+        """
 
     def wait_readable(self, seconds: float) -> bool:
-        """Wait until the agent has said something, or has hung up; whether it has within so many seconds."""
+        """Wait until the agent has sent something or has closed the connection.
+
+        Args:
+            seconds: The maximum time to wait.
+
+        Returns:
+            False if the wait timed out.
+        """
 
     def receive(self, timeout: float | None) -> bytes:
-        """What has arrived, waiting for something; nothing when the agent hung up or died.
+        """Wait for data and return it.
+
+        Args:
+            timeout: The maximum time to wait in seconds, or None to wait without a limit.
+
+        Returns:
+            What has arrived; empty if the agent closed the connection or died.
 
         Raises:
-            ClusterError: Nothing came within `timeout` seconds.
+            ClusterError: Nothing arrived within `timeout` seconds.
         """
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
 
     def wait_for_end(self, timeout: float) -> bool:
-        """Wait until the agent's process has ended; whether it did within `timeout` seconds.
+        """Wait until the agent's process has exited.
+
+        Args:
+            timeout: The maximum time to wait in seconds.
+
+        Returns:
+            True if the process exited within that time.
 
         Raises:
-            HostUnreachableError: Its host cannot be asked.
+            HostUnreachableError: The agent's host cannot be reached.
         """
 
 
 class HostTransport(Protocol):
-    """The way to the agent of one cluster on one host.
+    """The transport to the agent of one cluster on one host.
 
     Attributes:
         cluster: The cluster's name.
@@ -63,38 +90,47 @@ class HostTransport(Protocol):
     host: str
 
     def open(self, *, start: bool) -> Channel:
-        """Connect; an agent that died while its cluster is up is replaced by one that goes on with it.
+        """Connect to the agent.
+
+        If the agent has died while its cluster is up, start a new one, which adopts the cluster. If the cluster turns
+        out not to be up, close what is shared between commands.
 
         Args:
-            start: Start an agent if there is none, though the cluster is not up.
+            start: Start an agent if there is none, even if the cluster is not up.
 
-        Nothing is kept open between commands where it turns out that the cluster is not up.
+        Returns:
+            A connection for one request.
 
         Raises:
             ClusterError: There is no agent, or none could be started.
-            HostUnreachableError: The host cannot be reached, which is known in bounded time.
+            HostUnreachableError: The host cannot be reached. This is detected in bounded time.
         """
 
     def is_up(self) -> bool:
-        """Whether the cluster is up on the host, whether or not its agent lives.
+        """Tell whether the cluster is up on the host, whether or not its agent is alive.
 
         Raises:
             HostUnreachableError: The host cannot be reached.
         """
 
     def has_state(self) -> bool:
-        """Whether the cluster is up on the host, or has left runs and logs there; else nothing is kept open.
+        """Tell whether the cluster is up on the host or has left runs and logs there.
+
+        If neither is the case, close what is shared between commands.
 
         Raises:
             HostUnreachableError: The host cannot be reached.
         """
 
     def disconnect(self) -> None:
-        """End what is kept open between commands, once the cluster is down; never fails, and disturbs no command."""
+        """Close what is shared between commands, after the cluster has been shut down.
+
+        This never fails and does not interrupt other commands.
+        """
 
 
 def not_running(cluster: str) -> ClusterError:
-    """That there is no such cluster, or it is down."""
+    """Return the error that a cluster does not exist or is down."""
     return ClusterError(
         f"cluster {cluster!r} is not running",
         hint="Start it with `tfcluster up`, or choose another with -c NAME.",

@@ -1,4 +1,4 @@
-"""The code that another host needs, and the command line with which its Python begins."""
+"""The code bundle that is sent to another host, and the command line that bootstraps the Python there."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from tfcluster.transport import remote_bootstrap
 from tfcluster.transport.remote_bootstrap import MARK, name_of, pack
 from tfcluster.transport.shell import quote, quote_path
 
-#: The parts of the package that an agent and the way to it are made of; see the layers in tests/test_layers.py.
+#: The parts of the package that the agent and the transport need; see the layers in tests/test_layers.py.
 PARTS = (
     *("__init__.py", "errors.py", "tf_install.py", "paths.py", "process_handle.py"),
     *("core", "protocol", "processes", "programs", "agent", "transport"),
 )
 _PACKAGE = Path(__file__).parent.parent
 
-# Python 2.7 and all later ones can read it; all else comes over standard input. Behind the line nothing comes before it
-# is answered, so that none of it is read ahead. The current directory is off the path.
+# The bootstrap program, which Python 2.7 and all later versions can parse. Everything else is sent over standard input.
+# After the first line nothing is sent until the host has answered, so that readline() cannot read ahead into the data
+# that follows. The program removes the current directory from sys.path.
 _BEGIN = (
     "import sys;sys.path[:]=filter(None,sys.path);import json;said=json.loads(sys.stdin.readline());"
     'exec(said["boot"if sys.version_info>=(3,10)else"old"]);main(said)'
@@ -31,19 +32,19 @@ def main(said):
 
 
 def command(python: str, *, isolated: bool = False) -> str:
-    """The command line for a host's shell that has its Python read one JSON object from standard input.
+    """Return the command line for a host's shell that starts Python and has it read one JSON object from stdin.
 
     Args:
-        python: The Python; one that begins with `~/` is in the user's home folder there.
-        isolated: No variable of the environment and no folder but those of the Python's own installation says what it
-            imports (-I), and it writes no compiled files (-B).
+        python: The path of the Python. If it begins with `~/`, it is relative to the user's home folder on the host.
+        isolated: Import only from the Python's own installation, regardless of environment variables and of the
+            current and the user's folders (-I), and write no bytecode files (-B).
     """
     options = ["-I", "-B"] if isolated else []
     return f"{quote_path(python)} {quote([*options, '-c', _BEGIN])}"
 
 
 def first_words() -> dict[str, str]:
-    """What the object has to say for the host's Python to begin: its program and the name of the code."""
+    """Return the fields of the first JSON object that bootstrap the host's Python: its program and the code's hash."""
     return {"boot": Path(remote_bootstrap.__file__).read_text(), "old": _OLD, "code": code_name()}
 
 
@@ -55,11 +56,11 @@ def _packed() -> bytes:
 
 @cache
 def code_name() -> str:
-    """The hash that names the code."""
+    """Return the content hash that identifies the code."""
     return name_of(_packed())
 
 
 @cache
 def archive() -> bytes:
-    """The code as it is sent."""
+    """Return the compressed bundle of the code, as it is sent."""
     return zlib.compress(_packed(), 9)

@@ -1,4 +1,4 @@
-"""Examining a host without changing anything there: the command's side of the conversation with `probe_server`."""
+"""Probe a host as part of a dry run, without changing anything there: the client of `dry_run_server`."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from tfcluster.errors import ClusterError
 from tfcluster.transport.openssh import FIRST_SECONDS, SshSession
 from tfcluster.transport.ssh_errors import lines_of
 
-# Looking packages up on a network's file system; loading TensorFlow's library, and waiting for a change to end.
+# Timeouts: packages may have to be looked up on a network file system; TensorFlow's library has to be loaded, and an
+# apply that is in progress has to finish.
 _SURVEY_SECONDS, _PREPARE_SECONDS = 60.0, 60.0
 _MARGIN_SECONDS = 10.0
-# On this machine the code is imported from where the command has it; see `local`.
+# On this machine the code is imported from the folder that the command imported it from; see `local`.
 _PROGRAM = """
 import sys
 sys.path[:] = [sys.argv[1], *filter(None, sys.path)]
@@ -32,14 +33,14 @@ _PACKAGE_ROOT = Path(__file__).parent.parent.parent
 
 
 class Probe:
-    """A process on a host that examines it and answers questions, as long as this is open.
+    """A probe process on a host: it examines the host and answers requests until the probe is closed.
 
     Args:
-        session: The way to the process.
-        reply: Reads the next reply from it, waiting for so many seconds.
+        session: The session with the process.
+        reply: Reads the next reply from the session; its second argument is the timeout in seconds.
 
     Attributes:
-        listens: Whether it lets connections come to the ports that it has chosen.
+        listens: Whether the process accepts connections on the ports that it has allocated.
     """
 
     def __init__(self, session: SshSession, reply: Callable[[SshSession, float], dict[str, Any]]) -> None:
@@ -49,14 +50,17 @@ class Probe:
 
     @property
     def shipped_bytes(self) -> int:
-        """The size of the code that it was sent."""
+        """Return the size in bytes of the code that was sent to the process."""
         return self._session.shipped_bytes
 
     def survey(self) -> dict[str, Any]:
-        """Ask for what `probe_server.serve` says of `survey`.
+        """Survey the host.
+
+        Returns:
+            The reply to the request `survey`; see `dry_run_server.serve`.
 
         Raises:
-            ClusterError: The process ended, or the host cannot be reached any more.
+            ClusterError: The process exited, or the host has become unreachable.
         """
         return self._ask("survey", _SURVEY_SECONDS)
 
@@ -64,10 +68,10 @@ class Probe:
         """Compare the host's clock with this machine's.
 
         Returns:
-            Seconds that it is ahead, and the error of that.
+            The seconds by which the host's clock is ahead, and the maximum error of that number in seconds.
 
         Raises:
-            ClusterError: As `survey`.
+            ClusterError: As for `survey`.
         """
         before = time.time()
         theirs = self._ask("time", FIRST_SECONDS)["time"]
@@ -75,49 +79,50 @@ class Probe:
         return theirs - (before + after) / 2, (after - before) / 2
 
     def prepare(self, topology: ClusterTopology, *, listen: bool) -> dict[str, Any]:
-        """Ask whether the host can start its tasks of a topology, and which ports and GPUs it would choose.
+        """Run the preflight checks for the host's tasks of a topology and choose ports and GPUs without reserving them.
 
         Args:
-            topology: The topology; values of environment variables are not sent.
-            listen: Let connections come to the ports until `close`.
+            topology: The topology. The values of environment variables are masked before it is sent.
+            listen: Accept connections on the allocated ports until `close`.
 
         Returns:
-            What an agent replies to Method.PREPARE; besides, `installation` has what is wrong with what is installed.
+            What an agent replies to Method.PREPARE, with one more field: `installation` lists the problems with the
+            installed packages.
 
         Raises:
-            ClusterError: As `survey`.
+            ClusterError: As for `survey`.
         """
         told = self._ask("prepare", _PREPARE_SECONDS, topology=topology.masked().to_json(), listen=listen)
         self.listens = told["listens"]
         return told
 
     def topology(self) -> ClusterTopology:
-        """Ask for the topology of the cluster that is up on the host.
+        """Fetch the topology of the cluster that is up on the host.
 
         Raises:
-            ClusterError: None is, or as `survey`.
+            ClusterError: The cluster is not up on the host, or as for `survey`.
         """
         return ClusterTopology.from_json(self._ask("topology", _PREPARE_SECONDS))
 
     def failures(self, addresses: Sequence[str], timeout: float) -> Mapping[str, str]:
-        """Have the host dial others.
+        """Check whether the host can connect to other hosts by TCP.
 
         Args:
-            addresses: Each `host:port`.
-            timeout: Seconds that each has.
+            addresses: The addresses to connect to, each `host:port`.
+            timeout: The timeout of each connection in seconds.
 
         Returns:
-            Why, by address, for those to which that failed.
+            The addresses that could not be connected to, each with the reason.
 
         Raises:
-            ClusterError: As `survey`.
+            ClusterError: As for `survey`.
         """
         told = self._ask("reach", timeout + _MARGIN_SECONDS, addresses=list(addresses), timeout=timeout)
         failures: dict[str, str] = told["failures"]
         return failures
 
     def close(self) -> None:
-        """Hang up; the process ends then, and its ports are free."""
+        """Close the session, upon which the process exits and its ports become free."""
         self._session.finish()
 
     def _ask(self, question: str, seconds: float, **what: Any) -> dict[str, Any]:
@@ -126,7 +131,7 @@ class Probe:
 
 
 class _LocalSession(SshSession):
-    """The same with a process on this machine, which runs in the command's own environment."""
+    """A session with a process on this machine instead of ssh. The process inherits the command's environment."""
 
     def __init__(self) -> None:
         self._start(THIS_MACHINE, [sys.executable, "-c", _PROGRAM, str(_PACKAGE_ROOT)])
@@ -138,11 +143,14 @@ class _LocalSession(SshSession):
 
 
 def begin_here(cluster: str, host: str) -> Probe:
-    """Begin to examine this machine.
+    """Start a probe of this machine.
 
     Args:
         cluster: The cluster's name.
-        host: What the cluster calls this machine.
+        host: The name of this machine in the cluster.
+
+    Returns:
+        The probe. The caller closes it.
 
     Raises:
         ClusterError: The process cannot be started.
@@ -159,7 +167,15 @@ def begin_here(cluster: str, host: str) -> Probe:
 
 
 def _reply(session: SshSession, seconds: float) -> dict[str, Any]:
-    """Read the next reply of a process on this machine."""
+    """Read the next reply of a probe process on this machine.
+
+    Args:
+        session: The session with the process.
+        seconds: The timeout in seconds.
+
+    Raises:
+        ClusterError: The process replied with an error, exited, or did not reply in time.
+    """
     said = session.hear(seconds)
     if "error" in said:
         raise ClusterError.from_json(said["error"])

@@ -1,4 +1,4 @@
-"""Examining this host without changing anything on it: the host's side of the conversation with `probe`."""
+"""Serve the dry-run probe of this host, which changes nothing on it: the server of `dry_run_probe`."""
 
 from __future__ import annotations
 
@@ -20,31 +20,37 @@ from tfcluster.transport.base import not_running
 from tfcluster.transport.local import LocalAgentConnection, LocalTransport, connect
 from tfcluster.transport.remote_bootstrap import CANNOT_KEEP, KEEP_HINT, roots, tell
 
-# Of the spec's variables these say where the folders are that are looked into. No other variable is set, and these not
-# before Python and the modules of its own installation have been imported.
+# The variables of the spec that determine the folders that the probe inspects. No other variable is set, and these are
+# not set until Python and the modules of its own installation have been imported.
 _FOLDERS = ("HOME", "XDG_STATE_HOME", "XDG_RUNTIME_DIR", "XDG_CACHE_HOME")
-# As `local` starts the agent: what is below does not import what is above, where all that it needs is on the host.
+# The module is imported by its name, as `local` does with the agent's: a lower layer must not import a higher one, but
+# the code bundle on the host includes the module.
 _EXAMINER = "tfcluster.agent.dry_preflight"
-# An agent that has just been started, or is about to end, can be met in a moment.
+# The time to wait for an agent that has just been started or is about to exit, and the interval between two tries.
 _MEETING_SECONDS, _LOOK_SECONDS = 3.0, 0.05
 _ANSWER_SECONDS = 50.0
 _STATE_HINT = "Set XDG_STATE_HOME (for another host `state:` in the spec) to a folder that you can write to."
 
 
 def serve(said: dict[str, Any]) -> None:
-    """Answer questions, one a line, until the other side hangs up; then this process ends, and nothing is left of it.
+    """Answer requests, one per line of standard input, until the client closes the session; then exit the process.
+
+    The process leaves nothing behind on the host.
 
     Args:
-        said: The first line: `cluster`, `host` (what the cluster calls this machine), `state` (its folder for all
-            clusters' state or None), `env` of the host in the spec, which is not applied, `stamp` (as `stamp_name`;
-            None where there are no setup commands) and `ssh` (the destination as ssh takes it; None on the machine
-            where the command runs). Questions are in `ask`:
-            `survey`: -> what `survey` gives, `folders`: what keeps it from writing its files, `setup`: whether the
-            setup commands have been run, `pythonpath`: whether there is a PYTHONPATH, which -I leaves out;
-            `time`: -> {time};
-            `prepare` {topology, listen}: -> as an agent says to Method.PREPARE, and {installation: problems, listens};
-            `reach` {addresses, timeout}: as Method.REACH;
-            `topology`: as Method.TOPOLOGY.
+        said: The first line: `cluster`; `host`, the name of this machine in the cluster; `state`, the host's folder
+            for the state of all clusters, or None; `env`, the host's variables in the spec, which are not applied
+            except for those that name folders; `stamp`, the return value of `stamp_name`, or None if there are no
+            setup commands; and `ssh`, the destination for ssh, or None on the machine where the command runs.
+            In the lines that follow, `ask` is the method and the other fields are its arguments:
+            `survey` -> the fields of `host_probe.survey`; `folders`: the problems that keep the code from being
+            written; `setup`: whether the setup commands have been run; `pythonpath`: whether PYTHONPATH, which -I
+            ignores, is set;
+            `time` -> {time};
+            `prepare` {topology, listen} -> the fields of an agent's reply to Method.PREPARE; `installation`: the
+            problems with the installed packages; `listens`: whether connections to the ports are accepted;
+            `reach` {addresses, timeout} -> as for Method.REACH;
+            `topology` -> as for Method.TOPOLOGY.
     """
     for name in _FOLDERS:
         if name in said["env"]:
@@ -53,10 +59,10 @@ def serve(said: dict[str, Any]) -> None:
         set_state_home(Path(said["state"]).expanduser().absolute())
     server = _Server(said)
     with contextlib.suppress(BrokenPipeError):
-        tell({"reply": {}})  # the code has arrived
+        tell({"reply": {}})  # tells the client that the code has arrived
         while line := sys.stdin.readline():
             tell(server.answer(json.loads(line)))
-    os._exit(0)  # whatever else, as a thread that looks up a name, would keep it
+    os._exit(0)  # do not wait for threads, such as one that resolves a name
 
 
 class _Server:
@@ -67,7 +73,7 @@ class _Server:
         self._examiner: Any = None
 
     def answer(self, question: dict[str, Any]) -> dict[str, Any]:
-        """Answer a question: the reply or an error, as a message."""
+        """Handle a request and return the reply or the error as a message."""
         answers: dict[str, Callable[..., dict[str, Any]]] = {
             "survey": self._survey,
             "time": self._time,
@@ -95,7 +101,7 @@ class _Server:
         }
 
     def _wrong_folders(self) -> Iterator[ClusterError]:
-        """What would keep the code from being written here."""
+        """Yield the problem that would keep the code from being written to this host, if there is one."""
         reasons = [_why_not_writable(Path(root)) for root in roots(dict(self._said))]
         if all(reasons):
             yield ClusterError(f"{CANNOT_KEEP}: {reasons[0]}", hint=KEEP_HINT)
@@ -144,14 +150,18 @@ class _Server:
         return self._examiner
 
     def _agent(self) -> LocalAgentConnection | None:
-        """Connect to the agent of the cluster; None where there is none.
+        """Connect to the agent of the cluster.
+
+        Returns:
+            The connection, or None if there is no agent.
 
         Raises:
-            ClusterError: The cluster is up, and its agent died: an examination does not start the next one.
+            ClusterError: The cluster is up, but its agent has died. A dry run does not start a new agent.
         """
         deadline = time.monotonic() + _MEETING_SECONDS
         while True:
-            if (self._folder / LOCK).exists():  # without it, to look for the socket would make the folder for sockets
+            # Without this check, looking for the socket would create the folder for sockets.
+            if (self._folder / LOCK).exists():
                 agent = connect(self._here.cluster, self._here.host)
                 if agent is not None:
                     return agent
@@ -167,10 +177,18 @@ class _Server:
 
 
 def _ask(agent: LocalAgentConnection, call: Method, **arguments: Any) -> dict[str, Any]:
-    """Ask an agent something by which it starts nothing.
+    """Call a method of an agent that starts nothing.
+
+    Args:
+        agent: The connection to the agent.
+        call: The method.
+        **arguments: The method's arguments.
+
+    Returns:
+        The agent's reply.
 
     Raises:
-        ClusterError: What it says, or that it went away.
+        ClusterError: The agent replied with an error, or closed the connection before it replied.
     """
     agent.send(encode(Request(call, arguments).to_message()))
     decoder = Decoder()
@@ -185,12 +203,16 @@ def _ask(agent: LocalAgentConnection, call: Method, **arguments: Any) -> dict[st
 
 
 def _existing(path: Path) -> Path:
-    """The path, or the innermost folder around it that exists."""
+    """Return the path if it exists, else its closest parent that exists."""
     return next(each for each in (path, *path.parents) if os.path.exists(each))
 
 
 def _why_not_writable(path: Path) -> str:
-    """Why nothing could be written to a folder, which may have to be made; empty where something could."""
+    """Check whether files could be written to a folder, which may have to be created first.
+
+    Returns:
+        The reason why not, or an empty string if they could.
+    """
     there = _existing(path)
     if not there.is_dir():
         return f"{there} is not a folder"

@@ -1,4 +1,4 @@
-"""What a first contact looks for on the host: what its agent cannot do without, which examines all else itself."""
+"""Probe this host for what an agent needs in order to start; the agent itself runs all further preflight checks."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from tfcluster.tf_install import find_tensorflow_library, tensorflow_version
 
 
 def survey(destination: str) -> dict[str, Any]:
-    """What there is to know of this host, without importing TensorFlow.
+    """Survey this host without importing TensorFlow.
 
     Args:
-        destination: The host as ssh takes it, for what a user is told to type.
+        destination: The destination for ssh, for the commands in the hints of the problems.
 
     Returns:
-        `python`, `version`, `tensorflow`, `free_bytes`, as in `HostReport`, and `problems`: ClusterErrors.
+        `python`, `version`, `tensorflow` and `free_bytes`, as in `HostReport`, and `problems`, a list of ClusterErrors
+        as JSON.
     """
     return {
         "python": sys.executable,
@@ -33,12 +34,16 @@ def survey(destination: str) -> dict[str, Any]:
 
 
 def now() -> float:
-    """What this host's clock says."""
+    """Return the time of this host's clock, in Unix seconds."""
     return time.time()
 
 
 def _missing(destination: str) -> list[ClusterError]:
-    """The packages that an agent needs and this Python has not."""
+    """Return an error for each package that an agent needs and that is not installed for this Python.
+
+    Args:
+        destination: The destination for ssh, for the command in the hint.
+    """
     missing = {}
     try:
         find_tensorflow_library()
@@ -46,14 +51,14 @@ def _missing(destination: str) -> list[ClusterError]:
         missing["tensorflow"] = problem.message
     if importlib.util.find_spec("psutil") is None:
         missing["psutil"] = f"psutil is not installed for {sys.executable}"
-    # Two shells read it: the one in which it is typed, and the host's.
+    # The command is quoted twice, because two shells parse it: the one in which it is typed and the host's.
     typed = f"ssh {shlex.quote(destination)} {shlex.quote(shlex.quote(sys.executable))}"
     hint = f"Install with `{typed} -m pip install {' '.join(missing)}`."
     return [ClusterError(message, hint=hint) for message in missing.values()]
 
 
 def _free_bytes() -> int:
-    """The space left for the state of clusters; 0 where that cannot be told."""
+    """Return the free disk space for the state of clusters in bytes, or 0 if it cannot be determined."""
     folder = state_home()
     there = next(path for path in (folder, *folder.parents) if os.path.exists(path))
     try:

@@ -1,4 +1,4 @@
-"""Reaching an agent on this machine: its Unix socket, and starting it."""
+"""The transport to an agent on this machine: connect to its Unix socket, and start it."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ from tfcluster.protocol.codec import Decoder, encode
 from tfcluster.transport.base import not_running
 from tfcluster.transport.socket_channel import SocketChannel
 
-# The agent runs the very code that starts it, whether or not that or another version is installed: the package is
-# imported from there, with all its modules, and nothing else is. The current directory is not on the path: a stray
-# json.py there must not end up in an agent. The lock keeps code that was sent to a host while it is used.
+# The bootstrap program of the agent. The agent runs the same code as the command that starts it, whether or not this or
+# another version is installed: sys.argv[1] is on the path only while the package is imported, and all of the package's
+# modules come from there. The current directory is removed from the path, so that the agent does not import a stray
+# json.py there. The shared lock keeps code that was sent to this host from being pruned while an agent runs it.
 _PROGRAM = """
 import contextlib, fcntl, sys
 sys.path[:] = [sys.argv[1], *filter(None, sys.path)]
@@ -36,22 +37,23 @@ if line := sys.stdin.readline():
 """
 _START_SECONDS = 60.0
 _PACKAGE_ROOT = Path(__file__).parent.parent.parent
-# A command can meet an agent that is about to end, has just begun, or has yet to notice that its socket was removed;
-# then it needs the next one, or a moment.
+# The time to wait for a connection. A command can encounter an agent that is about to exit, has just started, or has
+# not yet noticed that its socket was removed. It then has to wait, or to start the next agent.
 _MEETING_SECONDS = 10.0
-# Between two looks whether an agent listens, and between two agents that are started because none does.
+# The interval between two attempts to connect, and between two agents that are started because none listens.
 _LOOK_SECONDS = 0.02
 _AGAIN_SECONDS = 0.5
-#: For the end of an agent's process: killing its helpers and letting go of TensorFlow, on a host that is busy.
+#: The time that an agent's process has to exit: on a busy host, killing its helper processes and unloading TensorFlow
+#: takes a while.
 END_SECONDS = 30.0
-# What connecting raises where the socket, or a folder on the way to it, was removed or replaced.
+# What connect() raises if the socket, or a folder in its path, was removed or replaced.
 _NOT_THERE = (FileNotFoundError, ConnectionRefusedError, NotADirectoryError, PermissionError)
-# Agents that have begun to start and have not been told their cluster.
+# Prestarted agents, which have not been given a cluster yet.
 _begun: list[subprocess.Popen[bytes]] = []
 
 
 class LocalAgentConnection(SocketChannel):
-    """A connection to a cluster's agent on this machine, for one request."""
+    """A connection to a cluster's agent on this machine that carries one request and its response."""
 
     def __init__(self, connection: socket.socket) -> None:
         super().__init__(connection)
@@ -61,8 +63,8 @@ class LocalAgentConnection(SocketChannel):
             raise ClusterError("the agent's socket belongs to another user")
 
     def shutdown_write(self) -> None:
-        """Tell the agent that nothing more is to come; it can still answer."""
-        with contextlib.suppress(OSError):  # it has hung up
+        """Shut down the sending half of the connection. The agent can still respond."""
+        with contextlib.suppress(OSError):  # the agent has closed the connection
             self._connection.shutdown(socket.SHUT_WR)
 
     def timeout_error(self, time: str) -> ClusterError:
@@ -74,7 +76,7 @@ class LocalAgentConnection(SocketChannel):
         )
 
     def wait_for_end(self, timeout: float) -> bool:
-        """Wait until the agent's process has ended; whether it did within `timeout` seconds."""
+        """See `Channel.wait_for_end`."""
         try:
             pidfd = os.pidfd_open(self.pid)
         except ProcessLookupError:
@@ -85,11 +87,11 @@ class LocalAgentConnection(SocketChannel):
 
 
 class LocalTransport:
-    """The way to the agent of a cluster on this machine.
+    """The transport to the agent of a cluster on this machine.
 
     Args:
         cluster: The cluster's name.
-        host: What the cluster calls this machine.
+        host: The name of this machine in the cluster.
     """
 
     def __init__(self, cluster: str, host: str = LOCAL_HOST) -> None:
@@ -106,13 +108,13 @@ class LocalTransport:
             if not start and not self.is_up():
                 raise not_running(self.cluster)
             now = time.monotonic()
-            # One that goes down has given up its socket before it lets go of its folder, as it tidies up in between.
+            # An agent that shuts down closes its socket first and releases its state folder after it has cleaned up.
             if now > began + (_MEETING_SECONDS if self.is_up() else END_SECONDS):
                 raise self._nothing_listens()
             if now < next_start:
                 time.sleep(_LOOK_SECONDS)
                 continue
-            start_agent(self.cluster, self.host)  # on a busy host this alone can take longer than a meeting
+            start_agent(self.cluster, self.host)  # on a busy host this alone can take longer than _MEETING_SECONDS
             next_start = time.monotonic() + _AGAIN_SECONDS
 
     def _nothing_listens(self) -> ClusterError:
@@ -133,14 +135,21 @@ class LocalTransport:
         return state_folder(self.cluster, self.host).exists()
 
     def disconnect(self) -> None:
-        """See `HostTransport.disconnect`: nothing is kept open."""
+        """See `HostTransport.disconnect`. Nothing is shared between commands."""
 
 
 def connect(cluster: str, host: str) -> LocalAgentConnection | None:
-    """Connect to the agent of a cluster; None when there is none that listens.
+    """Connect to the agent of a cluster.
+
+    Args:
+        cluster: The cluster's name.
+        host: The name of this machine in the cluster.
+
+    Returns:
+        The connection, or None if no agent listens.
 
     Raises:
-        ClusterError: There is one, and it cannot be reached.
+        ClusterError: The socket exists but cannot be connected to.
     """
     path = agent_socket(cluster, host)
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -158,10 +167,10 @@ def connect(cluster: str, host: str) -> LocalAgentConnection | None:
 
 
 def begin() -> None:
-    """Begin to start an agent whose cluster is not known yet: it imports what it needs and waits for a name.
+    """Prestart an agent before its cluster is known: it imports its modules and waits for the cluster's name.
 
-    Its imports and the reading of the spec go on at the same time. If no `start_agent` follows, it ends with this
-    process.
+    The imports thus run in parallel with loading the spec. If no `start_agent` follows, the agent is killed when this
+    process exits.
     """
     _begun.append(_spawn())
     atexit.register(_end_unused)
@@ -182,28 +191,32 @@ def _spawn() -> subprocess.Popen[bytes]:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        start_new_session=True,  # a Ctrl-C for the command is not for the cluster
+        start_new_session=True,  # a Ctrl-C is meant for the command, not for the cluster
     )
 
 
 def start_agent(cluster: str, host: str) -> None:
-    """Start the agent of a cluster, or find that another command has; returns when its socket is there.
+    """Start the agent of a cluster, unless another command has started it, and wait until it listens.
+
+    Args:
+        cluster: The cluster's name.
+        host: The name of this machine in the cluster.
 
     Raises:
-        ClusterError: The agent could not start, with its own words.
+        ClusterError: The agent could not start. The message contains the agent's own error.
     """
     try:
         process = _begun.pop()
-    except IndexError:  # asked for, not looked: another thread may be starting one for another host
+    except IndexError:  # not checked in advance, since another thread may be starting an agent for another host
         process = _spawn()
     assert process.stdin is not None, "it is a pipe"
     assert process.stdout is not None, "it is a pipe"
     assert process.stderr is not None, "it is a pipe"
     with process.stdout, process.stderr:
-        with contextlib.suppress(BrokenPipeError), process.stdin:  # one that has died tells why below
+        with contextlib.suppress(BrokenPipeError), process.stdin:  # if the agent has died, its error is read below
             process.stdin.write(encode({"cluster": cluster, "host": host, "state": str(state_home())}))
         if not select.select([process.stdout], [], [], _START_SECONDS)[0]:
-            process.returncode = 0  # as below
+            process.returncode = 0  # see the end of this function
             raise ClusterError(
                 f"the agent (pid {process.pid}) has not said that it listens within {_START_SECONDS:g} s",
                 hint=f"Look what keeps it: `cat /proc/{process.pid}/stack`, or end it: `kill {process.pid}`.",
@@ -219,7 +232,7 @@ def start_agent(cluster: str, host: str) -> None:
         process.wait()
         raise ClusterError.from_json(message["error"])
     if not message["reply"]["serves"]:
-        process.wait()  # another one is first, and this one ends
+        process.wait()  # another agent was first, so this one exits
         return
-    # It runs on without us; Popen must not wait for it, nor warn that nobody did.
+    # The agent outlives this process. With a return code, Popen neither waits for it nor warns that it still runs.
     process.returncode = 0

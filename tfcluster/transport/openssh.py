@@ -1,4 +1,4 @@
-"""Sessions of the user's own ssh, which share one connection to a host; whatever ~/.ssh/config says holds."""
+"""Sessions of the user's own OpenSSH client, multiplexed over one connection per host; ~/.ssh/config is respected."""
 
 from __future__ import annotations
 
@@ -20,24 +20,26 @@ from tfcluster.transport.base import HostUnreachableError
 from tfcluster.transport.remote_bootstrap import MARK
 from tfcluster.transport.ssh_errors import SSH_FAILED, lines_of, unreachable
 
-#: Seconds for the first sign of life of a session: connecting, a login shell, the start of Python.
+#: The timeout for the first message of a session: ssh has to connect, and a login shell and Python have to start.
 FIRST_SECONDS = 20.0
 _CONNECT_SECONDS = 8
-# A connection over which nothing has come for so long is asked, so often, before it is given up.
+# Keepalive: the interval in seconds without traffic after which ssh sends a probe, and the number of unanswered probes
+# after which it closes the connection.
 _ALIVE_SECONDS, _ALIVE_COUNT = 5, 3
-# So long the connection is kept for the next command.
+# The time for which the shared connection stays open for the next command.
 _PERSIST_SECONDS = 300
 _EXIT_SECONDS = 5.0
-# So much of what a login shell prints is kept, to be shown if nothing else comes, and so much is borne.
+# Of a login shell's output, the number of bytes that are kept for an error message, and the number of bytes after which
+# the session is given up if no message has arrived.
 _KEPT_NOISE, _NOISE_LIMIT = 4096, 1 << 20
 _LAST_LINES = 8
 
 
 class InterpreterError(ClusterError):
-    """A host was reached, and the Python that is named for it does not run what it is to run.
+    """A host was reached, but the Python that the spec names for it could not run the bootstrap program.
 
     Attributes:
-        is_missing: There is no such program.
+        is_missing: The Python does not exist on the host.
     """
 
     def __init__(self, message: str, *, hint: str, is_missing: bool = False) -> None:
@@ -46,17 +48,17 @@ class InterpreterError(ClusterError):
 
 
 def _ssh(cluster: str, host: Host, *more: str, shared: bool = True) -> list[str]:
-    """The beginning of every ssh's command line: what one without a terminal needs, and the shared connection.
+    """Return the first words of every ssh command line: the options for use without a terminal and for multiplexing.
 
     Args:
         cluster: The cluster's name.
         host: The host.
         *more: Further options.
-        shared: Use, or make, the connection that commands share; else one that ends with the session, of which
-            nothing is left on this machine.
+        shared: Use the connection that commands share, and create it if necessary. If false, use a connection that
+            ends with the session and leaves nothing behind on this machine.
 
     Raises:
-        ClusterError: There is no private folder for the connection's socket.
+        ClusterError: There is no private folder for the control socket.
     """
     if shared:
         sharing: dict[str, object] = {
@@ -67,8 +69,8 @@ def _ssh(cluster: str, host: Host, *more: str, shared: bool = True) -> list[str]
     else:
         sharing = {"ControlMaster": "no", "ControlPersist": "no", "ControlPath": "none"}
     options = {
-        "BatchMode": "yes",  # nobody is there to answer
-        "LogLevel": "ERROR",  # no banner, and no silence
+        "BatchMode": "yes",  # ssh must not ask for a password: there is no terminal
+        "LogLevel": "ERROR",  # suppresses the banner, but not the errors
         "RemoteCommand": "none",
         "ClearAllForwardings": "yes",
         "ConnectTimeout": _CONNECT_SECONDS,
@@ -81,7 +83,7 @@ def _ssh(cluster: str, host: Host, *more: str, shared: bool = True) -> list[str]
 
 
 def disconnect(cluster: str, host: Host) -> None:
-    """End the shared connection to a host, if there is one, as soon as no session is on it any more."""
+    """Close the shared connection to a host, if there is one, as soon as its last session has ended."""
     with contextlib.suppress(ClusterError, OSError, subprocess.TimeoutExpired):
         if not ssh_control_path(cluster, host.destination).exists():
             return
@@ -96,36 +98,47 @@ def disconnect(cluster: str, host: Host) -> None:
 
 
 class SshSession:
-    """One command on a host, which says marked lines; to be ended.
+    """A session that runs one command on a host and reads the messages that it prints as marked lines.
+
+    The caller ends the session with `finish` or `end`.
 
     Args:
-        cluster: The cluster, whose commands share a connection.
+        cluster: The name of the cluster, whose commands share a connection.
         host: The host.
-        command: A command line for its shell.
-        shared: Over the connection that commands share; else over one of its own, which ends with it.
+        command: A command line for the host's shell.
+        shared: Use the connection that commands share. If false, use a separate connection, which ends with the
+            session.
+
+    Attributes:
+        host: The host.
+        connection: The socket that is connected to the command's standard input and output.
+        shipped_bytes: The size of the code bundle that was sent in this session, in bytes; 0 if none was sent.
 
     Raises:
-        ClusterError: There is no ssh on this machine, or no private folder for its socket.
+        ClusterError: ssh is not installed on this machine, or there is no private folder for the control socket.
     """
 
     def __init__(self, cluster: str, host: Host, command: str, *, shared: bool = True) -> None:
         self._start(host, [*_ssh(cluster, host, shared=shared), command])
 
     def _start(self, host: Host, command: list[str]) -> None:
-        """Start the process that is talked to.
+        """Start the local process of the session.
 
         Args:
             host: The host.
-            command: Its command line.
+            command: The command line of the process.
+
+        Raises:
+            ClusterError: The process cannot be started.
         """
         self.host = host
-        self._heard = False  # whether a marked line has come
+        self._heard = False  # whether a marked line has arrived
         self.shipped_bytes = 0
         self._lines: deque[bytes] = deque()
         self._rest = b""
         self._noise = b""
         self._noise_bytes = 0
-        self._words = tempfile.TemporaryFile()  # noqa: SIM115 - closed in the end
+        self._words = tempfile.TemporaryFile()  # noqa: SIM115 - `end` closes it
         self.connection, theirs = socket.socketpair()
         try:
             with theirs:
@@ -133,8 +146,8 @@ class SshSession:
                     command,
                     stdin=theirs.fileno(),
                     stdout=theirs.fileno(),
-                    stderr=self._words,  # a file: the shared connection's process may keep it open
-                    start_new_session=True,  # a Ctrl-C is for the command, which may have more to say to the host
+                    stderr=self._words,  # a file, since the shared connection's process may keep a pipe open
+                    start_new_session=True,  # a Ctrl-C is for the command, which may still send to the host
                 )
         except OSError as error:
             self.connection.close()
@@ -144,19 +157,22 @@ class SshSession:
             ) from error
 
     def say(self, data: bytes) -> None:
-        """Say something to the command; that it has ended shows itself when its answer is read."""
+        """Send data to the command. If the command has exited, that is detected when its answer is read."""
         with contextlib.suppress(ConnectionError):
             self.connection.sendall(data)
 
     def hear(self, seconds: float) -> dict[str, Any]:
-        """The next marked line of the command.
+        """Read the next message, which is a marked line of the command's output.
 
         Args:
-            seconds: How long to wait for it.
+            seconds: The timeout in seconds.
+
+        Returns:
+            The decoded message.
 
         Raises:
-            HostUnreachableError: ssh failed, or nothing has come in time.
-            ClusterError: The command ended.
+            HostUnreachableError: ssh failed, or the timeout expired.
+            ClusterError: The command exited.
         """
         deadline = time.monotonic() + seconds
         while True:
@@ -193,15 +209,16 @@ class SshSession:
         return data
 
     def noise(self) -> str:
-        """The last lines that the command, or the shell in which it runs, printed besides; empty if none."""
+        """Return the last unmarked lines that the command or its shell printed; empty if there are none."""
         lines = lines_of(self._noise.decode(errors="replace"))
         return "".join(f"\n  {line}" for line in lines[-_LAST_LINES:])
 
     def _ended(self) -> tuple[int, str]:
-        """Wait a moment for the process that is talked to, which has hung up.
+        """Wait a moment for the local process of the session, which has closed its output, to exit.
 
         Returns:
-            Its exit code, that of an ssh that failed where it has not ended, and what it printed as errors.
+            The exit code of the process, and its standard error. If the process has not exited, the exit code is that
+            of an ssh that failed.
         """
         try:
             code = self._ssh.wait(_EXIT_SECONDS)
@@ -211,12 +228,12 @@ class SshSession:
         return code, self._words.read().decode(errors="replace")
 
     def _failure(self) -> ClusterError:
-        """Why a session that has ended did so."""
+        """Return the error that explains why the session has ended."""
         code, words = self._ended()
         if code == SSH_FAILED:
             return unreachable(self.host, words)
         self._noise += words.encode()
-        if code in (126, 127):  # as every shell says that there is no such command
+        if code in (126, 127):  # the exit codes of every shell for a command that cannot be run or found
             return InterpreterError(
                 f"host {self.host.name!r}: there is no {self.host.interpreter} to run{self.noise()}",
                 hint="Name its Python 3.10 or newer by `python:` in the spec.",
@@ -228,14 +245,14 @@ class SshSession:
         )
 
     def finish(self) -> None:
-        """Hang up, and wait a moment for the end of a command that ends then."""
+        """Close the command's standard input, wait a moment for the command to exit, and end the session."""
         with contextlib.suppress(OSError, subprocess.TimeoutExpired):
             self.connection.shutdown(socket.SHUT_WR)
             self._ssh.wait(_EXIT_SECONDS)
         self.end()
 
     def end(self) -> None:
-        """Hang up, whatever the command still does."""
+        """End the session at once, even if the command is still running."""
         self.connection.close()
         self._ssh.kill()
         self._ssh.wait()

@@ -1,4 +1,4 @@
-"""The setup commands of a host, which are run there once: they may well make the Python that all else needs."""
+"""Provision a host: run the setup commands of the spec once, before anything else, as they may install its Python."""
 
 from __future__ import annotations
 
@@ -11,16 +11,20 @@ from tfcluster.transport.openssh import FIRST_SECONDS, SshSession
 from tfcluster.transport.remote_bootstrap import MARK
 from tfcluster.transport.shell import quote
 
-# They may compile and download.
+# The timeout of each setup command, which may compile and download.
 _SETUP_SECONDS = 3600.0
 
 
 def run_setup(cluster: str, host: Host) -> None:
-    """Run a host's setup commands there, unless these very commands have been run there before.
+    """Run a host's setup commands there, unless the same commands have been run there before.
+
+    Args:
+        cluster: The cluster's name.
+        host: The host.
 
     Raises:
-        HostUnreachableError: It cannot be reached.
-        ClusterError: One failed, with its last lines.
+        HostUnreachableError: The host cannot be reached.
+        ClusterError: A command failed. The message contains the last lines of its output.
     """
     session = SshSession(cluster, host, "/bin/sh")
     try:
@@ -40,16 +44,23 @@ def run_setup(cluster: str, host: Host) -> None:
 
 
 def stamp_name(host: Host) -> str:
-    """How the name of the file begins by which a host knows that its setup commands have been run; then its own."""
+    """Return the prefix of the name of the stamp file, which records that a host's setup commands have been run.
+
+    The prefix is a hash of the commands and of the host's Python. The file name continues with the node name of the
+    host, since hosts may share a home folder.
+    """
     return hashlib.sha256(json.dumps([host.setup, host.python]).encode()).hexdigest()
 
 
 def _script(host: Host) -> str:
-    """What a shell there has to do. It is said over standard input: no other user of the host sees it."""
+    """Return the shell script that runs the setup commands.
+
+    The script is sent over standard input, so that other users of the host cannot see it in the list of processes.
+    """
     lines = [
         *(f"export {quote([f'{name}={value}'])}" for name, value in host.env.items()),
         'folder="${XDG_CACHE_HOME:-$HOME/.cache}/tfcluster/setup"',
-        f'stamp="$folder/{stamp_name(host)}-$(uname -n)"',  # hosts may share a home
+        f'stamp="$folder/{stamp_name(host)}-$(uname -n)"',  # hosts may share a home folder
         f"""say() {{ printf '\\n%s%s\\n' {quote([MARK])} "$1"; }}""",
         """run() { say '{"step": '"$1"'}'; /bin/sh -c "$2" </dev/null 2>&1; }""",
         """say '{"step": null}'""",

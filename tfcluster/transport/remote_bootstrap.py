@@ -1,12 +1,13 @@
-"""What the Python of another host runs first: it checks that it has this very code of tfcluster's, or asks for it.
+"""The bootstrap program of another host's Python: find this version of tfcluster's code in the cache, or request it.
 
-The text of this file is sent on each session, so it imports nothing of tfcluster's before that is checked.
+The source of this file is sent in each session, so it imports nothing of tfcluster until the code has been verified.
 
-The code is kept in an owner-only folder under the name of its hash, which is that of all its files' names and texts. It
-is taken from those files again before each use; what Python compiles beside them, in a folder that nobody else can
-enter, is left to Python's own check.
+The cache is a folder that only its owner can access. A version of the code is in a subfolder that is named by its
+content hash, which covers the names and contents of all files. The hash is computed again from the files before each
+use. Bytecode that Python compiles next to the files is not covered: nobody else can enter the folder, and Python itself
+checks whether bytecode is up to date.
 
-An examination that must change nothing here (`keep` is false) imports the code from memory, and no file is written.
+A dry run, which must change nothing on the host (`keep` is false), imports the code from memory and writes no file.
 """
 
 from __future__ import annotations
@@ -24,18 +25,23 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import IO, Any
 
-#: How each line begins that is said to the other side: a login shell may print lines of its own.
+#: The prefix of each line that is a message to the client: a login shell may print other lines.
 MARK = "tfcluster> "
-#: So many versions of the code are kept, the latest used ones, besides those that an agent still runs.
+#: The number of most recently used versions of the code that stay in the cache, besides those that an agent still runs.
 _KEPT = 3
 _COMPILED = "__pycache__"
-#: What is said where the code cannot be kept, and what to type then.
+#: The error message and the hint for a host on which the code cannot be written.
 CANNOT_KEEP = "cannot keep tfcluster's code"
 KEEP_HINT = "Make room there, or name a folder that can be written to by `state:` in the spec."
 
 
 def main(said: dict[str, Any]) -> None:
-    """Do what the other side said in its first line, with the code that it named."""
+    """Serve the session that the client's first line describes, with the version of the code that it names.
+
+    Args:
+        said: The first line; see `stdio_proxy.serve` and `dry_run_server.serve`. Of its fields this module itself uses
+            `code`, the content hash of the code; `keep`, whether files may be written; and `state`.
+    """
     tell({"begun": True})
     try:
         if said["keep"]:
@@ -54,20 +60,23 @@ def main(said: dict[str, Any]) -> None:
 
 
 def _import_from(folder: str) -> None:
-    """Have all modules of tfcluster's be imported from a folder."""
+    """Import tfcluster, and thereby all of its modules, from a folder."""
     with contextlib.suppress(OSError):
-        os.utime(folder)  # the latest used ones are kept
+        os.utime(folder)  # for `_tidy`, which keeps the most recently used versions
     sys.path.insert(0, folder)
-    import tfcluster  # noqa: F401 - with it all its modules come from there, and no others do
+    import tfcluster  # noqa: F401 - the package's path determines where its modules come from
 
     del sys.path[0]
 
 
 def _add_user_site() -> None:
-    """Add what this user installed with `pip install --user`, which -I leaves out: no spec has a say in that."""
+    """Add the folder of `pip install --user` to the path.
+
+    The option -I leaves it out, but unlike environment variables it does not depend on the spec.
+    """
     import site
 
-    # A virtual environment that does not see the system's packages does not see the user's either.
+    # A virtual environment without access to the system's packages has no access to the user's either.
     if sys.flags.no_user_site and sys.base_prefix in site.PREFIXES:
         folder = site.getusersitepackages()
         if os.path.isdir(folder):
@@ -75,10 +84,10 @@ def _add_user_site() -> None:
 
 
 class MemoryImporter:
-    """Imports modules from texts in memory.
+    """Imports modules from source texts in memory.
 
     Args:
-        files: The texts by their paths, as `tfcluster/transport/boot.py`.
+        files: The source texts by path, such as `tfcluster/transport/remote_bootstrap.py`.
     """
 
     def __init__(self, files: dict[str, str]) -> None:
@@ -90,35 +99,35 @@ class MemoryImporter:
         for file in (f"{base}/__init__.py", f"{base}.py"):
             if file in self._files:
                 is_package = file.endswith("/__init__.py")
-                loader: Any = self  # it has the methods of a loader, and boot.py imports as little as possible
+                loader: Any = self  # has a loader's methods; this module imports as little as possible
                 found = importlib.machinery.ModuleSpec(name, loader, origin=file, is_package=is_package)
                 found.has_location = True  # so that the module has a __file__
                 return found
         return None
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> None:
-        """Leave it to Python to make the module; see importlib.abc.Loader."""
+        """Let Python create the module; see importlib.abc.Loader."""
 
     def exec_module(self, module: ModuleType) -> None:
-        """Run a module's text; see importlib.abc.Loader."""
+        """Execute a module's source text; see importlib.abc.Loader."""
         file = module.__file__
         assert file is not None, "find_spec sees to it"
         exec(compile(self._files[file], file, "exec", dont_inherit=True), vars(module))
 
 
 def tell(message: dict[str, Any]) -> None:
-    """Say one line to the other side."""
+    """Send one message to the client, as a marked line on standard output."""
     sys.stdout.write(f"\n{MARK}{json.dumps(message)}\n")
     sys.stdout.flush()
 
 
 def pack(files: dict[str, str]) -> bytes:
-    """Files, by their paths, as the bytes whose hash names them."""
+    """Serialise files, given by path, to the bytes that the content hash is computed of."""
     return json.dumps(files, sort_keys=True).encode()
 
 
 def name_of(packed: bytes) -> str:
-    """The name of packed files."""
+    """Return the content hash of packed files."""
     return hashlib.sha256(packed).hexdigest()
 
 
@@ -131,18 +140,24 @@ def _find(said: dict[str, Any]) -> str | None:
 
 
 def roots(said: dict[str, Any]) -> Iterator[str]:
-    """The folders where code may be kept, the best first."""
+    """Yield the candidate folders for the cache, in order of preference."""
     cache = os.environ.get("XDG_CACHE_HOME", "")
     yield os.path.join(cache if os.path.isabs(cache) else os.path.expanduser("~/.cache"), "tfcluster", "code")
-    if said["state"]:  # it is there for hosts whose home cannot be written
+    if said["state"]:  # the spec has `state:` for hosts whose home folder is not writable
         yield os.path.join(os.path.abspath(os.path.expanduser(said["state"])), ".code")
 
 
 def _receive(said: dict[str, Any]) -> dict[str, str]:
-    """Ask for the code; returns the texts of its files by their paths.
+    """Request the code from the client.
+
+    Args:
+        said: The client's first line.
+
+    Returns:
+        The source texts by path.
 
     Raises:
-        ValueError: What arrived is not it.
+        ValueError: The code that arrived does not have the requested hash.
     """
     tell({"need": "code"})
     packed = zlib.decompress(sys.stdin.buffer.read(int(sys.stdin.buffer.readline())))
@@ -153,10 +168,17 @@ def _receive(said: dict[str, Any]) -> dict[str, str]:
 
 
 def _keep(said: dict[str, Any], files: dict[str, str]) -> str:
-    """Write the code to the first folder that can be written to; returns its folder.
+    """Write the code to the first candidate folder that is writable.
+
+    Args:
+        said: The client's first line.
+        files: The source texts by path.
+
+    Returns:
+        The folder of this version of the code.
 
     Raises:
-        OSError: There is no place for it.
+        OSError: None of the folders is writable.
     """
     problem = None
     for root in roots(said):
@@ -169,14 +191,14 @@ def _keep(said: dict[str, Any], files: dict[str, str]) -> str:
 
 
 def _install(root: str, name: str, files: dict[str, str]) -> str:
-    import tempfile  # what is done once need not slow every session down
+    import tempfile  # imported here, as only the first session on a host needs it
 
     os.makedirs(root, mode=0o700, exist_ok=True)
-    os.chmod(root, 0o700)  # fails where it is somebody else's
+    os.chmod(root, 0o700)  # fails if the folder belongs to another user
     folder = os.path.join(root, name)
     with open(os.path.join(root, "lock"), "w") as lock:
         locked = _lock(lock, fcntl.LOCK_EX)
-        if not _holds(folder):  # another first contact may have been faster
+        if not _holds(folder):  # another session may have installed the code meanwhile
             _remove(folder)
             made = tempfile.mkdtemp(prefix=".", dir=root)
             try:
@@ -191,7 +213,15 @@ def _install(root: str, name: str, files: dict[str, str]) -> str:
 
 
 def _lock(file: IO[str], kind: int) -> bool:
-    """Lock a file, as long as it is open; whether that is possible where it is."""
+    """Lock a file until it is closed.
+
+    Args:
+        file: The file.
+        kind: The operation, as for flock.
+
+    Returns:
+        False if the lock is not available, or if the file system does not support locks.
+    """
     try:
         fcntl.flock(file, kind)
     except OSError:
@@ -208,7 +238,7 @@ def _write(folder: str, files: dict[str, str]) -> None:
 
 
 def _holds(folder: str) -> bool:
-    """Whether a folder is nobody else's and holds the very files whose hash names it."""
+    """Tell whether only this user can access a folder, and its files have the hash that is the folder's name."""
     try:
         found = os.lstat(folder)
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
@@ -219,7 +249,10 @@ def _holds(folder: str) -> bool:
 
 
 def _files(folder: str) -> Iterator[tuple[str, str]]:
-    """The path and text of each file that Python could import; a link is none of ours, and so spoils the hash."""
+    """Yield the path and the text of each file in a folder that Python could import.
+
+    Symbolic links to folders are included: tfcluster does not create any, so a link has to change the hash.
+    """
     for parent, folders, files in os.walk(folder):
         folders[:] = [name for name in folders if name != _COMPILED]
         for name in (*files, *(each for each in folders if os.path.islink(os.path.join(parent, each)))):
@@ -229,7 +262,7 @@ def _files(folder: str) -> Iterator[tuple[str, str]]:
 
 
 def _tidy(root: str) -> None:
-    """Remove old versions of the code that no agent runs, and what installing that was killed left."""
+    """Prune the cache: remove old versions of the code that no agent runs, and remains of interrupted installations."""
     found = [entry for entry in os.scandir(root) if entry.is_dir(follow_symlinks=False)]
     found.sort(key=lambda entry: entry.stat().st_mtime, reverse=True)
     versions = [entry.path for entry in found if not entry.name.startswith(".")]
@@ -240,7 +273,7 @@ def _tidy(root: str) -> None:
 
 
 def _is_used(folder: str) -> bool:
-    """Whether an agent holds the lock of the code in a folder: it may import more of it."""
+    """Tell whether an agent holds the lock of the code in a folder, since it may import more modules from it."""
     try:
         with open(os.path.join(folder, "tfcluster", "__init__.py"), "r+") as code:
             return not _lock(code, fcntl.LOCK_EX | fcntl.LOCK_NB)

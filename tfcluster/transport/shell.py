@@ -1,4 +1,4 @@
-"""The one place where words become a command line for another host's shell."""
+"""Quote command lines for another host's shell; no other module does this."""
 
 from __future__ import annotations
 
@@ -6,20 +6,33 @@ import re
 from collections.abc import Iterable
 
 _HOME = "~/"
-# Within single quotes the end of the quotes is special to every shell, the backslash to fish, and ! to csh.
+# Characters that are special within single quotes: the quote itself in every shell, the backslash in fish, ! in csh.
 _SPECIAL = re.compile(r"['\\!]")
 
 
 def quote(words: Iterable[str]) -> str:
-    """Words as a command line that sh, bash, dash, zsh, fish and csh take apart into the same words.
+    """Quote words as a command line that sh, bash, dash, zsh, fish and csh split into the same words.
 
-    (But csh takes no newline within a word.)
+    A word with a newline does not work in csh.
+
+    Args:
+        words: The words of the command line, unquoted.
+
+    Returns:
+        The command line.
     """
     return " ".join(map(_quoted, words))
 
 
 def quote_path(path: str) -> str:
-    """A path as one word of a command line; one that begins with `~/` is in the user's home folder there."""
+    """Quote a path as one word of a command line.
+
+    Args:
+        path: The path. If it begins with `~/`, the host's shell expands it to the user's home folder there.
+
+    Returns:
+        The quoted word.
+    """
     return _HOME + quote([path[len(_HOME) :]]) if path.startswith(_HOME) else quote([path])
 
 

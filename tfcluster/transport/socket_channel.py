@@ -1,4 +1,4 @@
-"""A connection to an agent over a socket, whatever carries it."""
+"""The socket connection to an agent that the local and the ssh transport have in common."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ from tfcluster.errors import ClusterError
 
 
 class SocketChannel:
-    """What every connection to an agent does alike; see `Channel`."""
+    """Implements the part of `Channel` that does not depend on the transport.
+
+    Args:
+        connection: A connected socket.
+    """
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -41,7 +45,11 @@ class SocketChannel:
             return b""
 
     def timeout_error(self, time: str) -> ClusterError:
-        """What to say of an agent that has not said anything for some time."""
+        """Return the error for an agent that has not sent anything for some time.
+
+        Args:
+            time: The time that has passed, such as `5 s`.
+        """
         raise NotImplementedError
 
     def close(self) -> None:

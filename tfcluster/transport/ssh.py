@@ -1,4 +1,4 @@
-"""Reaching an agent on another host, through the user's own ssh."""
+"""The transport to an agent on another host, over the user's own OpenSSH client."""
 
 from __future__ import annotations
 
@@ -16,27 +16,29 @@ from tfcluster.transport.openssh import FIRST_SECONDS, InterpreterError, SshSess
 from tfcluster.transport.provision import run_setup, stamp_name
 from tfcluster.transport.socket_channel import SocketChannel
 
-# For an answer of a host that has begun to work on it. An agent may take a minute to start where the disk is slow, and
-# wait for one that goes down before that; packages are looked up on a network's file system.
+# Timeouts for the reply of a host that has begun to handle a request. An agent may take a minute to start from a slow
+# disk, and may have to wait first for another agent that shuts down; the survey may have to look up packages on a
+# network file system.
 _ANSWER_SECONDS, _OPEN_SECONDS, _SURVEY_SECONDS = 30.0, 100.0, 60.0
 
 
 @dataclass(frozen=True)
 class HostReport:
-    """What a first contact found on a host.
+    """The result of probing a host.
 
     Attributes:
-        host: What the cluster calls it.
-        problems: All that keeps an agent from starting there, each with what to type; nothing else is known where the
-            host cannot be reached (a HostUnreachableError) or has no fitting Python.
-        python: The path of its Python; empty where it is not known.
-        python_version: As `3.11.2`.
-        tensorflow: The version of the TensorFlow installed for it; None where there is none, or it cannot be told.
-        free_bytes: The space that is left for its state.
-        clock_offset: Seconds that its clock is ahead of this machine's.
-        clock_error: Half the round trip: the offset is known within so many seconds.
-        shipped_bytes: What had to be sent of tfcluster's own code.
-        unexamined: What an examination that changes nothing could not look at, and why.
+        host: The name of the host in the cluster.
+        problems: The problems that keep an agent from starting there, each with a hint that says what to type. If the
+            host cannot be reached (a HostUnreachableError) or has no suitable Python, nothing else is known.
+        python: The path of the host's Python; empty if it is not known.
+        python_version: The version of that Python, such as `3.11.2`.
+        tensorflow: The version of the TensorFlow that is installed for that Python. None if there is none or the
+            version cannot be determined.
+        free_bytes: The free disk space for the host's state, in bytes.
+        clock_offset: The seconds by which the host's clock is ahead of this machine's.
+        clock_error: The maximum error of the offset in seconds, which is half the round-trip time.
+        shipped_bytes: The size of the code bundle that had to be sent, in bytes; 0 if the host had it.
+        unexamined: What a dry run, which changes nothing on the host, could not check, and why.
     """
 
     host: str
@@ -52,7 +54,13 @@ class HostReport:
 
 
 class SshAgentConnection(SocketChannel):
-    """A connection to a cluster's agent on another host, for one request."""
+    """A connection to a cluster's agent on another host that carries one request and its response.
+
+    Args:
+        there: The transport to the host.
+        session: The ssh session whose stdio proxy is connected to the agent.
+        process: The `pid` and `start_time` of the agent's process.
+    """
 
     def __init__(self, there: SshTransport, session: SshSession, process: dict[str, Any]) -> None:
         super().__init__(session.connection)
@@ -78,7 +86,7 @@ class SshAgentConnection(SocketChannel):
 
 
 class SshTransport:
-    """The way to the agent of a cluster on another host.
+    """The transport to the agent of a cluster on another host.
 
     Args:
         cluster: The cluster's name.
@@ -113,15 +121,30 @@ class SshTransport:
         return found
 
     def ends(self, process: dict[str, Any], timeout: float) -> bool:
-        """Wait there until a process has ended; whether it did within `timeout` seconds."""
+        """Wait until a process on the host has exited.
+
+        Args:
+            process: Its `pid` and `start_time`.
+            timeout: The maximum time to wait in seconds.
+
+        Returns:
+            True if the process exited within that time.
+
+        Raises:
+            HostUnreachableError: The host cannot be reached.
+        """
         return bool(self._ask("wait", patience=timeout, **process, timeout=timeout)["ended"])
 
     def disconnect(self) -> None:
-        """See `HostTransport.disconnect`: the ssh connection that all commands share."""
+        """See `HostTransport.disconnect`. This closes the ssh connection that all commands share."""
         openssh.disconnect(self.cluster, self._host)
 
     def examine(self) -> HostReport:
-        """Make the first contact: run the setup commands once, look at the host, send it what it needs; never fails."""
+        """Provision and survey the host: run its setup commands once, send the code bundle, and probe it.
+
+        Returns:
+            The report. Failures are reported as problems, not raised.
+        """
         problems: list[ClusterError] = []
         try:
             if self._host.setup:
@@ -137,11 +160,12 @@ class SshTransport:
         return replace(found, problems=(*problems, *found.problems))
 
     def probe(self) -> tuple[HostReport, Probe | None]:
-        """Make a contact that changes nothing on the host, and of the spec runs only the Python there; never fails.
+        """Start a dry-run probe, which changes nothing on the host. Of the spec it runs only the Python that it names.
 
         Returns:
-            What was found, and a process there to ask more of, to be closed; None where there is none, or it could not
-            answer for want of a package.
+            The report, and the probe process for further requests, which the caller closes. The process is None if it
+            could not be started or the packages that it needs are missing. Failures are reported as problems, not
+            raised.
         """
         try:
             stamp = stamp_name(self._host) if self._host.setup else None
@@ -154,7 +178,7 @@ class SshTransport:
             return HostReport(self.host, (problem,)), None
         probe = Probe(session, self._reply)
         try:
-            self._reply(session, _ANSWER_SECONDS)  # with the code that it needs for all that follows
+            self._reply(session, _ANSWER_SECONDS)  # sends the code bundle, which all further requests need
             found = probe.survey()
             offset, error = probe.clock()
         except ClusterError as problem:
@@ -167,7 +191,14 @@ class SshTransport:
         return contact, probe
 
     def _surveyed(self, found: dict[str, Any], shipped_bytes: int, offset: float, error: float) -> HostReport:
-        """What a survey found, by a session that keeps the code there or by one that changes nothing."""
+        """Make the report of a survey, whether or not the session was a dry run.
+
+        Args:
+            found: The reply to the survey.
+            shipped_bytes: The size of the code bundle that was sent, in bytes.
+            offset: The seconds by which the host's clock is ahead.
+            error: The maximum error of `offset` in seconds.
+        """
         problems = list(map(ClusterError.from_json, found["problems"]))
         notes: list[str] = []
         if "setup" in found:
@@ -199,7 +230,16 @@ class SshTransport:
         return self._surveyed(found, session.shipped_bytes, offset, error)
 
     def _ask(self, do: str, *, patience: float = 0.0, **what: Any) -> dict[str, Any]:
-        """A session for one question; returns the reply."""
+        """Make one request in a session of its own.
+
+        Args:
+            do: The request; see `stdio_proxy.serve`.
+            patience: The seconds that the host may take for the request in addition to the usual timeout.
+            **what: The arguments of the request.
+
+        Returns:
+            The reply.
+        """
         session = self._begin(do, **what)
         try:
             return self._reply(session, _ANSWER_SECONDS + patience)
@@ -207,13 +247,20 @@ class SshTransport:
             session.end()
 
     def _begin(self, do: str, *, keep: bool = True, **what: Any) -> SshSession:
-        """Begin a session in which the host's Python does something; see `relay.serve` and `probe_server.serve`.
+        """Begin a session in which the host's Python serves a request.
 
         Args:
-            do: What to do.
-            keep: Keep the code there, and the connection here; else nothing is left of the session on either side, and
-                the Python is isolated from its environment.
-            **what: What that needs.
+            do: The request; see `stdio_proxy.serve` and `dry_run_server.serve`.
+            keep: Cache the code on the host and share the ssh connection. If false, the session leaves nothing behind
+                on either side, and the Python is isolated from its environment.
+            **what: The arguments of the request.
+
+        Returns:
+            The session. The caller ends it.
+
+        Raises:
+            HostUnreachableError: The host cannot be reached.
+            InterpreterError: The host's Python does not run, or is too old.
         """
         command = code_bundle.command(self._host.interpreter, isolated=not keep)
         session = SshSession(self.cluster, self._host, command, shared=keep)
@@ -233,7 +280,15 @@ class SshTransport:
         return session
 
     def _reply(self, session: SshSession, seconds: float) -> dict[str, Any]:
-        """What the host replies, with the code that it needs for that."""
+        """Read the host's reply, and send the code bundle first if the host requests it.
+
+        Args:
+            session: The session.
+            seconds: The timeout in seconds.
+
+        Raises:
+            ClusterError: The host replied with an error, or did not reply.
+        """
         said = session.hear(seconds)
         if "need" in said:
             session.shipped_bytes = len(code_bundle.archive())
@@ -245,7 +300,7 @@ class SshTransport:
         return reply
 
     def _of_host(self, problem: ClusterError) -> ClusterError:
-        """What a host says of itself, with its name."""
+        """Prefix an error that the host reported with the host's name."""
         return ClusterError(f"host {self.host!r}: {problem.message}", hint=problem.hint, exit_code=problem.exit_code)
 
 

@@ -1,4 +1,4 @@
-"""What ssh says when it fails, as an error that tells what to type."""
+"""Classify the errors that ssh prints, and return errors with a hint that says what to type."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import shlex
 from tfcluster.core.hosts import Host
 from tfcluster.transport.base import HostUnreachableError
 
-#: The exit code of an ssh that failed itself.
+#: The exit code of ssh if ssh itself failed, not the command that it ran.
 SSH_FAILED = 255
 
 _LOOK = "`{ssh}` tells more."
-# What ssh says, what to say of it besides its own last words, and what to type. The first that fits counts.
+# Patterns of ssh's output, each with a message that precedes ssh's last line and a hint. The first match counts.
 _KINDS = (
     (
         r"REMOTE HOST IDENTIFICATION HAS CHANGED",
@@ -53,7 +53,7 @@ _KNOWN_KEY = re.compile(r"Offending .*key in (\S+):(\d+)")
 
 
 def lines_of(words: str) -> list[str]:
-    """The lines of what another program printed, without blank ones.
+    """Return the lines of another program's output without blank lines.
 
     Of a Python traceback only the last line is kept.
     """
@@ -64,11 +64,11 @@ def lines_of(words: str) -> list[str]:
 
 
 def unreachable(host: Host, words: str) -> HostUnreachableError:
-    """The error for an ssh that could not reach a host.
+    """Return the error for an ssh that could not connect to a host.
 
     Args:
         host: The host.
-        words: What ssh printed.
+        words: The output of ssh.
     """
     last = (lines_of(words) or ["the connection broke, and ssh said nothing"])[-1]
     said, hint = next(

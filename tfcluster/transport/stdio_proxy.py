@@ -1,4 +1,4 @@
-"""The other end of an ssh session: it finds or starts the agent, and hands bytes on between the two."""
+"""The stdio proxy, the host's end of an ssh session: connect to the agent or start it, and forward bytes both ways."""
 
 from __future__ import annotations
 
@@ -19,15 +19,17 @@ _INPUT, _OUTPUT = 0, 1
 
 
 def serve(said: dict[str, Any]) -> None:
-    """Do what a session is for.
+    """Serve the request of a session.
 
     Args:
-        said: Its first line: `cluster`, `host` (what the cluster calls this machine), `state` (its folder for all
-            clusters' state or None), `env`, and `do` with what that needs:
-            `open` {start}: connect to the agent -> {pid, start_time}, and then whatever is said to it and by it;
-            `look`: -> {up, state}, as LocalTransport.is_up and LocalTransport.has_state say;
-            `wait` {pid, start_time, timeout}: for the end of a process -> {ended};
-            `examine` {ssh}: -> what `survey` gives, and then the time for each line that arrives.
+        said: The first line of the session: `cluster`; `host`, the name of this machine in the cluster; `state`, the
+            host's folder for the state of all clusters, or None; `env`, the host's variables in the spec; and `do`,
+            the request, with its arguments:
+            `open` {start}: connect to the agent -> {pid, start_time}, followed by the agent's connection, forwarded in
+            both directions;
+            `look` -> {up, state}, as LocalTransport.is_up and LocalTransport.has_state return;
+            `wait` {pid, start_time, timeout}: wait until a process has exited -> {ended};
+            `examine` {ssh} -> the fields of `host_probe.survey`, followed by the time for each line that arrives.
     """
     os.environ.update(said["env"])
     if said["state"]:
@@ -52,24 +54,25 @@ def serve(said: dict[str, Any]) -> None:
 
 
 def relay(agent: LocalAgentConnection) -> None:
-    """Hand on what arrives, both ways, until the agent hangs up or nobody reads what it says."""
+    """Forward bytes in both directions until the agent closes the connection or the client stops reading."""
     threading.Thread(target=_hand_in, args=[agent], daemon=True).start()
     while data := agent.receive(None):
         while data:
             try:
                 data = data[os.write(_OUTPUT, data) :]
-            except OSError:  # the session is over
+            except OSError:  # the session has ended
                 return
 
 
 def _hand_in(agent: LocalAgentConnection) -> None:
-    """Hand on what the other side says, and that it has said all; and end when it has gone."""
+    """Forward standard input and its end to the agent, and exit the process once the client has disconnected."""
     while (data := os.read(_INPUT, _BLOCK)) and agent.send(data):
         continue
     agent.shutdown_write()
-    # An agent that hangs would keep us for ever: nobody tells a process without a terminal that its session is over.
+    # Without this wait, an agent that hangs would keep this process forever: without a terminal the process receives no
+    # signal when its session ends.
     poll = select.poll()
-    poll.register(_OUTPUT, 0)  # that nobody reads it is told anyway
+    poll.register(_OUTPUT, 0)  # poll reports an error or a hang-up even if no event is requested
     poll.poll()
     os._exit(0)
 
@@ -85,7 +88,7 @@ def _ends(process: ProcessHandle, timeout: float) -> bool:
 
 
 def _examine(said: dict[str, Any]) -> None:
-    from tfcluster.transport.host_probe import now, survey  # its imports would slow every other session down
+    from tfcluster.transport.host_probe import now, survey  # imported here, as it would slow down all other sessions
 
     tell({"reply": survey(said["ssh"])})
     while os.read(_INPUT, 1):

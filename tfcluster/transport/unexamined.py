@@ -1,4 +1,4 @@
-"""What an examination that changes nothing cannot look at on a host, in words: that is not a problem of the host."""
+"""Describe what a dry run cannot check on a host without changing it; these are notes, not problems of the host."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from tfcluster.core.hosts import Host
 from tfcluster.errors import ClusterError
 from tfcluster.transport.openssh import InterpreterError
 
-# Variables that decide what a Python or the system's linker loads.
+# Prefixes of the environment variables that affect what Python or the dynamic linker loads.
 _LOADING = ("PYTHON", "LD_")
 
 
 def interpreter(host: Host, problem: InterpreterError) -> str:
-    """Say of a host with setup commands that its Python does not run: they may make it."""
+    """Return the note that the Python of a host with setup commands does not run, as these commands may install it."""
     if problem.is_missing:
         return f"python: {host.interpreter} does not exist yet; `setup:` may make it: not examined"
     what = problem.message.removeprefix(f"host {host.name!r}: ")
@@ -24,15 +24,15 @@ def interpreter(host: Host, problem: InterpreterError) -> str:
 def split(
     host: Host, missing: Sequence[ClusterError], found: Mapping[str, Any]
 ) -> tuple[list[ClusterError], list[str]]:
-    """Tell what is wrong with a host from what cannot be known without changing it.
+    """Separate the problems of a host from what cannot be determined without changing it.
 
     Args:
         host: The host.
-        missing: The packages that its Python has not.
-        found: What `Probe.survey` returned.
+        missing: An error for each package that is not installed for the host's Python.
+        found: The return value of `Probe.survey`.
 
     Returns:
-        The problems, and what is not examined.
+        The problems, and the notes about what was not checked.
     """
     problems = [*missing, *map(ClusterError.from_json, found["folders"])]
     notes = of_environment(host)
@@ -47,6 +47,9 @@ def split(
 
 
 def of_environment(host: Host) -> list[str]:
-    """Say which variables of a host matter to what is loaded there; an examination does not set them."""
+    """Return a note that names the host's variables that affect what is loaded there, as a dry run does not set them.
+
+    The list is empty if the host has no such variables.
+    """
     names = [name for name in host.env if name.startswith(_LOADING)]
     return [f"env: {', '.join(names)}: not set for this, so what that changes is not examined"] if names else []

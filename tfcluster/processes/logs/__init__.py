@@ -1,1 +1,1 @@
-"""What the processes of tasks print, on its way into log files of bounded size."""
+"""Capture the output of the tasks' processes and copy it to rotating log files of bounded size."""

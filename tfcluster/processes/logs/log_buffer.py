@@ -1,8 +1,10 @@
-"""What a task's process prints into: a file that nobody has to read, freed from its beginning as it is kept.
+"""The capture buffer of a task: the file that its process writes stdout and stderr to, until the log writer copies it.
 
-The process appends to it whoever else lives or dies, so it never waits and never loses a line. What has been copied
-to the kept log is punched out of the file: the space is freed, the offsets stay. They are the lines' positions, so
-a file made anew begins with a hole as long as all that was printed before.
+A capture buffer is a regular file, not a pipe. It needs no reader: the process appends to it whether or not the agent
+and the log writer are alive, so the process never blocks and no line is lost. After a range has been copied to the
+rotating log, a hole is punched in the file (fallocate): the disk space is freed, but offsets do not change. An offset
+in the file is the position of a line in the task's whole output. A recreated file therefore begins with a hole as
+long as all the output before it.
 """
 
 from __future__ import annotations
@@ -19,20 +21,21 @@ from typing import Any
 from tfcluster.processes.logs.rotating_log import LONGEST_LINE, RotatingLog, end_of
 
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2
-#: So much stays though it is kept already: readers find the newest lines here, and the end of them in plain text.
+#: Bytes at the end of the buffer that are not freed even after they have been copied to the log: readers read the
+#: newest lines here, as plain text without the log's line headers.
 _STAYS = 1 << 16
 _FREED_AT_ONCE = 1 << 18
 
 
 def prepare(path: Path, log: Path) -> None:
-    """Make the file for a task's process, unless an earlier one has left it.
+    """Create the capture buffer for a task's process, unless an earlier process has left one.
 
     Args:
-        path: The file.
-        log: The newest file of the task's kept log; its positions go on.
+        path: The capture buffer.
+        log: The newest file of the task's rotating log. The positions in the buffer continue from the log's end.
 
     Raises:
-        OSError: It cannot be made.
+        OSError: The file cannot be created.
     """
     path.parent.mkdir(mode=0o700, exist_ok=True)
     with suppress(FileExistsError):
@@ -44,14 +47,25 @@ def prepare(path: Path, log: Path) -> None:
 
 
 def read(path: Path, position: int, size: int) -> tuple[bytes, float] | None:
-    """What was printed at a position, and when the latest came; None where it was freed, or there is no such file."""
+    """Read captured output from a position on.
+
+    Args:
+        path: The capture buffer.
+        position: The position of the first byte to read.
+        size: The maximum number of bytes to read.
+
+    Returns:
+        The output and the time of the last write to the file in Unix seconds. None if the output at `position` has
+        been freed or the file does not exist.
+    """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
     try:
         data = os.pread(fd, size, position)
-        # Asked behind the reading: what is no hole now was none before, and holes grow from the beginning.
+        # Check for a hole after reading, not before: holes only grow, from the beginning of the file, so data that is
+        # not in a hole now was not in one during the read either.
         intact = _first_data(fd, position) == position or not data
         return (data, os.fstat(fd).st_mtime) if intact else None
     finally:
@@ -59,7 +73,7 @@ def read(path: Path, position: int, size: int) -> tuple[bytes, float] | None:
 
 
 def size_of(path: Path) -> int | None:
-    """The position behind all that was printed; None where there is no such file."""
+    """Return the position after the last captured byte, or None if the file does not exist."""
     try:
         return path.stat().st_size
     except FileNotFoundError:
@@ -67,36 +81,39 @@ def size_of(path: Path) -> int | None:
 
 
 class LogBuffer:
-    """Brings what a task prints from its spool into its log.
+    """Copies a task's output from its capture buffer to its rotating log.
 
     Args:
-        path: The spool.
-        log: The log; this is its only writer.
+        path: The capture buffer.
+        log: The log. This object is its only writer.
     """
 
     def __init__(self, path: Path, log: RotatingLog) -> None:
         self._path = path
         self._log = log
-        self._position: int | None = None  # up to which it is kept
+        self._position: int | None = None  # everything before this position is in the log
         self._freed = 0
 
     def drain(self, *, ended: bool = False) -> bool:
-        """Keep the next block of whole lines; whether there may be more.
+        """Copy the next block of complete lines to the log.
 
-        What is more than the log has room for is left out, so that a task that prints faster than that is kept up
-        with.
+        If the buffer holds more output than the log has capacity for, the oldest output is skipped. The log writer
+        can thus keep up with a task that prints faster than the log can be written.
 
         Args:
-            ended: Nothing more will be printed, so that a last line without its end is whole too.
+            ended: The task will print nothing more, so a last line without a newline is treated as complete.
+
+        Returns:
+            True if there may be more to copy.
 
         Raises:
-            OSError: It could not be read or written; the next call tries again.
+            OSError: The output could not be read or written. The next call tries again.
         """
         fd = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
         try:
             return self._drain(fd, ended)
         except OSError:
-            self._position = None  # a part may have been written
+            self._position = None  # a part may have been written: `recover` finds out how much
             raise
         finally:
             os.close(fd)
@@ -105,7 +122,9 @@ class LogBuffer:
         if self._position is None:
             self._position = self._log.recover()
         position, end = self._position, os.fstat(fd).st_size
-        if end < position:  # somebody has emptied it, as `echo > /proc/PID/fd/2` does: it goes on behind its place
+        # The file has been truncated, as `echo > /proc/PID/fd/2` does. Move its contents to the old position, so that
+        # positions continue to grow.
+        if end < position:
             said = os.pread(fd, LONGEST_LINE, 0)
             os.ftruncate(fd, position)
             end = position + os.pwrite(fd, said, position)
@@ -124,7 +143,7 @@ class LogBuffer:
         return bool(whole)
 
     def _free(self, fd: int, end: int) -> None:
-        end -= end % os.fstat(fd).st_blksize  # a part of a block would not be freed, but read as zeros
+        end -= end % os.fstat(fd).st_blksize  # a partial block would not be freed, but read as zeros
         if end - self._freed < _FREED_AT_ONCE:
             return
         try:
@@ -132,7 +151,8 @@ class LogBuffer:
         except OSError as error:
             if error.errno not in (errno.EOPNOTSUPP, errno.ENOSYS):
                 raise
-            # Such a file system frees only whole files. What is printed between the two calls is lost.
+            # The file system cannot punch holes, so the space can be freed only by truncating the whole file. Output
+            # that is printed between the two ftruncate calls is lost.
             if self._position != os.fstat(fd).st_size:
                 return
             os.ftruncate(fd, 0)
@@ -141,18 +161,26 @@ class LogBuffer:
 
 
 def _behind_line(fd: int, position: int) -> int:
-    """The position behind the end of the line that goes on at a position, if that is near."""
+    """Return the position after the end of the line that contains a position.
+
+    Args:
+        fd: The capture buffer.
+        position: A position in the line.
+
+    Returns:
+        The position after the line's newline, or `position` itself if there is no newline within `LONGEST_LINE` bytes.
+    """
     return position + os.pread(fd, LONGEST_LINE, position).find(b"\n") + 1
 
 
 def _first_data(fd: int, position: int) -> int:
-    """The first position from one on that is not in a hole."""
+    """Return the first position at or after `position` that is not in a hole of the file."""
     try:
         return os.lseek(fd, position, os.SEEK_DATA)
     except OSError as error:
-        if error.errno == errno.ENXIO:  # a hole up to the end
+        if error.errno == errno.ENXIO:  # the hole extends to the end of the file
             return os.fstat(fd).st_size
-        if error.errno == errno.EINVAL:  # a file system without holes
+        if error.errno == errno.EINVAL:  # the file system does not support holes
             return position
         raise
 

@@ -1,7 +1,8 @@
-"""The process that keeps what tasks print: bounded on the disk, each line with its time.
+"""The log writer: the process that copies the tasks' output to rotating logs and adds a timestamp to each line.
 
-It outlives the agent, as the tasks do: their output is bounded also while no agent lives. It remembers nothing that
-the files do not say, so it can die at any moment; the agent forks another, which first ends the one before.
+It outlives the agent, as the tasks do, so that their output takes bounded disk space even while no agent is running.
+All of its state is in the files, so it can be killed at any moment. The agent then forks another log writer, which
+first kills any previous one that is still alive.
 """
 
 from __future__ import annotations
@@ -24,23 +25,25 @@ from tfcluster.processes.logs.rotating_log import RotatingLog
 
 _LOCK = ".keeper"
 _MODIFIED = 0x2
-# Seconds in which what comes next is kept in one go; a task that prints without end wakes no more often.
+# Seconds to wait between two rounds. All output that arrives meanwhile is copied in one round, and a task that prints
+# continuously does not wake the process more often than this.
 _PAUSE = 0.01
-# How often to look where nobody tells: at the spools without inotify, after the agent once that is gone.
+# Polling intervals where no event is delivered: of the capture buffers if inotify is not available, and of the file
+# `needed` after the agent has exited.
 _LOOK_SECONDS, _GONE_SECONDS = 0.1, 1.0
 
 
 def keep(title: str, log_buffers: Path, logs: Path, size: int, count: int, needed: Path, agent: socket.socket) -> None:
-    """Keep what tasks print; returns when the agent is gone and so is the file that says that there are tasks.
+    """Run the log writer until the agent has exited and the file that marks running tasks has been removed.
 
     Args:
-        title: What `ps` shows.
-        log_buffers: The folder of the files that tasks print into.
-        logs: The folder of the logs.
-        size: Bytes of each file of a log.
-        count: How many files a log has.
-        needed: Is there as long as tasks may live without an agent.
-        agent: The child's end of a socket pair; its end of file says that the agent is gone.
+        title: The process title, which `ps` shows.
+        log_buffers: The folder of the tasks' capture buffers.
+        logs: The folder of the rotating logs.
+        size: The maximum size of each file of a log in bytes.
+        count: The number of files of a log.
+        needed: A file that exists as long as tasks may be running without an agent.
+        agent: The child's end of a socket pair with the agent. End of file means that the agent has exited.
     """
     daemonize.detach(title, keep=[agent.fileno()])
     desk = LogWriter(log_buffers, logs, size, count)
@@ -67,10 +70,18 @@ def keep(title: str, log_buffers: Path, logs: Path, size: int, count: int, neede
 
 
 class LogWriter:
-    """Who keeps a cluster's output at the moment: the only one, which the former one has been ended for.
+    """Writes the rotating logs of a cluster's tasks on this host.
+
+    There is one log writer at a time: it holds a lock, and kills the previous holder when it takes the lock.
+
+    Args:
+        log_buffers: The folder of the tasks' capture buffers.
+        logs: The folder of the rotating logs.
+        size: The maximum size of each file of a log in bytes.
+        count: The number of files of a log.
 
     Attributes:
-        failing: Something could not be written; it is tried again.
+        failing: Some output could not be written in the last round. The next round tries again.
     """
 
     def __init__(self, log_buffers: Path, logs: Path, size: int, count: int) -> None:
@@ -82,7 +93,14 @@ class LogWriter:
         self._lock = _succeed(log_buffers / _LOCK)
 
     def work(self, *, ended: bool = False) -> bool:
-        """Keep a block of what each task has printed; whether there may be more."""
+        """Copy a block of each task's output to its log.
+
+        Args:
+            ended: The tasks will print nothing more, so a last line without a newline is treated as complete.
+
+        Returns:
+            True if there may be more to copy.
+        """
         failed, more = False, False
         for name in self._names():
             if name not in self._spools:
@@ -90,7 +108,7 @@ class LogWriter:
                 self._spools[name] = LogBuffer(self._folder / name, log)
             try:
                 more = self._spools[name].drain(ended=ended) or more
-            except OSError as error:  # a full disk: it stays in the spool
+            except OSError as error:  # such as a full disk: the output stays in the capture buffer
                 if not self.failing:
                     print(f"{name}: cannot keep its output: {error}", file=sys.stderr, flush=True)
                 failed = True
@@ -98,11 +116,17 @@ class LogWriter:
         return more
 
     def is_mine(self) -> bool:
-        """Whether whoever comes next would find this one; somebody may have deleted the folder."""
+        """Tell whether the lock file on disk is still the one that this process holds.
+
+        If the folder has been deleted, the next log writer would not find this process by the lock.
+        """
         return _is_at(self._lock, self._folder / _LOCK)
 
     def finish(self) -> None:
-        """Keep all, now that nobody prints, and remove the spools: what a full disk does not take is lost."""
+        """Copy all remaining output, after all tasks have exited, and remove the capture buffers.
+
+        Output that cannot be written, such as on a full disk, is lost.
+        """
         while self.work(ended=True):
             continue
         for name in self._names():
@@ -120,7 +144,14 @@ class LogWriter:
 
 
 def _succeed(path: Path) -> int:
-    """End the process that has the lock, if one has it, and take it; the lock's descriptor."""
+    """Kill the process that holds the lock, if there is one, and take the lock over.
+
+    Args:
+        path: The lock file.
+
+    Returns:
+        The descriptor of the lock file.
+    """
     path.parent.mkdir(mode=0o700, exist_ok=True)
     process = ProcessHandle.of(os.getpid())
     assert process is not None, "this process lives"
@@ -128,7 +159,7 @@ def _succeed(path: Path) -> int:
         lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if _is_at(lock, path):  # whoever had it may have removed it
+            if _is_at(lock, path):  # the previous holder may have removed the file
                 os.ftruncate(lock, 0)
                 os.pwrite(lock, b"%d %d\n" % (process.pid, process.start_time), 0)
                 return lock
@@ -146,7 +177,13 @@ def _is_at(fd: int, path: Path) -> bool:
 
 
 def _end(holder: bytes) -> None:
-    """End the process that the lock's file names; a process that has just taken it may not have written that yet."""
+    """Kill the process that the lock file names, if it names one.
+
+    A process that has just taken the lock may not have written its pid yet.
+
+    Args:
+        holder: The contents of the lock file.
+    """
     with suppress(ValueError):
         pid, start_time = map(int, holder.split())
         pidfd = ProcessHandle(pid, start_time).open()
@@ -156,7 +193,12 @@ def _end(holder: bytes) -> None:
 
 
 def _watch(folder: Path) -> int | None:
-    """A descriptor that can be read when a file in a folder has changed; None where the system has none to give."""
+    """Watch a folder for modified files by inotify.
+
+    Returns:
+        A descriptor that becomes readable when a file in the folder changes. None if the system cannot provide one,
+        such as when its inotify limits are exhausted.
+    """
     libc = ctypes.CDLL(None)
     fd: int = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
     if fd < 0:

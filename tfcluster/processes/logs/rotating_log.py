@@ -1,8 +1,9 @@
-"""A log as it is kept: lines in numbered files of bounded size, each behind the time it came and its position.
+"""A log with rotation: numbered files of bounded size, whose lines begin with a timestamp and a position.
 
-`worker:0.log` is the newest file, `worker:0.log.1` the one before. A line is `TIME POSITION TEXT`: ISO 8601 in UTC,
-and the offset of the line in all that was ever printed. So whatever moment a writer died at, the files themselves
-say how far it got, and a reader that knows a position finds its place in whichever file it is by now.
+`worker:0.log` is the newest file, `worker:0.log.1` the one before it. A line has the form `TIME POSITION TEXT`: the
+time in ISO 8601, UTC, and the offset of the line in the task's whole output. If a writer is killed at any moment, the
+files themselves show how far it got. A reader that knows a position finds the line again in any of the files,
+whatever rotations have happened since.
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
-#: Bytes of the longest line; what is longer is kept as several.
+#: The length of the longest line in bytes. A longer line is stored as several.
 LONGEST_LINE = 1 << 20
-# Time, position, a sign.
+# An upper bound of the bytes that the time, the position and the mark of a partial line take in front of the text.
 _HEAD_ROOM = 64
-# Behind the position of a line that has no end: it was too long, or nothing came after it.
+# Follows the position of a partial line, which has no newline in the output: the line was too long, or nothing was
+# printed after it.
 _UNENDED = b"+"
 
 
@@ -28,10 +30,10 @@ class Line:
     """One line of a log.
 
     Attributes:
-        time: When it came, in Unix seconds.
-        position: Where it begins in all that was ever printed, in bytes.
-        text: It, without its end.
-        next: Where the next one begins.
+        time: The time at which it was captured, in Unix seconds.
+        position: Its offset in the task's whole output, in bytes.
+        text: Its text, without the newline.
+        next: The offset of the next line.
     """
 
     time: float
@@ -41,12 +43,15 @@ class Line:
 
 
 def numbered(path: Path, number: int) -> Path:
-    """A log's file by its number; 0 is the newest."""
+    """Return the path of the file of a log that has a number; 0 is the newest file."""
     return path.with_name(f"{path.name}.{number}") if number else path
 
 
 def numbers_of(path: Path) -> list[int]:
-    """The numbers of a log's files, sorted; a writer that died while it renamed them leaves a gap."""
+    """Return the sorted numbers of a log's files.
+
+    A writer that was killed during a rotation leaves a gap in the numbers.
+    """
     name = re.compile(re.escape(path.name) + r"(?:\.([1-9][0-9]*))?")
     try:
         found = [match for match in map(name.fullmatch, os.listdir(path.parent)) if match]
@@ -56,12 +61,19 @@ def numbers_of(path: Path) -> list[int]:
 
 
 def files_of(path: Path) -> list[Path]:
-    """The files of a log that there are, oldest first."""
+    """Return the existing files of a log, oldest first."""
     return [numbered(path, number) for number in reversed(numbers_of(path))]
 
 
 def parse(line: bytes) -> Line | None:
-    """A line of a file, without its end; None for one that nobody wrote as a line of a log."""
+    """Parse a line of a log file.
+
+    Args:
+        line: The line, without its newline.
+
+    Returns:
+        The line, or None if it does not have the format of a log line.
+    """
     try:
         time, place, text = line.split(b" ", 2)
         position = int(place.removesuffix(_UNENDED))
@@ -72,11 +84,19 @@ def parse(line: bytes) -> Line | None:
 
 
 def last_line(file: int, size: int) -> Line | None:
-    """The last whole line among the first `size` bytes of an open file; None where there is none."""
+    """Return the last complete line among the first `size` bytes of a log file.
+
+    Args:
+        file: The descriptor of the file.
+        size: The number of bytes to consider.
+
+    Returns:
+        The line, or None if there is no complete line.
+    """
     for length in (1 << 13, LONGEST_LINE + _HEAD_ROOM):
         start = max(0, size - length)
         *whole, _ = os.pread(file, size - start, start).split(b"\n")
-        for line in reversed(whole[1:] if start else whole):  # the first may be the end of one
+        for line in reversed(whole[1:] if start else whole):  # the first may be the tail of a line
             if found := parse(line):
                 return found
         if not start:
@@ -85,7 +105,7 @@ def last_line(file: int, size: int) -> Line | None:
 
 
 def end_of(path: Path) -> int:
-    """The position behind the last line of a log; 0 where there is none."""
+    """Return the position after the last line of a log, or 0 if the log has no line."""
     for each in reversed(files_of(path)):
         with suppress(FileNotFoundError), each.open("rb") as file:
             if found := last_line(file.fileno(), file.seek(0, os.SEEK_END)):
@@ -94,12 +114,12 @@ def end_of(path: Path) -> int:
 
 
 class RotatingLog:
-    """The writer of a log; there is one at a time.
+    """Writes a log with rotation. A log has one writer at a time.
 
     Args:
         path: The newest file.
-        size: Bytes of each file; only a single line can make it more.
-        count: How many files there are at most.
+        size: The maximum size of each file in bytes. A single longer line can exceed it.
+        count: The maximum number of files.
     """
 
     def __init__(self, path: Path, size: int, count: int) -> None:
@@ -109,11 +129,15 @@ class RotatingLog:
 
     @property
     def room(self) -> int:
-        """Bytes of what is kept."""
+        """Return the capacity of the log in bytes."""
         return self._size * self._count
 
     def recover(self) -> int:
-        """Mend what a writer that died, or an earlier limit, left; the position behind the last line, 0 without one."""
+        """Repair the files after a writer was killed, and delete files beyond a limit that has been lowered.
+
+        Returns:
+            The position after the last line, or 0 if the log has no line.
+        """
         for path in files_of(self._path)[: -self._count]:
             path.unlink()
         with suppress(FileNotFoundError), self._path.open("r+b") as file:
@@ -124,15 +148,15 @@ class RotatingLog:
         return end_of(self._path)
 
     def append(self, data: bytes, position: int, time: float) -> None:
-        """Append what was printed.
+        """Append captured output and rotate the files when the newest one is full.
 
         Args:
-            data: Whole lines, or the beginning of one whose end is not to be waited for.
-            position: Where it begins.
-            time: When it came, in Unix seconds.
+            data: Complete lines, or a partial line whose end is not awaited.
+            position: The position of `data` in the task's whole output.
+            time: The time at which it was captured, in Unix seconds.
 
         Raises:
-            OSError: It could not be written, or only a part of it; `recover` says which.
+            OSError: Nothing or only a part could be written. `recover` returns the position up to which it was.
         """
         size = self._path.stat().st_size if self._path.exists() else 0
         unwritten: list[bytes] = []
@@ -158,7 +182,10 @@ class RotatingLog:
             os.close(fd)
 
     def _rotate(self) -> None:
-        """Give each file the next number, up to a gap that an earlier try may have left; the last one goes."""
+        """Rename each file to the next number and drop the oldest file.
+
+        If an interrupted rotation has left a gap in the numbers, only the files before the gap are renamed.
+        """
         if self._count == 1:
             self._path.unlink()
             return
@@ -170,7 +197,13 @@ class RotatingLog:
 
 
 def _entries(data: bytes, position: int, time: float) -> Iterator[bytes]:
-    """Printed lines as they stand in the files."""
+    """Yield the lines of captured output in the format of the log's files.
+
+    Args:
+        data: The output.
+        position: Its position in the task's whole output.
+        time: The time at which it was captured, in Unix seconds.
+    """
     date = datetime.fromtimestamp(time, timezone.utc)
     moment = f"{date:%Y-%m-%dT%H:%M:%S}.{date.microsecond // 1000:03}Z".encode()
     *lines, rest = data.split(b"\n")
