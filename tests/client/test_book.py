@@ -64,7 +64,7 @@ def test_a_cluster_that_is_forgotten_leaves_its_logs() -> None:
     assert running_clusters() == []
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[]", '{"hosts": [{}], "head": "a"}'])
+@pytest.mark.parametrize("text", ["", "{}", "[]", 100_000 * "[", '{"hosts": [{}], "head": "a"}'])
 def test_a_damaged_book_is_named(text: str) -> None:
     cluster_registry_path("far").parent.mkdir(parents=True)
     cluster_registry_path("far").write_text(text)

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from tfcluster.paths import socket_path
+from tfcluster.processes.files import remove_unless_file
 from tfcluster.protocol.codec import LINE_LIMIT
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -92,6 +93,7 @@ class AgentSocket:
         self._identity: tuple[int, int] | None = None
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.path: Path = socket_path(self._cluster, self._host)
+        remove_unless_file(self.path)  # a directory too
         self.path.unlink(missing_ok=True)
         previous = os.umask(0o177)
         try:

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import os
-import shutil
-import stat
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 
@@ -70,23 +67,3 @@ class AtomicFiles:
         """
         self._before("unlink", path)
         path.unlink(missing_ok=True)
-
-
-def remove_unless_file(path: Path) -> None:
-    """Remove what is at a path if it is not a regular file.
-
-    Something else may have taken the place of one of the agent's files; opening a named pipe, for example, would block
-    forever.
-
-    Args:
-        path: The path of the agent's file.
-
-    Raises:
-        OSError: It cannot be removed.
-    """
-    with suppress(FileNotFoundError):
-        mode = path.lstat().st_mode
-        if stat.S_ISDIR(mode):
-            shutil.rmtree(path)
-        elif not stat.S_ISREG(mode):
-            path.unlink()

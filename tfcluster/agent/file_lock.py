@@ -7,7 +7,7 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from tfcluster.agent.atomic_file import remove_unless_file
+from tfcluster.processes.files import remove_unless_file
 
 
 class FileLock:

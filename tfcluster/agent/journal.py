@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
-import stat
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from tfcluster.agent.atomic_file import AtomicFiles, remove_unless_file
+from tfcluster.agent.atomic_file import AtomicFiles
 from tfcluster.agent.journal_record import Record, TaskRecord, check
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError
 from tfcluster.process_handle import boot_id
+from tfcluster.processes.files import read_file, remove_unless_file
 from tfcluster.protocol.decoder import decode
 
 #: Size limit of a journal that is read, in bytes; the journal of a thousand tasks is smaller than 2 MiB.
@@ -153,7 +152,7 @@ def _read(path: Path, host: str | None) -> Record:
         ValueError: The file does not contain a valid record.
         RecursionError: Lists or objects in the file are nested too deeply.
     """
-    value = json.loads(_text(path))
+    value = json.loads(read_file(path, _MAX_BYTES))
     if not isinstance(value, dict):
         raise ValueError("not a JSON object")
     value.setdefault("next", None)  # a file of a version without this field
@@ -164,18 +163,3 @@ def _read(path: Path, host: str | None) -> Record:
         # The machine rebooted: no process has survived, and the monotonic clock has restarted.
         tasks = {name: replace(task, process=None, ends=(), wake_at=None) for name, task in tasks.items()}
     return Record(written.topology, tasks, written.secrets, written.next)
-
-
-def _text(path: Path) -> bytes:
-    # O_NONBLOCK, because opening a named pipe would wait for a writer.
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    try:
-        found = os.fstat(fd)
-        if not stat.S_ISREG(found.st_mode):
-            raise ValueError("not a regular file")
-        if found.st_size > _MAX_BYTES:
-            raise ValueError(f"{found.st_size} bytes long, a journal has at most {_MAX_BYTES}")
-        with open(fd, "rb", closefd=False) as file:
-            return file.read()
-    finally:
-        os.close(fd)

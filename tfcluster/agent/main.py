@@ -20,6 +20,7 @@ from tfcluster.agent.state_dir import StateDir
 from tfcluster.errors import ClusterError
 from tfcluster.paths import set_state_home, state_folder
 from tfcluster.processes import daemonize
+from tfcluster.processes.files import remove_unless_file
 from tfcluster.protocol import api
 from tfcluster.protocol.codec import encode
 
@@ -123,6 +124,7 @@ class _BestEffortStderr(io.TextIOBase):
 
 
 def _redirect_log(path: Path) -> None:
+    remove_unless_file(path)
     log = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     if os.fstat(log).st_size > _LOG_BYTES:
         os.ftruncate(log, 0)

@@ -12,12 +12,15 @@ from typing import Any
 
 from tfcluster.core.states import ACTIVE, RunState
 from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.processes.files import read_file
 from tfcluster.protocol.decoder import decode
 
 #: Number of ended runs that are kept. The folders of older runs are removed.
 RETENTION = 100
 _FILE = "record.json"
 _LISTED = 5
+# The greatest size of a record that is read, in bytes: a result may hold a whole parameter.
+_MAX_BYTES = 64 * 2**20
 
 
 @dataclass(frozen=True)
@@ -116,7 +119,8 @@ class RunStore:
     def read(self, run: str) -> RunRecord | None:
         """Return the record of a run, or None if it is missing or cannot be parsed."""
         try:
-            return decode(RunRecord, json.loads((self.folder(run) / _FILE).read_text()))
+            record = decode(RunRecord, json.loads(read_file(self.folder(run) / _FILE, _MAX_BYTES)))
+            return record if record.run == run else None
         except (OSError, ValueError, RecursionError):
             return None
 

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
+from tfcluster.processes.files import remove_unless_file
+
 #: The length of the longest line in bytes. A longer line is stored as several.
 LONGEST_LINE = 1 << 20
 # An upper bound of the bytes that the time, the position and the mark of a partial line take in front of the text.
@@ -113,6 +115,12 @@ def end_of(path: Path) -> int:
     return 0
 
 
+def _remove_special(path: Path) -> None:
+    """Remove a pipe, or a link to a device, at a file's place; a directory is an error later."""
+    if not path.is_dir():
+        remove_unless_file(path)
+
+
 class RotatingLog:
     """Writes a log with rotation. A log has one writer at a time.
 
@@ -138,6 +146,8 @@ class RotatingLog:
         Returns:
             The position after the last line, or 0 if the log has no line.
         """
+        for path in files_of(self._path):
+            _remove_special(path)
         for path in files_of(self._path)[: -self._count]:
             path.unlink()
         with suppress(FileNotFoundError), self._path.open("r+b") as file:
@@ -173,6 +183,7 @@ class RotatingLog:
     def _write(self, data: bytes) -> None:
         if not data:
             return
+        _remove_special(self._path)
         fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             written = 0
