@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.agent.test_journal import damage_by_folder, damage_by_pipe
 from tests.conftest import Sandbox, wait_for
 
 pytestmark = pytest.mark.usefixtures("cold")
@@ -155,3 +156,42 @@ def test_a_disk_that_has_become_read_only(sandbox: Sandbox, mount: Mount) -> Non
     subprocess.run(["mount", "-o", "remount,ro", state], check=True)
     assert "Read-only file system" in sandbox("up", spec, code=1).stderr
     assert sandbox.processes() == {}
+
+
+def replace_by_file(path: Path) -> None:
+    shutil.rmtree(path)
+    path.touch()
+
+
+def replace_by_zeros(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("/dev/zero")
+
+
+REPLACED: list[tuple[str, Callable[[Path], None]]] = [
+    ("state/tfcluster/tough/localhost/logs", replace_by_file),
+    ("state/tfcluster/tough/localhost/runs", replace_by_file),
+    ("state/tfcluster/tough/localhost/logs/agent.log", damage_by_pipe),
+    ("state/tfcluster/tough/localhost/logs/agent.log", damage_by_folder),
+    ("state/tfcluster/tough/localhost/logs/events.log", damage_by_pipe),
+    ("state/tfcluster/tough/localhost/logs/events.log", replace_by_zeros),
+    ("state/tfcluster/tough/localhost/logs/worker:0.log", replace_by_zeros),
+    ("run/tfcluster/tough.*", damage_by_folder),
+]
+
+
+@pytest.mark.parametrize("alive", [True, False], ids=["agent", "no agent"])
+@pytest.mark.parametrize("number", range(len(REPLACED)), ids=lambda number: f"{REPLACED[number][0]} {number}")
+def test_something_else_in_the_place_of_a_file_or_folder(sandbox: Sandbox, number: int, alive: bool) -> None:
+    """Opening a named pipe waits for ever, and /dev/zero has no end."""
+    sandbox("up", sandbox.spec(SPEC))
+    if not alive:
+        sandbox.kill_agent()
+    pattern, damage = REPLACED[number]
+    [path] = sandbox.folder.glob(pattern)
+    damage(path)
+    [task, _] = sandbox.status()["tasks"]
+    os.kill(task["pid"], signal.SIGKILL)
+    wait_for(lambda: sandbox.wait_until("running")["tasks"][0]["pid"] != task["pid"])
+    sandbox("down")
+    assert sandbox.leftovers() == []

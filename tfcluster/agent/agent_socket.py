@@ -10,6 +10,7 @@ from pathlib import Path
 
 from tfcluster.places import socket_path
 from tfcluster.protocol.framing import LINE_LIMIT
+from tfcluster.runtime.files import remove_unless_file
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -82,6 +83,7 @@ class AgentSocket:
         self._identity: tuple[int, int] | None = None
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.path: Path = socket_path(self._cluster, self._host)
+        remove_unless_file(self.path)  # a folder too
         self.path.unlink(missing_ok=True)
         previous = os.umask(0o177)
         try:

@@ -22,6 +22,7 @@ from tfcluster.places import state_folder, use_state_root
 from tfcluster.protocol import messages
 from tfcluster.protocol.framing import encode
 from tfcluster.runtime import child
+from tfcluster.runtime.files import remove_unless_file
 
 # Words of earlier agents that are more than this are forgotten when the next one starts.
 _LOG_BYTES = 1 << 20
@@ -116,6 +117,7 @@ class _Words(io.TextIOBase):
 
 
 def _log_to(path: Path) -> None:
+    remove_unless_file(path)
     log = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     if os.fstat(log).st_size > _LOG_BYTES:
         os.ftruncate(log, 0)

@@ -7,7 +7,7 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from tfcluster.agent.files import remove_unless_file
+from tfcluster.runtime.files import remove_unless_file
 
 
 class FileLock:

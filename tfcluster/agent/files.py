@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import os
-import shutil
-import stat
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 
@@ -66,17 +63,3 @@ class Files:
         """
         self._before("unlink", path)
         path.unlink(missing_ok=True)
-
-
-def remove_unless_file(path: Path) -> None:
-    """Remove what has taken the place of a file of ours and is none: to open a named pipe would wait for ever.
-
-    Raises:
-        OSError: It cannot be removed.
-    """
-    with suppress(FileNotFoundError):
-        mode = path.lstat().st_mode
-        if stat.S_ISDIR(mode):
-            shutil.rmtree(path)
-        elif not stat.S_ISREG(mode):
-            path.unlink()

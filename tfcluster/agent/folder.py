@@ -44,6 +44,8 @@ class StateFolder:
         previous = os.umask(0o077)
         try:
             for folder in (self.logs, self.runs):
+                if not folder.is_dir() and not folder.is_symlink():  # a link may lead to a disk that is not mounted
+                    folder.unlink(missing_ok=True)
                 folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ClusterError(

@@ -9,12 +9,13 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from tfcluster.agent.files import Files, remove_unless_file
+from tfcluster.agent.files import Files
 from tfcluster.agent.record import Record, TaskRecord, check
 from tfcluster.errors import ClusterError
 from tfcluster.model.layout import Layout
 from tfcluster.process import boot_id
 from tfcluster.protocol.typed import decode
+from tfcluster.runtime.files import remove_unless_file
 
 #: Longest journal that is read, in bytes; that of a thousand tasks is below 2 MiB.
 _MAX_BYTES = 64 * 2**20

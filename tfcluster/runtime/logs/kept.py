@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
+from tfcluster.runtime.files import remove_unless_file
+
 #: Bytes of the longest line; what is longer is kept as several.
 LONGEST_LINE = 1 << 20
 # Time, position, a sign.
@@ -93,6 +95,12 @@ def end_of(path: Path) -> int:
     return 0
 
 
+def _remove_special(path: Path) -> None:
+    """Remove a pipe, or a link to a device, that somebody has put in a file's place; a folder is an error soon."""
+    if not path.is_dir():
+        remove_unless_file(path)
+
+
 class KeptLog:
     """The writer of a log; there is one at a time.
 
@@ -114,6 +122,8 @@ class KeptLog:
 
     def recover(self) -> int:
         """Mend what a writer that died, or an earlier limit, left; the position behind the last line, 0 without one."""
+        for path in files_of(self._path):
+            _remove_special(path)
         for path in files_of(self._path)[: -self._count]:
             path.unlink()
         with suppress(FileNotFoundError), self._path.open("r+b") as file:
@@ -149,6 +159,7 @@ class KeptLog:
     def _write(self, data: bytes) -> None:
         if not data:
             return
+        _remove_special(self._path)
         fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             written = 0
