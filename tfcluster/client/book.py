@@ -28,7 +28,7 @@ def read(name: str) -> Cluster | None:
         return Cluster(name, tuple(map(Host.from_json, noted["hosts"])), noted["head"])
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise ClusterError(
             f"{path}: cannot read on which hosts cluster {name!r} is: {error}",
             hint="Where you know its spec, remove the file: `up` and `down` in the spec's folder write and clear it.",
