@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Sandbox, wait_for
+from tfcluster.process import ProcessId
 
 # Each script with the files that it writes.
 CSV = """
@@ -176,6 +177,20 @@ def test_a_run_does_not_wait_for_a_child_that_its_script_leaves_in_the_backgroun
     assert not (demo.folder / "went.txt").exists()
     (demo.folder / "go").touch()
     wait_for((demo.folder / "went.txt").exists)
+
+
+def test_a_run_whose_driver_was_stopped_by_a_signal_is_cancelled_with_all_that_it_has_started(demo: Sandbox) -> None:
+    text = "import os, subprocess, time\nchild = subprocess.Popen(['sleep', '600'])\nprint(child.pid, os.getppid())\n"
+    demo.spec(text + "time.sleep(600)\n", "waits.py")
+    run = demo("run", "--detach", "waits.py").stdout.strip()
+    output = demo.folder / f"state/tfcluster/demo/localhost/runs/{run}/output.log"
+    wait_for(lambda: output.exists() and output.read_text().endswith("\n"))
+    child, driver = map(int, output.read_text().split())
+    process = ProcessId.of(child)
+    assert process is not None
+    os.kill(driver, signal.SIGSTOP)
+    demo("cancel", run)
+    wait_for(lambda: not process.alive())
 
 
 def test_an_exception_with_a_very_long_message_is_told_in_part(demo: Sandbox, tmp_path: Path) -> None:

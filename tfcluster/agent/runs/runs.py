@@ -285,6 +285,7 @@ class Runs:
                 run.has_driver(process, process.open())
         if run.pidfd is not None:
             send(run.pidfd, signal.SIGTERM)
+            send(run.pidfd, signal.SIGCONT)  # a driver that was stopped ends all that its program has started
         self._later(run, _CANCEL_GRACE, lambda: self._kill(run))
 
     def _kill(self, run: Run) -> None:
