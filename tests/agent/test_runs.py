@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from tests.agent.test_journal import damage_by_pipe
 from tfcluster.agent.runs.records import KEPT, Records, RunRecord
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.model.states import RunState
@@ -48,6 +52,40 @@ def test_a_record_that_cannot_be_understood_is_none(tmp_path: Path, text: str) -
     (tmp_path / "pi-0000" / "record.json").write_text(text)
     assert records.read("pi-0000") is None
     assert records.read_all() == []
+
+
+def write_deep(path: Path) -> None:
+    path.write_text(100_000 * "[")
+
+
+def link_to_zeros(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("/dev/zero")
+
+
+def write_other(name: str, value: object, path: Path) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text()), name: value}))
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        write_deep,
+        link_to_zeros,
+        damage_by_pipe,
+        partial(write_other, "started", "x"),
+        partial(write_other, "timeout", "x"),
+        partial(write_other, "devices", 5),
+        partial(write_other, "stopping", ["failed"]),
+        partial(write_other, "run", "pi-0001"),
+    ],
+)
+def test_a_damaged_record_keeps_no_agent_from_the_others(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+    records = Records(tmp_path)
+    other = replace(RECORD, run="pi-0002")
+    keep(records, RECORD, other)
+    damage(tmp_path / "pi-0000" / "record.json")
+    assert records.read_all() == [other]
 
 
 def test_a_run_does_not_get_the_folder_of_an_earlier_one(tmp_path: Path) -> None:

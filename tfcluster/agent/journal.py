@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import stat
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -15,7 +13,7 @@ from tfcluster.errors import ClusterError
 from tfcluster.model.layout import Layout
 from tfcluster.process import boot_id
 from tfcluster.protocol.typed import decode
-from tfcluster.runtime.files import remove_unless_file
+from tfcluster.runtime.files import read_file, remove_unless_file
 
 #: Longest journal that is read, in bytes; that of a thousand tasks is below 2 MiB.
 _MAX_BYTES = 64 * 2**20
@@ -143,7 +141,7 @@ def _read(path: Path, host: str | None) -> Record:
         ValueError: It is no record.
         RecursionError: It holds lists or objects deep inside each other.
     """
-    value = json.loads(_text(path))
+    value = json.loads(read_file(path, _MAX_BYTES))
     if not isinstance(value, dict):
         raise ValueError("not a JSON object")
     value.setdefault("next", None)  # written by a version without it
@@ -154,17 +152,3 @@ def _read(path: Path, host: str | None) -> Record:
         # No process has outlived the machine, and its monotonic clock has begun anew.
         tasks = {name: replace(task, process=None, ends=(), wake_at=None) for name, task in tasks.items()}
     return Record(written.layout, tasks, written.secrets, written.next)
-
-
-def _text(path: Path) -> bytes:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # opening a named pipe would wait for a writer
-    try:
-        found = os.fstat(fd)
-        if not stat.S_ISREG(found.st_mode):
-            raise ValueError("not a regular file")
-        if found.st_size > _MAX_BYTES:
-            raise ValueError(f"{found.st_size} bytes long, a journal has at most {_MAX_BYTES}")
-        with open(fd, "rb", closefd=False) as file:
-            return file.read()
-    finally:
-        os.close(fd)

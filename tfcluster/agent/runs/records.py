@@ -12,11 +12,27 @@ from typing import Any
 
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.model.states import ACTIVE, RunState
+from tfcluster.protocol.typed import decode
+from tfcluster.runtime.files import read_file
 
 #: Ended runs that are kept; the folders of older ones are removed.
 KEPT = 100
 _FILE = "record.json"
 _LISTED = 5
+# The longest record that is read, in bytes: a result may hold a whole parameter.
+_MAX_BYTES = 64 * 2**20
+# What the fields have to be by which an agent goes on with a run.
+_TYPES: dict[str, Any] = {
+    "run": str,
+    "program": str,
+    "parameters": dict[str, Any],
+    "devices": tuple[str, ...],
+    "notes": tuple[str, ...],
+    "started": float,
+    "timeout": float | None,
+    "detached": bool,
+    "seconds": float | None,
+}
 
 
 @dataclass(frozen=True)
@@ -103,7 +119,11 @@ class Records:
     def read(self, run: str) -> RunRecord | None:
         """What is kept of a run; None where there is nothing that can be understood."""
         try:
-            value = json.loads((self.folder(run) / _FILE).read_text())
+            value = json.loads(read_file(self.folder(run) / _FILE, _MAX_BYTES))
+            for name, kind in _TYPES.items():
+                decode(kind, value[name], name)
+            if value["run"] != run:
+                return None
             stopping = value["stopping"]
             return RunRecord(
                 **{
@@ -112,7 +132,7 @@ class Records:
                     "stopping": (RunState(stopping[0]), stopping[1]) if stopping else None,
                 }
             )
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, IndexError, RecursionError):
             return None
 
     def read_all(self) -> list[RunRecord]:
