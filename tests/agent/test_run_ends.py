@@ -22,8 +22,8 @@ from tfcluster.agent.state_dir import StateDir
 from tfcluster.core.states import RunState
 from tfcluster.process_handle import ProcessHandle
 from tfcluster.processes import fork_server
-from tfcluster.processes.run_driver import EVENTS, RunSpec, acquire_run
 from tfcluster.processes.run_events import RunEventLog
+from tfcluster.processes.run_spec import EVENTS, RunSpec, acquire_run
 from tfcluster.protocol.codec import encode
 
 PS, W0, W1 = "/job:ps/task:0", "/job:worker/task:0", "/job:worker/task:1"

@@ -16,7 +16,7 @@ from tfcluster.agent.runs.run_store import RETENTION, RunRecord, RunStore
 from tfcluster.core.states import RunState
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.process_handle import ProcessHandle
-from tfcluster.processes.run_driver import acquire_run, driver_of
+from tfcluster.processes.run_spec import acquire_run, driver_of
 
 DEVICES = ["/job:w/replica:0/task:0/device:CPU:0"]
 RECORD = RunRecord("pi-0000", "pi", {"samples": 10}, DEVICES, [], 5.0, 9.5, False, RunState.RUNNING)

@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from tfcluster.process_handle import ProcessHandle
 
 from tests.conftest import Sandbox, wait_for
+from tfcluster.process_handle import ProcessHandle
 
 # Each script with the files that it writes.
 CSV = """

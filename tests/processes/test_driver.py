@@ -14,19 +14,19 @@ import pytest
 
 from tests.conftest import ROOT, running
 from tfcluster.errors import ClusterError
-from tfcluster.processes import run_driver, run_program
-from tfcluster.processes.run_driver import RunSpec
+from tfcluster.processes import run_program
+from tfcluster.processes.run_spec import EVENTS, RunSpec
 from tfcluster.programs import context
 
 # Supervises a program of its own, whose body it is given.
 _DRIVE = """
 import json, os, signal, socket, sys, time
-from tfcluster.processes import daemonize, run_driver
+from tfcluster.processes import daemonize, run_driver, run_spec
 run_driver._WATCH_SECONDS = run_driver._FINALIZE_SECONDS = 0.05
-job = run_driver.RunSpec("script-1", "demo", "script", sys.argv[1], {}, "localhost:1", [], {}, ["careful"], "x.py")
+job = run_spec.RunSpec("script-1", "demo", "script", sys.argv[1], {}, "localhost:1", [], {}, ["careful"], "x.py")
 ours, link = socket.socketpair()
 def tell(code, failure=""):
-    run_driver.ProgramEnd(code, failure, 1.5, {"/job:worker/task:0/device:CPU:0": {"ops": 3}}, ["slow"]).send(link)
+    run_spec.ProgramEnd(code, failure, 1.5, {"/job:worker/task:0/device:CPU:0": {"ops": 3}}, ["slow"]).send(link)
 parent = os.getpid()
 pid = os.fork()
 if pid == 0:
@@ -54,7 +54,7 @@ def drive(folder: Path, body: str) -> tuple[int, list[dict[str, object]]]:
         check=False,
     )
     assert (result.stdout, result.stderr) == ("driving\n", "")
-    events = folder / run_driver.EVENTS
+    events = folder / EVENTS
     return result.returncode, [json.loads(line) for line in events.read_text().splitlines()] if events.exists() else []
 
 
@@ -131,7 +131,7 @@ def test_a_program_is_told_to_end_with_its_driver(tmp_path: Path) -> None:
         assert sorted([process.stdout.readline(), process.stdout.readline()]) == ["driving\n", "ready\n"]
         process.terminate()
         assert process.wait(60) == 143
-    assert not (tmp_path / run_driver.EVENTS).exists(), "the agent knows why it was told to end"
+    assert not (tmp_path / EVENTS).exists(), "the agent knows why it was told to end"
 
 
 def test_a_result_that_is_not_finite_is_an_error_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,7 +140,7 @@ def test_a_result_that_is_not_finite_is_an_error_in_words(tmp_path: Path, monkey
     monkeypatch.setitem(sys.modules, careless.__name__, careless)
     monkeypatch.setattr(context, "_this_run", [])  # the program tells its process which run it is; this one is none
     assert run_program._run_bundled(job(tmp_path)) == 1
-    (error,) = map(json.loads, (tmp_path / run_driver.EVENTS).read_text().splitlines())
+    (error,) = map(json.loads, (tmp_path / EVENTS).read_text().splitlines())
     assert error["error"]["message"] == "the run's event 'result' has a number that is not finite"
 
 

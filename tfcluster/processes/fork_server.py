@@ -1,6 +1,6 @@
 """The fork server: an interpreter that has imported TensorFlow and forks a driver for each run within milliseconds.
 
-It reads lines that each describe a run (see `run_driver.RunSpec`). It writes `{"warm": true}` when TensorFlow has been
+It reads lines that each describe a run (see `run_spec.RunSpec`). It writes `{"warm": true}` when TensorFlow has been
 imported, `{"run", "pid", "start_time"}` when the driver of a run has been forked, and
 `{"run", "pid", "start_time", "status"}` when the driver has exited.
 """
@@ -17,6 +17,7 @@ from typing import NoReturn
 
 from tfcluster.process_handle import ProcessHandle
 from tfcluster.processes import daemonize, run_driver
+from tfcluster.processes.run_spec import RunSpec
 from tfcluster.protocol.codec import Decoder, Message, encode
 
 # The package is imported from the folder of the agent's own code, as when the agent is started; see `transport.local`.
@@ -77,7 +78,7 @@ def _import_tensorflow() -> None:
     from tfcluster.programs import session  # noqa: F401
 
 
-def _serve(agent: socket.socket) -> run_driver.RunSpec | None:
+def _serve(agent: socket.socket) -> RunSpec | None:
     """Fork a driver for each run that the agent sends.
 
     Returns:
@@ -100,7 +101,7 @@ def _serve(agent: socket.socket) -> run_driver.RunSpec | None:
                 for message in decoder.feed(data):
                     if _fork_driver(selector, message, agent):
                         _close_all(selector)
-                        return run_driver.RunSpec(**message)
+                        return RunSpec(**message)
 
 
 def _fork_driver(selector: selectors.BaseSelector, message: Message, agent: socket.socket) -> bool:

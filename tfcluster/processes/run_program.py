@@ -22,7 +22,7 @@ from tfcluster.process_handle import MARK
 from tfcluster.processes import daemonize
 from tfcluster.processes.env import no_proxy_env
 from tfcluster.processes.port_isolation import OPEN_HINT, PortIsolationError, trap_listen
-from tfcluster.processes.run_driver import ProgramEnd, RunSpec
+from tfcluster.processes.run_spec import ProgramEnd, RunSpec
 from tfcluster.protocol.codec import encode
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from tfcluster.agent.tasks.supervisor import Supervisor
 from tfcluster.core.topology import matching_tasks
 from tfcluster.errors import ClusterError
 from tfcluster.processes.logs.rotating_log import Line
-from tfcluster.processes.run_driver import OUTPUT
+from tfcluster.processes.run_spec import OUTPUT
 from tfcluster.protocol.api import event, reply
 from tfcluster.protocol.codec import Message
 

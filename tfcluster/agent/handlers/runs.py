@@ -20,7 +20,7 @@ from tfcluster.agent.tasks.supervisor import Supervisor
 from tfcluster.core.devices import Device, Selection, select
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.processes.run_driver import RunSpec
+from tfcluster.processes.run_spec import RunSpec
 from tfcluster.protocol.api import event, reply
 from tfcluster.protocol.codec import Message
 

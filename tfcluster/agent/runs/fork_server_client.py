@@ -10,7 +10,7 @@ from pathlib import Path
 from tfcluster.agent import subprocesses
 from tfcluster.agent.subprocesses import ChildProcess
 from tfcluster.processes import fork_server
-from tfcluster.processes.run_driver import RunSpec
+from tfcluster.processes.run_spec import RunSpec
 from tfcluster.protocol.codec import Message
 
 

@@ -12,7 +12,7 @@ from tfcluster.agent.runs.run_store import RunRecord
 from tfcluster.core.states import ACTIVE, RunState
 from tfcluster.core.status import RunStatus
 from tfcluster.process_handle import ProcessHandle
-from tfcluster.processes.run_driver import EVENTS, OUTPUT, SENT, RunSpec
+from tfcluster.processes.run_spec import EVENTS, OUTPUT, SENT, RunSpec
 
 
 @dataclass

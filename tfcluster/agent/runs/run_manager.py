@@ -27,8 +27,8 @@ from tfcluster.core.programs import SCRIPT, compute_tasks, required_tasks
 from tfcluster.core.states import ACTIVE, RunState
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.process_handle import ProcessHandle, send
-from tfcluster.processes.run_driver import EVENTS, OUTPUT, RunSpec, acquire_run, driver_of
 from tfcluster.processes.run_events import RunEventLog
+from tfcluster.processes.run_spec import EVENTS, OUTPUT, RunSpec, acquire_run, driver_of
 from tfcluster.protocol.codec import Message
 
 _POLL_SECONDS = 0.02
