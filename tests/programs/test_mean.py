@@ -95,7 +95,7 @@ def test_a_file_that_no_task_can_map_gives_the_same_bits(
             self.path = "/proc/0/fd/0"
 
     for elsewhere in (OtherMachine, NoSuchProcess):
-        monkeypatch.setattr(evaluate, "Mark", elsewhere)
+        monkeypatch.setattr(evaluate, "SameHostToken", elsewhere)
         assert run(local_run(2), path, slices=[1000, 2 * WINDOW, WINDOW - 983]) == mapped
 
 
