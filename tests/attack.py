@@ -11,6 +11,7 @@ import contextlib
 import socket
 import sys
 import time
+import warnings
 from pathlib import Path
 
 _KEPT = 64  # connections that stay open
@@ -24,7 +25,10 @@ def requests(target: Path, text: str, device: str) -> bytes:
         text: What it shall hold.
         device: The full name of the CPU of the server that is attacked.
     """
-    import tensorflow as tf
+    with warnings.catch_warnings():
+        # Older versions warn of NumPy's while they are imported, and a warning is an error here.
+        warnings.simplefilter("ignore")
+        import tensorflow as tf
 
     with tf.Graph().as_default() as graph, tf.device(device):
         tf.io.write_file(str(target), text)
