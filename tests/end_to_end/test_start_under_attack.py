@@ -30,7 +30,7 @@ from tfcluster.core.topology import ClusterTopology
 from tfcluster.processes.c_api import TensorFlow
 from tfcluster.processes.tf_server import serve
 topology = ClusterTopology.from_json(json.loads(sys.argv[1]))
-target, starts, written = Path(sys.argv[2]), int(sys.argv[3]), 0
+target, starts, patience, written = Path(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4]), 0
 tensorflow = TensorFlow(find_tensorflow_library())
 for _ in range(starts):
     ours, theirs = socket.socketpair()
@@ -45,7 +45,9 @@ for _ in range(starts):
     ours.sendall(b"\\n")
     said = json.loads(ours.makefile().readline())
     assert said == {"serving": True}, said
-    time.sleep(0.1)  # what was queued is executed at once
+    deadline = time.monotonic() + patience
+    while not target.exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
     ours.close()
@@ -76,8 +78,13 @@ def attacking(stranger: TaskStateMachine, address: str, target: Path) -> Iterato
             process.kill()
 
 
-def starts_with_a_file_written(machines: Network, word: str, several: bool, folder: Path, starts: int) -> int:
-    """Start a server so often on alpha while the stranger attacks it; return in how many starts its graph was run."""
+def starts_with_a_file_written(
+    machines: Network, word: str, several: bool, folder: Path, starts: int, patience: float
+) -> int:
+    """Start a server so often on alpha while the stranger attacks it; return in how many starts its graph was run.
+
+    Each start has `patience` seconds for that. What was queued before the server served is executed at once.
+    """
     alpha, beta, stranger = (machines[name] for name in ("alpha", "beta", "stranger"))
     hosts = (
         (Host("alpha", alpha.ipv4, ssh="alpha"), Host("beta", beta.ipv4, ssh="beta")) if several else (THIS_MACHINE,)
@@ -87,7 +94,9 @@ def starts_with_a_file_written(machines: Network, word: str, several: bool, fold
     target = folder / "written"
     with attacking(stranger, alpha.ipv4, target):
         result = subprocess.run(
-            alpha.command(sys.executable, "-c", _START, json.dumps(topology.to_json()), str(target), str(starts)),
+            alpha.command(
+                sys.executable, "-c", _START, json.dumps(topology.to_json()), str(target), str(starts), str(patience)
+            ),
             cwd=ROOT,
             capture_output=True,
             text=True,
@@ -100,8 +109,8 @@ def starts_with_a_file_written(machines: Network, word: str, several: bool, fold
 
 @pytest.mark.parametrize("several", [False, True])
 def test_nothing_is_executed(machines: Network, tmp_path: Path, several: bool) -> None:
-    assert starts_with_a_file_written(machines, "closed", several, tmp_path, STARTS) == 0
+    assert starts_with_a_file_written(machines, "closed", several, tmp_path, STARTS, 0.1) == 0
 
 
 def test_the_attack_is_real(machines: Network, tmp_path: Path) -> None:
-    assert starts_with_a_file_written(machines, "open", True, tmp_path, 5) > 0
+    assert starts_with_a_file_written(machines, "open", True, tmp_path, 3, 30.0) == 3
