@@ -258,7 +258,7 @@ def test_ports_of_a_plan_are_held_all_or_none(ports: PortAllocator, taken: list[
     with pytest.raises(ClusterError) as caught:
         hold_ports(topology, "localhost", ports, ())
     assert caught.value.message.startswith(f"worker:1: port {taken[0]} is taken by process {os.getpid()} (")
-    assert caught.value.hint == "Nothing was changed. Run the command again: it plans anew."
+    assert caught.value.hint == "Nothing was changed. Run the command again: it makes a new plan."
     assert not ports.held
     hold_ports(topology, "localhost", ports, {taken[0]})
     assert ports.held == {free}

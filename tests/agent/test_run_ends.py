@@ -122,7 +122,7 @@ def test_a_fork_server_that_hangs_costs_the_run_that_it_was_to_start(
     runs: RunManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def hang(title: str, agent: int, log: Path, channel: socket.socket) -> None:
-        signal.alarm(60)  # should nobody end it
+        signal.alarm(60)  # in case the test does not end it
         signal.pause()
 
     async def body() -> None:
@@ -157,7 +157,7 @@ def test_a_run_whose_fork_server_dies_gets_its_driver_from_the_next_one(
         RunEventLog(runs.records.folder("graph-1") / EVENTS).emit("result", seconds=1.0, result={})
         forked = {"run": "graph-1", "pid": process.pid, "start_time": process.start_time}
         channel.sendall(encode(forked) + encode({**forked, "status": 0}))
-        signal.alarm(60)  # should nobody end it
+        signal.alarm(60)  # in case the test does not end it
         signal.pause()
 
     async def body() -> None:

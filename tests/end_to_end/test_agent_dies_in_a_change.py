@@ -65,7 +65,7 @@ def processes_of_tasks(sandbox: Sandbox) -> list[int]:
 
 
 def ready(sandbox: Sandbox, tasks: int) -> Any:
-    """The status, once so many tasks are ready; each has the one process that there is of it."""
+    """Return the status when this number of tasks is ready, and check that each task has exactly one process."""
     status = wait_for(lambda: found if len((found := sandbox.wait_until("running"))["tasks"]) == tasks else None)
     pids = {task["pid"] for task in status["tasks"]}
     wait_for(lambda: set(processes_of_tasks(sandbox)) == pids)

@@ -92,6 +92,12 @@ def test_a_script_that_ends_its_process_itself_succeeds_or_fails_by_its_exit_cod
     assert (code, event["error"]["message"]) == (7, "x.py ended with exit code 7")  # type: ignore[index]
 
 
+def test_a_script_that_exits_as_if_it_had_been_terminated_is_told_like_others(tmp_path: Path) -> None:
+    """TensorFlow's PreemptionCheckpointHandler does so."""
+    code, [event] = drive(tmp_path, "tell(143); os._exit(143)")
+    assert (code, event["error"]["message"]) == (143, "x.py ended with exit code 143")  # type: ignore[index]
+
+
 def test_a_script_that_failed_says_by_what(tmp_path: Path) -> None:
     code, [event] = drive(tmp_path, "tell(1, 'ValueError: no data'); os._exit(1)")
     assert (code, event["error"]["message"]) == (1, "x.py failed: ValueError: no data")  # type: ignore[index]

@@ -103,7 +103,7 @@ def hold_ports(topology: ClusterTopology, host: str, ports: PortAllocator, ours:
     if problems := _taken_ports(topology, host, ports, ours):
         ports.keep_only({*before, *ours})
         told = "\n".join(problem.message for problem in problems)
-        raise ClusterError(told, hint="Nothing was changed. Run the command again: it plans anew.")
+        raise ClusterError(told, hint="Nothing was changed. Run the command again: it makes a new plan.")
 
 
 def _taken_ports(

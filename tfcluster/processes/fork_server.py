@@ -58,6 +58,7 @@ def main(title: str, fd: str) -> None:
     """
     daemonize.set_process_title(title)
     os.set_inheritable(int(fd), False)
+    job = None
     with socket.socket(fileno=int(fd)) as agent, contextlib.suppress(ConnectionError):  # the agent has died
         _import_tensorflow()
         agent.sendall(encode({"warm": True}))

@@ -13,6 +13,7 @@ import contextlib
 import ctypes
 import errno
 import os
+import signal
 import socket
 import stat
 import threading
@@ -31,6 +32,8 @@ OPEN_HINT = (
 _LOOPBACK = "lo"
 _INTERFACE_BYTES = 16  # IFNAMSIZ
 _SYS_PIDFD_GETFD = 438  # on every architecture
+# The time that a check of the kernel's support may take; it takes milliseconds.
+_TRY_SECONDS = 10
 
 
 class PortIsolationError(Exception):
@@ -139,6 +142,7 @@ def check_support(cluster: Collection[Address]) -> None:
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
+        signal.alarm(_TRY_SECONDS)  # the agent waits for this process
         try:
             os.write(writing, _try(cluster).encode()[:4096])
         finally:

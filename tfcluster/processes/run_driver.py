@@ -58,8 +58,11 @@ def main(job: RunSpec) -> None:
     except OSError as error:
         _fail(job, ClusterError(str(error)))
     driver = os.getpid()
-    ours, theirs = socket.socketpair()
-    pid = os.fork()
+    try:
+        ours, theirs = socket.socketpair()
+        pid = os.fork()
+    except OSError as error:
+        _fail(job, ClusterError(f"no process could be started for the program of {job.run}: {error.strerror}"))
     if pid == 0:
         ours.close()
         run_program.main(job, driver, theirs)
@@ -202,7 +205,8 @@ class _Supervisor:
             code = self._end.exit_code
         if code < 0:
             _end_by_signal(-code)
-        if self._job.program == SCRIPT and code != 128 + signal.SIGTERM:
+        # The agent knows why a run was told to end. A script may also exit with 143 by itself, such as on preemption.
+        if self._job.program == SCRIPT and not (self._terminated and code == 128 + signal.SIGTERM):
             try:
                 self._job.emit(**self._result(code))
             except ClusterError as problem:
