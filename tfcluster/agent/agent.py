@@ -43,7 +43,7 @@ from tfcluster.tf_install import find_tensorflow_library
 #: Seconds within which a task must list its devices.
 _DEVICES_SECONDS = 2.0
 #: Seconds between two checks of the files through which commands find the agent: a command searches for much longer.
-_FILES_SECONDS = 0.5
+_FILES_SECONDS = 1.0
 
 
 class Agent:
