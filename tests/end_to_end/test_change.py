@@ -111,6 +111,7 @@ def is_free(port: int) -> bool:
 # Stands in for a disk that is full while there is a file of this name.
 _FULL_DISK = """
 import errno
+import os
 _write = Journal.write
 
 def _write_unless_full(journal, record):
