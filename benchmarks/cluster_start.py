@@ -24,8 +24,8 @@ tf.distribute.Server(spec, job_name="worker", task_index=int(sys.argv[2])).join(
 """
 
 
-def ours() -> tuple[float, float]:
-    """Seconds until every task answers, and MiB of private memory a server."""
+def start_cluster() -> tuple[float, float]:
+    """Return the seconds until every task of `tfcluster up` answers, and the MiB of private memory per server."""
     with cluster_folder() as cluster:
         spec = cluster.folder / "sixteen.yaml"
         spec.write_text(f"jobs:\n  worker: {{tasks: {SERVERS}}}\n")
@@ -33,8 +33,8 @@ def ours() -> tuple[float, float]:
         return seconds, private_mib([task["pid"] for task in cluster.status()["tasks"]])
 
 
-def theirs() -> tuple[float, float]:
-    """The same for processes that import TensorFlow."""
+def start_python_servers() -> tuple[float, float]:
+    """Return the same for processes that import TensorFlow."""
     addresses = [f"localhost:{port}" for port in free_ports(SERVERS)]
     began = time.perf_counter()
     processes = [
@@ -52,37 +52,56 @@ def theirs() -> tuple[float, float]:
 
 
 def wait_for_answer(address: str) -> None:
-    """Return when the server at an address answers GetStatus."""
-    with grpc.insecure_channel(address, options=[("grpc.max_reconnect_backoff_ms", 200)]) as channel:
-        call = channel.unary_unary("/tensorflow.WorkerService/GetStatus", None, None)
-        call(b"", wait_for_ready=True, timeout=300)
+    """Wait until the server at an address answers GetStatus.
+
+    A channel that connected to a server that is about to die or to start fails with "Stream removed": each attempt has
+    a channel of its own.
+
+    Raises:
+        grpc.RpcError: The server did not answer within 300 s.
+    """
+    deadline = time.monotonic() + 300
+    while True:
+        with grpc.insecure_channel(address, options=[("grpc.max_reconnect_backoff_ms", 200)]) as channel:
+            try:
+                call = channel.unary_unary("/tensorflow.WorkerService/GetStatus", None, None)
+                call(b"", wait_for_ready=True, timeout=max(0.0, deadline - time.monotonic()))
+                return
+            except grpc.RpcError:
+                if time.monotonic() >= deadline:
+                    raise
 
 
 def private_mib(pids: list[int]) -> float:
-    """Private memory of a process in MiB, the mean over `pids`."""
+    """Return the mean private memory of some processes, in MiB."""
     return float(sum(psutil.Process(pid).memory_full_info().uss for pid in pids) / len(pids) / 2**20)
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that were free a moment ago."""
-    holders = [socket.create_server(("", 0)) for _ in range(count)]
-    ports = [int(holder.getsockname()[1]) for holder in holders]
-    for holder in holders:
-        holder.close()
+    """Return ports that were free a moment ago."""
+    sockets = [socket.create_server(("", 0)) for _ in range(count)]
+    ports = [int(each.getsockname()[1]) for each in sockets]
+    for each in sockets:
+        each.close()
     return ports
 
 
 def main() -> bool:
-    """Measure and print; whether every target is reached."""
-    theirs()  # reads TensorFlow's files from the disk once, for both
-    rounds = [(ours(), theirs()) for _ in range(ROUNDS)]
+    """Measure and print; return whether every target is reached."""
+    start_python_servers()  # reads TensorFlow's files from the disk once, for both
+    rounds = [(start_cluster(), start_python_servers()) for _ in range(ROUNDS)]
     is_fast = report(
         f"up of {SERVERS} workers from cold, until all answer",
         "s",
-        [(mine[0], other[0]) for mine, other in rounds],
+        [(tfcluster[0], baseline[0]) for tfcluster, baseline in rounds],
         target=15,
     )
-    is_small = report("private memory of a server", "MiB", [(mine[1], other[1]) for mine, other in rounds], target=4)
+    is_small = report(
+        "private memory of a server",
+        "MiB",
+        [(tfcluster[1], baseline[1]) for tfcluster, baseline in rounds],
+        target=4,
+    )
     return is_fast and is_small
 
 

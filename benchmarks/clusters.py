@@ -1,4 +1,4 @@
-"""Clusters for benchmarks: brought up and taken down by the real command in folders of their own."""
+"""Clusters for benchmarks: started and stopped by the real command, each with a state folder of its own."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class Cluster:
     """Runs the command with a state folder of its own.
 
     Args:
-        folder: For its files.
-        command: What runs the command.
-        environment: What is different in its environment; None for state and sockets in `folder`.
+        folder: The folder of its files.
+        command: The command line of tfcluster.
+        environment: Changes to its environment; None for state and sockets in `folder`.
     """
 
     def __init__(
@@ -34,32 +34,32 @@ class Cluster:
         self.environment = {**os.environ, **(environment or own), "PYTHONPATH": str(Path(__file__).parent.parent)}
 
     def __call__(self, *arguments: str) -> str:
-        """Run a command and return what it prints."""
+        """Run a command and return its output."""
         return subprocess.run(
             [*self.command, *arguments], env=self.environment, check=True, capture_output=True, text=True
         ).stdout
 
     def seconds(self, *arguments: str) -> float:
-        """The wall time of a command as a whole process."""
+        """Return the wall time of a command as a whole process."""
         began = time.perf_counter()
         self(*arguments)
         return time.perf_counter() - began
 
     def status(self) -> Any:
-        """The status as JSON values."""
+        """Return the status as JSON values."""
         return json.loads(self("status", "-o", "json"))
 
 
 @contextlib.contextmanager
 def cluster_folder() -> Iterator[Cluster]:
-    """A cluster that is not up yet; whatever is up at the end is taken down."""
+    """Yield a cluster that is not up yet; stop it at the end if it is."""
     with tempfile.TemporaryDirectory(prefix="tfc") as folder, taken_down(Cluster(Path(folder))) as cluster:
         yield cluster
 
 
 @contextlib.contextmanager
 def taken_down(cluster: Cluster) -> Iterator[Cluster]:
-    """A cluster that is taken down at the end, whatever happens."""
+    """Yield a cluster and stop it at the end, also after an exception."""
     try:
         yield cluster
     finally:
@@ -68,5 +68,5 @@ def taken_down(cluster: Cluster) -> Iterator[Cluster]:
 
 
 def wait_until_warm(cluster: Cluster) -> None:
-    """Let the agent's interpreter finish importing TensorFlow, which takes both cores for a while."""
+    """Wait until the fork server has imported TensorFlow, which takes both cores for a while."""
     cluster("run", "pi", "--samples", "1")

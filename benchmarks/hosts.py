@@ -71,7 +71,7 @@ def report(what: str, figures: dict[int, list[float]]) -> dict[int, float]:
 
 
 def main(counts: tuple[int, ...] = COUNTS) -> bool:
-    """Measure and print; whether the target is reached."""
+    """Measure and print; return whether the target is reached."""
     if os.geteuid() != 0:
         print("up, status and down on several hosts: left out, as only root can make network namespaces\n")
         return True

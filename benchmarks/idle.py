@@ -15,7 +15,7 @@ TARGET = 0.01
 
 
 def helpers(cluster: Cluster) -> list[psutil.Process]:
-    """The agent and everything that it forked but the servers."""
+    """Return the agent and all processes that it forked except the servers."""
     status = cluster.status()
     servers = {task["pid"] for task in status["tasks"]}
     agent = psutil.Process(status["hosts"][0]["agent_pid"])
@@ -28,7 +28,7 @@ def cpu_seconds(processes: list[psutil.Process]) -> float:
 
 
 def main() -> bool:
-    """Measure and print; whether the target is reached."""
+    """Measure and print; return whether the target is reached."""
     with cluster_folder() as cluster:
         spec = cluster.folder / "idle.yaml"
         spec.write_text(f"jobs:\n  worker: {{tasks: {SERVERS}}}\n")

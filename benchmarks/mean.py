@@ -63,7 +63,7 @@ def by_tasks(cluster: Cluster, path: Path) -> tuple[float, list[float]]:
 
 
 def main() -> bool:
-    """Measure and print; whether every target is reached."""
+    """Measure and print; return whether every target is reached."""
     with cluster_folder() as cluster:
         path = cluster.folder / "numbers.npy"
         write_numbers(path)
@@ -71,18 +71,18 @@ def main() -> bool:
         wait_until_warm(cluster)
         compiling, _ = by_tasks(cluster, path)
         rounds = [(by_tasks(cluster, path), by_numpy(NUMPY, path), by_numpy(NUMPY_IN_BLOCKS, path)) for _ in range(5)]
-        for ours, *theirs in rounds:
-            for _, found in theirs:
-                assert np.allclose(ours[1], found, rtol=1e-10, atol=0)
+        for tfcluster, *baselines in rounds:
+            for _, result in baselines:
+                assert np.allclose(tfcluster[1], result, rtol=1e-10, atol=0)
         print(f"the first run, which compiles: {compiling:.3f} s")
         title = "run mean of 1 GB float32, mean and variance in float64, against"
-        against_functions = [(ours[0], numpy[0]) for ours, numpy, _ in rounds]
-        against_blocks = [(ours[0], blocks[0]) for ours, _, blocks in rounds]
+        against_functions = [(tfcluster[0], numpy[0]) for tfcluster, numpy, _ in rounds]
+        against_blocks = [(tfcluster[0], blocks[0]) for tfcluster, _, blocks in rounds]
         are_reached = [
             report(f"{title} numpy.mean and numpy.var", "s", against_functions, 2),
             report(f"{title} NumPy in blocks", "s", against_blocks, 1),
         ]
-        seconds = statistics.median(ours[0] for ours, _, _ in rounds)
+        seconds = statistics.median(tfcluster[0] for tfcluster, _, _ in rounds)
         print(f"  {4 * NUMBERS / seconds / 1e9:.1f} GB/s with the command's start\n")
         return all(are_reached)
 

@@ -40,7 +40,7 @@ if __name__ == "__main__":
 
 
 def numpy_on_all_cores() -> float:
-    """Seconds of the NumPy program as a whole process."""
+    """Return the seconds of the NumPy program as a whole process."""
     cores = len(os.sched_getaffinity(0))
     began = time.perf_counter()
     subprocess.run([sys.executable, "-c", NUMPY, str(SAMPLES), str(cores)], check=True, stdout=subprocess.DEVNULL)
@@ -48,7 +48,7 @@ def numpy_on_all_cores() -> float:
 
 
 def main() -> bool:
-    """Measure and print; whether the target is reached."""
+    """Measure and print; return whether the target is reached."""
     with cluster_folder() as cluster:
         cluster("up", "examples/cluster.yaml")
         wait_until_warm(cluster)

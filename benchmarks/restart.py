@@ -22,7 +22,7 @@ tf.distribute.Server(spec, job_name="worker", task_index=0).join()
 
 
 def wait_for_listener(address: str, *, away: bool = False) -> None:
-    """Return when somebody listens at an address, or nobody does; gRPC's own pauses between attempts would show."""
+    """Wait until a server listens at an address, or no longer does, without gRPC's pauses between attempts."""
     host, _, port = address.rpartition(":")
     while True:
         try:
@@ -36,7 +36,7 @@ def wait_for_listener(address: str, *, away: bool = False) -> None:
 
 
 def python_server() -> float:
-    """Seconds from starting a process that imports TensorFlow until it answers."""
+    """Return the seconds from the start of a process that imports TensorFlow until it answers."""
     [port] = free_ports(1)
     began = time.perf_counter()
     process = subprocess.Popen([sys.executable, "-c", _SERVER, f"localhost:{port}"], stderr=subprocess.DEVNULL)
@@ -50,10 +50,10 @@ def python_server() -> float:
 
 
 def main() -> bool:
-    """Measure and print; whether the target is reached."""
+    """Measure and print; return whether the target is reached."""
     with cluster_folder() as cluster:
         spec = cluster.folder / "restart.yaml"
-        # No limit to speak of: this kills the same server again and again.
+        # Practically no limit: the benchmark kills the same server repeatedly.
         spec.write_text(
             "jobs:\n  ps: {tasks: 1}\n  worker: {tasks: 2}\n"
             "restart: {backoff: {initial: 0.001, max: 0.001}, limit: 1000 in 1}\n"

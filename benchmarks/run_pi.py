@@ -1,4 +1,4 @@
-"""`run pi --samples 1e7` as a whole command, against the documents' way on the same servers."""
+"""`run pi --samples 1e7` as a whole command, against a tutorial's program on the same servers."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ SAMPLES = 10_000_000
 
 
 def main() -> bool:
-    """Measure and print; whether the target is reached."""
+    """Measure and print; return whether the target is reached."""
     with cluster_folder() as cluster:
         cluster("up", "examples/cluster.yaml")
         wait_until_warm(cluster)
         workers = [task["address"] for task in cluster.status()["tasks"] if task["job"] == "worker"]
-        script = Path(__file__).parent / "documents_pi.py"
+        script = Path(__file__).parent / "tutorial_pi.py"
 
-        def documents_way() -> float:
+        def tutorial_program() -> float:
             began = time.perf_counter()
             subprocess.run(
                 [sys.executable, str(script), str(SAMPLES), *workers],
@@ -35,7 +35,7 @@ def main() -> bool:
             f"run pi --samples {SAMPLES:.0e}, against points made by NumPy in the client",
             "s",
             lambda: cluster.seconds("run", "pi", "--samples", str(SAMPLES)),
-            documents_way,
+            tutorial_program,
             rounds=5,
             target=5,
         )

@@ -18,7 +18,7 @@ def import_tensorflow() -> float:
 
 
 def main() -> bool:
-    """Measure and print; whether the target is reached."""
+    """Measure and print; return whether the target is reached."""
     with cluster_folder() as cluster:
         cluster("up", "examples/cluster.yaml")
         wait_until_warm(cluster)

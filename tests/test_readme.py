@@ -153,7 +153,7 @@ def test_the_links_lead_somewhere(document: Path) -> None:
     assert links
     for link in links:
         path, _, place = link.partition("#")
-        target = document.parent / path
+        target = document.parent / path if path else document
         assert target.exists(), link
         if place:
             headings = re.findall(r"^#+ (.*)$", target.read_text(), re.MULTILINE)

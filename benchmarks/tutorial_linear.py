@@ -1,4 +1,4 @@
-"""Linear regression as introductions to distributed TensorFlow do it: one example is fed at each session.run."""
+"""Linear regression as tutorials of distributed TensorFlow do it: each session.run is fed one example."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def main(worker: str, x: list[float], y: list[float], epochs: int) -> dict[str, 
     """Train from the server at address `worker` of /job:worker/task:0, with the variables on /job:ps.
 
     Returns:
-        Seconds from the first step until w and b are both within 0.1 of 2 and 0.2 when looked at after an epoch, as
-        such programs do, and examples a second.
+        Seconds from the first step until w and b are both within 0.1 of 2 and 0.2, checked after each epoch as such
+        programs do, and examples per second.
     """
     with tf.Graph().as_default(), v1.device(v1.train.replica_device_setter(ps_tasks=1)):
         inputs, targets = v1.placeholder(tf.float32), v1.placeholder(tf.float32)
@@ -29,7 +29,7 @@ def main(worker: str, x: list[float], y: list[float], epochs: int) -> dict[str, 
         start = v1.global_variables_initializer()
         with v1.Session(f"grpc://{worker}") as session:
             session.run(start)
-            session.run([train, w, b], {inputs: 0.0, targets: 0.0})  # has the servers prepare the step, as ours are
+            session.run([train, w, b], {inputs: 0.0, targets: 0.0})  # prepares the step, as `run linear` does
             session.run(start)
             reached = float("nan")
             began = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Pi as introductions to distributed TensorFlow do it: the client makes all points, they travel in the graph."""
+"""Pi as tutorials of distributed TensorFlow do it: the client makes all points and sends them in the graph."""
 
 from __future__ import annotations
 
