@@ -88,7 +88,7 @@ def test_status_as_text_needs_only_rich(tmp_path: Path) -> None:
     program = """
 from tfcluster.client.rpc import AgentClient
 from tfcluster.core.status import ClusterStatus
-from tfcluster.ui.status import show_status
+from tfcluster.ui.listings import show_status
 """
     assert imported(program, tmp_path) <= {"rich"}
 

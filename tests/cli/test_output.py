@@ -22,7 +22,7 @@ SHOWN = r"\x1b[2J\x1b]0;title\x07\x7f\x9b\u202e"
 WRITERS = {
     "cli/output.py",  # escapes it
     "client/output.py",  # escapes it
-    "ui/logs.py",  # escapes it
+    "ui/log_view.py",  # escapes it
     "ui/run_view.py",  # escapes it, but for the one who started the run
     "cli/completion.py",  # a script for a shell, in which there is only text of ours
     "transport/remote_bootstrap.py",  # on a host, to the command

@@ -10,7 +10,7 @@ import pytest
 from rich.progress import Progress, TextColumn
 
 from tfcluster.ui.console import SafeConsole
-from tfcluster.ui.logs import LogView
+from tfcluster.ui.log_view import LogView
 from tfcluster.ui.run_view import RunView
 from tfcluster.ui.table import table
 from tfcluster.ui.text import Text

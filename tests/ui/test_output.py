@@ -19,13 +19,10 @@ from tfcluster.core.status import ClusterStatus, HostStatus, LastExit, RunStatus
 from tfcluster.core.topology import ClusterTopology, RestartPolicy, Task
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.ui.console import console, error_console, is_interactive
-from tfcluster.ui.devices import show_devices
-from tfcluster.ui.down import DownView
-from tfcluster.ui.logs import LogView
-from tfcluster.ui.restart import RestartView
+from tfcluster.ui.listings import show_devices, show_status
+from tfcluster.ui.log_view import LogView
+from tfcluster.ui.progress_views import DownView, RestartView, UpView
 from tfcluster.ui.run_view import RunView
-from tfcluster.ui.status import show_status
-from tfcluster.ui.up import UpView
 
 
 @pytest.fixture(autouse=True)

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from tfcluster.ui import runs as module
-from tfcluster.ui.runs import show_runs
+from tfcluster.ui import listings as module
+from tfcluster.ui.listings import show_runs
 
 _BEGAN = time.mktime((2026, 1, 31, 14, 30, 0, 0, 0, -1))
 RUNS: list[dict[str, Any]] = [

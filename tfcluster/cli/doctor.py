@@ -6,9 +6,9 @@ from pathlib import Path
 
 import click
 
-from tfcluster.cli.apply_flow import examining
 from tfcluster.cli.options import output_option
 from tfcluster.cli.output import echo_json
+from tfcluster.cli.up import examining
 
 
 @click.command(
@@ -29,7 +29,7 @@ def command(spec: Path | None, output: str) -> int:
     Exits with 0 when nothing wrong was found, 5 when a host cannot be reached, 1 otherwise.
     """
     from tfcluster.client.doctor import check_hosts
-    from tfcluster.client.load import load_topology
+    from tfcluster.client.resolve import load_topology
 
     topology = load_topology(spec, None)
     with examining(topology.cluster, output) as progress:
@@ -37,7 +37,7 @@ def command(spec: Path | None, output: str) -> int:
     if output == "json":
         echo_json({"cluster": topology.cluster, "checks": [check.to_json() for check in checks]})
     else:
-        from tfcluster.ui.doctor import show_checks
+        from tfcluster.ui.listings import show_checks
 
         show_checks(checks)
     return int(code)

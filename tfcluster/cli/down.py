@@ -28,7 +28,7 @@ def command(cluster: str | None, all_clusters: bool, grace: float, output: str) 
     """
     from tfcluster.client import down
     from tfcluster.errors import ClusterError
-    from tfcluster.ui.down import DownView
+    from tfcluster.ui.progress_views import DownView
 
     failed: list[ClusterError] = []
     for each in down.clusters_to_stop(cluster, all_clusters):

@@ -15,6 +15,7 @@ class LazyGroup(click.Group):
     Args:
         package: The package of the commands; each is the object `command` in the module of its name.
         commands: The short help of each command, by name.
+        locations: Where else a command is, as `MODULE:OBJECT`, by name.
         aliases: Other names of commands, each with the command's name.
         **attributes: The arguments of click.Group.
     """
@@ -24,12 +25,14 @@ class LazyGroup(click.Group):
         *,
         package: str,
         commands: Mapping[str, str],
+        locations: Mapping[str, str] | None = None,
         aliases: Mapping[str, str] | None = None,
         **attributes: Any,
     ) -> None:
         super().__init__(**attributes)
         self._package = package
         self._listed = commands
+        self._locations = locations or {}
         self._aliases = aliases or {}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -45,8 +48,9 @@ class LazyGroup(click.Group):
         name = self._aliases.get(name, name)
         if name not in self._listed:
             return None
-        command = importlib.import_module(f"{self._package}.{name}").command
-        assert isinstance(command, click.Command), "every file in the package has one"
+        module, _, attribute = self._locations.get(name, f"{name}:command").partition(":")
+        command = getattr(importlib.import_module(f"{self._package}.{module}"), attribute)
+        assert isinstance(command, click.Command), "each name in the table is a command's"
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

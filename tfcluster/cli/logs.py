@@ -1,4 +1,4 @@
-"""The command `tfcluster logs`."""
+"""The commands `tfcluster logs` and `events`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tfcluster.cli.options import cluster_option, output_option, since_option
 from tfcluster.cli.output import echo_json
 
 if TYPE_CHECKING:
-    from tfcluster.ui.logs import LogView
+    from tfcluster.ui.log_view import LogView
 
 
 @click.command("logs", short_help="Show what the tasks print.", epilog="Example: tfcluster logs worker:0 ps -n 20 -f")
@@ -43,7 +43,7 @@ def command(
     """
     from tfcluster.client.logs import read_logs
     from tfcluster.client.resolve import resolve_cluster
-    from tfcluster.ui.logs import LogView
+    from tfcluster.ui.log_view import LogView
 
     view = LogView(prefix=not no_prefix, timestamps=timestamps)
     lines = read_logs(resolve_cluster(cluster), tasks, lines=tail, since=since, follow=follow)
@@ -60,7 +60,7 @@ def command(
 def _show_placements(lines: Iterator[dict[str, Any]], view: LogView, output: str) -> None:
     """Show only the placements that the log lines contain, each operation of a run once."""
     from tfcluster.placement.parser import PlacementFilter
-    from tfcluster.ui.placements import placement_line
+    from tfcluster.ui.log_view import placement_line
 
     every = PlacementFilter(None)
     for line in lines:
@@ -71,3 +71,29 @@ def _show_placements(lines: Iterator[dict[str, Any]], view: LogView, output: str
             echo_json(placement.to_event())
         else:
             view.show(line["task"], line["time"], placement_line(placement.to_event()))
+
+
+@click.command(
+    "events",
+    short_help="Show what happened to the tasks, and why.",
+    epilog="Example: tfcluster events -f",
+)
+@click.option("-f", "--follow", is_flag=True, help="Go on with what happens from now on.")
+@click.option("-n", "--tail", type=click.IntRange(min=0), metavar="N", help="Only the last N events.")
+@since_option
+@cluster_option
+@output_option
+def events_command(follow: bool, tail: int | None, since: float | None, cluster: str | None, output: str) -> None:
+    """Show what happened to the cluster's tasks and why: started, ready, died, adopted by another agent.
+
+    The events are kept across agents and after `down`.
+    """
+    from tfcluster.client.logs import read_events
+    from tfcluster.client.resolve import resolve_cluster
+    from tfcluster.ui.log_view import show_event
+
+    for event in read_events(resolve_cluster(cluster), lines=tail, since=since, follow=follow):
+        if output == "json":
+            echo_json(event)
+        else:
+            show_event(event)

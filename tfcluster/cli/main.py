@@ -14,8 +14,8 @@ from tfcluster.cli.lazy_group import LazyGroup
 from tfcluster.cli.output import echo, echo_error, echo_usage_error
 from tfcluster.errors import ClusterError, ExitCode
 
-# The short help of each command, by name; the module in cli/ has the same name. It is kept here so that `--help`
-# imports no command; a test compares it with the commands' own short help.
+# The short help of each command, by name. It is kept here so that `--help` imports no command; a test compares it with
+# the commands' own short help.
 _COMMANDS = {
     "up": "Start a cluster from a spec and wait until it is ready.",
     "run": "Run a program on the cluster.",
@@ -34,12 +34,21 @@ _COMMANDS = {
     "init": "Write a commented cluster.yaml to start from.",
     "completion": "Print the completion script for a shell.",
 }
+# The commands that share a module; each other command is in the module of its name.
+_LOCATIONS = {
+    "attach": "runs:attach_command",
+    "cancel": "runs:cancel_command",
+    "devices": "status:devices_command",
+    "events": "logs:events_command",
+    "scale": "up:scale_command",
+}
 
 
 @click.group(
     cls=LazyGroup,
     package="tfcluster.cli",
     commands=_COMMANDS,
+    locations=_LOCATIONS,
     aliases={"ps": "status"},
     context_settings={
         "help_option_names": ["-h", "--help"],

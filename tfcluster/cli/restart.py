@@ -55,7 +55,7 @@ def command(
     planned = restart.plan_restart(chosen, tasks)
     may_ask = output == "text" and sys.stdin.isatty() and sys.stdout.isatty()
     _confirm(planned.cluster, planned.holders, planned.runs, yes=yes, may_ask=may_ask)
-    from tfcluster.ui.restart import RestartView
+    from tfcluster.ui.progress_views import RestartView
 
     view = RestartView(planned.cluster, planned.tasks, silent=output == "json")
     status = None

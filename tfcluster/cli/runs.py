@@ -1,11 +1,11 @@
-"""The command `tfcluster runs`."""
+"""The commands `tfcluster runs`, `attach` and `cancel`."""
 
 from __future__ import annotations
 
 import click
 
 from tfcluster.cli.options import cluster_option, output_option
-from tfcluster.cli.output import echo_json
+from tfcluster.cli.output import echo, echo_json
 
 
 @click.command("runs", short_help="List the cluster's runs.", epilog="Example: tfcluster runs -n 5")
@@ -24,6 +24,50 @@ def command(lines: int | None, cluster: str | None, output: str) -> None:
     if output == "json":
         echo_json(found)
     else:
-        from tfcluster.ui.runs import show_runs
+        from tfcluster.ui.listings import show_runs
 
         show_runs(found)
+
+
+@click.command(
+    "attach",
+    short_help="Follow a run from its beginning to its result.",
+    epilog="Example: tfcluster attach pi-3f9a",
+)
+@click.argument("run")
+@cluster_option
+@output_option
+def attach_command(run: str, cluster: str | None, output: str) -> int:
+    """Show a RUN's progress and output from its beginning to its result, and exit as `run` itself would.
+
+    RUN is an id, or enough of its beginning. Ctrl-C ends the showing and leaves the run alone; `tfcluster cancel`
+    stops it. A run that has ended, also of a cluster that is down, is shown from its record.
+    """
+    from tfcluster.cli.run.common import show
+    from tfcluster.client.resolve import resolve_cluster
+    from tfcluster.client.runs import attach
+    from tfcluster.errors import ExitCode
+
+    try:
+        return show(attach(resolve_cluster(cluster), run), output)
+    except KeyboardInterrupt:
+        echo(f"detached; stop it with `tfcluster cancel {run}`", err=True)
+        return int(ExitCode.INTERRUPTED)
+
+
+@click.command("cancel", short_help="Stop runs.", epilog="Example: tfcluster cancel pi-3f9a")
+@click.argument("runs", nargs=-1, required=True, metavar="RUN...")
+@cluster_option
+@output_option
+def cancel_command(runs: tuple[str, ...], cluster: str | None, output: str) -> None:
+    """Stop each RUN, given by its id or enough of its beginning; one that has ended is left as it is."""
+    from tfcluster.client.resolve import resolve_cluster
+    from tfcluster.client.runs import cancel_run
+
+    chosen = resolve_cluster(cluster)
+    for run in runs:
+        cancelled = cancel_run(chosen, run)
+        if output == "json":
+            echo_json(cancelled)
+        else:
+            echo(cancelled["run"])

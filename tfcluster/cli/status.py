@@ -1,4 +1,4 @@
-"""The command `tfcluster status`."""
+"""The commands `tfcluster status` and `devices`."""
 
 from __future__ import annotations
 
@@ -37,9 +37,40 @@ def command(cluster: str | None, output: str) -> int:
         echo_json(answer)
     else:
         from tfcluster.core.status import ClusterStatus
-        from tfcluster.ui.status import show_status
+        from tfcluster.ui.listings import show_status
 
         show_status(ClusterStatus.from_json(answer))
     if problem is not None:
         raise problem
     return int(ExitCode.DONE if answer["state"] == "running" else ExitCode.UNHEALTHY)
+
+
+@click.command(
+    "devices",
+    short_help="Show every device of every task.",
+    epilog="Example: tfcluster devices -o json | jq '.[].name'",
+)
+@cluster_option
+@output_option
+def devices_command(cluster: str | None, output: str) -> int:
+    """Show every device of every task, as its server names it now: type, memory, and for GPUs what they are.
+
+    Exits with 4 when a task does not answer, 5 when a host cannot be reached; the devices of the others are shown
+    all the same.
+    """
+    from tfcluster.client.resolve import resolve_cluster
+    from tfcluster.client.snapshot import list_devices
+    from tfcluster.errors import ExitCode
+
+    devices, problem = list_devices(resolve_cluster(cluster))
+    if output == "json":
+        echo_json(devices)
+    else:
+        from tfcluster.core.devices import Device
+        from tfcluster.ui.listings import show_devices
+
+        hosts = [device["host"] for device in devices if "host" in device]
+        show_devices([Device.from_json(device) for device in devices], hosts)
+    if problem is not None:
+        raise problem
+    return int(ExitCode.DONE)

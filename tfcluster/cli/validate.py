@@ -23,7 +23,7 @@ def command(spec: Path | None, cluster_spec: str | None, output: str) -> None:
 
     Exits with 2 when there are problems.
     """
-    from tfcluster.client.load import load_topology
+    from tfcluster.client.resolve import load_topology
     from tfcluster.core.text import some
     from tfcluster.paths import LOCAL_HOST
 

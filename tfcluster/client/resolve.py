@@ -1,10 +1,16 @@
-"""Resolve the cluster that a command operates on, and the hosts of that cluster."""
+"""Resolve what a command operates on: the cluster and its hosts by name, or the topology of a spec."""
 
 from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tfcluster.client.cluster import Cluster
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.paths import DEFAULT_SPEC, cluster_registry_path, journal_path, running_clusters, validate_name
+
+if TYPE_CHECKING:
+    from tfcluster.core.topology import ClusterTopology
 
 
 def resolve_cluster(named: str | None) -> Cluster:
@@ -73,7 +79,36 @@ def _noted(name: str) -> Cluster | None:
 def _own_cluster() -> Cluster | None:
     if not DEFAULT_SPEC.exists():
         return None
-    from tfcluster.client.load import load_topology
-
     topology = load_topology(None, None)
     return Cluster(topology.cluster, topology.hosts, topology.head().host)
+
+
+def load_topology(spec: Path | None, notation: str | None) -> ClusterTopology:
+    """Read a spec and resolve it into a topology.
+
+    Args:
+        spec: The file; None for ./cluster.yaml.
+        notation: The cluster in the one-line notation, instead of a file.
+
+    Raises:
+        ClusterError: Both are given, there is no file, or the spec is invalid.
+    """
+    from tfcluster.core.resolve import resolve_spec
+
+    if notation is not None:
+        if spec is not None:
+            raise ClusterError("give a spec or --cluster-spec, not both", exit_code=ExitCode.USAGE)
+        from tfcluster.spec.cluster_string import parse_cluster_notation
+
+        return resolve_spec(parse_cluster_notation(notation), "--cluster-spec")
+    if spec is None:
+        spec = DEFAULT_SPEC
+        if not spec.exists():
+            raise ClusterError(
+                "there is no cluster.yaml here and no spec was named",
+                hint="`tfcluster init` writes a commented cluster.yaml; or name one: `tfcluster up SPEC`.",
+                exit_code=ExitCode.USAGE,
+            )
+    from tfcluster.spec.load import load_spec  # imports pydantic, which most commands do not need
+
+    return resolve_spec(load_spec(spec), str(spec))

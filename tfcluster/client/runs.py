@@ -1,12 +1,194 @@
-"""List and cancel a cluster's runs."""
+"""Submit, follow, list and cancel runs; a run is followed across dead agents and lost connections."""
 
 from __future__ import annotations
 
-from typing import Any
+import contextlib
+from collections.abc import Generator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, BinaryIO
 
 from tfcluster.client.cluster import Cluster
+from tfcluster.client.interrupts import GracefulInterrupt, RunCanceller
+from tfcluster.client.lease import keep_leases_alive
+from tfcluster.client.parallel import StreamContext
+from tfcluster.client.placements import Placements
+from tfcluster.client.reconnect import ReconnectPolicy
+from tfcluster.client.rpc import AgentDisconnectedError, ResponseStream
+from tfcluster.core.programs import SCRIPT
+from tfcluster.errors import ExitCode
 from tfcluster.protocol.api import Method
 from tfcluster.transport.base import not_running
+
+Event = dict[str, Any]
+
+#: The maximum number of agents in a row that may die without sending an event before the command gives up.
+_AGENTS = 4
+#: Seconds between two polls of the servers' logs for placements.
+_LOOK_SECONDS = 0.1
+
+
+@dataclass(frozen=True)
+class RunRequest:
+    """The request to run a program.
+
+    Attributes:
+        program: The name of a bundled program, or `script`.
+        parameters: The program's own parameters.
+        patterns: TensorFlow device strings by which devices are chosen; if empty, the cluster chooses.
+        gpus: The number of GPU devices to use; None uses what is available.
+        strict: Fail if there are fewer GPUs than requested.
+        timeout: Seconds after which the run is stopped, counted from its submission; None for no timeout.
+        log_placement: Report each operation's placement, as the servers log it.
+        detach: Return as soon as the run is submitted.
+        sent: An open file to upload with the run; None for none.
+        sent_as: The name of the file in the run's folder.
+    """
+
+    program: str
+    parameters: dict[str, Any]
+    patterns: list[str]
+    gpus: int | None
+    strict: bool
+    timeout: float | None
+    log_placement: bool = False
+    detach: bool = False
+    sent: BinaryIO | None = None
+    sent_as: str = "sent"
+
+    def events(self, cluster: Cluster) -> Generator[Event, None, None]:
+        """Submit the run and follow it up to its result; an interrupt cancels the run.
+
+        A run on another host continues while the connection to it is lost, and is followed again as soon as the host
+        can be reached.
+
+        Args:
+            cluster: The cluster to run on.
+
+        Yields:
+            The events of the run; if it is detached, the first event only, unless the run has ended by then.
+
+        Raises:
+            ClusterError: The run could not be started; or it could not be cancelled, and continues.
+        """
+        connection = cluster.leader()
+        owned = not connection.elsewhere
+        cancelling = RunCanceller(cluster)
+        # Start before the run is submitted: every line that is logged from now on can belong to the run.
+        placements = Placements(cluster) if self.log_placement and not self.detach else None
+        answer = connection.stream(
+            Method.RUN,
+            program=self.program,
+            parameters=self.parameters,
+            patterns=self.patterns,
+            gpus=self.gpus,
+            strict=self.strict,
+            timeout=self.timeout,
+            log_placement=self.log_placement,
+            detach=self.detach,
+            owned=owned,
+            sent=None if self.sent is None else self.sent_as,
+        )
+        # On this machine, closing the connection before the result, for any reason, also cancels the run. On another
+        # host the command has to cancel it explicitly, because there a closed connection may just be a lost one.
+        with GracefulInterrupt(cancelling.cancel) as interrupt, contextlib.closing(answer):
+            first = next(answer)
+            run = cancelling.run = str(first["run"])
+            with contextlib.nullcontext() if owned or self.detach else cancelling:
+                yield first
+                if self.sent is not None:
+                    answer.send_file(self.sent)
+                if placements is not None and self.program != SCRIPT:
+                    placements.only_those_of(run)
+                yield from _follow(cluster, answer, run, events=1, owned=owned, placements=placements)
+        interrupt.raise_if_any()
+
+
+def attach(cluster: Cluster, run: str) -> Generator[Event, None, None]:
+    """Follow a run from its first event to its result; the run continues whether or not its events are read.
+
+    Args:
+        cluster: The run's cluster; it may be down.
+        run: The run's id, or a unique prefix of it.
+
+    Returns:
+        A generator of the run's events.
+
+    Raises:
+        ClusterError: There is no such run.
+    """
+    connection = cluster.leader()
+    if not connection.reach.has_state():
+        raise not_running(cluster.name)
+    answer = connection.stream(Method.ATTACH, start=True, run=run, events=0, output=0, owned=False)
+    return _follow(cluster, answer, run, events=0, owned=False)
+
+
+def _follow(
+    cluster: Cluster,
+    answer: ResponseStream,
+    run: str,
+    *,
+    events: int,
+    owned: bool,
+    placements: Placements | None = None,
+) -> Generator[Event, None, None]:
+    """Follow a run up to its result, re-attaching after the last event if the agent or the connection is lost.
+
+    Args:
+        cluster: The run's cluster.
+        answer: The response stream to read first.
+        run: The run's id, or a unique prefix of it.
+        events: The number of events received so far, not counting output.
+        owned: Whether the run belongs to this command, so that it is cancelled if the command disconnects.
+        placements: The placements to merge with the events; None for none.
+    """
+    output = 0
+    connection = cluster.leader()
+    lasting = ReconnectPolicy(connection, StreamContext(connection.reach.host), _AGENTS)
+    with keep_leases_alive(cluster):
+        while True:
+            try:
+                for event in answer if placements is None else _among(answer, placements):
+                    if event["event"] == "placement":
+                        yield event
+                        continue
+                    lasting.heard()
+                    run = event.get("run", run)
+                    if event["event"] == "output":
+                        output += 1
+                    else:
+                        events += 1
+                    yield event
+                return
+            except AgentDisconnectedError as error:
+                lasting.lost(error)
+            finally:
+                answer.leave()  # wait for the exit of an agent that was started for this request only
+            place = {"run": run, "events": events, "output": output}
+            answer = lasting.opened(partial(connection.stream, Method.ATTACH, start=True, owned=owned, **place))
+
+
+def _among(answer: ResponseStream, placements: Placements) -> Generator[Event, None, None]:
+    """Interleave the events of a run with its placements, all of which come before the result."""
+    while True:
+        while not answer.arrives_within(_LOOK_SECONDS):
+            yield from placements.news()
+        try:
+            event = next(answer)
+        except StopIteration:
+            return
+        if event["event"] == "result":
+            # Complete by now, as a server logs the placement of an operation before it executes it.
+            yield from placements.news(last=True)
+        yield event
+
+
+def exit_code(result: Event) -> ExitCode:
+    """Return the exit code of `tfcluster run` for a run's result event."""
+    if result["state"] == "succeeded":
+        return ExitCode.DONE
+    return ExitCode(result["error"]["exit_code"]) if "error" in result else ExitCode.FAILED
 
 
 def list_runs(cluster: Cluster, lines: int | None) -> list[dict[str, Any]]:

@@ -15,8 +15,8 @@ from tfcluster.errors import ClusterError
 from tfcluster.ui import programs
 from tfcluster.ui.console import console, error_console, is_interactive
 from tfcluster.ui.format import duration, rate
+from tfcluster.ui.log_view import PlacementView
 from tfcluster.ui.metrics import Metrics
-from tfcluster.ui.placements import PlacementView
 from tfcluster.ui.table import table
 from tfcluster.ui.text import Text
 

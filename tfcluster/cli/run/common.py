@@ -102,7 +102,7 @@ def submit(
         The exit code for the run's result.
     """
     from tfcluster.client.resolve import resolve_cluster
-    from tfcluster.client.run import RunRequest
+    from tfcluster.client.runs import RunRequest
 
     options = SharedOptions(**shared)
     submission = RunRequest(
@@ -155,7 +155,7 @@ def show(
     Raises:
         ClusterError: There is no result, and the run was not detached.
     """
-    from tfcluster.client.run import exit_code
+    from tfcluster.client.runs import exit_code
     from tfcluster.errors import ClusterError, ExitCode
     from tfcluster.ui.run_view import RunView
 

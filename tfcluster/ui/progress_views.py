@@ -1,8 +1,9 @@
-"""The output of `tfcluster up` and `scale`: the plan, the tasks that they wait for, and a table of the tasks."""
+"""The output of `up`, `scale`, `restart` and `down`: the plan, the progress on a status line, the tasks at the end."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 from rich.table import Table
 
@@ -82,3 +83,52 @@ def _row(operation: PlannedAction) -> tuple[str, str, str, str, str]:
     task = operation.task
     where = (task.short, task.host, task.address) if task else ("-", "-", "-")
     return (operation.kind, *where, operation.cause)
+
+
+class RestartView(UpView):
+    """Shows the progress of restarting tasks; other tasks of the cluster are left out.
+
+    Args:
+        cluster: The cluster's name.
+        tasks: Short names of the tasks.
+        silent: Do not show the progress.
+    """
+
+    def __init__(self, cluster: str, tasks: Collection[str], *, silent: bool) -> None:
+        super().__init__(cluster, silent=silent)
+        self._tasks = tasks
+
+    def update(self, status: ClusterStatus) -> None:
+        """Show the tasks that are not ready yet."""
+        super().update(replace(status, tasks=tuple(task for task in status.tasks if task.short in self._tasks)))
+
+    def finish_restart(self, status: ClusterStatus, seconds: float) -> None:
+        """Print the restarted tasks.
+
+        Args:
+            status: The status of the cluster, with the restarted tasks ready.
+            seconds: The duration of the restart in seconds.
+        """
+        tasks = [task for task in status.tasks if task.short in self._tasks]
+        console().print(tasks_table(tasks))
+        console().print(f"{self._cluster}: {pluralize(len(tasks), 'task')} restarted in {seconds:.2f} s")
+
+
+class DownView(StatusLine):
+    """Shows the progress of stopping a cluster."""
+
+    def __init__(self, cluster: str, *, silent: bool) -> None:
+        super().__init__(silent=silent)
+        self._cluster = cluster
+        self._tasks = 0
+
+    def update(self, status: ClusterStatus) -> None:
+        """Show the tasks that are still running."""
+        self._tasks = len(status.tasks)
+        left = [task.short for task in status.tasks if task.state not in TERMINAL_STATES]
+        if left:
+            self.say(f"{self._cluster}: stopping {some(left)}")
+
+    def finish(self) -> None:
+        """Print that the cluster is down."""
+        console().print(f"{self._cluster} is down: {pluralize(self._tasks, 'task')} stopped")

@@ -1,11 +1,18 @@
-"""The output of `tfcluster logs`: each line with its task's name as prefix, each task in a colour of its own."""
+"""The output of `logs`, `events` and `--log-placement`, line by line."""
 
 from __future__ import annotations
 
+import time
+from collections import Counter
 from datetime import datetime, timezone
+from typing import Any
+
+from rich.table import Table
 
 from tfcluster.control_characters import escape_control_characters
 from tfcluster.ui.console import console
+from tfcluster.ui.format import style_of, without_replica
+from tfcluster.ui.table import table
 from tfcluster.ui.text import Text
 
 _COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "red")
@@ -57,3 +64,52 @@ class LogView:
 def _iso(time: float) -> str:
     """Format a time as ISO 8601 in UTC, with milliseconds."""
     return datetime.fromtimestamp(time, timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+_STYLES = {"died": "red", "killed": "red"}
+
+
+def show_event(event: dict[str, Any]) -> None:
+    """Print one event: its time, its host (if there are several), its task or the cluster, its name, its details."""
+    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event["time"]))
+    word = event["event"]
+    line = Text.assemble(
+        (f"{when}  ", "dim"),
+        f"{event['host']:<10}  " if "host" in event else "",
+        f"{event['task'] or 'cluster':<10}  ",
+        (f"{word:<13}", _STYLES.get(word) or style_of(word)),
+        f"  {event['detail']}",
+    )
+    line.rstrip()
+    console().print(line, soft_wrap=True)
+
+
+def placement_line(event: dict[str, Any]) -> str:
+    """Format a placement event as a line: the device first, then the operation, whose name may be long."""
+    return f"{without_replica(event['device'])}  {event['op']} ({event['type']})"
+
+
+class PlacementView:
+    """Formats and counts the placements of a run's operations."""
+
+    def __init__(self) -> None:
+        self._types: dict[str, Counter[str]] = {}
+
+    def line(self, event: dict[str, Any]) -> str:
+        """Add a placement event to the summary and return its line."""
+        self._types.setdefault(without_replica(event["device"]), Counter())[event["type"]] += 1
+        return placement_line(event)
+
+    def summary(self) -> Table | None:
+        """Summarize the placements in a table with a row for each device: the number and types of its operations.
+
+        Returns:
+            The table; None if nothing was placed.
+        """
+        if not self._types:
+            return None
+        rows = [
+            (device, f"{types.total():,}", ", ".join(f"{count} {name}" for name, count in types.most_common()))
+            for device, types in sorted(self._types.items())
+        ]
+        return table(("DEVICE", "PLACED", "OF WHICH TYPES"), rows, right=("PLACED",))

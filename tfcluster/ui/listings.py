@@ -1,11 +1,17 @@
-"""The output of `tfcluster status`: a table of tasks, their last exits, and a table of the latest runs."""
+"""The tables of `status`, `devices`, `runs` and `doctor`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 from rich.table import Table
 
+from tfcluster.client.doctor import Check
+from tfcluster.core.devices import Device
+from tfcluster.core.programs import SCRIPT
 from tfcluster.core.status import ClusterStatus, TaskStatus
 from tfcluster.ui.console import console
 from tfcluster.ui.format import dash, duration, memory, short_device, style_of
@@ -83,3 +89,85 @@ def _width(shown: Table) -> int:
 def _tasks(status: ClusterStatus, columns: Sequence[str]) -> Table:
     rows = [[_CELLS[column](task) for column in columns] for task in status.tasks]
     return table(columns, rows, right=_NUMBERS)
+
+
+def show_devices(devices: Sequence[Device], hosts: Sequence[str] = ()) -> None:
+    """Print a table with a row for each device.
+
+    Args:
+        devices: The devices.
+        hosts: The host of each device; empty if all are on this machine.
+    """
+    columns = ["DEVICE", "TYPE", "MEMORY", "DESCRIPTION"]
+    rows = [[device.short, device.type, memory(device.memory_bytes), _kind(device)] for device in devices]
+    if hosts:
+        columns.insert(1, "HOST")
+        for row, host in zip(rows, hosts, strict=True):
+            row.insert(1, host)
+    console().print(table(columns, rows, right=("MEMORY",)), soft_wrap=True)
+
+
+def _kind(device: Device) -> str:
+    if device.gpu is not None:
+        return f"{device.gpu.name}, compute capability {device.gpu.compute_capability}"
+    return device.description or "-"
+
+
+_VALUES_SHOWN = 3
+
+
+def show_runs(runs: Sequence[Mapping[str, Any]]) -> None:
+    """Print a table of runs."""
+    rows = [
+        (
+            run["run"],
+            run["state"],
+            time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(run["started"])),
+            duration(run["seconds"]),
+            inputs(run["program"], run["parameters"]),
+            outcome(run),
+        )
+        for run in runs
+    ]
+    columns = ("RUN", "STATE", "STARTED", "TIME", "INPUTS", "RESULT")
+    console().print(table(columns, rows, right=("TIME",), wrapped=("INPUTS", "RESULT")))
+
+
+def inputs(program: str, parameters: Mapping[str, Any]) -> str:
+    """Format a run's inputs in short: `samples=10000000 seed=7`, or a script with its arguments as typed."""
+    if program == SCRIPT:
+        return " ".join((Path(parameters["path"]).name, *parameters["args"]))
+    return _values(parameters)
+
+
+def outcome(run: Mapping[str, Any]) -> str:
+    """Format a run's outcome in short: the first values of its result, or the first line of its error."""
+    if run["error"] is not None:
+        return str(run["error"]["message"].partition("\n")[0])
+    known = run["parameters"]
+    return _values({name: value for name, value in (run["result"] or {}).items() if name not in known})
+
+
+def _values(values: Mapping[str, Any]) -> str:
+    """Format the first scalar values with their names."""
+    plain = [(name, value) for name, value in values.items() if isinstance(value, int | float | str) and value != ""]
+    return " ".join(
+        f"{name}={value:.6g}" if isinstance(value, float) else f"{name}={value}"
+        for name, value in plain[:_VALUES_SHOWN]
+    )
+
+
+def show_checks(checks: Sequence[Check]) -> None:
+    """Print a table of checks: the host, the check, its result, and what to type to fix a problem."""
+    rows = [(check.host, check.check, _state(check), check.result, check.hint or "-") for check in checks]
+    console().print(
+        table(("HOST", "CHECK", "STATE", "RESULT", "WHAT TO TYPE"), rows, wrapped=("RESULT", "WHAT TO TYPE"))
+    )
+
+
+def _state(check: Check) -> str:
+    if not check.examined:
+        return "not examined"
+    if not check.ok:
+        return "problem"
+    return "note" if check.hint else "ok"
