@@ -14,7 +14,7 @@ import tfcluster
 ROOT = Path(tfcluster.__file__).parent
 
 #: What each part may import besides itself.
-_BASE = {"control_characters", "errors", "tf_install", "paths", "process_handle"}
+_BASE = {"control_characters", "errors", "tf_install", "paths", "process_handle", "runtime_dir"}
 _PURE = {*_BASE, "spec", "core", "protocol"}
 ALLOWED = {
     "__init__": set[str](),
@@ -24,6 +24,7 @@ ALLOWED = {
     "tf_install": {"errors"},
     "paths": {"errors"},
     "process_handle": {"errors"},
+    "runtime_dir": {"errors", "paths"},
     "spec": _BASE,
     "core": {*_BASE, "spec"},
     "protocol": {*_BASE, "spec", "core"},

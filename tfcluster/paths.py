@@ -1,21 +1,16 @@
-"""The paths of a cluster's files and sockets on a host: state directory, journal, registry, runtime directory."""
+"""The state home and the paths in it: the state directory of each cluster, its journal and its registry of hosts."""
 
 from __future__ import annotations
 
-import fcntl
-import hashlib
-import json
 import os
 import re
-import stat
-from contextlib import suppress
 from pathlib import Path
 
 from tfcluster.errors import ClusterError, ExitCode
 
 LOCAL_HOST = "localhost"
 
-#: The lock file in a state folder, which an agent keeps locked as long as it runs.
+#: The lock file in a state directory, which an agent keeps locked as long as it runs.
 LOCK = "lock"
 
 #: The default spec of commands, in the current directory.
@@ -26,22 +21,7 @@ CLUSTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 #: The maximum number of tasks of a job.
 MAX_TASKS = 1000
 
-_state_root: Path | None = None
-
-# sun_path holds 108 bytes including the closing NUL (unix(7)).
-_SOCKET_PATH_LIMIT = 107
-_LOCK_BYTES = 1 << 12  # longer than any lock file
-_DIGEST = 12
-# ssh binds a control socket under a temporary name, which is longer by this number of bytes, and then renames it.
-_SSH_SUFFIX = 17
-# The paths that ssh takes literally: they contain no blanks, and no % or $ that ssh would expand.
-_PLAIN_PATH = re.compile(r"[A-Za-z0-9_./@:+,=-]*")
-# The folder in which systemd creates a folder for each logged-in user, and the folder in which every user can create
-# folders.
-_LOGIN_FOLDERS = Path("/run/user")
-_TEMPORARY = Path("/tmp")
-# The symbolic link in the state home to the private folder with a random name, if such a folder was needed.
-_PRIVATE_LINK = ".private"
+_state_home: Path | None = None
 
 
 def state_home() -> Path:
@@ -50,11 +30,11 @@ def state_home() -> Path:
     Returns:
         The folder passed to `set_state_home`, if any; else $XDG_STATE_HOME/tfcluster.
     """
-    if _state_root is not None:
-        return _state_root
-    named = Path(os.environ.get("XDG_STATE_HOME", ""))
+    if _state_home is not None:
+        return _state_home
+    variable = Path(os.environ.get("XDG_STATE_HOME", ""))
     # The XDG Base Directory Specification says to ignore a relative path.
-    base = named if named.is_absolute() else Path("~/.local/state").expanduser()
+    base = variable if variable.is_absolute() else Path("~/.local/state").expanduser()
     return base / "tfcluster"
 
 
@@ -64,32 +44,13 @@ def set_state_home(folder: Path) -> None:
     Args:
         folder: The folder for the state of all clusters.
     """
-    global _state_root
-    _state_root = folder
+    global _state_home
+    _state_home = folder
 
 
 def state_folder(cluster: str, host: str = LOCAL_HOST) -> Path:
     """Return the folder with the journal, logs/ and runs/ of one cluster on one host."""
     return state_home() / cluster / host
-
-
-def agent_socket(cluster: str, host: str = LOCAL_HOST) -> Path:
-    """Return the socket of the cluster's agent: the one in its lock file, else the one that a new agent would use."""
-    return _told_socket(state_folder(cluster, host) / LOCK) or socket_path(cluster, host)
-
-
-def _told_socket(lock: Path) -> Path | None:
-    """Return the socket of an agent according to its lock file; None if the lock file does not contain one."""
-    try:
-        fd = os.open(lock, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # without it, opening a named pipe would block
-        try:
-            path = Path(json.loads(os.read(fd, _LOCK_BYTES))["socket"])
-        finally:
-            os.close(fd)
-        fits = len(os.fsencode(path)) <= _SOCKET_PATH_LIMIT
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return None
-    return path if fits and path.is_absolute() and "\0" not in str(path) else None
 
 
 def journal_path(cluster: str, host: str = LOCAL_HOST) -> Path:
@@ -124,185 +85,5 @@ def validate_name(cluster: str) -> str:
 
 def running_clusters() -> list[str]:
     """Return the sorted names of the clusters that run on this machine or were started from it on other hosts."""
-    here = (path.parent.parent.name for path in state_home().glob(f"*/{LOCAL_HOST}/journal.json"))
-    return sorted({*here, *(path.parent.name for path in state_home().glob("*/hosts.json"))})
-
-
-def socket_path(cluster: str, host: str = LOCAL_HOST) -> Path:
-    """Return the path of the Unix socket of the cluster's agent on this machine.
-
-    Two state folders may contain clusters of the same name, so the name of the socket includes a digest of the
-    state folder's path. The digest alone is the name if the readable name would exceed the kernel's limit.
-
-    Raises:
-        ClusterError: No private folder can be created; see `_runtime_folder`.
-    """
-    digest = hashlib.sha256(os.fsencode(state_folder(cluster, host))).hexdigest()[:_DIGEST]
-    folder = _runtime_folder()
-    readable = folder / f"{cluster}.{host}.{digest}"
-    if len(os.fsencode(readable)) <= _SOCKET_PATH_LIMIT:
-        return readable
-    return folder / digest
-
-
-def secrets_path(agent_socket: Path) -> Path:
-    """Return the file for the secret values of the cluster's tasks on this machine, next to its agent's socket."""
-    return agent_socket.with_name(f"{agent_socket.name}.secrets")
-
-
-def ssh_control_path(cluster: str, destination: str) -> Path:
-    """Return the path of ssh's control socket (ControlPath) for the connection from this machine to a cluster's host.
-
-    Args:
-        cluster: The cluster's name.
-        destination: The host as an ssh destination.
-
-    Raises:
-        ClusterError: No private folder can be created; see `_runtime_folder`.
-    """
-    named = "\0".join((str(state_home()), cluster, destination))
-    digest = hashlib.sha256(os.fsencode(named)).hexdigest()[:_DIGEST]
-    return _runtime_folder(_SSH_SUFFIX, plain=True) / digest
-
-
-def locks_folder() -> Path:
-    """Return the private folder for the lock files shared by all of this user's agents on this machine.
-
-    All agents use the same folder, whatever the values of $XDG_RUNTIME_DIR and $XDG_STATE_HOME, unless another account
-    has created the folder with this name in /tmp.
-
-    Raises:
-        ClusterError: No private folder can be created.
-    """
-    user = _LOGIN_FOLDERS / str(os.getuid())
-    if _is_private(user) and _make_private(user / "tfcluster"):
-        return user / "tfcluster"
-    return _temporary_folder()
-
-
-def _runtime_folder(room: int = 0, *, plain: bool = False) -> Path:
-    """Return the private folder for sockets, in $XDG_RUNTIME_DIR or else in /tmp; create it if it is missing.
-
-    Args:
-        room: The number of bytes that must fit after the path of a socket in it.
-        plain: Whether the folder's path must need no quoting in ssh's options.
-
-    Raises:
-        ClusterError: The folder in $XDG_RUNTIME_DIR belongs to this user but other users can enter it, or no folder
-            can be created.
-    """
-    folder = _xdg_folder(room, plain=plain)
-    if folder is not None:
-        _refuse_shared(folder)
-        # Creating the folder fails, for example, after a logout has removed $XDG_RUNTIME_DIR.
-        if _make_private(folder):
-            return folder
-    return _temporary_folder()
-
-
-def check_runtime_folder() -> None:
-    """Check the private folder for sockets; do not create it if it is missing.
-
-    Raises:
-        ClusterError: The folder belongs to this user but other users can enter it.
-    """
-    folder = _xdg_folder()
-    if folder is not None:
-        _refuse_shared(folder)
-
-
-def _xdg_folder(room: int = 0, *, plain: bool = False) -> Path | None:
-    """Return the folder in $XDG_RUNTIME_DIR; None if it is not set or unsuitable, see `_runtime_folder`."""
-    folder = Path(os.environ.get("XDG_RUNTIME_DIR", "")) / "tfcluster"
-    # A slash and a digest must fit after it.
-    fits = len(os.fsencode(folder)) + 1 + _DIGEST + room <= _SOCKET_PATH_LIMIT
-    suits = folder.is_absolute() and fits and (not plain or _PLAIN_PATH.fullmatch(str(folder)))
-    return folder if suits else None
-
-
-def _refuse_shared(folder: Path) -> None:
-    """Reject a folder of this user that other users can enter; only the user may decide how to repair it.
-
-    Raises:
-        ClusterError: The folder belongs to this user but other users can enter it.
-    """
-    try:
-        found = folder.lstat()
-    except OSError:
-        return
-    if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and found.st_mode & 0o077:
-        raise ClusterError(
-            f"{folder}: not a folder that only you can enter (mode {stat.S_IMODE(found.st_mode):04o})",
-            hint=f"Remove it, or chmod 700 it, or set XDG_RUNTIME_DIR; see `ls -ld {folder}`.",
-        )
-
-
-def _temporary_folder() -> Path:
-    """Return the private folder in /tmp; create it if it is missing.
-
-    Raises:
-        ClusterError: No private folder can be created.
-    """
-    folder = _TEMPORARY / f"tfcluster-{os.getuid()}"
-    return folder if _make_private(folder) else _random_folder()
-
-
-def _random_folder() -> Path:
-    """Return the private folder in /tmp to which a symbolic link in the state home points; create it if missing.
-
-    Its name is random, because every account can create files in /tmp and another account may have taken the usual
-    name.
-
-    Raises:
-        ClusterError: The folder cannot be created.
-    """
-    import tempfile  # rarely needed, and slow to import
-
-    link = state_home() / _PRIVATE_LINK
-    try:
-        link.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        root = os.open(link.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            with suppress(OSError):  # the file system does not support locks
-                fcntl.flock(root, fcntl.LOCK_EX)  # two concurrent commands must agree on one folder
-            with suppress(OSError):  # the link does not exist yet
-                if _is_private(folder := Path(os.readlink(link))):
-                    return folder
-            link.unlink(missing_ok=True)
-            folder = Path(tempfile.mkdtemp(prefix="tfcluster-", dir=_TEMPORARY))
-            try:
-                link.symlink_to(folder)
-            except OSError:
-                folder.rmdir()
-                raise
-            return folder
-        finally:
-            os.close(root)
-    except OSError as error:
-        raise ClusterError(
-            f"{error.filename or link.parent}: cannot make a private folder for sockets: {error.strerror}",
-            hint="Set XDG_RUNTIME_DIR to a folder that only you can enter.",
-        ) from error
-
-
-def _make_private(folder: Path) -> bool:
-    """Create a folder that only this user can enter, if it is missing.
-
-    Returns:
-        Whether the folder exists and is private.
-    """
-    with suppress(OSError):
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return _is_private(folder)
-
-
-def _is_private(folder: Path) -> bool:
-    """Return whether a path is a folder that only this user can enter.
-
-    Another user who can enter the folder could replace a socket in it and read what is sent to this socket.
-    """
-    try:
-        found = folder.lstat()
-    except OSError:
-        return False
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
+    local = (path.parent.parent.name for path in state_home().glob(f"*/{LOCAL_HOST}/journal.json"))
+    return sorted({*local, *(path.parent.name for path in state_home().glob("*/hosts.json"))})

@@ -21,9 +21,10 @@ from tests.hosts import SshHosts
 from tests.transport.conftest import Reaching
 from tfcluster.client.rpc import ResponseStream
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.paths import LOCK, ssh_control_path
+from tfcluster.paths import LOCK
 from tfcluster.process_handle import ProcessHandle
 from tfcluster.protocol.api import Method
+from tfcluster.runtime_dir import ssh_control_path
 from tfcluster.transport import openssh
 from tfcluster.transport.base import Channel, HostUnreachableError
 from tfcluster.transport.ssh import SshTransport

@@ -34,10 +34,10 @@ from tfcluster.agent.unreadable_cluster import UnreadableCluster
 from tfcluster.core.states import ClusterState, TaskState, cluster_state
 from tfcluster.core.status import ClusterStatus, HostStatus
 from tfcluster.errors import ClusterError
-from tfcluster.paths import secrets_path
 from tfcluster.processes.c_api import TensorFlow
 from tfcluster.protocol.api import Method, Request, event, reply
 from tfcluster.protocol.codec import Message
+from tfcluster.runtime_dir import secrets_path
 from tfcluster.tf_install import find_tensorflow_library
 
 #: Seconds within which a task must list its devices.

@@ -8,9 +8,9 @@ import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from tfcluster.paths import socket_path
 from tfcluster.processes.files import remove_unless_file
 from tfcluster.protocol.codec import LINE_LIMIT
+from tfcluster.runtime_dir import socket_path
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 

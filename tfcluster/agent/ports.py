@@ -12,8 +12,8 @@ import psutil
 
 from tfcluster.agent.file_lock import FileLock
 from tfcluster.errors import ClusterError
-from tfcluster.paths import locks_folder
 from tfcluster.process_handle import network_namespace
+from tfcluster.runtime_dir import locks_dir
 
 #: The first port that TensorFlow's examples use; ports from here up to _LAST_PORT are below the kernel's ephemeral
 #: range, which begins at 32768.
@@ -186,7 +186,7 @@ def _lock_path(port: int) -> Path:
         OSError: There is no directory for the file.
     """
     try:
-        return locks_folder() / f"port-{network_namespace()}-{port}.lock"
+        return locks_dir() / f"port-{network_namespace()}-{port}.lock"
     except ClusterError as error:
         raise OSError(errno.EACCES, error.message) from error
 

@@ -11,9 +11,10 @@ from pathlib import Path
 from tfcluster.agent.file_lock import FileLock
 from tfcluster.agent.journal import Journal
 from tfcluster.errors import ClusterError
-from tfcluster.paths import LOCK, locks_folder
+from tfcluster.paths import LOCK
 from tfcluster.process_handle import network_namespace
 from tfcluster.protocol.codec import encode
+from tfcluster.runtime_dir import locks_dir
 
 
 class StateDir:
@@ -148,7 +149,7 @@ class StateDir:
             ClusterError: There is no private directory for the lock file.
         """
         place = f"{os.getuid()}:{network_namespace()}:{os.path.realpath(self.path)}"
-        return locks_folder() / f"agent-{hashlib.sha256(os.fsencode(place)).hexdigest()[:24]}.lock"
+        return locks_dir() / f"agent-{hashlib.sha256(os.fsencode(place)).hexdigest()[:24]}.lock"
 
     def restore_second_lock(self) -> None:
         """Recreate the lock file outside the directory if it was removed, for example by a cleaner of temporary files.

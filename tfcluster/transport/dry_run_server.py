@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.paths import LOCK, check_runtime_folder, set_state_home, state_folder
+from tfcluster.paths import LOCK, set_state_home, state_folder
 from tfcluster.protocol.api import Method, Request
 from tfcluster.protocol.codec import Decoder, encode
+from tfcluster.runtime_dir import check_runtime_dir
 from tfcluster.transport.base import not_running
 from tfcluster.transport.local import LocalAgentConnection, LocalTransport, connect
 from tfcluster.transport.remote_bootstrap import CANNOT_KEEP, KEEP_HINT, roots, tell
@@ -127,7 +128,7 @@ class _Server:
             problem = ClusterError(f"{self._folder}: cannot make the state folder: {why}", hint=_STATE_HINT)
             told["problems"].append(problem.to_json())
         try:
-            check_runtime_folder()
+            check_runtime_dir()
         except ClusterError as problem:
             told["problems"].append(problem.to_json())
         return {**told, "listens": listen}

@@ -13,9 +13,10 @@ import time
 from pathlib import Path
 
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.paths import LOCAL_HOST, LOCK, agent_socket, journal_path, state_folder, state_home
+from tfcluster.paths import LOCAL_HOST, LOCK, journal_path, state_folder, state_home
 from tfcluster.process_handle import MARK, NO_MARK, peer_credentials
 from tfcluster.protocol.codec import Decoder, encode
+from tfcluster.runtime_dir import agent_socket
 from tfcluster.transport.base import not_running
 from tfcluster.transport.socket_channel import SocketChannel
 

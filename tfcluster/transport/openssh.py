@@ -15,7 +15,7 @@ from typing import Any
 
 from tfcluster.core.hosts import Host
 from tfcluster.errors import ClusterError
-from tfcluster.paths import ssh_control_path
+from tfcluster.runtime_dir import ssh_control_path
 from tfcluster.transport.base import HostUnreachableError
 from tfcluster.transport.remote_bootstrap import MARK
 from tfcluster.transport.ssh_errors import SSH_FAILED, lines_of, unreachable

@@ -1,0 +1,232 @@
+"""The private runtime directories of this user, and the sockets and lock files in them.
+
+A socket and a lock must be in a directory that no other account can enter: $XDG_RUNTIME_DIR, or else one in /tmp.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import re
+import stat
+from contextlib import suppress
+from pathlib import Path
+
+from tfcluster.errors import ClusterError
+from tfcluster.paths import LOCAL_HOST, LOCK, state_folder, state_home
+
+# sun_path holds 108 bytes including the closing NUL (unix(7)).
+_SOCKET_PATH_LIMIT = 107
+_LOCK_BYTES = 1 << 12  # longer than any lock file
+_DIGEST = 12
+# ssh binds a control socket under a temporary name, which is longer by this number of bytes, and then renames it.
+_SSH_SUFFIX = 17
+# The paths that ssh takes literally: they contain no blanks, and no % or $ that ssh would expand.
+_PLAIN_PATH = re.compile(r"[A-Za-z0-9_./@:+,=-]*")
+# The folder in which systemd creates a folder for each logged-in user, and the folder in which every user can create
+# folders.
+_LOGIN_DIRS = Path("/run/user")
+_TEMP_DIR = Path("/tmp")
+# The symbolic link in the state home to the private folder with a random name, if such a folder was needed.
+_PRIVATE_LINK = ".private"
+
+
+def agent_socket(cluster: str, host: str = LOCAL_HOST) -> Path:
+    """Return the socket of the cluster's agent: the one in its lock file, else the one that a new agent would use."""
+    return _recorded_socket(state_folder(cluster, host) / LOCK) or socket_path(cluster, host)
+
+
+def _recorded_socket(lock: Path) -> Path | None:
+    """Return the socket of an agent according to its lock file; None if the lock file does not contain one."""
+    try:
+        fd = os.open(lock, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # without it, opening a named pipe would block
+        try:
+            path = Path(json.loads(os.read(fd, _LOCK_BYTES))["socket"])
+        finally:
+            os.close(fd)
+        fits = len(os.fsencode(path)) <= _SOCKET_PATH_LIMIT
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+    return path if fits and path.is_absolute() and "\0" not in str(path) else None
+
+
+def socket_path(cluster: str, host: str = LOCAL_HOST) -> Path:
+    """Return the path of the Unix socket of the cluster's agent on this machine.
+
+    Two state folders may contain clusters of the same name, so the name of the socket includes a digest of the
+    state folder's path. The digest alone is the name if the readable name would exceed the kernel's limit.
+
+    Raises:
+        ClusterError: No private folder can be created; see `_runtime_dir`.
+    """
+    digest = hashlib.sha256(os.fsencode(state_folder(cluster, host))).hexdigest()[:_DIGEST]
+    folder = _runtime_dir()
+    readable = folder / f"{cluster}.{host}.{digest}"
+    if len(os.fsencode(readable)) <= _SOCKET_PATH_LIMIT:
+        return readable
+    return folder / digest
+
+
+def secrets_path(agent_socket: Path) -> Path:
+    """Return the file for the secret values of the cluster's tasks on this machine, next to its agent's socket."""
+    return agent_socket.with_name(f"{agent_socket.name}.secrets")
+
+
+def ssh_control_path(cluster: str, destination: str) -> Path:
+    """Return the path of ssh's control socket (ControlPath) for the connection from this machine to a cluster's host.
+
+    Args:
+        cluster: The cluster's name.
+        destination: The host as an ssh destination.
+
+    Raises:
+        ClusterError: No private folder can be created; see `_runtime_dir`.
+    """
+    identity = "\0".join((str(state_home()), cluster, destination))
+    digest = hashlib.sha256(os.fsencode(identity)).hexdigest()[:_DIGEST]
+    return _runtime_dir(_SSH_SUFFIX, plain=True) / digest
+
+
+def locks_dir() -> Path:
+    """Return the private folder for the lock files shared by all of this user's agents on this machine.
+
+    All agents use the same folder, whatever the values of $XDG_RUNTIME_DIR and $XDG_STATE_HOME, unless another account
+    has created the folder with this name in /tmp.
+
+    Raises:
+        ClusterError: No private folder can be created.
+    """
+    user = _LOGIN_DIRS / str(os.getuid())
+    if _is_private(user) and _make_private(user / "tfcluster"):
+        return user / "tfcluster"
+    return _temporary_dir()
+
+
+def _runtime_dir(room: int = 0, *, plain: bool = False) -> Path:
+    """Return the private folder for sockets, in $XDG_RUNTIME_DIR or else in /tmp; create it if it is missing.
+
+    Args:
+        room: The number of bytes that must fit after the path of a socket in it.
+        plain: Whether the folder's path must need no quoting in ssh's options.
+
+    Raises:
+        ClusterError: The folder in $XDG_RUNTIME_DIR belongs to this user but other users can enter it, or no folder
+            can be created.
+    """
+    folder = _xdg_dir(room, plain=plain)
+    if folder is not None:
+        _refuse_shared(folder)
+        # Creating the folder fails, for example, after a logout has removed $XDG_RUNTIME_DIR.
+        if _make_private(folder):
+            return folder
+    return _temporary_dir()
+
+
+def check_runtime_dir() -> None:
+    """Check the private folder for sockets; do not create it if it is missing.
+
+    Raises:
+        ClusterError: The folder belongs to this user but other users can enter it.
+    """
+    folder = _xdg_dir()
+    if folder is not None:
+        _refuse_shared(folder)
+
+
+def _xdg_dir(room: int = 0, *, plain: bool = False) -> Path | None:
+    """Return the folder in $XDG_RUNTIME_DIR; None if it is not set or unsuitable, see `_runtime_dir`."""
+    folder = Path(os.environ.get("XDG_RUNTIME_DIR", "")) / "tfcluster"
+    # A slash and a digest must fit after it.
+    fits = len(os.fsencode(folder)) + 1 + _DIGEST + room <= _SOCKET_PATH_LIMIT
+    suits = folder.is_absolute() and fits and (not plain or _PLAIN_PATH.fullmatch(str(folder)))
+    return folder if suits else None
+
+
+def _refuse_shared(folder: Path) -> None:
+    """Reject a folder of this user that other users can enter; only the user may decide how to repair it.
+
+    Raises:
+        ClusterError: The folder belongs to this user but other users can enter it.
+    """
+    try:
+        status = folder.lstat()
+    except OSError:
+        return
+    if stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and status.st_mode & 0o077:
+        raise ClusterError(
+            f"{folder}: not a folder that only you can enter (mode {stat.S_IMODE(status.st_mode):04o})",
+            hint=f"Remove it, or chmod 700 it, or set XDG_RUNTIME_DIR; see `ls -ld {folder}`.",
+        )
+
+
+def _temporary_dir() -> Path:
+    """Return the private folder in /tmp; create it if it is missing.
+
+    Raises:
+        ClusterError: No private folder can be created.
+    """
+    folder = _TEMP_DIR / f"tfcluster-{os.getuid()}"
+    return folder if _make_private(folder) else _random_dir()
+
+
+def _random_dir() -> Path:
+    """Return the private folder in /tmp to which a symbolic link in the state home points; create it if missing.
+
+    Its name is random, because every account can create files in /tmp and another account may have taken the usual
+    name.
+
+    Raises:
+        ClusterError: The folder cannot be created.
+    """
+    import tempfile  # rarely needed, and slow to import
+
+    link = state_home() / _PRIVATE_LINK
+    try:
+        link.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        root = os.open(link.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            with suppress(OSError):  # the file system does not support locks
+                fcntl.flock(root, fcntl.LOCK_EX)  # two concurrent commands must agree on one folder
+            with suppress(OSError):  # the link does not exist yet
+                if _is_private(folder := Path(os.readlink(link))):
+                    return folder
+            link.unlink(missing_ok=True)
+            folder = Path(tempfile.mkdtemp(prefix="tfcluster-", dir=_TEMP_DIR))
+            try:
+                link.symlink_to(folder)
+            except OSError:
+                folder.rmdir()
+                raise
+            return folder
+        finally:
+            os.close(root)
+    except OSError as error:
+        raise ClusterError(
+            f"{error.filename or link.parent}: cannot make a private folder for sockets: {error.strerror}",
+            hint="Set XDG_RUNTIME_DIR to a folder that only you can enter.",
+        ) from error
+
+
+def _make_private(folder: Path) -> bool:
+    """Create a folder that only this user can enter, if it is missing.
+
+    Returns:
+        Whether the folder exists and is private.
+    """
+    with suppress(OSError):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return _is_private(folder)
+
+
+def _is_private(folder: Path) -> bool:
+    """Return whether a path is a folder that only this user can enter.
+
+    Another user who can enter the folder could replace a socket in it and read what is sent to this socket.
+    """
+    try:
+        status = folder.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o077
