@@ -239,7 +239,7 @@ def test_the_logged_tasks_are_those_with_a_log(folders: Folders) -> None:
         folder.log_of(short).touch()
     folder.log_of("worker:1").with_name("worker:1.log.1").touch()
     folder.agent_log.touch()
-    folder.interpreter_log.touch()
+    folder.fork_server_log.touch()
     folder.events.touch()
     assert folder.logged_tasks() == ["ps:0", "worker:0", "worker:1"]
     assert StateDir(folder.path / "none").logged_tasks() == []
@@ -251,7 +251,7 @@ def test_leaving_an_empty_folder_removes_it_and_the_clusters(folders: Folders, t
     assert folder.lock()
     folder.journal.path.write_text("{}")
     folder.agent_log.touch()
-    folder.interpreter_log.touch()
+    folder.fork_server_log.touch()
     folder.leave()
     assert list(tmp_path.iterdir()) == []
 
@@ -264,7 +264,7 @@ def test_leaving_keeps_logs_and_runs_and_nothing_else(folders: Folders) -> None:
     folder.journal.path.with_suffix(".new").write_text("{")
     folder.journal.path.with_suffix(".copy").write_text("{}")
     folder.agent_log.write_text("a traceback")
-    folder.interpreter_log.touch()
+    folder.fork_server_log.touch()
     folder.log_of("worker:0").write_text("served")
     folder.log_of("worker:1").touch()
     (folder.runs / "pi-1").mkdir()

@@ -44,10 +44,10 @@ def test_each_agent_tells_of_its_own_host(pair: Hosts) -> None:
         pair.ask("a", Method.RESTART, tasks=["worker:1"], grace=1.0)
 
 
-def test_only_the_heads_host_keeps_an_interpreter_warm(pair: Hosts) -> None:
-    titles = wait_for(lambda: [title for title in pair.sandbox.processes().values() if "interpreter" in title])
+def test_only_the_head_tasks_host_runs_a_fork_server(pair: Hosts) -> None:
+    titles = wait_for(lambda: [title for title in pair.sandbox.processes().values() if "fork server" in title])
     assert len(titles) == 1
-    assert not list(pair.state_folder("b").glob("logs/interpreter.log"))
+    assert not list(pair.state_folder("b").glob("logs/fork-server.log"))
 
 
 def test_a_run_computes_on_the_tasks_of_both_hosts(pair: Hosts) -> None:

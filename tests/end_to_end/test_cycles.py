@@ -15,9 +15,9 @@ SPEC = "name: cycle\njobs:\n  worker: {tasks: 1}\n"
 
 
 def files(sandbox: Sandbox) -> set[str]:
-    """Every file and folder of the sandbox's clusters, but what the interpreter printed if it came so far."""
+    """Every file and folder of the sandbox's clusters, but what the fork server printed if it came so far."""
     found = {path for part in ("state", "run") for path in (sandbox.folder / part).rglob("*")}
-    return {str(path) for path in found if path.name != "interpreter.log"}
+    return {str(path) for path in found if path.name != "fork-server.log"}
 
 
 def locks(sandbox: Sandbox) -> list[Path]:

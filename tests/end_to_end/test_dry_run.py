@@ -36,7 +36,7 @@ def listing(sandbox: Over) -> dict[str, tuple[int, int, bytes]]:
     for user in (HERE, *sandbox.network.names):
         home = sandbox.network.home(user)
         for path in (home, *home.rglob("*")):
-            if path.name not in ("agent.log", "interpreter.log", ".keras", "keras.json"):
+            if path.name not in ("agent.log", "fork-server.log", ".keras", "keras.json"):
                 status = path.lstat()
                 text = path.read_bytes() if path.is_file() else b""
                 found[str(path)] = (status.st_mode, status.st_mtime_ns if path.is_file() else 0, text)

@@ -249,5 +249,5 @@ def test_two_clusters_share_no_port(sandbox: Sandbox) -> None:
 def test_web_proxies_do_not_get_between(sandbox: Sandbox) -> None:
     proxies = dict.fromkeys(("http_proxy", "https_proxy", "grpc_proxy"), "http://127.0.0.1:9")
     sandbox("up", EXAMPLE, env=proxies)
-    # It comes before the interpreter is warm, waits for it, and not for ever.
+    # It comes before the fork server is ready, waits for it, and not for ever.
     sandbox("run", "pi", "--samples", "1e5", "--timeout", "60", env=proxies)

@@ -113,17 +113,17 @@ def test_a_fork_server_that_is_stopped_is_replaced_and_costs_no_run(sandbox: San
     sandbox("up", sandbox.spec(SPEC))
     sandbox("run", "pi", "--samples", "1000")
     for _ in range(2):
-        stopped = helper(sandbox, " interpreter")
+        stopped = helper(sandbox, " fork server")
         os.kill(stopped, signal.SIGSTOP)
         sandbox("run", "pi", "--samples", "1000")
-        assert helper(sandbox, " interpreter") != stopped
+        assert helper(sandbox, " fork server") != stopped
     assert sandbox("events").stdout.count("fork-server-killed") == 2
 
 
 def test_a_fork_server_that_hangs_does_not_hold_up_down(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec(SPEC))
     sandbox("run", "pi", "--samples", "1000")
-    os.kill(helper(sandbox, " interpreter"), signal.SIGSTOP)
+    os.kill(helper(sandbox, " fork server"), signal.SIGSTOP)
     waiting = sandbox.start("run", "pi", "--samples", "1e14")
     wait_for(lambda: sandbox.status()["runs"][-1]["state"] in ("queued", "running"))
     sandbox("down")

@@ -54,15 +54,24 @@ def test_who_can_connect_to_a_script(sandbox: Sandbox, other_host: OtherHost, ne
     ["pi --samples 1e14", "mean --random 4e12", "linear --steps 1e12", "expfit --mode single --steps 1e8"],
 )
 def test_every_bundled_program_is_trapped(demo: Sandbox, program: str) -> None:
-    """The kernel says that a filter of system calls is on its process. `graph` is left out: it ends at once."""
     run = demo("run", *program.split(), "--detach").stdout.strip()
-
-    def filtered() -> bool:
-        found = [pid for pid, title in demo.processes().items() if title.endswith(f" {run} program")]
-        return bool(found) and "Seccomp:\t2\n" in Path(f"/proc/{found[0]}/status").read_text()
-
-    wait_for(filtered)
+    wait_for(lambda: program_is_trapped(demo, run))
     demo("cancel", run)
+
+
+def test_a_graph_is_trapped(sandbox: Sandbox) -> None:
+    """A graph ends at once, so this one is made to wait where it would run."""
+    waiting = sandbox.with_constants({"tfcluster.programs.graph.run": "lambda *_, **__: __import__('time').sleep(600)"})
+    sandbox("up", sandbox.spec("name: graph\njobs:\n  worker: {tasks: 1}\n"), env=waiting)
+    run = sandbox("run", "graph", "x = 1", "--detach").stdout.strip()
+    wait_for(lambda: program_is_trapped(sandbox, run))
+    sandbox("cancel", run)
+
+
+def program_is_trapped(sandbox: Sandbox, run: str) -> bool:
+    """Whether the kernel says that a filter of system calls is on the process of a run's program."""
+    pids = [pid for pid, title in sandbox.processes().items() if title.endswith(f" {run} program")]
+    return bool(pids) and "Seccomp:\t2\n" in Path(f"/proc/{pids[0]}/status").read_text()
 
 
 def test_a_script_that_is_cancelled_leaves_no_child(demo: Sandbox) -> None:

@@ -22,7 +22,7 @@ PORT = 4000
 _LISTEN = f"""
 import socket, sys
 from ipaddress import ip_address
-from tfcluster.processes import port_isolation, bpf
+from tfcluster.processes import bpf, listen_guard
 
 families, attaching, *cluster = sys.argv[1:]
 def refuse(*arguments):
@@ -31,7 +31,7 @@ if attaching == "refused":
     bpf.attach = refuse
 reasons = []
 if cluster:
-    port_isolation.isolate_this_process(frozenset(map(ip_address, cluster)), reasons.append)
+    listen_guard.isolate_this_process(frozenset(map(ip_address, cluster)), reasons.append)
 try:
     if families == "both in one":
         listeners = [socket.create_server(("", {PORT}), family=socket.AF_INET6, dualstack_ipv6=True)]

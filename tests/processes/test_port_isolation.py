@@ -17,7 +17,7 @@ from tests.conftest import ROOT
 _PROGRAM = """
 import errno, json, os, socket, struct, subprocess, sys, threading
 from ipaddress import ip_address
-from tfcluster.processes import port_isolation, seccomp
+from tfcluster.processes import listen_guard, port_isolation, seccomp
 
 LOOPBACK = frozenset([ip_address("127.0.0.1")])
 reasons = []
@@ -33,7 +33,7 @@ def bound(family, port=0, only_ipv6=False):
     return made
 
 def isolate():
-    return port_isolation.isolate_this_process(LOOPBACK, reasons.append)
+    return listen_guard.isolate_this_process(LOOPBACK, reasons.append)
 
 def descriptors():
     return sorted(os.listdir("/proc/self/fd"))
@@ -192,7 +192,7 @@ report(len(guard.ports))
 
 def test_without_its_guard_a_process_may_not_listen() -> None:
     body = """
-os.close(port_isolation.trap_listen())
+os.close(listen_guard.trap_listen())
 try:
     socket.create_server(("127.0.0.1", 0))
 except OSError as error:
@@ -233,7 +233,7 @@ _TRY = """
 def supported():
     before = descriptors()
     try:
-        port_isolation.check_support(LOOPBACK)
+        listen_guard.check_support(LOOPBACK)
         said = "isolated"
     except port_isolation.PortIsolationError as error:
         said = str(error)

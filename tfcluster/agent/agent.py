@@ -73,7 +73,7 @@ class Agent:
         self._supervisor = Supervisor(host, folder, self._secrets, self._ports, self._prober, self._keeper, self._load)
         clearing = ContainerCleaner(self._supervisor, self._prober)
         self._elsewhere = RemoteTaskMonitor(self._supervisor, self._prober, self._tasks_in_use, self._tell_runs)
-        self._runs = RunManager(f"tfcluster: {cluster} interpreter", folder, clearing.clear, self._elsewhere.look)
+        self._runs = RunManager(f"tfcluster: {cluster} fork server", folder, clearing.clear, self._elsewhere.look)
         self._tensorflow: TensorFlow | None = None
         self._unreadable: UnreadableCluster | None = None
         self._trouble = ""  # why the last repair of the state directory failed

@@ -15,8 +15,9 @@ from tfcluster.agent.ports import PortAllocator, port_owner
 from tfcluster.core.text import pluralize
 from tfcluster.core.topology import ClusterTopology, Task
 from tfcluster.errors import ClusterError
+from tfcluster.processes.listen_guard import check_support
 from tfcluster.processes.netinfo import addresses_of
-from tfcluster.processes.port_isolation import OPEN_HINT, PortIsolationError, check_support
+from tfcluster.processes.port_isolation import OPEN_HINT, PortIsolationError
 
 #: Free bytes that the disk with the state directory must have.
 _LEAST_BYTES = 50 * 2**20

@@ -75,9 +75,9 @@ class StateDir:
         return self.logs / "agent.log"
 
     @property
-    def interpreter_log(self) -> Path:
+    def fork_server_log(self) -> Path:
         """Return the path of the log for what TensorFlow prints while the fork server imports it."""
-        return self.logs / "interpreter.log"
+        return self.logs / "fork-server.log"
 
     @property
     def events(self) -> Path:
@@ -207,7 +207,7 @@ class StateDir:
     def leave(self) -> None:
         """Remove everything that only a running cluster needs, and unlock the directory; logs and runs stay."""
         self.journal.remove()
-        for log in (self.agent_log, self.interpreter_log):
+        for log in (self.agent_log, self.fork_server_log):
             with suppress(OSError):  # the file does not exist, or cannot be removed and does no harm
                 if not log.stat().st_size:
                     log.unlink()

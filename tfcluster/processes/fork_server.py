@@ -1,15 +1,17 @@
 """The fork server: an interpreter that has imported TensorFlow and forks a driver for each run within milliseconds.
 
-It reads lines that each describe a run (see `run_spec.RunSpec`). It writes `{"warm": true}` when TensorFlow has been
-imported, `{"run", "pid", "start_time"}` when the driver of a run has been forked, and
-`{"run", "pid", "start_time", "status"}` when the driver has exited.
+It reads lines that each describe a run (see `run_spec.RunSpec`). It writes `{"run", "pid", "start_time"}` when the
+driver of a run has been forked, `{"run", "pid", "start_time", "status"}` when the driver has exited, and
+`{"run", "error"}` if no driver could be forked.
 """
 
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import selectors
+import signal
 import socket
 import sys
 from pathlib import Path
@@ -58,13 +60,12 @@ def main(title: str, fd: str) -> None:
     """
     daemonize.set_process_title(title)
     os.set_inheritable(int(fd), False)
-    job = None
+    spec = None
     with socket.socket(fileno=int(fd)) as agent, contextlib.suppress(ConnectionError):  # the agent has died
         _import_tensorflow()
-        agent.sendall(encode({"warm": True}))
-        job = _serve(agent)
-    if job is not None:
-        run_driver.main(job)
+        spec = _serve(agent)
+    if spec is not None:
+        run_driver.main(spec)
 
 
 def _import_tensorflow() -> None:
@@ -116,13 +117,30 @@ def _fork_driver(selector: selectors.BaseSelector, message: Message, agent: sock
     Returns:
         True in the driver's process, False in the fork server.
     """
-    pid = os.fork()
+    # No collection may run in the driver before it has closed the fork server's descriptors: an object that owns one
+    # could close its number after the driver has reused it. `run_driver.main` enables the collector again.
+    gc.disable()
+    try:
+        pid = os.fork()
+    except OSError as error:
+        gc.enable()
+        agent.sendall(encode({"run": message["run"], "error": error.strerror}))
+        return False
     if pid == 0:
         return True
-    process = ProcessHandle.of(pid)
-    told = {"run": message["run"], "pid": pid, "start_time": process.start_time if process else 0}
-    selector.register(os.pidfd_open(pid), selectors.EVENT_READ, told)
-    agent.sendall(encode(told))
+    gc.enable()
+    try:
+        process = ProcessHandle.of(pid)
+        assert process is not None, "a child that has not been reaped has its pid"
+        pidfd = os.pidfd_open(pid)
+    except OSError as error:  # no descriptor is left, so the driver could be neither signalled nor watched
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        agent.sendall(encode({"run": message["run"], "error": error.strerror}))
+        return False
+    driver = {"run": message["run"], "pid": pid, "start_time": process.start_time}
+    selector.register(pidfd, selectors.EVENT_READ, driver)
+    agent.sendall(encode(driver))
     return False
 
 

@@ -8,6 +8,7 @@ opens, kills a program whose shutdown takes too long, and records how the progra
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import resource
 import select
@@ -24,8 +25,8 @@ from tfcluster.core.programs import SCRIPT
 from tfcluster.errors import ClusterError
 from tfcluster.process_handle import ProcessHandle, send
 from tfcluster.processes import daemonize, run_program
+from tfcluster.processes.listen_guard import ListenGuard
 from tfcluster.processes.netinfo import addresses_of
-from tfcluster.processes.port_isolation import ListenGuard
 from tfcluster.processes.run_spec import OUTPUT, ProgramEnd, RunSpec, acquire_run
 from tfcluster.protocol.codec import Decoder, Message
 
@@ -50,6 +51,7 @@ def main(job: RunSpec) -> None:
     """
     folder = job.run_folder
     daemonize.detach(f"tfcluster: {job.cluster} {job.run}", log=folder / OUTPUT)
+    gc.enable()  # the fork server has disabled it; its descriptors are closed now, and its objects are frozen
     if not acquire_run(folder, ProcessHandle.of(os.getpid())):
         os._exit(1)  # the agent has ended the run before its driver started
     began = time.monotonic()

@@ -71,7 +71,7 @@ class RunManager:
         self.changed = ChangeNotifier()
         self._clear = clear
         self._look = look
-        self._fork_server = ForkServer(title, folder.interpreter_log, self._heard, self._fork_server_died)
+        self._fork_server = ForkServer(title, folder.fork_server_log, self._heard, self._fork_server_died)
         self._background: set[asyncio.Task[None]] = set()
 
     def warm_up(self) -> None:
@@ -334,6 +334,9 @@ class RunManager:
         run = self.runs.get(message["run"])
         if run is None or not run.active or run.ending:
             return  # its driver finds the run claimed and exits by itself
+        if "error" in message:
+            self.fail(run, ClusterError(f"no driver could be started for {run.identity}: {message['error']}"))
+            return
         process = ProcessHandle(message["pid"], message["start_time"])
         if "status" in message:
             claimant = driver_of(run.folder)
@@ -354,7 +357,7 @@ class RunManager:
                 self._request_driver(run)
                 continue
             run.driven = False
-            self._watch(run, "with the interpreter that was to start it")
+            self._watch(run, "the fork server that was to start it died")
 
     def _ended(self, run: Run, status: int | None, why: str = "") -> None:
         if run.ending:
