@@ -1,9 +1,13 @@
-# demo, test, lint and bench need only python3 with venv; each makes .venv by itself when it is missing or old.
+# All targets need only python3 with venv; each makes .venv by itself when it is missing or old.
 
 PYTHON ?= python3
 BIN = .venv/bin
 
-.PHONY: demo test lint bench soak completions picture clean
+PYTEST = $(BIN)/python -m pytest
+# Modules run at the same time, each with the clusters that its tests share; see tests/conftest.py for the number.
+PARALLEL = -n auto --dist loadfile --no-loadscope-reorder
+
+.PHONY: demo check test test-slow test-all lint bench soak completions picture clean
 
 .venv/installed: pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -18,8 +22,19 @@ demo: .venv/installed
 	$(BIN)/tfcluster run pi --samples 1e7 --gpus 4 && $(BIN)/tfcluster status; \
 	code=$$?; $(BIN)/tfcluster down && exit $$code
 
+# About a minute: what to run before every commit.
+check: lint
+	$(PYTEST) -q -m "not integration and not slow"
+
+# At most eight minutes on two cores: every capability once.
 test: .venv/installed
-	$(BIN)/python -m pytest
+	$(PYTEST) $(PARALLEL) -m "not slow"
+
+# Faults at random, faults at every step, many repetitions, many hosts.
+test-slow: .venv/installed
+	$(PYTEST) $(PARALLEL) -m slow
+
+test-all: test test-slow
 
 lint: .venv/installed
 	$(BIN)/ruff check

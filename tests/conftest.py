@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import gc
+import ctypes
 import json
 import os
 import signal
@@ -11,7 +11,6 @@ import subprocess
 import sys
 import time
 import uuid
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,6 +31,13 @@ settings.register_profile(
 )
 settings.load_profile("suite")
 
+# The tests spend about half of their time waiting.
+_WORKERS_PER_CORE = 2
+# The tests that start processes of the product are in these folders, or use one of these fixtures.
+_INTEGRATION_FOLDERS = {"end_to_end", "processes", "transport"}
+_INTEGRATION_FIXTURES = {"sandbox", "demo", "hosts"}
+_CLONE_NEWNET = 0x40000000  # linux/sched.h
+
 Result = subprocess.CompletedProcess[str]
 
 
@@ -40,6 +46,44 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--faults", type=int, default=5, help="how many faults strike in the chaos test")
     group.addoption("--chaos-seed", type=int, default=None, help="what strikes, and when, in the chaos test")
     group.addoption("--cycles", type=int, default=5, help="how often test_cycles takes a cluster up and down")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if hasattr(config, "workerinput"):  # this process is a worker of pytest-xdist
+        _enter_network_namespace()
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """Return the number of workers for `-n auto`; 0, which means no workers, if they could not be isolated."""
+    if subprocess.run(["unshare", "--net", "true"], check=False, stderr=subprocess.DEVNULL).returncode:
+        assert not os.environ.get("CI"), "CI can create network namespaces"
+        return 0
+    return _WORKERS_PER_CORE * len(os.sched_getaffinity(0))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        fixtures = getattr(item, "fixturenames", ())
+        if item.path.parent.name in _INTEGRATION_FOLDERS or not _INTEGRATION_FIXTURES.isdisjoint(fixtures):
+            item.add_marker(pytest.mark.integration)
+    if hasattr(config, "workerinput"):
+        # Workers take modules in this order: the long ones first, so that all workers end at about the same time.
+        items.sort(key=lambda item: item.get_closest_marker("integration") is None)
+
+
+def _enter_network_namespace() -> None:
+    """Move this thread, and all that it starts, to a network namespace of its own.
+
+    Tests that run at the same time must not take each other's ports. The lock files of ports, the addresses and the
+    abstract Unix sockets are separate for each network namespace too.
+
+    Raises:
+        OSError: No network namespace can be created.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.unshare(_CLONE_NEWNET):
+        raise OSError(ctypes.get_errno(), "a worker needs a network namespace; without root, run `pytest -n 0`")
+    subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
 
 
 @dataclass
@@ -275,21 +319,12 @@ def running(*command: str, **options: Any) -> Iterator[subprocess.Popen[str]]:
 
 
 @pytest.fixture(autouse=True)
-def nothing_of_a_failed_test(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Have a second try, and the tests behind one that failed in a shared cluster, begin as the first one did."""
-    shared = [value for value in request.node.funcargs.values() if isinstance(value, Sandbox)]
-    if getattr(request.node, "execution_count", 1) > 1:  # that of pytest-rerunfailures
-        # What the first try had open warns when it is collected, and a warning is an error, also in another test.
-        for name in ("last_exc", "last_value", "last_traceback"):
-            setattr(sys, name, None)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ResourceWarning)
-            gc.collect()
-        for cluster in shared:
-            cluster.wait_until("running")
+def commands_end_with_their_test(request: pytest.FixtureRequest) -> Iterator[None]:
+    """End the commands that a failed test has left running, also in a sandbox that the tests of a module share."""
     yield
-    for cluster in shared:
-        cluster.end_commands()
+    for value in request.node.funcargs.values():
+        if isinstance(value, Sandbox):
+            value.end_commands()
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import sys
@@ -10,13 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Sandbox
+from tests.conftest import Sandbox, running
 from tests.other_host import OtherHost, another_host
 from tfcluster.core.topology import ClusterTopology, RestartPolicy, Task
-from tfcluster.processes import port_isolation, tf_server
-from tfcluster.processes.c_api import TensorFlow
-from tfcluster.processes.port_isolation import PortIsolationError
-from tfcluster.tf_install import find_tensorflow_library
 
 pytestmark = pytest.mark.usefixtures("cold")
 
@@ -116,30 +113,38 @@ def test_where_ports_cannot_be_closed_nothing_is_started(sandbox: Sandbox) -> No
     assert sandbox.task("worker:0")["state"] == "ready"
 
 
-def test_a_server_that_cannot_be_closed_is_not_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernel's refusal is played; the server, its process and its port are real."""
+# Serves a task; the kernel's refusal is simulated, the server, its process and its port are real.
+_SERVE_WITH_REFUSAL = """
+import json, socket, sys
+from pathlib import Path
+from tfcluster.core.topology import ClusterTopology
+from tfcluster.processes import port_isolation, tf_server
+from tfcluster.processes.c_api import TensorFlow
+from tfcluster.tf_install import find_tensorflow_library
+def refuse(listener, cluster):
+    port = listener.getsockname()[1]
+    raise port_isolation.PortIsolationError(f"the kernel refused to bind port {port} to loopback: not permitted")
+port_isolation.restrict = refuse
+topology = ClusterTopology.from_json(json.loads(sys.argv[1]))
+agent = socket.socket(fileno=int(sys.argv[3]))
+tf_server.serve(TensorFlow(find_tensorflow_library()), topology, topology.tasks[0], Path(sys.argv[2]), agent)
+"""
 
-    def refuse(listener: socket.socket, cluster: object) -> None:
-        port = listener.getsockname()[1]
-        raise PortIsolationError(f"the kernel refused to bind port {port} to loopback: Operation not permitted")
 
+def test_a_server_that_cannot_be_closed_is_not_started(tmp_path: Path) -> None:
     port = free_port()
     task = Task("worker", 0, "localhost", "localhost", port, 1, 0, {}, RestartPolicy("never", 0.1, 1.0, 5, 60.0))
-    topology = ClusterTopology("shut", "shut.yaml", "closed", (task,))
-    tensorflow = TensorFlow(find_tensorflow_library())
-    ours, theirs = socket.socketpair()
-    pid = os.fork()
-    if pid == 0:
-        monkeypatch.setattr(port_isolation, "restrict", refuse)
-        try:
-            tf_server.serve(tensorflow, topology, task, tmp_path / "log", theirs)
-        finally:
-            os._exit(1)
-    theirs.close()
-    with ours:
-        ours.sendall(b"\n")
-        told = ours.makefile().readline()
-    assert f"the kernel refused to bind port {port} to loopback: Operation not permitted" in told
-    assert "`network: open` in the spec" in told
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1
+    topology = json.dumps(ClusterTopology("shut", "shut.yaml", "closed", (task,)).to_json())
+    agent_side, server_side = socket.socketpair()
+    arguments = (topology, str(tmp_path / "log"), str(server_side.fileno()))
+    with (
+        agent_side,
+        running(sys.executable, "-c", _SERVE_WITH_REFUSAL, *arguments, pass_fds=[server_side.fileno()]) as process,
+    ):
+        server_side.close()
+        agent_side.sendall(b"\n")
+        message = agent_side.makefile().readline()
+        assert process.wait(60) == 0, "it has returned without serving"
+    assert f"the kernel refused to bind port {port} to loopback: not permitted" in message
+    assert "`network: open` in the spec" in message
     assert not connects("127.0.0.1", port)
