@@ -24,7 +24,7 @@ demo: .venv/installed
 
 # About a minute: what to run before every commit.
 check: lint
-	$(PYTEST) -q -m "not integration and not slow"
+	$(PYTEST) $(PARALLEL) -m "not integration and not slow"
 
 # At most eight minutes on two cores: every capability once.
 test: .venv/installed

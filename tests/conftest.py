@@ -33,9 +33,9 @@ settings.load_profile("suite")
 
 # The tests spend about half of their time waiting.
 _WORKERS_PER_CORE = 2
-# The tests that start processes of the product are in these folders, or use one of these fixtures.
+# The tests that start processes of the product, or TensorFlow servers, are in these folders or use these fixtures.
 _INTEGRATION_FOLDERS = {"end_to_end", "processes", "transport"}
-_INTEGRATION_FIXTURES = {"sandbox", "demo", "hosts"}
+_INTEGRATION_FIXTURES = {"sandbox", "demo", "hosts", "pair", "local_run"}
 _CLONE_NEWNET = 0x40000000  # linux/sched.h
 
 Result = subprocess.CompletedProcess[str]

@@ -54,9 +54,8 @@ def supervisor_in(folder: StateDir, ports: PortAllocator) -> Supervisor:
     )
 
 
-def children_of_this() -> list[int]:
-    found = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
-    return list(map(int, found))
+def child_pids() -> set[int]:
+    return set(map(int, Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()))
 
 
 def refuse(journal: Journal, record: Record) -> None:
@@ -83,7 +82,7 @@ def test_a_start_that_cannot_be_recorded_leaves_all_as_it_was(
         journal = folder.journal.path.read_bytes() if again else None
         wanted: ClusterTopology = changed if again else topology
         list(map(ports.hold, wanted.ports_on("a")))
-        descriptors = sorted(os.listdir("/proc/self/fd"))
+        descriptors, children = sorted(os.listdir("/proc/self/fd")), child_pids()
         with monkeypatch.context() as patch:
             patch.setattr(Journal, "write", refuse)
             with pytest.raises(ClusterError, match="No space left"):
@@ -93,7 +92,7 @@ def test_a_start_that_cannot_be_recorded_leaves_all_as_it_was(
         tasks = {name: vars(task) for name, task in supervisor.tasks.items()}
         assert (supervisor.topology, supervisor.tasks, tasks) == before
         assert sorted(os.listdir("/proc/self/fd")) == descriptors
-        assert children_of_this() == []
+        assert child_pids() == children
         assert not folder.events.exists()
         assert (folder.journal.path.read_bytes() if again else None) == journal
         ports.keep_only(())
@@ -112,14 +111,14 @@ def test_a_start_is_written_once_with_the_processes_that_wait_for_it(
         released.append((child, message, len(written)))
 
     async def play() -> None:
-        ports = PortAllocator()
+        ports, children = PortAllocator(), child_pids()
         supervisor = supervisor_in(folder, ports)
         monkeypatch.setattr(Journal, "write", lambda journal, record: written.append(record))
         monkeypatch.setattr(subprocesses.ChildProcess, "send", release)
         supervisor.apply(topology, [task.name for task in topology.tasks])
         [record] = written
         assert {each.state for each in record.tasks.values()} == {TaskState.STARTING}
-        assert {each.process.pid for each in record.tasks.values() if each.process} == set(children_of_this())
+        assert {each.process.pid for each in record.tasks.values() if each.process} == child_pids() - children
         assert [(message, writings) for _, message, writings in released] == [({}, 1), ({}, 1)]
         for child, _, _ in released:
             child.hang_up()

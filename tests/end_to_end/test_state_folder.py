@@ -176,7 +176,7 @@ REPLACED: list[tuple[str, Callable[[Path], None]]] = [
     ("state/tfcluster/tough/localhost/logs/events.log", damage_by_pipe),
     ("state/tfcluster/tough/localhost/logs/events.log", replace_by_zeros),
     ("state/tfcluster/tough/localhost/logs/worker:0.log", replace_by_zeros),
-    ("run/tfcluster/tough.*", damage_by_folder),
+    ("run/tfcluster/*", damage_by_folder),
 ]
 
 
