@@ -159,17 +159,24 @@ class Sandbox:
         """Run the command with JSON output and return its last line."""
         return json.loads(self(*arguments, "-o", "json", code=code).stdout.splitlines()[-1])
 
-    def with_constants(self, constants: Mapping[str, float | str]) -> dict[str, str]:
-        """Environment variables for commands, and agents, that have other values for constants of ours.
+    def with_settings(self, settings: Mapping[str, Any]) -> dict[str, str]:
+        """Return environment variables for commands, and their agents, with other values in tfcluster.settings.
 
         Args:
-            constants: The values, or expressions for them, by the full names.
+            settings: The values by name.
         """
-        changes = json.loads(self.environment.get("TEST_CHANGES", "{}"))
-        for full, value in constants.items():
-            module, _, name = full.rpartition(".")
-            changes[module] = f"{changes.get(module, '')}\n{name} = {value}"
-        return {"TEST_CHANGES": json.dumps(changes)}
+        inherited = json.loads(self.environment.get("TEST_SETTINGS", "{}"))
+        return {"TEST_SETTINGS": json.dumps({**inherited, **settings})}
+
+    def with_fault(self, module: str, source: str) -> dict[str, str]:
+        """Return environment variables for commands, and their agents, in which a module has a fault.
+
+        Args:
+            module: The module's full name.
+            source: What is executed in the module when it has been imported.
+        """
+        inherited = json.loads(self.environment.get("TEST_CHANGES", "{}"))
+        return {"TEST_CHANGES": json.dumps({**inherited, module: f"{inherited.get(module, '')}\n{source}"})}
 
     def status(self, code: int | None = 0) -> Any:
         return self.json("status", code=code)

@@ -14,17 +14,18 @@ import tfcluster
 ROOT = Path(tfcluster.__file__).parent
 
 #: What each part may import besides itself.
-_BASE = {"control_characters", "errors", "tf_install", "paths", "process_handle", "runtime_dir"}
+_BASE = {"control_characters", "errors", "settings", "tf_install", "paths", "process_handle", "runtime_dir"}
 _PURE = {*_BASE, "spec", "core", "protocol"}
 ALLOWED = {
     "__init__": set[str](),
     "__main__": {"cli"},
     "control_characters": set[str](),
     "errors": set[str](),
+    "settings": set[str](),
     "tf_install": {"errors"},
-    "paths": {"errors"},
-    "process_handle": {"errors"},
-    "runtime_dir": {"errors", "paths"},
+    "paths": {"errors", "settings"},
+    "process_handle": {"errors", "settings"},
+    "runtime_dir": {"errors", "paths", "settings"},
     "spec": _BASE,
     "core": {*_BASE, "spec"},
     "protocol": {*_BASE, "spec", "core"},
@@ -81,6 +82,17 @@ class Import:
         return names[1] if len(names) > 1 else "__init__"
 
 
+def _modules_named(node: ast.ImportFrom, root: Path) -> Iterator[str]:
+    """Yield what `from MODULE import ...` imports: of the package itself its parts, and itself for its other names."""
+    assert node.module is not None
+    if node.module != "tfcluster":
+        yield node.module
+        return
+    for alias in node.names:
+        is_part = (root / alias.name).is_dir() or (root / f"{alias.name}.py").is_file()
+        yield f"tfcluster.{alias.name}" if is_part else "tfcluster"
+
+
 def imports_of(path: Path, root: Path = ROOT) -> Iterator[Import]:
     relative = path.relative_to(root)
     part = relative.parts[0].removesuffix(".py")
@@ -91,11 +103,7 @@ def imports_of(path: Path, root: Path = ROOT) -> Iterator[Import]:
             modules = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{relative}:{node.lineno}: a relative import"
-            assert node.module is not None
-            # `from tfcluster import spec` imports the part; `from tfcluster import __version__` its name.
-            whole = node.module == "tfcluster"
-            parts = [f"tfcluster.{alias.name}" for alias in node.names if (root / alias.name).is_dir()]
-            modules = (parts or [node.module]) if whole else [node.module]
+            modules = list(_modules_named(node, root))
         for module in modules:
             yield Import(f"{relative}:{getattr(node, 'lineno', 0)}", part, module, lazy, typing)
         lazy = lazy or isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
@@ -168,7 +176,7 @@ def test_the_spec_is_only_a_type_below_the_client() -> None:
 
 
 def test_commands_import_no_other_part_before_they_are_called() -> None:
-    light = {"cli", "control_characters", "errors", "__init__"}
+    light = {"cli", "control_characters", "errors", "settings", "__init__"}
     found = [each for each in IMPORTS if each.part == "cli" and each.target is not None and each.target not in light]
     assert [each.at for each in found if not (each.lazy or each.typing)] == []
 
@@ -187,6 +195,7 @@ def test_this_test_sees_imports_wherever_they_stand(tmp_path: Path) -> None:
     found = {(each.module, each.target, each.lazy, each.typing) for each in imports_of(file, tmp_path)}
     assert found == {
         ("tfcluster.spec", "spec", False, False),
+        ("tfcluster", "__init__", False, False),
         ("typing", None, False, False),
         ("yaml.reader", None, False, True),
         ("tfcluster.cli.main", "cli", True, False),

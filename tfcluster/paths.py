@@ -18,8 +18,6 @@ DEFAULT_SPEC = Path("cluster.yaml")
 
 #: The valid names of clusters; the name of a cluster is also the name of a folder.
 CLUSTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
-#: The maximum number of tasks of a job.
-MAX_TASKS = 1000
 
 _state_home: Path | None = None
 

@@ -14,21 +14,17 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 
+from tfcluster import settings
 from tfcluster.errors import ClusterError
 from tfcluster.paths import LOCAL_HOST, LOCK, state_folder, state_home
 
 # sun_path holds 108 bytes including the closing NUL (unix(7)).
 _SOCKET_PATH_LIMIT = 107
-_LOCK_BYTES = 1 << 12  # longer than any lock file
 _DIGEST = 12
 # ssh binds a control socket under a temporary name, which is longer by this number of bytes, and then renames it.
 _SSH_SUFFIX = 17
 # The paths that ssh takes literally: they contain no blanks, and no % or $ that ssh would expand.
 _PLAIN_PATH = re.compile(r"[A-Za-z0-9_./@:+,=-]*")
-# The folder in which systemd creates a folder for each logged-in user, and the folder in which every user can create
-# folders.
-_LOGIN_DIRS = Path("/run/user")
-_TEMP_DIR = Path("/tmp")
 # The symbolic link in the state home to the private folder with a random name, if such a folder was needed.
 _PRIVATE_LINK = ".private"
 
@@ -43,7 +39,7 @@ def _recorded_socket(lock: Path) -> Path | None:
     try:
         fd = os.open(lock, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # without it, opening a named pipe would block
         try:
-            path = Path(json.loads(os.read(fd, _LOCK_BYTES))["socket"])
+            path = Path(json.loads(os.read(fd, settings.LOCK_FILE_MAX_BYTES))["socket"])
         finally:
             os.close(fd)
         fits = len(os.fsencode(path)) <= _SOCKET_PATH_LIMIT
@@ -98,7 +94,7 @@ def locks_dir() -> Path:
     Raises:
         ClusterError: No private folder can be created.
     """
-    user = _LOGIN_DIRS / str(os.getuid())
+    user = Path(settings.LOGIN_RUNTIME_FOLDERS, str(os.getuid()))
     if _is_private(user) and _make_private(user / "tfcluster"):
         return user / "tfcluster"
     return _temporary_dir()
@@ -167,7 +163,7 @@ def _temporary_dir() -> Path:
     Raises:
         ClusterError: No private folder can be created.
     """
-    folder = _TEMP_DIR / f"tfcluster-{os.getuid()}"
+    folder = Path(settings.TEMPORARY_FOLDER, f"tfcluster-{os.getuid()}")
     return folder if _make_private(folder) else _random_dir()
 
 
@@ -193,7 +189,7 @@ def _random_dir() -> Path:
                 if _is_private(folder := Path(os.readlink(link))):
                     return folder
             link.unlink(missing_ok=True)
-            folder = Path(tempfile.mkdtemp(prefix="tfcluster-", dir=_TEMP_DIR))
+            folder = Path(tempfile.mkdtemp(prefix="tfcluster-", dir=settings.TEMPORARY_FOLDER))
             try:
                 link.symlink_to(folder)
             except OSError:

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.agent.test_journal import LAYOUT
+from tfcluster import settings
 from tfcluster.agent.tasks.adoption import recorded, resumed
-from tfcluster.agent.tasks.state_machine import FAILED_PROBES_ALLOWED, Action, TaskEvent, TaskStateMachine
+from tfcluster.agent.tasks.state_machine import Action, TaskEvent, TaskStateMachine
 from tfcluster.agent.tasks.task_runtime import TaskRuntime
 from tfcluster.core.states import HAS_PROCESS, TERMINAL_STATES, TaskState
 from tfcluster.core.status import LastExit
@@ -52,16 +53,17 @@ def test_what_waited_before_a_boot_waits_no_longer() -> None:
 
 @pytest.mark.parametrize("state", sorted(HAS_PROCESS - {TaskState.STOPPING}))
 def test_what_ran_is_what_it_was_until_it_answers_or_does_not(state: TaskState) -> None:
-    misses = FAILED_PROBES_ALLOWED + 1 if state is TaskState.UNRESPONSIVE else 2
+    misses = settings.FAILED_PROBES_MAX + 1 if state is TaskState.UNRESPONSIVE else 2
     machine = replace(FRESH, state=state, restarts=2, ends=(1.0,), misses=misses)
     found, owed = through_the_journal(machine, PROCESS, 5.0)
-    assert found == replace(machine, misses=FAILED_PROBES_ALLOWED if state is TaskState.UNRESPONSIVE else 0)
+    assert found == replace(machine, misses=settings.FAILED_PROBES_MAX if state is TaskState.UNRESPONSIVE else 0)
     assert owed is None
     assert found.after(TaskEvent.PROBE_OK, 5.0, 0.5)[0].state is TaskState.READY
 
 
 @pytest.mark.parametrize(
-    ("state", "misses"), [(TaskState.READY, 2 * FAILED_PROBES_ALLOWED), (TaskState.UNRESPONSIVE, FAILED_PROBES_ALLOWED)]
+    ("state", "misses"),
+    [(TaskState.READY, 2 * settings.FAILED_PROBES_MAX), (TaskState.UNRESPONSIVE, settings.FAILED_PROBES_MAX)],
 )
 def test_what_has_served_is_not_waited_for_as_if_it_were_starting(state: TaskState, misses: int) -> None:
     machine, _ = through_the_journal(replace(FRESH, state=state), PROCESS, 5.0)

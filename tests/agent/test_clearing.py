@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tfcluster.agent.runs import cleanup
+from tfcluster import settings
 from tfcluster.agent.runs.cleanup import ContainerCleaner
 from tfcluster.agent.tasks.probe_client import ProbeOutcome, ProbeResult
 from tfcluster.process_handle import ProcessHandle
@@ -51,7 +51,7 @@ class Servers:
 def test_who_does_not_answer_is_asked_again_as_long_as_it_is_the_same_process(
     monkeypatch: pytest.MonkeyPatch, servers: Any, asked: str, kept: list[tuple[str, str]]
 ) -> None:
-    monkeypatch.setattr(cleanup, "_PAUSES", (0.0, 0.0))
+    monkeypatch.setattr(settings, "RUN_CLEANUP_BACKOFF_SECONDS", (0.0, 0.0))
 
     async def body() -> None:
         clear = ContainerCleaner(servers, servers)

@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from tests.agent.hosts import task_of, topology_of
-from tfcluster.agent.runs import remote_tasks as module
+from tfcluster import settings
 from tfcluster.agent.runs.remote_tasks import RemoteTaskMonitor
 from tfcluster.agent.tasks.probe_client import ProbeOutcome, ProbeResult
-from tfcluster.agent.tasks.state_machine import FAILED_PROBES_ALLOWED
 from tfcluster.core.devices import Device
 
 W1, W2 = "/job:worker/task:1", "/job:worker/task:2"
@@ -66,12 +65,14 @@ def test_nobody_is_asked_without_a_run_and_then_only_those_that_it_uses() -> Non
 
 
 def test_silence_counts_as_a_loss_after_as_many_misses_as_on_this_host() -> None:
-    world = World(one=[FIRST, *[SILENT] * (FAILED_PROBES_ALLOWED - 1), FIRST, *[SILENT] * FAILED_PROBES_ALLOWED, FIRST])
+    world = World(
+        one=[FIRST, *[SILENT] * (settings.FAILED_PROBES_MAX - 1), FIRST, *[SILENT] * settings.FAILED_PROBES_MAX, FIRST]
+    )
 
     async def body() -> None:
-        await world.check(1 + FAILED_PROBES_ALLOWED)
+        await world.check(1 + settings.FAILED_PROBES_MAX)
         assert world.news == [], "it has answered in between"
-        await world.check(FAILED_PROBES_ALLOWED)
+        await world.check(settings.FAILED_PROBES_MAX)
         assert world.news == [{W1: "worker:1 at localhost:2 on b does not answer"}]
         await world.check()
         assert world.news[1:] == [{}], "it is up again"
@@ -92,8 +93,8 @@ def test_a_server_that_is_another_one_was_lost_meanwhile() -> None:
 
 
 def test_what_only_the_prober_does_not_answer_says_nothing() -> None:
-    world = World(one=[FIRST, *[ProbeResult(ProbeOutcome.UNKNOWN)] * (2 * FAILED_PROBES_ALLOWED), FIRST])
-    asyncio.run(world.check(2 * FAILED_PROBES_ALLOWED + 2))
+    world = World(one=[FIRST, *[ProbeResult(ProbeOutcome.UNKNOWN)] * (2 * settings.FAILED_PROBES_MAX), FIRST])
+    asyncio.run(world.check(2 * settings.FAILED_PROBES_MAX + 2))
     assert world.news == []
 
 
@@ -124,7 +125,7 @@ def test_a_server_that_was_replaced_between_two_runs_was_lost_by_neither() -> No
 
 
 def test_a_run_to_come_has_every_task_asked_and_is_told_which_do_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(settings, "RUN_REMOTE_PROBE_RETRY_SECONDS", 0.0)
     world = World(one=[REFUSED, REFUSED, FIRST], two=[REFUSED])
     devices, troubles = asyncio.run(world.elsewhere.ask_all())
     assert devices == [DEVICE], "it came back while it was asked again"

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tfcluster.agent import ports as ports_module
+from tfcluster import settings
 from tfcluster.agent import preflight as module
 from tfcluster.agent.ports import PortAllocator
 from tfcluster.agent.preflight import Allocation, examine, hold_ports
@@ -98,8 +98,8 @@ def test_ports_left_out_are_chosen_by_task_and_held(
     ports: PortAllocator, free: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Counting up begins at the very port that a later task names.
-    monkeypatch.setattr(ports_module, "FIRST_PORT", free)
-    monkeypatch.setattr(ports_module, "_LAST_PORT", 65535)
+    monkeypatch.setattr(settings, "FIRST_PORT", free)
+    monkeypatch.setattr(settings, "LAST_PORT", 65535)
     topology = topology_of(f"ps: {{tasks: 1}}, worker: [localhost, 'localhost:{free}', localhost]")
     chosen = choices_of(topology, ports, []).ports
     assert list(chosen) == ["/job:ps/task:0", "/job:worker/task:0", "/job:worker/task:2"]
@@ -146,7 +146,7 @@ def test_too_few_gpus_are_told_with_who_asks(ports: PortAllocator) -> None:
 
 
 def test_all_problems_are_told_at_once(ports: PortAllocator, taken: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_LEAST_BYTES", 1 << 62)
+    monkeypatch.setattr(settings, "MIN_FREE_DISK_BYTES", 1 << 62)
     monkeypatch.setattr(module, "find_spec", lambda name: None)
     monkeypatch.delenv("SSH_CONNECTION", raising=False)
     topology = topology_of(f"ps: ['localhost:{taken[0]}'], worker: {{tasks: 1, gpus: 1}}")
@@ -245,8 +245,8 @@ def test_gpus_that_a_task_has_are_given_to_nobody_else(ports: PortAllocator) -> 
 def test_the_ports_of_the_cluster_itself_are_neither_examined_nor_chosen(
     ports: PortAllocator, taken: list[int], monkeypatch: pytest.MonkeyPatch, free: int
 ) -> None:
-    monkeypatch.setattr(ports_module, "FIRST_PORT", free)
-    monkeypatch.setattr(ports_module, "_LAST_PORT", 65535)
+    monkeypatch.setattr(settings, "FIRST_PORT", free)
+    monkeypatch.setattr(settings, "LAST_PORT", 65535)
     topology = topology_of(f"worker: ['localhost:{taken[0]}', localhost]")
     chosen = choices_of(topology, ports, [], ours={taken[0], free}).ports
     assert list(chosen) == ["/job:worker/task:1"]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tfcluster import paths, runtime_dir
+from tfcluster import paths, settings
 from tfcluster.agent import state_dir as module
 from tfcluster.agent.state_dir import StateDir
 from tfcluster.errors import ClusterError
@@ -186,8 +186,8 @@ def test_a_second_lock_that_is_removed_is_made_again(folders: Folders, tmp_path:
 def test_without_the_usual_folder_the_second_lock_goes_to_a_private_one(
     folders: Folders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runtime_dir, "_LOGIN_DIRS", tmp_path / "run")
-    monkeypatch.setattr(runtime_dir, "_TEMP_DIR", tmp_path)
+    monkeypatch.setattr(settings, "LOGIN_RUNTIME_FOLDERS", str(tmp_path / "run"))
+    monkeypatch.setattr(settings, "TEMPORARY_FOLDER", str(tmp_path))
     state = tmp_path / "state"
     monkeypatch.setattr(paths, "_state_home", state)
     folder, other = folders(), folders()

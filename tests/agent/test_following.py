@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tfcluster.agent.runs import run_stream
+from tfcluster import settings
 from tfcluster.agent.runs.run_stream import follow, from_place
 
 Events = list[dict[str, Any]]
@@ -97,7 +97,7 @@ def test_a_line_that_a_full_disk_cut_short_is_passed_over(files: tuple[Path, Pat
 def test_a_long_line_comes_in_the_same_pieces_however_it_is_read(
     files: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
-    monkeypatch.setattr(run_stream, "_LONGEST", 8)
+    monkeypatch.setattr(settings, "RUN_OUTPUT_LINE_MAX_BYTES", 8)
     events, printed = files
     line = b"x" * size + b"\n"
     steps = [lambda each=each: append(printed, bytes([each])) for each in line + b"end\n"]

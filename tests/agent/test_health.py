@@ -9,15 +9,15 @@ import socket
 
 import pytest
 
-from tfcluster.agent.tasks import probe_client
+from tfcluster import settings
 from tfcluster.agent.tasks.probe_client import ProbeClient, ProbeOutcome, ProbeResult
 
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """However slow the machine: the prober has imported gRPC, and a server's silence is told."""
-    monkeypatch.setattr(probe_client, "_LATE", 60.0)
-    monkeypatch.setattr(probe_client, "_MARGIN", 60.0)
+    monkeypatch.setattr(settings, "PROBE_LATE_SECONDS", 60.0)
+    monkeypatch.setattr(settings, "PROBE_BROKEN_SECONDS", 60.0)
 
 
 def test_a_port_where_nobody_listens_is_silent() -> None:
@@ -39,11 +39,11 @@ def test_a_prober_that_hangs_is_unknown_and_replaced(monkeypatch: pytest.MonkeyP
         assert child is not None
         first = child.process.pid
         os.kill(first, signal.SIGSTOP)
-        monkeypatch.setattr(probe_client, "_MARGIN", 0.1)
+        monkeypatch.setattr(settings, "PROBE_BROKEN_SECONDS", 0.1)
         hanging = await prober.ask("localhost:1", 0.1)
         while prober._child is child:  # its end is told by the event loop
             await asyncio.sleep(0.01)
-        monkeypatch.setattr(probe_client, "_MARGIN", 60.0)
+        monkeypatch.setattr(settings, "PROBE_BROKEN_SECONDS", 60.0)
         try:
             again = await prober.ask("localhost:1", 5.0)
             assert prober._child is not None
@@ -70,7 +70,7 @@ def test_an_answer_that_comes_far_too_late_says_nothing_of_the_server(monkeypatc
                 in_time = await prober.ask(address, 0.2)
                 assert prober._child is not None
                 child = prober._child.process.pid
-                monkeypatch.setattr(probe_client, "_LATE", 0.0)
+                monkeypatch.setattr(settings, "PROBE_LATE_SECONDS", 0.0)
                 os.kill(child, signal.SIGSTOP)
                 asyncio.get_running_loop().call_later(0.5, os.kill, child, signal.SIGCONT)
                 return in_time, await prober.ask(address, 0.2)

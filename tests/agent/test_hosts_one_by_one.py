@@ -122,8 +122,8 @@ def test_hosts_go_down_one_by_one(hosts: Hosts) -> None:
 
 
 def test_a_host_that_no_command_asks_for_goes_down_by_itself(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
-    looks_often = hosts.sandbox.with_constants({"tfcluster.agent.tasks.health_monitor.HEALTH_INTERVAL": 0.2})
-    monkeypatch.setenv("TEST_CHANGES", looks_often["TEST_CHANGES"])
+    checks_often = hosts.sandbox.with_settings({"HEALTH_INTERVAL_SECONDS": 0.2})
+    monkeypatch.setenv("TEST_SETTINGS", checks_often["TEST_SETTINGS"])
     hosts.up(topology_of())
     a, b = (hosts.stream(host, Method.EVENTS, lines=None, since=None, follow=True, after={}) for host in "ab")
     next(a), next(b)

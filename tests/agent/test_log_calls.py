@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from tfcluster.agent.handlers import logs
+from tfcluster import settings
 from tfcluster.agent.handlers.logs import LogHandlers
 from tfcluster.agent.logs.event_log import EventLog
 from tfcluster.agent.state_dir import StateDir
@@ -79,7 +79,7 @@ def test_lines_come_by_their_time_and_end_with_a_reply(cluster: Cluster) -> None
 def test_following_goes_on_behind_a_position_and_takes_up_new_tasks(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(logs, "_POLL_SECONDS", 0)
+    monkeypatch.setattr(settings, "LOG_FOLLOW_SECONDS", 0)
 
     async def follow() -> None:
         cluster.print("ps:0", "one\ntwo\nhal")

@@ -6,13 +6,14 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from tfcluster.agent.logs import textfile
+from tfcluster import settings
 from tfcluster.agent.logs.textfile import tail
 
-_BLOCK = textfile._BLOCK
+BLOCK = settings.IO_BLOCK_BYTES
 
 
 @pytest.mark.parametrize(
@@ -42,7 +43,17 @@ def test_a_missing_file_is_an_empty_one(tmp_path: Path) -> None:
     assert tail(tmp_path / "log", 5) == ([], 0)
 
 
-@pytest.mark.parametrize("size", [_BLOCK - 1, _BLOCK, _BLOCK + 1, 2 * _BLOCK - 1, 2 * _BLOCK, 2 * _BLOCK + 1])
+@pytest.mark.parametrize(
+    "size",
+    [
+        BLOCK - 1,
+        BLOCK,
+        BLOCK + 1,
+        2 * BLOCK - 1,
+        2 * BLOCK,
+        2 * BLOCK + 1,
+    ],
+)
 @pytest.mark.parametrize("end", [b"", b"\n"])
 def test_lines_as_long_as_a_block_are_whole(tmp_path: Path, size: int, end: bytes) -> None:
     path = tmp_path / "log"
@@ -68,14 +79,14 @@ _CONTENT = st.lists(st.sampled_from([b"\n", b"a", b"bc", "é".encode(), b"\xff",
 )
 
 
-@settings(deadline=None, max_examples=500)
+@hypothesis_settings(deadline=None, max_examples=500)
 @given(content=_CONTENT, lines=st.integers(0, 12), block=st.integers(1, 9))
 def test_the_last_lines_are_what_stands_between_newlines(
     tmp_path_factory: pytest.TempPathFactory, content: bytes, lines: int, block: int
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "newlines.log"
     path.write_bytes(content)
-    with mock.patch.object(textfile, "_BLOCK", block):
+    with mock.patch.object(settings, "IO_BLOCK_BYTES", block):
         found = tail(path, lines)
     whole = [line.decode(errors="replace") for line in content.removesuffix(b"\n").split(b"\n")] if content else []
     assert found == (whole[len(whole) - min(lines, len(whole)) :], len(content))

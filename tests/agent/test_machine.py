@@ -6,16 +6,12 @@ from dataclasses import replace
 from itertools import product
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from tfcluster.agent.tasks.state_machine import (
-    _STARTING_MISSES_ALLOWED,
-    FAILED_PROBES_ALLOWED,
-    Action,
-    TaskEvent,
-    TaskStateMachine,
-)
+from tfcluster import settings
+from tfcluster.agent.tasks.state_machine import Action, TaskEvent, TaskStateMachine
 from tfcluster.core.states import HAS_PROCESS, TaskState
 from tfcluster.core.topology import RestartPolicy
 
@@ -49,7 +45,7 @@ _ACTIONS = {"NEW": Action.SPAWN, "TERM": Action.TERMINATE, "KILL": Action.KILL, 
 def in_state(state: TaskState, policy: RestartPolicy = POLICY) -> TaskStateMachine:
     """A machine as it is in a state, with its time come where it waits for one."""
     waits = state in (TaskState.BACKING_OFF, TaskState.STOPPING)
-    misses = FAILED_PROBES_ALLOWED if state is TaskState.UNRESPONSIVE else 0
+    misses = settings.FAILED_PROBES_MAX if state is TaskState.UNRESPONSIVE else 0
     return TaskStateMachine(policy, state, restarts=2, misses=misses, wake_at=NOW if waits else None)
 
 
@@ -269,44 +265,46 @@ def missed(machine: TaskStateMachine, times: int) -> tuple[TaskStateMachine, lis
 
 
 def test_a_task_is_unresponsive_after_so_many_misses_in_a_row() -> None:
-    almost, actions = missed(in_state(TaskState.READY), FAILED_PROBES_ALLOWED - 1)
+    almost, actions = missed(in_state(TaskState.READY), settings.FAILED_PROBES_MAX - 1)
     assert (almost.state, set(actions)) == (TaskState.READY, {None})
     answered, _ = almost.after(TaskEvent.PROBE_OK, NOW, WHOLE)
-    assert missed(answered, FAILED_PROBES_ALLOWED - 1)[0].state is TaskState.READY
+    assert missed(answered, settings.FAILED_PROBES_MAX - 1)[0].state is TaskState.READY
     silent, actions = missed(almost, 1)
     assert (silent.state, actions) == (TaskState.UNRESPONSIVE, [None])
 
 
 def test_an_unresponsive_task_is_killed_after_as_many_misses_again_and_restarted() -> None:
-    silent, _ = missed(in_state(TaskState.READY), FAILED_PROBES_ALLOWED)
-    killed, actions = missed(silent, FAILED_PROBES_ALLOWED)
-    assert actions == [None] * (FAILED_PROBES_ALLOWED - 1) + [Action.KILL]
+    silent, _ = missed(in_state(TaskState.READY), settings.FAILED_PROBES_MAX)
+    killed, actions = missed(silent, settings.FAILED_PROBES_MAX)
+    assert actions == [None] * (settings.FAILED_PROBES_MAX - 1) + [Action.KILL]
     assert killed.state is TaskState.UNRESPONSIVE
-    assert missed(killed, FAILED_PROBES_ALLOWED)[1] == [None] * FAILED_PROBES_ALLOWED
+    assert missed(killed, settings.FAILED_PROBES_MAX)[1] == [None] * settings.FAILED_PROBES_MAX
     ended, _ = killed.after(TaskEvent.FAILED_EXIT, NOW, WHOLE)
     assert ended.state is TaskState.BACKING_OFF
 
 
 def test_an_unresponsive_task_that_answers_again_has_all_its_misses_before_it() -> None:
-    silent, _ = missed(in_state(TaskState.READY), 2 * FAILED_PROBES_ALLOWED - 1)
+    silent, _ = missed(in_state(TaskState.READY), 2 * settings.FAILED_PROBES_MAX - 1)
     answered, _ = silent.after(TaskEvent.PROBE_OK, NOW, WHOLE)
     assert (answered.state, answered.misses) == (TaskState.READY, 0)
 
 
 def test_with_the_policy_never_nothing_is_killed_for_its_silence() -> None:
-    silent, actions = missed(in_state(TaskState.READY, replace(POLICY, policy="never")), 10 * FAILED_PROBES_ALLOWED)
+    silent, actions = missed(
+        in_state(TaskState.READY, replace(POLICY, policy="never")), 10 * settings.FAILED_PROBES_MAX
+    )
     assert (silent.state, set(actions)) == (TaskState.UNRESPONSIVE, {None})
 
 
 def test_a_task_that_never_answered_is_not_unresponsive() -> None:
     starting = in_state(TaskState.STARTING)
-    almost, actions = missed(starting, _STARTING_MISSES_ALLOWED - 1)
+    almost, actions = missed(starting, settings.FAILED_PROBES_MAX_STARTING - 1)
     assert almost.state is TaskState.STARTING
-    assert actions == [None] * (_STARTING_MISSES_ALLOWED - 1)
+    assert actions == [None] * (settings.FAILED_PROBES_MAX_STARTING - 1)
     assert missed(almost, 1)[1] == [Action.KILL]
 
 
-@settings(deadline=None, max_examples=300)
+@hypothesis_settings(deadline=None, max_examples=300)
 @given(
     policy=st.sampled_from(["never", "on-failure", "always"]),
     limit=st.integers(1, 4),

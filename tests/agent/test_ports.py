@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tfcluster.agent import ports as module
+from tfcluster import settings
 from tfcluster.agent.ports import PortAllocator, port_owner
 from tfcluster.errors import ClusterError
 
@@ -159,8 +159,8 @@ def test_the_choice_counts_up_past_taken_and_held_ports(
     listener: socket.socket, ports: PortAllocator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = listener.getsockname()[1]
-    monkeypatch.setattr(module, "FIRST_PORT", first)
-    monkeypatch.setattr(module, "_LAST_PORT", 65535)
+    monkeypatch.setattr(settings, "FIRST_PORT", first)
+    monkeypatch.setattr(settings, "LAST_PORT", 65535)
     [held] = ports.choose(1)
     assert held > first
     chosen = list(ports.choose(3))
@@ -173,8 +173,8 @@ def test_too_few_free_ports_are_an_error(
     listener: socket.socket, ports: PortAllocator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken = listener.getsockname()[1]
-    monkeypatch.setattr(module, "FIRST_PORT", taken)
-    monkeypatch.setattr(module, "_LAST_PORT", taken)
+    monkeypatch.setattr(settings, "FIRST_PORT", taken)
+    monkeypatch.setattr(settings, "LAST_PORT", taken)
     with pytest.raises(ClusterError) as caught:
         list(ports.choose(1))
     assert caught.value.message == f"no free port between {taken} and {taken}"
@@ -182,8 +182,8 @@ def test_too_few_free_ports_are_an_error(
 
 
 def test_the_choice_begins_at_tensorflows_port_below_the_ephemeral_ones() -> None:
-    assert module.FIRST_PORT == 2222
-    assert module._LAST_PORT == 32767
+    assert settings.FIRST_PORT == 2222
+    assert settings.LAST_PORT == 32767
 
 
 def test_a_port_for_other_reasons_out_of_reach_is_no_taken_port(

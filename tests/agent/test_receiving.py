@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from tfcluster import settings
 from tfcluster.agent.request_stream import RequestStream
 from tfcluster.agent.runs.uploads import receive, validate_name
 from tfcluster.client.rpc import ResponseStream
 from tfcluster.errors import ClusterError
 from tfcluster.protocol.api import Method
-from tfcluster.protocol.codec import CHUNK_LIMIT, encode_chunk
+from tfcluster.protocol.codec import encode_chunk
 from tfcluster.transport.local import LocalAgentConnection, LocalTransport
 
 
@@ -45,7 +46,9 @@ def receive_from(path: Path, send: Callable[[socket.socket], None]) -> bool:
         sending.join()
 
 
-@pytest.mark.parametrize("size", [0, 1, CHUNK_LIMIT, CHUNK_LIMIT + 1, 20 * 2**20 + 17])
+@pytest.mark.parametrize(
+    "size", [0, 1, settings.RPC_CHUNK_MAX_BYTES, settings.RPC_CHUNK_MAX_BYTES + 1, 20 * 2**20 + 17]
+)
 def test_a_file_arrives_as_it_was_sent(tmp_path: Path, size: int) -> None:
     data = os.urandom(size)
     source = tmp_path / "source"

@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import running
-from tfcluster.agent.runs import failure_policy
-from tfcluster.agent.runs import run_manager as module
+from tfcluster import settings
 from tfcluster.agent.runs.run import Run
 from tfcluster.agent.runs.run_manager import RunManager
 from tfcluster.agent.runs.run_result import finalize
@@ -111,7 +110,7 @@ def test_a_run_that_sees_to_lost_tasks_fails_when_all_are_lost_for_a_while(
         assert run.stranded is waiting, "the time runs from the first moment"
         runs.on_task_health([W0, W1], {W1: "one died"})
         assert waiting.cancelled(), "one is back"
-        monkeypatch.setattr(failure_policy, "_STRANDED_SECONDS", 0.0)
+        monkeypatch.setattr(settings, "RUN_ALL_TASKS_LOST_SECONDS", 0.0)
         runs.on_task_health([W0, W1], both)
         assert await ended(runs, run) == "zero died; one died during pi-1"
 
@@ -134,7 +133,7 @@ def test_a_fork_server_that_hangs_costs_the_run_that_it_was_to_start(
         while runs._fork_server._child is not None:
             await asyncio.sleep(0.01)
 
-    monkeypatch.setattr(module, "_START_SECONDS", 0.01)
+    monkeypatch.setattr(settings, "RUN_DRIVER_START_SECONDS", 0.01)
     monkeypatch.setattr(fork_server, "launch", hang)
     asyncio.run(body())
 
@@ -166,7 +165,7 @@ def test_a_run_whose_fork_server_dies_gets_its_driver_from_the_next_one(
         while run.active:
             await asyncio.wait_for(runs.changed.since(runs.changed.count), 30)
         assert run.state.value == end
-        assert run.fork_servers == module._FORK_SERVERS == 3
+        assert run.fork_servers == settings.RUN_FORK_SERVERS == 3
         runs.stop()
 
     monkeypatch.setattr(fork_server, "launch", launch)
@@ -270,7 +269,7 @@ def test_a_run_that_nobody_comes_back_to_is_cancelled_unless_it_is_detached(
         assert run.state is RunState.CANCELLED
         assert cleared == ["pi-1"]
 
-    monkeypatch.setattr(module, "_UNOWNED_SECONDS", 0.01)
+    monkeypatch.setattr(settings, "RUN_OWNER_RECONNECT_SECONDS", 0.01)
     with running("sleep", "600") as process:
         found = ProcessHandle.of(process.pid)
         assert found is not None

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.agent.test_journal import damage_by_pipe
-from tfcluster.agent.runs.run_store import RETENTION, RunRecord, RunStore
+from tfcluster import settings
+from tfcluster.agent.runs.run_store import RunRecord, RunStore
 from tfcluster.core.states import RunState
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.process_handle import ProcessHandle
@@ -114,7 +115,7 @@ def test_a_run_is_named_by_its_beginning(tmp_path: Path) -> None:
 
 def test_the_latest_ended_runs_are_kept_and_every_run_that_goes_on(tmp_path: Path) -> None:
     records = RunStore(tmp_path)
-    for number in range(RETENTION + 5):
+    for number in range(settings.RUNS_KEPT + 5):
         keep(records, replace(RECORD, run=f"pi-{number}", state=RunState.SUCCEEDED, started=float(number)))
         os.utime(tmp_path / f"pi-{number}" / "record.json", (number, number))
     keep(records, replace(RECORD, run="going-on", started=-1.0))
@@ -123,7 +124,7 @@ def test_the_latest_ended_runs_are_kept_and_every_run_that_goes_on(tmp_path: Pat
     assert {path.name for path in tmp_path.iterdir()} == {
         "going-on",
         "pi-1",
-        *(f"pi-{number}" for number in range(6, RETENTION + 5)),
+        *(f"pi-{number}" for number in range(6, settings.RUNS_KEPT + 5)),
         "pi-5",
     }
     assert [record.run for record in records.read_all()][:3] == ["going-on", "pi-1", "pi-5"]

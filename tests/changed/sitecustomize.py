@@ -1,6 +1,8 @@
-"""Changes modules of ours for a test, in every process that inherits TEST_CHANGES: see `Sandbox.with_constants`.
+"""Override settings and inject faults for a test, in every process that inherits these variables as JSON.
 
-A module is changed when it is imported: a command that does without it still does.
+TEST_SETTINGS has values for tfcluster.settings by name; see `Sandbox.with_settings`. TEST_CHANGES has source text by
+module, for faults that no setting can cause. Both take effect when a module is imported: a command that does without
+the module still does.
 """
 
 from __future__ import annotations
@@ -11,27 +13,39 @@ import sys
 from collections.abc import Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
+from typing import Any
 
+SETTINGS: dict[str, Any] = json.loads(os.environ.get("TEST_SETTINGS", "{}"))
 CHANGES: dict[str, str] = json.loads(os.environ.get("TEST_CHANGES", "{}"))
 
 
-class Changing:
+def change(module: ModuleType) -> None:
+    """Override settings in tfcluster.settings, and execute the source text for any other module."""
+    if module.__name__ == "tfcluster.settings":
+        for name, value in SETTINGS.items():
+            getattr(module, name)  # raises if there is no such setting
+            setattr(module, name, value)
+    exec(CHANGES.get(module.__name__, ""), vars(module))
+
+
+class ChangingFinder:
     """Finds the modules that are to be changed."""
 
     @staticmethod
     def find_spec(name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
-        spec = PathFinder.find_spec(name, path) if name in CHANGES else None
+        is_changed = name in CHANGES or (name == "tfcluster.settings" and SETTINGS)
+        spec = PathFinder.find_spec(name, path) if is_changed else None
         if spec is None or spec.loader is None:
             return None
         execute = spec.loader.exec_module
 
         def execute_and_change(module: ModuleType) -> None:
             execute(module)
-            exec(CHANGES[name], vars(module))
+            change(module)
 
         spec.loader.exec_module = execute_and_change  # type: ignore[method-assign]
         return spec
 
 
-if CHANGES:
-    sys.meta_path.insert(0, Changing)
+if SETTINGS or CHANGES:
+    sys.meta_path.insert(0, ChangingFinder)

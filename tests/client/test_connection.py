@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tfcluster.client import logs, reconnect
-from tfcluster.client import rpc as module
+from tfcluster import settings
 from tfcluster.client.cluster import Cluster
 from tfcluster.client.logs import read_logs
 from tfcluster.client.rpc import AgentClient, AgentDisconnectedError
@@ -29,7 +28,8 @@ def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
     """Has one connection answered by a function, as the agent of cluster `played`."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    monkeypatch.setattr(module, "_UNTOLD_SECONDS", 0.0)  # the agent that is played does not end: it is this process
+    # The agent that is played does not exit: it is this process.
+    monkeypatch.setattr(settings, "AGENT_EXIT_UNANNOUNCED_SECONDS", 0.0)
     path = tmp_path / "agent"
     folder = state_folder("played")
     folder.mkdir(parents=True)
@@ -98,7 +98,7 @@ def test_an_agent_that_goes_away_is_told(agent: Callable[[Play], None], before: 
 
 
 def test_an_agent_that_says_nothing_is_given_up(agent: Callable[[Play], None], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_ANSWER_SECONDS", 0.05)
+    monkeypatch.setattr(settings, "RPC_TIMEOUT_SECONDS", 0.05)
     over = threading.Event()
 
     def play(served: socket.socket) -> None:
@@ -149,18 +149,18 @@ def test_logs_go_on_at_the_next_agent_behind_the_last_line(agent: Callable[[Play
 def test_agents_that_die_one_after_the_other_are_given_up(
     agent: Callable[[Play], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reconnect, "_FIRST_PAUSE", 0)
+    monkeypatch.setattr(settings, "RECONNECT_INITIAL_SECONDS", 0)
     died: list[int] = []
 
     def play(served: socket.socket) -> None:
         died.append(len(served.recv(1 << 16)))
-        if len(died) < logs._AGENTS:
+        if len(died) < settings.LOG_AGENTS:
             agent(play)
 
     agent(play)
     with pytest.raises(AgentDisconnectedError):
         list(read_logs(Cluster("played")))
-    assert len(died) == logs._AGENTS
+    assert len(died) == settings.LOG_AGENTS
 
 
 def test_an_agent_whose_start_takes_long_is_connected_to_all_the_same(
@@ -169,7 +169,7 @@ def test_an_agent_whose_start_takes_long_is_connected_to_all_the_same(
     lock = state_folder("played") / LOCK
     where = lock.read_text()
     lock.write_text(where.replace("agent", "nobody"))
-    monkeypatch.setattr(local, "_MEETING_SECONDS", 0.05)
+    monkeypatch.setattr(settings, "AGENT_CONNECT_SECONDS", 0.05)
 
     def start_agent(cluster: str, host: str) -> None:
         over = time.monotonic() + 0.1

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from tests.conftest import wait_for
-from tfcluster.client import lease
+from tfcluster import settings
 from tfcluster.client.cluster import Cluster
 from tfcluster.client.lease import keep_leases_alive
 from tfcluster.errors import ClusterError
@@ -51,7 +51,7 @@ class Asked:
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lease, "_PAUSE", 0.01)
+    monkeypatch.setattr(settings, "LEASE_START_SECONDS", 0.01)
 
 
 def threads() -> int:

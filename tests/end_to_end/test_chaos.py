@@ -124,7 +124,7 @@ class Chaos:
             os.kill(server.pid, signal.SIGSTOP if kind.startswith("stop") else signal.SIGKILL)
         if kind == "stop the agent":
             os.kill(agent, signal.SIGSTOP)
-            sooner = self.sandbox.with_constants({"tfcluster.client.rpc._ANSWER_SECONDS": 2.0})
+            sooner = self.sandbox.with_settings({"RPC_TIMEOUT_SECONDS": 2.0})
             told = self.sandbox("status", code=5, env=sooner, timeout=60).stderr
             assert f"the agent (pid {agent}) has not answered" in told
         if "agent" in kind:

@@ -118,9 +118,8 @@ def test_a_folder_in_tmp_that_another_account_has_made(
         temporary.chmod(0o1777)
         usual = temporary / f"tfcluster-{os.getuid()}"
         as_other(lambda: usual.mkdir(0o777))
-        places = {"_TEMP_DIR": f"Path({str(temporary)!r})", "_LOGIN_DIRS": "Path('/nowhere')"}
-        changes = sandbox.with_constants({f"tfcluster.runtime_dir.{name}": value for name, value in places.items()})
-        monkeypatch.setenv("TEST_CHANGES", changes["TEST_CHANGES"])
+        folders = sandbox.with_settings({"TEMPORARY_FOLDER": str(temporary), "LOGIN_RUNTIME_FOLDERS": "/nowhere"})
+        monkeypatch.setenv("TEST_SETTINGS", folders["TEST_SETTINGS"])
         ups = [sandbox.start("up", sandbox.spec(SPEC)) for _ in range(3)]  # which must agree on a folder
         for up in ups:
             _, error = up.communicate(timeout=90)

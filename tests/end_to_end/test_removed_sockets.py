@@ -29,9 +29,8 @@ jobs:
 def temporary(monkeypatch: pytest.MonkeyPatch, sandbox: Sandbox) -> Iterator[Path]:
     """A folder of the test's own in the place of /tmp, for agents that cannot use XDG_RUNTIME_DIR."""
     folder = Path(tempfile.mkdtemp())
-    places = {"_TEMP_DIR": f"Path({str(folder)!r})", "_LOGIN_DIRS": "Path('/nowhere')"}
-    changes = sandbox.with_constants({f"tfcluster.runtime_dir.{name}": value for name, value in places.items()})
-    monkeypatch.setenv("TEST_CHANGES", changes["TEST_CHANGES"])
+    folders = sandbox.with_settings({"TEMPORARY_FOLDER": str(folder), "LOGIN_RUNTIME_FOLDERS": "/nowhere"})
+    monkeypatch.setenv("TEST_SETTINGS", folders["TEST_SETTINGS"])
     yield folder
     files = [path for path in folder.rglob("*") if not path.is_dir()]
     shutil.rmtree(folder)

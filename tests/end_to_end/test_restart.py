@@ -145,9 +145,7 @@ def test_each_job_has_its_policy_and_its_limit(sandbox: Sandbox) -> None:
 
 
 def test_a_server_that_hangs_is_unresponsive_and_then_replaced(sandbox: Sandbox) -> None:
-    # As it is, but for the time between two questions.
-    checks = "tfcluster.agent.tasks.health_monitor"
-    sooner = sandbox.with_constants({f"{checks}.HEALTH_INTERVAL": 0.5, f"{checks}._HEALTH_TIMEOUT": 1.0})
+    sooner = sandbox.with_settings({"HEALTH_INTERVAL_SECONDS": 0.5, "PROBE_TIMEOUT_SECONDS": 1.0})
     sandbox("up", sandbox.spec("name: hangs\njobs:\n  worker: {tasks: 1}\n"), env=sooner)
     before = sandbox.task("worker:0")
     os.kill(before["pid"], signal.SIGSTOP)

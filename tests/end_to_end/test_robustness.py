@@ -38,7 +38,7 @@ def test_an_agent_without_its_socket_is_named_and_can_be_replaced(sandbox: Sandb
     sandbox("up", sandbox.spec(SPEC))
     os.kill(sandbox.agent(), signal.SIGSTOP)  # so that it cannot create the socket again
     next((sandbox.folder / "run/tfcluster").iterdir()).unlink()
-    sooner = sandbox.with_constants({"tfcluster.transport.local._MEETING_SECONDS": 1.0})
+    sooner = sandbox.with_settings({"AGENT_CONNECT_SECONDS": 1.0})
     commands = [sandbox.start(command, env=sooner) for command in ("status", "up", "down")]
     for command in commands:
         _, error = command.communicate(timeout=90)
@@ -53,7 +53,7 @@ def test_an_agent_that_hangs_is_named(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec(SPEC))
     agent = sandbox.agent()
     os.kill(agent, signal.SIGSTOP)
-    sooner = sandbox.with_constants({"tfcluster.client.rpc._ANSWER_SECONDS": 2.0})
+    sooner = sandbox.with_settings({"RPC_TIMEOUT_SECONDS": 2.0})
     commands = [sandbox.start(command, env=sooner) for command in ("status", "down", "logs", "events", "runs")]
     for command in commands:
         _, error = command.communicate(timeout=90)

@@ -21,8 +21,9 @@ from tfcluster.programs import context
 # Supervises a program of its own, whose body it is given.
 _DRIVE = """
 import json, os, signal, socket, sys, time
+from tfcluster import settings
 from tfcluster.processes import daemonize, run_driver, run_spec
-run_driver._WATCH_SECONDS = run_driver._FINALIZE_SECONDS = 0.05
+settings.DRIVER_POLL_SECONDS = settings.DRIVER_EXIT_SECONDS = 0.05
 job = run_spec.RunSpec("script-1", "demo", "script", sys.argv[1], {}, "localhost:1", [], {}, ["careful"], "x.py")
 ours, link = socket.socketpair()
 def tell(code, failure=""):

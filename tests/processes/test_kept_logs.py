@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tfcluster import settings
 from tfcluster.processes.logs import log_buffer, rotating_log
 from tfcluster.processes.logs.log_buffer import LogBuffer, prepare, size_of
 from tfcluster.processes.logs.log_writer import LogWriter
@@ -102,7 +103,7 @@ def test_a_line_waits_in_the_spool_for_its_end(paths: tuple[Path, Path]) -> None
 
 
 def test_a_line_without_end_is_kept_as_several(paths: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_buffer, "LONGEST_LINE", 10)
+    monkeypatch.setattr(settings, "LOG_LINE_MAX_BYTES", 10)
     path, log = paths
     put(path, b"0123456789" * 3 + b"ab\nnext\n")
     drain(LogBuffer(path, RotatingLog(log, 1000, 2)))

@@ -15,11 +15,12 @@ from typing import Any
 
 import pytest
 import tensorflow as tf
-from hypothesis import given, settings
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from tfcluster import settings
 from tfcluster.errors import ClusterError
-from tfcluster.programs import session as session_module
 from tfcluster.programs.context import Context
 from tfcluster.programs.map_reduce import DeviceLostError, ShardResult, map_reduce, map_shards
 from tfcluster.programs.map_reduce import executor as module
@@ -46,7 +47,7 @@ def shards_of(part: ShardResult[Any]) -> range:
     return range(part.first, part.first + part.count)
 
 
-@settings(deadline=None, max_examples=200)
+@hypothesis_settings(deadline=None, max_examples=200)
 @given(devices=st.integers(1, 6), shards=st.integers(0, 3000))
 def test_every_shard_is_done_exactly_once(devices: int, shards: int) -> None:
     names = [f"d{number}" for number in range(devices)]
@@ -219,7 +220,7 @@ class Faults:
 
 
 def test_a_device_that_is_lost_and_comes_back_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "PATIENCE", 60.0)
+    monkeypatch.setattr(settings, "MAP_ALL_LOST_SECONDS", 60.0)
     parts = list(map_shards(["a", "b"], 1000, Faults("a", "b", times=2)))
     assert sum(part.value for part in parts) == sum(range(1000))
     assert sorted(shard for part in parts for shard in shards_of(part)) == list(range(1000))
@@ -233,14 +234,14 @@ def test_the_shards_of_a_device_that_stays_lost_are_done_by_the_others() -> None
 
 
 def test_when_every_device_stays_lost_all_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "PATIENCE", 0.05)
+    monkeypatch.setattr(settings, "MAP_ALL_LOST_SECONDS", 0.05)
     with pytest.raises(ClusterError, match=r"^a is gone; b is gone$"):
         list(map_shards(["a", "b"], 10, Faults("a", "b", times=10**9)))
 
 
 def test_shards_that_end_one_task_after_the_other_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_FIRST_PAUSE", 0.001)
-    monkeypatch.setattr(module, "PATIENCE", 60.0)
+    monkeypatch.setattr(settings, "MAP_RETRY_INITIAL_SECONDS", 0.001)
+    monkeypatch.setattr(settings, "MAP_ALL_LOST_SECONDS", 60.0)
     attempts: list[int] = []
 
     def step(device: str, first: int, size: int) -> None:
@@ -250,7 +251,7 @@ def test_shards_that_end_one_task_after_the_other_are_given_up(monkeypatch: pyte
 
     with pytest.raises(ClusterError, match=r"5 tasks were lost while they worked on shard"):
         list(map_shards(["a", "b"], 10, step))
-    assert len(attempts) >= module.MOST_LOSSES
+    assert len(attempts) >= settings.MAP_SHARD_LOSSES_MAX
 
 
 def test_steps_that_take_too_long_are_done_again_in_smaller_ones() -> None:
@@ -373,7 +374,7 @@ def test_a_task_that_listens_and_does_not_answer_serves_nobody(
 ) -> None:
     context = local_run(1)
     assert serves(context, context.devices[0])
-    monkeypatch.setattr(session_module, "_SERVES_TIMEOUT_MS", 100)
+    monkeypatch.setattr(settings, "SERVER_CHECK_TIMEOUT_MS", 100)
     with socket.create_server(("localhost", 0)) as mute:
         context.addresses["local"][0] = f"localhost:{mute.getsockname()[1]}"
         assert not serves(context, context.devices[0])

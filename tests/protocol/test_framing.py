@@ -8,12 +8,13 @@ from collections.abc import Iterable
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from tfcluster import settings
 from tfcluster.errors import ClusterError
-from tfcluster.protocol import codec
-from tfcluster.protocol.codec import LINE_LIMIT, Decoder, Message, encode
+from tfcluster.protocol.codec import Decoder, Message, encode
 
 _VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -28,7 +29,7 @@ def decoded(pieces: Iterable[bytes]) -> list[Message]:
     return [message for piece in pieces for message in decoder.feed(piece)]
 
 
-@settings(deadline=None)
+@hypothesis_settings(deadline=None)
 @given(messages=_MESSAGES, cuts=st.lists(st.integers(0, 2000), max_size=10))
 def test_any_split_of_the_bytes_gives_the_same_messages(messages: list[Message], cuts: list[int]) -> None:
     data = b"".join(map(encode, messages))
@@ -45,7 +46,7 @@ def test_what_json_has_not_is_no_message(number: float) -> None:
 
 
 @given(message=st.dictionaries(st.text(), _VALUES, max_size=4))
-@settings(deadline=None)
+@hypothesis_settings(deadline=None)
 def test_a_message_is_one_line_of_json(message: Message) -> None:
     line = encode(message)
     assert line.count(b"\n") == 1
@@ -87,7 +88,7 @@ def test_a_line_that_is_nested_too_deeply_is_told(line: bytes) -> None:
         decoded([line + b"\n"])
 
 
-@settings(deadline=None, max_examples=300)
+@hypothesis_settings(deadline=None, max_examples=300)
 @given(data=st.binary(max_size=60), cut=st.integers(0, 60))
 def test_any_bytes_are_messages_or_a_cluster_error(data: bytes, cut: int) -> None:
     try:
@@ -98,7 +99,7 @@ def test_any_bytes_are_messages_or_a_cluster_error(data: bytes, cut: int) -> Non
 
 
 def test_a_line_that_grows_too_long_is_refused_before_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(codec, "LINE_LIMIT", 100)
+    monkeypatch.setattr(settings, "RPC_LINE_MAX_BYTES", 100)
     decoder = Decoder()
     assert decoder.feed(b"x" * 100) == []
     with pytest.raises(ClusterError) as caught:
@@ -108,12 +109,12 @@ def test_a_line_that_grows_too_long_is_refused_before_its_end(monkeypatch: pytes
 
 def test_a_line_of_the_limit_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     message = {"a": "x" * 50}
-    monkeypatch.setattr(codec, "LINE_LIMIT", len(encode(message)) - 1)
+    monkeypatch.setattr(settings, "RPC_LINE_MAX_BYTES", len(encode(message)) - 1)
     assert decoded([encode(message)[:-1], b"\n"]) == [message]
 
 
 def test_a_line_that_is_too_long_is_refused_also_when_it_comes_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(codec, "LINE_LIMIT", 100)
+    monkeypatch.setattr(settings, "RPC_LINE_MAX_BYTES", 100)
     with pytest.raises(ClusterError):
         decoded([encode({"a": "x" * 200})])
 
@@ -123,4 +124,4 @@ def test_the_limit_holds_a_layout_of_a_thousand_tasks() -> None:
         "job": "worker", "index": 999, "host": "h" * 63, "address_host": "h" * 63, "port": 65535,
         "cpus": 256, "gpus": 8, "env": {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "0,1,2,3"},
     }  # fmt: skip
-    assert 16 * len(encode({"tasks": [task] * 1000})) < LINE_LIMIT
+    assert 16 * len(encode({"tasks": [task] * 1000})) < settings.RPC_LINE_MAX_BYTES

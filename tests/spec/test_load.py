@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from tfcluster import settings
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.spec.load import load_spec, parse_spec
 from tfcluster.spec.restart import Backoff, JobBackoff, JobRestart, Limit, Restart
 from tfcluster.spec.schema import Address, Job, Spec
-from tfcluster.spec.yaml_source import MAX_BYTES
 
 
 def problems_of(text: str | bytes, default_name: str = "c") -> list[str]:
@@ -346,7 +346,7 @@ def test_a_path_that_cannot_exist_is_an_error_like_another() -> None:
 
 def test_a_file_that_is_too_large_is_not_read_to_its_end(tmp_path: Path) -> None:
     file = tmp_path / "c.yaml"
-    file.write_bytes(b"#" * (MAX_BYTES + 1))
+    file.write_bytes(b"#" * (settings.SPEC_MAX_BYTES + 1))
     with pytest.raises(ClusterError) as caught:
         load_spec(file)
     assert caught.value.message == f"{file}:1:1: the file is larger than 1 MiB"

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tfcluster import settings
 from tfcluster.errors import ClusterError
 from tfcluster.spec import yaml_source
 from tfcluster.spec.diagnostics import Position
@@ -38,7 +39,7 @@ UNREADABLE: dict[str | bytes, str] = {
     "a: &a [*a]": "1:4: the alias refers to what it is a part of",
     "a: &a {<<: *a}": "1:4: the alias refers to what it is a part of",
     BOMB: "1:5: the file has more than 20000 values, aliases counted each time",
-    "#" * (yaml_source.MAX_BYTES + 1): "1:1: the file is larger than 1 MiB",
+    "#" * (settings.SPEC_MAX_BYTES + 1): "1:1: the file is larger than 1 MiB",
 }
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tfcluster import settings
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.transport import local
 
@@ -38,7 +39,7 @@ def test_an_agent_that_says_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_an_agent_that_says_nothing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "_PROGRAM", "import signal; signal.pause()")
-    monkeypatch.setattr(local, "_START_SECONDS", 0.1)
+    monkeypatch.setattr(settings, "AGENT_START_SECONDS", 0.1)
     with pytest.raises(ClusterError) as caught:
         local.start_agent("mute", "localhost")
     told = re.fullmatch(r"the agent \(pid (\d+)\) has not said that it listens within 0\.1 s", caught.value.message)

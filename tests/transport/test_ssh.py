@@ -19,13 +19,13 @@ import pytest
 from tests.conftest import wait_for
 from tests.hosts import SshHosts
 from tests.transport.conftest import Reaching
+from tfcluster import settings
 from tfcluster.client.rpc import ResponseStream
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.paths import LOCK
 from tfcluster.process_handle import ProcessHandle
 from tfcluster.protocol.api import Method
 from tfcluster.runtime_dir import ssh_control_path
-from tfcluster.transport import openssh
 from tfcluster.transport.base import Channel, HostUnreachableError
 from tfcluster.transport.ssh import SshTransport
 
@@ -236,10 +236,10 @@ def test_an_agent_outlives_its_sshd(hosts: SshHosts, reach: Reaching) -> None:
 def test_a_lost_link_is_noticed_and_comes_back(hosts: SshHosts, reach: Reaching) -> None:
     there = reach()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(openssh, "_ALIVE_SECONDS", 1)
-        patch.setattr(openssh, "_ALIVE_COUNT", 5)
+        patch.setattr(settings, "SSH_KEEPALIVE_SECONDS", 1)
+        patch.setattr(settings, "SSH_KEEPALIVE_PROBES", 5)
         channel = there.open(start=True)
-        patch.setattr(openssh, "_CONNECT_SECONDS", 1)
+        patch.setattr(settings, "SSH_CONNECT_SECONDS", 1)
         pid = agent_pid(there, hosts)
         kept = socket.socket(socket.AF_UNIX)
         kept.connect(str(agent_socket(there, hosts)))

@@ -15,8 +15,8 @@ import pytest
 from tests.conftest import wait_for
 from tests.hosts import SshHosts
 from tests.transport.conftest import Reaching
+from tfcluster import settings
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.transport import openssh
 from tfcluster.transport.base import HostUnreachableError
 from tfcluster.transport.ssh import SshTransport
 
@@ -44,7 +44,7 @@ def failure(there: SshTransport) -> HostUnreachableError:
 def impatience() -> Iterator[pytest.MonkeyPatch]:
     """A test that is about nothing coming need not wait as long as a user whose host may be far away."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(openssh, "_CONNECT_SECONDS", 1)
+        patch.setattr(settings, "SSH_CONNECT_SECONDS", 1)
         yield patch
 
 
@@ -133,7 +133,7 @@ def test_a_host_that_never_answers(hosts: SshHosts, reach: Reaching) -> None:
 
 
 def test_a_host_whose_shell_never_answers(hosts: SshHosts, reach: Reaching, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tfcluster.transport.ssh.FIRST_SECONDS", 0.5)
+    monkeypatch.setattr(settings, "SSH_FIRST_MESSAGE_SECONDS", 0.5)
     profile = hosts.home("h0") / ".bashrc"
     profile.write_text("exec sleep 1000\n")
     try:

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from tfcluster import settings
 from tfcluster.core.accounts import OtherAccounts
 
-_NAMES_TOLD = 3
 _NOBODY_UID = 65534
 _FIRST_UID = 1000  # the default if /etc/login.defs does not set UID_MIN
 # Programs that refuse a login; some distributions list them in /etc/shells.
@@ -30,7 +30,7 @@ def other_accounts() -> OtherAccounts | None:
     if not names:
         return None
     user = next((entry.name for entry in _entries(passwd) if entry.uid == uid), f"uid {uid}")
-    return OtherAccounts(user, len(names), tuple(names[:_NAMES_TOLD]))
+    return OtherAccounts(user, len(names), tuple(names[: settings.LISTED_ACCOUNTS]))
 
 
 def login_accounts(passwd: str, login_defs: str, shells: str, uid: int) -> list[str]:

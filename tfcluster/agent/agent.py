@@ -9,6 +9,7 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 
+from tfcluster import settings
 from tfcluster.agent.agent_socket import AgentSocket
 from tfcluster.agent.handlers.apply import ApplyHandler
 from tfcluster.agent.handlers.connectivity import reach
@@ -27,7 +28,6 @@ from tfcluster.agent.runs.run_manager import RunManager
 from tfcluster.agent.secret_store import SecretStore
 from tfcluster.agent.shutdown import Shutdown
 from tfcluster.agent.state_dir import StateDir
-from tfcluster.agent.tasks.health_monitor import HEALTH_INTERVAL
 from tfcluster.agent.tasks.probe_client import ProbeClient
 from tfcluster.agent.tasks.supervisor import Supervisor
 from tfcluster.agent.unreadable_cluster import UnreadableCluster
@@ -39,11 +39,6 @@ from tfcluster.protocol.api import Method, Request, event, reply
 from tfcluster.protocol.codec import Message
 from tfcluster.runtime_dir import secrets_path
 from tfcluster.tf_install import find_tensorflow_library
-
-#: Seconds within which a task must list its devices.
-_DEVICES_SECONDS = 2.0
-#: Seconds between two checks of the files through which commands find the agent: a command searches for much longer.
-_FILES_SECONDS = 1.0
 
 
 class Agent:
@@ -137,13 +132,14 @@ class Agent:
         changed = self._supervisor.changed
         await asyncio.gather(
             run_forever(
-                partial(self._going_down.end_if_forgotten, self._lease), lambda: asyncio.sleep(HEALTH_INTERVAL)
+                partial(self._going_down.end_if_forgotten, self._lease),
+                lambda: asyncio.sleep(settings.HEALTH_INTERVAL_SECONDS),
             ),
-            run_forever(self._restore_files, lambda: asyncio.sleep(_FILES_SECONDS)),
-            run_forever(self._ports.restore_locks, lambda: asyncio.sleep(HEALTH_INTERVAL)),
-            run_forever(self._supervisor.checks.all_soon, lambda: asyncio.sleep(HEALTH_INTERVAL)),
-            run_forever(self._check_helpers, lambda: asyncio.sleep(HEALTH_INTERVAL)),
-            run_forever(self._elsewhere.check_soon, lambda: asyncio.sleep(HEALTH_INTERVAL)),
+            run_forever(self._restore_files, lambda: asyncio.sleep(settings.AGENT_FILES_INTERVAL_SECONDS)),
+            run_forever(self._ports.restore_locks, lambda: asyncio.sleep(settings.HEALTH_INTERVAL_SECONDS)),
+            run_forever(self._supervisor.checks.all_soon, lambda: asyncio.sleep(settings.HEALTH_INTERVAL_SECONDS)),
+            run_forever(self._check_helpers, lambda: asyncio.sleep(settings.HEALTH_INTERVAL_SECONDS)),
+            run_forever(self._elsewhere.check_soon, lambda: asyncio.sleep(settings.HEALTH_INTERVAL_SECONDS)),
             run_forever(self._react_to_changes, lambda: changed.since(changed.count)),
         )
 
@@ -219,7 +215,7 @@ class Agent:
 
     async def _devices(self) -> AsyncIterator[Message]:
         self._supervisor.require_cluster()
-        devices, silent = await self._supervisor.checks.devices_now(_DEVICES_SECONDS)
+        devices, silent = await self._supervisor.checks.devices_now(settings.DEVICE_LIST_SECONDS)
         yield reply({"devices": [device.to_json() for device in devices], "silent": silent})
 
     def _restore_files(self) -> None:

@@ -8,13 +8,11 @@ import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+from tfcluster import settings
 from tfcluster.processes.files import remove_unless_file
-from tfcluster.protocol.codec import LINE_LIMIT
 from tfcluster.runtime_dir import socket_path
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
-
-_BACKLOG = 64
 
 
 class AgentSocket:
@@ -101,11 +99,13 @@ class AgentSocket:
         finally:
             os.umask(previous)
         self._identity = _identity(self.path)
-        self._listener.listen(_BACKLOG)
+        self._listener.listen(settings.AGENT_BACKLOG)
 
     async def _serve(self) -> None:
         assert self._handler is not None, "`serve` comes first"
-        self._server = await asyncio.start_unix_server(self._handler, sock=self._listener, limit=LINE_LIMIT)
+        self._server = await asyncio.start_unix_server(
+            self._handler, sock=self._listener, limit=settings.RPC_LINE_MAX_BYTES
+        )
 
 
 def _identity(path: Path) -> tuple[int, int] | None:

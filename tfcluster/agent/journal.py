@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from tfcluster import settings
 from tfcluster.agent.atomic_file import AtomicFiles
 from tfcluster.agent.journal_record import Record, TaskRecord, check
 from tfcluster.core.topology import ClusterTopology
@@ -15,8 +16,6 @@ from tfcluster.process_handle import boot_id
 from tfcluster.processes.files import read_file, remove_unless_file
 from tfcluster.protocol.decoder import decode
 
-#: Size limit of a journal that is read, in bytes; the journal of a thousand tasks is smaller than 2 MiB.
-_MAX_BYTES = 64 * 2**20
 # The exceptions that reading a damaged journal raises; a DecodeError is a ValueError.
 _UNREADABLE = (OSError, ValueError, RecursionError)
 
@@ -152,7 +151,7 @@ def _read(path: Path, host: str | None) -> Record:
         ValueError: The file does not contain a valid record.
         RecursionError: Lists or objects in the file are nested too deeply.
     """
-    value = json.loads(read_file(path, _MAX_BYTES))
+    value = json.loads(read_file(path, settings.STATE_FILE_MAX_BYTES))
     if not isinstance(value, dict):
         raise ValueError("not a JSON object")
     value.setdefault("next", None)  # a file of a version without this field

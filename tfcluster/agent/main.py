@@ -12,6 +12,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
+from tfcluster import settings
 from tfcluster.agent.agent import Agent
 from tfcluster.agent.agent_socket import AgentSocket
 from tfcluster.agent.process_marks import mark_of, mark_this_process
@@ -23,9 +24,6 @@ from tfcluster.processes import daemonize
 from tfcluster.processes.files import remove_unless_file
 from tfcluster.protocol import api
 from tfcluster.protocol.codec import encode
-
-# A log that is longer than this, in bytes, is truncated when the next agent starts.
-_LOG_BYTES = 1 << 20
 
 
 def main(line: str) -> None:
@@ -126,7 +124,7 @@ class _BestEffortStderr(io.TextIOBase):
 def _redirect_log(path: Path) -> None:
     remove_unless_file(path)
     log = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-    if os.fstat(log).st_size > _LOG_BYTES:
+    if os.fstat(log).st_size > settings.AGENT_LOG_MAX_BYTES:
         os.ftruncate(log, 0)
     os.dup2(log, 2)
     os.close(log)

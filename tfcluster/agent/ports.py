@@ -10,22 +10,16 @@ from pathlib import Path
 
 import psutil
 
+from tfcluster import settings
 from tfcluster.agent.file_lock import FileLock
 from tfcluster.errors import ClusterError
 from tfcluster.process_handle import network_namespace
 from tfcluster.runtime_dir import locks_dir
 
-#: The first port that TensorFlow's examples use; ports from here up to _LAST_PORT are below the kernel's ephemeral
-#: range, which begins at 32768.
-FIRST_PORT = 2222
-_LAST_PORT = 32767
-
 # The kernel's tables of sockets, one line each: number, local address and port in hexadecimal, those of the peer,
 # state and more.
 _TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
 _UNSEEN = "a process that this user cannot see"
-# Large, because every host may connect to every task of a cluster at the same time.
-_BACKLOG = 1024
 
 
 class PortAllocator:
@@ -123,11 +117,11 @@ class PortAllocator:
             ClusterError: There are not enough free ports.
         """
         passed = {*self._held, *without}
-        candidates = (port for port in range(FIRST_PORT, _LAST_PORT + 1) if port not in passed)
+        candidates = (port for port in range(settings.FIRST_PORT, settings.LAST_PORT + 1) if port not in passed)
         for _ in range(count):
             port = next((port for port in candidates if self.hold(port)), None)
             if port is None:
-                raise ClusterError(f"no free port between {FIRST_PORT} and {_LAST_PORT}")
+                raise ClusterError(f"no free port between {settings.FIRST_PORT} and {settings.LAST_PORT}")
             yield port
 
     @contextmanager
@@ -229,7 +223,7 @@ def _is_known(port: int) -> bool:
 
 def _listen(holder: socket.socket) -> bool:
     try:
-        holder.listen(_BACKLOG)
+        holder.listen(settings.PORT_BACKLOG)
     except OSError:  # the task's server already listens on the port
         return False
     return True

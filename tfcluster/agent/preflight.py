@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 
+from tfcluster import settings
 from tfcluster.agent.ports import PortAllocator, port_owner
 from tfcluster.core.text import pluralize
 from tfcluster.core.topology import ClusterTopology, Task
@@ -18,9 +19,6 @@ from tfcluster.errors import ClusterError
 from tfcluster.processes.listen_guard import check_support
 from tfcluster.processes.netinfo import addresses_of
 from tfcluster.processes.port_isolation import OPEN_HINT, PortIsolationError
-
-#: Free bytes that the disk with the state directory must have.
-_LEAST_BYTES = 50 * 2**20
 
 
 @dataclass(frozen=True)
@@ -204,10 +202,10 @@ def _lack_of_space(folder: Path) -> Iterator[ClusterError]:
     except OSError:  # the directory was just deleted; it is recreated before anything is written
         return
     free = found.f_bavail * found.f_frsize
-    if free < _LEAST_BYTES or (found.f_files and not found.f_favail):
+    if free < settings.MIN_FREE_DISK_BYTES or (found.f_files and not found.f_favail):
         yield ClusterError(
             f"{folder}: {free // 2**20} MiB and {found.f_favail} files are free there, for the journal and the logs it "
-            f"takes {_LEAST_BYTES // 2**20} MiB",
+            f"takes {settings.MIN_FREE_DISK_BYTES // 2**20} MiB",
             hint="Make room, or set XDG_STATE_HOME (for another host `state:` in the spec) to a folder that has some.",
         )
 

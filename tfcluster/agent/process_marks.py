@@ -18,9 +18,8 @@ from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
+from tfcluster import settings
 from tfcluster.process_handle import MARK, NO_MARK, ProcessHandle, environment_address, send
-
-_POLL_SECONDS = 0.02
 
 
 def mark_of(state_folder: Path) -> str:
@@ -101,7 +100,7 @@ async def end_processes(processes: Collection[ProcessHandle], grace: float) -> i
                 send(pidfd, number)
                 send(pidfd, signal.SIGCONT)  # a stopped process does not handle SIGTERM
             while (running := _not_ended(running)) and (number is signal.SIGKILL or loop.time() < deadline):
-                await asyncio.sleep(_POLL_SECONDS)
+                await asyncio.sleep(settings.PROCESS_EXIT_POLL_SECONDS)
     finally:
         for pidfd in pidfds:
             os.close(pidfd)

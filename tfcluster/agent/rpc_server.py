@@ -7,6 +7,7 @@ import contextlib
 import os
 import traceback
 
+from tfcluster import settings
 from tfcluster.agent.agent import Agent
 from tfcluster.agent.agent_socket import AgentSocket
 from tfcluster.agent.request_stream import RequestStream
@@ -15,12 +16,6 @@ from tfcluster.process_handle import peer_credentials
 from tfcluster.protocol import api
 from tfcluster.protocol.api import Request
 from tfcluster.protocol.codec import Decoder, Message, encode
-
-#: Seconds that an agent without a cluster waits for the first request. The command that started the agent sends it
-#: soon, unless the command was killed. Generous, so that a stalled machine does not make the agent exit just as the
-#: request arrives.
-_FIRST_SECONDS = 10.0
-_LAST_WORDS_SECONDS = 1.0
 
 
 class RpcServer:
@@ -41,17 +36,17 @@ class RpcServer:
         Args:
             agent_socket: The socket.
         """
-        self._quit_if_idle(_FIRST_SECONDS)
+        self._quit_if_idle(settings.AGENT_FIRST_REQUEST_SECONDS)
         await agent_socket.serve(self._serve_one)
         await self._service.quitting.wait()
         agent_socket.close()
         # The command that requested the shutdown, and commands that follow a stream, still get their final message.
         with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._unconnected(), _LAST_WORDS_SECONDS)
+            await asyncio.wait_for(self._unconnected(), settings.AGENT_DRAIN_SECONDS)
 
     async def _unconnected(self) -> None:
         while self._connections:
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(settings.AGENT_DRAIN_POLL_SECONDS)
 
     async def _serve_one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._connections += 1

@@ -6,11 +6,12 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 
+from tfcluster import settings
 from tfcluster.agent.lease import Lease
 from tfcluster.agent.runs.run_manager import RunManager
 from tfcluster.agent.secret_store import SecretStore
 from tfcluster.agent.state_dir import StateDir
-from tfcluster.agent.tasks.supervisor import STOP_GRACE, Supervisor
+from tfcluster.agent.tasks.supervisor import Supervisor
 from tfcluster.core.status import ClusterStatus
 from tfcluster.errors import ClusterError
 from tfcluster.protocol.api import event, reply
@@ -97,7 +98,7 @@ class Shutdown:
             return
         detail = f"no command has asked for {topology.lease:g} s, the cluster's lease: its part here goes down"
         self._supervisor.history.record("lease over", detail=detail)
-        self._begin(STOP_GRACE)
+        self._begin(settings.STOP_GRACE_SECONDS)
 
     def _begin(self, grace: float) -> asyncio.Task[None]:
         self._grace = grace

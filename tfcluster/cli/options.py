@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from tfcluster import settings
+
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
@@ -157,7 +159,7 @@ def grace_option(function: Command) -> Command:
     return click.option(
         "--grace",
         type=seconds(0.0),
-        default=5.0,
+        default=settings.STOP_GRACE_SECONDS,
         show_default=True,
         metavar="S",
         help="Seconds between asking a task to end (TERM) and ending it (KILL).",

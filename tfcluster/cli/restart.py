@@ -7,6 +7,7 @@ import time
 
 import click
 
+from tfcluster import settings
 from tfcluster.cli.options import cluster_option, grace_option, output_option, seconds
 from tfcluster.cli.output import confirm, echo, echo_json
 
@@ -22,7 +23,7 @@ from tfcluster.cli.output import confirm, echo, echo_json
 @click.option(
     "--timeout",
     type=seconds(0.1),
-    default=60.0,
+    default=settings.READY_TIMEOUT_SECONDS,
     show_default=True,
     metavar="S",
     help="Seconds to wait until they are ready; with --rolling, for each.",

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tfcluster import settings
 from tfcluster.cli.options import Command, cluster_option, output_option, seconds
 from tfcluster.cli.output import confirm, echo, echo_json
 from tfcluster.errors import ClusterError, ExitCode
@@ -33,7 +34,7 @@ def changing_options(function: Command) -> Command:
         click.option(
             "--timeout",
             type=seconds(0.1),
-            default=60.0,
+            default=settings.READY_TIMEOUT_SECONDS,
             show_default=True,
             metavar="S",
             help="Seconds to wait until every task is ready.",

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable, Generator, Iterator, Mapping
 from functools import partial
 
+from tfcluster import settings
 from tfcluster.client import registry
 from tfcluster.client.cluster import Cluster
 from tfcluster.client.down import stop_on
@@ -22,9 +23,6 @@ from tfcluster.core.status import ClusterStatus
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.protocol.api import Method
-
-# Seconds between SIGTERM and SIGKILL for the tasks on a host that is removed from the cluster.
-_GRACE = 5.0
 
 
 def apply(prepared: UpPlan, *, whatever_is_lost: bool) -> Iterator[ClusterStatus]:
@@ -192,7 +190,9 @@ def _leave(prepared: UpPlan, leaving: Cluster) -> list[str]:
         The hosts on which tasks may still be running.
     """
     left = [host for host in leaving.hosts if host not in prepared.examined]
-    for host, status in stop_on(leaving, [host for host in leaving.hosts if host not in left], _GRACE):
+    for host, status in stop_on(
+        leaving, [host for host in leaving.hosts if host not in left], settings.STOP_GRACE_SECONDS
+    ):
         if isinstance(status, ClusterError):
             tell("\n".join(lines_of({host: status})))
             left.append(host)

@@ -6,15 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from tfcluster import settings
 from tfcluster.client.cluster import Cluster
 from tfcluster.client.parallel import map_hosts, split
 from tfcluster.core.topology import ClusterTopology, Task
 from tfcluster.errors import ClusterError
 from tfcluster.protocol.api import Method
-
-# Timeout in seconds of a connection between two hosts. A firewall that drops packets shows only as a timeout.
-_DIAL_SECONDS = 5.0
-_ANSWER_SECONDS = 15.0
 
 #: Makes a host connect to addresses, each with a timeout in seconds; returns the reason of each failure, by address.
 Dial = Callable[[str, list[str], float], Mapping[str, str]]
@@ -76,9 +73,11 @@ def check_connectivity(
 
     def try_others(host: str) -> list[ConnectivityFailure]:
         addresses = list(dict.fromkeys(task.address for task in others[host]))
-        failures = (dial or by_agent)(host, addresses, _DIAL_SECONDS)
+        failures = (dial or by_agent)(host, addresses, settings.CONNECTIVITY_CONNECT_SECONDS)
         refused = partial(ConnectivityFailure, host, cluster.hosts[host].address)
         return [refused(task, failures[task.address]) for task in others[host] if task.address in failures]
 
-    told, wrong = split(map_hosts([host for host in hosts if others[host]], try_others, _ANSWER_SECONDS))
+    told, wrong = split(
+        map_hosts([host for host in hosts if others[host]], try_others, settings.CONNECTIVITY_REPLY_SECONDS)
+    )
     return [each for found in told.values() for each in found], wrong

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 
+from tfcluster import settings
 from tfcluster.client import registry
 from tfcluster.client.cluster import Cluster
 from tfcluster.client.parallel import StreamContext, map_hosts, merge_streams
@@ -16,11 +17,6 @@ from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.paths import LOCAL_HOST, running_clusters
 from tfcluster.protocol.api import Method
 from tfcluster.transport.base import not_running
-
-# The maximum number of agents in a row that may die while they shut a cluster down.
-_AGENTS = 3
-# Seconds to wait for the runs to end before their tasks are stopped; runs that are left end with their tasks.
-_RUNS_SECONDS = 15.0
 
 
 def clusters_to_stop(named: str | None, everything: bool) -> list[Cluster]:
@@ -85,7 +81,7 @@ def _take_down_everywhere(cluster: Cluster, grace: float) -> Iterator[ClusterSta
     told: dict[str, ClusterStatus | HostUnavailable] = {**found.told}
     runs = [run.run for run in found.status.runs if run.state in ACTIVE]
     if cluster.head in told and runs:
-        map_hosts([cluster.head], lambda host: _cancel(cluster.connect(host), runs), _RUNS_SECONDS)
+        map_hosts([cluster.head], lambda host: _cancel(cluster.connect(host), runs), settings.DOWN_RUNS_SECONDS)
     with_ps = {task.host for task in found.topology.tasks if task.job == PS_JOB}
     phases = [[host for host in told if host not in with_ps], [host for host in told if host in with_ps]]
     wrong: dict[str, ClusterError] = {}
@@ -156,7 +152,7 @@ def _stop_host(connection: AgentClient, grace: float, strand: StreamContext) -> 
     Yields:
         The host's status at each change; the iterator ends when the agent has exited.
     """
-    for left in reversed(range(_AGENTS)):
+    for left in reversed(range(settings.DOWN_AGENTS)):
         answer = connection.stream(Method.DOWN, grace=grace)
         try:
             for message in strand.events(answer):

@@ -11,6 +11,7 @@ import contextlib
 from collections.abc import Mapping
 from functools import partial
 
+from tfcluster import settings
 from tfcluster.client.cluster import Cluster
 from tfcluster.client.parallel import map_hosts, split
 from tfcluster.client.preflight import HostPreflight, Progress, examined_of
@@ -18,9 +19,6 @@ from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError
 from tfcluster.transport.base import not_running
 from tfcluster.transport.unexamined import of_environment
-
-# Seconds to wait for the probe processes to exit, including those on hosts that can no longer be reached.
-_END_SECONDS = 10.0
 
 
 def probe_hosts(
@@ -96,4 +94,4 @@ def topology_of(cluster: Cluster, host: str) -> ClusterTopology:
 def release(examined: Mapping[str, HostPreflight]) -> None:
     """End the probe processes and wait until those on reachable hosts have exited."""
     probes = {host: each.probe for host, each in examined.items() if each.probe is not None}
-    map_hosts(probes, lambda host: probes[host].close(), _END_SECONDS)
+    map_hosts(probes, lambda host: probes[host].close(), settings.PREFLIGHT_EXIT_SECONDS)

@@ -7,13 +7,11 @@ from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any
 
+from tfcluster import settings
 from tfcluster.client.cluster import Cluster
 from tfcluster.client.parallel import map_hosts
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.protocol.api import Method
-
-# Timeout in seconds of the request by which an interrupted command cancels its run, also on another host.
-_CANCEL_SECONDS = 5.0
 
 
 class RunCanceller:
@@ -48,7 +46,9 @@ class RunCanceller:
         run, head = self.run, self._cluster.head
         # Use a new connection: the one from which the events are read may be lost.
         told = map_hosts(
-            [head], lambda host: self._cluster.connect(host).call(Method.CANCEL, run=run), _CANCEL_SECONDS
+            [head],
+            lambda host: self._cluster.connect(host).call(Method.CANCEL, run=run),
+            settings.CANCEL_TIMEOUT_SECONDS,
         )[head]
         # Any other error means that the cluster went down meanwhile, which ended the run too.
         if isinstance(told, ClusterError) and told.exit_code is ExitCode.UNREACHABLE:

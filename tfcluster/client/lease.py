@@ -6,17 +6,12 @@ import contextlib
 import threading
 from collections.abc import Iterator
 
+from tfcluster import settings
 from tfcluster.client.cluster import Cluster
 from tfcluster.client.parallel import map_hosts
 from tfcluster.errors import ClusterError
 from tfcluster.protocol.api import Method
 from tfcluster.protocol.codec import Message
-
-# Seconds before the duration of the lease is requested, and between retries. Most runs end before the first request.
-_PAUSE = 1.0
-# The number of times that each host is contacted within the duration of one lease.
-_TIMES = 3
-_ANSWER_SECONDS = 5.0
 
 
 @contextlib.contextmanager
@@ -37,11 +32,11 @@ def keep_leases_alive(cluster: Cluster) -> Iterator[None]:
 def _keep(cluster: Cluster, over: threading.Event) -> None:
     topology: Message | None = None
     while topology is None:
-        if over.wait(_PAUSE):
+        if over.wait(settings.LEASE_START_SECONDS):
             return
         with contextlib.suppress(ClusterError):
             topology = cluster.leader().call(Method.TOPOLOGY, settled=False)
     lease = topology["lease"]
     others = [host for host in cluster.hosts if host != cluster.head]
-    while lease is not None and not over.wait(lease / _TIMES):
-        map_hosts(others, lambda host: cluster.connect(host).call(Method.STATUS), _ANSWER_SECONDS)
+    while lease is not None and not over.wait(lease / settings.LEASE_RENEWALS):
+        map_hosts(others, lambda host: cluster.connect(host).call(Method.STATUS), settings.LEASE_TIMEOUT_SECONDS)

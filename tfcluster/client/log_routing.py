@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 
+from tfcluster import settings
 from tfcluster.client.cluster import Cluster
 from tfcluster.client.parallel import map_hosts, split
-from tfcluster.client.snapshot import LOOK_SECONDS, latest_topology
+from tfcluster.client.snapshot import latest_topology
 from tfcluster.core.topology import ClusterTopology, matching_tasks
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.protocol.api import Method
-
-# Timeout in seconds; if the cluster is down, an agent has to be started first to read its logs.
-_PROBE_SECONDS = 20.0
 
 
 def hosts_for_logs(cluster: Cluster, wanted: Sequence[str]) -> Mapping[str, Sequence[str]]:
@@ -31,7 +29,7 @@ def hosts_for_logs(cluster: Cluster, wanted: Sequence[str]) -> Mapping[str, Sequ
     """
     if not wanted:
         return dict.fromkeys(cluster.hosts, ())
-    told, _ = split(map_hosts(cluster.hosts, partial(_layout, cluster), LOOK_SECONDS))
+    told, _ = split(map_hosts(cluster.hosts, partial(_layout, cluster), settings.STATUS_TIMEOUT_SECONDS))
     if not told:
         return _known_to(cluster, cluster.hosts, wanted)
     topology = latest_topology(list(told.values()))
@@ -77,7 +75,7 @@ def _known_to(
     def known(host: str) -> list[str]:
         return [name for name in wanted if _knows(cluster, host, name, unknown)]
 
-    told, wrong = split(map_hosts(hosts, known, _PROBE_SECONDS))
+    told, wrong = split(map_hosts(hosts, known, settings.LOG_RESOLVE_TIMEOUT_SECONDS))
     found = {host: names for host, names in told.items() if names}
     for name in wanted:
         if not any(name in names for names in found.values()):

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from tfcluster import settings
 from tfcluster.client.cluster import Cluster
 from tfcluster.client.parallel import StreamContext, map_hosts, merge_streams
 from tfcluster.client.reconnect import ReconnectPolicy
@@ -20,13 +21,6 @@ from tfcluster.transport.base import not_running
 Line = dict[str, Any]
 #: The offset at which to continue in each log, by host and log.
 Positions = dict[str, dict[str, int]]
-
-# The maximum number of agents in a row that may die without returning a line before an error is raised.
-_AGENTS = 5
-# Timeouts in seconds for a remote host: until its first line, and until it can be reached again if it is lost while
-# its logs are read without --follow.
-_FIRST_SECONDS = 20.0
-_AWAY_SECONDS = 5.0
 
 
 def read_logs(
@@ -147,7 +141,7 @@ def _by_time(
         except ClusterError as error:
             wrong[host] = error
 
-    begun = map_hosts(streams, begin, _FIRST_SECONDS)
+    begun = map_hosts(streams, begin, settings.LOG_FIRST_LINE_SECONDS)
     wrong.update({host: lines for host, lines in begun.items() if isinstance(lines, ClusterError)})
     parts = [tagged(host, lines) for host, lines in begun.items() if not isinstance(lines, ClusterError)]
     return heapq.merge(*parts, key=lambda part: part[1]["time"])
@@ -171,7 +165,13 @@ def _read(
         after: The offset at which to continue in each log; updated in place.
         strand: The context of the stream.
     """
-    lasting = ReconnectPolicy(connection, strand, _AGENTS, patience=None if follow else _AWAY_SECONDS, insistent=follow)
+    lasting = ReconnectPolicy(
+        connection,
+        strand,
+        settings.LOG_AGENTS,
+        patience=None if follow else settings.LOG_RECONNECT_SECONDS,
+        insistent=follow,
+    )
     if not lasting.opened(connection.reach.has_state):
         raise not_running(connection.reach.cluster)
     follows = follow

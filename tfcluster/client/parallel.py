@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
+from tfcluster import settings
 from tfcluster.client.output import tell
 from tfcluster.client.rpc import ResponseStream
 from tfcluster.errors import ClusterError
@@ -21,12 +22,6 @@ from tfcluster.protocol.codec import Message
 from tfcluster.transport.base import HostUnreachableError
 
 T = TypeVar("T")
-
-# How often a thread that waits for an agent's next line checks whether it has been stopped, in seconds.
-_LOOK_SECONDS = 0.2
-# The maximum number of items that were received but not consumed yet. Beyond it, back-pressure leaves further items
-# to the agents' buffers.
-_WAITING_ITEMS = 4096
 
 
 def map_hosts(
@@ -156,17 +151,17 @@ class _ThreadStreamContext(StreamContext):
 
     def _wait_for(self, answer: ResponseStream) -> None:
         looks = 0
-        while not answer.arrives_within(_LOOK_SECONDS):
+        while not answer.arrives_within(settings.THREAD_POLL_SECONDS):
             self.pause(0.0)
             looks += 1
-            if answer.patience is not None and looks * _LOOK_SECONDS > answer.patience:
+            if answer.patience is not None and looks * settings.THREAD_POLL_SECONDS > answer.patience:
                 raise _silent(self.host, answer.patience)
 
     def put(self, item: Any) -> None:
         while True:
             self.pause(0.0)
             with contextlib.suppress(queue.Full):
-                self._items.put((self.host, item), timeout=_LOOK_SECONDS)
+                self._items.put((self.host, item), timeout=settings.THREAD_POLL_SECONDS)
                 return
 
 
@@ -192,7 +187,7 @@ def merge_streams(
     if streams.keys() == {LOCAL_HOST}:
         yield from ((LOCAL_HOST, item) for item in _with_error(streams[LOCAL_HOST], StreamContext(LOCAL_HOST)))
         return
-    items: queue.Queue[tuple[str, Any]] = queue.Queue(_WAITING_ITEMS)
+    items: queue.Queue[tuple[str, Any]] = queue.Queue(settings.RESPONSE_QUEUE_ITEMS)
     stop = threading.Event()
     for host, stream in streams.items():
         strand = _ThreadStreamContext(host, items, stop)

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from tfcluster import settings
 from tfcluster.client.cluster import Cluster
 from tfcluster.client.logs import Positions, read_logs
 from tfcluster.client.output import tell
@@ -13,9 +14,6 @@ from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.placement.parser import PlacementFilter
 
 Event = dict[str, Any]
-
-# Seconds between two polls of the servers' logs on other hosts, as each poll sends a request to every host.
-_APART_SECONDS = 1.0
 
 
 class Placements:
@@ -47,7 +45,9 @@ class Placements:
         Args:
             last: Poll the logs in any case. Otherwise the logs of other hosts are polled only at intervals.
         """
-        if not (last or self._cluster.is_here or time.monotonic() > self._looked + _APART_SECONDS):
+        if not (
+            last or self._cluster.is_here or time.monotonic() > self._looked + settings.PLACEMENT_REMOTE_POLL_SECONDS
+        ):
             return
         try:
             for line in read_logs(self._cluster, after=self._after):

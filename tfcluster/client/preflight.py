@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from tfcluster import settings
 from tfcluster.client.cluster import Cluster
 from tfcluster.client.parallel import map_hosts, split
 from tfcluster.client.rpc import AgentDisconnectedError, ResponseStream
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
     from tfcluster.transport.dry_run_probe import Probe
     from tfcluster.transport.ssh import HostReport
 
-# Seconds to wait for the exit of agents that were started for a preflight, including those on unreachable hosts.
-_END_SECONDS = 10.0
 
 #: Called with the number of hosts examined so far and the number of all hosts.
 Progress = Callable[[int, int], None]
@@ -154,11 +153,11 @@ def examined_of(reply: Mapping[str, Any], contact: HostReport | None = None) -> 
 def let_go(examined: Mapping[str, HostPreflight]) -> None:
     """Close the streams to all hosts; agents that were started for the preflight and got no cluster since exit."""
     held = {host: each.held for host, each in examined.items() if each.held is not None}
-    map_hosts(held, lambda host: held[host].leave(), _END_SECONDS)
+    map_hosts(held, lambda host: held[host].leave(), settings.PREFLIGHT_EXIT_SECONDS)
 
 
 def abort(cluster: Cluster, examined: Mapping[str, HostPreflight]) -> None:
     """Abort after a preflight: close the streams, and the connections to hosts on which the cluster is not up."""
     let_go(examined)
     without = [host for host, each in examined.items() if each.found is None]
-    map_hosts(without, lambda host: cluster.reach(host).disconnect(), _END_SECONDS)
+    map_hosts(without, lambda host: cluster.reach(host).disconnect(), settings.PREFLIGHT_EXIT_SECONDS)

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from tfcluster import settings
 from tfcluster.client.connectivity import ConnectivityFailure
 from tfcluster.client.preflight import HostPreflight
 from tfcluster.client.snapshot import with_host
 from tfcluster.core.accounts import OtherAccounts
 from tfcluster.core.text import pluralize
 from tfcluster.errors import ClusterError, ExitCode
-
-# Seconds. With a larger clock offset, the times of one host cannot be compared with those of another.
-_CLOCK_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -93,7 +91,7 @@ def refused_connections(
 def clock_warning(examined: HostPreflight) -> str | None:
     """Return a warning if a host's clock differs too much from this machine's; None otherwise."""
     offset = examined.clock_offset
-    if abs(offset) <= _CLOCK_SECONDS:
+    if abs(offset) <= settings.CLOCK_OFFSET_MAX_SECONDS:
         return None
     side = "ahead of" if offset > 0 else "behind"
     return f"its clock is {abs(offset):.0f} s {side} this machine's, and so are the times of its logs and events"

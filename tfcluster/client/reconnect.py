@@ -6,14 +6,12 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
+from tfcluster import settings
 from tfcluster.client.parallel import StreamContext
 from tfcluster.client.rpc import AgentClient, AgentDisconnectedError
 from tfcluster.errors import ClusterError, ExitCode
 
 T = TypeVar("T")
-
-_FIRST_PAUSE = 0.1
-_LONGEST_PAUSE = 3.0
 
 
 class ReconnectPolicy:
@@ -44,7 +42,7 @@ class ReconnectPolicy:
         self._insistent = insistent
         self._lost_agents = 0
         self._away_since: float | None = None
-        self._pause = _FIRST_PAUSE
+        self._pause = settings.RECONNECT_INITIAL_SECONDS
 
     def opened(self, open_answer: Callable[[], T]) -> T:
         """Call `open_answer` until the host can be reached.
@@ -79,7 +77,7 @@ class ReconnectPolicy:
     def heard(self) -> None:
         """Reset the count of dead agents and the back-off, as an event was received."""
         self._lost_agents = 0
-        self._pause = _FIRST_PAUSE
+        self._pause = settings.RECONNECT_INITIAL_SECONDS
 
     def lost(self, error: AgentDisconnectedError) -> None:
         """Handle a response that broke off: wait until it is time to retry.
@@ -96,14 +94,14 @@ class ReconnectPolicy:
         elif self._connection.elsewhere or self._lost_agents >= self._agents:
             raise error
         else:
-            self._strand.pause(_FIRST_PAUSE)
+            self._strand.pause(settings.RECONNECT_INITIAL_SECONDS)
 
     def _is_away(self, why: str) -> None:
         if self._away_since is None:
             self._away_since = time.monotonic()
             self._strand.tell(f"{why}, trying again")
         self._strand.pause(self._pause)
-        self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+        self._pause = min(2 * self._pause, settings.RECONNECT_MAX_SECONDS)
 
     def _time_is_left(self) -> bool:
         since = self._away_since

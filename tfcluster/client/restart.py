@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from tfcluster import settings
 from tfcluster.client.cluster import Cluster
 from tfcluster.client.parallel import map_hosts, split
 from tfcluster.client.wait import watch_until_ready
@@ -13,9 +14,6 @@ from tfcluster.core.status import ClusterStatus
 from tfcluster.core.topology import PS_JOB, ClusterTopology, matching_tasks
 from tfcluster.errors import ClusterError
 from tfcluster.protocol.api import Method
-
-# Timeout in seconds; an agent replies immediately and restarts the tasks afterwards.
-_ANSWER_SECONDS = 20.0
 
 
 @dataclass(frozen=True)
@@ -118,7 +116,7 @@ def _restart_everywhere(cluster: Cluster, hosts: Mapping[str, str], tasks: Colle
     def restart_on(host: str) -> None:
         cluster.connect(host).call(Method.RESTART, tasks=by_host[host], grace=grace)
 
-    _, wrong = split(map_hosts(by_host, restart_on, _ANSWER_SECONDS))
+    _, wrong = split(map_hosts(by_host, restart_on, settings.RESTART_TIMEOUT_SECONDS))
     if wrong:
         from tfcluster.client.snapshot import lines_of
 

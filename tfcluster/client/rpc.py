@@ -9,22 +9,14 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
+from tfcluster import settings
 from tfcluster.errors import ClusterError
 from tfcluster.protocol.api import Method, Request
-from tfcluster.protocol.codec import CHUNK_LIMIT, Decoder, Message, encode, encode_chunk
+from tfcluster.protocol.codec import Decoder, Message, encode, encode_chunk
 from tfcluster.transport.base import Channel, HostTransport, HostUnreachableError
-from tfcluster.transport.local import END_SECONDS
 
-# Timeout in seconds until the first line of a response, which most methods send immediately. Further lines have no
-# timeout.
-_ANSWER_SECONDS = 10.0
 # These methods first load TensorFlow's library, wait for another change to end, or query every task.
-_LONGER = dict.fromkeys((Method.PREPARE, Method.APPLY, Method.TOPOLOGY, Method.WATCH, Method.RUN), 60.0)
-# The timeout that replaces END_SECONDS if the command closed the connection before the agent announced whether it
-# exits.
-_UNTOLD_SECONDS = 2.0
-# Interval in seconds at which to check whether another command has given a cluster to an agent that was about to exit.
-_LOOK_SECONDS = 2.0
+_SLOW_METHODS = {Method.PREPARE, Method.APPLY, Method.TOPOLOGY, Method.WATCH, Method.RUN}
 
 
 class AgentDisconnectedError(ClusterError):
@@ -80,7 +72,8 @@ class ResponseStream:
         self.reply: Message | None = None
         self._reach = reach
         self._agent = agent
-        self._timeout: float | None = _LONGER.get(call, _ANSWER_SECONDS)
+        is_slow = call in _SLOW_METHODS
+        self._timeout: float | None = settings.RPC_SLOW_TIMEOUT_SECONDS if is_slow else settings.RPC_TIMEOUT_SECONDS
         self._decoder = Decoder()
         self._arrived: deque[Message] = deque()
         self._ends: bool | None = None  # whether the agent announced that it exits; None while unknown
@@ -155,7 +148,7 @@ class ResponseStream:
         """
         data = None
         while data != b"" and not self._agent.wait_readable_or(file.fileno()):
-            data = os.read(file.fileno(), CHUNK_LIMIT)
+            data = os.read(file.fileno(), settings.RPC_CHUNK_MAX_BYTES)
             if not self._agent.send(encode_chunk(data)):
                 return
 
@@ -176,7 +169,7 @@ class ResponseStream:
         Returns:
             Whether it exited before the timeout.
         """
-        return self._agent.wait_for_end(END_SECONDS)
+        return self._agent.wait_for_end(settings.AGENT_EXIT_SECONDS)
 
     def leave(self) -> None:
         """Close the connection; if the agent then exits, wait for its exit and disconnect from its host.
@@ -188,12 +181,12 @@ class ResponseStream:
         self._agent.close()
         if self._ends is False:
             return
-        seconds = END_SECONDS if self._ends else _UNTOLD_SECONDS
+        seconds = settings.AGENT_EXIT_SECONDS if self._ends else settings.AGENT_EXIT_UNANNOUNCED_SECONDS
         with contextlib.suppress(HostUnreachableError):
             if self._ends is None and self._reach.is_up():
                 return
             deadline = time.monotonic() + seconds
-            while not self._agent.wait_for_end(min(seconds, _LOOK_SECONDS)):
+            while not self._agent.wait_for_end(min(seconds, settings.AGENT_EXIT_POLL_SECONDS)):
                 if self._reach.is_up() or time.monotonic() >= deadline:
                     return
             self._reach.disconnect()

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, BinaryIO
 
+from tfcluster import settings
 from tfcluster.client.cluster import Cluster
 from tfcluster.client.interrupts import GracefulInterrupt, RunCanceller
 from tfcluster.client.lease import keep_leases_alive
@@ -21,11 +22,6 @@ from tfcluster.protocol.api import Method
 from tfcluster.transport.base import not_running
 
 Event = dict[str, Any]
-
-#: The maximum number of agents in a row that may die without sending an event before the command gives up.
-_AGENTS = 4
-#: Seconds between two polls of the servers' logs for placements.
-_LOOK_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
@@ -145,7 +141,7 @@ def _follow(
     """
     output = 0
     connection = cluster.leader()
-    lasting = ReconnectPolicy(connection, StreamContext(connection.reach.host), _AGENTS)
+    lasting = ReconnectPolicy(connection, StreamContext(connection.reach.host), settings.STREAM_AGENTS)
     with keep_leases_alive(cluster):
         while True:
             try:
@@ -172,7 +168,7 @@ def _follow(
 def _among(answer: ResponseStream, placements: Placements) -> Generator[Event, None, None]:
     """Interleave the events of a run with its placements, all of which come before the result."""
     while True:
-        while not answer.arrives_within(_LOOK_SECONDS):
+        while not answer.arrives_within(settings.PLACEMENT_POLL_SECONDS):
             yield from placements.news()
         try:
             event = next(answer)

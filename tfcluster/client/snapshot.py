@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from tfcluster import settings
 from tfcluster.client import registry
 from tfcluster.client.cluster import Cluster
 from tfcluster.client.parallel import map_hosts, split
@@ -15,9 +16,6 @@ from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.protocol.api import Method
 from tfcluster.transport.base import not_running
-
-#: Timeout in seconds; a host that has not reported its status by then counts as unreachable.
-LOOK_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -63,7 +61,7 @@ def look(cluster: Cluster) -> ClusterSnapshot:
         status = ClusterStatus.from_json(connection.call(Method.STATUS))
         return ClusterTopology.from_json(connection.call(Method.TOPOLOGY, settled=False)), status
 
-    told, wrong = split(map_hosts(cluster.hosts, ask, LOOK_SECONDS))
+    told, wrong = split(map_hosts(cluster.hosts, ask, settings.STATUS_TIMEOUT_SECONDS))
     away = {host: error for host, error in wrong.items() if error.exit_code is not ExitCode.NOT_RUNNING}
     if not told and not away:
         registry.remove(cluster.name)
@@ -113,10 +111,6 @@ def with_host(host: str, error: ClusterError) -> list[str]:
     return [line if line.startswith(named) else f"{named}: {line}" for line in error.message.splitlines()]
 
 
-# An agent queries all its tasks at the same time, each with a timeout of some seconds.
-_ANSWER_SECONDS = 8.0
-
-
 def list_devices(cluster: Cluster) -> tuple[list[dict[str, Any]], ClusterError | None]:
     """List the devices of all tasks.
 
@@ -131,7 +125,9 @@ def list_devices(cluster: Cluster) -> tuple[list[dict[str, Any]], ClusterError |
         ClusterError: The cluster is not running, or none of its hosts can be reached.
     """
     told, wrong = split(
-        map_hosts(cluster.hosts, lambda host: cluster.connect(host).call(Method.DEVICES), _ANSWER_SECONDS)
+        map_hosts(
+            cluster.hosts, lambda host: cluster.connect(host).call(Method.DEVICES), settings.DEVICES_TIMEOUT_SECONDS
+        )
     )
     away = {host: error for host, error in wrong.items() if error.exit_code is not ExitCode.NOT_RUNNING}
     if not told:

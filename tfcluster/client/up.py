@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from tfcluster import settings
 from tfcluster.client import registry
 from tfcluster.client.cluster import Cluster
 from tfcluster.client.connectivity import check_connectivity
@@ -33,8 +34,6 @@ from tfcluster.protocol.api import Method
 from tfcluster.transport import local
 from tfcluster.transport.base import not_running
 
-# Timeout in seconds; an agent first completes a change that is in progress.
-_SETTLED_SECONDS = 60.0
 #: The note for a host on which no probe process could be started.
 UNEXAMINED_TASKS = "its ports, GPUs, addresses and folders: not examined, as that takes its Python with all packages"
 
@@ -189,7 +188,7 @@ def prepare_scaled(
             return topology_of(cluster, host)
         return ClusterTopology.from_json(cluster.connect(host).call(Method.TOPOLOGY, settled=True))
 
-    topologies, wrong = split(map_hosts(cluster.hosts, ask, _SETTLED_SECONDS))
+    topologies, wrong = split(map_hosts(cluster.hosts, ask, settings.TOPOLOGY_TIMEOUT_SECONDS))
     if not topologies:
         raise next(iter(wrong.values()))
     prepared = prepare(

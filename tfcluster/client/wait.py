@@ -7,6 +7,7 @@ import time
 from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
 from functools import partial
 
+from tfcluster import settings
 from tfcluster.client.cluster import Cluster
 from tfcluster.client.logs import read_logs
 from tfcluster.client.parallel import StreamContext, merge_streams
@@ -19,10 +20,6 @@ from tfcluster.core.status import ClusterStatus, TaskStatus
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.protocol.api import Method
-
-_LAST_LINES = 8
-# The maximum number of agents in a row that may die while a command waits for a cluster.
-_AGENTS = 3
 
 
 def watch_until_ready(
@@ -96,7 +93,7 @@ def _watch_host(connection: AgentClient, deadline: float, strand: StreamContext)
     Yields:
         The host's status at each change; None when the host can no longer be reached.
     """
-    lasting = ReconnectPolicy(connection, strand, _AGENTS, patience=max(0.0, deadline - time.monotonic()))
+    lasting = ReconnectPolicy(connection, strand, settings.WAIT_AGENTS, patience=max(0.0, deadline - time.monotonic()))
     while True:
         try:
             watch = lasting.opened(
@@ -144,5 +141,5 @@ def _why(cluster: Cluster, task: TaskStatus) -> str:
     if task.state in TERMINAL_STATES:
         said = task.last_exit.log if task.last_exit is not None else ()
     else:  # the task is slow to start: its log may say what it is waiting for
-        said = (each["line"] for each in read_logs(cluster, [task.short], lines=_LAST_LINES))
+        said = (each["line"] for each in read_logs(cluster, [task.short], lines=settings.FAILED_TASK_LOG_LINES))
     return text + "".join(f"\n  {line}" for line in said)

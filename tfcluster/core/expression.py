@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from tfcluster import settings
 from tfcluster.core.text import pluralize
 from tfcluster.errors import ClusterError, ExitCode
 
@@ -19,11 +20,6 @@ _TOKEN = re.compile(
 )
 _SEPARATORS = (";", "\n")
 _BARE_NAME = "result"
-# Far below Python's recursion limit, and more than a person writes by hand.
-_NESTING = 60
-_OPERATIONS = 1000
-# The number of characters of a line that a syntax error shows on either side of the error.
-_EXCERPT = 40
 
 
 @dataclass(frozen=True)
@@ -97,8 +93,8 @@ def syntax_error(
     line, start = source.count("\n", 0, at) + 1, source.rfind("\n", 0, at) + 1
     column = at - start
     text = source[start:].partition("\n")[0].replace("\t", " ")
-    left = max(0, column - _EXCERPT)
-    excerpt = text[left : column + _EXCERPT].rstrip()
+    left = max(0, column - settings.ERROR_CONTEXT_CHARS)
+    excerpt = text[left : column + settings.ERROR_CONTEXT_CHARS].rstrip()
     return ClusterError(
         f"expression:{line}:{column + 1}: {message}\n  {excerpt}\n  {' ' * (column - left)}^",
         hint=hint,
@@ -221,8 +217,10 @@ class _Parser:
 
     def _nested(self, token: _Token, read: Callable[[], int]) -> int:
         self._depth += 1
-        if self._depth > _NESTING:
-            raise self._mistake(token, f"this is nested more than {_NESTING} deep", "Give parts of it names.")
+        if self._depth > settings.EXPRESSION_MAX_DEPTH:
+            raise self._mistake(
+                token, f"this is nested more than {settings.EXPRESSION_MAX_DEPTH} deep", "Give parts of it names."
+            )
         value = read()
         self._depth -= 1
         return value
@@ -232,8 +230,10 @@ class _Parser:
         return len(self._operations) - 1
 
     def _emit(self, operator: str, token: _Token, *operands: int) -> int:
-        if len(self._operations) >= _OPERATIONS:
-            raise self._mistake(token, f"there are more than {pluralize(_OPERATIONS, 'operation')}")
+        if len(self._operations) >= settings.EXPRESSION_MAX_OPERATIONS:
+            raise self._mistake(
+                token, f"there are more than {pluralize(settings.EXPRESSION_MAX_OPERATIONS, 'operation')}"
+            )
         self._operations.append(Operation(operator, operands, 0.0, self._name, token.at))
         return len(self._operations) - 1
 

@@ -6,10 +6,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from tfcluster import settings
 from tfcluster.core.status import TaskStatus
 from tfcluster.core.topology import ClusterTopology, Task
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.paths import MAX_TASKS
 
 
 @dataclass(frozen=True)
@@ -125,8 +125,8 @@ def scaled(found: ClusterTopology, counts: Mapping[str, int]) -> ClusterTopology
                 f"cluster {found.cluster!r} has no job {job!r}",
                 f"Its jobs are {', '.join(found.addresses())}; `tfcluster up SPEC` adds one that the spec has.",
             )
-        if count > MAX_TASKS:
-            raise _refused(f"{job}={count}: a job has at most {MAX_TASKS} tasks", "Ask for fewer.")
+        if count > settings.MAX_TASKS_PER_JOB:
+            raise _refused(f"{job}={count}: a job has at most {settings.MAX_TASKS_PER_JOB} tasks", "Ask for fewer.")
     tasks: list[Task] = []
     reserved: list[Task] = []
     for job in dict.fromkeys([*found.addresses(), *samples]):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-_NAMED = 4
+from tfcluster import settings
 
 
 def pluralize(count: int, noun: str) -> str:
@@ -14,5 +14,5 @@ def pluralize(count: int, noun: str) -> str:
 
 def some(names: Sequence[str]) -> str:
     """Summarize a list of names: the first four, and the number of the others."""
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ", ".join(names[:_NAMED]) + more
+    more = f" and {len(names) - settings.LISTED_NAMES} more" if len(names) > settings.LISTED_NAMES else ""
+    return ", ".join(names[: settings.LISTED_NAMES]) + more

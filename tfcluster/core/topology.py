@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from tfcluster import settings
 from tfcluster.core.hosts import THIS_MACHINE, Host
 from tfcluster.errors import ClusterError, ExitCode
 
@@ -104,8 +105,8 @@ class LogLimits:
         count: The maximum number of files of each task's log.
     """
 
-    size: int = 10_000_000
-    count: int = 5
+    size: int = settings.LOG_FILE_BYTES
+    count: int = settings.LOG_FILES
 
 
 @dataclass(frozen=True)

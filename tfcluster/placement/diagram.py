@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from tfcluster import settings
 from tfcluster.placement.parser import Placement
 
 #: The name of an operation or scope, and a device.
 Key = tuple[str, str]
-
-#: The maximum number of boxes; a diagram with more is unreadable.
-_MOST_BOXES = 60
 
 
 @dataclass(frozen=True)
@@ -110,7 +108,7 @@ def _keys(devices: Mapping[str, Sequence[str]]) -> dict[Key, Key]:
     keys: dict[Key, Key] = {}
     for parts in range(max((name.count("/") + 1 for name in devices), default=1), 0, -1):
         keys = {(name, device): (_scope(name, parts), device) for name, on in devices.items() for device in on}
-        if len(set(keys.values())) <= _MOST_BOXES:
+        if len(set(keys.values())) <= settings.DIAGRAM_BOXES_MAX:
             break
     return keys
 

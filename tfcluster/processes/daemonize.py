@@ -9,9 +9,10 @@ import signal
 from collections.abc import Iterable
 from pathlib import Path
 
+from tfcluster import settings
+
 _PR_SET_PDEATHSIG = 1
 _LINE_BUFFERED = 1  # _IOLBF
-_LINE_BUFFER = 1 << 14  # bytes; a longer line is written in parts
 _buffers: list[ctypes.Array[ctypes.c_char]] = []  # the C library uses them until the process exits
 
 
@@ -52,9 +53,14 @@ def _buffer_lines() -> None:
     libc = ctypes.CDLL(None)
     for stream in ("stdout", "stderr"):
         # Pass a buffer: without one, glibc's stderr would keep its buffer of a single byte.
-        buffer = ctypes.create_string_buffer(_LINE_BUFFER)
+        buffer = ctypes.create_string_buffer(settings.STDOUT_LINE_MAX_BYTES)
         _buffers.append(buffer)
-        libc.setvbuf(ctypes.c_void_p.in_dll(libc, stream), buffer, _LINE_BUFFERED, ctypes.c_size_t(_LINE_BUFFER))
+        libc.setvbuf(
+            ctypes.c_void_p.in_dll(libc, stream),
+            buffer,
+            _LINE_BUFFERED,
+            ctypes.c_size_t(settings.STDOUT_LINE_MAX_BYTES),
+        )
 
 
 def set_parent_death_signal(parent: int) -> None:

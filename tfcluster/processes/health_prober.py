@@ -13,17 +13,17 @@ import threading
 from functools import partial
 from typing import Any
 
+from tfcluster import settings
 from tfcluster.processes import daemonize, protos
 from tfcluster.protocol.codec import Decoder, Message, encode
 
 _STATUS = "/tensorflow.WorkerService/GetStatus"
 _CLEANUP = "/tensorflow.WorkerService/CleanupAll"
-# Reconnect without a long back-off: the agent decides whether and when to retry.
 _CHANNEL_OPTIONS = [
     ("grpc.enable_http_proxy", 0),
-    ("grpc.initial_reconnect_backoff_ms", 50),
-    ("grpc.min_reconnect_backoff_ms", 50),
-    ("grpc.max_reconnect_backoff_ms", 500),
+    ("grpc.initial_reconnect_backoff_ms", settings.PROBE_RECONNECT_MS),
+    ("grpc.min_reconnect_backoff_ms", settings.PROBE_RECONNECT_MS),
+    ("grpc.max_reconnect_backoff_ms", settings.PROBE_RECONNECT_MAX_MS),
 ]
 
 

@@ -19,14 +19,13 @@ import threading
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
+from tfcluster import settings
 from tfcluster.processes import port_isolation, seccomp
 from tfcluster.processes.netinfo import Address
 from tfcluster.processes.port_isolation import PortIsolationError
 from tfcluster.processes.seccomp import Notification, SeccompError
 
 _SYS_PIDFD_GETFD = 438  # on every architecture
-# The time limit of a check of the kernel's support; it takes milliseconds.
-_CHECK_TIMEOUT = 10
 
 
 class ListenGuard:
@@ -131,7 +130,7 @@ def check_support(cluster: Collection[Address]) -> None:
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
-        signal.alarm(_CHECK_TIMEOUT)  # the agent waits for this process
+        signal.alarm(settings.PORT_ISOLATION_CHECK_SECONDS)  # the agent waits for this process
         try:
             os.write(writing, _listen_isolated(cluster).encode()[:4096])
         finally:

@@ -20,6 +20,7 @@ from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
 from typing import NoReturn
 
+from tfcluster import settings
 from tfcluster.core.hosts import Host
 from tfcluster.core.programs import SCRIPT
 from tfcluster.errors import ClusterError
@@ -29,13 +30,6 @@ from tfcluster.processes.listen_guard import ListenGuard
 from tfcluster.processes.netinfo import addresses_of
 from tfcluster.processes.run_spec import OUTPUT, ProgramEnd, RunSpec, acquire_run
 from tfcluster.protocol.codec import Decoder, Message
-
-_WATCH_SECONDS = 5.0
-# The time that the interpreter has to shut down after all of the program's own code has run: destructors have to run
-# and TensorFlow's threads have to end.
-_FINALIZE_SECONDS = 10.0
-# The time that a program has to exit after SIGTERM. It is shorter than the 3 s after which the agent kills the driver.
-_TERMINATE_SECONDS = 2.5
 
 
 def main(job: RunSpec) -> None:
@@ -145,7 +139,7 @@ class _Supervisor:
 
     def _patience(self) -> float:
         """Return the timeout of the poll in milliseconds, after which the deadline and the folder are checked."""
-        seconds = _WATCH_SECONDS
+        seconds = settings.DRIVER_POLL_SECONDS
         if self._deadline is not None:
             seconds = min(seconds, max(0.0, self._deadline - time.monotonic()))
         return 1000 * seconds
@@ -153,7 +147,7 @@ class _Supervisor:
     def _terminate(self) -> None:
         """Send SIGTERM to the program and set the deadline for its exit."""
         self._terminated = True
-        self._deadline = time.monotonic() + _TERMINATE_SECONDS
+        self._deadline = time.monotonic() + settings.DRIVER_TERMINATE_SECONDS
         send(self._pidfd, signal.SIGTERM)
 
     def _check(self) -> None:
@@ -186,7 +180,7 @@ class _Supervisor:
                 if message:
                     self._end = ProgramEnd(**message)
                     if not self._terminated:
-                        self._deadline = time.monotonic() + _FINALIZE_SECONDS
+                        self._deadline = time.monotonic() + settings.DRIVER_EXIT_SECONDS
 
     def _report_refused_port(self, why: str) -> None:
         with contextlib.suppress(OSError):  # such as a full disk

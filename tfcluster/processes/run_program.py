@@ -16,6 +16,7 @@ import traceback
 from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
+from tfcluster import settings
 from tfcluster.core.programs import SCRIPT
 from tfcluster.errors import ClusterError, TerminatedError
 from tfcluster.process_handle import MARK
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 
 _PASSED_ON = re.compile(r"From /job:\S+:\s*")
 _TERMINATED = 128 + signal.SIGTERM
-_LONGEST_FAILURE = 2000  # characters
 
 
 def main(job: RunSpec, driver: int, link: socket.socket) -> NoReturn:
@@ -202,7 +202,7 @@ def _first_line(problem: Exception) -> str:
 
 def _cut(line: str) -> str:
     """Truncate the message of an exception, which may contain a whole array; the output has the full message."""
-    return line if len(line) <= _LONGEST_FAILURE else f"{line[:_LONGEST_FAILURE]}..."
+    return line if len(line) <= settings.RUN_ERROR_MAX_CHARS else f"{line[: settings.RUN_ERROR_MAX_CHARS]}..."
 
 
 def _cancel(signal_number: int, frame: FrameType | None) -> None:

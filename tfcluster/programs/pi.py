@@ -9,6 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfcluster import settings
 from tfcluster.programs.context import Context
 from tfcluster.programs.map_reduce import Computation, Progress, SessionPool, map_shards
 from tfcluster.programs.threefry import threefry_2x32
@@ -17,7 +18,6 @@ from tfcluster.programs.threefry import threefry_2x32
 # points, so few large shards are best. However, a device that gets only one shard is idle while others finish theirs.
 # The memory of a step does not grow with the size of a shard, because the compiler fuses generation, test and count.
 _SMALLEST_SHARD, _LARGEST_SHARD = 16, 24
-_SHARDS_PER_DEVICE = 4
 # Number of points that the loop over a shard of the largest size generates at once. Each round of the generator waits
 # for the previous one, and the rounds of other points fill this time. It costs about 0.3 s of tracing and compiling, so
 # smaller shards generate one point at a time.
@@ -71,7 +71,7 @@ def shard_size(samples: int, devices: int) -> int:
         samples: Number of points.
         devices: Number of devices.
     """
-    exponent = (samples // (_SHARDS_PER_DEVICE * devices)).bit_length() - 1
+    exponent = (samples // (settings.MAP_SHARDS_PER_DEVICE * devices)).bit_length() - 1
     return 1 << min(_LARGEST_SHARD, max(_SMALLEST_SHARD, exponent))
 
 

@@ -9,12 +9,9 @@ from weakref import WeakSet
 
 import tensorflow as tf
 
+from tfcluster import settings
 from tfcluster.programs.context import Context
 
-#: Default timeout of a call to a task, including a step, in milliseconds. The steps of the bundled programs begin with
-#: one shard and grow to half a second, and a task that stops responding must not block the run forever.
-STEP_TIMEOUT_MS = 120_000
-_SERVES_TIMEOUT_MS = 10_000
 # Graphs that were already emitted to the client. A graph may be used by several sessions, one after another.
 _told_of: WeakSet[Any] = WeakSet()
 # Sessions of unresponsive servers, leaked deliberately: a session that is garbage-collected closes itself, which blocks
@@ -51,7 +48,7 @@ def open_session(
     devices: Iterable[str],
     *,
     as_written: bool = False,
-    timeout_ms: int = STEP_TIMEOUT_MS,
+    timeout_ms: int | None = None,
 ) -> Any:
     """Open a session on the tasks of some devices.
 
@@ -63,7 +60,7 @@ def open_session(
         graph: The graph.
         devices: Full names of the devices; the task of the first one is the session's master.
         as_written: Whether to run the graph without optimizations; see `session_config`.
-        timeout_ms: Milliseconds after which a call raises DeadlineExceededError.
+        timeout_ms: Milliseconds after which a call raises DeadlineExceededError; None for the default.
 
     Returns:
         The session.
@@ -71,7 +68,7 @@ def open_session(
     tasks = list(dict.fromkeys(task_of(device) for device in devices))
     config = session_config(as_written=as_written)
     config.device_filters.extend(tasks)
-    config.operation_timeout_in_ms = timeout_ms
+    config.operation_timeout_in_ms = settings.STEP_TIMEOUT_MS if timeout_ms is None else timeout_ms
     if context.log_placement:
         config.log_device_placement = True
         _tell_of_graph(context, graph)
@@ -82,7 +79,9 @@ def open_session(
 def serves(context: Context, device: str) -> bool:
     """Return whether the task of a device completes an empty step within 10 s."""
     spec = tf.DeviceSpec.from_string(device)
-    config = tf.compat.v1.ConfigProto(operation_timeout_in_ms=_SERVES_TIMEOUT_MS, device_filters=[task_of(device)])
+    config = tf.compat.v1.ConfigProto(
+        operation_timeout_in_ms=settings.SERVER_CHECK_TIMEOUT_MS, device_filters=[task_of(device)]
+    )
     with tf.Graph().as_default():
         session = tf.compat.v1.Session(f"grpc://{context.addresses[spec.job][spec.task]}", config=config)
         try:

@@ -6,16 +6,12 @@ import json
 import struct
 from typing import Any
 
+from tfcluster import settings
 from tfcluster.errors import ClusterError
 
 Message = dict[str, Any]
 
-#: The longest line accepted, in bytes; the topology of a thousand tasks takes less than 1 MiB.
-LINE_LIMIT = 16 * 2**20
 
-
-#: The longest chunk of an uploaded file, in bytes.
-CHUNK_LIMIT = 2**20
 _LENGTH = struct.Struct(">I")
 #: The size of the length prefix of each chunk, in bytes.
 CHUNK_HEADER = _LENGTH.size
@@ -43,8 +39,8 @@ class Decoder:
             ClusterError: A line is not a JSON object, or is too long.
         """
         *lines, self._rest = (self._rest + data).split(b"\n")
-        if max(map(len, (*lines, self._rest))) > LINE_LIMIT:
-            raise ClusterError(f"a message longer than {LINE_LIMIT} bytes arrived")
+        if max(map(len, (*lines, self._rest))) > settings.RPC_LINE_MAX_BYTES:
+            raise ClusterError(f"a message longer than {settings.RPC_LINE_MAX_BYTES} bytes arrived")
         return [_decode(line) for line in lines]
 
 
@@ -70,6 +66,6 @@ def chunk_length(header: bytes) -> int:
         ClusterError: The length exceeds `CHUNK_LIMIT`.
     """
     length: int = _LENGTH.unpack(header)[0]
-    if length > CHUNK_LIMIT:
-        raise ClusterError(f"a block of {length} bytes arrived, the longest has {CHUNK_LIMIT}")
+    if length > settings.RPC_CHUNK_MAX_BYTES:
+        raise ClusterError(f"a block of {length} bytes arrived, the longest has {settings.RPC_CHUNK_MAX_BYTES}")
     return length

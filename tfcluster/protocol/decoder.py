@@ -11,9 +11,10 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
+from tfcluster import settings
+
 T = TypeVar("T")
 
-_SHOWN = 60  # the maximum number of characters of a value in an error message
 # The name of each plain type in error messages, and the Python types of its JSON values.
 _PLAIN: dict[type, tuple[str, tuple[Any, ...]]] = {
     str: ("a string", (str,)),
@@ -209,4 +210,4 @@ def _inside(place: str, name: str) -> str:
 
 def _mismatch(place: str, expected: str, value: Any) -> DecodeError:
     shown = repr(value) if isinstance(value, (str, int, float, bool, NoneType)) else f"a {type(value).__name__}"
-    return DecodeError(place, f"expected {expected}, got {shown[:_SHOWN]}")
+    return DecodeError(place, f"expected {expected}, got {shown[: settings.ERROR_VALUE_MAX_CHARS]}")

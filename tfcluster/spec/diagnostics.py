@@ -6,12 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from tfcluster import settings
 from tfcluster.errors import ClusterError, ExitCode
 
 KeyPath = tuple[str | int, ...]
 """The way from the top of a spec to one of its values: keys, and indices of lists."""
-
-_LONGEST_TEXT = 60
 
 
 class Position(NamedTuple):
@@ -87,7 +86,7 @@ def describe(value: Any, text: str | None = None) -> str:
 
 def shorten(text: str) -> str:
     """Return the text, truncated with an ellipsis if it is longer than 60 characters."""
-    return text if len(text) <= _LONGEST_TEXT else f"{text[: _LONGEST_TEXT - 1]}…"
+    return text if len(text) <= settings.ERROR_VALUE_MAX_CHARS else f"{text[: settings.ERROR_VALUE_MAX_CHARS - 1]}…"
 
 
 def _on_one_line(text: str) -> str:

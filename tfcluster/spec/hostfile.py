@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from tfcluster.paths import MAX_TASKS
+from tfcluster import settings
 from tfcluster.spec.diagnostics import Diagnostic, shorten
 from tfcluster.spec.hosts import HOST_NAME
-from tfcluster.spec.yaml_source import MAX_BYTES
 
 _LINE = re.compile(r"\s*(\S+)(?:\s+slots\s*=\s*(\S+))?\s*")
 _NUMBER = re.compile("[0-9]{1,9}")
@@ -30,9 +29,9 @@ def read_hostfile(path: Path) -> tuple[dict[str, int], list[Diagnostic]]:
         ValueError: The path is not valid for a file.
     """
     with path.open("rb") as file:
-        text = file.read(MAX_BYTES + 1)
-    if len(text) > MAX_BYTES:
-        return {}, [Diagnostic(str(path), 1, 1, f"the file is larger than {MAX_BYTES >> 20} MiB")]
+        text = file.read(settings.SPEC_MAX_BYTES + 1)
+    if len(text) > settings.SPEC_MAX_BYTES:
+        return {}, [Diagnostic(str(path), 1, 1, f"the file is larger than {settings.SPEC_MAX_BYTES >> 20} MiB")]
     slots: dict[str, int] = {}
     problems: list[Diagnostic] = []
     for number, line in enumerate(text.decode(errors="replace").removeprefix("\ufeff").split("\n"), 1):
@@ -47,11 +46,11 @@ def read_hostfile(path: Path) -> tuple[dict[str, int], list[Diagnostic]]:
             message = f"expected the name of a host, found {shorten(match[1])!r}"
             hint = "name the hosts under hosts: to say how ssh reaches them" if "@" in match[1] else ""
             problems.append(_problem(path, number, content, match[1], message, hint))
-        elif match[2] and not (_NUMBER.fullmatch(match[2]) and 1 <= int(match[2]) <= MAX_TASKS):
-            message = f"expected slots from 1 to {MAX_TASKS}, found {shorten(match[2])!r}"
+        elif match[2] and not (_NUMBER.fullmatch(match[2]) and 1 <= int(match[2]) <= settings.MAX_TASKS_PER_JOB):
+            message = f"expected slots from 1 to {settings.MAX_TASKS_PER_JOB}, found {shorten(match[2])!r}"
             problems.append(_problem(path, number, content, "slots", message))
         else:
-            slots[match[1]] = min(MAX_TASKS, slots.get(match[1], 0) + int(match[2] or 1))
+            slots[match[1]] = min(settings.MAX_TASKS_PER_JOB, slots.get(match[1], 0) + int(match[2] or 1))
     if not slots and not problems:
         problems.append(Diagnostic(str(path), 1, 1, "the file names no host"))
     return slots, problems

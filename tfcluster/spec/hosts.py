@@ -9,7 +9,8 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field, StrictInt, StrictStr
 
-from tfcluster.paths import LOCAL_HOST, MAX_TASKS
+from tfcluster import settings
+from tfcluster.paths import LOCAL_HOST
 from tfcluster.spec.base import FrozenModel, matches, validation_error
 from tfcluster.spec.environment import PublicValue, VariableName
 
@@ -89,7 +90,7 @@ class Host(FrozenModel):
     env: Mapping[VariableName, PublicValue] = Field(default_factory=dict)
     state: Annotated[_OneLine, AfterValidator(_absolute)] | None = None
     setup: tuple[Annotated[StrictStr, AfterValidator(_command)], ...] = ()
-    slots: Annotated[StrictInt, Field(ge=1, le=MAX_TASKS)] = 1
+    slots: Annotated[StrictInt, Field(ge=1, le=settings.MAX_TASKS_PER_JOB)] = 1
 
 
 def _or_nothing(value: Any) -> Any:

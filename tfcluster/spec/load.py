@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tfcluster import settings
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.spec.schema import Spec
 from tfcluster.spec.validate import build_spec
-from tfcluster.spec.yaml_source import INIT_HINT, MAX_BYTES, read_source
+from tfcluster.spec.yaml_source import INIT_HINT, read_source
 
 
 def load_spec(path: Path) -> Spec:
@@ -24,7 +25,7 @@ def load_spec(path: Path) -> Spec:
     """
     try:
         with path.open("rb") as file:
-            text = file.read(MAX_BYTES + 1)
+            text = file.read(settings.SPEC_MAX_BYTES + 1)
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         reason = (getattr(error, "strerror", None) or str(error)).lower()
         raise ClusterError(f"{path}: {reason}", hint=INIT_HINT, exit_code=ExitCode.USAGE) from None

@@ -7,10 +7,10 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, StrictInt
 
+from tfcluster import settings
 from tfcluster.spec.base import FrozenModel, validation_error
 
 _SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,9})?) ?([kmgt]?)(i?)b", re.IGNORECASE)
-_SMALLEST, _LARGEST = 1000, 10**15
 
 
 def _size(value: Any) -> int:
@@ -25,8 +25,10 @@ def _size(value: Any) -> int:
         size = round(float(match[1]) * (1024 if match[3] else 1000) ** ("", *"kmgt").index(match[2].lower()))
     if isinstance(size, bool) or not isinstance(size, int):
         raise validation_error("found", "expected a size such as 10 MB, 1 GiB or 500 kB, or bytes")
-    if not _SMALLEST <= size <= _LARGEST:
-        raise validation_error("found", "must be 1 kB or more" if size < _SMALLEST else "must be 1000 TB or less")
+    if not settings.LOG_FILE_MIN_BYTES <= size <= settings.LOG_FILE_MAX_BYTES:
+        raise validation_error(
+            "found", "must be 1 kB or more" if size < settings.LOG_FILE_MIN_BYTES else "must be 1000 TB or less"
+        )
     return size
 
 
@@ -38,5 +40,5 @@ class Logs(FrozenModel):
         count: The maximum number of files of each task's log; rotation deletes the oldest one.
     """
 
-    size: Annotated[int, BeforeValidator(_size)] = 10_000_000
-    count: Annotated[StrictInt, Field(ge=1, le=1000)] = 5
+    size: Annotated[int, BeforeValidator(_size)] = settings.LOG_FILE_BYTES
+    count: Annotated[StrictInt, Field(ge=1, le=1000)] = settings.LOG_FILES

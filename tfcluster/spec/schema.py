@@ -16,7 +16,8 @@ from pydantic import (
     model_validator,
 )
 
-from tfcluster.paths import CLUSTER_NAME, LOCAL_HOST, MAX_TASKS
+from tfcluster import settings
+from tfcluster.paths import CLUSTER_NAME, LOCAL_HOST
 from tfcluster.spec.base import FrozenModel, Seconds, matches, validation_error
 from tfcluster.spec.environment import Secret, VariableName, VariableValue
 from tfcluster.spec.hosts import LOCAL_ONLY, Host, Hosts, host_of, is_loopback
@@ -108,13 +109,15 @@ def _address(item: Any) -> Address | None:
 def _tasks(value: Any) -> Any:
     """Normalize `tasks`, a number or a list of addresses, to a tuple with one entry for each task."""
     if isinstance(value, (list, tuple)):
-        if not 1 <= len(value) <= MAX_TASKS:
-            raise validation_error("found", f"expected 1 to {MAX_TASKS} addresses")
+        if not 1 <= len(value) <= settings.MAX_TASKS_PER_JOB:
+            raise validation_error("found", f"expected 1 to {settings.MAX_TASKS_PER_JOB} addresses")
         return value if isinstance(value, tuple) else tuple(_NULL if item is None else item for item in value)
     if isinstance(value, bool) or not isinstance(value, int):
         raise validation_error("found", "expected a whole number or a list of addresses")
-    if not 1 <= value <= MAX_TASKS:
-        raise validation_error("found", "must be 1 or more" if value < 1 else f"must be {MAX_TASKS} or less")
+    if not 1 <= value <= settings.MAX_TASKS_PER_JOB:
+        raise validation_error(
+            "found", "must be 1 or more" if value < 1 else f"must be {settings.MAX_TASKS_PER_JOB} or less"
+        )
     return (None,) * value
 
 
@@ -149,7 +152,7 @@ class Job(FrozenModel):
         PlainSerializer(_plain_tasks),
     ]
     hosts: Annotated[tuple[StrictStr, ...], AfterValidator(_at_least_one)] | None = None
-    max: Annotated[StrictInt, Field(ge=1, le=MAX_TASKS)] | None = None
+    max: Annotated[StrictInt, Field(ge=1, le=settings.MAX_TASKS_PER_JOB)] | None = None
     cpus: Annotated[StrictInt, Field(ge=1, le=256)] = 1
     gpus: Annotated[StrictInt, Field(ge=0)] = 0
     env: Mapping[VariableName, VariableValue] = Field(default_factory=dict)
@@ -220,7 +223,7 @@ class Spec(FrozenModel):
             addresses = self.addresses()
             named = (host_of(address.host, addresses) for address in job.tasks if address)
             names = [name for name in named if name is not None]
-        return tuple(names[: 1 if len(set(names)) == 1 else MAX_TASKS])
+        return tuple(names[: 1 if len(set(names)) == 1 else settings.MAX_TASKS_PER_JOB])
 
     def restart_of(self, job: Job) -> Restart:
         """Return the effective restart policy of a job's tasks."""

@@ -10,16 +10,13 @@ import yaml
 from yaml.constructor import SafeConstructor
 from yaml.reader import Reader
 
+from tfcluster import settings
 from tfcluster.spec.diagnostics import Date, Diagnostic, KeyPath, Position, format_path, shorten, to_error
 
 LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-MAX_BYTES = 1 << 20
-MAX_DEPTH = 50
-MAX_VALUES = 20_000
 INIT_HINT = "tfcluster init writes a commented cluster.yaml"
 
-_LONGEST_NUMBER = 100
-_TOO_DEEP = f"nested more than {MAX_DEPTH} levels deep"
+_TOO_DEEP = f"nested more than {settings.SPEC_MAX_DEPTH} levels deep"
 _TAG = "tag:yaml.org,2002:"
 _TEXT_TAGS = {_TAG + "str", _TAG + "value", _TAG + "merge"}
 _NUMBER_TAGS = {_TAG + "int", _TAG + "float", _TAG + "bool"}
@@ -101,8 +98,8 @@ def read_source(text: str | bytes, file: str) -> YamlDocument:
 
 
 def _decode(text: str | bytes, source: YamlDocument) -> str:
-    if len(text) > MAX_BYTES:
-        raise to_error([source.problem((), f"the file is larger than {MAX_BYTES >> 20} MiB")])
+    if len(text) > settings.SPEC_MAX_BYTES:
+        raise to_error([source.problem((), f"the file is larger than {settings.SPEC_MAX_BYTES >> 20} MiB")])
     if isinstance(text, bytes):
         try:
             text = text.decode()
@@ -125,7 +122,7 @@ def _check_shape(text: str, source: YamlDocument) -> None:
         depth += isinstance(event, yaml.CollectionStartEvent)
         depth -= isinstance(event, yaml.CollectionEndEvent)
         documents += isinstance(event, yaml.DocumentStartEvent)
-        if depth > MAX_DEPTH:
+        if depth > settings.SPEC_MAX_DEPTH:
             raise to_error([source.problem((), _TOO_DEEP, at=_position(event))])
         if isinstance(event, yaml.ScalarEvent) and _SURROGATE.search(event.value):
             message = "an escape in this text stands for half a character"
@@ -162,7 +159,7 @@ class _Reader:
 
     def __init__(self, source: YamlDocument) -> None:
         self._source = source
-        self._left = MAX_VALUES
+        self._left = settings.SPEC_MAX_VALUES
         self._open: set[int] = set()
 
     def read(self, node: yaml.Node, path: KeyPath) -> Any:
@@ -194,8 +191,8 @@ class _Reader:
         if id(node) in self._open:
             message = "the alias refers to what it is a part of"
         elif self._left < 0:
-            message = f"the file has more than {MAX_VALUES} values, aliases counted each time"
-        elif len(self._open) > MAX_DEPTH:
+            message = f"the file has more than {settings.SPEC_MAX_VALUES} values, aliases counted each time"
+        elif len(self._open) > settings.SPEC_MAX_DEPTH:
             message = _TOO_DEEP
         else:
             self._open.add(id(node))
@@ -268,7 +265,7 @@ def _scalar(node: yaml.ScalarNode) -> Any:
         return Date(node.value)
     if node.tag not in _NUMBER_TAGS:
         raise _wrong_tag(node)
-    if len(node.value) > _LONGEST_NUMBER:
+    if len(node.value) > settings.SPEC_NUMBER_MAX_CHARS:
         raise _UnreadableError(f"the number is {len(node.value)} characters long")
     if ":" in node.value:
         raise _UnreadableError("YAML takes this for a number in base 60", "write it in quotes")

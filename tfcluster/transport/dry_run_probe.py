@@ -9,16 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tfcluster import settings
 from tfcluster.core.hosts import THIS_MACHINE
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError
-from tfcluster.transport.openssh import FIRST_SECONDS, SshSession
+from tfcluster.transport.openssh import SshSession
 from tfcluster.transport.ssh_errors import lines_of
 
-# Timeouts: packages may have to be looked up on a network file system; TensorFlow's library has to be loaded, and an
-# apply that is in progress has to finish.
-_SURVEY_SECONDS, _PREPARE_SECONDS = 60.0, 60.0
-_MARGIN_SECONDS = 10.0
 # On this machine the code is imported from the folder that the command imported it from; see `local`.
 _PROGRAM = """
 import sys
@@ -62,7 +59,7 @@ class Probe:
         Raises:
             ClusterError: The process exited, or the host has become unreachable.
         """
-        return self._ask("survey", _SURVEY_SECONDS)
+        return self._ask("survey", settings.REMOTE_SURVEY_SECONDS)
 
     def clock(self) -> tuple[float, float]:
         """Compare the host's clock with this machine's.
@@ -74,7 +71,7 @@ class Probe:
             ClusterError: As for `survey`.
         """
         before = time.time()
-        theirs = self._ask("time", FIRST_SECONDS)["time"]
+        theirs = self._ask("time", settings.SSH_FIRST_MESSAGE_SECONDS)["time"]
         after = time.time()
         return theirs - (before + after) / 2, (after - before) / 2
 
@@ -92,7 +89,9 @@ class Probe:
         Raises:
             ClusterError: As for `survey`.
         """
-        told = self._ask("prepare", _PREPARE_SECONDS, topology=topology.masked().to_json(), listen=listen)
+        told = self._ask(
+            "prepare", settings.DRY_RUN_PREPARE_SECONDS, topology=topology.masked().to_json(), listen=listen
+        )
         self.listens = told["listens"]
         return told
 
@@ -102,7 +101,7 @@ class Probe:
         Raises:
             ClusterError: The cluster is not up on the host, or as for `survey`.
         """
-        return ClusterTopology.from_json(self._ask("topology", _PREPARE_SECONDS))
+        return ClusterTopology.from_json(self._ask("topology", settings.DRY_RUN_PREPARE_SECONDS))
 
     def failures(self, addresses: Sequence[str], timeout: float) -> Mapping[str, str]:
         """Check whether the host can connect to other hosts by TCP.
@@ -117,7 +116,7 @@ class Probe:
         Raises:
             ClusterError: As for `survey`.
         """
-        told = self._ask("reach", timeout + _MARGIN_SECONDS, addresses=list(addresses), timeout=timeout)
+        told = self._ask("reach", timeout + settings.DRY_RUN_MARGIN_SECONDS, addresses=list(addresses), timeout=timeout)
         failures: dict[str, str] = told["failures"]
         return failures
 
@@ -159,7 +158,7 @@ def begin_here(cluster: str, host: str) -> Probe:
     said: dict[str, Any] = {"cluster": cluster, "host": host, "state": None, "env": {}, "stamp": None, "ssh": None}
     session.say(json.dumps(said).encode() + b"\n")
     try:
-        _reply(session, FIRST_SECONDS)
+        _reply(session, settings.SSH_FIRST_MESSAGE_SECONDS)
     except BaseException:
         session.end()
         raise

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from tfcluster import settings
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.paths import LOCK, set_state_home, state_folder
 from tfcluster.protocol.api import Method, Request
@@ -27,9 +28,6 @@ _FOLDERS = ("HOME", "XDG_STATE_HOME", "XDG_RUNTIME_DIR", "XDG_CACHE_HOME")
 # The module is imported by its name, as `local` does with the agent's: a lower layer must not import a higher one, but
 # the code bundle on the host includes the module.
 _EXAMINER = "tfcluster.agent.dry_preflight"
-# The time to wait for an agent that has just been started or is about to exit, and the interval between two tries.
-_MEETING_SECONDS, _LOOK_SECONDS = 3.0, 0.05
-_ANSWER_SECONDS = 50.0
 _STATE_HINT = "Set XDG_STATE_HOME (for another host `state:` in the spec) to a folder that you can write to."
 
 
@@ -159,7 +157,7 @@ class _Server:
         Raises:
             ClusterError: The cluster is up, but its agent has died. A dry run does not start a new agent.
         """
-        deadline = time.monotonic() + _MEETING_SECONDS
+        deadline = time.monotonic() + settings.DRY_RUN_CONNECT_SECONDS
         while True:
             # Without this check, looking for the socket would create the folder for sockets.
             if (self._folder / LOCK).exists():
@@ -174,7 +172,7 @@ class _Server:
                     hint=f"`tfcluster status -c {self._here.cluster}` starts the next one; an examination does not.",
                     exit_code=ExitCode.UNHEALTHY,
                 )
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(settings.DRY_RUN_CONNECT_INTERVAL_SECONDS)
 
 
 def _ask(agent: LocalAgentConnection, call: Method, **arguments: Any) -> dict[str, Any]:
@@ -193,7 +191,7 @@ def _ask(agent: LocalAgentConnection, call: Method, **arguments: Any) -> dict[st
     """
     agent.send(encode(Request(call, arguments).to_message()))
     decoder = Decoder()
-    while data := agent.receive(_ANSWER_SECONDS):
+    while data := agent.receive(settings.DRY_RUN_REPLY_SECONDS):
         for message in decoder.feed(data):
             if "error" in message:
                 raise ClusterError.from_json(message["error"])

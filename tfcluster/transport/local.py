@@ -12,6 +12,7 @@ import sys
 import time
 from pathlib import Path
 
+from tfcluster import settings
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.paths import LOCAL_HOST, LOCK, journal_path, state_folder, state_home
 from tfcluster.process_handle import MARK, NO_MARK, peer_credentials
@@ -36,17 +37,7 @@ from tfcluster.agent.main import main
 if line := sys.stdin.readline():
     main(line)
 """
-_START_SECONDS = 60.0
 _PACKAGE_ROOT = Path(__file__).parent.parent.parent
-# The time to wait for a connection. A command can encounter an agent that is about to exit, has just started, or has
-# not yet noticed that its socket was removed. It then has to wait, or to start the next agent.
-_MEETING_SECONDS = 10.0
-# The interval between two attempts to connect, and between two agents that are started because none listens.
-_LOOK_SECONDS = 0.02
-_AGAIN_SECONDS = 0.5
-#: The time that an agent's process has to exit: on a busy host, killing its helper processes and unloading TensorFlow
-#: takes a while.
-END_SECONDS = 30.0
 # What connect() raises if the socket, or a folder in its path, was removed or replaced.
 _NOT_THERE = (FileNotFoundError, ConnectionRefusedError, NotADirectoryError, PermissionError)
 # Prestarted agents, which have not been given a cluster yet.
@@ -110,13 +101,13 @@ class LocalTransport:
                 raise not_running(self.cluster)
             now = time.monotonic()
             # An agent that shuts down closes its socket first and releases its state folder after it has cleaned up.
-            if now > began + (_MEETING_SECONDS if self.is_up() else END_SECONDS):
+            if now > began + (settings.AGENT_CONNECT_SECONDS if self.is_up() else settings.AGENT_EXIT_SECONDS):
                 raise self._nothing_listens()
             if now < next_start:
-                time.sleep(_LOOK_SECONDS)
+                time.sleep(settings.AGENT_CONNECT_INTERVAL_SECONDS)
                 continue
             start_agent(self.cluster, self.host)  # on a busy host this alone can take longer than _MEETING_SECONDS
-            next_start = time.monotonic() + _AGAIN_SECONDS
+            next_start = time.monotonic() + settings.AGENT_START_INTERVAL_SECONDS
 
     def _nothing_listens(self) -> ClusterError:
         return ClusterError(
@@ -216,10 +207,10 @@ def start_agent(cluster: str, host: str) -> None:
     with process.stdout, process.stderr:
         with contextlib.suppress(BrokenPipeError), process.stdin:  # if the agent has died, its error is read below
             process.stdin.write(encode({"cluster": cluster, "host": host, "state": str(state_home())}))
-        if not select.select([process.stdout], [], [], _START_SECONDS)[0]:
+        if not select.select([process.stdout], [], [], settings.AGENT_START_SECONDS)[0]:
             process.returncode = 0  # see the end of this function
             raise ClusterError(
-                f"the agent (pid {process.pid}) has not said that it listens within {_START_SECONDS:g} s",
+                f"the agent (pid {process.pid}) has not said that it listens within {settings.AGENT_START_SECONDS:g} s",
                 hint=f"Look what keeps it: `cat /proc/{process.pid}/stack`, or end it: `kill {process.pid}`.",
                 exit_code=ExitCode.UNREACHABLE,
             )

@@ -13,26 +13,13 @@ import time
 from collections import deque
 from typing import Any
 
+from tfcluster import settings
 from tfcluster.core.hosts import Host
 from tfcluster.errors import ClusterError
 from tfcluster.runtime_dir import ssh_control_path
 from tfcluster.transport.base import HostUnreachableError
 from tfcluster.transport.remote_bootstrap import MARK
 from tfcluster.transport.ssh_errors import SSH_FAILED, lines_of, unreachable
-
-#: The timeout for the first message of a session: ssh has to connect, and a login shell and Python have to start.
-FIRST_SECONDS = 20.0
-_CONNECT_SECONDS = 8
-# Keepalive: the interval in seconds without traffic after which ssh sends a probe, and the number of unanswered probes
-# after which it closes the connection.
-_ALIVE_SECONDS, _ALIVE_COUNT = 5, 3
-# The time for which the shared connection stays open for the next command.
-_PERSIST_SECONDS = 300
-_EXIT_SECONDS = 5.0
-# Of a login shell's output, the number of bytes that are kept for an error message, and the number of bytes after which
-# the session is given up if no message has arrived.
-_KEPT_NOISE, _NOISE_LIMIT = 4096, 1 << 20
-_LAST_LINES = 8
 
 
 class InterpreterError(ClusterError):
@@ -63,7 +50,7 @@ def _ssh(cluster: str, host: Host, *more: str, shared: bool = True) -> list[str]
     if shared:
         sharing: dict[str, object] = {
             "ControlMaster": "auto",
-            "ControlPersist": _PERSIST_SECONDS,
+            "ControlPersist": settings.SSH_PERSIST_SECONDS,
             "ControlPath": ssh_control_path(cluster, host.destination),
         }
     else:
@@ -73,9 +60,9 @@ def _ssh(cluster: str, host: Host, *more: str, shared: bool = True) -> list[str]
         "LogLevel": "ERROR",  # suppresses the banner, but not the errors
         "RemoteCommand": "none",
         "ClearAllForwardings": "yes",
-        "ConnectTimeout": _CONNECT_SECONDS,
-        "ServerAliveInterval": _ALIVE_SECONDS,
-        "ServerAliveCountMax": _ALIVE_COUNT,
+        "ConnectTimeout": settings.SSH_CONNECT_SECONDS,
+        "ServerAliveInterval": settings.SSH_KEEPALIVE_SECONDS,
+        "ServerAliveCountMax": settings.SSH_KEEPALIVE_PROBES,
         **sharing,
     }
     words = (word for name, value in options.items() for word in ("-o", f"{name}={value}"))
@@ -92,7 +79,7 @@ def disconnect(cluster: str, host: Host) -> None:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            timeout=_EXIT_SECONDS,
+            timeout=settings.SSH_EXIT_SECONDS,
             check=False,
         )
 
@@ -184,7 +171,7 @@ class SshSession:
                 self._heard = True
                 said: dict[str, Any] = json.loads(line[len(MARK) :])
                 return said
-            self._noise = (self._noise + line + b"\n")[-_KEPT_NOISE:]
+            self._noise = (self._noise + line + b"\n")[-settings.SSH_NOISE_KEPT_BYTES :]
 
     def _receive(self, deadline: float, seconds: float) -> bytes:
         if not select.select([self.connection], [], [], max(0.0, deadline - time.monotonic()))[0]:
@@ -201,7 +188,7 @@ class SshSession:
             self._noise += self._rest
             raise self._failure()
         self._noise_bytes += len(data)
-        if self._noise_bytes > _NOISE_LIMIT and not self._heard:
+        if self._noise_bytes > settings.SSH_NOISE_MAX_BYTES and not self._heard:
             raise ClusterError(
                 f"host {self.host.name!r}: its shell prints without end before anything is run{self.noise()}",
                 hint=f"`ssh {shlex.quote(self.host.destination)} true` shows it.",
@@ -211,7 +198,7 @@ class SshSession:
     def noise(self) -> str:
         """Return the last unmarked lines that the command or its shell printed; empty if there are none."""
         lines = lines_of(self._noise.decode(errors="replace"))
-        return "".join(f"\n  {line}" for line in lines[-_LAST_LINES:])
+        return "".join(f"\n  {line}" for line in lines[-settings.SSH_ERROR_LINES :])
 
     def _ended(self) -> tuple[int, str]:
         """Wait a moment for the local process of the session, which has closed its output, to exit.
@@ -221,7 +208,7 @@ class SshSession:
             of an ssh that failed.
         """
         try:
-            code = self._ssh.wait(_EXIT_SECONDS)
+            code = self._ssh.wait(settings.SSH_EXIT_SECONDS)
         except subprocess.TimeoutExpired:
             code = SSH_FAILED
         self._words.seek(0)
@@ -248,7 +235,7 @@ class SshSession:
         """Close the command's standard input, wait a moment for the command to exit, and end the session."""
         with contextlib.suppress(OSError, subprocess.TimeoutExpired):
             self.connection.shutdown(socket.SHUT_WR)
-            self._ssh.wait(_EXIT_SECONDS)
+            self._ssh.wait(settings.SSH_EXIT_SECONDS)
         self.end()
 
     def end(self) -> None:

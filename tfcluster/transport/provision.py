@@ -5,14 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 
+from tfcluster import settings
 from tfcluster.core.hosts import Host
 from tfcluster.errors import ClusterError
-from tfcluster.transport.openssh import FIRST_SECONDS, SshSession
+from tfcluster.transport.openssh import SshSession
 from tfcluster.transport.remote_bootstrap import MARK
 from tfcluster.transport.shell import quote
-
-# The timeout of each setup command, which may compile and download.
-_SETUP_SECONDS = 3600.0
 
 
 def run_setup(cluster: str, host: Host) -> None:
@@ -29,10 +27,10 @@ def run_setup(cluster: str, host: Host) -> None:
     session = SshSession(cluster, host, "/bin/sh")
     try:
         session.say(_script(host).encode())
-        said = session.hear(FIRST_SECONDS)
+        said = session.hear(settings.SSH_FIRST_MESSAGE_SECONDS)
         while "step" in said:
             step = said["step"]
-            said = session.hear(_SETUP_SECONDS)
+            said = session.hear(settings.REMOTE_SETUP_SECONDS)
         if said["code"] != 0:
             what = f"the setup command `{host.setup[step]}`" if step is not None else "preparing the setup commands"
             raise ClusterError(

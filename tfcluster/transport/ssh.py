@@ -7,19 +7,15 @@ import time
 from dataclasses import dataclass, replace
 from typing import Any
 
+from tfcluster import settings
 from tfcluster.core.hosts import Host
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.transport import code_bundle, openssh, unexamined
 from tfcluster.transport.base import Channel, HostUnreachableError
 from tfcluster.transport.dry_run_probe import Probe
-from tfcluster.transport.openssh import FIRST_SECONDS, InterpreterError, SshSession
+from tfcluster.transport.openssh import InterpreterError, SshSession
 from tfcluster.transport.provision import run_setup, stamp_name
 from tfcluster.transport.socket_channel import SocketChannel
-
-# Timeouts for the reply of a host that has begun to handle a request. An agent may take a minute to start from a slow
-# disk, and may have to wait first for another agent that shuts down; the survey may have to look up packages on a
-# network file system.
-_ANSWER_SECONDS, _OPEN_SECONDS, _SURVEY_SECONDS = 30.0, 100.0, 60.0
 
 
 @dataclass(frozen=True)
@@ -102,7 +98,7 @@ class SshTransport:
         """See `HostTransport.open`."""
         session = self._begin("open", start=start)
         try:
-            return SshAgentConnection(self, session, self._reply(session, _OPEN_SECONDS))
+            return SshAgentConnection(self, session, self._reply(session, settings.REMOTE_OPEN_SECONDS))
         except BaseException as error:
             session.end()
             if isinstance(error, ClusterError) and error.exit_code is ExitCode.NOT_RUNNING:
@@ -178,7 +174,8 @@ class SshTransport:
             return HostReport(self.host, (problem,)), None
         probe = Probe(session, self._reply)
         try:
-            self._reply(session, _ANSWER_SECONDS)  # sends the code bundle, which all further requests need
+            # Sends the code bundle, which all further requests need.
+            self._reply(session, settings.REMOTE_REPLY_SECONDS)
             found = probe.survey()
             offset, error = probe.clock()
         except ClusterError as problem:
@@ -219,10 +216,10 @@ class SshTransport:
     def _survey(self) -> HostReport:
         session = self._begin("examine", ssh=self._host.destination)
         try:
-            found = self._reply(session, _SURVEY_SECONDS)
+            found = self._reply(session, settings.REMOTE_SURVEY_SECONDS)
             before = time.time()
             session.say(b"\n")
-            theirs = self._reply(session, FIRST_SECONDS)["time"]
+            theirs = self._reply(session, settings.SSH_FIRST_MESSAGE_SECONDS)["time"]
             after = time.time()
         finally:
             session.end()
@@ -242,7 +239,7 @@ class SshTransport:
         """
         session = self._begin(do, **what)
         try:
-            return self._reply(session, _ANSWER_SECONDS + patience)
+            return self._reply(session, settings.REMOTE_REPLY_SECONDS + patience)
         finally:
             session.end()
 
@@ -270,7 +267,7 @@ class SshTransport:
         }
         try:
             session.say(json.dumps(said).encode() + b"\n")
-            begun = session.hear(FIRST_SECONDS)
+            begun = session.hear(settings.SSH_FIRST_MESSAGE_SECONDS)
         except BaseException:
             session.end()
             raise

@@ -8,13 +8,13 @@ import threading
 from pathlib import Path
 from typing import Any
 
+from tfcluster import settings
 from tfcluster.errors import ClusterError
 from tfcluster.paths import set_state_home
 from tfcluster.process_handle import ProcessHandle
 from tfcluster.transport.local import LocalAgentConnection, LocalTransport
 from tfcluster.transport.remote_bootstrap import tell
 
-_BLOCK = 1 << 16
 _INPUT, _OUTPUT = 0, 1
 
 
@@ -66,7 +66,7 @@ def relay(agent: LocalAgentConnection) -> None:
 
 def _hand_in(agent: LocalAgentConnection) -> None:
     """Forward standard input and its end to the agent, and exit the process once the client has disconnected."""
-    while (data := os.read(_INPUT, _BLOCK)) and agent.send(data):
+    while (data := os.read(_INPUT, settings.IO_BLOCK_BYTES)) and agent.send(data):
         continue
     agent.shutdown_write()
     # Without this wait, an agent that hangs would keep this process forever: without a terminal the process receives no

@@ -12,10 +12,8 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
+from tfcluster import settings
 from tfcluster.control_characters import escape_control_characters
-
-# A pipe has no width; with this one, nothing is truncated or wrapped.
-_PIPE_WIDTH = 1000
 
 
 @cache
@@ -36,7 +34,7 @@ def is_interactive(target: Console) -> bool:
 
 
 def _console(*, stderr: bool) -> Console:
-    width = None if (sys.stderr if stderr else sys.stdout).isatty() else _PIPE_WIDTH
+    width = None if (sys.stderr if stderr else sys.stdout).isatty() else settings.PIPE_COLUMNS
     return SafeConsole(stderr=stderr, width=width, highlight=False, soft_wrap=False, emoji=False, markup=False)
 
 

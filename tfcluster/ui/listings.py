@@ -9,6 +9,7 @@ from typing import Any
 
 from rich.table import Table
 
+from tfcluster import settings
 from tfcluster.client.doctor import Check
 from tfcluster.core.devices import Device
 from tfcluster.core.programs import SCRIPT
@@ -31,7 +32,6 @@ _CELLS: dict[str, Callable[[TaskStatus], str]] = {
     "DEVICES": lambda task: " ".join(map(short_device, task.devices)) or "-",
 }
 _COLUMNS = tuple(_CELLS)
-_RUNS_SHOWN = 8
 _NUMBERS = ("PID", "UPTIME", "RESTARTS", "CPU", "MEMORY")
 # The columns to leave out, in this order, if the terminal is too narrow for all; `-o json` has all of them.
 _LEFT_OUT = ("HOST", "DEVICES", "PID", "RESTARTS", "CPU", "MEMORY", "UPTIME", "ADDRESS")
@@ -75,7 +75,7 @@ def show_status(status: ClusterStatus) -> None:
                 screen.print(f"  {line}", soft_wrap=True)
     if status.runs:
         screen.print()
-        latest = status.runs[-_RUNS_SHOWN:]
+        latest = status.runs[-settings.STATUS_RUNS :]
         rows = [(run.run, run.program, run.state.value, duration(run.seconds)) for run in latest]
         screen.print(table(("RUN", "PROGRAM", "STATE", "TIME"), rows, right=("TIME",)))
 
@@ -111,9 +111,6 @@ def _kind(device: Device) -> str:
     if device.gpu is not None:
         return f"{device.gpu.name}, compute capability {device.gpu.compute_capability}"
     return device.description or "-"
-
-
-_VALUES_SHOWN = 3
 
 
 def show_runs(runs: Sequence[Mapping[str, Any]]) -> None:
@@ -153,7 +150,7 @@ def _values(values: Mapping[str, Any]) -> str:
     plain = [(name, value) for name, value in values.items() if isinstance(value, int | float | str) and value != ""]
     return " ".join(
         f"{name}={value:.6g}" if isinstance(value, float) else f"{name}={value}"
-        for name, value in plain[:_VALUES_SHOWN]
+        for name, value in plain[: settings.RUN_VALUES]
     )
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 
+from tfcluster import settings
 from tfcluster.control_characters import escape_control_characters
 from tfcluster.errors import ClusterError
 from tfcluster.ui import programs
@@ -19,9 +20,6 @@ from tfcluster.ui.log_view import PlacementView
 from tfcluster.ui.metrics import Metrics
 from tfcluster.ui.table import table
 from tfcluster.ui.text import Text
-
-#: Seconds between two lines of progress in a pipe.
-_LINE_SECONDS = 1.0
 
 
 class RunView:
@@ -88,7 +86,7 @@ class RunView:
                 total=event["total"],
                 unit=event["unit"],
             )
-        elif time.monotonic() - self._said >= _LINE_SECONDS:
+        elif time.monotonic() - self._said >= settings.PIPE_PROGRESS_SECONDS:
             self._said = time.monotonic()
             error_console().print("\n  ".join((_line(self._run, event), *self._metrics.news())))
 

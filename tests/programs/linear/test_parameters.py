@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
+from tfcluster import settings
 from tfcluster.errors import ClusterError
 from tfcluster.programs.context import Context
 from tfcluster.programs.linear import parameter_client
@@ -20,8 +21,8 @@ from tfcluster.programs.linear.step_scheduler import StepScheduler
 
 @pytest.mark.parametrize("silent", [False, True])
 def test_a_server_that_does_not_come_back_is_named(monkeypatch: pytest.MonkeyPatch, silent: bool) -> None:
-    monkeypatch.setattr(parameter_client, "PATIENCE_SECONDS", 0.3)
-    monkeypatch.setattr(parameter_client, "CALL_TIMEOUT_MS", 1000)
+    monkeypatch.setattr(settings, "PARAMETER_RECOVERY_SECONDS", 0.3)
+    monkeypatch.setattr(settings, "PARAMETER_CALL_TIMEOUT_MS", 1000)
     with socket.socket() as holder:
         holder.bind(("localhost", 0))
         if silent:  # accepts connections, as a server that is stopped does, and says nothing

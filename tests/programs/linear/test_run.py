@@ -15,9 +15,10 @@ import pytest
 import tensorflow as tf
 
 import tfcluster.programs.linear as linear
+from tfcluster import settings
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.programs.context import Context
-from tfcluster.programs.linear import evaluator, parameter_client, training, worker
+from tfcluster.programs.linear import evaluator, parameter_client, worker
 from tfcluster.programs.linear.checkpoints import Checkpoints
 from tfcluster.programs.session import open_session
 
@@ -44,8 +45,7 @@ def context(
     local_run: Callable[[int], Context], request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> Context:
     """A run on two devices, with variables of its own, whose server is never too slow."""
-    for module in (parameter_client, worker, evaluator):
-        monkeypatch.setattr(module, "CALL_TIMEOUT_MS", 120_000)
+    monkeypatch.setattr(settings, "PARAMETER_CALL_TIMEOUT_MS", 120_000)
     found = local_run(2)
     (addresses,) = found.addresses.values()
     return replace(found, run=f"linear-{abs(hash(request.node.name))}", head=addresses[0])
@@ -103,7 +103,7 @@ def test_what_fails_time_and_again_ends_the_training(
 
 def test_a_worker_that_answers_and_cannot_begin_is_given_up(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
     fail(monkeypatch, -1, tf.errors.DeadlineExceededError)
-    monkeypatch.setattr(worker, "PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr(settings, "PARAMETER_RECOVERY_SECONDS", 0.2)
     with pytest.raises(ClusterError, match="answers, but cannot train: DeadlineExceededError: no more of this"):
         train(context)
 
@@ -123,7 +123,7 @@ def test_a_run_goes_on_from_the_checkpoint_of_another(context: Context, tmp_path
 
 
 def test_workers_in_step_share_the_room_of_one_graph(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(linear, "MOST_ROWS", 200)
+    monkeypatch.setattr(settings, "TRAINING_POINTS_MAX", 200)
     with pytest.raises(ClusterError) as caught:
         train(context, sync=True, batch=10)
     assert caught.value.message == "101 points for each of 2 devices in step are more than 200 in all"
@@ -154,8 +154,8 @@ def test_variables_that_are_lost_after_the_last_step_cost_no_step(
 @pytest.fixture
 def sessions(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The sessions of a training, whose end has all the time that it needs."""
-    for bound in ("_LEAVE_SECONDS", "_LAST_READ_SECONDS", "_CLOSE_SECONDS"):
-        monkeypatch.setattr(training, bound, 60.0)
+    for bound in ("CANCELLED_JOIN_SECONDS", "CANCELLED_READ_SECONDS", "CANCELLED_CLOSE_SECONDS"):
+        monkeypatch.setattr(settings, bound, 60.0)
     opened: list[Any] = []
 
     def open_and_keep(*args: Any, **options: Any) -> Any:
@@ -223,7 +223,7 @@ def test_points_whose_squares_are_infinite_are_refused(context: Context, tmp_pat
 def test_workers_that_are_gone_for_good_are_done_without(
     context: Context, monkeypatch: pytest.MonkeyPatch, dead: str, sync: bool
 ) -> None:
-    monkeypatch.setattr(worker, "PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr(settings, "PARAMETER_RECOVERY_SECONDS", 0.2)
     gone = "/job:local/replica:0/task:1/device:CPU:0"
     lame = replace(context, addresses={"local": [context.head, dead]}, devices=(*context.devices, gone))
     result = train(lame, sync=sync, steps=3000)

@@ -9,13 +9,14 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
+from tfcluster import settings
 from tfcluster.agent.accounts import other_accounts
 from tfcluster.agent.gpus import gpu_ids
 from tfcluster.agent.ports import PortAllocator
 from tfcluster.agent.preflight import Allocation, examine, hold_ports
 from tfcluster.agent.runs.run_manager import RunManager
 from tfcluster.agent.state_dir import StateDir
-from tfcluster.agent.tasks.supervisor import STOP_GRACE, Supervisor
+from tfcluster.agent.tasks.supervisor import Supervisor
 from tfcluster.core.plan import (
     RESTART,
     START,
@@ -37,11 +38,6 @@ from tfcluster.errors import ClusterError
 from tfcluster.processes.c_api import TensorFlow
 from tfcluster.protocol.api import event, reply
 from tfcluster.protocol.codec import Message
-
-#: Seconds that an agent without a cluster waits, after a preflight, for the request that brings the cluster.
-_AWAITED_SECONDS = 5.0
-#: The same for a cluster on several hosts: the preflight of the other hosts may take longer.
-_AWAITED_SECONDS_OF_SEVERAL = 60.0
 
 
 class ApplyHandler:
@@ -102,7 +98,9 @@ class ApplyHandler:
         except ClusterError as problem:
             problems.append(problem)
         if found is None and not dry and not problems:
-            self.awaited = _AWAITED_SECONDS if len(wanted.hosts) == 1 else _AWAITED_SECONDS_OF_SEVERAL
+            self.awaited = (
+                settings.AGENT_APPLY_SECONDS if len(wanted.hosts) == 1 else settings.AGENT_APPLY_SECONDS_MULTI_HOST
+            )
         accounts = other_accounts()
         yield reply(
             {
@@ -248,7 +246,7 @@ class ApplyHandler:
                 self._supervisor.write_journal()
             # Check again after each stop: a server that died and restarted meanwhile knows only the old addresses.
             while stopping := self._to_be_stopped(topology):
-                await self._supervisor.stop(STOP_GRACE, stopping)
+                await self._supervisor.stop(settings.STOP_GRACE_SECONDS, stopping)
             now = self._found_now()
             start = [
                 operation.task.name

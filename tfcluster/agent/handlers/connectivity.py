@@ -7,14 +7,12 @@ import os
 from collections.abc import AsyncIterator
 from functools import partial
 
+from tfcluster import settings
 from tfcluster.agent import subprocesses
 from tfcluster.errors import ClusterError
 from tfcluster.processes.connect_check import dial
 from tfcluster.protocol.api import reply
 from tfcluster.protocol.codec import Message
-
-#: Seconds that the connecting process may take in addition to the timeout: it starts slowly on a busy host.
-_MARGIN = 10.0
 
 
 async def reach(addresses: list[str], timeout: float) -> AsyncIterator[Message]:
@@ -40,7 +38,7 @@ async def reach(addresses: list[str], timeout: float) -> AsyncIterator[Message]:
     child = subprocesses.fork_child(body, lambda status: None)
     child.on_message(tell, lambda: tell({}))
     try:
-        answer = await asyncio.wait_for(told, timeout + _MARGIN)
+        answer = await asyncio.wait_for(told, timeout + settings.CONNECTIVITY_MARGIN_SECONDS)
     except asyncio.TimeoutError:
         answer = {}
     finally:

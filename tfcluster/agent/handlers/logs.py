@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import suppress
 
+from tfcluster import settings
 from tfcluster.agent.logs.log_reader import LogReader
 from tfcluster.agent.runs.run_store import RunStore
 from tfcluster.agent.state_dir import StateDir
@@ -19,10 +20,6 @@ from tfcluster.processes.logs.rotating_log import Line
 from tfcluster.processes.run_spec import OUTPUT
 from tfcluster.protocol.api import event, reply
 from tfcluster.protocol.codec import Message
-
-_POLL_SECONDS = 0.05
-# Number of lines that are read before other coroutines may run.
-_AT_ONCE = 256
 
 Streams = dict[str, LogReader]
 
@@ -168,7 +165,7 @@ class LogHandlers:
             if not follow or (quiet and last):
                 return
             if quiet:
-                await asyncio.sleep(_POLL_SECONDS)
+                await asyncio.sleep(settings.LOG_FOLLOW_SECONDS)
             found = {**found, **streams()}
             for key in found.keys() - places.keys():
                 places[key] = found[key].start_since(begun)
@@ -188,7 +185,7 @@ async def _in_turn(lines: Iterable[tuple[str, Line]]) -> AsyncIterator[tuple[str
     """Yield lines, and regularly give control to the event loop for the agent's other work."""
     for number, tagged in enumerate(lines, 1):
         yield tagged
-        if number % _AT_ONCE == 0:
+        if number % settings.LOG_LINES_PER_TURN == 0:
             await asyncio.sleep(0)
 
 

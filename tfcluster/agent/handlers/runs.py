@@ -9,6 +9,7 @@ import shutil
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from typing import Any
 
+from tfcluster import settings
 from tfcluster.agent.request_stream import RequestStream
 from tfcluster.agent.runs.remote_tasks import RemoteTaskMonitor
 from tfcluster.agent.runs.run import Run
@@ -23,9 +24,6 @@ from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.processes.run_spec import RunSpec
 from tfcluster.protocol.api import event, reply
 from tfcluster.protocol.codec import Message
-
-_PROBE_BEFORE_RUN = 1.0
-_POLL_SECONDS = 0.05
 
 
 class RunHandlers:
@@ -103,7 +101,7 @@ class RunHandlers:
         """
         names = [task.name for task in self._supervisor.require_cluster().tasks]
         silent, (devices, troubles) = await asyncio.gather(
-            self._supervisor.checks.all_now(_PROBE_BEFORE_RUN), self._elsewhere.ask_all()
+            self._supervisor.checks.all_now(settings.RUN_PROBE_SECONDS), self._elsewhere.ask_all()
         )
         _refuse_when_down([*(task.trouble() for task in silent), *troubles])
         devices += [device for task in self._supervisor.tasks.values() for device in task.devices]
@@ -152,7 +150,7 @@ class RunHandlers:
                     # The command knows the run's id now, so that it can find the run again if this agent dies.
                     starting = starting or asyncio.ensure_future(self._start(run, incoming))
                     while detach and run.active and not starting.done():
-                        await asyncio.wait({starting}, timeout=_POLL_SECONDS)
+                        await asyncio.wait({starting}, timeout=settings.RUN_START_POLL_SECONDS)
                     if detach and run.active and not run.ending:
                         left_alone = True
                         break

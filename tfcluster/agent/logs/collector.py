@@ -6,13 +6,12 @@ import asyncio
 import contextlib
 from functools import partial
 
+from tfcluster import settings
 from tfcluster.agent import subprocesses
 from tfcluster.agent.state_dir import StateDir
 from tfcluster.agent.subprocesses import ChildProcess
 from tfcluster.core.topology import LogLimits
 from tfcluster.processes.logs.log_writer import LogWriter, keep
-
-_AGAIN_SECONDS = 0.5
 
 
 class LogCollector:
@@ -86,10 +85,10 @@ class LogCollector:
         try:
             self._child = subprocesses.fork_child(body, self._ended)
         except OSError:  # no process or descriptor is left: the output waits in the log buffers
-            self._fork_in(_AGAIN_SECONDS)
+            self._fork_in(settings.LOG_WRITER_RESTART_SECONDS)
 
     def _ended(self, status: int) -> None:
         assert self._child is not None, "it has just ended"
         self._child.hang_up()
         self._child = None
-        self._fork_in(_AGAIN_SECONDS)
+        self._fork_in(settings.LOG_WRITER_RESTART_SECONDS)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+from tfcluster import settings
 from tfcluster.processes.logs.rotating_log import RotatingLog
 from tfcluster.protocol.codec import encode
-
-_SIZE, _COUNT = 1_000_000, 4
 
 
 class EventLog:
@@ -23,7 +22,7 @@ class EventLog:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._log = RotatingLog(path, _SIZE, _COUNT)
+        self._log = RotatingLog(path, settings.EVENT_LOG_FILE_BYTES, settings.EVENT_LOG_FILES)
         self._position: int | None = None
 
     def record(self, event: str, *, task: str | None = None, detail: str = "") -> None:

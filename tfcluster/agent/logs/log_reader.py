@@ -13,12 +13,10 @@ from collections.abc import Generator, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
+from tfcluster import settings
 from tfcluster.agent.logs.log_segment import LogSegment
 from tfcluster.processes.logs import log_buffer
-from tfcluster.processes.logs.rotating_log import LONGEST_LINE, Line, numbered, numbers_of
-
-# Maximum number of attempts when the log writer moves lines while they are being looked for.
-_TRIES = 20
+from tfcluster.processes.logs.rotating_log import Line, numbered, numbers_of
 
 
 class _MovedError(Exception):
@@ -52,7 +50,7 @@ class LogReader:
             end: The position before which the lines are counted.
             partial: Whether a last line without a newline counts.
         """
-        for _ in range(_TRIES):
+        for _ in range(settings.LOG_READ_RETRIES):
             with suppress(_MovedError):
                 return self._start_of_last(count, end, partial)
         return end
@@ -92,7 +90,7 @@ class LogReader:
         if start >= end:  # nothing new, the usual case for a follower that polls: open no file
             return
         position = start
-        for _ in range(_TRIES):
+        for _ in range(settings.LOG_READ_RETRIES):
             try:
                 for line in self._lines(position, end, partial):
                     position = line.next
@@ -123,7 +121,7 @@ class LogReader:
             _MovedError: The log writer has moved the lines to the log files in the meantime.
         """
         while self._spool is not None and position < end:
-            printed = log_buffer.read(self._spool, position, min(end - position, LONGEST_LINE))
+            printed = log_buffer.read(self._spool, position, min(end - position, settings.LOG_LINE_MAX_BYTES))
             if printed is None:
                 raise _MovedError
             data, time = printed
@@ -133,9 +131,9 @@ class LogReader:
                 position = line.next
                 yield line
             if not whole:
-                if rest and (partial or len(rest) == LONGEST_LINE):
+                if rest and (partial or len(rest) == settings.LOG_LINE_MAX_BYTES):
                     yield Line(time, position, rest, position + len(rest))
-                if len(rest) < LONGEST_LINE:
+                if len(rest) < settings.LOG_LINE_MAX_BYTES:
                     return
                 position += len(rest)
 

@@ -7,10 +7,10 @@ import os
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
 
+from tfcluster import settings
 from tfcluster.agent.logs.textfile import behind_newline
 from tfcluster.processes.logs.rotating_log import Line, last_line, parse
 
-_BLOCK = 1 << 16
 # Number of bytes to read of a line for its time and position, which take less.
 _HEAD = 128
 
@@ -52,7 +52,7 @@ class LogSegment:
         offset = self._offset(lambda line: line.position >= position)
         rest = b""
         while offset < self.size:
-            block = self._read(offset, _BLOCK)
+            block = self._read(offset, settings.IO_BLOCK_BYTES)
             offset += len(block)
             *whole, rest = (rest + block).split(b"\n")
             for text in whole:
@@ -82,7 +82,10 @@ class LogSegment:
         end = self._offset(lambda line: line.position >= before)
         offset = behind_newline(self._file, end, count + 1)
         if not offset:
-            count = sum(self._read(at, min(_BLOCK, end - at)).count(b"\n") for at in range(0, end, _BLOCK))
+            count = sum(
+                self._read(at, min(settings.IO_BLOCK_BYTES, end - at)).count(b"\n")
+                for at in range(0, end, settings.IO_BLOCK_BYTES)
+            )
         found = self._line_from(offset)
         return (0, before) if found is None or not count else (count, found[1].position)
 
@@ -115,7 +118,7 @@ class LogSegment:
 
     def _behind_next_newline(self, offset: int) -> int:
         while offset < self.size:
-            block = self._read(offset, _BLOCK >> 4)
+            block = self._read(offset, settings.IO_BLOCK_BYTES >> 4)
             if (at := block.find(b"\n")) >= 0:
                 return offset + at + 1
             offset += len(block)

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import BinaryIO
 
-_BLOCK = 1 << 16
+from tfcluster import settings
 
 
 def tail(path: Path, lines: int) -> tuple[list[str], int]:
@@ -38,7 +38,7 @@ def behind_newline(file: BinaryIO, end: int, count: int) -> int:
     """Return the offset after the `count`th newline before `end`, counting backwards, or 0 if there are fewer."""
     start = end
     while start > 0:
-        size = min(_BLOCK, start)
+        size = min(settings.IO_BLOCK_BYTES, start)
         start -= size
         block = _read_at(file, start, size)
         found = block.count(b"\n")
@@ -65,6 +65,6 @@ def read_block(path: Path, offset: int) -> bytes:
     """
     try:
         with path.open("rb") as file:
-            return _read_at(file, offset, _BLOCK)
+            return _read_at(file, offset, settings.IO_BLOCK_BYTES)
     except FileNotFoundError:
         return b""

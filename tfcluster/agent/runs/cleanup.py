@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
+from tfcluster import settings
 from tfcluster.agent.tasks.probe_client import ProbeClient, ProbeOutcome
 from tfcluster.agent.tasks.supervisor import Supervisor
 from tfcluster.process_handle import ProcessHandle
-
-#: Timeout in seconds for a server to clear a run's variables.
-_SECONDS = 1.0
-#: Back-off in seconds before each retry on a server that did not answer because it is stopped or busy.
-_PAUSES = (1.0, 2.0, 4.0, 8.0, 16.0)
 
 # Maps a task's short name to the process of its server. A server on another host maps to None: its process is unknown.
 _Servers = dict[str, ProcessHandle | None]
@@ -44,7 +40,7 @@ class ContainerCleaner:
             again.add_done_callback(self._background.discard)
 
     async def _again(self, container: str, left: _Servers) -> None:
-        for pause in _PAUSES:
+        for pause in settings.RUN_CLEANUP_BACKOFF_SECONDS:
             await asyncio.sleep(pause)
             left = await self._ask(container, left)
             if not left:
@@ -72,13 +68,15 @@ class ContainerCleaner:
         """
         topology, now = self._supervisor.topology, self._servers()
         asking = {
-            asyncio.ensure_future(self._prober.ask(task.address, _SECONDS, clear=container)): task.short
+            asyncio.ensure_future(
+                self._prober.ask(task.address, settings.RUN_CLEANUP_TIMEOUT_SECONDS, clear=container)
+            ): task.short
             for task in (topology.tasks if topology else ())
             if task.short in servers and task.short in now and servers[task.short] == now[task.short]
         }
         if not asking:
             return {}
-        done, late = await asyncio.wait(asking, timeout=2 * _SECONDS)
+        done, late = await asyncio.wait(asking, timeout=2 * settings.RUN_CLEANUP_TIMEOUT_SECONDS)
         for question in late:
             question.cancel()
         answered = {question for question in done if question.result().verdict is ProbeOutcome.PROBE_OK}

@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Mapping
 
+from tfcluster import settings
 from tfcluster.agent.runs.run import Run
 from tfcluster.core.programs import FAULT_TOLERANT_PROGRAMS, blocking_losses, compute_tasks
 from tfcluster.errors import ClusterError
-
-#: Seconds without any task after which a fault-tolerant run is stopped. A task that died has restarted by then.
-_STRANDED_SECONDS = 5.0
 
 
 def consider(
@@ -41,4 +39,4 @@ def consider(
     if program not in FAULT_TOLERANT_PROGRAMS:
         fail(run, error)
     elif run.stranded is None:
-        run.stranded = asyncio.get_running_loop().call_later(_STRANDED_SECONDS, fail, run, error)
+        run.stranded = asyncio.get_running_loop().call_later(settings.RUN_ALL_TASKS_LOST_SECONDS, fail, run, error)

@@ -6,19 +6,11 @@ import asyncio
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
+from tfcluster import settings
 from tfcluster.agent.tasks.probe_client import ProbeClient, ProbeOutcome, ProbeResult
-from tfcluster.agent.tasks.state_machine import FAILED_PROBES_ALLOWED
 from tfcluster.agent.tasks.supervisor import Supervisor
 from tfcluster.core.devices import Device
 from tfcluster.core.topology import Task
-
-# Probe timeout. As in the checks of this host's tasks, it is shorter than the interval between two checks.
-_CHECK_SECONDS = 1.5
-# Probe timeout before a run. It is longer because a connection over the network may have to be established first.
-_FIRST_SECONDS = 3.0
-# Pause and number of retries after "connection refused": gRPC keeps reporting a cached failure for up to half a second
-# after the server has restarted.
-_AGAIN_SECONDS, _AGAIN_TIMES = 0.1, 10
 
 
 @dataclass
@@ -104,11 +96,11 @@ class RemoteTaskMonitor:
         return [task for task in topology.tasks if task.host != self._supervisor.host] if topology else []
 
     async def _ask_patiently(self, task: Task) -> ProbeResult:
-        for _ in range(_AGAIN_TIMES):
-            answer = await self._prober.ask(task.address, _FIRST_SECONDS)
+        for _ in range(settings.RUN_REMOTE_PROBE_RETRIES):
+            answer = await self._prober.ask(task.address, settings.RUN_REMOTE_PROBE_SECONDS)
             if not answer.refused:
                 break
-            await asyncio.sleep(_AGAIN_SECONDS)
+            await asyncio.sleep(settings.RUN_REMOTE_PROBE_RETRY_SECONDS)
         return answer
 
     async def _check_once(self, task: Task) -> None:
@@ -118,13 +110,13 @@ class RemoteTaskMonitor:
             del self._asking[task.name]
 
     async def _check(self, task: Task) -> None:
-        self._heard(task, await self._prober.ask(task.address, _CHECK_SECONDS))
+        self._heard(task, await self._prober.ask(task.address, settings.PROBE_TIMEOUT_SECONDS))
 
     def _heard(self, task: Task, answer: ProbeResult) -> None:
         seen = self._seen.setdefault(task.name, _PeerHealth())
         if answer.verdict is ProbeOutcome.SILENT:
-            seen.misses = FAILED_PROBES_ALLOWED if answer.refused else seen.misses + 1
-            if seen.misses >= FAILED_PROBES_ALLOWED:
+            seen.misses = settings.FAILED_PROBES_MAX if answer.refused else seen.misses + 1
+            if seen.misses >= settings.FAILED_PROBES_MAX:
                 self._is_down(task, "does not answer")
         elif answer.verdict is ProbeOutcome.PROBE_OK:
             seen.misses = 0

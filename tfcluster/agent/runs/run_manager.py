@@ -14,13 +14,14 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from tfcluster import settings
 from tfcluster.agent import subprocesses
 from tfcluster.agent.change_notifier import ChangeNotifier
 from tfcluster.agent.runs import failure_policy
 from tfcluster.agent.runs.fork_server_client import ForkServer
 from tfcluster.agent.runs.run import Run
 from tfcluster.agent.runs.run_result import finalize, result_event
-from tfcluster.agent.runs.run_store import RETENTION, RunRecord, RunStore
+from tfcluster.agent.runs.run_store import RunRecord, RunStore
 from tfcluster.agent.runs.run_stream import follow
 from tfcluster.agent.state_dir import StateDir
 from tfcluster.core.programs import SCRIPT, compute_tasks, required_tasks
@@ -30,18 +31,6 @@ from tfcluster.process_handle import ProcessHandle, send
 from tfcluster.processes.run_events import RunEventLog
 from tfcluster.processes.run_spec import EVENTS, OUTPUT, RunSpec, acquire_run, driver_of
 from tfcluster.protocol.codec import Message
-
-_POLL_SECONDS = 0.02
-#: Seconds between SIGTERM and SIGKILL to a driver. If the driver's exit is not reported within the same time after
-#: SIGKILL, the fork server counts as broken.
-_CANCEL_GRACE = 3.0
-#: Seconds that the command which waits for a run has to reconnect after its agent died. It tries immediately.
-_UNOWNED_SECONDS = 60.0
-#: Seconds that a fork server has to import TensorFlow, even from a slow disk, and to fork a driver. A fork server that
-#: takes longer counts as hung.
-_START_SECONDS = 120.0
-#: Maximum number of fork servers that are asked for a run's driver: a fork server may be killed or stopped by a signal.
-_FORK_SERVERS = 3
 
 
 class RunManager:
@@ -123,7 +112,7 @@ class RunManager:
         """
         if run.active and not run.ending and not run.driven:
             self._request_driver(run)
-            self._later(run, _START_SECONDS, partial(self._refuse_to_wait, run))
+            self._later(run, settings.RUN_DRIVER_START_SECONDS, partial(self._refuse_to_wait, run))
 
     def _request_driver(self, run: Run) -> None:
         assert run.job is not None, "who adopts a run does not start it"
@@ -151,7 +140,7 @@ class RunManager:
                 self._take(run)
                 if not record.detached:
                     loop = asyncio.get_running_loop()
-                    run.unowned = loop.call_later(_UNOWNED_SECONDS, self.cancel, record.run)
+                    run.unowned = loop.call_later(settings.RUN_OWNER_RECONNECT_SECONDS, self.cancel, record.run)
                 self._watch(run, "its agent died before the driver had started")
                 if run.record.stopping is not None and run.active:
                     self._terminate(run)
@@ -176,7 +165,7 @@ class RunManager:
 
         async def wait() -> None:
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self.changed.since(self.changed.count), _POLL_SECONDS)
+                await asyncio.wait_for(self.changed.since(self.changed.count), settings.RUN_POLL_SECONDS)
 
         output = folder / OUTPUT if record.program == SCRIPT else None
         found = False
@@ -258,7 +247,7 @@ class RunManager:
     def _forget_old(self) -> None:
         """Delete all but the latest ended runs, in memory and on disk."""
         ended = [identity for identity, run in self.runs.items() if not run.active]
-        for identity in ended[:-RETENTION]:
+        for identity in ended[: -settings.RUNS_KEPT]:
             del self.runs[identity]
         self.records.remove_old([identity for identity, run in self.runs.items() if run.active])
 
@@ -289,7 +278,7 @@ class RunManager:
         """Fail a run that still has no driver, and kill the fork server, so that the next run gets a new one."""
         if run.process is None:
             error = ClusterError(
-                f"no driver could be started for {run.identity} within {_START_SECONDS:g} s",
+                f"no driver could be started for {run.identity} within {settings.RUN_DRIVER_START_SECONDS:g} s",
                 hint=f"{self._fork_server.log} may say why; run the program again.",
             )
             self.fail(run, error)
@@ -314,7 +303,7 @@ class RunManager:
         if run.pidfd is not None:
             send(run.pidfd, signal.SIGTERM)
             send(run.pidfd, signal.SIGCONT)  # a driver that was stopped ends all that its program has started
-        self._later(run, _CANCEL_GRACE, lambda: self._kill(run))
+        self._later(run, settings.RUN_STOP_GRACE_SECONDS, lambda: self._kill(run))
 
     def _kill(self, run: Run) -> None:
         """Kill a driver that has not exited after SIGTERM.
@@ -324,7 +313,7 @@ class RunManager:
         if run.pidfd is not None:
             send(run.pidfd, signal.SIGKILL)
         if run.driven:
-            self._later(run, _CANCEL_GRACE, self._fork_server.kill)
+            self._later(run, settings.RUN_STOP_GRACE_SECONDS, self._fork_server.kill)
 
     def _later(self, run: Run, seconds: float, action: Callable[[], None]) -> None:
         run.timers.append(asyncio.get_running_loop().call_later(seconds, action))
@@ -353,7 +342,7 @@ class RunManager:
         for run in list(self.runs.values()):
             if not (run.active and run.driven) or run.ending:
                 continue
-            if run.process is None and driver_of(run.folder) is None and run.fork_servers < _FORK_SERVERS:
+            if run.process is None and driver_of(run.folder) is None and run.fork_servers < settings.RUN_FORK_SERVERS:
                 self._request_driver(run)
                 continue
             run.driven = False

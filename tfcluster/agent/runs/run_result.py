@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from tfcluster import settings
 from tfcluster.agent.logs.textfile import tail
 from tfcluster.agent.runs.run import Run
 from tfcluster.agent.runs.run_store import RunRecord
@@ -15,11 +16,6 @@ from tfcluster.errors import ClusterError
 from tfcluster.process_handle import reason
 from tfcluster.processes.run_events import RunEventLog
 from tfcluster.protocol.codec import Message
-
-_SHOWN = 10
-#: Number of events at the end of the event file that are searched for the result or error. Threads of a driver may
-#: still emit other events after it.
-_LATE = 100
 
 
 def finalize(run: Run, status: int | None, why: str, log: Path) -> RunRecord:
@@ -70,14 +66,14 @@ def result_event(record: RunRecord) -> Message:
 
 
 def _died(run: Run, how: str, log: Path) -> ClusterError:
-    last, _ = tail(log, _SHOWN)
+    last, _ = tail(log, settings.RUN_ERROR_LINES)
     said = "; it said last:" + "".join(f"\n  {line}" for line in last) if last else ""
     return ClusterError(f"the driver of {run.identity} died ({how}){said}", hint=f"The whole log is {log}.")
 
 
 def _last_word(path: Path) -> Message:
     """Return the result or error event that a driver wrote, or an empty message if it wrote neither."""
-    lines, _ = tail(path, _LATE)
+    lines, _ = tail(path, settings.RUN_RESULT_EVENTS)
     for line in reversed(lines):
         try:
             found = json.loads(line)

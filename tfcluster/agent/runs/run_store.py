@@ -10,17 +10,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tfcluster import settings
 from tfcluster.core.states import ACTIVE, RunState
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.processes.files import read_file
 from tfcluster.protocol.decoder import decode
 
-#: Number of ended runs that are kept. The folders of older runs are removed.
-RETENTION = 100
 _FILE = "record.json"
-_LISTED = 5
-# The greatest size of a record that is read, in bytes: a result may hold a whole parameter.
-_MAX_BYTES = 64 * 2**20
 
 
 @dataclass(frozen=True)
@@ -119,7 +115,7 @@ class RunStore:
     def read(self, run: str) -> RunRecord | None:
         """Return the record of a run, or None if it is missing or cannot be parsed."""
         try:
-            record = decode(RunRecord, json.loads(read_file(self.folder(run) / _FILE, _MAX_BYTES)))
+            record = decode(RunRecord, json.loads(read_file(self.folder(run) / _FILE, settings.STATE_FILE_MAX_BYTES)))
             return record if record.run == run else None
         except (OSError, ValueError, RecursionError):
             return None
@@ -143,9 +139,9 @@ class RunStore:
         if len(found) == 1:
             return found[0]
         if found:
-            more = ", …" if len(found) > _LISTED else ""
+            more = ", …" if len(found) > settings.LISTED_RUNS else ""
             raise ClusterError(
-                f"several runs begin with {named!r}: {', '.join(sorted(found)[:_LISTED])}{more}",
+                f"several runs begin with {named!r}: {', '.join(sorted(found)[: settings.LISTED_RUNS])}{more}",
                 hint="Give more of the run's id.",
                 exit_code=ExitCode.USAGE,
             )
@@ -158,7 +154,7 @@ class RunStore:
             going_on: Ids of the runs that have not ended, whatever state their records have.
         """
         ages: Mapping[str, float] = {name: self._age(name) for name in self._names() if name not in going_on}
-        for name in sorted(ages, key=lambda each: ages[each])[:-RETENTION]:
+        for name in sorted(ages, key=lambda each: ages[each])[: -settings.RUNS_KEPT]:
             record = self.read(name)
             if record is None or record.state not in ACTIVE:
                 shutil.rmtree(self.folder(name), ignore_errors=True)

@@ -7,11 +7,9 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
+from tfcluster import settings
 from tfcluster.agent.logs.textfile import read_block
 from tfcluster.protocol.codec import Message
-
-#: Maximum length in bytes of a line of output. A longer line is streamed in several pieces.
-_LONGEST = 1 << 18
 
 
 class _Lines:
@@ -66,7 +64,7 @@ async def follow(
         The events.
     """
     written = _Lines(events)
-    printed = None if output is None else _Lines(output, _LONGEST)
+    printed = None if output is None else _Lines(output, settings.RUN_OUTPUT_LINE_MAX_BYTES)
     result: Message | None = None
     while True:
         ended = not active()  # checked before reading, so that the last writes are not missed

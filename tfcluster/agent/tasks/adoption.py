@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from tfcluster import settings
 from tfcluster.agent.journal_record import TaskRecord
-from tfcluster.agent.tasks.state_machine import FAILED_PROBES_ALLOWED, TaskEvent, TaskStateMachine
+from tfcluster.agent.tasks.state_machine import TaskEvent, TaskStateMachine
 from tfcluster.agent.tasks.task_runtime import TaskRuntime
 from tfcluster.core.states import TERMINAL_STATES, TaskState
 
@@ -56,7 +57,7 @@ def resumed(machine: TaskStateMachine, record: TaskRecord, now: float) -> tuple[
     if record.state is TaskState.STARTING and record.process is None:
         return machine, TaskEvent.UNSTARTED
     # A task that has been ready keeps its state: it does not get the time for starting a server again.
-    misses = FAILED_PROBES_ALLOWED if record.state is TaskState.UNRESPONSIVE else 0
+    misses = settings.FAILED_PROBES_MAX if record.state is TaskState.UNRESPONSIVE else 0
     return replace(machine, misses=misses), None if record.process else TaskEvent.FAILED_EXIT
 
 

@@ -10,13 +10,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from tfcluster import settings
+
 _PROC = Path("/proc")
 _GROUPS = Path("/sys/fs/cgroup")
-# When a process ends, the counters are compared with the oldest of these samples, taken at these intervals in seconds.
-# That sample is about 30 s old, enough for even a process with hundreds of gigabytes to be torn down. An older kill hit
-# another process in the group.
-_SAMPLES = 4
-_APART = 10.0
 
 
 @dataclass(frozen=True)
@@ -61,7 +58,7 @@ class OomDetector:
         # The group must be read now: after the process has exited, the kernel no longer shows its group.
         self._group = _counter_of_group(_text(proc / str(pid) / "cgroup"), groups)
         self._host = proc / "vmstat"
-        self._samples = deque([self._read()], maxlen=_SAMPLES)
+        self._samples = deque([self._read()], maxlen=settings.OOM_SAMPLES)
         self._sampled = now
 
     def sample(self, now: float) -> None:
@@ -70,7 +67,7 @@ class OomDetector:
         Args:
             now: The current time, in monotonic seconds.
         """
-        if now - self._sampled >= _APART:
+        if now - self._sampled >= settings.OOM_SAMPLE_INTERVAL_SECONDS:
             self._samples.append(self._read())
             self._sampled = now
 

@@ -10,19 +10,13 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from functools import partial
 
+from tfcluster import settings
 from tfcluster.agent import subprocesses
 from tfcluster.agent.subprocesses import ChildProcess
 from tfcluster.core.devices import Device
 from tfcluster.processes.health_prober import probe
 from tfcluster.protocol.codec import Message
 
-#: Seconds after a probe's own timeout at which the health prober counts as broken. Importing gRPC or a busy host may
-#: delay it by less.
-_MARGIN = 10.0
-# Seconds after a probe's own timeout until which its failure counts. A failure that is reported later shows that the
-# health prober, this agent or the whole machine (suspended, swapping) stalled. Then the server had no fair chance to
-# answer in time either.
-_LATE = 1.0
 # gRPC's text for ECONNREFUSED.
 _REFUSED = "Connection refused"
 
@@ -102,8 +96,8 @@ class ProbeClient:
         asked = time.monotonic()
         child.send({"id": identity, "address": address, "timeout": timeout, "clear": clear})
         try:
-            told = await asyncio.wait_for(answer, timeout + _MARGIN)
-            late = time.monotonic() - asked > timeout + _LATE
+            told = await asyncio.wait_for(answer, timeout + settings.PROBE_BROKEN_SECONDS)
+            late = time.monotonic() - asked > timeout + settings.PROBE_LATE_SECONDS
             return ProbeResult(ProbeOutcome.UNKNOWN) if late and told.verdict is ProbeOutcome.SILENT else told
         except asyncio.TimeoutError:
             child.kill()  # the next probe forks a new one

@@ -9,16 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 
+from tfcluster import settings
 from tfcluster.core.states import DESIRED_RUNNING, HAS_PROCESS, TERMINAL_STATES, TaskState
 from tfcluster.core.topology import RestartPolicy
-
-#: Number of failed probes in a row after which a task that was ready counts as unresponsive.
-FAILED_PROBES_ALLOWED = 3
-#: Number of failed probes in a row after which a task that has never answered is killed. It is larger because a server
-#: that needs a minute to initialize its GPUs is still starting.
-_STARTING_MISSES_ALLOWED = 20
-#: Seconds between two checks whether a port that another process uses has become free.
-_BLOCKED_SECONDS = 1.0
 
 
 class TaskEvent(Enum):
@@ -66,7 +59,7 @@ class TaskStateMachine:
     ends: tuple[float, ...] = ()
     misses: int = 0
     wake_at: float | None = None
-    grace: float = 5.0
+    grace: float = settings.STOP_GRACE_SECONDS
     again: bool = False
 
     @property
@@ -151,7 +144,7 @@ class TaskStateMachine:
         if self.state is TaskState.STARTING and self.policy.policy == "never":
             return replace(self, state=TaskState.FAILED), None
         if self.state in (TaskState.STARTING, TaskState.BACKING_OFF):
-            return replace(self, state=TaskState.BACKING_OFF, wake_at=now + _BLOCKED_SECONDS), None
+            return replace(self, state=TaskState.BACKING_OFF, wake_at=now + settings.PORT_RETRY_SECONDS), None
         return self, None
 
     def _due(self, now: float) -> tuple[TaskStateMachine, Action | None]:
@@ -169,12 +162,12 @@ class TaskStateMachine:
         misses = self.misses + 1
         # A server that is still starting has not answered yet. It is killed only if it takes far too long.
         if self.state is TaskState.STARTING:
-            if misses < _STARTING_MISSES_ALLOWED or self.policy.policy == "never":
+            if misses < settings.FAILED_PROBES_MAX_STARTING or self.policy.policy == "never":
                 return replace(self, misses=misses), None
             return replace(self, misses=0), Action.KILL
-        if misses < FAILED_PROBES_ALLOWED:
+        if misses < settings.FAILED_PROBES_MAX:
             return replace(self, misses=misses), None
-        if self.policy.policy == "never" or misses < 2 * FAILED_PROBES_ALLOWED:
+        if self.policy.policy == "never" or misses < 2 * settings.FAILED_PROBES_MAX:
             return replace(self, state=TaskState.UNRESPONSIVE, misses=misses), None
         return replace(self, misses=0), Action.KILL
 

@@ -32,8 +32,6 @@ from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.process_handle import send
 from tfcluster.processes.c_api import TensorFlow
 
-#: Default number of seconds between SIGTERM and SIGKILL for a task that is stopped.
-STOP_GRACE = 5.0
 #: The text that explains the exit of a process that the agent ended because of an event.
 _WHY_ENDED = {
     TaskEvent.PROBE_FAILED: "it did not answer, so its agent ended it",

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
+from tfcluster import settings
 from tfcluster.agent import subprocesses
 from tfcluster.agent.ports import PortAllocator, port_owner
 from tfcluster.agent.secret_store import lost
@@ -24,9 +25,6 @@ from tfcluster.processes.c_api import TensorFlow
 from tfcluster.processes.logs.log_buffer import prepare
 from tfcluster.processes.tf_server import serve
 from tfcluster.protocol.codec import Message
-
-# Seconds for which the result of looking up the process that uses a port is cached.
-_HOLDER_SECONDS = 10.0
 
 
 class TaskLauncher:
@@ -114,7 +112,7 @@ class TaskLauncher:
             return ""
         # Finding the owner of the port requires a scan of the descriptors of all processes, so the result is cached.
         now = time.monotonic()
-        if port not in self._holders or now > self._holders[port][0] + _HOLDER_SECONDS:
+        if port not in self._holders or now > self._holders[port][0] + settings.PORT_OWNER_CACHE_SECONDS:
             self._holders[port] = now, f"port {port} is taken by {port_owner(port)}"
         return self._holders[port][1]
 

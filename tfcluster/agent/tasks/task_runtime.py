@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from tfcluster import settings
 from tfcluster.agent.tasks.log_tail import tail_of_log
 from tfcluster.agent.tasks.oom import OomDetector
 from tfcluster.agent.tasks.resource_usage import ResourceUsage, read_usage
@@ -17,8 +18,6 @@ from tfcluster.core.status import LastExit, TaskStatus
 from tfcluster.core.topology import Task
 from tfcluster.process_handle import ProcessHandle
 
-# The kernel counts processor time in hundredths of a second: over a shorter interval the CPU percentage is noise.
-_SHORTEST_SECONDS = 0.5
 #: The exit reason of a task for which no process was started.
 NOT_STARTED = "not started"
 _AFTER_DEATH = {
@@ -116,7 +115,7 @@ class TaskRuntime:
 
     def _percent(self, usage: ResourceUsage) -> float:
         """Return the CPU usage in percent of one core since the newest sample that is old enough, or else the start."""
-        far = (sample for sample in self.samples if usage.at - sample.at >= _SHORTEST_SECONDS)
+        far = (sample for sample in self.samples if usage.at - sample.at >= settings.CPU_SAMPLE_MIN_SECONDS)
         return usage.percent_since(next(far, None))
 
     def _told_exit(self) -> LastExit | None:

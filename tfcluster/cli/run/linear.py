@@ -7,10 +7,9 @@ from typing import Any, BinaryIO
 
 import click
 
+from tfcluster import settings
 from tfcluster.cli.options import Number, WholeNumber, seconds
 from tfcluster.cli.run.common import CONTEXT, seed_or_new, shared_options, submit
-
-_STEPS = 1000
 
 
 @click.command(
@@ -25,7 +24,12 @@ _STEPS = 1000
     metavar="FILE.csv",
     help="Columns x and y to fit; else 101 points around y = 2x + 0.2, from the seed.",
 )
-@click.option("--steps", type=WholeNumber(1, 10**15), show_default=f"{_STEPS}", help="Steps of all workers together.")
+@click.option(
+    "--steps",
+    type=WholeNumber(1, 10**15),
+    show_default=f"{settings.TRAINING_STEPS}",
+    help="Steps of all workers together.",
+)
 @click.option("--epochs", type=WholeNumber(1, 10**9), help="How often to go through the data, in place of --steps.")
 @click.option(
     "--batch",
@@ -79,7 +83,7 @@ def command(
         raise click.UsageError("--steps and --epochs say the same thing in two ways; give one of them")
     parameters = {
         "data": "" if data is None else data.name,
-        "steps": steps or _STEPS,
+        "steps": steps or settings.TRAINING_STEPS,
         "epochs": epochs,
         "batch": batch,
         "optimizer": optimizer,

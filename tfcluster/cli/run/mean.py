@@ -9,11 +9,9 @@ from typing import Any
 
 import click
 
+from tfcluster import settings
 from tfcluster.cli.options import WholeNumber
 from tfcluster.cli.run.common import CONTEXT, seed_or_new, shared_options, submit
-
-# The limit for the driver's memory: it keeps about 350 bytes for each window of 2^22 numbers.
-_MOST_RANDOM = 2**42
 
 
 class _Sizes(WholeNumber):
@@ -37,7 +35,7 @@ class _Sizes(WholeNumber):
 @click.argument("file", required=False, type=click.Path(exists=True, dir_okay=False, allow_dash=True))
 @click.option(
     "--random",
-    type=WholeNumber(1, _MOST_RANDOM),
+    type=WholeNumber(1, settings.MEAN_RANDOM_NUMBERS_MAX),
     metavar="N",
     help="In place of a file: so many random numbers, uniform in [0, 1).",
 )

@@ -18,13 +18,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tfcluster.processes.logs.rotating_log import LONGEST_LINE, RotatingLog, end_of
+from tfcluster import settings
+from tfcluster.processes.logs.rotating_log import RotatingLog, end_of
 
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2
-#: Bytes at the end of the buffer that are not freed even after they have been copied to the log: readers read the
-#: newest lines here, as plain text without the log's line headers.
-_STAYS = 1 << 16
-_FREED_AT_ONCE = 1 << 18
 
 
 def prepare(path: Path, log: Path) -> None:
@@ -125,7 +122,7 @@ class LogBuffer:
         # The file has been truncated, as `echo > /proc/PID/fd/2` does. Move its contents to the old position, so that
         # positions continue to grow.
         if end < position:
-            said = os.pread(fd, LONGEST_LINE, 0)
+            said = os.pread(fd, settings.LOG_LINE_MAX_BYTES, 0)
             os.ftruncate(fd, position)
             end = position + os.pwrite(fd, said, position)
         if position == end:
@@ -133,18 +130,18 @@ class LogBuffer:
         position = _first_data(fd, position)
         if end - position > self._log.room:
             position = _behind_line(fd, end - self._log.room)
-        data = os.pread(fd, LONGEST_LINE, position)
+        data = os.pread(fd, settings.LOG_LINE_MAX_BYTES, position)
         whole = data[: data.rfind(b"\n") + 1]
-        if not whole and (ended or len(data) == LONGEST_LINE):
+        if not whole and (ended or len(data) == settings.LOG_LINE_MAX_BYTES):
             whole = data
         self._log.append(whole, position, time.time())
         self._position = position + len(whole)
-        self._free(fd, self._position - _STAYS)
+        self._free(fd, self._position - settings.LOG_BUFFER_KEPT_BYTES)
         return bool(whole)
 
     def _free(self, fd: int, end: int) -> None:
         end -= end % os.fstat(fd).st_blksize  # a partial block would not be freed, but read as zeros
-        if end - self._freed < _FREED_AT_ONCE:
+        if end - self._freed < settings.LOG_BUFFER_FREED_BYTES:
             return
         try:
             _punch(fd, self._freed, end)
@@ -170,7 +167,7 @@ def _behind_line(fd: int, position: int) -> int:
     Returns:
         The position after the line's newline, or `position` itself if there is no newline within `LONGEST_LINE` bytes.
     """
-    return position + os.pread(fd, LONGEST_LINE, position).find(b"\n") + 1
+    return position + os.pread(fd, settings.LOG_LINE_MAX_BYTES, position).find(b"\n") + 1
 
 
 def _first_data(fd: int, position: int) -> int:

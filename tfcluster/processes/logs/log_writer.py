@@ -18,6 +18,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from tfcluster import settings
 from tfcluster.process_handle import ProcessHandle, send
 from tfcluster.processes import daemonize
 from tfcluster.processes.logs.log_buffer import LogBuffer
@@ -25,12 +26,6 @@ from tfcluster.processes.logs.rotating_log import RotatingLog
 
 _LOCK = ".keeper"
 _MODIFIED = 0x2
-# Seconds to wait between two rounds. All output that arrives meanwhile is copied in one round, and a task that prints
-# continuously does not wake the process more often than this.
-_PAUSE = 0.01
-# Polling intervals where no event is delivered: of the capture buffers if inotify is not available, and of the file
-# `needed` after the agent has exited.
-_LOOK_SECONDS, _GONE_SECONDS = 0.1, 1.0
 
 
 def keep(title: str, log_buffers: Path, logs: Path, size: int, count: int, needed: Path, agent: socket.socket) -> None:
@@ -60,9 +55,11 @@ def keep(title: str, log_buffers: Path, logs: Path, size: int, count: int, neede
             continue
         if not desk.is_mine():
             return
-        time.sleep(_PAUSE)
-        patience: float | None = _GONE_SECONDS if orphaned or desk.failing else None
-        for fd, _ in wake.poll(1000 * _LOOK_SECONDS if changes is None else patience and 1000 * patience):
+        time.sleep(settings.LOG_WRITER_ROUND_SECONDS)
+        patience: float | None = settings.LOG_WRITER_ORPHAN_POLL_SECONDS if orphaned or desk.failing else None
+        for fd, _ in wake.poll(
+            1000 * settings.LOG_WRITER_POLL_SECONDS if changes is None else patience and 1000 * patience
+        ):
             if fd == agent.fileno():
                 orphaned = True
                 wake.unregister(agent)
@@ -165,7 +162,7 @@ def _succeed(path: Path) -> int:
                 return lock
         except BlockingIOError:
             _end(os.pread(lock, 100, 0))
-            time.sleep(0.005)
+            time.sleep(settings.LOG_WRITER_LOCK_SECONDS)
         os.close(lock)
 
 

@@ -16,10 +16,9 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
+from tfcluster import settings
 from tfcluster.processes.files import remove_unless_file
 
-#: The length of the longest line in bytes. A longer line is stored as several.
-LONGEST_LINE = 1 << 20
 # An upper bound of the bytes that the time, the position and the mark of a partial line take in front of the text.
 _HEAD_ROOM = 64
 # Follows the position of a partial line, which has no newline in the output: the line was too long, or nothing was
@@ -95,7 +94,7 @@ def last_line(file: int, size: int) -> Line | None:
     Returns:
         The line, or None if there is no complete line.
     """
-    for length in (1 << 13, LONGEST_LINE + _HEAD_ROOM):
+    for length in (1 << 13, settings.LOG_LINE_MAX_BYTES + _HEAD_ROOM):
         start = max(0, size - length)
         *whole, _ = os.pread(file, size - start, start).split(b"\n")
         for line in reversed(whole[1:] if start else whole):  # the first may be the tail of a line
@@ -152,7 +151,7 @@ class RotatingLog:
             path.unlink()
         with suppress(FileNotFoundError), self._path.open("r+b") as file:
             size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - LONGEST_LINE - _HEAD_ROOM))
+            file.seek(max(0, size - settings.LOG_LINE_MAX_BYTES - _HEAD_ROOM))
             unfinished = len(file.read().rpartition(b"\n")[2])
             file.truncate(size - unfinished)
         return end_of(self._path)

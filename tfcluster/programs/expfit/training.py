@@ -9,20 +9,13 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tfcluster import settings
 from tfcluster.core.programs import parameter_task
 from tfcluster.errors import ClusterError
 from tfcluster.programs.context import Context
 from tfcluster.programs.expfit.examples import Examples, initial_layers, largest_error
 from tfcluster.programs.expfit.partitioning import Network, build, divide
 from tfcluster.programs.session import count_operations, open_session, task_of, without_replica
-
-# Target duration of a call in seconds, short enough for frequent progress events and a quick cancel. The first call has
-# only few steps, because their duration is not known yet.
-_CALL_SECONDS = 0.3
-_FIRST_STEPS = 10
-# Largest number of examples sent in one call (8 MB).
-_MOST_EXAMPLES = 1 << 20
-_CURVE_POINTS = 200
 
 
 def run(context: Context, *, modes: Sequence[str], steps: int, rate: float, batch: int, seed: int) -> dict[str, Any]:
@@ -86,14 +79,14 @@ class _Training:
         """
         network = build(self._context, self._division, initial_layers(self._seed), self._rate)
         examples = Examples(self._seed, self._batch)
-        stride = -(-steps // _CURVE_POINTS)
+        stride = -(-steps // settings.TRAINING_CURVE_POINTS)
         curve: list[list[float]] = []
-        done, size = 0, _FIRST_STEPS
+        done, size = 0, settings.TRAINING_FIRST_STEPS
         with open_session(self._context, network.graph, self._division.devices) as session:
             session.run(network.begin)
             began = time.monotonic()
             while done < steps:
-                size = max(1, min(size, steps - done, _MOST_EXAMPLES // self._batch))
+                size = max(1, min(size, steps - done, settings.TRAINING_CALL_EXAMPLES_MAX // self._batch))
                 started = time.monotonic()
                 losses = self._call(session, network, examples.next(size), count=done == 0)
                 seconds = max(time.monotonic() - started, 1e-6)
@@ -101,7 +94,7 @@ class _Training:
                 numbered = enumerate(losses.tolist(), done + 1)
                 curve += [[at, loss] for at, loss in numbered if (at - 1) % stride == 0 or at == steps]
                 done += size
-                size = min(4 * size, int(size * _CALL_SECONDS / seconds) + 1)
+                size = min(4 * size, int(size * settings.TRAINING_CALL_SECONDS / seconds) + 1)
                 self._context.emit("metric", mode=self._mode, step=done, loss=float(losses[-1]))
                 self._context.progress(before + done, total, "steps")
             seconds = time.monotonic() - began

@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 
+from tfcluster import settings
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.programs.context import Context
 from tfcluster.programs.linear.checkpoints import Checkpoints, Summaries
 from tfcluster.programs.linear.checks import refuse_divergence
 from tfcluster.programs.linear.config import LEARNING_RATES, TrainingConfig
 from tfcluster.programs.linear.coordinator import TrainingCoordinator
-from tfcluster.programs.linear.dataset import MOST_ROWS, Dataset, made, read_csv
+from tfcluster.programs.linear.dataset import Dataset, made, read_csv
 from tfcluster.programs.linear.evaluator import Evaluator
 from tfcluster.programs.linear.model import StateGraph
 from tfcluster.programs.linear.parameter_client import ParameterClient, Values
@@ -160,9 +161,10 @@ def _refuse_too_many(rows: int, devices: int) -> None:
     Raises:
         ClusterError: The graph would be too large.
     """
-    if rows * devices > MOST_ROWS:
+    if rows * devices > settings.TRAINING_POINTS_MAX:
         raise ClusterError(
-            f"{rows:,} points for each of {devices} devices in step are more than {MOST_ROWS:,} in all",
+            f"{rows:,} points for each of {devices} devices in step are more than "
+            f"{settings.TRAINING_POINTS_MAX:,} in all",
             hint="Leave out --sync, choose fewer --devices, or a --batch of all points, which are divided then.",
             exit_code=ExitCode.USAGE,
         )

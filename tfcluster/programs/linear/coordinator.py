@@ -7,15 +7,13 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tfcluster import settings
 from tfcluster.programs.linear.checkpoints import Summaries
 from tfcluster.programs.linear.config import TrainingConfig
 from tfcluster.programs.linear.model import shares_of
 from tfcluster.programs.linear.parameter_client import ParameterClient
 from tfcluster.programs.linear.step_scheduler import StepScheduler
 from tfcluster.programs.session import without_replica
-
-#: Seconds between two metric events of a worker (rate limit); the interval is shorter at the start of a training.
-METRIC_SECONDS = 0.3
 
 
 class TrainingCoordinator:
@@ -147,7 +145,9 @@ class TrainingCoordinator:
     def _is_due(self, worker: str) -> bool:
         """Return whether a worker's next metric event is due: more often at first, when the values change most."""
         now = self.seconds
-        if now - self._told.get(worker, -METRIC_SECONDS) < min(METRIC_SECONDS, now / 2):
+        if now - self._told.get(worker, -settings.TRAINING_METRIC_SECONDS) < min(
+            settings.TRAINING_METRIC_SECONDS, now / 2
+        ):
             return False
         self._told[worker] = now
         return True

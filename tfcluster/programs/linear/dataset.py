@@ -8,14 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from tfcluster import settings
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.programs.csv_rows import is_number, read_rows
 
 _SLOPE, _INTERCEPT, _NOISE = 2.0, 0.2, 0.4
 _POINTS = 101
-#: Limit on the number of points. They are constants of the graph, 16 bytes each, and TensorFlow sends a graph as one
-#: protobuf message of at most 2 GiB.
-MOST_ROWS = 50_000_000
 _HINT = "Give --data a CSV file with the columns x and y, or leave it out."
 
 
@@ -81,8 +79,8 @@ def read_csv(path: Path, name: str) -> Dataset:
             if heading:
                 continue
         values.append(_numbers(where, row, columns))
-        if len(values) > MOST_ROWS:
-            raise _refusal(f"{where}: more than {MOST_ROWS:,} points")
+        if len(values) > settings.TRAINING_POINTS_MAX:
+            raise _refusal(f"{where}: more than {settings.TRAINING_POINTS_MAX:,} points")
     if not values:
         raise _refusal(f"{name}: no points in it")
     x, y = np.array(values, dtype=np.float64).T

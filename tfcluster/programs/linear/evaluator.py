@@ -7,17 +7,13 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfcluster import settings
 from tfcluster.programs.linear.checks import is_finite
 from tfcluster.programs.linear.coordinator import TrainingCoordinator
 from tfcluster.programs.linear.model import ScoringGraph
-from tfcluster.programs.linear.parameter_client import CALL_TIMEOUT_MS, abandon, check_listening, close
+from tfcluster.programs.linear.parameter_client import abandon, check_listening, close
 from tfcluster.programs.linear.roles import short_task
 from tfcluster.programs.session import open_session, without_replica
-
-_INTERVAL_SECONDS = 0.5
-# Once there are twice as many scores, every second one is dropped. A run of days thus keeps at least this number of
-# scores and at most twice this number.
-_FEWEST_KEPT = 1000
 
 
 class Evaluator(threading.Thread):
@@ -56,7 +52,7 @@ class Evaluator(threading.Thread):
                 session, self._error = None, error
             if ended:
                 break
-            ended = team.ended.wait(_INTERVAL_SECONDS)
+            ended = team.ended.wait(settings.EVALUATION_INTERVAL_SECONDS)
         close(session)
         if self._error is not None:
             team.note(f"{self.name} does not answer ({type(self._error).__name__}): the last parameters have no score")
@@ -64,14 +60,14 @@ class Evaluator(threading.Thread):
     def _open(self, scoring: ScoringGraph) -> Any:
         used = [self._device, *self._team.plan.servers]
         check_listening(self._team.plan.context, used)
-        return open_session(self._team.plan.context, scoring.graph, used, timeout_ms=CALL_TIMEOUT_MS)
+        return open_session(self._team.plan.context, scoring.graph, used, timeout_ms=settings.PARAMETER_CALL_TIMEOUT_MS)
 
     def _score(self, found: dict[str, Any]) -> None:
         values = {name: float(found[name]) for name in ("loss", "w", "b")}
         if not is_finite(values):
             return  # the training reports its divergence itself
         step = int(found["step"])
-        if len(self.scores) >= 2 * _FEWEST_KEPT:
+        if len(self.scores) >= 2 * settings.EVALUATION_SCORES_MIN:
             del self.scores[::2]
         self.scores.append([step, values["loss"]])
         self._team.plan.context.emit(

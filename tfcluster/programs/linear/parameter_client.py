@@ -11,6 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfcluster import settings
 from tfcluster.errors import ClusterError
 from tfcluster.programs.context import Context
 from tfcluster.programs.linear.config import TrainingConfig
@@ -18,14 +19,6 @@ from tfcluster.programs.linear.model import StateGraph
 from tfcluster.programs.linear.roles import short_task
 from tfcluster.programs.linear.step_scheduler import StepScheduler
 from tfcluster.programs.session import open_session
-
-#: Seconds to wait for a lost task to recover before giving it up. An agent restarts a dead task immediately, and a
-#: hanging task after 12 s.
-PATIENCE_SECONDS = 15.0
-#: Milliseconds after which a call to a server counts as lost; a block of steps takes about 300 ms.
-CALL_TIMEOUT_MS = 10_000
-#: Seconds between two attempts to reach a lost task.
-RETRY_SECONDS = 0.1
 
 #: Errors which mean that a server is down or has been restarted, and not that the graph or the data are wrong. gRPC
 #: reports a connection that ends in the middle of a message as an internal or an unknown error.
@@ -152,23 +145,23 @@ class ParameterClient:
                 if self._session is None:
                     check_listening(self._context, self._servers)
                     self._session = open_session(
-                        self._context, self._state.graph, self._servers, timeout_ms=CALL_TIMEOUT_MS
+                        self._context, self._state.graph, self._servers, timeout_ms=settings.PARAMETER_CALL_TIMEOUT_MS
                     )
                 action()
                 return
             except LOSSES as error:
                 abandon(self._session)
                 self._session = None
-                deadline = deadline or time.monotonic() + PATIENCE_SECONDS
+                deadline = deadline or time.monotonic() + settings.PARAMETER_RECOVERY_SECONDS
                 if time.monotonic() >= deadline:
                     raise self._lost(error) from error
-                time.sleep(RETRY_SECONDS)
+                time.sleep(settings.PARAMETER_RETRY_SECONDS)
 
     def _lost(self, error: Exception) -> ClusterError:
         silent = [short_task(server) for server in self._servers if not answers(self._context, server)]
         who = " and ".join(silent) or short_task(self._servers[0])
         return ClusterError(
-            f"{who} with the variables did not come back within {PATIENCE_SECONDS:.0f} s",
+            f"{who} with the variables did not come back within {settings.PARAMETER_RECOVERY_SECONDS:.0f} s",
             hint="`tfcluster status` shows the tasks, `tfcluster events` what happened. With --logdir the next run "
             "goes on from the last checkpoint.",
         )
@@ -223,7 +216,7 @@ def answers(context: Context, device: str) -> bool:
     with graph.as_default(), tf.device(device):
         one = tf.constant(1)
     try:
-        with open_session(context, graph, [device], timeout_ms=CALL_TIMEOUT_MS // 4) as session:
+        with open_session(context, graph, [device], timeout_ms=settings.PARAMETER_CALL_TIMEOUT_MS // 4) as session:
             session.run(one)
     except tf.errors.OpError:
         return False
@@ -239,7 +232,7 @@ def _address(context: Context, device: str) -> str:
 def _listens(address: str) -> bool:
     host, _, port = address.rpartition(":")
     try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=1.0).close()
+        socket.create_connection((host.strip("[]"), int(port)), timeout=settings.PARAMETER_CONNECT_SECONDS).close()
     except OSError:
         return False
     return True

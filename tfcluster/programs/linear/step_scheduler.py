@@ -5,11 +5,7 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass
 
-#: Target duration of a block in seconds: long enough that a round trip (a few ms) does not matter, short enough for
-#: frequent progress events and a quick cancel.
-BLOCK_SECONDS = 0.3
-#: Number of steps of a worker's first block. 10 steps bring Adagrad close to the solution.
-FIRST_BLOCK = 10
+from tfcluster import settings
 
 
 @dataclass(frozen=True)
@@ -149,4 +145,4 @@ def next_size(count: int, seconds: float) -> int:
         count: Number of steps of the previous block.
         seconds: Duration of the previous block.
     """
-    return max(1, min(4 * count, int(count * BLOCK_SECONDS / max(seconds, 1e-6))))
+    return max(1, min(4 * count, int(count * settings.TRAINING_CALL_SECONDS / max(seconds, 1e-6))))

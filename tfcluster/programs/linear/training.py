@@ -8,21 +8,12 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from tfcluster import settings
 from tfcluster.errors import ClusterError
 from tfcluster.programs.linear.checkpoints import Checkpoints
 from tfcluster.programs.linear.checks import is_finite, refuse_divergence
 from tfcluster.programs.linear.coordinator import TrainingCoordinator
 from tfcluster.programs.linear.parameter_client import ParameterClient, Values
-
-# Seconds between two snapshots of the variables. The loss of a parameter server costs at most the steps since the last.
-_SNAPSHOT_SECONDS = 1.0
-# Seconds to wait for threads to exit. A thread that is blocked in a call to a hanging server ends with the driver.
-_JOIN_SECONDS = 10.0
-# A cancelled run has 3 s in total: to finish the blocks in progress, to read the variables and write a last checkpoint,
-# and to close the sessions.
-_LEAVE_SECONDS = 1.0
-_LAST_READ_SECONDS = 0.5
-_CLOSE_SECONDS = 0.5
 
 
 def train(
@@ -50,14 +41,14 @@ def train(
     Raises:
         Exception: The error that ended the training early.
     """
-    patience = _LEAVE_SECONDS
+    patience = settings.CANCELLED_JOIN_SECONDS
     for thread in threads:
         thread.start()  # threads build their graphs while the variables are initialized
     try:
         team.parameters.initialise(values)
         team.initialised.set()
         final = _watch(team, checkpoints, checkpoint_every)
-        patience = _JOIN_SECONDS
+        patience = settings.WORKER_JOIN_SECONDS
     except Exception:
         raise
     except BaseException:  # the run is cancelled; save a checkpoint so that the next run can resume
@@ -70,7 +61,7 @@ def train(
     finally:
         team.stop()
         _join(threads, patience)
-        _within(_CLOSE_SECONDS, team.parameters.close)
+        _within(settings.CANCELLED_CLOSE_SECONDS, team.parameters.close)
     if checkpoints is not None:
         checkpoints.write(final)
     return final
@@ -92,7 +83,7 @@ def _watch(team: TrainingCoordinator, checkpoints: Checkpoints | None, checkpoin
     """
     written = time.monotonic()
     while True:
-        team.news.wait(_SNAPSHOT_SECONDS)
+        team.news.wait(settings.SNAPSHOT_INTERVAL_SECONDS)
         team.news.clear()
         if team.error is not None:
             raise team.error
@@ -116,7 +107,7 @@ def _watch(team: TrainingCoordinator, checkpoints: Checkpoints | None, checkpoin
 
 def _write_last(parameters: ParameterClient, checkpoints: Checkpoints) -> None:
     """Write a checkpoint of the current variables, or of the last snapshot if the servers do not respond in time."""
-    _within(_LAST_READ_SECONDS, parameters.read)
+    _within(settings.CANCELLED_READ_SECONDS, parameters.read)
     if parameters.snapshot and is_finite(parameters.snapshot):
         checkpoints.write(parameters.snapshot)
 

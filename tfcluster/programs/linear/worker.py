@@ -10,31 +10,16 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfcluster import settings
 from tfcluster.programs.linear.checks import refuse_divergence
 from tfcluster.programs.linear.coordinator import TrainingCoordinator
 from tfcluster.programs.linear.model import TrainingGraph
-from tfcluster.programs.linear.parameter_client import (
-    CALL_TIMEOUT_MS,
-    LOSSES,
-    PATIENCE_SECONDS,
-    RETRY_SECONDS,
-    abandon,
-    answers,
-    check_listening,
-    close,
-)
+from tfcluster.programs.linear.parameter_client import LOSSES, abandon, answers, check_listening, close
 from tfcluster.programs.linear.roles import short_task
-from tfcluster.programs.linear.step_scheduler import FIRST_BLOCK, StepRange, next_size
+from tfcluster.programs.linear.step_scheduler import StepRange, next_size
 from tfcluster.programs.session import count_operations, open_session
 
 v1 = tf.compat.v1
-
-# Seconds that workers wait for each other so as to begin together. A worker that takes longer to prepare is not waited
-# for.
-_MEET_SECONDS = 5.0
-# Consecutive failures after which a worker gives up. The first block has 10 steps and each failure halves it, so the
-# last two of five failed blocks had one step.
-_MOST_FAILURES = 5
 
 
 class Worker(threading.Thread):
@@ -61,7 +46,7 @@ class Worker(threading.Thread):
         try:
             if self._prepare():
                 with contextlib.suppress(threading.BrokenBarrierError):
-                    self._began.wait(_MEET_SECONDS)
+                    self._began.wait(settings.WORKER_START_SECONDS)
                 self._team.begin()
                 self._train()
         except Exception as error:  # carried to the main thread, which raises it
@@ -90,7 +75,7 @@ class Worker(threading.Thread):
         return True
 
     def _train(self) -> None:
-        size = FIRST_BLOCK
+        size = settings.TRAINING_FIRST_STEPS
         while (block := self._team.ledger.take(size)) is not None:
             began = time.monotonic()
             try:
@@ -98,7 +83,7 @@ class Worker(threading.Thread):
             except LOSSES as error:
                 self._team.ledger.requeue(block)
                 self._failures += 1
-                if self._failures >= _MOST_FAILURES:
+                if self._failures >= settings.WORKER_FAILURES_MAX:
                     abandon(self._session)
                     self._session = None
                     self._team.note(f"{self.name}: failed {self._failures} times in a row: {_told(error)}")
@@ -106,7 +91,7 @@ class Worker(threading.Thread):
                 if not self._recover(error):
                     return
                 # The worker may only have been slow, because a step of a large batch takes seconds: try fewer steps.
-                size = max(1, min(FIRST_BLOCK, block.count // 2))
+                size = max(1, min(settings.TRAINING_FIRST_STEPS, block.count // 2))
                 continue
             self._team.ledger.finish(block)
             self._failures = 0
@@ -138,13 +123,13 @@ class Worker(threading.Thread):
             self._session = None
             self._team.parameters.restore_what_is_lost()
             # The timeout starts when the parameter servers are up, because a worker cannot recover without them.
-            deadline = deadline or time.monotonic() + PATIENCE_SECONDS
+            deadline = deadline or time.monotonic() + settings.PARAMETER_RECOVERY_SECONDS
             try:
                 self._open()
                 self._steps(StepRange(0, 0))
             except LOSSES as again:
                 if time.monotonic() < deadline:
-                    time.sleep(RETRY_SECONDS)
+                    time.sleep(settings.PARAMETER_RETRY_SECONDS)
                 elif silent := [each for each in self._devices if not answers(self._team.plan.context, each)]:
                     if not self._go_on_without(silent, again):
                         return False
@@ -172,8 +157,8 @@ class Worker(threading.Thread):
         """
         for device in silent:
             self._team.note(
-                f"{short_task(device)}: lost ({_kind(error)}) and not back within {PATIENCE_SECONDS:.0f} s; "
-                "the training went on without it"
+                f"{short_task(device)}: lost ({_kind(error)}) and not back within "
+                f"{settings.PARAMETER_RECOVERY_SECONDS:.0f} s; the training went on without it"
             )
         self._devices = [device for device in self._devices if device not in silent]
         if not self._devices:
@@ -188,7 +173,9 @@ class Worker(threading.Thread):
         assert self._graph is not None, "a replica prepares before it trains"
         used = [*self._devices, *self._team.plan.servers]
         check_listening(self._team.plan.context, used)
-        self._session = open_session(self._team.plan.context, self._graph.graph, used, timeout_ms=CALL_TIMEOUT_MS)
+        self._session = open_session(
+            self._team.plan.context, self._graph.graph, used, timeout_ms=settings.PARAMETER_CALL_TIMEOUT_MS
+        )
 
     def _close(self) -> None:
         close(self._session)

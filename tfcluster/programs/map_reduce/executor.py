@@ -9,23 +9,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from tfcluster import settings
 from tfcluster.errors import ClusterError
 from tfcluster.programs.map_reduce.scheduler import ShardRange, ShardScheduler
 
 Value = TypeVar("Value")
-
-# Target duration of a step in seconds: long enough that a round trip (1 ms) does not matter, short enough for frequent
-# progress events and a quick cancel.
-_STEP_SECONDS = 0.4
-_FIRST_STEP = 1
-# Back-off in seconds before a lost device is retried. An agent restarts a killed server within tens of milliseconds.
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 1.0
-#: Seconds for which all devices may be lost before the work fails.
-PATIENCE = 5.0
-_LOOK_SECONDS = 0.5
-#: Number of tasks that may be lost while they work on a shard. A shard that crashes every task which works on it must
-#: not be retried forever.
-MOST_LOSSES = 5
 
 
 class DeviceLostError(Exception):
@@ -107,7 +95,7 @@ def map_shards(
     try:
         while done < shards:
             try:
-                outcome = results.get(timeout=_LOOK_SECONDS)
+                outcome = results.get(timeout=settings.MAP_POLL_SECONDS)
             except queue.Empty:
                 _raise_if_all_are_lost(workers, time.monotonic())
                 continue
@@ -143,7 +131,7 @@ class _Worker(Generic[Value]):
 
     def take_steps(self) -> None:
         """Run steps until no shards are left."""
-        size, pause = _FIRST_STEP, _FIRST_PAUSE
+        size, pause = settings.MAP_FIRST_STEP_SHARDS, settings.MAP_RETRY_INITIAL_SECONDS
         try:
             while True:
                 span = self._work.take(self._device, size, time.monotonic())
@@ -151,10 +139,13 @@ class _Worker(Generic[Value]):
                     if not self._work.wait():
                         return
                 elif (seconds := self._do(span)) is not None:
-                    size, pause = max(1, min(4 * size, int(span.count * _STEP_SECONDS / seconds))), _FIRST_PAUSE
+                    size, pause = (
+                        max(1, min(4 * size, int(span.count * settings.MAP_STEP_SECONDS / seconds))),
+                        settings.MAP_RETRY_INITIAL_SECONDS,
+                    )
                 else:
                     self._work.pause(pause)
-                    size, pause = _FIRST_STEP, min(2 * pause, _LONGEST_PAUSE)
+                    size, pause = settings.MAP_FIRST_STEP_SHARDS, min(2 * pause, settings.MAP_RETRY_MAX_SECONDS)
         except Exception as error:  # passed to the caller's thread, which raises it
             self._work.stop()
             self._results.put(error)
@@ -175,7 +166,7 @@ class _Worker(Generic[Value]):
         except DeviceLostError as error:
             self.lost = (time.monotonic() if self.lost is None else self.lost[0], error)
             self._work.lose(span, self._device, worked=error.worked)
-            if span.losses >= MOST_LOSSES:
+            if span.losses >= settings.MAP_SHARD_LOSSES_MAX:
                 raise _costs_tasks(span, error) from error
             return None
         except StepTimeoutError as error:
@@ -200,7 +191,7 @@ def _raise_if_all_are_lost(workers: Sequence[_Worker[Value]], now: float) -> Non
         ClusterError: All devices are lost.
     """
     losses = [worker.lost for worker in workers if not worker.trying]
-    lost = [loss for loss in losses if loss is not None and now - loss[0] > PATIENCE]
+    lost = [loss for loss in losses if loss is not None and now - loss[0] > settings.MAP_ALL_LOST_SECONDS]
     if len(lost) == len(workers):
         raise ClusterError(
             "; ".join(dict.fromkeys(str(error) for _, error in lost)),

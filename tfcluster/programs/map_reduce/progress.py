@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import time
 
+from tfcluster import settings
 from tfcluster.programs.context import Context
 from tfcluster.programs.session import without_replica
-
-_SECONDS = 0.1
 
 
 def work_of(context: Context, device: str) -> dict[str, int]:
@@ -42,6 +41,6 @@ class Progress:
         work[self._unit] = work.get(self._unit, 0) + done
         self._done += done
         now = time.monotonic()
-        if self._reported is None or now - self._reported >= _SECONDS:
+        if self._reported is None or now - self._reported >= settings.PROGRESS_INTERVAL_SECONDS:
             self._reported = now
             self._context.progress(self._done, self._total, self._unit)

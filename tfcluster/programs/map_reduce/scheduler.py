@@ -7,13 +7,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-# A step is a straggler when it exceeds this many seconds plus this multiple of the time that the slowest earlier step
-# would have taken for as many shards. A free device then runs it too (a backup task; Dean and Ghemawat, OSDI 2004),
-# because TensorFlow never notices that a task was stopped (SIGSTOP).
-_DOUBT_SECONDS = 5.0
-_DOUBT_TIMES = 5.0
-# Seconds between two checks of an idle device for stragglers.
-_LOOK_SECONDS = 0.25
+from tfcluster import settings
 
 
 @dataclass
@@ -120,7 +114,7 @@ class ShardScheduler:
             self._own[device].clear()
             self._changed.notify_all()
 
-    def wait(self, seconds: float = _LOOK_SECONDS) -> bool:
+    def wait(self, seconds: float | None = None) -> bool:
         """Wait until the state of the shards changes, for at most `seconds`.
 
         Returns:
@@ -129,7 +123,7 @@ class ShardScheduler:
         with self._changed:
             if self._stopped or not (self._free or self._under_way or any(self._own.values())):
                 return False
-            self._changed.wait(seconds)
+            self._changed.wait(settings.MAP_STRAGGLER_POLL_SECONDS if seconds is None else seconds)
             return not self._stopped
 
     def pause(self, seconds: float) -> None:
@@ -144,7 +138,7 @@ class ShardScheduler:
             self._changed.notify_all()
 
     def _is_in_doubt(self, span: ShardRange, device: str, now: float) -> bool:
-        bound = _DOUBT_SECONDS + _DOUBT_TIMES * span.count * self._slowest
+        bound = settings.MAP_STRAGGLER_SECONDS + settings.MAP_STRAGGLER_FACTOR * span.count * self._slowest
         return self._slowest > 0 and device not in span.devices and now - span.began > bound
 
 

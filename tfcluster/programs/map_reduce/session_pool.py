@@ -13,24 +13,11 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfcluster import settings
 from tfcluster.programs.context import Context
 from tfcluster.programs.map_reduce.executor import DeviceLostError, StepTimeoutError
 from tfcluster.programs.map_reduce.progress import work_of
-from tfcluster.programs.session import (
-    STEP_TIMEOUT_MS,
-    count_operations,
-    open_session,
-    run_graph,
-    serves,
-    task_of,
-    without_replica,
-)
-
-# Seconds between two checks that the server is up while a step is in progress. Without these checks a session whose
-# server died and was not restarted would block for its whole timeout.
-_LOOK_SECONDS = 0.5
-_CONNECT_SECONDS = 2.0
-_CLOSE_SECONDS = 3.0
+from tfcluster.programs.session import count_operations, open_session, run_graph, serves, task_of, without_replica
 
 # Lost sessions, leaked deliberately: a session that is garbage-collected closes itself, which blocks on its server.
 _LOST: list[Any] = []
@@ -94,7 +81,7 @@ class SessionPool:
         for thread in closing:
             thread.start()
         for thread in closing:
-            thread.join(_CLOSE_SECONDS)
+            thread.join(settings.SESSION_CLOSE_SECONDS)
         for task in self._tasks.values():
             if task.losses:
                 times = "" if task.losses == 1 else f" {task.losses} times"
@@ -161,7 +148,7 @@ class _Task:
             values = self._watched(lambda: self._step(session, device, computation.outputs, feed))
         except _LOSSES as error:
             if isinstance(error, tf.errors.DeadlineExceededError) and self._answers():
-                raise StepTimeoutError(STEP_TIMEOUT_MS / 1000) from error
+                raise StepTimeoutError(settings.STEP_TIMEOUT_MS / 1000) from error
             with self._lock:
                 if self._session is session:
                     self._session = None
@@ -225,7 +212,7 @@ class _Task:
         threading.Thread(target=make_call, daemon=True).start()
         while True:
             try:
-                value, error = outcome.get(timeout=_LOOK_SECONDS)
+                value, error = outcome.get(timeout=settings.SESSION_SERVER_POLL_SECONDS)
             except queue.Empty:
                 self._refuse_when_gone()
                 continue
@@ -253,7 +240,7 @@ class _Task:
         """
         host, _, port = self._address.rpartition(":")
         with contextlib.suppress(TimeoutError):
-            socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS).close()
+            socket.create_connection((host.strip("[]"), int(port)), settings.SESSION_CONNECT_SECONDS).close()
 
     def _trouble(self, error: Exception) -> str:
         how = "is gone" if isinstance(error, ConnectionError) else "does not serve this run any more"

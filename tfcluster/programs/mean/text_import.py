@@ -8,11 +8,9 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import BinaryIO
 
+from tfcluster import settings
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.programs.csv_rows import is_number, read_rows
-
-# Number of numbers converted per block: few enough to need little memory, enough to amortize the calls.
-_AT_ONCE = 1 << 16
 
 
 def write_floats(source: Path, name: str, column: str | None, target: BinaryIO) -> list[str]:
@@ -36,7 +34,7 @@ def write_floats(source: Path, name: str, column: str | None, target: BinaryIO) 
         OSError: The source cannot be read, or the target cannot be written.
     """
     values, notes = (_lines(source, name), []) if column is None else _column(source, name, column)
-    while block := array("d", islice(values, _AT_ONCE)):
+    while block := array("d", islice(values, settings.TEXT_BLOCK_NUMBERS)):
         block.tofile(target)
     target.flush()
     return notes

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from tfcluster import settings
 from tfcluster.core.text import pluralize
 from tfcluster.ui.format import duration, rate
 from tfcluster.ui.text import Text
-
-_MOST_SHARDS = 16
 
 
 def summary(result: dict[str, Any], seconds: float) -> list[Text]:
@@ -21,10 +20,10 @@ def summary(result: dict[str, Any], seconds: float) -> list[Text]:
     count, shards = result["count"], result["shards"]
     shown = [
         Text(f"  {_short(shard['task'])}: {_number(shard['mean'])} of {pluralize(shard['count'], 'number')}")
-        for shard in shards[:_MOST_SHARDS]
+        for shard in shards[: settings.MEAN_SHARDS]
     ]
-    if len(shards) > _MOST_SHARDS:
-        shown.append(Text(f"  and {len(shards) - _MOST_SHARDS:,} more, which -o json shows"))
+    if len(shards) > settings.MEAN_SHARDS:
+        shown.append(Text(f"  and {len(shards) - settings.MEAN_SHARDS:,} more, which -o json shows"))
     return [
         Text.assemble(
             ("mean = ", "bold"),

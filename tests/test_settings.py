@@ -1,0 +1,176 @@
+"""Every timeout, interval, limit and retry count is in tfcluster.settings, and tests can override it there."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Sandbox
+from tfcluster import settings
+
+ROOT = Path(settings.__file__).parent
+#: Numbers in modules that are no settings, with the reason.
+CONSTANTS = {
+    **dict.fromkeys(
+        (
+            "agent/accounts.py:_FIRST_UID",
+            "agent/accounts.py:_NOBODY_UID",
+            "agent/journal_record.py:_MAX_PID",
+            "agent/journal_record.py:_MAX_PORT",
+            "agent/journal_record.py:_MAX_TICKS",
+            "agent/journal_record.py:_MAX_TIME",
+            "runtime_dir.py:_SOCKET_PATH_LIMIT",
+            "process_handle.py:_CORE_DUMPED",
+            "process_handle.py:_PIDFD_GET_INFO",
+            "process_handle.py:_PIDFD_INFO_EXIT",
+            "processes/bpf.py:*",
+            "processes/daemonize.py:_LINE_BUFFERED",
+            "processes/daemonize.py:_PR_SET_PDEATHSIG",
+            "processes/logs/log_buffer.py:_KEEP_SIZE",
+            "processes/logs/log_buffer.py:_PUNCH_HOLE",
+            "processes/logs/log_writer.py:_MODIFIED",
+            "processes/port_isolation.py:_INTERFACE_BYTES",
+            "processes/listen_guard.py:_SYS_PIDFD_GETFD",
+            "processes/protos.py:_MESSAGES",
+            "processes/run_program.py:_TERMINATED",
+            "processes/seccomp.py:*",
+            "programs/script.py:_C_LONG",
+            "transport/stdio_proxy.py:_INPUT",
+            "transport/stdio_proxy.py:_OUTPUT",
+        ),
+        "the kernel or the C library defines it",
+    ),
+    **dict.fromkeys(
+        (
+            "agent/logs/log_segment.py:_HEAD",
+            "runtime_dir.py:_DIGEST",
+            "runtime_dir.py:_SSH_SUFFIX",
+            "processes/logs/rotating_log.py:_HEAD_ROOM",
+            "programs/mean/partition.py:WHOLE",
+            "processes/health_prober.py:_CHANNEL_OPTIONS",
+            "protocol/api.py:VERSION",
+            "spec/yaml_source.py:_TOP",
+            "transport/ssh_errors.py:SSH_FAILED",
+        ),
+        "a format, a protocol or a marker has it",
+    ),
+    **dict.fromkeys(
+        (
+            "programs/expfit/examples.py:*",
+            "programs/graph.py:_EXACT",
+            "programs/linear/config.py:LEARNING_RATES",
+            "programs/linear/dataset.py:*",
+            "programs/linear/model.py:*",
+            "programs/mean/partition.py:_LARGE",
+            "programs/mean/partition.py:_SMALL",
+            "programs/mean/window.py:*",
+            "programs/pi.py:*",
+            "programs/threefry.py:*",
+        ),
+        "part of a program's algorithm: the same options and seed would give other results",
+    ),
+    **dict.fromkeys(
+        ("placement/graph_render.py:*", "ui/chart.py:*", "ui/plot.py:_LINES", "ui/programs/expfit.py:_WIDTH"),
+        "part of a drawing's geometry",
+    ),
+    "transport/remote_bootstrap.py:_KEPT": "the source of this module is sent alone and can import nothing",
+}
+
+
+def numbers_in(path: Path) -> Iterator[str]:
+    """Yield FILE:NAME of each constant (a name in capitals) that a module assigns a number or an expression of numbers.
+
+    Collections count only if all of their items are such expressions.
+    """
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.Assign):
+            targets, value = node.targets, node.value
+        elif isinstance(node, ast.AnnAssign) and node.value is not None:
+            targets, value = [node.target], node.value
+        else:
+            continue
+        for target in targets:
+            names = target.elts if isinstance(target, ast.Tuple) else [target]
+            values = (
+                value.elts if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) else [value] * len(names)
+            )
+            for name, each in zip(names, values, strict=True):
+                if isinstance(name, ast.Name) and re.fullmatch(r"[A-Z_0-9]+", name.id) and has_number(each):
+                    yield f"{path.relative_to(ROOT)}:{name.id}"
+
+
+def has_number(node: ast.expr) -> bool:
+    match node:
+        case ast.Constant():
+            return type(node.value) in {int, float}
+        case ast.UnaryOp():
+            return has_number(node.operand)
+        case ast.BinOp():
+            return not has_text(node) and (has_number(node.left) or has_number(node.right))
+        case ast.Tuple() | ast.List() | ast.Set():
+            return bool(node.elts) and any(has_number(each) for each in node.elts)
+        case ast.Dict():
+            return any(has_number(each) for each in node.values)
+        case ast.Call():
+            return any(has_number(each) for each in [*node.args, *(keyword.value for keyword in node.keywords)])
+    return False
+
+
+def has_text(node: ast.expr) -> bool:
+    return any(isinstance(each, ast.Constant) and isinstance(each.value, str) for each in ast.walk(node))
+
+
+NUMBERS = [
+    number for path in sorted(ROOT.rglob("*.py")) if path != Path(settings.__file__) for number in numbers_in(path)
+]
+NAMES = [name for name in vars(settings) if name.isupper()]
+
+
+def test_no_other_module_defines_a_setting() -> None:
+    allowed = {number for number in NUMBERS if number in CONSTANTS or f"{number.partition(':')[0]}:*" in CONSTANTS}
+    assert [number for number in NUMBERS if number not in allowed] == []
+
+
+def test_the_list_of_constants_is_up_to_date() -> None:
+    existing = {*NUMBERS, *(f"{number.partition(':')[0]}:*" for number in NUMBERS)}
+    assert [name for name in CONSTANTS if name not in existing] == []
+
+
+def test_every_setting_is_used() -> None:
+    sources = [path.read_text() for path in ROOT.rglob("*.py")]
+    assert [name for name in NAMES if not any(re.search(rf"\bsettings\.{name}\b", text) for text in sources)] == []
+
+
+def test_settings_are_read_when_they_are_used_and_not_copied() -> None:
+    pattern = re.compile(r"from tfcluster\.settings import|^_?[A-Z_0-9]+ = settings\.[A-Z_0-9]+$", re.MULTILINE)
+    assert [str(path) for path in ROOT.rglob("*.py") if pattern.search(path.read_text())] == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_setting_has_its_unit_in_its_name(name: str) -> None:
+    value = getattr(settings, name)
+    if isinstance(value, float | tuple):
+        assert re.search(r"_SECONDS(_|$)|_FACTOR$", name)
+    elif isinstance(value, int) and value >= 1 << 12 and not name.endswith("_PORT"):
+        assert re.search(r"_(SECONDS|MS|BYTES|NUMBERS|VALUES|ITEMS|MAX)(_|$)", name)
+
+
+def test_processes_of_a_test_have_the_settings_of_the_test(sandbox: Sandbox) -> None:
+    def values(environment: dict[str, str]) -> str:
+        program = "from tfcluster import settings; print(settings.SSH_CONNECT_SECONDS, settings.STATUS_RUNS)"
+        result = subprocess.run(
+            [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
+        )
+        return result.stdout
+
+    other = {**sandbox.environment, **sandbox.with_settings({"SSH_CONNECT_SECONDS": 77})}
+    assert values(sandbox.environment) == f"{settings.SSH_CONNECT_SECONDS} {settings.STATUS_RUNS}\n"
+    assert values(other) == f"77 {settings.STATUS_RUNS}\n"
+    with pytest.raises(subprocess.CalledProcessError):
+        values({**sandbox.environment, **sandbox.with_settings({"NO_SUCH_SETTING": 1})})

@@ -1,0 +1,227 @@
+"""Timeouts, intervals, limits and retry counts of every part of tfcluster, with their reasons.
+
+The unit is the end of the name; a name without one is a number of things. Modules read `settings.NAME` when they use
+it, so that a test can override it: in its own process by monkeypatch.setattr, in other processes by the variable
+TEST_SETTINGS (see tests/changed/sitecustomize.py). What users configure is in the spec and in options, not here.
+
+This module imports nothing, so that every layer may import it, also on other hosts.
+"""
+
+# Start, connect to and stop an agent.
+AGENT_START_SECONDS = 60.0  # until it listens: it may have to load TensorFlow's library from a slow disk
+AGENT_CONNECT_SECONDS = 10.0  # an agent may be starting, about to exit, or have lost its socket
+AGENT_CONNECT_INTERVAL_SECONDS = 0.02  # between two attempts to connect
+AGENT_START_INTERVAL_SECONDS = 0.5  # between two agents that are started because none listens
+AGENT_EXIT_SECONDS = 30.0  # to kill helper processes and unload TensorFlow on a busy host
+AGENT_EXIT_UNANNOUNCED_SECONDS = 2.0  # the same, if the command hung up before the agent announced that it exits
+AGENT_EXIT_POLL_SECONDS = 2.0  # meanwhile, another command may give the agent a cluster again
+AGENT_FIRST_REQUEST_SECONDS = 10.0  # then an agent without a cluster exits; a stalled machine may delay the request
+AGENT_APPLY_SECONDS = 5.0  # after a preflight, until the request that brings the cluster
+AGENT_APPLY_SECONDS_MULTI_HOST = 60.0  # the same: the preflight of the other hosts may take longer
+AGENT_DRAIN_SECONDS = 1.0  # for an agent that exits to send the last messages of its streams
+AGENT_DRAIN_POLL_SECONDS = 0.01
+AGENT_FILES_INTERVAL_SECONDS = 1.0  # between two checks of its socket and locks: commands search for much longer
+AGENT_BACKLOG = 64  # commands that connect at the same time
+AGENT_LOG_MAX_BYTES = 1 << 20  # a longer log of the agent itself is truncated when the next agent starts
+PREFLIGHT_EXIT_SECONDS = 10.0  # for agents and probes of a preflight, also on hosts that cannot be reached any more
+
+# Requests to an agent, and the protocol.
+RPC_TIMEOUT_SECONDS = 10.0  # until the first line of the response, which most methods send immediately
+RPC_SLOW_TIMEOUT_SECONDS = 60.0  # the same, for methods that load TensorFlow, wait for a change or query every task
+RPC_LINE_MAX_BYTES = 16 * 2**20  # the topology of a thousand tasks takes less than 1 MiB
+RPC_CHUNK_MAX_BYTES = 2**20  # of an uploaded file
+RECONNECT_INITIAL_SECONDS = 0.1  # the back-off of a command that has lost its agent
+RECONNECT_MAX_SECONDS = 3.0
+STREAM_AGENTS = 4  # agents in a row that may die without sending an event of a run before its command gives up
+WAIT_AGENTS = 3  # the same, for a command that waits for a cluster
+DOWN_AGENTS = 3  # the same, for `down`
+LOG_AGENTS = 5  # the same, for `logs`
+THREAD_POLL_SECONDS = 0.2  # a thread that waits for an agent's next line checks whether it has been stopped
+RESPONSE_QUEUE_ITEMS = 4096  # received and not consumed; beyond it, back-pressure leaves them in the agents' buffers
+IO_BLOCK_BYTES = 1 << 16  # read at once from a file or pipe
+
+# Requests to all hosts of a cluster: a host without a response by then counts as unreachable.
+STATUS_TIMEOUT_SECONDS = 5.0
+TOPOLOGY_TIMEOUT_SECONDS = 60.0  # before a change: an agent first completes one that is in progress
+RESTART_TIMEOUT_SECONDS = 20.0  # an agent replies immediately and restarts the tasks afterwards
+DEVICES_TIMEOUT_SECONDS = 8.0  # an agent queries all its tasks at the same time, each for DEVICE_LIST_SECONDS
+CANCEL_TIMEOUT_SECONDS = 5.0  # for an interrupted command to cancel its run
+LOG_RESOLVE_TIMEOUT_SECONDS = 20.0  # if the cluster is down, an agent has to be started to read its logs
+LOG_FIRST_LINE_SECONDS = 20.0
+LOG_RECONNECT_SECONDS = 5.0  # without --follow, until a host can be reached again
+DOWN_RUNS_SECONDS = 15.0  # for runs to end before their tasks are stopped; later they end with their tasks
+CONNECTIVITY_CONNECT_SECONDS = 5.0  # from host to host; a firewall that drops packets shows only as a timeout
+CONNECTIVITY_REPLY_SECONDS = 15.0
+CONNECTIVITY_MARGIN_SECONDS = 10.0  # the connecting process starts slowly on a busy host
+CLOCK_OFFSET_MAX_SECONDS = 5.0  # with more, times of one host cannot be compared with those of another
+
+# OpenSSH, and what is started on a host by it.
+SSH_FIRST_MESSAGE_SECONDS = 20.0  # ssh connects, and a login shell and Python start
+SSH_CONNECT_SECONDS = 8
+SSH_KEEPALIVE_SECONDS = 5  # without traffic, until ssh sends a probe
+SSH_KEEPALIVE_PROBES = 3  # without a reply, until ssh closes the connection
+SSH_PERSIST_SECONDS = 300  # the shared connection stays open for the next command
+SSH_EXIT_SECONDS = 5.0
+SSH_NOISE_KEPT_BYTES = 4096  # of a login shell's output, for an error message
+SSH_NOISE_MAX_BYTES = 1 << 20  # of a login shell's output before the first message: then the session is given up
+SSH_ERROR_LINES = 8
+REMOTE_REPLY_SECONDS = 30.0  # once a host has begun to handle a request
+REMOTE_OPEN_SECONDS = 100.0  # an agent starts from a slow disk, perhaps after another one has shut down
+REMOTE_SURVEY_SECONDS = 60.0  # packages are looked up, perhaps on a network file system
+REMOTE_SETUP_SECONDS = 3600.0  # each setup command, which may compile and download
+DRY_RUN_PREPARE_SECONDS = 60.0  # TensorFlow's library is loaded, and a change in progress has to finish
+DRY_RUN_MARGIN_SECONDS = 10.0
+DRY_RUN_CONNECT_SECONDS = 3.0  # an agent may have just been started, or be about to exit
+DRY_RUN_CONNECT_INTERVAL_SECONDS = 0.05
+DRY_RUN_REPLY_SECONDS = 50.0
+
+# Start and stop tasks.
+STOP_GRACE_SECONDS = 5.0  # between SIGTERM and SIGKILL: TensorFlow's servers need less
+READY_TIMEOUT_SECONDS = 60.0  # the default of --timeout: servers that initialize GPUs take half a minute
+MAX_TASKS_PER_JOB = 1000
+FIRST_PORT = 2222  # that of TensorFlow's examples
+LAST_PORT = 32767  # the kernel's ephemeral range begins above
+PORT_BACKLOG = 1024  # every host may connect to every task at the same time
+PORT_RETRY_SECONDS = 1.0  # between two checks whether a port that another process uses has become free
+PORT_OWNER_CACHE_SECONDS = 10.0
+PORT_ISOLATION_CHECK_SECONDS = 10  # a check of the kernel's support takes milliseconds
+MIN_FREE_DISK_BYTES = 50 * 2**20  # for the state directory
+STATE_FILE_MAX_BYTES = 64 * 2**20  # the journal of a thousand tasks takes 2 MiB; a run's result may hold a parameter
+LOCK_FILE_MAX_BYTES = 1 << 12
+PROCESS_EXIT_POLL_SECONDS = 0.02  # until processes that were killed are gone
+STDOUT_LINE_MAX_BYTES = 1 << 14  # the C library writes a longer line of a server in parts
+
+# Health of tasks.
+HEALTH_INTERVAL_SECONDS = 3.0  # 16 servers take 0.7 % of a processor; with 2 s, an idle cluster took 1.1 %
+PROBE_TIMEOUT_SECONDS = 1.5  # shorter than the interval, so that a check has ended when the next one is due
+PROBE_RETRY_SECONDS = 0.05  # of a task that is starting: a command may be waiting for it
+PROBE_RETRIES = 20
+PROBE_LATE_SECONDS = 1.0  # a failure that is reported later shows that the prober or the machine stalled, not the task
+PROBE_BROKEN_SECONDS = 10.0  # then the prober itself is broken: importing gRPC or a busy host takes less
+PROBE_RECONNECT_MS = 50  # gRPC's back-off is short: the agent decides when to retry
+PROBE_RECONNECT_MAX_MS = 500
+FAILED_PROBES_MAX = 3  # in a row, until a task that was ready counts as unresponsive
+FAILED_PROBES_MAX_STARTING = 20  # until a task that has never answered is killed: GPUs take a minute to initialize
+DEVICE_LIST_SECONDS = 2.0  # for a task to list its devices
+OOM_SAMPLES = 4  # the oldest is 30 s old: tearing down hundreds of gigabytes takes less; older kills hit others
+OOM_SAMPLE_INTERVAL_SECONDS = 10.0
+CPU_SAMPLE_MIN_SECONDS = 0.5  # the kernel counts hundredths of a second: over less, the percentage is noise
+FAILED_TASK_LOG_LINES = 8  # in the message about a task that failed
+FAILED_TASK_LOG_BYTES = 4096  # a line of megabytes is truncated instead of being read
+
+# Logs of tasks.
+LOG_FILE_BYTES = 10_000_000  # the default of `logs: size`
+LOG_FILES = 5  # the default of `logs: count`
+LOG_FILE_MIN_BYTES = 1000
+LOG_FILE_MAX_BYTES = 10**15
+LOG_LINE_MAX_BYTES = 1 << 20  # a longer line is stored as several
+LOG_BUFFER_KEPT_BYTES = 1 << 16  # at the end of a capture buffer: readers read the newest lines there
+LOG_BUFFER_FREED_BYTES = 1 << 18  # at least, each time that a part of a capture buffer is freed
+LOG_WRITER_ROUND_SECONDS = 0.01  # a task that prints continuously wakes the log writer no more often
+LOG_WRITER_POLL_SECONDS = 0.1  # without inotify
+LOG_WRITER_ORPHAN_POLL_SECONDS = 1.0  # after the agent has exited, of the file that marks running tasks
+LOG_WRITER_LOCK_SECONDS = 0.005  # between two attempts to lock the logs of a log writer that was told to end
+LOG_WRITER_RESTART_SECONDS = 0.5
+LOG_READ_RETRIES = 20  # while the log writer moves the lines that are read
+LOG_FOLLOW_SECONDS = 0.05  # between two reads of followed logs
+LOG_LINES_PER_TURN = 256  # read before the agent's other coroutines may run
+EVENT_LOG_FILE_BYTES = 1_000_000
+EVENT_LOG_FILES = 4
+
+# Runs: the agent's part.
+RUN_DRIVER_START_SECONDS = 120.0  # to import TensorFlow, even from a slow disk, and fork: then the fork server is hung
+RUN_FORK_SERVERS = 3  # asked in a row for a run's driver: one may be killed or stopped
+RUN_STOP_GRACE_SECONDS = 3.0  # between SIGTERM and SIGKILL to a driver
+RUN_OWNER_RECONNECT_SECONDS = 60.0  # for the command that waits for a run whose agent died; it tries immediately
+RUN_ALL_TASKS_LOST_SECONDS = 5.0  # then a fault-tolerant run is stopped; a task that died has restarted by then
+RUN_POLL_SECONDS = 0.02  # of a run's state, while its output is followed
+RUN_START_POLL_SECONDS = 0.05
+RUN_PROBE_SECONDS = 1.0  # of this host's tasks, before a run
+RUN_REMOTE_PROBE_SECONDS = 3.0  # of other hosts' tasks: a connection has to be established first
+RUN_REMOTE_PROBE_RETRY_SECONDS = 0.1  # of a refused connection: gRPC reports a failure again for half a second
+RUN_REMOTE_PROBE_RETRIES = 10
+RUN_CLEANUP_TIMEOUT_SECONDS = 1.0  # for a server to clear a run's variables
+RUN_CLEANUP_BACKOFF_SECONDS = (1.0, 2.0, 4.0, 8.0, 16.0)  # before each retry on a server that is stopped or busy
+RUNS_KEPT = 100  # of those that ended; the folders of older ones are removed
+RUN_OUTPUT_LINE_MAX_BYTES = 1 << 18  # a longer line is streamed in pieces
+RUN_RESULT_EVENTS = 100  # at the end of the events, searched for the result: threads may emit others after it
+RUN_ERROR_LINES = 10  # of the output of a run that failed without a result
+RUN_ERROR_MAX_CHARS = 2000
+
+# Runs: the driver's and the command's part.
+DRIVER_POLL_SECONDS = 5.0  # between two checks of what no event reports
+DRIVER_EXIT_SECONDS = 10.0  # for an interpreter whose program has ended: destructors run, and TensorFlow's threads end
+DRIVER_TERMINATE_SECONDS = 2.5  # for a program after SIGTERM; less than RUN_STOP_GRACE_SECONDS
+LEASE_START_SECONDS = 1.0  # before the first request, and between retries: most runs end before
+LEASE_RENEWALS = 3  # during one lease
+LEASE_TIMEOUT_SECONDS = 5.0
+PLACEMENT_POLL_SECONDS = 0.1  # of the servers' logs on this host
+PLACEMENT_REMOTE_POLL_SECONDS = 1.0  # on other hosts each poll sends a request to every host
+
+# Calls of programs to tasks.
+STEP_TIMEOUT_MS = 120_000  # a step takes half a second, and a task that does not respond must not block a run forever
+SERVER_CHECK_TIMEOUT_MS = 10_000
+PROGRESS_INTERVAL_SECONDS = 0.1
+MAP_STEP_SECONDS = 0.4  # a round trip (1 ms) does not matter, and progress and cancelling are quick
+MAP_FIRST_STEP_SHARDS = 1
+MAP_SHARDS_PER_DEVICE = 4
+MAP_RETRY_INITIAL_SECONDS = 0.1  # of a lost device: an agent restarts a killed server within tens of milliseconds
+MAP_RETRY_MAX_SECONDS = 1.0
+MAP_ALL_LOST_SECONDS = 5.0  # then the work fails
+MAP_POLL_SECONDS = 0.5  # of the results, to find out that all devices are lost
+MAP_SHARD_LOSSES_MAX = 5  # tasks lost on one shard, which may crash every task that works on it
+MAP_STRAGGLER_SECONDS = 5.0  # a step that takes this much longer than MAP_STRAGGLER_FACTOR times the slowest so far is
+MAP_STRAGGLER_FACTOR = 5.0  # run by a free device too (a backup task): TensorFlow does not notice a stopped task
+MAP_STRAGGLER_POLL_SECONDS = 0.25
+SESSION_SERVER_POLL_SECONDS = 0.5  # during a step: a session whose server died would block until its timeout
+SESSION_CONNECT_SECONDS = 2.0
+SESSION_CLOSE_SECONDS = 3.0
+MEAN_RANDOM_NUMBERS_MAX = 2**42  # for the driver's memory: 350 bytes for each window of 2^22 numbers
+TEXT_BLOCK_NUMBERS = 1 << 16  # converted at once: little memory, and few calls
+
+# Training (linear, expfit).
+TRAINING_STEPS = 1000  # the default of --steps
+TRAINING_CALL_SECONDS = 0.3  # a round trip (a few ms) does not matter, and progress and cancelling are quick
+TRAINING_FIRST_STEPS = 10  # in the first call: their duration is not known, and Adagrad is close after ten
+TRAINING_METRIC_SECONDS = 0.3  # between two metric events of a worker; less at the start
+TRAINING_POINTS_MAX = 50_000_000  # constants of 16 bytes: a graph is one protobuf message of at most 2 GiB
+TRAINING_CALL_EXAMPLES_MAX = 1 << 20  # 8 MB
+TRAINING_CURVE_POINTS = 200
+PARAMETER_RECOVERY_SECONDS = 15.0  # of a lost task: an agent restarts a hanging one after 12 s
+PARAMETER_CALL_TIMEOUT_MS = 10_000  # a block of steps takes 300 ms
+PARAMETER_CONNECT_SECONDS = 1.0
+PARAMETER_RETRY_SECONDS = 0.1
+SNAPSHOT_INTERVAL_SECONDS = 1.0  # the loss of a parameter server costs the steps since the last snapshot
+EVALUATION_INTERVAL_SECONDS = 0.5
+EVALUATION_SCORES_MIN = 1000  # with twice as many every second one is dropped, so that a run of days keeps few
+WORKER_START_SECONDS = 5.0  # workers wait for each other so as to begin together
+WORKER_FAILURES_MAX = 5  # in a row: each halves the block, so that the last two blocks had one step
+WORKER_JOIN_SECONDS = 10.0  # a thread that is blocked in a call to a hanging server ends with the driver
+CANCELLED_JOIN_SECONDS = 1.0  # with the next two, less than RUN_STOP_GRACE_SECONDS: finish the blocks in progress,
+CANCELLED_READ_SECONDS = 0.5  # read the variables for a last checkpoint,
+CANCELLED_CLOSE_SECONDS = 0.5  # and close the sessions
+
+# The spec, and expressions of `run graph`.
+SPEC_MAX_BYTES = 1 << 20
+SPEC_MAX_DEPTH = 50
+SPEC_MAX_VALUES = 20_000  # aliases may multiply them
+SPEC_NUMBER_MAX_CHARS = 100  # Python takes long to convert longer ones
+EXPRESSION_MAX_DEPTH = 60  # far below Python's recursion limit, and more than a person writes by hand
+EXPRESSION_MAX_OPERATIONS = 1000
+
+# Output.
+LISTED_NAMES = 4  # in a sentence; the others are counted
+LISTED_ACCOUNTS = 3
+LISTED_RUNS = 5  # that begin with an ambiguous prefix
+ERROR_VALUE_MAX_CHARS = 60
+ERROR_CONTEXT_CHARS = 40  # on either side of a syntax error
+STATUS_RUNS = 8
+RUN_VALUES = 3  # in a line of `runs`
+MEAN_SHARDS = 16
+PIPE_COLUMNS = 1000  # a pipe has no width; with this one nothing is truncated or wrapped
+PIPE_PROGRESS_SECONDS = 1.0  # between two lines of progress
+DIAGRAM_BOXES_MAX = 60  # a diagram with more is unreadable
+
+# Folders. systemd creates one for each user who is logged in; everybody can create one in the other.
+LOGIN_RUNTIME_FOLDERS = "/run/user"
+TEMPORARY_FOLDER = "/tmp"
