@@ -12,7 +12,7 @@ from tfcluster.transport.shell import quote, quote_path
 
 #: The parts of the package that the agent and the transport need; see the layers in tests/test_layers.py.
 PARTS = (
-    *("__init__.py", "errors.py", "settings.py", "tf_install.py", "paths.py", "process_handle.py"),
+    *("__init__.py", "errors.py", "settings.py", "tf_install.py", "paths.py", "process_handle.py", "runtime_dir.py"),
     *("core", "protocol", "processes", "programs", "agent", "transport"),
 )
 _PACKAGE = Path(__file__).parent.parent
