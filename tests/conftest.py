@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -45,7 +45,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("tfcluster")
     group.addoption("--faults", type=int, default=5, help="how many faults strike in the chaos test")
     group.addoption("--chaos-seed", type=int, default=None, help="what strikes, and when, in the chaos test")
-    group.addoption("--cycles", type=int, default=5, help="how often test_cycles takes a cluster up and down")
+    group.addoption("--cycles", type=int, default=10, help="how often test_cycles takes a cluster up and down")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -234,6 +234,11 @@ class Sandbox:
         files = [path for path in self.folder.glob("state/tfcluster/*/*/*") if path.name not in kept]
         files += [*self.folder.glob("run/tfcluster/*"), *self.folder.glob("state/tfcluster/*/hosts.json")]
         return [*map(str, self.processes().items()), *map(str, files)]
+
+
+def mostly_slow(values: Iterable[Any], *, fast: Collection[Any]) -> list[Any]:
+    """Return values for `pytest.mark.parametrize`, of which all but the fast ones have the marker `slow`."""
+    return [value if value in fast else pytest.param(value, marks=pytest.mark.slow) for value in values]
 
 
 def wait_for(condition: Callable[[], Any], seconds: float = 120.0) -> Any:

@@ -152,6 +152,7 @@ class Chaos:
         return seconds, sum(event["event"] == "agent started" and event["time"] > self.began for event in events)
 
 
+@pytest.mark.slow
 def test_chaos(sandbox: Sandbox, request: pytest.FixtureRequest) -> None:
     faults = request.config.getoption("--faults")
     seed = request.config.getoption("--chaos-seed") or random.randrange(10**6)

@@ -26,11 +26,20 @@ def locks(sandbox: Sandbox) -> list[Path]:
     return [path] if path.exists() else []
 
 
-def test_cycles_leave_nothing(sandbox: Sandbox, pytestconfig: pytest.Config) -> None:
+def test_cycles_leave_nothing(sandbox: Sandbox) -> None:
+    assert_cycles_leave_nothing(sandbox, 2)
+
+
+@pytest.mark.slow
+def test_many_cycles_leave_nothing(sandbox: Sandbox, pytestconfig: pytest.Config) -> None:
+    assert_cycles_leave_nothing(sandbox, pytestconfig.getoption("cycles"))
+
+
+def assert_cycles_leave_nothing(sandbox: Sandbox, cycles: int) -> None:
     spec = sandbox.spec(SPEC)
     before = len(os.listdir("/proc/self/fd"))
     first: set[str] = set()
-    for _ in range(pytestconfig.getoption("cycles")):
+    for _ in range(cycles):
         sandbox("up", spec)
         assert len(locks(sandbox)) == 1
         sandbox("down")

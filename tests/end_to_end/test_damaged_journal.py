@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.agent.test_journal import damage_by_folder, damage_by_pipe
-from tests.conftest import Sandbox, _make, running, wait_for
+from tests.conftest import Sandbox, _make, mostly_slow, running, wait_for
 from tfcluster.process_handle import ProcessHandle
 
 pytestmark = pytest.mark.usefixtures("cold")
@@ -51,7 +51,7 @@ def journal_of(sandbox: Sandbox) -> Path:
     return sandbox.folder / "state/tfcluster/hurt/localhost/journal.json"
 
 
-@pytest.mark.parametrize("damage", DAMAGE)
+@pytest.mark.parametrize("damage", mostly_slow(DAMAGE, fast=["cut", "pid", "folder"]))
 def test_down_stops_what_runs(sandbox: Sandbox, damage: str) -> None:
     spec = sandbox.spec(SPEC)
     sandbox("up", spec)
@@ -118,7 +118,7 @@ def test_down_goes_on_when_its_command_dies(sandbox: Sandbox) -> None:
 _HOSTS = "hosts:\n  alpha: {address: 127.0.0.2}\n  beta: {address: 127.0.0.3}\n"
 
 
-@pytest.mark.parametrize("damaged", [["beta"], ["alpha", "beta"]])
+@pytest.mark.parametrize("damaged", mostly_slow([["beta"], ["alpha", "beta"]], fast=[["beta"]]))
 def test_down_stops_what_hosts_run_whose_journals_are_damaged(tmp_path: Path, damaged: list[str]) -> None:
     for sandbox in _make(tmp_path, (sys.executable, "-m", "tests.played")):
         sandbox("up", sandbox.spec(f"name: hurt\n{_HOSTS}jobs:\n  worker: {{tasks: 4}}\n"))

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.agent.test_journal import damage_by_folder, damage_by_pipe
-from tests.conftest import Sandbox, wait_for
+from tests.conftest import Sandbox, mostly_slow, wait_for
 
 pytestmark = pytest.mark.usefixtures("cold")
 
@@ -77,15 +77,18 @@ def replace_folders_by_file(path: Path) -> None:
 
 @pytest.mark.parametrize(
     "damage",
-    [
-        remove,
-        remove_folder,
-        remove_folder_at_once,
-        replace_by_file,
-        replace_by_dead_socket,
-        replace_folder_by_file,
-        replace_folders_by_file,
-    ],
+    mostly_slow(
+        [
+            remove,
+            remove_folder,
+            remove_folder_at_once,
+            replace_by_file,
+            replace_by_dead_socket,
+            replace_folder_by_file,
+            replace_folders_by_file,
+        ],
+        fast=[remove_folder, replace_by_dead_socket],
+    ),
 )
 def test_commands_go_on_without_the_socket(sandbox: Sandbox, temporary: Path, damage: Callable[[Path], None]) -> None:
     sandbox("up", sandbox.spec(SPEC))
@@ -131,7 +134,7 @@ LOCK_DAMAGE: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("alive", [True, False], ids=["agent", "no agent"])
-@pytest.mark.parametrize("damage", LOCK_DAMAGE)
+@pytest.mark.parametrize("damage", mostly_slow(LOCK_DAMAGE, fast=["pipe", "nothing", "another place"]))
 def test_commands_go_on_where_the_lock_file_says_something_else(sandbox: Sandbox, damage: str, alive: bool) -> None:
     sandbox("up", sandbox.spec(SPEC))
     socket = socket_of(sandbox)

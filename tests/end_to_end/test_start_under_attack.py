@@ -12,13 +12,12 @@ from pathlib import Path
 import pytest
 
 from tests import attack
-from tests.conftest import ROOT
+from tests.conftest import ROOT, mostly_slow
 from tests.namespaces import Network, TaskStateMachine, network
 from tfcluster.core.hosts import THIS_MACHINE, Host
 from tfcluster.core.topology import ClusterTopology, RestartPolicy, Task
 
 PORT = 4000
-STARTS = 100
 _ATTACK_SECONDS = 600.0
 
 # Starts the server of a task again and again, and prints how many starts had the stranger's file written.
@@ -107,9 +106,10 @@ def starts_with_a_file_written(
     return int(result.stdout)
 
 
+@pytest.mark.parametrize("starts", mostly_slow([20, 100], fast=[20]))
 @pytest.mark.parametrize("several", [False, True])
-def test_nothing_is_executed(machines: Network, tmp_path: Path, several: bool) -> None:
-    assert starts_with_a_file_written(machines, "closed", several, tmp_path, STARTS, 0.1) == 0
+def test_nothing_is_executed(machines: Network, tmp_path: Path, several: bool, starts: int) -> None:
+    assert starts_with_a_file_written(machines, "closed", several, tmp_path, starts, 0.1) == 0
 
 
 def test_the_attack_is_real(machines: Network, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.agent.test_journal import damage_by_folder, damage_by_pipe
-from tests.conftest import Sandbox, wait_for
+from tests.conftest import Sandbox, mostly_slow, wait_for
 
 pytestmark = pytest.mark.usefixtures("cold")
 
@@ -180,7 +180,7 @@ REPLACED: list[tuple[str, Callable[[Path], None]]] = [
 ]
 
 
-@pytest.mark.parametrize("alive", [True, False], ids=["agent", "no agent"])
+@pytest.mark.parametrize("alive", mostly_slow([True, False], fast=[True]), ids=["agent", "no agent"])
 @pytest.mark.parametrize("number", range(len(REPLACED)), ids=lambda number: f"{REPLACED[number][0]} {number}")
 def test_something_else_in_the_place_of_a_file_or_folder(sandbox: Sandbox, number: int, alive: bool) -> None:
     """Opening a named pipe waits for ever, and /dev/zero has no end."""
