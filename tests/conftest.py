@@ -1,9 +1,8 @@
-"""A place of its own for each test that runs the real command, checked for what was left behind."""
+"""What all tests share: the sandbox in which they run the real command, and how they run in parallel."""
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import os
 import signal
@@ -19,6 +18,13 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.parallel import (
+    enter_network_namespace,
+    is_worker,
+    mark_integration_tests,
+    sort_long_modules_first,
+    worker_count,
+)
 from tfcluster.process_handle import ProcessHandle
 
 ROOT = Path(__file__).parent.parent
@@ -31,13 +37,6 @@ settings.register_profile(
 )
 settings.load_profile("suite")
 
-# The tests spend about half of their time waiting.
-_WORKERS_PER_CORE = 2
-# The tests that start processes of the product, or TensorFlow servers, are in these folders or use these fixtures.
-_INTEGRATION_FOLDERS = {"end_to_end", "processes", "transport"}
-_INTEGRATION_FIXTURES = {"sandbox", "demo", "hosts", "pair", "local_run"}
-_CLONE_NEWNET = 0x40000000  # linux/sched.h
-
 Result = subprocess.CompletedProcess[str]
 
 
@@ -49,46 +48,23 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if hasattr(config, "workerinput"):  # this process is a worker of pytest-xdist
-        _enter_network_namespace()
+    if is_worker(config):
+        enter_network_namespace()
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """Return the number of workers for `-n auto`; 0, which means no workers, if they could not be isolated."""
-    if subprocess.run(["unshare", "--net", "true"], check=False, stderr=subprocess.DEVNULL).returncode:
-        assert not os.environ.get("CI"), "CI can create network namespaces"
-        return 0
-    return _WORKERS_PER_CORE * len(os.sched_getaffinity(0))
+    return worker_count()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    for item in items:
-        fixtures = getattr(item, "fixturenames", ())
-        if item.path.parent.name in _INTEGRATION_FOLDERS or not _INTEGRATION_FIXTURES.isdisjoint(fixtures):
-            item.add_marker(pytest.mark.integration)
-    if hasattr(config, "workerinput"):
-        # Workers take modules in this order: the long ones first, so that all workers end at about the same time.
-        items.sort(key=lambda item: item.get_closest_marker("integration") is None)
-
-
-def _enter_network_namespace() -> None:
-    """Move this thread, and all that it starts, to a network namespace of its own.
-
-    Tests that run at the same time must not take each other's ports. The lock files of ports, the addresses and the
-    abstract Unix sockets are separate for each network namespace too.
-
-    Raises:
-        OSError: No network namespace can be created.
-    """
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.unshare(_CLONE_NEWNET):
-        raise OSError(ctypes.get_errno(), "a worker needs a network namespace; without root, run `pytest -n 0`")
-    subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+    mark_integration_tests(items)
+    if is_worker(config):
+        sort_long_modules_first(items)
 
 
 @dataclass
 class Sandbox:
-    """Folders and an environment in which `tfcluster` sees no cluster but those of the test."""
+    """Folders and an environment in which `tfcluster` sees only the clusters of the test."""
 
     folder: Path
     mark: str = field(default_factory=lambda: uuid.uuid4().hex)
@@ -138,7 +114,7 @@ class Sandbox:
     def start(
         self, *arguments: str | Path, env: Mapping[str, str] | None = None, **streams: Any
     ) -> subprocess.Popen[str]:
-        """Start the command and leave it running, at most until the test ends; its output can be read."""
+        """Start the command in the background, at most until the test ends; its output can be read."""
         process = subprocess.Popen(
             [*self.command, *map(str, arguments)],
             cwd=self.folder,
@@ -150,7 +126,7 @@ class Sandbox:
         return process
 
     def end_commands(self) -> None:
-        """End the commands that were started and still run: those of a test that failed."""
+        """Kill the commands that were started and still run, if a test failed."""
         while self.started:
             with contextlib.suppress(BrokenPipeError), self.started.pop() as process:
                 process.kill()
@@ -190,14 +166,14 @@ class Sandbox:
             status = json.loads(output) if output else {"state": "not known"}
             return status if status["state"] == state else None
 
-        return wait_for(reached, seconds)
+        return wait_for(reached, seconds, interval=0.1)  # each look is a process
 
     def agent(self) -> int:
-        """The pid of the cluster's agent; a command has another one started where it died."""
+        """Return the pid of the cluster's agent; if it has died, this starts another one."""
         return int(self.status(code=None)["hosts"][0]["agent_pid"])
 
     def kill_agent(self) -> int:
-        """End the agent as the kernel would when memory runs out; its pid, and no later command meets it."""
+        """Kill the agent as the kernel would when memory runs out, wait until it has exited, and return its pid."""
         (lock,) = self.folder.glob("state/tfcluster/*/*/lock")
         agent = ProcessHandle.of(json.loads(lock.read_text())["pid"])
         assert agent is not None, "it lives until now"
@@ -206,7 +182,7 @@ class Sandbox:
         return agent.pid
 
     def task(self, short: str, code: int | None = 0) -> Any:
-        """One task of the status; a code of None takes any health."""
+        """Return one task of the status, by its short name; a code of None accepts any health."""
         job, index = short.split(":")
         return next(task for task in self.status(code)["tasks"] if task["job"] == job and task["index"] == int(index))
 
@@ -217,21 +193,13 @@ class Sandbox:
         return path
 
     def processes(self) -> dict[int, str]:
-        """The command line of each living process that was started in this sandbox, by its pid."""
-        mark = f"TEST_MARK={self.mark}".encode()
-        found = {}
-        for path in Path("/proc").glob("[0-9]*"):
-            try:
-                if mark in (path / "environ").read_bytes() and (path / "stat").read_text().rpartition(")")[2][1] != "Z":
-                    found[int(path.name)] = (path / "cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
-            except OSError:
-                continue
-        return found
+        """Return the command line of each running process that was started in this sandbox, by its pid."""
+        return marked_processes(self.mark)
 
     def leftovers(self) -> list[str]:
-        """Everything that a cluster may not leave behind: processes, sockets, files but logs and runs."""
-        kept = {"logs", "runs"}
-        files = [path for path in self.folder.glob("state/tfcluster/*/*/*") if path.name not in kept]
+        """Return everything that a cluster must not leave behind: processes, sockets, files except logs and runs."""
+        allowed = {"logs", "runs"}
+        files = [path for path in self.folder.glob("state/tfcluster/*/*/*") if path.name not in allowed]
         files += [*self.folder.glob("run/tfcluster/*"), *self.folder.glob("state/tfcluster/*/hosts.json")]
         return [*map(str, self.processes().items()), *map(str, files)]
 
@@ -241,88 +209,54 @@ def mostly_slow(values: Iterable[Any], *, fast: Collection[Any]) -> list[Any]:
     return [value if value in fast else pytest.param(value, marks=pytest.mark.slow) for value in values]
 
 
-def wait_for(condition: Callable[[], Any], seconds: float = 120.0) -> Any:
-    """Wait until a condition about other processes holds, and return what it gave.
+def marked_processes(mark: str) -> dict[int, str]:
+    """Return the command line of each running process with this value of TEST_MARK, by its pid."""
+    processes = {}
+    for path in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            is_marked = f"TEST_MARK={mark}".encode() in (path / "environ").read_bytes()
+            command_line = (path / "cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
+            # A process that is exiting has no command line any more, and is not a zombie yet.
+            if is_marked and command_line and (path / "stat").read_text().rpartition(")")[2][1] != "Z":
+                processes[int(path.name)] = command_line
+    return processes
 
-    The machine may be slow, or stand still for seconds: the bound is for what never comes.
+
+def wait_for(condition: Callable[[], Any], seconds: float = 120.0, interval: float = 0.02) -> Any:
+    """Wait until a condition about other processes holds, and return its value.
+
+    The machine may be slow, or stall for seconds: the limit is for what never happens.
     """
     deadline = time.monotonic() + seconds
     while not (value := condition()):
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.02)
+        assert time.monotonic() < deadline, f"did not happen within {seconds:g} s"
+        time.sleep(interval)
     return value
 
 
-@dataclass
-class MemoryGroup:
-    """A memory control group of the test's own, inside that of the test.
-
-    Attributes:
-        folder: Its folder.
-        maximum: The file in it that limits its memory.
-    """
-
-    folder: Path
-    maximum: Path
-
-    def join(self) -> None:
-        """Put this process into it, and all that it starts."""
-        (self.folder / "cgroup.procs").write_text(str(os.getpid()))
-
-    def limit(self, size: int) -> None:
-        """Give it so many bytes, and none to swap to."""
-        self.maximum.write_text(str(size))
-        for name, left in (("memory.swap.max", 0), ("memory.memsw.limit_in_bytes", size)):
-            if (self.folder / name).exists():
-                (self.folder / name).write_text(str(left))
-
-
 @contextlib.contextmanager
-def memory_group() -> Iterator[MemoryGroup]:
-    """A fresh memory control group; the test is skipped, but in CI, where none can be made (no root, read-only)."""
-    for line in Path("/proc/self/cgroup").read_text().splitlines():
-        _, controllers, path = line.split(":", 2)
-        if "memory" in controllers.split(","):
-            parent, maximum = f"/sys/fs/cgroup/memory{path}", "memory.limit_in_bytes"
-        elif not controllers:
-            parent, maximum = f"/sys/fs/cgroup{path}", "memory.max"
-        else:
-            continue
-        folder = Path(parent) / f"tfcluster-test-{uuid.uuid4().hex}"
-        with contextlib.suppress(OSError):
-            folder.mkdir()
-            if (folder / maximum).exists():
-                break
-            folder.rmdir()
-    else:
-        assert not os.environ.get("CI"), "CI can make a memory control group"
-        pytest.skip("no memory control group can be made here")
-    try:
-        yield MemoryGroup(folder, folder / maximum)
-    finally:
-        wait_for(lambda: not (folder / "cgroup.procs").read_text())
-        folder.rmdir()
-
-
-def _make(folder: Path, command: tuple[str, ...] = COMMAND) -> Iterator[Sandbox]:
-    """A sandbox in a folder; everything in it is taken down afterwards, with a check that nothing is left."""
+def make_sandbox(folder: Path, command: tuple[str, ...] = COMMAND) -> Iterator[Sandbox]:
+    """Make a sandbox in a folder; in the end take down everything in it, and check that nothing is left behind."""
     (folder / "run").mkdir(mode=0o700)
     sandbox = Sandbox(folder, command=command)
-    yield sandbox
-    sandbox.end_commands()
-    if sandbox.leftovers():
-        sandbox("down", "--all", "--grace", "1", code=None)
-    with contextlib.suppress(AssertionError):
-        wait_for(lambda: not sandbox.leftovers(), seconds=30)  # a killed command's agent ends by itself in a moment
-    left = sandbox.leftovers()
-    for pid in sandbox.processes():
-        os.kill(pid, signal.SIGKILL)
-    assert not left
+    try:
+        yield sandbox
+    finally:
+        sandbox.end_commands()
+        if sandbox.leftovers():
+            sandbox("down", "--all", "--grace", "1", code=None)
+        with contextlib.suppress(AssertionError):
+            wait_for(lambda: not sandbox.leftovers(), seconds=30)  # the agent of a killed command exits by itself
+        leftovers = sandbox.leftovers()
+        for pid in sandbox.processes():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+    assert not leftovers
 
 
 @contextlib.contextmanager
 def running(*command: str, **options: Any) -> Iterator[subprocess.Popen[str]]:
-    """A process that ends with the block, also where that fails."""
+    """Start a process that is killed at the end of the block."""
     with subprocess.Popen(command, text=True, **options) as process:
         try:
             yield process
@@ -341,9 +275,9 @@ def commands_end_with_their_test(request: pytest.FixtureRequest) -> Iterator[Non
 
 @pytest.fixture(scope="module")
 def cold() -> Iterator[None]:
-    """No interpreter is warmed up before the first run: for modules on whose clusters programs hardly run.
+    """Start no warm interpreter before the first run: for modules that run few programs.
 
-    To import TensorFlow takes more of a processor than all else that happens to such a cluster.
+    Importing TensorFlow takes more processor time than everything else that happens to such a cluster.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(
@@ -354,13 +288,14 @@ def cold() -> Iterator[None]:
 
 @pytest.fixture
 def sandbox(tmp_path: Path) -> Iterator[Sandbox]:
-    """A sandbox in which every cluster is taken down afterwards, with a check that nothing is left."""
-    yield from _make(tmp_path)
+    """A sandbox whose clusters are taken down afterwards, with a check that nothing is left behind."""
+    with make_sandbox(tmp_path) as sandbox:
+        yield sandbox
 
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
-    """A sandbox with the example cluster up, shared by the tests of a module; they leave it ready."""
-    for sandbox in _make(tmp_path_factory.mktemp("demo")):
+    """A sandbox with the example cluster up, shared by the tests of a module, which leave it ready."""
+    with make_sandbox(tmp_path_factory.mktemp("demo")) as sandbox:
         sandbox("up", EXAMPLE)
         yield sandbox

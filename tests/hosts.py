@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.conftest import wait_for
+from tests.conftest import marked_processes, wait_for
 from tests.namespaces import Network, network
 from tfcluster.core.hosts import Host
 
@@ -143,14 +143,8 @@ class SshHosts:
         return _run(*self.network[name].command(*arguments))
 
     def processes(self) -> dict[int, str]:
-        """The command line of each process that runs on the hosts, or that a command left on `here`; not the sshds."""
-        found = {}
-        for path in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError):
-                marked = f"TEST_MARK={self.mark}".encode() in (path / "environ").read_bytes()
-                if marked and (path / "stat").read_text().rpartition(")")[2][1] != "Z":
-                    found[int(path.name)] = (path / "cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
-        return found
+        """Return the command line of each process that runs on the hosts, or that a command left on `here`."""
+        return marked_processes(self.mark)  # the sshds have no mark
 
     def leftovers(self) -> list[str]:
         """Everything that may not be left on any host when no cluster is up: processes, sockets, state."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import memory_group
+from tests.memory_group import memory_group
 from tfcluster.agent.tasks.oom import OomCounters, OomDetector
 
 GROUP = "app.slice/my task"

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.agent.hosts import PI, TASKS, Hosts, hosts_in, shorts, task_of, topology_of
-from tests.conftest import _make, wait_for
+from tests.conftest import make_sandbox, wait_for
 from tfcluster.errors import ClusterError
 from tfcluster.protocol.api import Method
 
@@ -24,10 +24,9 @@ EXPFIT = {"modes": ["data-parallel"], "steps": 10_000_000, "rate": 0.01, "batch"
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
     """A cluster on both hosts, shared by tests that leave it ready."""
-    for sandbox in _make(tmp_path_factory.mktemp("pair")):
-        with hosts_in(sandbox) as hosts:
-            hosts.up(topology_of())
-            yield hosts
+    with make_sandbox(tmp_path_factory.mktemp("pair")) as sandbox, hosts_in(sandbox) as hosts:
+        hosts.up(topology_of())
+        yield hosts
 
 
 def test_each_agent_tells_of_its_own_host(pair: Hosts) -> None:

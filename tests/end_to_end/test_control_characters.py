@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 import pexpect
 import pytest
 
-from tests.conftest import COMMAND, EXAMPLE, Sandbox, _make, wait_for
+from tests.conftest import COMMAND, EXAMPLE, Sandbox, make_sandbox, wait_for
 
 pytestmark = pytest.mark.usefixtures("cold")
 
@@ -72,7 +72,7 @@ def harmless(shown: str) -> str:
 @pytest.fixture(scope="module")
 def visited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
     """A cluster in which a run has printed EVIL and failed with it, and a task has printed it."""
-    for sandbox in _make(tmp_path_factory.mktemp("visited")):
+    with make_sandbox(tmp_path_factory.mktemp("visited")) as sandbox:
         sandbox("up", EXAMPLE)
         have_printed(sandbox, "worker:0")
         sandbox.spec(_PRINTS, "prints.py")

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.agent.test_journal import damage_by_folder, damage_by_pipe
-from tests.conftest import Sandbox, _make, mostly_slow, running, wait_for
+from tests.conftest import Sandbox, make_sandbox, mostly_slow, running, wait_for
 from tfcluster.process_handle import ProcessHandle
 
 pytestmark = pytest.mark.usefixtures("cold")
@@ -120,7 +120,7 @@ _HOSTS = "hosts:\n  alpha: {address: 127.0.0.2}\n  beta: {address: 127.0.0.3}\n"
 
 @pytest.mark.parametrize("damaged", mostly_slow([["beta"], ["alpha", "beta"]], fast=[["beta"]]))
 def test_down_stops_what_hosts_run_whose_journals_are_damaged(tmp_path: Path, damaged: list[str]) -> None:
-    for sandbox in _make(tmp_path, (sys.executable, "-m", "tests.played")):
+    with make_sandbox(tmp_path, (sys.executable, "-m", "tests.played")) as sandbox:
         sandbox("up", sandbox.spec(f"name: hurt\n{_HOSTS}jobs:\n  worker: {{tasks: 4}}\n"))
         for host in damaged:
             [lock] = sandbox.folder.glob(f"**/hurt/{host}/lock")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import EXAMPLE, Sandbox, _make
+from tests.conftest import EXAMPLE, Sandbox, make_sandbox
 
 LED = "name: led\njobs:\n  master: {tasks: 1}\n  worker: {tasks: 2, cpus: 2}\n  worker_: {tasks: 1}\n"
 STEPS = 30
@@ -20,7 +20,7 @@ PNG = b"\x89PNG\r\n\x1a\n"
 @pytest.fixture(scope="module")
 def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
     """The example, whose weights a ps keeps, and `led`, whose master keeps them."""
-    for sandbox in _make(tmp_path_factory.mktemp("expfit")):
+    with make_sandbox(tmp_path_factory.mktemp("expfit")) as sandbox:
         sandbox("up", EXAMPLE)
         sandbox("up", sandbox.spec(LED))
         yield sandbox

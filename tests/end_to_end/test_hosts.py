@@ -17,7 +17,7 @@ from typing import IO, Any
 
 import pytest
 
-from tests.conftest import Sandbox, _make, wait_for
+from tests.conftest import Sandbox, make_sandbox, wait_for
 from tests.played import Played
 from tfcluster.client import cluster as cluster_module
 from tfcluster.client.apply import apply
@@ -45,12 +45,13 @@ print("second", flush=True)
 @pytest.fixture
 def apart(tmp_path: Path) -> Iterator[Sandbox]:
     """A sandbox with played hosts and no cluster."""
-    yield from _make(tmp_path, _PLAYED)
+    with make_sandbox(tmp_path, _PLAYED) as sandbox:
+        yield sandbox
 
 
 @pytest.fixture(scope="module")
 def _two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
-    for sandbox in _make(tmp_path_factory.mktemp("two"), _PLAYED):
+    with make_sandbox(tmp_path_factory.mktemp("two"), _PLAYED) as sandbox:
         sandbox("up", sandbox.spec(_SPEC))
         yield sandbox
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.conftest import Sandbox, _make
+from tests.conftest import Sandbox, make_sandbox
 
 LAYOUT = "name: full\njobs:\n  ps: {tasks: 2}\n  worker: {tasks: 3}\n  evaluator: {tasks: 1}\n"
 # Of training, at the rate that it has without a loss: what is killed meanwhile dies long before it ends.
@@ -27,7 +27,7 @@ RESULT = [
 @pytest.fixture(scope="module")
 def full(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
     """Two parameter servers, three workers and an evaluator, shared by the tests of the module."""
-    for sandbox in _make(tmp_path_factory.mktemp("full")):
+    with make_sandbox(tmp_path_factory.mktemp("full")) as sandbox:
         patient = sandbox.with_settings({"RUN_STOP_GRACE_SECONDS": 60.0})
         sandbox("up", sandbox.spec(LAYOUT), env=patient)
         yield sandbox

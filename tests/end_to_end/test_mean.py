@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.conftest import COMMAND, ROOT, Sandbox, _make
+from tests.conftest import COMMAND, ROOT, Sandbox, make_sandbox
 
 EIGHT = """
 name: eight
@@ -26,7 +26,7 @@ restart: {policy: on-failure, backoff: {initial: 0.1, max: 0.5}, limit: 100 in 6
 @pytest.fixture(scope="module")
 def eight(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
     """A cluster of eight tasks of three jobs."""
-    for sandbox in _make(tmp_path_factory.mktemp("eight")):
+    with make_sandbox(tmp_path_factory.mktemp("eight")) as sandbox:
         sandbox("up", sandbox.spec(EIGHT))
         yield sandbox
 

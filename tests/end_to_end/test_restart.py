@@ -15,7 +15,8 @@ from typing import Any
 import pexpect
 import pytest
 
-from tests.conftest import COMMAND, Sandbox, memory_group, wait_for
+from tests.conftest import COMMAND, Sandbox, wait_for
+from tests.memory_group import memory_group
 
 pytestmark = pytest.mark.usefixtures("cold")
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from tests import listening
-from tests.conftest import Sandbox, _make
+from tests.conftest import Sandbox, make_sandbox
 from tests.hosts import HERE, SshHosts, ssh_hosts
 from tests.namespaces import TaskStateMachine
 
@@ -138,7 +138,7 @@ def test_every_task_is_ready_on_its_host(wide: Over) -> None:
 def test_programs_give_the_same_answers_as_on_one_machine(wide: Over, tmp_path: Path) -> None:
     path = tmp_path / "numbers.npy"
     np.save(path, np.random.default_rng(5).standard_normal(10_007))
-    for alone in _make(tmp_path):
+    with make_sandbox(tmp_path) as alone:
         alone("up", alone.spec("name: alone\njobs: {ps: {tasks: 1}, worker: {tasks: 4}}"))
         for line, names in PROGRAMS:
             program = line.format(numbers=path).split()

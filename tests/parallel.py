@@ -1,0 +1,57 @@
+"""How tests run in parallel: each worker of pytest-xdist has a network of its own, and gets whole modules."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+
+import pytest
+
+# The tests spend about half of their time waiting.
+_WORKERS_PER_CORE = 2
+_CLONE_NEWNET = 0x40000000  # linux/sched.h
+# The tests that start processes of the product, or TensorFlow servers, are in these folders or use these fixtures.
+_INTEGRATION_FOLDERS = {"end_to_end", "processes", "transport"}
+_INTEGRATION_FIXTURES = {"sandbox", "demo", "hosts", "pair", "local_run"}
+
+
+def is_worker(config: pytest.Config) -> bool:
+    """Return whether this process is a worker of pytest-xdist."""
+    return hasattr(config, "workerinput")
+
+
+def worker_count() -> int:
+    """Return the number of workers for `-n auto`; 0, which means none, if they could not be isolated."""
+    if subprocess.run(["unshare", "--net", "true"], check=False, stderr=subprocess.DEVNULL).returncode:
+        assert not os.environ.get("CI"), "CI can create network namespaces"
+        return 0
+    return _WORKERS_PER_CORE * len(os.sched_getaffinity(0))
+
+
+def enter_network_namespace() -> None:
+    """Move this thread, and all that it starts, to a network namespace of its own.
+
+    Tests that run at the same time must not take each other's ports. The lock files of ports, the addresses and the
+    abstract Unix sockets are separate for each network namespace too.
+
+    Raises:
+        OSError: No network namespace can be created.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.unshare(_CLONE_NEWNET):
+        raise OSError(ctypes.get_errno(), "a worker needs a network namespace; without root, run `pytest -n 0`")
+    subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+
+
+def mark_integration_tests(items: list[pytest.Item]) -> None:
+    """Add the marker `integration` to the tests that need it."""
+    for item in items:
+        fixtures = getattr(item, "fixturenames", ())
+        if item.path.parent.name in _INTEGRATION_FOLDERS or not _INTEGRATION_FIXTURES.isdisjoint(fixtures):
+            item.add_marker(pytest.mark.integration)
+
+
+def sort_long_modules_first(items: list[pytest.Item]) -> None:
+    """Sort tests so that workers, which take modules in order, end at about the same time."""
+    items.sort(key=lambda item: item.get_closest_marker("integration") is None)
