@@ -18,13 +18,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.parallel import (
-    enter_network_namespace,
-    is_worker,
-    mark_integration_tests,
-    sort_long_modules_first,
-    worker_count,
-)
+from tests import parallel
 from tfcluster.process_handle import ProcessHandle
 
 ROOT = Path(__file__).parent.parent
@@ -48,18 +42,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if is_worker(config):
-        enter_network_namespace()
+    if parallel.is_worker(config):
+        parallel.enter_network_namespace()
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    return worker_count()
+    return parallel.worker_count()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    mark_integration_tests(items)
-    if is_worker(config):
-        sort_long_modules_first(items)
+    parallel.mark_integration_tests(items)
+    if parallel.is_worker(config):
+        parallel.sort_long_modules_first(items)
 
 
 @dataclass
