@@ -7,7 +7,7 @@ import os
 import select
 import signal
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from tfcluster.core.hosts import Host
 from tfcluster.core.reconcile import ObservedState, onto
 from tfcluster.core.topology import ClusterTopology, RestartPolicy, Task
 from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.programs.registry import find
 from tfcluster.protocol.api import Method
 from tfcluster.transport.local import LocalTransport
 
@@ -132,8 +133,11 @@ class Hosts:
 
     def run(self, program: str, parameters: Mapping[str, Any], **arguments: Any) -> ResponseStream:
         """Submit a run at the head."""
+        installed = find(program)
+        assert installed is not None
         given = {
             "program": program,
+            "traits": asdict(installed.traits(dict(parameters))),
             "parameters": dict(parameters),
             "patterns": [],
             "gpus": None,

@@ -18,6 +18,7 @@ from tfcluster.agent.runs.run import Run
 from tfcluster.agent.runs.run_manager import RunManager
 from tfcluster.agent.runs.run_result import finalize
 from tfcluster.agent.state_dir import StateDir
+from tfcluster.core.programs import ProgramTraits, TaskSelector
 from tfcluster.core.states import RunState
 from tfcluster.process_handle import ProcessHandle
 from tfcluster.processes import fork_server
@@ -54,8 +55,13 @@ def submit(runs: RunManager, program: str, timeout: float | None = None, detache
     runs.records.make_folder(identity)
     folder = str(runs.records.folder(identity))
     addresses = {"ps": ["localhost:1"], "worker": ["localhost:2", "localhost:3"]}
-    parameters = {"expression": "x = 1; y = x", "given": {}, "placed": {"y": "/job:ps"}} if program == "graph" else {}
-    job = RunSpec(identity, "demo", program, folder, addresses, "localhost:2", DEVICES, parameters, [])
+    is_graph = program == "graph"
+    traits = ProgramTraits(
+        fault_tolerant=not is_graph,
+        is_script=program == "script",
+        required_tasks=((TaskSelector("ps", 0),),) if is_graph else (),
+    )
+    job = RunSpec(identity, "demo", program, traits, folder, addresses, "localhost:2", DEVICES, {}, [])
     return runs.submit(job, timeout, detached)
 
 

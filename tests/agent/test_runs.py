@@ -14,13 +14,15 @@ import pytest
 from tests.agent.test_journal import damage_by_pipe
 from tfcluster import settings
 from tfcluster.agent.runs.run_store import RunRecord, RunStore
+from tfcluster.core.programs import ProgramTraits, TaskSelector
 from tfcluster.core.states import RunState
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.process_handle import ProcessHandle
 from tfcluster.processes.run_spec import acquire_run, driver_of
 
+TRAITS = ProgramTraits("dice", True, False, ((TaskSelector("ps"), TaskSelector(head=True)),))
 DEVICES = ["/job:w/replica:0/task:0/device:CPU:0"]
-RECORD = RunRecord("pi-0000", "pi", {"samples": 10}, DEVICES, [], 5.0, 9.5, False, RunState.RUNNING)
+RECORD = RunRecord("pi-0000", "pi", TRAITS, {"samples": 10}, DEVICES, [], 5.0, 9.5, False, RunState.RUNNING)
 
 
 def keep(records: RunStore, *runs: RunRecord) -> None:

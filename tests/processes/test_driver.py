@@ -8,11 +8,11 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
 from tests.conftest import ROOT, running
+from tfcluster.core.programs import ProgramTraits
 from tfcluster.errors import ClusterError
 from tfcluster.processes import run_program
 from tfcluster.processes.run_spec import EVENTS, RunSpec
@@ -22,9 +22,12 @@ from tfcluster.programs import context
 _DRIVE = """
 import json, os, signal, socket, sys, time
 from tfcluster import settings
+from tfcluster.core.programs import ProgramTraits
 from tfcluster.processes import daemonize, run_driver, run_spec
 settings.DRIVER_POLL_SECONDS = settings.DRIVER_EXIT_SECONDS = 0.05
-job = run_spec.RunSpec("script-1", "demo", "script", sys.argv[1], {}, "localhost:1", [], {}, ["careful"], "x.py")
+traits = ProgramTraits(is_script=True)
+folder = sys.argv[1]
+job = run_spec.RunSpec("script-1", "demo", "script", traits, folder, {}, "localhost:1", [], {}, ["careful"], "x.py")
 ours, link = socket.socketpair()
 def tell(code, failure=""):
     run_spec.ProgramEnd(code, failure, 1.5, {"/job:worker/task:0/device:CPU:0": {"ops": 3}}, ["slow"]).send(link)
@@ -41,7 +44,8 @@ run_driver._Supervisor(job, pid, ours, None, time.monotonic()).run()
 
 
 def job(folder: Path, program: str = "careless") -> RunSpec:
-    return RunSpec(f"{program}-1", "demo", program, str(folder), {}, "localhost:1", [], {}, [])
+    traits = ProgramTraits(is_script=program == "script")
+    return RunSpec(f"{program}-1", "demo", program, traits, str(folder), {}, "localhost:1", [], {}, [])
 
 
 def drive(folder: Path, body: str) -> tuple[int, list[dict[str, object]]]:
@@ -142,11 +146,9 @@ def test_a_program_is_told_to_end_with_its_driver(tmp_path: Path) -> None:
 
 
 def test_a_result_that_is_not_finite_is_an_error_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    careless = ModuleType("tfcluster.programs.careless")
-    careless.run = lambda context: {"loss": math.nan}  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, careless.__name__, careless)
+    monkeypatch.setattr(run_program, "_run_function", lambda job: lambda context: {"loss": math.nan})
     monkeypatch.setattr(context, "_this_run", [])  # the program tells its process which run it is; this one is none
-    assert run_program._run_bundled(job(tmp_path)) == 1
+    assert run_program._run_program(job(tmp_path)) == 1
     (error,) = map(json.loads, (tmp_path / EVENTS).read_text().splitlines())
     assert error["error"]["message"] == "the run's event 'result' has a number that is not finite"
 

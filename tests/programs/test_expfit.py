@@ -10,12 +10,11 @@ import pytest
 import tensorflow as tf
 
 from tfcluster.errors import ClusterError
-from tfcluster.programs import expfit
 from tfcluster.programs.context import Context
-from tfcluster.programs.expfit import training
+from tfcluster.programs.expfit import run as expfit
 from tfcluster.programs.expfit.examples import Examples, initial_layers
 from tfcluster.programs.expfit.partitioning import BatchShard, divide
-from tfcluster.programs.expfit.training import keeper_of
+from tfcluster.programs.expfit.run import parameter_device
 
 DEVICES = tuple(f"/job:localhost/replica:0/task:0/device:CPU:{number}" for number in range(5))
 
@@ -38,7 +37,7 @@ def train(
         return tf.compat.v1.Session(graph=graph, config=tf.compat.v1.ConfigProto(device_count={"CPU": 5}))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training, "open_session", session)
+        patch.setattr(expfit, "open_session", session)
         return expfit.run(context, modes=modes, **values), context, events
 
 
@@ -174,4 +173,4 @@ def test_data_are_divided_evenly_and_weights_are_kept_apart() -> None:
 )
 def test_who_keeps_the_weights(jobs: list[str], keeper: str | None) -> None:
     context = Context("e", {job: ["h:1"] for job in jobs}, (), lambda event, **fields: None)
-    assert keeper_of(context) == (keeper and names(f"{keeper}:0")[0])
+    assert parameter_device(context) == (keeper and names(f"{keeper}:0")[0])

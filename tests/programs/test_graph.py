@@ -11,12 +11,12 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tfcluster.core.expression import parse
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.programs import graph
 from tfcluster.programs.context import Context
-from tfcluster.programs.graph import choose_devices
-from tfcluster.programs.session import session_config
+from tfcluster.programs.graph import run as graph
+from tfcluster.programs.graph.parser import parse
+from tfcluster.programs.graph.run import choose_devices
+from tfcluster.programs.sessions import session_config
 
 CPUS = tuple(f"/job:localhost/replica:0/task:0/device:CPU:{number}" for number in range(2))
 WORKERS = tuple(f"/job:worker/replica:0/task:{task}/device:CPU:0" for task in range(2))
@@ -40,7 +40,7 @@ def compute(
     expression: str, placed: dict[str, str] | None = None, strict: bool = False
 ) -> tuple[Context, dict[str, Any]]:
     context = Context("graph-1", {"localhost": ["localhost:1"]}, CPUS, lambda event, **fields: None)
-    return context, graph.run(context, expression=expression, given={}, placed=placed or {}, strict=strict)
+    return context, graph.run(context, expression=expression, overrides={}, placed=placed or {}, strict=strict)
 
 
 @pytest.mark.parametrize(

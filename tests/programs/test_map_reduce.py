@@ -26,7 +26,7 @@ from tfcluster.programs.map_reduce import DeviceLostError, ShardResult, map_redu
 from tfcluster.programs.map_reduce import executor as module
 from tfcluster.programs.map_reduce import session_pool as devices_module
 from tfcluster.programs.map_reduce.executor import StepTimeoutError
-from tfcluster.programs.session import open_session, serves
+from tfcluster.programs.sessions import open_session, serves
 
 
 @pytest.fixture(autouse=True)

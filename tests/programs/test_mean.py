@@ -12,9 +12,9 @@ import pytest
 import tensorflow as tf
 
 from tfcluster.errors import ClusterError
-from tfcluster.programs import mean
 from tfcluster.programs.context import Context
 from tfcluster.programs.mean import evaluate
+from tfcluster.programs.mean import run as mean
 from tfcluster.programs.mean.partition import WindowPieces, cut
 from tfcluster.programs.mean.source import MappedFile, RandomNumbers, SameHostToken, open_array
 from tfcluster.programs.mean.window import sums_of, uniform

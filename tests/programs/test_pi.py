@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfcluster.programs import pi
 from tfcluster.programs.context import Context
 from tfcluster.programs.map_reduce import session_pool as devices_module
-from tfcluster.programs.pi import counter_of, estimate, shard_size
+from tfcluster.programs.pi import run as pi
+from tfcluster.programs.pi.run import counter_of, estimate, shard_size
 
 MASK = 0xFFFFFFFF
 SHARD = 1 << 22

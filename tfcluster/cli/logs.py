@@ -59,12 +59,12 @@ def command(
 
 def _show_placements(lines: Iterator[dict[str, Any]], view: LogView, output: str) -> None:
     """Show only the placements that the log lines contain, each operation of a run once."""
-    from tfcluster.placement.parser import PlacementFilter
+    from tfcluster.client.placements import PlacementFilter
     from tfcluster.ui.log_view import placement_line
 
-    every = PlacementFilter(None)
+    placements = PlacementFilter(None)
     for line in lines:
-        placement = every.read(line["line"])
+        placement = placements.parse_line(line["line"])
         if placement is None:
             continue
         if output == "json":

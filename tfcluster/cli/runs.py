@@ -43,13 +43,13 @@ def attach_command(run: str, cluster: str | None, output: str) -> int:
     RUN is an id, or enough of its beginning. Ctrl-C ends the showing and leaves the run alone; `tfcluster cancel`
     stops it. A run that has ended, also of a cluster that is down, is shown from its record.
     """
-    from tfcluster.cli.run.common import show
+    from tfcluster.cli.run_events import RunOutput, show
     from tfcluster.client.resolve import resolve_cluster
     from tfcluster.client.runs import attach
     from tfcluster.errors import ExitCode
 
     try:
-        return show(attach(resolve_cluster(cluster), run), output)
+        return show(attach(resolve_cluster(cluster), run), RunOutput(json=output == "json"))
     except KeyboardInterrupt:
         echo(f"detached; stop it with `tfcluster cancel {run}`", err=True)
         return int(ExitCode.INTERRUPTED)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Generator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, BinaryIO
 
@@ -16,7 +16,7 @@ from tfcluster.client.parallel import StreamContext
 from tfcluster.client.placements import Placements
 from tfcluster.client.reconnect import ReconnectPolicy
 from tfcluster.client.rpc import AgentDisconnectedError, ResponseStream
-from tfcluster.core.programs import SCRIPT
+from tfcluster.core.programs import ProgramTraits
 from tfcluster.errors import ExitCode
 from tfcluster.protocol.api import Method
 from tfcluster.transport.base import not_running
@@ -29,7 +29,8 @@ class RunRequest:
     """The request to run a program.
 
     Attributes:
-        program: The name of a bundled program, or `script`.
+        program: The name of the program.
+        traits: What the agent has to know of the program.
         parameters: The program's own parameters.
         patterns: TensorFlow device strings by which devices are chosen; if empty, the cluster chooses.
         gpus: The number of GPU devices to use; None uses what is available.
@@ -37,11 +38,12 @@ class RunRequest:
         timeout: Seconds after which the run is stopped, counted from its submission; None for no timeout.
         log_placement: Report each operation's placement, as the servers log it.
         detach: Return as soon as the run is submitted.
-        sent: An open file to upload with the run; None for none.
-        sent_as: The name of the file in the run's folder.
+        upload: An open file to upload with the run; None for none.
+        upload_name: The name of the file in the run's folder.
     """
 
     program: str
+    traits: ProgramTraits
     parameters: dict[str, Any]
     patterns: list[str]
     gpus: int | None
@@ -49,8 +51,8 @@ class RunRequest:
     timeout: float | None
     log_placement: bool = False
     detach: bool = False
-    sent: BinaryIO | None = None
-    sent_as: str = "sent"
+    upload: BinaryIO | None = None
+    upload_name: str = "upload"
 
     def events(self, cluster: Cluster) -> Generator[Event, None, None]:
         """Submit the run and follow it up to its result; an interrupt cancels the run.
@@ -75,6 +77,7 @@ class RunRequest:
         answer = connection.stream(
             Method.RUN,
             program=self.program,
+            traits=asdict(self.traits),
             parameters=self.parameters,
             patterns=self.patterns,
             gpus=self.gpus,
@@ -83,7 +86,7 @@ class RunRequest:
             log_placement=self.log_placement,
             detach=self.detach,
             owned=owned,
-            sent=None if self.sent is None else self.sent_as,
+            sent=None if self.upload is None else self.upload_name,
         )
         # On this machine, closing the connection before the result, for any reason, also cancels the run. On another
         # host the command has to cancel it explicitly, because there a closed connection may just be a lost one.
@@ -92,10 +95,10 @@ class RunRequest:
             run = cancelling.run = str(first["run"])
             with contextlib.nullcontext() if owned or self.detach else cancelling:
                 yield first
-                if self.sent is not None:
-                    answer.send_file(self.sent)
-                if placements is not None and self.program != SCRIPT:
-                    placements.only_those_of(run)
+                if self.upload is not None:
+                    answer.send_file(self.upload)
+                if placements is not None and not self.traits.is_script:
+                    placements.keep_only(run)
                 yield from _follow(cluster, answer, run, events=1, owned=owned, placements=placements)
         interrupt.raise_if_any()
 
@@ -169,14 +172,14 @@ def _among(answer: ResponseStream, placements: Placements) -> Generator[Event, N
     """Interleave the events of a run with its placements, all of which come before the result."""
     while True:
         while not answer.arrives_within(settings.PLACEMENT_POLL_SECONDS):
-            yield from placements.news()
+            yield from placements.poll()
         try:
             event = next(answer)
         except StopIteration:
             return
         if event["event"] == "result":
             # Complete by now, as a server logs the placement of an operation before it executes it.
-            yield from placements.news(last=True)
+            yield from placements.poll(last=True)
         yield event
 
 

@@ -1,106 +1,137 @@
-"""The registry of programs for the agent: which tasks each program uses, and which task failures it tolerates."""
+"""Which tasks a run needs, and which task failures its program tolerates, from data that the run's request carries."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
 
 from tfcluster.core.devices import Device
-from tfcluster.core.expression import parse
-from tfcluster.core.topology import LEADING_JOBS, PS_JOB
-
-#: Fault-tolerant programs: they handle lost tasks themselves as long as one task remains.
-FAULT_TOLERANT_PROGRAMS = frozenset({"pi", "mean", "linear", "script"})
-#: The user's own program; which tasks it uses is unknown.
-SCRIPT = "script"
-
-_DEVICE_PART = re.compile(r"/(job|task):([^/]+)")
 
 
-def parameter_task(addresses: Mapping[str, Sequence[str]]) -> str | None:
-    """Return the name of the parameter task: the ps, chief or master that holds the variables that others train.
+@dataclass(frozen=True)
+class TaskSelector:
+    """Selects tasks of a cluster: tasks of a job, or the head task.
 
-    Args:
-        addresses: `host:port` of every task, by job.
-
-    Returns:
-        The name of the first ps task, or else of the first chief or master; None if the cluster has none of them.
+    Attributes:
+        job: The job of the tasks; None for the job of the device that `device` selects.
+        index: The index of the task in its job; None for all tasks of the job.
+        device: The number of one of the devices that the run computes on, from 0; numbers continue from the first
+            device after the last one.
+        head: Select the head task; the other attributes are ignored.
     """
-    return next((f"/job:{job}/task:0" for job in (PS_JOB, *LEADING_JOBS) if addresses.get(job)), None)
+
+    job: str | None = None
+    index: int | None = None
+    device: int = 0
+    head: bool = False
+
+    def select(self, addresses: Mapping[str, Sequence[str]], devices: Sequence[str] = (), head: str = "") -> list[str]:
+        """Return the names of the selected tasks that the cluster has.
+
+        Args:
+            addresses: `host:port` of every task, by job.
+            devices: Full names of the devices that the run computes on.
+            head: `host:port` of the head task.
+        """
+        names = dict(_tasks(addresses))
+        if self.head:
+            return [name for name, address in names.items() if address == head]
+        job = self.job
+        if job is None:
+            job = devices[self.device % len(devices)].split("/")[1].removeprefix("job:")
+        prefix = f"/job:{job}/task:"
+        if self.index is not None:
+            return [name for name in (f"{prefix}{self.index}",) if name in names]
+        return [name for name in names if name.startswith(prefix)]
+
+
+#: Alternatives, of which the first one that the cluster has any tasks of counts.
+TaskRequirement = tuple[TaskSelector, ...]
+
+
+@dataclass(frozen=True)
+class ProgramTraits:
+    """What an agent has to know of a program to supervise a run of it.
+
+    Attributes:
+        package: The installed package that the program belongs to; empty for a program that is part of tfcluster.
+        fault_tolerant: The program handles lost tasks itself as long as one of the tasks that it computes on remains.
+            A run of any other program fails as soon as a task is lost that it computes on or requires.
+        is_script: The program is the user's own script, the main program of its interpreter: it may use any task, its
+            output is shown, and it ends as `python SCRIPT` does.
+        required_tasks: Tasks that a run requires even if it computes on none of their devices.
+    """
+
+    package: str = ""
+    fault_tolerant: bool = False
+    is_script: bool = False
+    required_tasks: tuple[TaskRequirement, ...] = ()
 
 
 def required_tasks(
-    program: str,
-    parameters: Mapping[str, Any],
-    devices: Sequence[str],
-    addresses: Mapping[str, Sequence[str]],
-    head: str,
+    traits: ProgramTraits, devices: Sequence[str], addresses: Mapping[str, Sequence[str]], head: str
 ) -> list[str]:
     """Return the names of the tasks that a run requires even if it computes on none of their devices.
 
     Args:
-        program: The run's program.
-        parameters: The program's own parameters.
+        traits: The traits of the run's program.
         devices: Full names of the devices that the run computes on.
         addresses: `host:port` of every task, by job.
         head: `host:port` of the head task.
     """
-    names = {f"/job:{job}/task:{index}": each for job, tasks in addresses.items() for index, each in enumerate(tasks)}
-    used: list[str | None] = []
-    if program == "graph":
-        used = _tasks_placed_on(parameters, devices)
-    elif program == "expfit" and "data-parallel" in parameters["modes"]:
-        used = [parameter_task(addresses)]
-    elif program == "linear":
-        servers = [name for name in names if name.startswith(f"/job:{PS_JOB}/")]
-        used = [*(servers or [name for name, address in names.items() if address == head])]
-    return [name for name in dict.fromkeys(used) if name in names]
+    names: list[str] = []
+    for requirement in traits.required_tasks:
+        names += first_selected(requirement, addresses, devices, head)
+    return list(dict.fromkeys(names))
 
 
-def _tasks_placed_on(parameters: Mapping[str, Any], devices: Sequence[str]) -> list[str | None]:
-    """Return the tasks that `run graph --device NAME=DEVICE` names.
-
-    Parts that a device string omits are filled in as `programs.graph` does.
-    """
-    tasks: list[str | None] = []
-    for number, name in enumerate(parse(parameters["expression"], parameters["given"]).names):
-        wanted = dict(_DEVICE_PART.findall(parameters["placed"].get(name, "")))
-        turn = dict(_DEVICE_PART.findall(devices[number % len(devices)]))
-        if wanted:
-            tasks.append("/job:{job}/task:{task}".format_map({**turn, "task": "0", **wanted}))
-    return tasks
+def first_selected(
+    requirement: TaskRequirement,
+    addresses: Mapping[str, Sequence[str]],
+    devices: Sequence[str] = (),
+    head: str = "",
+) -> list[str]:
+    """Return the tasks of the first alternative that selects any; the arguments are those of `TaskSelector.select`."""
+    selections = (selector.select(addresses, devices, head) for selector in requirement)
+    return next((names for names in selections if names), [])
 
 
-def compute_tasks(program: str, devices: Iterable[str], every: Collection[str]) -> list[str]:
+def compute_tasks(traits: ProgramTraits, devices: Iterable[str], every: Collection[str]) -> list[str]:
     """Return the names of the tasks that a run computes on.
 
     Args:
-        program: The run's program.
+        traits: The traits of the run's program.
         devices: Full names of the devices that the run computes on.
         every: Names of all tasks of the cluster.
     """
-    if program == SCRIPT:
+    if traits.is_script:
         return list(every)
     return list(dict.fromkeys(Device(device, "").task for device in devices))
 
 
 def blocking_losses(
-    program: str, computing: Collection[str], besides: Iterable[str], down: Collection[str]
+    traits: ProgramTraits, computing: Collection[str], required: Iterable[str], down: Collection[str]
 ) -> list[str]:
     """Return the names of the lost tasks without which a run cannot continue.
 
     Args:
-        program: The run's program.
+        traits: The traits of the run's program.
         computing: Names of the tasks that the run computes on. A fault-tolerant program continues as long as one of
             them serves.
-        besides: The result of `required_tasks`. A fault-tolerant program waits until these tasks have recovered.
+        required: The result of `required_tasks`. A fault-tolerant program waits until these tasks have recovered.
         down: Names of the tasks that do not serve.
 
     Returns:
         The names; empty as long as the run can continue.
     """
-    if program not in FAULT_TOLERANT_PROGRAMS:
-        return [task for task in dict.fromkeys((*computing, *besides)) if task in down]
+    if not traits.fault_tolerant:
+        return [task for task in dict.fromkeys((*computing, *required)) if task in down]
     lost = [task for task in computing if task in down]
     return lost if len(lost) == len(computing) else []
+
+
+def _tasks(addresses: Mapping[str, Sequence[str]]) -> Iterable[tuple[str, str]]:
+    """Yield the name and the address of every task."""
+    for job, tasks in addresses.items():
+        for index, address in enumerate(tasks):
+            yield f"/job:{job}/task:{index}", address

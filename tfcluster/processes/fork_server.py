@@ -21,6 +21,7 @@ from tfcluster.process_handle import ProcessHandle
 from tfcluster.processes import daemonize, run_driver
 from tfcluster.processes.run_spec import RunSpec
 from tfcluster.protocol.codec import Decoder, Message, encode
+from tfcluster.protocol.decoder import decode
 
 # The package is imported from the folder of the agent's own code, as when the agent is started; see `transport.local`.
 _PROGRAM = """
@@ -77,7 +78,7 @@ def _import_tensorflow() -> None:
     """
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    from tfcluster.programs import session  # noqa: F401
+    from tfcluster.programs import sessions  # noqa: F401
 
 
 def _serve(agent: socket.socket) -> RunSpec | None:
@@ -103,7 +104,7 @@ def _serve(agent: socket.socket) -> RunSpec | None:
                 for message in decoder.feed(data):
                     if _fork_driver(selector, message, agent):
                         _close_all(selector)
-                        return RunSpec(**message)
+                        return decode(RunSpec, message)
 
 
 def _fork_driver(selector: selectors.BaseSelector, message: Message, agent: socket.socket) -> bool:

@@ -22,7 +22,6 @@ from typing import NoReturn
 
 from tfcluster import settings
 from tfcluster.core.hosts import Host
-from tfcluster.core.programs import SCRIPT
 from tfcluster.errors import ClusterError
 from tfcluster.process_handle import ProcessHandle, send
 from tfcluster.processes import daemonize, run_program
@@ -202,7 +201,7 @@ class _Supervisor:
         if code < 0:
             _end_by_signal(-code)
         # The agent knows why a run was told to end. A script may also exit with 143 by itself, such as on preemption.
-        if self._job.program == SCRIPT and not (self._terminated and code == 128 + signal.SIGTERM):
+        if self._job.traits.is_script and not (self._terminated and code == 128 + signal.SIGTERM):
             try:
                 self._job.emit(**self._result(code))
             except ClusterError as problem:
@@ -218,7 +217,7 @@ class _Supervisor:
         """
         end = self._end or ProgramEnd(code, "", time.monotonic() - self._began, {}, [])
         if code:
-            name = Path(self._job.sent or SCRIPT).name
+            name = Path(self._job.sent or self._job.program).name
             if end.failure:
                 return {"event": "error", "error": ClusterError(f"{name} failed: {end.failure}").to_json()}
             hint = f"What it printed: `tfcluster logs {self._job.run}`."

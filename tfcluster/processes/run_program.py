@@ -1,10 +1,9 @@
-"""The process that executes a run's program, either a bundled program or a script; a child of the run's driver."""
+"""The process that executes a run's program, or the user's script; a child of the run's driver."""
 
 from __future__ import annotations
 
 import atexit
 import contextlib
-import importlib
 import os
 import re
 import signal
@@ -13,11 +12,11 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from types import FrameType
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from tfcluster import settings
-from tfcluster.core.programs import SCRIPT
 from tfcluster.errors import ClusterError, TerminatedError
 from tfcluster.process_handle import MARK
 from tfcluster.processes import daemonize
@@ -58,9 +57,9 @@ def main(job: RunSpec, driver: int, link: socket.socket) -> NoReturn:
         os.environ.update(no_proxy_env(os.environ, hosts))
         # Processes that the program starts and leaves behind do not belong to the cluster, which must not end them.
         os.environ.pop(MARK, None)
-        if job.program == SCRIPT:
+        if job.traits.is_script:
             _run_script(job, link)
-        code = _run_bundled(job)
+        code = _run_program(job)
     except TerminatedError:
         code = _TERMINATED
     except PortIsolationError as error:
@@ -69,7 +68,7 @@ def main(job: RunSpec, driver: int, link: socket.socket) -> NoReturn:
         raise
     except BaseException:
         traceback.print_exc()
-    # A bundled program has written its result by now. Exit without shutting the interpreter down, which would wait for
+    # The program has written its result by now. Exit without shutting the interpreter down, which would wait for
     # the threads of TensorFlow's sessions.
     _flush_output()
     os._exit(code)
@@ -109,15 +108,32 @@ def _context(job: RunSpec) -> Context:
     return context
 
 
-def _run_bundled(job: RunSpec) -> int:
-    """Run a bundled program and write the final event of the run; return the exit code."""
+def _run_function(job: RunSpec) -> Callable[..., Any]:
+    """Return the function `run` of the run's program.
+
+    Raises:
+        ClusterError: The program is not installed in this Python, or it is broken.
+    """
+    from tfcluster.programs.registry import find
+
+    program = find(job.program)
+    if program is None:
+        raise ClusterError(
+            f"the program {job.program!r} is not installed on the host of the head task ({job.head})",
+            hint=f"Programs run there; install the package: {sys.executable} -m pip install {job.traits.package}",
+        )
+    function: Callable[..., Any] = program.load("run", "run")
+    return function
+
+
+def _run_program(job: RunSpec) -> int:
+    """Run a program that is no script, and write the final event of the run; return the exit code."""
     from tfcluster.programs.random_state import reseed
 
     reseed()
     context = _context(job)
     try:
-        program = importlib.import_module(f"tfcluster.programs.{job.program}")
-        result = program.run(context, **job.parameters)
+        result = _run_function(job)(context, **job.parameters)
         job.emit(
             "result",
             run=job.run,
@@ -146,7 +162,6 @@ def _run_script(job: RunSpec, link: socket.socket) -> NoReturn:
     Raises:
         SystemExit: Always, with the script's exit code.
     """
-    from tfcluster.programs import script
     from tfcluster.programs.random_state import reseed
 
     reseed()
@@ -154,7 +169,7 @@ def _run_script(job: RunSpec, link: socket.socket) -> NoReturn:
     pid = os.getpid()
     failure = ""
     try:
-        code, failure = script.run(context, **job.parameters)
+        code, failure = _run_function(job)(context, **job.parameters)
         # These are the next steps of the interpreter's own shutdown: it waits for threads, then calls atexit handlers.
         # They are done here, before the run time is measured. When the interpreter repeats them, nothing is left to do.
         try:

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from tfcluster.core.programs import ProgramTraits
 from tfcluster.errors import ClusterError
 from tfcluster.process_handle import ProcessHandle
 from tfcluster.processes.run_events import RunEventLog
@@ -28,7 +29,8 @@ class RunSpec:
     Attributes:
         run: The run's id.
         cluster: The cluster's name.
-        program: The name of the bundled program.
+        program: The name of the program.
+        traits: What is to be known of the program without importing it.
         folder: The run's folder, for its events and output.
         addresses: The `host:port` of every task, by job.
         head: The `host:port` of the head task.
@@ -43,6 +45,7 @@ class RunSpec:
     run: str
     cluster: str
     program: str
+    traits: ProgramTraits
     folder: str
     addresses: dict[str, list[str]]
     head: str

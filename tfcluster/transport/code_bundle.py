@@ -15,6 +15,8 @@ PARTS = (
     *("__init__.py", "errors.py", "settings.py", "tf_install.py", "paths.py", "process_handle.py", "runtime_dir.py"),
     *("core", "protocol", "processes", "programs", "agent", "transport"),
 )
+# The modules of a program that only the command line imports.
+_COMMAND_LINE = ("options.py", "render.py")
 _PACKAGE = Path(__file__).parent.parent
 
 # The bootstrap program, which Python 2.7 and all later versions can parse. Everything else is sent over standard input.
@@ -50,8 +52,14 @@ def first_words() -> dict[str, str]:
 
 @cache
 def _packed() -> bytes:
-    paths = [path for path in sorted(_PACKAGE.rglob("*.py")) if path.relative_to(_PACKAGE).parts[0] in PARTS]
+    paths = [path for path in sorted(_PACKAGE.rglob("*.py")) if _is_needed(path.relative_to(_PACKAGE))]
     return pack({str(path.relative_to(_PACKAGE.parent)): path.read_bytes().decode() for path in paths})
+
+
+def _is_needed(path: Path) -> bool:
+    """Return whether a file of the package belongs to the bundle."""
+    is_for_command = path.parts[0] == "programs" and len(path.parts) > 2 and path.name in _COMMAND_LINE
+    return path.parts[0] in PARTS and not is_for_command
 
 
 @cache

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from rich.table import Table
@@ -12,8 +11,8 @@ from rich.table import Table
 from tfcluster import settings
 from tfcluster.client.doctor import Check
 from tfcluster.core.devices import Device
-from tfcluster.core.programs import SCRIPT
 from tfcluster.core.status import ClusterStatus, TaskStatus
+from tfcluster.errors import ClusterError
 from tfcluster.ui.console import console
 from tfcluster.ui.format import dash, duration, memory, short_device, style_of
 from tfcluster.ui.table import table
@@ -132,8 +131,14 @@ def show_runs(runs: Sequence[Mapping[str, Any]]) -> None:
 
 def inputs(program: str, parameters: Mapping[str, Any]) -> str:
     """Format a run's inputs in short: `samples=10000000 seed=7`, or a script with its arguments as typed."""
-    if program == SCRIPT:
-        return " ".join((Path(parameters["path"]).name, *parameters["args"]))
+    from tfcluster.programs import registry  # `status`, which shares this module, needs no programs
+
+    try:
+        installed = registry.find(program)
+        if installed is not None and installed.declaration.describe is not None:
+            return installed.call(installed.declaration.describe, parameters)
+    except ClusterError:  # the package of another program is broken; its runs are listed nevertheless
+        pass
     return _values(parameters)
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -13,13 +14,14 @@ from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn,
 from tfcluster import settings
 from tfcluster.control_characters import escape_control_characters
 from tfcluster.errors import ClusterError
-from tfcluster.ui import programs
+from tfcluster.programs import registry
 from tfcluster.ui.console import console, error_console, is_interactive
 from tfcluster.ui.format import duration, rate
 from tfcluster.ui.log_view import PlacementView
-from tfcluster.ui.metrics import Metrics
 from tfcluster.ui.table import table
 from tfcluster.ui.text import Text
+
+_PER_SECOND = "_per_s"
 
 
 class RunView:
@@ -39,7 +41,7 @@ class RunView:
         self._metrics = Metrics()
         self._placements = PlacementView()
         self._progress: Progress | None = None
-        self._said = time.monotonic()
+        self._printed_at = time.monotonic()
 
     def __enter__(self) -> None:
         if not self._silent and is_interactive(error_console()):
@@ -86,9 +88,9 @@ class RunView:
                 total=event["total"],
                 unit=event["unit"],
             )
-        elif time.monotonic() - self._said >= settings.PIPE_PROGRESS_SECONDS:
-            self._said = time.monotonic()
-            error_console().print("\n  ".join((_line(self._run, event), *self._metrics.news())))
+        elif time.monotonic() - self._printed_at >= settings.PIPE_PROGRESS_SECONDS:
+            self._printed_at = time.monotonic()
+            error_console().print("\n  ".join((_line(self._run, event), *self._metrics.changed())))
 
     def _print(self, line: str) -> None:
         """Print a line of a script's output, after ending the progress bar, which would interfere with the output."""
@@ -117,10 +119,83 @@ class RunView:
         screen = console()
         if (placed := self._placements.summary()) is not None:
             screen.print(Group(Text(), placed, Text()), soft_wrap=True)
-        if lines := programs.summary(result):
+        if lines := summary(result):
             screen.print(Group(*lines, Text(), _devices(result)))
         for note in result["notes"]:
             screen.print(Text(f"note: {note}", style="yellow"))
+
+
+class Metrics:
+    """Keeps the latest line of each reporter.
+
+    The strings in a metric event identify the reporter, as {"worker": "worker:0"}; the numbers are its metrics.
+    """
+
+    def __init__(self) -> None:
+        self._lines: dict[str, str] = {}
+        self._changed: set[str] = set()
+
+    def update(self, event: dict[str, Any]) -> None:
+        """Add a metric event."""
+        reporter = " ".join(value for name, value in event.items() if isinstance(value, str) and name != "event")
+        self._lines[reporter] = "  ".join((reporter, *_format_metrics(event)))
+        self._changed.add(reporter)
+
+    def latest(self) -> list[str]:
+        """Return the latest line of every reporter."""
+        return [self._lines[reporter] for reporter in sorted(self._lines)]
+
+    def changed(self) -> list[str]:
+        """Return the lines that have changed since the last call."""
+        lines = [self._lines[reporter] for reporter in sorted(self._changed)]
+        self._changed.clear()
+        return lines
+
+
+def _format_metrics(event: dict[str, Any]) -> list[str]:
+    words = []
+    for name, value in event.items():
+        if isinstance(value, str) or name == "seconds":
+            continue
+        if name.endswith(_PER_SECOND):
+            words.append(rate(value, name.removesuffix(_PER_SECOND)))
+        else:
+            words.append(f"{name} {value:,}" if isinstance(value, int) else f"{name} {value:.4g}")
+    return words
+
+
+def summary(event: dict[str, Any]) -> Sequence[RenderableType]:
+    """Return the lines that show the result of a run.
+
+    A result is shown as it is if its program has no `render` module or is not installed here, and also, with the
+    reason, if the code of another package fails.
+
+    Args:
+        event: The run's result event.
+    """
+    try:
+        program = registry.find(event["program"])
+        if program is not None and program.has("render"):
+            return _render(program, event)
+    except ClusterError as error:
+        return [*_plain_summary(event), Text(error.message, style="yellow")]
+    return _plain_summary(event)
+
+
+def _render(program: registry.InstalledProgram, event: dict[str, Any]) -> Sequence[RenderableType]:
+    """Return the lines that a program makes of its result.
+
+    Raises:
+        ClusterError: The code of another package failed.
+    """
+    lines = program.call(program.load("render", "summary"), event["result"], event["seconds"])
+    return [Text(line) if isinstance(line, str) else line for line in lines]
+
+
+def _plain_summary(event: dict[str, Any]) -> list[Text]:
+    """Return the values of a result with their names, and the duration of the run."""
+    lines = [Text.assemble((f"{name} = ", "bold"), json.dumps(value)) for name, value in event["result"].items()]
+    return [*lines, Text(duration(event["seconds"]))]
 
 
 class _ProgressWithMetrics(Progress):

@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-import tfcluster.programs.linear as linear
+import tfcluster.programs.linear.run as linear
 from tfcluster import settings
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.programs.context import Context
 from tfcluster.programs.linear import evaluator, parameter_client, worker
 from tfcluster.programs.linear.checkpoints import Checkpoints
-from tfcluster.programs.session import open_session
+from tfcluster.programs.sessions import open_session
 
 OPTIONS: dict[str, Any] = {
     "data": "",

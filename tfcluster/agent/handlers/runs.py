@@ -19,11 +19,13 @@ from tfcluster.agent.runs.uploads import receive, validate_name
 from tfcluster.agent.state_dir import StateDir
 from tfcluster.agent.tasks.supervisor import Supervisor
 from tfcluster.core.devices import Device, Selection, select
+from tfcluster.core.programs import ProgramTraits
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.processes.run_spec import RunSpec
 from tfcluster.protocol.api import event, reply
 from tfcluster.protocol.codec import Message
+from tfcluster.protocol.decoder import decode
 
 
 class RunHandlers:
@@ -55,6 +57,7 @@ class RunHandlers:
         self,
         incoming: RequestStream,
         program: str,
+        traits: dict[str, Any],
         parameters: dict[str, Any],
         patterns: list[str],
         gpus: int | None,
@@ -79,7 +82,7 @@ class RunHandlers:
         topology = self._supervisor.require_cluster()
         selection = select(found, patterns=patterns, gpus=gpus, strict=strict)
         name = None if sent is None else validate_name(sent)
-        job = self._job(topology, selection, program, parameters, name, log_placement)
+        job = self._job(topology, selection, program, decode(ProgramTraits, traits), parameters, name, log_placement)
         try:
             run = self._runs.submit(job, timeout, detach or not owned)
         except OSError as error:
@@ -112,6 +115,7 @@ class RunHandlers:
         topology: ClusterTopology,
         selection: Selection,
         program: str,
+        traits: ProgramTraits,
         parameters: dict[str, Any],
         sent: str | None,
         log_placement: bool,
@@ -122,6 +126,7 @@ class RunHandlers:
             run=identity,
             cluster=topology.cluster,
             program=program,
+            traits=traits,
             folder=str(self._folder.runs / identity),
             addresses=topology.addresses(),
             head=topology.head().address,

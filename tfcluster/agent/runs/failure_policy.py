@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 
 from tfcluster import settings
 from tfcluster.agent.runs.run import Run
-from tfcluster.core.programs import FAULT_TOLERANT_PROGRAMS, blocking_losses, compute_tasks
+from tfcluster.core.programs import blocking_losses, compute_tasks
 from tfcluster.errors import ClusterError
 
 
@@ -25,8 +25,8 @@ def consider(
         down: What happened to each task that does not serve, by the task's name, such as `worker:1 died (SIGKILL)`.
         fail: Called with the run and an error to stop the run.
     """
-    program = run.record.program
-    lost = blocking_losses(program, compute_tasks(program, run.record.devices, every), run.record.besides, down)
+    traits = run.record.traits
+    lost = blocking_losses(traits, compute_tasks(traits, run.record.devices, every), run.record.besides, down)
     if not lost:
         if run.stranded is not None:
             run.stranded.cancel()
@@ -36,7 +36,7 @@ def consider(
         f"{'; '.join(down[task] for task in lost)} during {run.identity}",
         hint="`tfcluster events` shows what happened; run the program again.",
     )
-    if program not in FAULT_TOLERANT_PROGRAMS:
+    if not traits.fault_tolerant:
         fail(run, error)
     elif run.stranded is None:
         run.stranded = asyncio.get_running_loop().call_later(settings.RUN_ALL_TASKS_LOST_SECONDS, fail, run, error)

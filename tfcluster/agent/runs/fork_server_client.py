@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
@@ -59,7 +60,7 @@ class ForkServer:
         """
         self.warm_up()
         assert self._child is not None, "warm_up() has just seen to it"
-        self._child.send(job.__dict__)
+        self._child.send(asdict(job))
 
     def kill_if_stopped(self) -> int | None:
         """Kill the fork server if a signal such as SIGSTOP has stopped it, since it would fork no more drivers.

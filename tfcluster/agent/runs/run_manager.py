@@ -24,7 +24,7 @@ from tfcluster.agent.runs.run_result import finalize, result_event
 from tfcluster.agent.runs.run_store import RunRecord, RunStore
 from tfcluster.agent.runs.run_stream import follow
 from tfcluster.agent.state_dir import StateDir
-from tfcluster.core.programs import SCRIPT, compute_tasks, required_tasks
+from tfcluster.core.programs import compute_tasks, required_tasks
 from tfcluster.core.states import ACTIVE, RunState
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.process_handle import ProcessHandle, send
@@ -89,6 +89,7 @@ class RunManager:
         record = RunRecord(
             job.run,
             job.program,
+            job.traits,
             job.parameters,
             job.devices,
             job.notes,
@@ -96,7 +97,7 @@ class RunManager:
             timeout,
             detached,
             RunState.QUEUED,
-            besides=required_tasks(job.program, job.parameters, job.devices, job.addresses, job.head),
+            besides=required_tasks(job.traits, job.devices, job.addresses, job.head),
         )
         run = Run(record, Path(job.folder), job=job)
         RunEventLog(run.events).emit("run", run=job.run, program=job.program, devices=job.devices)
@@ -167,7 +168,7 @@ class RunManager:
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self.changed.since(self.changed.count), settings.RUN_POLL_SECONDS)
 
-        output = folder / OUTPUT if record.program == SCRIPT else None
+        output = folder / OUTPUT if record.traits.is_script else None
         found = False
         async for event in follow(folder / EVENTS, output, lambda: run is not None and run.active, wait):
             found = event["event"] == "result"
@@ -222,7 +223,7 @@ class RunManager:
         """
         active = {identity: run.record for identity, run in self.runs.items() if run.active}
         return {
-            identity: sorted({*compute_tasks(record.program, record.devices, every), *record.besides})
+            identity: sorted({*compute_tasks(record.traits, record.devices, every), *record.besides})
             for identity, record in active.items()
         }
 

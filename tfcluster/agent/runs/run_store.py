@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tfcluster import settings
+from tfcluster.core.programs import ProgramTraits
 from tfcluster.core.states import ACTIVE, RunState
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.processes.files import read_file
@@ -26,6 +27,7 @@ class RunRecord:
     Attributes:
         run: The run's id.
         program: The name of the program.
+        traits: What is to be known of the program without importing it.
         parameters: The program's own parameters.
         devices: Full names of the devices that the run computes on.
         notes: Notes for the user about the choice of devices.
@@ -45,6 +47,7 @@ class RunRecord:
 
     run: str
     program: str
+    traits: ProgramTraits
     parameters: dict[str, Any]
     devices: list[str]
     notes: list[str]

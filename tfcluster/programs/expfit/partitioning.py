@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfcluster.programs.context import Context
-from tfcluster.programs.session import run_graph, task_of
+from tfcluster.programs.sessions import run_graph, task_of
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from tfcluster.programs.linear.config import TrainingConfig
 from tfcluster.programs.linear.model import shares_of
 from tfcluster.programs.linear.parameter_client import ParameterClient
 from tfcluster.programs.linear.step_scheduler import StepScheduler
-from tfcluster.programs.session import without_replica
+from tfcluster.programs.sessions import without_replica
 
 
 class TrainingCoordinator:

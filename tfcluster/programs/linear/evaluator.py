@@ -13,7 +13,7 @@ from tfcluster.programs.linear.coordinator import TrainingCoordinator
 from tfcluster.programs.linear.model import ScoringGraph
 from tfcluster.programs.linear.parameter_client import abandon, check_listening, close
 from tfcluster.programs.linear.roles import short_task
-from tfcluster.programs.session import open_session, without_replica
+from tfcluster.programs.sessions import open_session, without_replica
 
 
 class Evaluator(threading.Thread):

@@ -20,7 +20,7 @@ import tensorflow as tf
 
 from tfcluster.programs.linear.config import TrainingConfig
 from tfcluster.programs.linear.roles import cpu_of, job_of
-from tfcluster.programs.session import run_graph
+from tfcluster.programs.sessions import run_graph
 
 v1 = tf.compat.v1
 

@@ -18,7 +18,7 @@ from tfcluster.programs.linear.config import TrainingConfig
 from tfcluster.programs.linear.model import StateGraph
 from tfcluster.programs.linear.roles import short_task
 from tfcluster.programs.linear.step_scheduler import StepScheduler
-from tfcluster.programs.session import open_session
+from tfcluster.programs.sessions import open_session
 
 #: Errors which mean that a server is down or has been restarted, and not that the graph or the data are wrong. gRPC
 #: reports a connection that ends in the middle of a message as an internal or an unknown error.

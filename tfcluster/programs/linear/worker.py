@@ -17,7 +17,7 @@ from tfcluster.programs.linear.model import TrainingGraph
 from tfcluster.programs.linear.parameter_client import LOSSES, abandon, answers, check_listening, close
 from tfcluster.programs.linear.roles import short_task
 from tfcluster.programs.linear.step_scheduler import StepRange, next_size
-from tfcluster.programs.session import count_operations, open_session
+from tfcluster.programs.sessions import count_operations, open_session
 
 v1 = tf.compat.v1
 

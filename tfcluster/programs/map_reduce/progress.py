@@ -6,7 +6,7 @@ import time
 
 from tfcluster import settings
 from tfcluster.programs.context import Context
-from tfcluster.programs.session import without_replica
+from tfcluster.programs.sessions import without_replica
 
 
 def work_of(context: Context, device: str) -> dict[str, int]:

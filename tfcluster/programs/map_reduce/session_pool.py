@@ -17,7 +17,7 @@ from tfcluster import settings
 from tfcluster.programs.context import Context
 from tfcluster.programs.map_reduce.executor import DeviceLostError, StepTimeoutError
 from tfcluster.programs.map_reduce.progress import work_of
-from tfcluster.programs.session import count_operations, open_session, run_graph, serves, task_of, without_replica
+from tfcluster.programs.sessions import count_operations, open_session, run_graph, serves, task_of, without_replica
 
 # Lost sessions, leaked deliberately: a session that is garbage-collected closes itself, which blocks on its server.
 _LOST: list[Any] = []

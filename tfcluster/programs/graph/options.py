@@ -1,13 +1,12 @@
-"""The command `tfcluster run graph`."""
+"""The options of `tfcluster run graph`."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import click
 
 from tfcluster.cli.options import Number
-from tfcluster.cli.run.common import CONTEXT, shared_options, submit
+from tfcluster.programs.api import SharedOptions, Submission
+from tfcluster.programs.graph.parser import parse
 
 _EXPRESSION = "x = 2; y1 = x + 300; y2 = x - 66; y = y1 + y2"
 
@@ -28,9 +27,6 @@ def _split_devices(context: click.Context, option: click.Parameter, values: tupl
 
 
 @click.command(
-    "graph",
-    context_settings=CONTEXT,
-    short_help="A graph of constants, split over the tasks.",
     epilog="Example: tfcluster run graph 'x = 5; (x - 8) * (x + 1)' --x 7 --device x=/job:ps/task:0",
 )
 @click.argument("expression", default=_EXPRESSION)
@@ -42,8 +38,7 @@ def _split_devices(context: click.Context, option: click.Parameter, values: tupl
     callback=_split_devices,
     help="Where the operation NAME runs, as y2=/job:worker/task:1; may be given several times.",
 )
-@shared_options
-def command(expression: str, x: float | None, device: dict[str, str], **shared: Any) -> int:
+def command(shared: SharedOptions, expression: str, x: float | None, device: dict[str, str]) -> Submission:
     """Compute EXPRESSION, each of its names on a device of its own, and show where it ran.
 
     EXPRESSION is statements name = value, separated by semicolons; the last one may go without a name. Values are
@@ -52,10 +47,6 @@ def command(expression: str, x: float | None, device: dict[str, str], **shared: 
 
     The devices take the names in turn; --device moves one of them.
     """
-    from tfcluster.core.expression import parse
-
-    given = {} if x is None else {"x": x}
-    parse(expression, given)  # report a syntax error at once, without a cluster
-    del shared["seed"]  # an option of all programs; this one uses no random numbers
-    parameters = {"expression": expression, "given": given, "placed": device, "strict": shared["strict"]}
-    return submit("graph", parameters, **shared)
+    overrides = {} if x is None else {"x": x}
+    parse(expression, overrides)  # report a syntax error at once, without a cluster
+    return Submission({"expression": expression, "overrides": overrides, "placed": device, "strict": shared.strict})

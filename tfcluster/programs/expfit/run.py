@@ -1,4 +1,4 @@
-"""Train the network in one or several modes, one after another, and report the loss curve."""
+"""Train a small network on y = e^x in one or several modes, one after another, and report the loss curve."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ import numpy as np
 import tensorflow as tf
 
 from tfcluster import settings
-from tfcluster.core.programs import parameter_task
+from tfcluster.core.programs import first_selected
 from tfcluster.errors import ClusterError
 from tfcluster.programs.context import Context
+from tfcluster.programs.expfit import PARAMETER_TASK
 from tfcluster.programs.expfit.examples import Examples, initial_layers, largest_error
 from tfcluster.programs.expfit.partitioning import Network, build, divide
-from tfcluster.programs.session import count_operations, open_session, task_of, without_replica
+from tfcluster.programs.sessions import count_operations, open_session, task_of, without_replica
 
 
 def run(context: Context, *, modes: Sequence[str], steps: int, rate: float, batch: int, seed: int) -> dict[str, Any]:
@@ -45,10 +46,10 @@ def run(context: Context, *, modes: Sequence[str], steps: int, rate: float, batc
     return {**outcomes[0], "seed": seed} if len(outcomes) == 1 else {"modes": outcomes, "seed": seed}
 
 
-def keeper_of(context: Context) -> str | None:
+def parameter_device(context: Context) -> str | None:
     """Return the device of the cluster's parameter server or head task, or None if it has neither."""
-    task = parameter_task(context.addresses)
-    return task and f"{task.replace('/task', '/replica:0/task')}/device:CPU:0"
+    tasks = first_selected(PARAMETER_TASK, context.addresses)
+    return f"{tasks[0].replace('/task', '/replica:0/task')}/device:CPU:0" if tasks else None
 
 
 class _Training:
@@ -60,7 +61,7 @@ class _Training:
         self._rate = rate
         self._batch = batch
         self._seed = seed
-        self._division = divide(mode, context.devices, keeper_of(context), batch)
+        self._division = divide(mode, context.devices, parameter_device(context), batch)
         self._say_what_is_not_used()
 
     def train(self, steps: int, before: int, total: int) -> dict[str, Any]:

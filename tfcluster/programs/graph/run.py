@@ -9,10 +9,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfcluster.core.expression import Expression, parse, syntax_error
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.programs.context import Context
-from tfcluster.programs.session import count_operations, open_session, run_graph, without_replica
+from tfcluster.programs.graph.parser import Expression, parse, syntax_error
+from tfcluster.programs.sessions import count_operations, open_session, run_graph, without_replica
 
 _MAKERS = {
     "copy": tf.identity,
@@ -28,14 +28,14 @@ _EXACT = 2.0**53
 
 
 def run(
-    context: Context, *, expression: str, given: Mapping[str, float], placed: Mapping[str, str], strict: bool
+    context: Context, *, expression: str, overrides: Mapping[str, float], placed: Mapping[str, str], strict: bool
 ) -> dict[str, Any]:
     """Compute an expression in float64.
 
     Args:
         context: The run. Names are distributed over its devices round-robin.
-        expression: The expression, in the language of `core.expression`.
-        given: Values of names, which override what the expression assigns to them.
+        expression: The expression, in the language of `parser`.
+        overrides: Values of names, which override what the expression assigns to them.
         placed: TensorFlow device strings, by the name to place there.
         strict: Whether a device that does not exist is an error. Otherwise the name is placed on the CPU of its task.
 
@@ -46,7 +46,7 @@ def run(
     Raises:
         ClusterError: The expression or a device string is invalid, or a value is infinite or NaN.
     """
-    program = parse(expression, given)
+    program = parse(expression, overrides)
     devices = choose_devices(program, context, placed)
     graph, tensors = _build(context, program, devices)
     metadata = tf.compat.v1.RunMetadata()

@@ -1,21 +1,18 @@
-"""The command `tfcluster run linear`."""
+"""The options of `tfcluster run linear`."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import click
 
 from tfcluster import settings
 from tfcluster.cli.options import Number, WholeNumber, seconds
-from tfcluster.cli.run.common import CONTEXT, seed_or_new, shared_options, submit
+from tfcluster.programs.api import SharedOptions, Submission
 
 
 @click.command(
-    "linear",
-    context_settings=CONTEXT,
-    short_help="A line fitted by all workers at once, its parameters on the ps.",
     epilog="Example: tfcluster run linear --steps 1e5 --logdir /tmp/linear --seed 4",
 )
 @click.option(
@@ -60,8 +57,8 @@ from tfcluster.cli.run.common import CONTEXT, seed_or_new, shared_options, submi
 @click.option(
     "--checkpoint-every", type=seconds(0.1), default=30.0, show_default=True, help="Seconds between checkpoints."
 )
-@shared_options
 def command(
+    shared: SharedOptions,
     data: BinaryIO | None,
     steps: int | None,
     epochs: int | None,
@@ -71,9 +68,7 @@ def command(
     sync: bool,
     logdir: str | None,
     checkpoint_every: float,
-    seed: int | None,
-    **shared: Any,
-) -> int:
+) -> Submission:
     """Fit y = w x + b by gradient descent: w and b are on the parameter servers, every worker trains.
 
     Workers go on asynchronously, each at its own speed, unless --sync is given. A worker that is lost costs the
@@ -92,6 +87,6 @@ def command(
         # Make the path absolute, as the run has another working directory.
         "logdir": None if logdir is None else str(Path(logdir).expanduser().absolute()),
         "checkpoint_every": checkpoint_every,
-        "seed": seed_or_new(seed),
+        "seed": shared.seed_or_random(),
     }
-    return submit("linear", parameters, sent=data, sent_as="data.csv", **shared)
+    return Submission(parameters, upload=data, upload_name="data.csv")

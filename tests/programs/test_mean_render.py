@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tfcluster.ui.programs.mean import summary
+from tfcluster.programs.mean.render import summary
 
 
 def test_all_digits_and_as_many_slices_as_one_can_read() -> None:

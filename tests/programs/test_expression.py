@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tfcluster.core.expression import Expression, parse
 from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.programs.graph.parser import Expression, parse
 
 COMPUTE: dict[str, Callable[..., float]] = {
     "copy": lambda value: value,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tfcluster.placement.parser import Placement, PlacementFilter, parse
+from tfcluster.client.placements import Placement, PlacementFilter, parse_line
 
 CPU = "/job:worker/replica:0/task:1/device:CPU:0"
 RAW = f"pi-3f9a/while/cond/_0/Less: (Less): {CPU}"
@@ -12,7 +12,7 @@ LOGGED = f"I0000 00:00:1795290378.210415   12728 placer.cc:162] {RAW}"
 
 
 def test_a_line_of_the_placer() -> None:
-    assert parse(RAW) == Placement("pi-3f9a/while/cond/_0/Less", "Less", CPU)
+    assert parse_line(RAW) == Placement("pi-3f9a/while/cond/_0/Less", "Less", CPU)
 
 
 @pytest.mark.parametrize(
@@ -27,21 +27,21 @@ def test_a_line_of_the_placer() -> None:
     ],
 )
 def test_other_lines_are_passed_over(line: str) -> None:
-    assert parse(line) is None
+    assert parse_line(line) is None
 
 
 def test_only_those_of_the_run_once_each_without_its_scope() -> None:
     mine = PlacementFilter("pi-3f9a")
-    assert mine.read(RAW) == Placement("while/cond/_0/Less", "Less", CPU)
-    assert mine.read(RAW) is None
-    assert mine.read(RAW.replace("task:1", "task:0")) is not None, "placed elsewhere now, as after a lost task"
-    assert mine.read(RAW.replace("3f9a", "3f9b")) is None
-    assert mine.read(f"Func/{RAW}") is None, "what a call of a function adds is no operation of the program"
+    assert mine.parse_line(RAW) == Placement("while/cond/_0/Less", "Less", CPU)
+    assert mine.parse_line(RAW) is None
+    assert mine.parse_line(RAW.replace("task:1", "task:0")) is not None, "placed elsewhere now, as after a lost task"
+    assert mine.parse_line(RAW.replace("3f9a", "3f9b")) is None
+    assert mine.parse_line(f"Func/{RAW}") is None, "what a call of a function adds is no operation of the program"
 
 
 def test_those_of_every_session() -> None:
     everything = PlacementFilter(None)
-    assert everything.read(RAW) == Placement("pi-3f9a/while/cond/_0/Less", "Less", CPU)
+    assert everything.parse_line(RAW) == Placement("pi-3f9a/while/cond/_0/Less", "Less", CPU)
 
 
 def test_the_event_is_the_contracts() -> None:

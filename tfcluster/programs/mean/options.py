@@ -1,4 +1,4 @@
-"""The command `tfcluster run mean`."""
+"""The options of `tfcluster run mean`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import click
 
 from tfcluster import settings
 from tfcluster.cli.options import WholeNumber
-from tfcluster.cli.run.common import CONTEXT, seed_or_new, shared_options, submit
+from tfcluster.programs.api import SharedOptions, Submission
 
 
 class _Sizes(WholeNumber):
@@ -27,9 +27,6 @@ class _Sizes(WholeNumber):
 
 
 @click.command(
-    "mean",
-    context_settings=CONTEXT,
-    short_help="Mean and variance of the numbers in a file, in slices of any sizes.",
     epilog="Example: tfcluster run mean numbers.npy --slices 10,30,961",
 )
 @click.argument("file", required=False, type=click.Path(exists=True, dir_okay=False, allow_dash=True))
@@ -48,10 +45,9 @@ class _Sizes(WholeNumber):
     metavar="N,N,…|even|devices",
     help="Sizes of the slices, dealt out to the devices in turn; one for each device; or what each gets done.",
 )
-@shared_options
 def command(
-    file: str | None, random: int | None, column: str | None, slices: Any, seed: int | None, **shared: Any
-) -> int:
+    shared: SharedOptions, file: str | None, random: int | None, column: str | None, slices: list[int] | str
+) -> Submission:
     """Take the mean and the population's variance of the numbers in FILE, which the tasks' devices share in slices.
 
     FILE is a .npy array of any shape and type of real numbers, text with one number a line, or a CSV file
@@ -60,12 +56,12 @@ def command(
     """
     if (file is None) == (random is None):
         raise click.UsageError("Give either FILE (- for standard input) or --random N.")
-    parameters = {"random": random, "seed": seed_or_new(seed), "column": column, "slices": slices}
+    parameters = {"random": random, "seed": shared.seed_or_random(), "column": column, "slices": slices}
     if file is None:
-        return submit("mean", {**parameters, "file": None}, **shared)
+        return Submission({**parameters, "file": None})
     if file == "-":
-        return submit("mean", {**parameters, "file": "-"}, sent=sys.stdin.buffer, **shared)
+        return Submission({**parameters, "file": "-"}, upload=sys.stdin.buffer)
     if not stat.S_ISREG(os.stat(file).st_mode):  # the tasks cannot map the data of a pipe into memory
-        with open(file, "rb") as source:
-            return submit("mean", {**parameters, "file": "-"}, sent=source, **shared)
-    return submit("mean", {**parameters, "file": os.path.abspath(file)}, **shared)
+        source = click.get_current_context().with_resource(open(file, "rb"))  # noqa: SIM115 - closed by click
+        return Submission({**parameters, "file": "-"}, upload=source)
+    return Submission({**parameters, "file": os.path.abspath(file)})

@@ -7,9 +7,9 @@ from xml.etree import ElementTree
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfcluster.placement.diagram import Node, build_diagram
-from tfcluster.placement.graph_render import dot, svg
-from tfcluster.placement.parser import Placement
+from tfcluster.client.placements import Placement
+from tfcluster.ui.graph_diagram import Node, build_diagram
+from tfcluster.ui.graph_svg import dot, svg
 
 ONE, TWO = "/job:worker/task:0/device:CPU:0", "/job:worker/task:1/device:CPU:0"
 NODES = [

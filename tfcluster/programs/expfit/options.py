@@ -1,4 +1,4 @@
-"""The command `tfcluster run expfit`."""
+"""The options of `tfcluster run expfit`."""
 
 from __future__ import annotations
 
@@ -8,15 +8,12 @@ from typing import Any
 import click
 
 from tfcluster.cli.options import Number, PictureFile, WholeNumber
-from tfcluster.cli.run.common import CONTEXT, seed_or_new, shared_options, submit
+from tfcluster.programs.api import SharedOptions, Submission
 
 _MODES = ("single", "data-parallel", "model-parallel")
 
 
 @click.command(
-    "expfit",
-    context_settings=CONTEXT,
-    short_help="Learns e^x: on one task, or its data or its layers divided.",
     epilog="Example: tfcluster run expfit --compare --plot convergence.png",
 )
 @click.option("--mode", type=click.Choice(_MODES), help="How the work is divided.  [default: single]")
@@ -27,17 +24,15 @@ _MODES = ("single", "data-parallel", "model-parallel")
     "--lr", type=Number(0, min_open=True), default=0.05, show_default=True, metavar="RATE", help="Learning rate."
 )
 @click.option("--batch", type=WholeNumber(1, 10**5), default="64", show_default=True, help="Examples in a batch.")
-@shared_options
 def command(
+    shared: SharedOptions,
     mode: str | None,
     compare: bool,
     plot: Path | None,
     steps: int,
     lr: float,
     batch: int,
-    seed: int | None,
-    **shared: Any,
-) -> int:
+) -> Submission:
     """Teach a network of 16 neurons y = e^x for x from -1 to 1, by gradient descent.
 
     single trains on one device. data-parallel gives each device its part of every batch; the weights are on the ps,
@@ -49,19 +44,19 @@ def command(
     """
     if compare and mode:
         raise click.UsageError("--compare trains in every mode; leave out --mode.")
-    if plot is not None and shared["detach"]:
+    if plot is not None and shared.detach:
         raise click.UsageError("--plot draws what the run tells; leave out --detach.")
     if plot is not None:
         from tfcluster.ui.plot import refuse_without_matplotlib
 
         refuse_without_matplotlib()
 
-    def draw(result: dict[str, Any]) -> None:
+    def draw_plot(result: dict[str, Any]) -> None:
         if plot is not None:
             from tfcluster.ui.plot import draw_convergence
 
             draw_convergence(plot, result["result"])
 
     modes = _MODES if compare else (mode or _MODES[0],)
-    parameters = {"modes": modes, "steps": steps, "rate": lr, "batch": batch, "seed": seed_or_new(seed)}
-    return submit("expfit", parameters, **shared, then=draw)
+    parameters = {"modes": modes, "steps": steps, "rate": lr, "batch": batch, "seed": shared.seed_or_random()}
+    return Submission(parameters, on_success=draw_plot)

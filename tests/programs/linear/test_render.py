@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
+from tfcluster.programs.linear.render import summary
 from tfcluster.ui.console import console, error_console
-from tfcluster.ui.metrics import Metrics
-from tfcluster.ui.programs.linear import summary
-from tfcluster.ui.run_view import RunView
+from tfcluster.ui.run_view import Metrics, RunView
 
 RESULT = {
     "w": 2.0064,
@@ -51,10 +50,10 @@ def test_the_latest_of_each_worker_and_the_news() -> None:
     metrics.update(metric("worker:0", 1234))
     lines = ["worker:0  step 1,234  loss 0.1623", "worker:1  step 8  loss 0.1623  121 k examples/s"]
     assert metrics.latest() == lines
-    assert metrics.news() == lines
+    assert metrics.changed() == lines
     metrics.update(metric("worker:0", 2000))
-    assert metrics.news() == ["worker:0  step 2,000  loss 0.1623"]
-    assert metrics.news() == []
+    assert metrics.changed() == ["worker:0  step 2,000  loss 0.1623"]
+    assert metrics.changed() == []
 
 
 def test_metrics_come_with_the_line_of_progress(

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tfcluster import settings
-from tfcluster.placement.parser import Placement
+from tfcluster.client.placements import Placement
 
 #: The name of an operation or scope, and a device.
 Key = tuple[str, str]

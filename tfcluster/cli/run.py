@@ -1,0 +1,225 @@
+"""The command group `tfcluster run`: a subcommand for each program, built from the program's own options."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.shell_completion import CompletionItem
+
+from tfcluster.cli.options import Command, PictureFile, WholeNumber, cluster_option, output_option, seconds
+
+if TYPE_CHECKING:
+    from tfcluster.programs.api import SharedOptions, Submission
+    from tfcluster.programs.registry import InstalledProgram
+
+#: The program that is the user's own script, which `tfcluster run train.py` names by the script's path.
+_SCRIPT = "script"
+# The environment variable of an option is TFCLUSTER_RUN_OPTION for every program, without the program's name.
+_CLICK_EXCEPTIONS = (click.ClickException, click.Abort, click.exceptions.Exit)
+_CONTEXT = {"auto_envvar_prefix": "TFCLUSTER_RUN"}
+
+
+class _Programs(click.Group):
+    """The group of the programs; an argument that is a file's path is run as a script."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse arguments as click does, after inserting `script` before a script's path and the options before it."""
+        if args and args[0].startswith("-") and args[0] not in ctx.help_option_names:
+            if (name := _first_program(args)) is not None:
+                raise click.UsageError(f"The options of a program stand behind it: {ctx.command_path} {name} ...", ctx)
+            args = [_SCRIPT, *args]
+        elif args and _is_path(args[0]):
+            args = [_SCRIPT, *args]
+        return super().parse_args(ctx, args)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of all programs that can be used."""
+        from tfcluster.programs.registry import find_all
+
+        return [program.name for program in find_all()[0]]
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        """Build the command of a program.
+
+        Returns:
+            The command; None if there is no program of that name.
+
+        Raises:
+            ClusterError: The program is broken.
+        """
+        from tfcluster.programs.registry import find
+
+        program = find(name)
+        return None if program is None else _command_of(program)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list of programs, and why those of other packages cannot be used that are broken."""
+        from tfcluster.programs.registry import find_all
+
+        programs, errors = find_all()
+        with formatter.section("Commands"):
+            formatter.write_dl([(program.name, program.declaration.help) for program in programs])
+        if errors:
+            with formatter.section("Not available"):
+                for error in errors:
+                    formatter.write_text(error.message)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Complete the name of a program without importing its options."""
+        from tfcluster.programs.registry import find_all
+
+        names = [
+            CompletionItem(program.name, help=program.declaration.help)
+            for program in find_all()[0]
+            if program.name.startswith(incomplete)
+        ]
+        return [*names, *click.Command.shell_complete(self, ctx, incomplete)]
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Resolve a command as click does, and suggest the closest name for an unknown one."""
+        command = self.get_command(ctx, args[0])
+        if command is None:
+            matches = difflib.get_close_matches(args[0], self.list_commands(ctx), 1)
+            hint = f" Did you mean {matches[0]!r}?" if matches else ""
+            raise click.UsageError(f"No such command {args[0]!r}.{hint}", ctx)
+        return command.name, command, args[1:]
+
+
+def _first_program(args: list[str]) -> str | None:
+    """Return the first argument that names a program; None if there is none, or a script's path comes first."""
+    from tfcluster.programs.registry import BUNDLED, find_all
+
+    for names in (BUNDLED, [] if any(map(_is_path, args)) else [program.name for program in find_all()[0]]):
+        first = next((word for word in args if word in names or _is_path(word)), None)
+        if first is not None:
+            return None if _is_path(first) else first
+    return None
+
+
+def _is_path(word: str) -> bool:
+    return word.endswith(".py") or "/" in word
+
+
+@click.group(
+    "run",
+    cls=_Programs,
+    short_help="Run a program on the cluster.",
+    epilog="Example: tfcluster run pi --samples 1e7 --gpus 4",
+)
+def command() -> None:
+    """Run PROGRAM, or a script of your own, on the cluster that is up, and show its progress and result.
+
+    It runs beside the cluster: Ctrl-C cancels it and leaves the cluster as it was.
+    """
+
+
+def _command_of(program: InstalledProgram) -> click.Command:
+    """Build the command of a program from its own options and the shared ones.
+
+    Raises:
+        ClusterError: The program's options are broken.
+    """
+    from tfcluster.programs.api import SharedOptions, Submission
+
+    own: click.Command = program.load("options", "command", click.Command)
+    shared = _shared_params()
+    used = {each for param in shared for each in (param.name, *param.opts)}
+    if taken := sorted(each for param in own.params for each in (*param.opts, str(param.name)) if each in used):
+        raise program.error(f"{program.module}.options declares {taken[0]}, which every program has already")
+
+    def invoke(**values: Any) -> int:
+        options = SharedOptions(**{each.name: values.pop(each.name) for each in fields(SharedOptions)})
+        if options.detach and options.placement_graph is not None:
+            raise click.UsageError("--placement-graph draws what the run tells; leave out --detach.")
+        assert own.callback is not None, "a command that is made of a function calls it"
+        submission = program.call(own.callback, options, **values, passed=_CLICK_EXCEPTIONS)
+        if not isinstance(submission, Submission):
+            raise program.error(f"{program.module}.options: command() returned no Submission")
+        return _submit(program, submission, options)
+
+    return click.Command(
+        program.name,
+        params=[*own.params, *shared],
+        callback=invoke,
+        help=own.help,
+        epilog=own.epilog,
+        short_help=program.declaration.help,
+        context_settings={**_CONTEXT, **own.context_settings},
+    )
+
+
+def _shared_params() -> list[click.Parameter]:
+    """Return the options that every program has; their names are the fields of SharedOptions."""
+    options: list[Callable[[Command], Command]] = [
+        click.option(
+            "--seed",
+            type=WholeNumber(0, 2**63 - 1),
+            help="The same seed gives the same result; chosen and shown when left out.",
+        ),
+        click.option(
+            "--devices",
+            multiple=True,
+            metavar="PATTERN",
+            help="Devices to compute on, as '/job:worker/task:*/device:CPU:0'; may be given several times.",
+        ),
+        click.option("--gpus", type=click.IntRange(min=1), metavar="N", help="How many GPU devices to use."),
+        click.option("--strict", is_flag=True, help="Fail when there are fewer GPUs than asked for."),
+        click.option("--log-placement", is_flag=True, help="Show each operation with the device it is placed on."),
+        click.option(
+            "--placement-graph",
+            type=PictureFile((".svg", ".dot")),
+            metavar="FILE",
+            help="Draw the placed graph in FILE (.svg, or .dot for Graphviz), a colour for each device.",
+        ),
+        click.option("--timeout", type=seconds(0.1), metavar="S", help="Seconds after which the run is stopped."),
+        click.option("--detach", is_flag=True, help="Print the run's id and leave it alone; see `tfcluster attach`."),
+        cluster_option,
+        output_option,
+    ]
+
+    @click.command()
+    def carrier() -> None:
+        """Carry the options."""
+
+    for option in options:
+        option(carrier)
+    return carrier.params
+
+
+def _submit(program: InstalledProgram, submission: Submission, options: SharedOptions) -> int:
+    """Submit a run and show its events, or its id if it is detached.
+
+    Returns:
+        The exit code for the run's result.
+    """
+    from tfcluster.cli.run_events import RunOutput, show
+    from tfcluster.client.resolve import resolve_cluster
+    from tfcluster.client.runs import RunRequest
+
+    request = RunRequest(
+        program.name,
+        program.traits(submission.parameters),
+        submission.parameters,
+        list(options.devices),
+        options.gpus,
+        options.strict,
+        options.timeout,
+        log_placement=options.log_placement or options.placement_graph is not None,
+        detach=options.detach,
+        upload=submission.upload,
+        upload_name=submission.upload_name,
+    )
+    output = RunOutput(
+        json=options.output == "json",
+        log_placement=options.log_placement,
+        placement_graph=options.placement_graph,
+        raw=True,
+        detached=options.detach,
+    )
+    return show(request.events(resolve_cluster(options.cluster)), output, submission.on_success)

@@ -1,0 +1,170 @@
+"""Linear regression by distributed training: parallel workers fit a line whose parameters are on parameter servers."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import threading
+from typing import Any
+
+import numpy as np
+
+from tfcluster import settings
+from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.programs.context import Context
+from tfcluster.programs.linear.checkpoints import Checkpoints, Summaries
+from tfcluster.programs.linear.checks import refuse_divergence
+from tfcluster.programs.linear.config import LEARNING_RATES, TrainingConfig
+from tfcluster.programs.linear.coordinator import TrainingCoordinator
+from tfcluster.programs.linear.dataset import Dataset, made, read_csv
+from tfcluster.programs.linear.evaluator import Evaluator
+from tfcluster.programs.linear.model import StateGraph
+from tfcluster.programs.linear.parameter_client import ParameterClient, Values
+from tfcluster.programs.linear.roles import assign, names
+from tfcluster.programs.linear.step_scheduler import StepScheduler
+from tfcluster.programs.linear.training import train
+from tfcluster.programs.linear.worker import Worker
+
+
+def run(
+    context: Context,
+    *,
+    data: str,
+    steps: int,
+    epochs: int | None,
+    batch: int,
+    optimizer: str,
+    lr: float | None,
+    sync: bool,
+    logdir: str | None,
+    checkpoint_every: float,
+    seed: int,
+) -> dict[str, Any]:
+    """Fit the line.
+
+    Args:
+        context: The run.
+        data: The user's name for the uploaded CSV file, which has the columns x and y. Without an upload the data
+            are 101 points around 2x + 0.2, generated from the seed.
+        steps: Number of steps that all workers do together.
+        epochs: Number of passes over the data, which replaces `steps`; None to use `steps`.
+        batch: Examples per step, limited to the number of examples. With `sync` the workers share a batch.
+        optimizer: A key of `LEARNING_RATES`.
+        lr: Learning rate; None for the optimizer's default.
+        sync: Whether the workers' gradients are averaged at each step.
+        logdir: Folder for checkpoints and summaries; training resumes from the latest checkpoint in it. None to
+            write neither.
+        checkpoint_every: Seconds between two checkpoints.
+        seed: Seed of the noise and of the order of the examples, below 2^63.
+
+    Returns:
+        w, b, loss (on all data), steps (the global step), steps_per_s, examples_per_s, workers, optimizer, lr, batch,
+        sync, seed, resumed_from (the step of the checkpoint, or None), least_squares (w and b in closed form),
+        evaluations ([step, loss] of the evaluator).
+
+    Raises:
+        ClusterError: The data or the folder cannot be used, the training diverged, or tasks were lost and did not
+            recover.
+    """
+    points = made(seed) if context.sent is None else _usable(read_csv(context.sent, data), data)
+    roles = assign(context.addresses, context.head, context.devices)
+    rate = LEARNING_RATES[optimizer] if lr is None else lr
+    plan = TrainingConfig(context, roles, points, optimizer, rate, min(batch, len(points)), seed)
+    if sync and plan.batch < len(points):
+        _refuse_too_many(len(points), len(roles.replicas))
+    if epochs is not None:
+        steps = -(-epochs * len(points) // plan.batch)
+    return _fit(plan, steps, sync, logdir, checkpoint_every)
+
+
+def _fit(plan: TrainingConfig, steps: int, sync: bool, logdir: str | None, checkpoint_every: float) -> dict[str, Any]:
+    """Train, starting from the latest checkpoint in `logdir` if there is one.
+
+    Returns:
+        The result that `run` describes.
+    """
+    state = StateGraph(plan)
+    checkpoints = Checkpoints(logdir) if logdir else None
+    values = checkpoints.latest(list(state.values)) if checkpoints else None
+    resumed_from = None if values is None else int(values["global_step"])
+    if resumed_from is not None:
+        plan.context.notes.append(f"went on from the checkpoint of step {resumed_from:,} in {logdir}")
+    roles, workers = plan.roles, 1 if sync else len(plan.roles.replicas)
+    ledger = StepScheduler(resumed_from or 0, steps, workers)
+    with contextlib.closing(Summaries(logdir)) if logdir else contextlib.nullcontext() as summaries:
+        team = TrainingCoordinator(plan, ledger, ParameterClient(plan, state, ledger), workers, summaries)
+        evaluator = Evaluator(team, roles.evaluator) if roles.evaluator else None
+        threads = [*_replicas(team, sync), *([evaluator] if evaluator else [])]
+        final = train(team, threads, values, checkpoints, checkpoint_every)
+    return {
+        **_line(plan.points, final),
+        "steps": int(final["global_step"]),
+        "steps_per_s": round(team.steps / team.seconds, 1),
+        "examples_per_s": round(team.steps * plan.batch / team.seconds),
+        "workers": len(roles.replicas),
+        "optimizer": plan.optimizer,
+        "lr": plan.rate,
+        "batch": plan.batch,
+        "sync": sync,
+        "seed": plan.seed,
+        "resumed_from": resumed_from,
+        "least_squares": plan.points.least_squares(),
+        "evaluations": evaluator.scores if evaluator else [],
+    }
+
+
+def _usable(points: Dataset, data: str) -> Dataset:
+    """Return the points, after checking that their squares do not overflow a float64.
+
+    Raises:
+        ClusterError: A sum of squares is not finite.
+    """
+    with np.errstate(all="ignore"):
+        sums = [float(points.x @ points.x), points.loss(0.0, 0.0), *(points.least_squares() or {}).values()]
+    if not all(map(math.isfinite, sums)):
+        raise ClusterError(
+            f"{data}: the numbers are so large that their squares are infinite",
+            hint="Scale the data.",
+            exit_code=ExitCode.USAGE,
+        )
+    return points
+
+
+def _replicas(team: TrainingCoordinator, sync: bool) -> list[threading.Thread]:
+    """Return the worker threads.
+
+    Asynchronous (between-graph) training has one worker per device. Synchronous training has a single worker, whose
+    loop uses all devices.
+    """
+    roles = team.plan.roles
+    crew = {"all workers": list(roles.replicas)} if sync else {name: [each] for each, name in names(roles).items()}
+    meeting = threading.Barrier(len(crew))
+    return [Worker(team, name, used, meeting) for name, used in crew.items()]
+
+
+def _line(points: Dataset, final: Values) -> dict[str, float]:
+    """Return the fitted line and its loss.
+
+    Raises:
+        ClusterError: A value is not finite.
+    """
+    w, b = float(final["w"]), float(final["b"])
+    with np.errstate(all="ignore"):
+        line = {"w": w, "b": b, "loss": points.loss(w, b)}
+    refuse_divergence(int(final["global_step"]), line)
+    return line
+
+
+def _refuse_too_many(rows: int, devices: int) -> None:
+    """Check the size of the graph of a synchronous training, which holds all points once per device.
+
+    Raises:
+        ClusterError: The graph would be too large.
+    """
+    if rows * devices > settings.TRAINING_POINTS_MAX:
+        raise ClusterError(
+            f"{rows:,} points for each of {devices} devices in step are more than "
+            f"{settings.TRAINING_POINTS_MAX:,} in all",
+            hint="Leave out --sync, choose fewer --devices, or a --batch of all points, which are divided then.",
+            exit_code=ExitCode.USAGE,
+        )

@@ -1,0 +1,176 @@
+"""Mean and variance of numbers that are distributed over the devices in slices of any sizes."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.programs.context import Context
+from tfcluster.programs.map_reduce import Progress, map_shards
+from tfcluster.programs.mean.evaluate import FileSourceEvaluator, RandomSourceEvaluator, Rows
+from tfcluster.programs.mean.moments import Moments, combine
+from tfcluster.programs.mean.non_finite import Irregular
+from tfcluster.programs.mean.partition import WindowPieces, check_sizes, cut, even_sizes, whole_windows, window_size
+from tfcluster.programs.mean.source import MappedFile, RandomNumbers, map_floats, open_array, refuse_none
+from tfcluster.programs.mean.text_import import write_floats
+from tfcluster.programs.sessions import task_of
+
+#: Values of `slices` that replace sizes. EVEN: one slice per device, of sizes as equal as possible. DEVICES: one slice
+#: per device, which consists of the pieces that the device happened to do.
+EVEN, DEVICES = "even", "devices"
+
+
+def run(
+    context: Context,
+    *,
+    file: str | None,
+    random: int | None,
+    seed: int,
+    column: str | None,
+    slices: list[int] | str,
+) -> dict[str, Any]:
+    """Compute the mean and the variance.
+
+    The input is divided into windows at fixed positions. Each window is summed in float64 on one device, and the
+    windows' moments are combined in sums that are rounded once. The mean and the variance are therefore bit-identical
+    for all ways to slice the input, and for all sets of devices of the same type.
+
+    Args:
+        context: The run.
+        file: A .npy file, text with one number per line, or a CSV file; `-` is the file uploaded with the run. None
+            with `random`.
+        random: Number of random numbers to generate, uniform in [0, 1); None with `file`.
+        seed: Key of the generator, below 2^64.
+        column: The column of a CSV file, by index from 0 on or by name; None for other files.
+        slices: The number of numbers in each slice, or EVEN or DEVICES.
+
+    Returns:
+        mean, variance (of the population), count, and shards ({task, count, mean} of each slice). A value that is not
+        finite is None, and a note explains why.
+
+    Raises:
+        ClusterError: The input does not consist of numbers, or the slices do not add up to it.
+    """
+    numbers = RandomNumbers(random, seed) if random is not None else _open(context, file or "-", column)
+    size = window_size(numbers.count)
+    pieces, own = _share(numbers, size, context.devices, slices)
+    devices = list(own) if own else list(context.devices[: len(pieces)])
+    rows, doers = _sums(context, devices, numbers, pieces, size, own)
+    moments = _moments(pieces, rows)
+    whole = whole_windows(pieces, numbers.count, size)
+    irregular = Irregular(numbers)
+    irregular.look_at(moments, pieces, size, whole)
+    all_numbers = combine([moments[piece] for piece in whole])
+    context.notes.extend(irregular.notes(all_numbers))
+    groups = _slices(pieces, doers, by_device=own is None)
+    return {
+        "mean": _finite(all_numbers.mean),
+        "variance": _finite(all_numbers.variance),
+        "count": all_numbers.count,
+        "shards": [_shard(task_of(devices[doer]), combine([moments[piece] for piece in of])) for doer, of in groups],
+    }
+
+
+def _open(context: Context, file: str, column: str | None) -> MappedFile:
+    """Open a file of numbers.
+
+    Raises:
+        ClusterError: The file has no numbers, or cannot be read as numbers.
+    """
+    if file == "-":
+        assert context.sent is not None, "standard input is sent with the run"
+        path, name = context.sent, "standard input"
+    else:
+        path, name = Path(file), file
+    numbers = open_array(path, name)
+    if numbers is not None and column is not None:
+        raise ClusterError(f"{name}: is a .npy file; --column is for CSV files", exit_code=ExitCode.USAGE)
+    if numbers is None:
+        with tempfile.TemporaryFile(dir=context.folder) as floats:  # unnamed: deleted with this process
+            context.notes.extend(write_floats(path, name, column, floats))
+            numbers = map_floats(os.dup(floats.fileno()), name)
+    refuse_none(numbers)
+    return numbers
+
+
+def _share(
+    numbers: MappedFile | RandomNumbers, size: int, devices: Sequence[str], slices: list[int] | str
+) -> tuple[WindowPieces, dict[str, list[range]] | None]:
+    """Cut the numbers into pieces and assign the slices to devices.
+
+    Returns:
+        The pieces of the slices, and for each device the ranges of pieces pinned to it, or None in place of these if
+        any free device may take any piece.
+    """
+    if slices == DEVICES:
+        return cut([numbers.count], size), None
+    sizes = even_sizes(numbers.count, len(devices)) if isinstance(slices, str) else slices
+    check_sizes(sizes, numbers.count, numbers.name)
+    pieces = cut(sizes, size)
+    used = devices[: len(sizes)]
+    return pieces, {device: list(pieces.slices[index :: len(used)]) for index, device in enumerate(used)}
+
+
+def _sums(
+    context: Context,
+    devices: Sequence[str],
+    numbers: MappedFile | RandomNumbers,
+    pieces: WindowPieces,
+    size: int,
+    own: dict[str, list[range]] | None,
+) -> tuple[Rows, npt.NDArray[np.int64]]:
+    """Compute the sums of all pieces on the devices.
+
+    Returns:
+        The pilot, sum and sum of squares of each piece, and the index of the device that computed each piece.
+    """
+    rows: Rows = np.empty((len(pieces), 3))
+    doers = np.empty(len(pieces), np.int64)
+    look = (
+        RandomSourceEvaluator(context, devices, numbers, pieces, size)
+        if isinstance(numbers, RandomNumbers)
+        else FileSourceEvaluator(context, devices, numbers, pieces, size)
+    )
+    with look:
+        progress = Progress(context, numbers.count, "numbers")
+        for part in map_shards(devices, len(pieces), look, own=own):
+            part_of = slice(part.first, part.first + part.count)
+            rows[part_of], doers[part_of] = part.value, devices.index(part.device)
+            progress.add(part.device, pieces.count_of(part.first, part.count))
+    return rows, doers
+
+
+def _moments(pieces: WindowPieces, rows: Rows) -> list[Moments]:
+    """Return the moments of each piece, computed from its pilot, sum and sum of squares; see window.sums_of."""
+    counts = pieces.counts
+    with np.errstate(invalid="ignore", over="ignore"):
+        shift = rows[:, 1] / counts
+        squares = np.maximum(rows[:, 2] - rows[:, 1] * shift, 0.0)
+        means = rows[:, 0] + shift
+    return [Moments(*each) for each in zip(counts.tolist(), means.tolist(), squares.tolist(), strict=True)]
+
+
+def _slices(pieces: WindowPieces, doers: npt.NDArray[np.int64], *, by_device: bool) -> list[tuple[int, Sequence[int]]]:
+    """Return for each slice the index of its device and its pieces.
+
+    If several devices worked on a slice because its first device was lost, the device is that of the last piece.
+    """
+    if not by_device:
+        return [(int(doers[of.stop - 1]), of) for of in pieces.slices]
+    return [(int(doer), np.flatnonzero(doers == doer).tolist()) for doer in np.unique(doers)]
+
+
+def _shard(task: str, moments: Moments) -> dict[str, Any]:
+    return {"task": task, "count": moments.count, "mean": _finite(moments.mean)}
+
+
+def _finite(value: float) -> float | None:
+    """Return the value, or None if it is not finite, because JSON has neither infinities nor NaN."""
+    return value if np.isfinite(value) else None

@@ -1,0 +1,22 @@
+"""Run a user's script like `python SCRIPT`, beside the cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import PurePath
+from typing import Any
+
+from tfcluster.programs.api import Program
+
+
+def _command_line(parameters: Mapping[str, Any]) -> str:
+    """Format a script's command line as the user typed it."""
+    return " ".join((PurePath(parameters["path"]).name, *parameters["args"]))
+
+
+PROGRAM = Program(
+    help="Your own script: `tfcluster run [OPTIONS] train.py ARGS`.",
+    fault_tolerant=True,
+    is_script=True,
+    describe=_command_line,
+)
