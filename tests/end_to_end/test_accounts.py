@@ -114,7 +114,7 @@ def row(sandbox: Sandbox) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("network", ["closed", "open"])
-def test_another_account_can_ask_a_server_and_is_told(sandbox: Sandbox, account: Account, network: str) -> None:
+def test_another_account_that_can_connect_is_reported(sandbox: Sandbox, account: Account, network: str) -> None:
     sandbox.spec(_SPEC.format(network=network))
     told = sandbox("up", "-o", "json")
     assert json.loads(told.stdout)["state"] == "running"
@@ -152,7 +152,7 @@ def test_the_accounts_are_named(sandbox: Sandbox) -> None:
     assert f"note: this machine: {said}. {_HINT}" in sandbox("up").stderr.splitlines()
 
 
-def test_where_there_is_no_other_account_nothing_is_said(sandbox: Sandbox) -> None:
+def test_without_another_account_nothing_is_reported(sandbox: Sandbox) -> None:
     passwd = sandbox.spec(_US, "passwd")
     sandbox.command = with_accounts(passwd, *COMMAND)
     sandbox.spec(_SPEC.format(network="closed"))

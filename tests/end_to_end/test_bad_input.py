@@ -37,7 +37,7 @@ def test_every_problem_of_a_spec_at_once_each_with_its_place(sandbox: Sandbox, c
     assert sandbox.leftovers() == []
 
 
-def test_validate_says_what_a_good_spec_holds(sandbox: Sandbox) -> None:
+def test_validate_summarizes_a_valid_spec(sandbox: Sandbox) -> None:
     spec = sandbox.spec("name: good\njobs:\n  ps: {tasks: 1}\n  worker: {tasks: 2}\n")
     assert sandbox("validate").stdout == "cluster.yaml is valid: cluster 'good', 1 ps, 2 worker\n"
     topology = sandbox.json("validate", spec)
@@ -98,7 +98,7 @@ def test_a_runtime_folder_too_long_for_a_socket(sandbox: Sandbox, tmp_path: Path
     sandbox("down", env=environment)
 
 
-def test_without_tensorflow_the_agent_says_what_to_install(sandbox: Sandbox) -> None:
+def test_without_tensorflow_the_error_names_what_to_install(sandbox: Sandbox) -> None:
     """A stand-in for a Python that has no TensorFlow: one in which it cannot be found."""
     hidden = sandbox.folder / "hidden"
     hidden.mkdir()

@@ -291,7 +291,7 @@ Supervisor.apply = fail_or_apply
 """
 
 
-def test_after_an_error_that_nobody_foresaw_the_cluster_can_be_changed_and_taken_down(sandbox: Sandbox) -> None:
+def test_after_an_unexpected_error_the_cluster_can_be_changed_and_taken_down(sandbox: Sandbox) -> None:
     mistaken, patched = sandbox.folder / "mistaken", sandbox.folder / "patched"
     patched.mkdir()
     (patched / "sitecustomize.py").write_text(_MISTAKE.format(mistaken=str(mistaken)))

@@ -92,7 +92,7 @@ def failed_run(sandbox: Sandbox) -> str:
     return str(sandbox.json("runs")[0]["run"])
 
 
-def test_the_log_of_a_task_is_shown_and_not_obeyed(visited: Sandbox) -> None:
+def test_control_characters_in_the_log_of_a_task_are_escaped(visited: Sandbox) -> None:
     lines = harmless(at_a_terminal(visited, "logs", "worker:0", "--no-prefix")).splitlines()
     assert SHOWN in lines
     assert "windows" in lines
@@ -100,7 +100,7 @@ def test_the_log_of_a_task_is_shown_and_not_obeyed(visited: Sandbox) -> None:
     assert SHOWN in into_a_pipe(visited, "logs", "worker:0"), "in a pipe too"
 
 
-def test_the_last_words_of_a_task_are_shown_and_not_obeyed(sandbox: Sandbox) -> None:
+def test_control_characters_in_the_last_output_of_a_task_are_escaped(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec("name: dying\nrestart: {policy: never}\njobs:\n  worker: {tasks: 1}\n"))
     have_printed(sandbox, "worker:0")
     os.kill(sandbox.task("worker:0")["pid"], signal.SIGKILL)
@@ -148,7 +148,7 @@ def _strings(value: object) -> str:
     return "".join(map(_strings, value)) if isinstance(value, list) else str(value)
 
 
-def test_what_ssh_says_is_shown_and_not_obeyed(sandbox: Sandbox) -> None:
+def test_control_characters_in_the_output_of_ssh_are_escaped(sandbox: Sandbox) -> None:
     ssh = sandbox.spec(f"#!{sys.executable}\nimport sys\nsys.stderr.write({EVIL!r} + '\\r\\n')\nsys.exit(255)\n", "ssh")
     ssh.chmod(0o755)
     sandbox.spec("name: far\nhosts: {alpha: {address: 192.0.2.7}}\njobs:\n  worker: {tasks: 1}\n")

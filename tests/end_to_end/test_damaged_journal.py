@@ -51,7 +51,7 @@ def journal_of(sandbox: Sandbox) -> Path:
     return sandbox.folder / "state/tfcluster/hurt/localhost/journal.json"
 
 
-@pytest.mark.parametrize("damage", mostly_slow(DAMAGE, fast=["cut", "pid", "folder"]))
+@pytest.mark.parametrize("damage", mostly_slow(DAMAGE, fast=["cut", "pid"]))
 def test_down_stops_what_runs(sandbox: Sandbox, damage: str) -> None:
     spec = sandbox.spec(SPEC)
     sandbox("up", spec)

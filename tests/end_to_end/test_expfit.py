@@ -83,7 +83,7 @@ def test_layers_on_two_tasks(clusters: Sandbox) -> None:
     assert event["notes"] == ["model-parallel: there is only one task, so both layers are on it"]
 
 
-def test_it_learns_and_says_so(clusters: Sandbox, tmp_path: Path) -> None:
+def test_training_reduces_the_loss_and_reports_it(clusters: Sandbox, tmp_path: Path) -> None:
     picture = tmp_path / "curve.png"
     result = clusters("run", "expfit", "-c", "demo", "--seed", "1", "--plot", picture)
     lines = result.stdout.splitlines()

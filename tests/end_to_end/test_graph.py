@@ -47,7 +47,7 @@ def test_an_operation_is_moved(demo: Sandbox) -> None:
     assert set(result["devices"]) == {W0, W1, PS}
 
 
-def test_a_gpu_that_is_not_there(demo: Sandbox) -> None:
+def test_a_missing_gpu(demo: Sandbox) -> None:
     asked = "/job:worker/task:1/device:GPU:0"
     result = demo.json("run", "graph", "--device", f"y2={asked}")
     assert result["result"]["operations"]["y2"] == {"value": -64, "device": W1}

@@ -110,13 +110,13 @@ def test_the_status_is_that_of_all_hosts_in_the_order_of_the_spec(two: Sandbox) 
     assert "beta" in two("status").stdout
 
 
-def test_hosts_are_noted_for_this_user_alone(two: Sandbox) -> None:
+def test_the_cluster_registry_is_private(two: Sandbox) -> None:
     path = two.folder / "state" / "tfcluster" / "two" / "hosts.json"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert book(two) == ["alpha", "beta"]
 
 
-def test_a_host_that_is_away_is_told_and_the_others_are_shown(two: Sandbox) -> None:
+def test_an_unreachable_host_is_reported_and_the_others_are_shown(two: Sandbox) -> None:
     with away(two, "beta"):
         found = two("status", "-o", "json", code=5)
         shown = two("status", code=5)
@@ -133,7 +133,7 @@ def test_a_host_that_is_away_is_told_and_the_others_are_shown(two: Sandbox) -> N
     assert two.status()["state"] == "running"
 
 
-def test_nothing_can_be_said_when_no_host_can_be_reached(two: Sandbox) -> None:
+def test_commands_fail_when_no_host_can_be_reached(two: Sandbox) -> None:
     with away(two, "alpha"), away(two, "beta"):
         for command in ("status", "devices", "events", "logs"):
             result = two(command, code=5)
@@ -142,7 +142,7 @@ def test_nothing_can_be_said_when_no_host_can_be_reached(two: Sandbox) -> None:
     assert book(two) == ["alpha", "beta"]
 
 
-def test_devices_are_those_of_all_hosts_but_one_that_is_away(two: Sandbox) -> None:
+def test_devices_are_those_of_all_reachable_hosts(two: Sandbox) -> None:
     assert {device["task"] for device in two.json("devices")} == {
         "/job:ps/task:0",
         "/job:worker/task:0",
@@ -187,7 +187,7 @@ def test_a_program_runs_where_the_head_is_and_on_all_hosts(two: Sandbox) -> None
     assert any(event["event"] == "placement" for event in placed[:-1])
 
 
-def test_a_run_goes_on_while_its_host_is_away_and_is_followed_again(two: Sandbox, tmp_path: Path) -> None:
+def test_a_run_continues_while_its_host_is_unreachable_and_is_followed_again(two: Sandbox, tmp_path: Path) -> None:
     script, gate = tmp_path / "wait.py", tmp_path / "gate"
     script.write_text(_SCRIPT)
     run = two.start("run", "-o", "json", script, gate)
@@ -217,7 +217,7 @@ def test_a_signal_cancels_a_run_on_another_host(two: Sandbox, tmp_path: Path, nu
     assert lines_of(output)[-1]["state"] == "cancelled"
 
 
-def test_a_run_that_cannot_be_cancelled_is_said_to_go_on(two: Sandbox, tmp_path: Path) -> None:
+def test_a_run_that_cannot_be_cancelled_is_reported_to_continue(two: Sandbox, tmp_path: Path) -> None:
     script, gate = tmp_path / "wait.py", tmp_path / "gate"
     script.write_text(_SCRIPT)
     run = two.start("run", "-o", "json", script, gate)
@@ -235,7 +235,7 @@ def test_a_run_that_cannot_be_cancelled_is_said_to_go_on(two: Sandbox, tmp_path:
 
 
 @pytest.mark.parametrize("command", ["logs", "events"])
-def test_nothing_is_lost_or_doubled_where_a_followed_host_was_away(two: Sandbox, command: str) -> None:
+def test_following_loses_and_repeats_nothing_when_a_host_was_unreachable(two: Sandbox, command: str) -> None:
     before = len(lines_of(two(command, "-o", "json").stdout))
     follower = two.start(command, "-f", "-o", "json")
     assert follower.stdout is not None
@@ -291,7 +291,7 @@ def test_the_name_of_a_host_stays_with_its_machine(two: Sandbox) -> None:
     assert "is up on host beta, which is another place in this spec" in two("up", spec, code=2).stderr
 
 
-def test_a_clock_that_is_off_is_told(two: Sandbox) -> None:
+def test_a_wrong_clock_is_reported(two: Sandbox) -> None:
     offset = two.folder / "clock" / "beta"
     offset.parent.mkdir(exist_ok=True)
     offset.write_text("-90")
@@ -328,7 +328,7 @@ def test_down_stops_what_it_can_and_the_next_one_does_the_rest(apart: Sandbox) -
     assert {line["task"] for line in lines_of(apart("logs", "worker", "-o", "json").stdout)} == {"worker:0", "worker:1"}
 
 
-def test_an_up_with_a_host_away_starts_nothing_anywhere(apart: Sandbox) -> None:
+def test_up_with_an_unreachable_host_starts_nothing(apart: Sandbox) -> None:
     apart.spec(_SPEC)
     with away(apart, "beta"):
         assert "host 'beta' cannot be reached" in apart("up", code=5).stderr
@@ -338,7 +338,7 @@ def test_an_up_with_a_host_away_starts_nothing_anywhere(apart: Sandbox) -> None:
     assert apart("status", code=3).stdout == ""
 
 
-def test_everything_that_is_wrong_on_any_host_is_told_at_once(apart: Sandbox) -> None:
+def test_the_problems_of_all_hosts_are_reported_together(apart: Sandbox) -> None:
     with socket.socket() as first, socket.socket() as second:
         for taken in (first, second):
             taken.bind(("", 0))
@@ -406,7 +406,7 @@ def test_two_ups_at_once_leave_one_cluster(apart: Sandbox, monkeypatch: pytest.M
     assert topologies[0].addresses() == topologies[1].addresses() == one.topology.addresses()
 
 
-def test_a_cluster_of_this_machine_alone_is_noted_nowhere(apart: Sandbox) -> None:
+def test_a_cluster_on_this_machine_alone_is_not_in_the_registry(apart: Sandbox) -> None:
     apart("up", apart.spec("name: one\njobs:\n  worker: {tasks: 1}\n"))
     assert book(apart, "one") == []
     checks = [check for check in apart.json("doctor")["checks"] if check["check"] != "accounts"]
@@ -422,7 +422,7 @@ def test_a_command_that_is_interrupted_while_it_follows_ends_at_once(two: Sandbo
     assert follower.returncode == 130
 
 
-def test_a_host_that_the_spec_no_longer_has_is_left(two: Sandbox) -> None:
+def test_a_host_that_the_spec_no_longer_has_is_released(two: Sandbox) -> None:
     two("up", two.spec(_SPEC), "--yes")
     two.spec(_SPEC.replace("tasks: 2, hosts: [alpha, beta]", "tasks: 2, hosts: [alpha]"))
     two("up", "--yes")

@@ -157,7 +157,7 @@ def test_up_names_the_task_that_does_not_start_and_why(sandbox: Sandbox) -> None
     sandbox("down")
 
 
-def test_up_that_runs_out_of_time_says_who_is_not_ready(sandbox: Sandbox) -> None:
+def test_up_that_times_out_names_the_tasks_that_are_not_ready(sandbox: Sandbox) -> None:
     text = "name: slow\njobs:\n  worker: {tasks: 1, max: 8}\n"
     sandbox("up", sandbox.spec(text))
     (prober,) = [pid for pid, title in sandbox.processes().items() if title.endswith(" prober")]

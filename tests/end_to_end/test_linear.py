@@ -128,7 +128,7 @@ def test_a_csv_file_of_the_users(full: Sandbox) -> None:
         (("--optimizer", "sgd", "--lr", "1000"), 1, "the training diverged: after step"),
     ],
 )
-def test_what_cannot_be_done_is_said(full: Sandbox, options: tuple[str, ...], code: int, words: str) -> None:
+def test_impossible_requests_are_reported(full: Sandbox, options: tuple[str, ...], code: int, words: str) -> None:
     assert words in full("run", "linear", *options, code=code).stderr
 
 

@@ -85,7 +85,7 @@ def used(sandbox: Sandbox) -> int:
     return found
 
 
-def test_a_task_that_prints_without_end_costs_what_its_limit_says(sandbox: Sandbox) -> None:
+def test_the_log_of_a_task_that_prints_endlessly_stays_within_its_limit(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec("name: loud\njobs:\n  worker: {tasks: 1}\nlogs: {size: 1 MB, count: 3}\n"))
     pid = sandbox.task("worker:0")["pid"]
     # In parts, so that what is freed shows itself however busy the machine is: 100 MB in all.
@@ -106,7 +106,7 @@ def test_a_task_that_prints_without_end_costs_what_its_limit_says(sandbox: Sandb
     assert all(path.stat().st_size <= 1_000_000 for path in folder.glob("worker*"))
 
 
-def test_a_keeper_that_is_stopped_is_replaced_and_nothing_is_lost(sandbox: Sandbox) -> None:
+def test_a_stopped_log_collector_is_replaced_and_nothing_is_lost(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec("name: halted\njobs:\n  worker: {tasks: 1}\nlogs: {size: 1 MB, count: 3}\n"))
     stopped = wait_for(lambda: process_of(sandbox, "log keeper"))
     os.kill(stopped, signal.SIGSTOP)
@@ -174,7 +174,7 @@ def process_of(sandbox: Sandbox, what: str) -> int:
     return found[0] if len(found) == 1 else 0
 
 
-def test_the_keeper_ends_with_the_cluster_also_without_an_agent(sandbox: Sandbox) -> None:
+def test_the_log_collector_exits_with_the_cluster_even_without_an_agent(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec("name: left\njobs:\n  worker: {tasks: 1}\n"))
     keeper: int = wait_for(lambda: process_of(sandbox, "log keeper"))
     pid = sandbox.task("worker:0")["pid"]

@@ -66,7 +66,7 @@ def test_people_see_a_line_for_each_and_a_summary_for_each_device(demo: Sandbox)
     assert "Sub" in next(row[2] for row in rows if row[0] == "/job:worker/task:1/device:CPU:0")
 
 
-def test_every_program_tells_of_its_own(demo: Sandbox) -> None:
+def test_every_program_reports_its_placements(demo: Sandbox) -> None:
     for program in (
         ("pi", "--samples", "1e6"),
         ("mean", "--random", "1000"),
@@ -82,7 +82,7 @@ def test_every_program_tells_of_its_own(demo: Sandbox) -> None:
         assert len(named & {event["op"] for event in events(output, "placement")}) > 3, program
 
 
-def test_a_script_tells_what_its_sessions_place(demo: Sandbox) -> None:
+def test_the_placements_of_a_scripts_sessions_are_reported(demo: Sandbox) -> None:
     path = demo.folder / "six_by_seven.py"
     path.write_text(_SCRIPT)
     output = demo("run", "--log-placement", "-o", "json", path).stdout

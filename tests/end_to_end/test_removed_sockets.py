@@ -90,7 +90,9 @@ def replace_folders_by_file(path: Path) -> None:
         fast=[remove_folder, replace_by_dead_socket],
     ),
 )
-def test_commands_go_on_without_the_socket(sandbox: Sandbox, temporary: Path, damage: Callable[[Path], None]) -> None:
+def test_commands_work_after_the_socket_was_removed(
+    sandbox: Sandbox, temporary: Path, damage: Callable[[Path], None]
+) -> None:
     sandbox("up", sandbox.spec(SPEC))
     before = sandbox.status()
     damage(socket_of(sandbox))
@@ -135,7 +137,7 @@ LOCK_DAMAGE: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("alive", [True, False], ids=["agent", "no agent"])
 @pytest.mark.parametrize("damage", mostly_slow(LOCK_DAMAGE, fast=["pipe", "nothing", "another place"]))
-def test_commands_go_on_where_the_lock_file_says_something_else(sandbox: Sandbox, damage: str, alive: bool) -> None:
+def test_commands_work_with_a_damaged_lock_file(sandbox: Sandbox, damage: str, alive: bool) -> None:
     sandbox("up", sandbox.spec(SPEC))
     socket = socket_of(sandbox)
     if not alive:

@@ -158,7 +158,7 @@ def test_a_server_that_hangs_is_unresponsive_and_then_replaced(sandbox: Sandbox)
     assert after["last_exit"]["detail"] == "it did not answer, so its agent ended it"
 
 
-def test_a_server_that_the_kernel_ends_for_want_of_memory_says_so(sandbox: Sandbox) -> None:
+def test_an_out_of_memory_kill_is_reported(sandbox: Sandbox) -> None:
     with memory_group() as group:
         up = subprocess.run(
             [*COMMAND, "up", str(sandbox.spec("name: hungry\njobs:\n  worker: {tasks: 2}\n"))],

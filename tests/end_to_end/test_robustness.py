@@ -24,7 +24,7 @@ def helper(sandbox: Sandbox, word: str) -> int:
     return int(wait_for(lambda: [pid for pid, title in sandbox.processes().items() if title.endswith(word)])[0])
 
 
-def test_the_agent_is_found_whatever_the_runtime_folder(sandbox: Sandbox, tmp_path: Path) -> None:
+def test_commands_connect_whatever_the_runtime_directory(sandbox: Sandbox, tmp_path: Path) -> None:
     sandbox("up", sandbox.spec(SPEC))
     elsewhere = {"XDG_RUNTIME_DIR": str(tmp_path / "elsewhere")}
     (tmp_path / "elsewhere").mkdir(mode=0o700)
@@ -63,7 +63,7 @@ def test_an_agent_that_hangs_is_named(sandbox: Sandbox) -> None:
     assert sandbox.status()["state"] == "running"
 
 
-def test_an_agent_that_dies_while_it_adopts_keeps_nobody_waiting(sandbox: Sandbox) -> None:
+def test_a_command_does_not_hang_when_the_agent_dies_during_adoption(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec(SPEC))
     first = helper(sandbox, " log keeper")
     stopped = sandbox.task("worker:0")["pid"]
@@ -80,7 +80,7 @@ def test_an_agent_that_dies_while_it_adopts_keeps_nobody_waiting(sandbox: Sandbo
     sandbox.wait_until("running")
 
 
-def test_a_journal_that_cannot_be_read_is_left_and_named(sandbox: Sandbox) -> None:
+def test_an_unreadable_journal_is_kept_and_reported(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec(SPEC))
     status = sandbox.status()
     journal = next(sandbox.folder.glob("state/**/journal.json"))
@@ -153,7 +153,7 @@ def test_runs_cost_the_agent_no_descriptors_and_are_cancelled_where_their_comman
     wait_for(lambda: descriptors() <= before)  # the end of a command is seen, or a health check over, a moment later
 
 
-def test_too_few_descriptors_are_told_and_down_clears(sandbox: Sandbox) -> None:
+def test_too_few_file_descriptors_are_reported_and_down_cleans_up(sandbox: Sandbox) -> None:
     spec = sandbox.spec("name: many\njobs:\n  worker: {tasks: 30}\nrestart: {policy: never}\n")
     up = subprocess.run(
         [*COMMAND, "up", str(spec), "--timeout", "20"],
@@ -172,7 +172,7 @@ def test_too_few_descriptors_are_told_and_down_clears(sandbox: Sandbox) -> None:
     assert sandbox.leftovers() == []
 
 
-def test_too_few_descriptors_for_the_ports_are_told(sandbox: Sandbox) -> None:
+def test_too_few_file_descriptors_for_the_ports_are_reported(sandbox: Sandbox) -> None:
     spec = sandbox.spec("name: many\njobs:\n  worker: {tasks: 30}\n")
     up = subprocess.run(
         [*COMMAND, "up", str(spec)],
@@ -259,7 +259,7 @@ def test_output_that_cannot_be_written_is_no_mistake_of_ours(sandbox: Sandbox, c
     assert result.stderr == "error: No space left on device\n"
 
 
-def test_what_happened_is_told_with_its_cause(sandbox: Sandbox) -> None:
+def test_events_include_their_cause(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec("name: told\njobs:\n  worker: {tasks: 1}\n"))
     os.kill(sandbox.task("worker:0")["pid"], signal.SIGKILL)
     wait_for(lambda: sandbox.wait_until("running")["tasks"][0]["restarts"])

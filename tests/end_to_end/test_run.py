@@ -77,7 +77,7 @@ def test_fewer_gpus_than_asked_for(demo: Sandbox) -> None:
     assert error.startswith("error: 2 GPU devices asked for, the cluster has 0\nhint: ")
 
 
-def test_devices_that_are_not_there(demo: Sandbox) -> None:
+def test_missing_devices(demo: Sandbox) -> None:
     error = demo("run", "pi", "--devices", "/job:worker/task:9", code=2).stderr
     assert "no device of the cluster has that name" in error
     assert "/job:worker/task:1/device:CPU:0" in error

@@ -237,7 +237,7 @@ def test_runs_outlive_their_agent(sandbox: Sandbox) -> None:
     wait_for(lambda: not sandbox.leftovers())
 
 
-def test_a_run_that_can_do_with_fewer_tasks_ends_when_none_is_left(sandbox: Sandbox) -> None:
+def test_a_fault_tolerant_run_ends_when_no_task_remains(sandbox: Sandbox) -> None:
     sooner = sandbox.with_settings({"RUN_ALL_TASKS_LOST_SECONDS": 0.5})
     sandbox("up", sandbox.spec(SPEC), env=sooner)
     sandbox.spec("import time\nwhile True:\n    time.sleep(60)\n", "waits.py")

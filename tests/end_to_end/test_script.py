@@ -46,7 +46,7 @@ def test_a_training_script_finds_the_cluster(demo: Sandbox, tmp_path: Path) -> N
     ]
 
 
-def test_what_a_script_says_and_how_it_ends(demo: Sandbox) -> None:
+def test_the_output_and_exit_code_of_a_script(demo: Sandbox) -> None:
     demo.spec("import sys\nprint('out')\nprint('err', file=sys.stderr)\nsys.exit(int(sys.argv[1]))\n", "exits.py")
     *earlier, result = map(json.loads, demo("run", "-o", "json", "exits.py", "0").stdout.splitlines())
     assert [event.get("line") for event in earlier] == [None, "out", "err"]
@@ -95,5 +95,5 @@ def test_a_script_of_20_mb_comes_through_a_pipe_as_it_is(demo: Sandbox) -> None:
         (("--timeout", "5", "pi"), "The options of a program stand behind it: tfcluster run pi ..."),
     ],
 )
-def test_a_script_that_is_not_there(demo: Sandbox, words: tuple[str, ...], said: str) -> None:
+def test_a_missing_script(demo: Sandbox, words: tuple[str, ...], said: str) -> None:
     assert said in demo("run", *words, code=2).stderr

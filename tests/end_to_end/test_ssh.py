@@ -147,7 +147,7 @@ def test_programs_give_the_same_answers_as_on_one_machine(wide: Over, tmp_path: 
             assert found == pytest.approx({name: here[name] for name in names}, rel=1e-6), line
 
 
-def test_placements_are_told_by_the_servers_of_all_hosts(wide: Over) -> None:
+def test_placements_come_from_the_servers_of_all_hosts(wide: Over) -> None:
     devices = ("--device", "y1=/job:worker/task:1", "--device", "y2=/job:worker/task:2")
     events = lines_of(wide("run", "graph", *devices, "--log-placement", "-o", "json").stdout)
     placed = {event["device"].split("/device")[0] for event in events if event["event"] == "placement"}
@@ -223,7 +223,7 @@ def test_events_are_followed_through_the_loss_of_a_connection(wide: Over) -> Non
     assert of_beta(followed) == kept
 
 
-def test_a_host_that_is_away_is_told_and_is_taken_down_later(tmp_path: Path) -> None:
+def test_an_unreachable_host_is_reported_and_taken_down_later(tmp_path: Path) -> None:
     with over(tmp_path, "alpha", "beta") as sandbox:
         jobs = "jobs:\n  ps: {tasks: 1, hosts: [alpha]}\n  worker: {tasks: 1, hosts: [beta]}\n"
         sandbox("up", sandbox.spec(sandbox.text(("alpha", "beta"), jobs)))
@@ -266,7 +266,7 @@ sys.meta_path.insert(0, Finder())
 """
 
 
-def test_versions_that_differ_are_refused_unless_that_is_wanted(tmp_path: Path) -> None:
+def test_different_versions_are_refused_unless_allowed(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(_OTHER_VERSION)
     other = tmp_path / "python"
     other.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path} exec {sys.executable} "$@"\n')
@@ -280,7 +280,7 @@ def test_versions_that_differ_are_refused_unless_that_is_wanted(tmp_path: Path) 
         assert versions[1] == "2.9.9" != versions[0]
 
 
-def test_all_that_is_wrong_with_all_hosts_is_told_before_anything_starts(tmp_path: Path) -> None:
+def test_the_problems_of_all_hosts_are_reported_before_anything_starts(tmp_path: Path) -> None:
     names = ("alpha", "beta", "gamma", "delta")
     with over(tmp_path, *names) as sandbox:
         sandbox.network.know("alpha", "gamma", "delta")

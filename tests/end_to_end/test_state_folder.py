@@ -63,7 +63,7 @@ def delete(folder: Path) -> None:
     shutil.rmtree(gone)
 
 
-def test_a_state_folder_that_is_deleted_is_written_anew(sandbox: Sandbox, tmp_path: Path) -> None:
+def test_a_deleted_state_folder_is_recreated(sandbox: Sandbox, tmp_path: Path) -> None:
     spec = sandbox.spec(SPEC)
     sandbox("up", spec)
     status = sandbox.status()

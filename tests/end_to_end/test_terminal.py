@@ -40,7 +40,7 @@ def test_states_are_coloured_unless_that_is_refused(demo: Sandbox) -> None:
     assert f"{_GREEN}ready" in demo("status", env={"FORCE_COLOR": "1"}).stdout
 
 
-def test_a_run_shows_its_rate_and_the_time_left_while_it_goes_on(demo: Sandbox) -> None:
+def test_a_run_shows_its_rate_and_remaining_time(demo: Sandbox) -> None:
     shown = at_a_terminal(demo, "run pi --samples 1e9")
     assert _CURSOR_UP_OR_HIDE.search(shown)
     assert re.search(r"pi-[0-9a-f]+ .*━.*\d+%", shown)
@@ -76,7 +76,7 @@ def test_nothing_moves_when_output_goes_to_a_file(sandbox: Sandbox) -> None:
     assert "demo is up" in (sandbox.folder / "printed").read_text()
 
 
-def test_it_is_asked_before_something_is_lost(sandbox: Sandbox) -> None:
+def test_a_question_is_asked_before_something_is_lost(sandbox: Sandbox) -> None:
     spec = "name: asks\njobs:\n  ps: {tasks: 1%s}\n"
     sandbox("up", sandbox.spec(spec % ""))
     before = sandbox.task("ps:0")["pid"]

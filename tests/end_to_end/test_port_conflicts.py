@@ -74,7 +74,7 @@ def test_the_holder_is_named_and_the_task_is_started_when_the_port_is_free(sandb
     assert after["restarts"] == 1
 
 
-def test_a_task_that_is_never_restarted_says_who_has_its_port(sandbox: Sandbox) -> None:
+def test_a_task_without_restarts_reports_who_has_its_port(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec(SPEC + "restart: {policy: never}\n"))
     port = port_of(sandbox, "worker:0")
     kill_all(sandbox)

@@ -193,7 +193,7 @@ def test_a_run_whose_driver_was_stopped_by_a_signal_is_cancelled_with_all_that_i
     wait_for(lambda: not process.alive())
 
 
-def test_an_exception_with_a_very_long_message_is_told_in_part(demo: Sandbox, tmp_path: Path) -> None:
+def test_a_very_long_exception_message_is_truncated(demo: Sandbox, tmp_path: Path) -> None:
     demo.spec("file = open('left.txt', 'w')\nfile.write('x')\nraise ValueError('x' * 20_000_000)\n", "long.py")
     script, output = demo.folder / "long.py", tmp_path / "output"
     with output.open("w") as file:

@@ -92,7 +92,7 @@ def test_killed_before_the_first_journal(sandbox: Sandbox) -> None:
     assert {task["restarts"] for task in ready(sandbox, 3)["tasks"]} == {0}
 
 
-def test_one_writing_starts_a_cluster(sandbox: Sandbox) -> None:
+def test_one_write_starts_a_cluster(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec(SPEC), env=at_writing(1, after=True), code=1)
     ready(sandbox, 3)
 
@@ -123,20 +123,20 @@ def change_with_agent_killed(sandbox: Sandbox, number: int, *, after: bool, poli
     return True
 
 
-def test_killed_at_a_writing_of_a_change(sandbox: Sandbox) -> None:
+def test_killed_at_one_write_of_a_change(sandbox: Sandbox) -> None:
     assert change_with_agent_killed(sandbox, 2, after=True)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("after", "policy"), [(False, ""), (True, NEVER)], ids=["before", "after"])
-def test_killed_at_any_writing_of_a_change(sandbox: Sandbox, after: bool, policy: str) -> None:
+def test_killed_at_every_write_of_a_change(sandbox: Sandbox, after: bool, policy: str) -> None:
     killed = itertools.takewhile(
         lambda number: change_with_agent_killed(sandbox, number, after=after, policy=policy), itertools.count(1)
     )
     assert len(list(killed)) >= 3
 
 
-def test_a_change_that_cannot_go_on_is_told(sandbox: Sandbox) -> None:
+def test_a_change_that_cannot_be_completed_is_reported(sandbox: Sandbox) -> None:
 
     sandbox("up", sandbox.spec(SPEC))
     sandbox.kill_agent()
