@@ -147,7 +147,7 @@ def test_the_exit_codes_are_all_there() -> None:
     assert {int(code) for row in rows for code in row.split(", ")} == {int(code) for code in ExitCode}
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: document.stem)
+@pytest.mark.parametrize("document", [*DOCUMENTS, ROOT / "CONTRIBUTING.md"], ids=lambda document: document.stem)
 def test_the_links_lead_somewhere(document: Path) -> None:
     links = [link for link in re.findall(r"\]\(([^)]+)\)", document.read_text()) if "://" not in link]
     assert links
@@ -162,7 +162,7 @@ def test_the_links_lead_somewhere(document: Path) -> None:
 
 def test_the_picture_and_the_make_targets_exist() -> None:
     assert (ROOT / "docs" / "terminal.svg").read_text().startswith("<svg")
-    targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
     for block in blocks(README, "sh"):
         for line in block.splitlines():
             if line.startswith("make "):
