@@ -7,7 +7,7 @@ PYTEST = $(BIN)/python -m pytest
 # Modules run at the same time, each with the clusters that its tests share; see tests/conftest.py for the number.
 PARALLEL = -n auto --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo check test test-slow test-all lint bench soak completions picture clean
+.PHONY: demo check test test-slow test-all lint bench soak completions docs picture clean
 
 .venv/installed: pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -57,6 +57,10 @@ completions: .venv/installed
 	$(BIN)/tfcluster completion bash > completions/tfcluster.bash
 	$(BIN)/tfcluster completion zsh > completions/_tfcluster
 	$(BIN)/tfcluster completion fish > completions/tfcluster.fish
+
+# The references of the spec and of the commands.
+docs: .venv/installed
+	$(BIN)/python docs/make_reference.py
 
 picture: .venv/installed
 	$(BIN)/python docs/make_picture.py

@@ -104,7 +104,7 @@ def test_up_without_a_spec_points_to_init(sandbox: Sandbox) -> None:
     assert "there is no cluster.yaml here" in error
     assert "tfcluster init" in error
     sandbox("init")
-    assert "already there" in sandbox("init", code=2).stderr
+    assert "exists already" in sandbox("init", code=2).stderr
     sandbox("validate")
     sandbox("up")
     assert sandbox("down").returncode == 0

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.spec.environment import Secret
-from tfcluster.spec.hosts import Host, host_of
+from tfcluster.spec.base import Secret
+from tfcluster.spec.hosts import Host, host_for_address
 from tfcluster.spec.load import load_spec, parse_spec
 from tfcluster.spec.schema import Spec
 
@@ -94,7 +94,7 @@ def test_a_secret_is_a_value_that_is_not_printed() -> None:
 )
 def test_an_address_means_the_host_that_has_it_or_is_called_it(written: str, host: str | None) -> None:
     addresses = {"alpha": "10.0.0.1", "beta": "beta.example.org", "gamma": "fd00::1"}
-    assert host_of(written, addresses) == host
+    assert host_for_address(written, addresses) == host
 
 
 ONE_LINE = {
@@ -236,7 +236,7 @@ def test_without_hosts_a_job_can_name_this_machine_alone() -> None:
 
 def test_tasks_on_different_hosts_may_have_one_port() -> None:
     spec = spec_of("hosts: [alpha, beta]\njobs: {a: ['alpha:2222', 'beta:2222']}")
-    assert spec.spread_of(spec.jobs["a"]) == ("alpha", "beta")
+    assert spec.placement_hosts(spec.jobs["a"]) == ("alpha", "beta")
 
 
 def test_every_problem_of_hosts_is_told_at_once() -> None:

@@ -9,7 +9,7 @@ import pytest
 from tfcluster import settings
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.spec.load import load_spec, parse_spec
-from tfcluster.spec.restart import Backoff, JobBackoff, JobRestart, Limit, Restart
+from tfcluster.spec.policies import Backoff, JobBackoff, JobRestart, Limit, Restart
 from tfcluster.spec.schema import Address, Job, Spec
 
 
@@ -114,7 +114,7 @@ restart: {policy: always, backoff: {initial: 2}, limit: 3 in 7.5}
         "c",
     )
     cluster = Restart(policy="always", backoff=Backoff(initial=2, max=30), limit=Limit(count=3, seconds=7.5))
-    assert {name: spec.restart_of(job) for name, job in spec.jobs.items()} == {
+    assert {name: spec.effective_restart(job) for name, job in spec.jobs.items()} == {
         "ps": cluster,
         "worker": cluster.model_copy(update={"policy": "never"}),
         "chief": Restart(policy="always", backoff=Backoff(initial=2, max=7), limit=Limit(count=9, seconds=90)),

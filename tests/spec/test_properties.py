@@ -18,7 +18,7 @@ from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.spec.cluster_string import parse_cluster_notation
 from tfcluster.spec.hosts import Host
 from tfcluster.spec.load import parse_spec
-from tfcluster.spec.restart import Backoff, Restart
+from tfcluster.spec.policies import Backoff, Restart
 from tfcluster.spec.schema import Job, Spec
 from tfcluster.spec.template import TEMPLATE
 

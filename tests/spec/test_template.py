@@ -7,8 +7,7 @@ import re
 import pytest
 
 from tfcluster.spec.load import parse_spec
-from tfcluster.spec.logs import Logs
-from tfcluster.spec.restart import Backoff, JobRestart, Restart
+from tfcluster.spec.policies import Backoff, JobRestart, Logs, Restart
 from tfcluster.spec.schema import Job, Spec
 from tfcluster.spec.template import TEMPLATE
 

@@ -18,19 +18,25 @@ from tfcluster.errors import ClusterError, ExitCode
 )
 @click.argument("spec", required=False, default="cluster.yaml", type=click.Path(path_type=Path))
 def command(spec: Path) -> None:
-    """Write a commented spec to SPEC (./cluster.yaml when left out); never over a file that is there."""
+    """Write a commented spec to SPEC, ./cluster.yaml by default; SPEC `-` is standard output.
+
+    A file that exists is never overwritten.
+    """
     from tfcluster.spec.template import TEMPLATE
 
+    if spec == Path("-"):
+        echo(TEMPLATE.removesuffix("\n"))
+        return
     try:
         with spec.open("x") as file:
             file.write(TEMPLATE)
     except FileExistsError as error:
         raise ClusterError(
-            f"{spec} is already there",
+            f"{spec} exists already",
             hint="Name another file: `tfcluster init other.yaml`.",
             exit_code=ExitCode.USAGE,
         ) from error
     except OSError as error:
         raise ClusterError(f"{spec}: cannot be written: {error.strerror}") from error
-    where = "" if spec == Path("cluster.yaml") else f" {shlex.quote(str(spec))}"
-    echo(f"wrote {spec}; start the cluster with `tfcluster up{where}`")
+    argument = "" if spec == Path("cluster.yaml") else f" {shlex.quote(str(spec))}"
+    echo(f"wrote {spec}; start the cluster with `tfcluster up{argument}`")

@@ -9,7 +9,7 @@ from tfcluster.core.topology import ClusterTopology, LogLimits, RestartPolicy, T
 from tfcluster.paths import LOCAL_HOST
 
 if TYPE_CHECKING:  # The agent resolves no spec and must run where pydantic is not installed.
-    from tfcluster.spec.restart import Restart
+    from tfcluster.spec.policies import Restart
     from tfcluster.spec.schema import Address, Spec
 
 _DEFAULT_PYTHON = "python3"
@@ -25,7 +25,7 @@ def resolve_spec(spec: Spec, spec_file: str) -> ClusterTopology:
     Returns:
         The topology, in which ports and GPUs may remain to be allocated.
     """
-    spread = {name: spec.spread_of(job) for name, job in spec.jobs.items()}
+    spread = {name: spec.placement_hosts(job) for name, job in spec.jobs.items()}
     used = {host for hosts in spread.values() for host in hosts}
     hosts = {host.name: host for host in _hosts(spec) if host.name in used}
     places = [
@@ -70,12 +70,12 @@ def _task(job_name: str, index: int, address: Address | None, host: Host, spec: 
         job=job_name,
         index=index,
         host=host.name,
-        address_host=address.dialled(host.address) if address else host.address,
+        address_host=address.advertised_host(host.address) if address else host.address,
         port=address.port if address else None,
         cpus=job.cpus,
         gpus=job.gpus,
         env={**host.env, **job.variables()},
-        restart=_restart_policy(spec.restart_of(job)),
+        restart=_restart_policy(spec.effective_restart(job)),
         secrets=job.secrets(),
         from_host=tuple(name for name in host.env if name not in job.env),
     )

@@ -1,15 +1,33 @@
-"""The base model of the schema (frozen, no extra keys), and helpers for validators with user-facing error messages."""
+"""What the models of the schema share: base model, types of environment variables, helpers for validators."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Annotated, Literal
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StrictStr
 from pydantic_core import PydanticCustomError
 
 Seconds = Annotated[float, Field(gt=0, strict=True, allow_inf_nan=False)]
+
+
+@dataclass(frozen=True)
+class Key:
+    """What docs/spec.md says of a key; it is generated from these annotations of the models' fields.
+
+    Attributes:
+        type: What to write, in words.
+        meaning: What it is for.
+        example: A value, in YAML.
+        default: The default in words; if empty, the default value of the field.
+    """
+
+    type: str
+    meaning: str
+    example: str
+    default: str = ""
 
 
 class FrozenModel(BaseModel):
@@ -45,3 +63,53 @@ def matches(pattern: re.Pattern[str], kind: Literal["found", "key"], expected: s
         return text
 
     return check
+
+
+class Secret(FrozenModel):
+    """The secret value of an environment variable, which is never displayed and never written to a journal."""
+
+    secret: Annotated[StrictStr, Field(repr=False), Key("text", "The value, which no command shows.", "abc")]
+
+
+def _text(value: Any) -> str:
+    # No error message contains the value, because it may be a password.
+    if isinstance(value, (bool, int, float)):
+        raise validation_error("plain", "YAML does not read this value as text", "write it in quotes")
+    if not isinstance(value, str):
+        raise validation_error("plain", "expected text", "write it in quotes")
+    if "\0" in value:
+        raise validation_error("plain", "the value of an environment variable cannot hold a NUL character")
+    return value
+
+
+def _text_or_secret(value: Any) -> str | Secret:
+    if isinstance(value, Secret):
+        return value
+    if not isinstance(value, dict):
+        return _text(value)
+    if value.keys() != {"secret"}:
+        raise validation_error("plain", "expected text or {secret: TEXT}")
+    return Secret(secret=_text(value["secret"]))
+
+
+def _public(value: Any) -> str:
+    if isinstance(value, dict):
+        raise validation_error("plain", "a host has no secrets", "write it in the env: of the jobs that need it")
+    return _text(value)
+
+
+VariableName = Annotated[
+    StrictStr,
+    AfterValidator(
+        matches(
+            re.compile(r"[A-Za-z_][A-Za-z0-9_]*"),
+            "key",
+            "the name of a variable to be letters, digits and _, and not to start with a digit",
+        )
+    ),
+]
+#: The value of an environment variable of a job's tasks.
+VariableValue = Annotated[StrictStr | Secret, BeforeValidator(_text_or_secret)]
+#: The value of an environment variable of a host. It cannot be secret, because all properties of a host may be
+#: displayed and are stored in files.
+PublicValue = Annotated[StrictStr, BeforeValidator(_public)]

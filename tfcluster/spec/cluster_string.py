@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tfcluster.spec.diagnostics import KeyPath, Position, to_error
+from tfcluster.spec.load import build_spec
 from tfcluster.spec.schema import Spec
-from tfcluster.spec.validate import build_spec
 from tfcluster.spec.yaml_source import YamlDocument
 
 OPTION = "--cluster-spec"

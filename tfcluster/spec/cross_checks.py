@@ -12,7 +12,7 @@ from pydantic_core import PydanticCustomError
 from tfcluster.paths import LOCAL_HOST
 from tfcluster.spec.diagnostics import Diagnostic, KeyPath, Position, describe, shorten
 from tfcluster.spec.hostfile import read_hostfile
-from tfcluster.spec.hosts import LOCAL_ONLY, canonical, host_of, is_loopback
+from tfcluster.spec.hosts import LOCAL_ONLY, host_for_address, is_loopback, normalize_address
 from tfcluster.spec.schema import Address
 from tfcluster.spec.yaml_source import YamlDocument
 
@@ -95,12 +95,12 @@ def check_host_references(source: YamlDocument) -> Iterator[Diagnostic]:
         addresses = LOCAL_ONLY
     elif isinstance(hosts, dict) and not source.has_error(_HOSTS):
         addresses = {name: _address_of(name, host) for name, host in hosts.items()}
-        yield from _wrong_for_localhost(hosts.get(LOCAL_HOST), source)
+        yield from _misplaced_on_localhost(hosts.get(LOCAL_HOST), source)
         yield from _unusable_addresses(addresses, source)
     else:
         return  # the problems of the hosts have been reported already
     yield from _unknown_hosts(addresses, source)
-    yield from _wrong_addresses(addresses, source)
+    yield from _misplaced_tasks(addresses, source)
 
 
 def _address_of(name: str, host: Any) -> str:
@@ -108,7 +108,7 @@ def _address_of(name: str, host: Any) -> str:
     return address if isinstance(address, str) else name
 
 
-def _wrong_for_localhost(host: Any, source: YamlDocument) -> Iterator[Diagnostic]:
+def _misplaced_on_localhost(host: Any, source: YamlDocument) -> Iterator[Diagnostic]:
     for key, (message, hint) in _NOT_FOR_LOCALHOST.items():
         if isinstance(host, dict) and host.get(key):
             path: KeyPath = (*_HOSTS, LOCAL_HOST, key)
@@ -120,7 +120,7 @@ def _unusable_addresses(addresses: Mapping[str, str], source: YamlDocument) -> I
     for name, address in addresses.items():
         path: KeyPath = (*_HOSTS, name)
         at = source.values.get((*path, "address"), source.keys[path])
-        owner = owners.setdefault(canonical(address), name)
+        owner = owners.setdefault(normalize_address(address), name)
         if owner != name:
             yield source.problem(path, f"it has the address {shorten(address)} of {shorten(owner)}", at=at)
         elif is_loopback(address) and len(addresses) > 1:
@@ -142,7 +142,7 @@ def _unknown_hosts(addresses: Mapping[str, str], source: YamlDocument) -> Iterat
                 yield source.problem(inner, message, _known(name, addresses), source.values[inner])
 
 
-def _wrong_addresses(addresses: Mapping[str, str], source: YamlDocument) -> Iterator[Diagnostic]:
+def _misplaced_tasks(addresses: Mapping[str, str], source: YamlDocument) -> Iterator[Diagnostic]:
     """Yield a problem for each task that is on no host, and for each task whose port is in use by another task.
 
     Two tasks of a host cannot share a port even with different addresses: a server listens on every interface.
@@ -153,7 +153,7 @@ def _wrong_addresses(addresses: Mapping[str, str], source: YamlDocument) -> Iter
             address = Address.parse(text)
         except PydanticCustomError:
             continue  # the validation of the schema reports this problem
-        host = host_of(address.host, addresses)
+        host = host_for_address(address.host, addresses)
         if host is None and addresses is LOCAL_ONLY:
             message = f"the task's address is not on this machine: {shorten(address.host)!r}"
             hint = f"write localhost:{address.port or 'PORT'}, or give the spec hosts:"

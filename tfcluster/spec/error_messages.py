@@ -12,8 +12,7 @@ from pydantic_core import ErrorDetails
 
 from tfcluster.spec.diagnostics import Diagnostic, KeyPath, Position, describe, shorten
 from tfcluster.spec.hosts import Host
-from tfcluster.spec.logs import Logs
-from tfcluster.spec.restart import Backoff, JobBackoff, JobRestart, Restart
+from tfcluster.spec.policies import Backoff, JobBackoff, JobRestart, Logs, Restart
 from tfcluster.spec.schema import Job, Spec
 from tfcluster.spec.yaml_source import YamlDocument
 

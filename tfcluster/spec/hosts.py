@@ -11,8 +11,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, StrictInt, StrictSt
 
 from tfcluster import settings
 from tfcluster.paths import LOCAL_HOST
-from tfcluster.spec.base import FrozenModel, matches, validation_error
-from tfcluster.spec.environment import PublicValue, VariableName
+from tfcluster.spec.base import FrozenModel, Key, PublicValue, VariableName, matches, validation_error
 
 HOST_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,252}")
 _SHELL_SYNTAX = re.compile(r"""[\s'"`$;&<>|(){}]""")
@@ -73,24 +72,47 @@ _OneLine = Annotated[StrictStr, AfterValidator(_one_line)]
 class Host(FrozenModel):
     """A host: a machine that tasks run on; `localhost` is the machine that the command runs on.
 
-    Attributes:
-        address: The host name or IP address to which the other hosts connect; None for its name.
-        ssh: Its ssh destination; None for its name.
-        python: The Python on this host that has TensorFlow; None for python3. The preflight executes it, too.
-        env: Variables added to the environment of each of its tasks; a variable of the job overrides one of the host.
-        state: The folder on this host for the state of all clusters; None for the default under XDG_STATE_HOME of this
-            host.
-        setup: Shell commands that `up` runs on this host once, before anything else.
-        slots: The number of consecutive tasks of a job placed on this host before the next host is used.
+    A None stands for the default that the reference gives.
     """
 
-    address: Annotated[StrictStr, AfterValidator(_address)] | None = None
-    ssh: Annotated[_OneLine, AfterValidator(_destination)] | None = None
-    python: Annotated[_OneLine, AfterValidator(_executable)] | None = None
-    env: Mapping[VariableName, PublicValue] = Field(default_factory=dict)
-    state: Annotated[_OneLine, AfterValidator(_absolute)] | None = None
-    setup: tuple[Annotated[StrictStr, AfterValidator(_command)], ...] = ()
-    slots: Annotated[StrictInt, Field(ge=1, le=settings.MAX_TASKS_PER_JOB)] = 1
+    address: Annotated[
+        Annotated[StrictStr, AfterValidator(_address)] | None,
+        Key("a name or an IP address", "What the other hosts connect to.", "10.0.0.11", "the host's name"),
+    ] = None
+    ssh: Annotated[
+        Annotated[_OneLine, AfterValidator(_destination)] | None,
+        Key("`USER@HOST`, or a name in ~/.ssh/config", "Its ssh destination.", "tf@alpha", "the host's name"),
+    ] = None
+    python: Annotated[
+        Annotated[_OneLine, AfterValidator(_executable)] | None,
+        Key(
+            "a command or an absolute path", "The Python there that has TensorFlow.", "/opt/tf/bin/python", "`python3`"
+        ),
+    ] = None
+    env: Annotated[
+        Mapping[VariableName, PublicValue],
+        Key("names and texts", "Environment variables of its tasks; those of a job override them.", '{TZ: "UTC"}'),
+    ] = Field(default_factory=dict)
+    state: Annotated[
+        Annotated[_OneLine, AfterValidator(_absolute)] | None,
+        Key(
+            "an absolute path",
+            "The folder there for logs and runs.",
+            "/scratch/me",
+            "`tfcluster` in `$XDG_STATE_HOME` there, which is `~/.local/state` unless it is set",
+        ),
+    ] = None
+    setup: Annotated[
+        tuple[Annotated[StrictStr, AfterValidator(_command)], ...],
+        Key(
+            "a list of shell commands", "What `up` runs there once, before anything else.", '["pip install tensorflow"]'
+        ),
+    ] = ()
+    slots: Annotated[
+        StrictInt,
+        Field(ge=1, le=settings.MAX_TASKS_PER_JOB),
+        Key("1 to 1000", "How many tasks of a job are placed on it before the next host is used.", "2"),
+    ] = 1
 
 
 def _or_nothing(value: Any) -> Any:
@@ -113,7 +135,7 @@ Hosts = Mapping[HostName, Annotated[Host, BeforeValidator(_or_nothing)]]
 LOCAL_ONLY = {LOCAL_HOST: LOCAL_HOST}
 
 
-def host_of(written: str, addresses: Mapping[str, str]) -> str | None:
+def host_for_address(written: str, addresses: Mapping[str, str]) -> str | None:
     """Resolve the host part of a task's address to the name of a host.
 
     Args:
@@ -126,7 +148,7 @@ def host_of(written: str, addresses: Mapping[str, str]) -> str | None:
     if written in addresses:
         return written
     for name, address in addresses.items():
-        if canonical(address) == canonical(written):
+        if normalize_address(address) == normalize_address(written):
             return name
     if is_loopback(written) and is_loopback(addresses.get(LOCAL_HOST, "")):
         return LOCAL_HOST
@@ -141,7 +163,7 @@ def is_loopback(address: str) -> bool:
         return address.lower() == LOCAL_HOST
 
 
-def canonical(address: str) -> str:
+def normalize_address(address: str) -> str:
     """Return the canonical spelling of an IP address or host name, for comparisons."""
     try:
         return str(ipaddress.ip_address(address))

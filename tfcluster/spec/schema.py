@@ -18,11 +18,18 @@ from pydantic import (
 
 from tfcluster import settings
 from tfcluster.paths import CLUSTER_NAME, LOCAL_HOST
-from tfcluster.spec.base import FrozenModel, Seconds, matches, validation_error
-from tfcluster.spec.environment import Secret, VariableName, VariableValue
-from tfcluster.spec.hosts import LOCAL_ONLY, Host, Hosts, host_of, is_loopback
-from tfcluster.spec.logs import Logs
-from tfcluster.spec.restart import JobRestart, Restart
+from tfcluster.spec.base import (
+    FrozenModel,
+    Key,
+    Seconds,
+    Secret,
+    VariableName,
+    VariableValue,
+    matches,
+    validation_error,
+)
+from tfcluster.spec.hosts import LOCAL_ONLY, Host, Hosts, host_for_address, is_loopback
+from tfcluster.spec.policies import JobRestart, Logs, Restart
 
 _ADDRESS = re.compile(r"(\[[^\]]*\]|[^\s:\[\]]+)(?::([^:]*))?")
 _NULL = object()  # represents a null in a YAML list, because None represents a task whose address is chosen later
@@ -64,7 +71,7 @@ class Address(FrozenModel):
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port is None else f"{host}:{self.port}"
 
-    def dialled(self, address: str) -> str:
+    def advertised_host(self, address: str) -> str:
         """Return the host part of the address that the other tasks connect to.
 
         A machine has many loopback addresses. In a cluster on one machine, a task uses the loopback address that the
@@ -136,27 +143,39 @@ def _at_least_one(hosts: tuple[str, ...]) -> tuple[str, ...]:
 class Job(FrozenModel):
     """The tasks of one job.
 
-    Attributes:
-        tasks: The address of each task; None if host and port are to be chosen.
-        hosts: The names of the hosts on which its tasks are placed in turn; None for all hosts.
-        max: The number of tasks for which addresses are chosen and kept from the start; None for the number of `tasks`.
-        cpus: The number of logical CPU devices of each task.
-        gpus: The number of GPUs of the host that each task has to itself.
-        env: Variables added to the environment of each task.
-        restart: Overrides of the cluster's restart policy.
+    In `tasks`, None stands for a task whose host and port are to be chosen; elsewhere for the reference's default.
     """
 
     tasks: Annotated[
         tuple[Annotated[Address | None, BeforeValidator(_address)], ...],
         BeforeValidator(_tasks),
         PlainSerializer(_plain_tasks),
+        Key("1 to 1000, or a list of addresses", "How many tasks it has, or the address of each.", "2"),
     ]
-    hosts: Annotated[tuple[StrictStr, ...], AfterValidator(_at_least_one)] | None = None
-    max: Annotated[StrictInt, Field(ge=1, le=settings.MAX_TASKS_PER_JOB)] | None = None
-    cpus: Annotated[StrictInt, Field(ge=1, le=256)] = 1
-    gpus: Annotated[StrictInt, Field(ge=0)] = 0
-    env: Mapping[VariableName, VariableValue] = Field(default_factory=dict)
-    restart: JobRestart = JobRestart()
+    hosts: Annotated[
+        Annotated[tuple[StrictStr, ...], AfterValidator(_at_least_one)] | None,
+        Key("a list of hosts", "The hosts on which its tasks are placed in turn.", "[localhost]", "all hosts"),
+    ] = None
+    max: Annotated[
+        Annotated[StrictInt, Field(ge=1, le=settings.MAX_TASKS_PER_JOB)] | None,
+        Key("1 to 1000", "How far it can grow without a restart of other tasks.", "8", "the number of its tasks"),
+    ] = None
+    cpus: Annotated[
+        StrictInt, Field(ge=1, le=256), Key("1 to 256", "How many logical CPU devices each task has.", "2")
+    ] = 1
+    gpus: Annotated[StrictInt, Field(ge=0), Key("0 or more", "How many GPUs each task has to itself.", "1")] = 0
+    env: Annotated[
+        Mapping[VariableName, VariableValue],
+        Key(
+            "names, and texts or `{secret: TEXT}`",
+            "Environment variables of its tasks. A secret is shown nowhere and is in no journal.",
+            '{OMP_NUM_THREADS: "1", TOKEN: {secret: "abc"}}',
+        ),
+    ] = Field(default_factory=dict)
+    restart: Annotated[
+        JobRestart,
+        Key("keys of `restart`", "What differs from the cluster's restart policy.", "{policy: never}", "none"),
+    ] = JobRestart()
 
     @model_validator(mode="before")
     @classmethod
@@ -187,26 +206,44 @@ class Job(FrozenModel):
 class Spec(FrozenModel):
     """The desired state of one cluster. `Spec.model_validate(spec.model_dump())` equals `spec`.
 
-    Attributes:
-        name: The cluster's name, by which the commands find it.
-        hosts: The hosts by name, in the order of the file; None for this machine.
-        hostfile: A file that names the hosts instead; always None in a validated spec, which has its hosts in `hosts`.
-        jobs: The jobs by name, in the order of the file.
-        network: `closed`: only the cluster's hosts can connect to the tasks; `open`: every machine can.
-        restart: The restart policy; a job's own keys override it.
-        logs: How much of each task's output is kept.
-        lease: The lease in seconds: a host that no command has reached for this long stops its part of the cluster;
-            None for no lease.
+    `hostfile` is always None in a validated spec, whose hosts are in `hosts`.
     """
 
-    name: ClusterName
-    hosts: Annotated[Hosts, Field(min_length=1)] | None = None
-    hostfile: StrictStr | None = None
-    jobs: Annotated[Mapping[JobName, Job], Field(min_length=1)]
-    network: Literal["closed", "open"] = "closed"
-    restart: Restart = Restart()
-    logs: Logs = Logs()
-    lease: Seconds | None = None
+    name: Annotated[
+        ClusterName, Key("a name", "The name by which commands find the cluster.", "demo", "the file's name")
+    ]
+    hosts: Annotated[
+        Annotated[Hosts, Field(min_length=1)] | None,
+        Key(
+            "names and keys, or a list of names",
+            "The machines on which tasks are placed in turn; `localhost` is this one.",
+            "{alpha: {ssh: tf@alpha}}",
+            "this machine",
+        ),
+    ] = None
+    hostfile: Annotated[
+        StrictStr | None,
+        Key("a path", "A file of Open MPI or DeepSpeed that lists the hosts, instead of `hosts`.", "hosts.txt", "none"),
+    ] = None
+    jobs: Annotated[
+        Mapping[JobName, Job],
+        Field(min_length=1),
+        Key("names and keys, or lists of addresses", "The jobs of the cluster.", "{worker: {tasks: 2}}"),
+    ]
+    network: Annotated[
+        Literal["closed", "open"],
+        Key(
+            "`closed` or `open`",
+            "Who can connect to the tasks: this cluster's hosts, or everyone who reaches their ports.",
+            "open",
+        ),
+    ] = "closed"
+    restart: Annotated[Restart, Key("keys", "When a task that exits is restarted.", "{policy: never}")] = Restart()
+    logs: Annotated[Logs, Key("keys", "How much of each task's output is kept.", "{size: 1 GiB}")] = Logs()
+    lease: Annotated[
+        Seconds | None,
+        Key("seconds", "A host that no command reaches for that long stops its tasks.", "86400", "never"),
+    ] = None
 
     def addresses(self) -> dict[str, str]:
         """Return the address of each host, by name."""
@@ -214,17 +251,17 @@ class Spec(FrozenModel):
             return LOCAL_ONLY
         return {name: host.address or name for name, host in self.hosts.items()}
 
-    def spread_of(self, job: Job) -> tuple[str, ...]:
+    def placement_hosts(self, job: Job) -> tuple[str, ...]:
         """Return the placement order of a job: its task with an index is on the host at this index, wrapping around."""
         names = [name for name, host in (self.hosts or {LOCAL_HOST: Host()}).items() for _ in range(host.slots)]
         if job.hosts is not None:
             names = [*job.hosts]
         elif any(job.tasks):
             addresses = self.addresses()
-            named = (host_of(address.host, addresses) for address in job.tasks if address)
+            named = (host_for_address(address.host, addresses) for address in job.tasks if address)
             names = [name for name in named if name is not None]
         return tuple(names[: 1 if len(set(names)) == 1 else settings.MAX_TASKS_PER_JOB])
 
-    def restart_of(self, job: Job) -> Restart:
+    def effective_restart(self, job: Job) -> Restart:
         """Return the effective restart policy of a job's tasks."""
-        return job.restart.over(self.restart)
+        return job.restart.merged_with(self.restart)

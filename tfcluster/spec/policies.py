@@ -1,4 +1,4 @@
-"""The schema of `restart:`, the restart policy of the whole cluster and the overrides of a job."""
+"""The schema of `restart:`, which a job can override, and of `logs:`, the limits of log rotation."""
 
 from __future__ import annotations
 
@@ -16,16 +16,20 @@ from pydantic import (
     model_validator,
 )
 
-from tfcluster.spec.base import FrozenModel, Seconds, validation_error
+from tfcluster import settings
+from tfcluster.spec.base import FrozenModel, Key, Seconds, validation_error
 
+_SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,9})?) ?([kmgt]?)(i?)b", re.IGNORECASE)
 _LIMIT = re.compile(r"([0-9]{1,9}) in ([0-9]{1,9}(?:\.[0-9]{1,9})?)")
 
 
 class Backoff(FrozenModel):
     """The exponential back-off before restarts, in seconds: it starts with `initial` and doubles up to `max`."""
 
-    initial: Seconds = 0.1
-    max: Seconds = 30.0
+    initial: Annotated[
+        Seconds, Key("seconds", "The wait before the second restart; the first is immediate.", "0.5")
+    ] = 0.1
+    max: Annotated[Seconds, Key("seconds", "The longest wait.", "60")] = 30.0
 
     @model_validator(mode="after")
     def _in_order(self) -> Backoff:
@@ -58,17 +62,26 @@ _WrittenLimit = Annotated[Limit, BeforeValidator(_limit), PlainSerializer(Limit.
 
 
 class Restart(FrozenModel):
-    """The restart policy: when a task that exits is restarted.
+    """The restart policy: when a task that exits is restarted."""
 
-    Attributes:
-        policy: `never`, `on-failure` (killed, or an exit code other than 0), or `always`.
-        backoff: The back-off before each restart.
-        limit: The limit of restarts after which a task is failed.
-    """
-
-    policy: _Policy = "on-failure"
-    backoff: Backoff = Backoff()
-    limit: _WrittenLimit = Limit()
+    policy: Annotated[
+        _Policy,
+        Key(
+            "`never`, `on-failure` or `always`",
+            "Which tasks that exit are restarted; a failure is an exit code other than 0, or a signal.",
+            "always",
+        ),
+    ] = "on-failure"
+    backoff: Annotated[
+        Backoff,
+        Key(
+            "keys", "How long to wait before each restart: the wait doubles from one restart to the next.", "{max: 60}"
+        ),
+    ] = Backoff()
+    limit: Annotated[
+        _WrittenLimit,
+        Key("`COUNT in SECONDS`", "With more restarts than that, the task has failed.", "3 in 600"),
+    ] = Limit()
 
 
 class _Overriding(FrozenModel):
@@ -106,7 +119,7 @@ class JobRestart(_Overriding):
     backoff: JobBackoff = JobBackoff()
     limit: _WrittenLimit | None = None
 
-    def over(self, cluster: Restart) -> Restart:
+    def merged_with(self, cluster: Restart) -> Restart:
         """Merge the job's overrides with the cluster's restart policy.
 
         Args:
@@ -123,3 +136,39 @@ class JobRestart(_Overriding):
             initial=self.backoff.initial or cluster.backoff.initial, max=self.backoff.max or cluster.backoff.max
         )
         return Restart(policy=self.policy or cluster.policy, backoff=backoff, limit=self.limit or cluster.limit)
+
+
+def _size(value: Any) -> int:
+    """Parse a size: a number of bytes, or text such as 10 MB or 1 GiB.
+
+    Returns:
+        The size in bytes.
+    """
+    size = value
+    if isinstance(value, str) and (match := _SIZE.fullmatch(value)) and (match[2] or not match[3]):
+        # 1 kB is 1000 bytes, 1 KiB is 1024.
+        size = round(float(match[1]) * (1024 if match[3] else 1000) ** ("", *"kmgt").index(match[2].lower()))
+    if isinstance(size, bool) or not isinstance(size, int):
+        raise validation_error("found", "expected a size such as 10 MB, 1 GiB or 500 kB, or bytes")
+    if not settings.LOG_FILE_MIN_BYTES <= size <= settings.LOG_FILE_MAX_BYTES:
+        raise validation_error(
+            "found", "must be 1 kB or more" if size < settings.LOG_FILE_MIN_BYTES else "must be 1000 TB or less"
+        )
+    return size
+
+
+class Logs(FrozenModel):
+    """The limits of log rotation: how much of each task's output is kept; `size` is in bytes."""
+
+    size: Annotated[
+        int,
+        BeforeValidator(_size),
+        Key(
+            "a size such as `500 kB` or `1 GiB`, or bytes", "The size of each file of a task's log.", "1 GiB", "`10 MB`"
+        ),
+    ] = settings.LOG_FILE_BYTES
+    count: Annotated[
+        StrictInt,
+        Field(ge=1, le=1000),
+        Key("1 to 1000", "How many files a task's log has; rotation deletes the oldest one.", "2"),
+    ] = settings.LOG_FILES

@@ -1,0 +1,66 @@
+"""docs/spec.md and docs/commands.md are what `make docs` generates, and the examples in them are valid."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from pydantic import BaseModel
+
+import tfcluster
+from tfcluster.cli.main import cli
+from tfcluster.spec.base import Key
+from tfcluster.spec.load import parse_spec
+
+DOCS = Path(tfcluster.__file__).parent.parent / "docs"
+REFERENCE = runpy.run_path(str(DOCS / "make_reference.py"))
+MODELS: dict[str, type[BaseModel]] = REFERENCE["MODELS"]
+#: A spec with a place for the keys of each model.
+PLACES = {
+    "Top level": "{}\n",
+    "`hosts: HOST:`": "hosts: {{alpha: {{{}}}}}\n",
+    "`jobs: JOB:`": "jobs: {{worker: {{{}}}}}\n",
+    "`env: VARIABLE:` of a job": "jobs: {{worker: {{tasks: 1, env: {{TOKEN: {{{}}}}}}}}}\n",
+    "`restart:`": "restart: {{{}}}\n",
+    "`restart: backoff:`": "restart: {{backoff: {{{}}}}}\n",
+    "`logs:`": "logs: {{{}}}\n",
+}
+
+
+@pytest.mark.parametrize(("file", "generate"), [("spec.md", "spec_reference"), ("commands.md", "command_reference")])
+def test_a_reference_is_up_to_date(file: str, generate: str) -> None:
+    assert (DOCS / file).read_text() == REFERENCE[generate](), "run `make docs`"
+
+
+def examples() -> list[Any]:
+    return [
+        pytest.param(heading, f"{name}: {key.example}", id=f"{heading} {name}")
+        for heading, model in MODELS.items()
+        for name, field in model.model_fields.items()
+        for key in field.metadata
+        if isinstance(key, Key)
+    ]
+
+
+@pytest.mark.parametrize(("heading", "example"), examples())
+def test_an_example_is_valid(heading: str, example: str, tmp_path: Path) -> None:
+    (tmp_path / "hosts.txt").write_text("alpha slots=2\n")
+    text = PLACES[heading].format(example)
+    if heading == "`jobs: JOB:`" and not example.startswith("tasks"):
+        text = PLACES[heading].format(f"tasks: 2, {example}")
+    if not text.startswith("jobs"):
+        text += "jobs: {worker: {tasks: 2}}\n"
+    parse_spec(text, str(tmp_path / "cluster.yaml"), "demo")
+
+
+def test_every_key_is_explained() -> None:
+    fields = [(model, name, field) for model in MODELS.values() for name, field in model.model_fields.items()]
+    assert [(model, name) for model, name, field in fields if not any(isinstance(e, Key) for e in field.metadata)] == []
+
+
+def test_every_command_is_in_the_reference() -> None:
+    text = (DOCS / "commands.md").read_text()
+    assert [name for name in cli.list_commands(click.Context(cli)) if f"## `tfcluster {name}`" not in text] == []
