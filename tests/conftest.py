@@ -169,10 +169,10 @@ class Sandbox:
     def kill_agent(self) -> int:
         """Kill the agent as the kernel would when memory runs out, wait until it has exited, and return its pid."""
         (lock,) = self.folder.glob("state/tfcluster/*/*/lock")
-        agent = ProcessHandle.of(json.loads(lock.read_text())["pid"])
+        agent = ProcessHandle.from_pid(json.loads(lock.read_text())["pid"])
         assert agent is not None, "it lives until now"
         os.kill(agent.pid, signal.SIGKILL)
-        wait_for(lambda: not agent.alive())
+        wait_for(lambda: not agent.is_alive())
         return agent.pid
 
     def task(self, short: str, code: int | None = 0) -> Any:
@@ -269,13 +269,14 @@ def commands_end_with_their_test(request: pytest.FixtureRequest) -> Iterator[Non
 
 @pytest.fixture(scope="module")
 def cold() -> Iterator[None]:
-    """Start no warm interpreter before the first run: for modules that run few programs.
+    """Start no fork server before the first run: for modules that run few programs.
 
     Importing TensorFlow takes more processor time than everything else that happens to such a cluster.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(
-            "TEST_CHANGES", json.dumps({"tfcluster.agent.runs.run_manager": "RunManager.warm_up = lambda runs: None"})
+            "TEST_CHANGES",
+            json.dumps({"tfcluster.agent.runs.fork_server_client": "ForkServer.start = lambda server: None"}),
         )
         yield
 

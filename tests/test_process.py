@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tfcluster.process_handle import ProcessHandle, boot_id, exit_status, reason, send
+from tfcluster.process_handle import ProcessHandle, boot_id, exit_status, format_exit_status, send_signal
 
 
 @pytest.fixture
@@ -27,36 +27,36 @@ def child() -> Iterator[subprocess.Popen[bytes]]:
 
 
 def of(process: subprocess.Popen[bytes]) -> ProcessHandle:
-    found = ProcessHandle.of(process.pid)
+    found = ProcessHandle.from_pid(process.pid)
     assert found is not None
     return found
 
 
 def test_this_process_is_alive() -> None:
-    mine = ProcessHandle.of(os.getpid())
+    mine = ProcessHandle.from_pid(os.getpid())
     assert mine is not None
     assert mine.pid == os.getpid()
-    assert mine.alive()
+    assert mine.is_alive()
 
 
 def test_a_child_is_alive_until_it_is_a_zombie_or_gone(child: subprocess.Popen[bytes]) -> None:
     process = of(child)
-    assert process.alive()
+    assert process.is_alive()
     child.kill()
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and its pid is still taken
-    assert not process.alive()
+    assert not process.is_alive()
     assert process.exists(), "nobody else can have its pid before it is reaped"
     child.wait()
     assert not process.exists()
-    assert ProcessHandle.of(child.pid) is None
-    assert not process.alive()
+    assert ProcessHandle.from_pid(child.pid) is None
+    assert not process.is_alive()
     assert process.open() is None
 
 
 def test_another_process_with_the_same_pid_is_neither_alive_nor_opened(child: subprocess.Popen[bytes]) -> None:
     stranger = replace(of(child), start_time=of(child).start_time - 1)
     before = os.listdir("/proc/self/fd")
-    assert not stranger.alive()
+    assert not stranger.is_alive()
     assert stranger.open() is None
     assert os.listdir("/proc/self/fd") == before
 
@@ -65,9 +65,9 @@ def test_an_opened_process_can_be_signalled(child: subprocess.Popen[bytes]) -> N
     pidfd = of(child).open()
     assert pidfd is not None
     try:
-        send(pidfd, signal.SIGTERM)
+        send_signal(pidfd, signal.SIGTERM)
         assert child.wait() == -signal.SIGTERM
-        send(pidfd, signal.SIGTERM)  # it has ended already
+        send_signal(pidfd, signal.SIGTERM)  # it has ended already
     finally:
         os.close(pidfd)
 
@@ -98,14 +98,14 @@ def test_the_name_of_a_process_cannot_mislead() -> None:
     ],
 )
 def test_how_a_process_ended(status: int | None, words: str) -> None:
-    assert reason(status) == words
+    assert format_exit_status(status) == words
 
 
 def test_how_a_real_process_ended() -> None:
     with subprocess.Popen(["sh", "-c", "exit 3"]) as child:
         _, status = os.waitpid(child.pid, 0)
         child.returncode = 3
-    assert reason(status) == "exit code 3"
+    assert format_exit_status(status) == "exit code 3"
 
 
 def orphan(program: str) -> int:
@@ -152,20 +152,20 @@ def test_how_a_process_ended_that_is_no_child(tmp_path: Path, program: str, word
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     pid = orphan(program.replace("FIFO", str(fifo)))
-    process = ProcessHandle.of(pid)
+    process = ProcessHandle.from_pid(pid)
     assert process is not None
     pidfd = process.open()
     assert pidfd is not None
     try:
         if words == "SIGKILL":
-            send(pidfd, signal.SIGKILL)
+            send_signal(pidfd, signal.SIGKILL)
         else:
             fifo.write_text("go\n")
         wait_for_end(pidfd)
         # It may have been reaped by then, which only Linux 6.15 and newer outlive.
-        assert reason(exit_status(process, pidfd)) in {words, "unknown exit"}
+        assert format_exit_status(exit_status(process, pidfd)) in {words, "unknown exit"}
         if kernel() >= (6, 15):
-            assert reason(exit_status(process, pidfd)) == words
+            assert format_exit_status(exit_status(process, pidfd)) == words
     finally:
         os.close(pidfd)
 

@@ -23,7 +23,7 @@ NO_MARK = "0" * 32
 
 # The errors of reading a process's files in /proc if the process does not exist; other errors do not tell whether it
 # exists.
-_GONE = (FileNotFoundError, ProcessLookupError)
+_NO_PROCESS = (FileNotFoundError, ProcessLookupError)
 _CORE_DUMPED = 0x80  # in waitpid's status
 
 
@@ -40,7 +40,7 @@ class ProcessHandle:
     start_time: int
 
     @classmethod
-    def of(cls, pid: int) -> ProcessHandle | None:
+    def from_pid(cls, pid: int) -> ProcessHandle | None:
         """Return the process that has the pid now, possibly a zombie; None if no process has it.
 
         Raises:
@@ -48,7 +48,7 @@ class ProcessHandle:
         """
         try:
             return cls(pid, int(_fields(pid)[19]))
-        except _GONE:
+        except _NO_PROCESS:
             return None
 
     def exists(self) -> bool:
@@ -57,9 +57,9 @@ class ProcessHandle:
         Raises:
             OSError: No file descriptor is available to read /proc.
         """
-        return ProcessHandle.of(self.pid) == self
+        return ProcessHandle.from_pid(self.pid) == self
 
-    def alive(self) -> bool:
+    def is_alive(self) -> bool:
         """Return whether this process (not another one with the same pid) still runs.
 
         Raises:
@@ -67,7 +67,7 @@ class ProcessHandle:
         """
         try:
             fields = _fields(self.pid)
-        except _GONE:
+        except _NO_PROCESS:
             return False
         return fields[0] not in "ZX" and int(fields[19]) == self.start_time
 
@@ -78,8 +78,8 @@ class ProcessHandle:
             OSError: No file descriptor is available to read /proc.
         """
         try:
-            return self.alive() and int(_fields(self.pid)[3]) == self.pid
-        except _GONE:
+            return self.is_alive() and int(_fields(self.pid)[3]) == self.pid
+        except _NO_PROCESS:
             return False
 
     def kill(self) -> None:
@@ -90,7 +90,7 @@ class ProcessHandle:
         """
         pidfd = self.open()
         if pidfd is not None:
-            send(pidfd, signal.SIGKILL)
+            send_signal(pidfd, signal.SIGKILL)
             os.close(pidfd)
 
     def open(self) -> int | None:
@@ -163,11 +163,11 @@ def exit_status(process: ProcessHandle, pidfd: int) -> int | None:
     try:
         # Wait by pidfd, not by pid: if the process was a child of another process and was reaped, the kernel may have
         # reused its pid for one of our own children.
-        ended = os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOHANG)
+        result = os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOHANG)
     except ChildProcessError:
         pass
     else:
-        return None if ended is None else _wait_status(ended)
+        return None if result is None else _wait_status(result)
     try:  # a zombie that its parent has not reaped yet
         fields = _fields(process.pid)
         if int(fields[19]) == process.start_time:
@@ -183,14 +183,14 @@ def exit_status(process: ProcessHandle, pidfd: int) -> int | None:
     return int(status) if mask & _PIDFD_INFO_EXIT else None
 
 
-def _wait_status(ended: os.waitid_result) -> int:
+def _wait_status(result: os.waitid_result) -> int:
     """Convert the result of waitid to the wait status that waitpid would return."""
-    if ended.si_code == os.CLD_EXITED:
-        return ended.si_status << 8
-    return ended.si_status | (_CORE_DUMPED if ended.si_code == os.CLD_DUMPED else 0)
+    if result.si_code == os.CLD_EXITED:
+        return result.si_status << 8
+    return result.si_status | (_CORE_DUMPED if result.si_code == os.CLD_DUMPED else 0)
 
 
-def send(pidfd: int, signal_number: signal.Signals) -> None:
+def send_signal(pidfd: int, signal_number: signal.Signals) -> None:
     """Send a signal to the process of a pidfd; do nothing if the process has exited already."""
     try:
         signal.pidfd_send_signal(pidfd, signal_number)
@@ -214,7 +214,7 @@ def was_killed(status: int | None) -> bool:
     return status is None or (os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL)
 
 
-def reason(status: int | None) -> str:
+def format_exit_status(status: int | None) -> str:
     """Describe how a process ended, for example `exit code 1` or `SIGKILL`.
 
     Args:

@@ -36,7 +36,7 @@ class Nothing:
 def folder(tmp_path: Path) -> Iterator[StateDir]:
     made = StateDir(tmp_path / "demo" / "a")
     made.make()
-    (made.path / "spools").mkdir()
+    (made.path / "log-buffers").mkdir()
     assert made.lock()
     yield made
     made.leave()

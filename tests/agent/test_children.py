@@ -93,7 +93,7 @@ def test_a_child_that_a_signal_has_stopped_is_told_from_one_that_goes_on_or_has_
         os.kill(child.process.pid, signal.SIGCONT)
         wait_for(lambda: not child.is_stopped())
         child.kill()
-        wait_for(lambda: not child.process.alive())
+        wait_for(lambda: not child.process.is_alive())
         assert not child.is_stopped(), "the event loop has not told of its end yet"
         assert os.WTERMSIG(await ended) == signal.SIGKILL
         assert not child.is_stopped()

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import tfcluster.settings
 from tfcluster.agent.logs.log_reader import LogReader
-from tfcluster.processes.logs import log_buffer
 from tfcluster.processes.logs.log_buffer import LogBuffer, prepare
 from tfcluster.processes.logs.rotating_log import RotatingLog, files_of
 
@@ -22,7 +22,7 @@ class Task:
     """A task's spool and log, and a reader of both."""
 
     def __init__(self, folder: Path, size: int, count: int) -> None:
-        self.log, self.log_buffer = folder / "logs" / "worker:0.log", folder / "spools" / "worker:0"
+        self.log, self.log_buffer = folder / "logs" / "worker:0.log", folder / "log-buffers" / "worker:0"
         self.log.parent.mkdir(parents=True)
         self.size, self.count = size, count
         self.printed = b""
@@ -91,7 +91,7 @@ def test_it_is_all_that_was_printed_however_far_that_is_kept(
     task = Task(tmp_path_factory.getbasetemp() / f"stream{next(_NUMBERS)}", size, 10**6)
     followed: list[bytes] = []
     place = 0
-    with mock.patch.multiple(log_buffer, _STAYS=0, _FREED_AT_ONCE=1):
+    with mock.patch.multiple(tfcluster.settings, LOG_BUFFER_KEPT_BYTES=0, LOG_BUFFER_FREED_BYTES=1):
         for step in steps:
             if isinstance(step, bytes):
                 task.print(step)
@@ -102,7 +102,7 @@ def test_it_is_all_that_was_printed_however_far_that_is_kept(
             else:
                 for line in task.stream.lines(place, task.stream.end(), partial=False):
                     followed.append(line.text)
-                    place = line.next
+                    place = line.next_offset
         followed += task.all(place)
         whole = split(task.printed)
         assert followed == task.all() == whole
@@ -117,7 +117,7 @@ def test_it_is_all_that_was_printed_however_far_that_is_kept(
 
 
 def test_a_log_that_never_was_is_empty(tmp_path: Path) -> None:
-    stream = LogReader(tmp_path / "logs" / "no:0.log", tmp_path / "spools" / "no:0")
+    stream = LogReader(tmp_path / "logs" / "no:0.log", tmp_path / "log-buffers" / "no:0")
     assert (stream.end(), stream.start_since(5.0), stream.start_of_last(3, 0, partial=True)) == (0, 0, 0)
     assert list(stream.lines(0, 0, partial=True)) == []
 

@@ -33,7 +33,7 @@ def use(cpu_seconds: float, at: float) -> ResourceUsage:
 def test_the_share_of_a_core_is_measured_over_long_enough(
     monkeypatch: pytest.MonkeyPatch, samples: list[ResourceUsage], percent: float
 ) -> None:
-    process = ProcessHandle.of(os.getpid())
+    process = ProcessHandle.from_pid(os.getpid())
     task = TaskRuntime(
         LAYOUT.tasks[0], TaskStateMachine(LAYOUT.tasks[0].restart, TaskState.READY), Path("spool"), process
     )

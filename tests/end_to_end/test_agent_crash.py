@@ -96,7 +96,7 @@ def test_the_limit_of_restarts_holds_for_all_agents_together(sandbox: Sandbox) -
     spec = sandbox.spec(
         "name: storm\njobs:\n  worker: {tasks: 2}\nrestart: {backoff: {initial: 1, max: 1}, limit: 5 in 600}\n"
     )
-    log_buffers = sandbox.folder / "state/tfcluster/storm/localhost/spools"
+    log_buffers = sandbox.folder / "state/tfcluster/storm/localhost/log-buffers"
     (log_buffers / "worker:1").mkdir(parents=True)  # where it should print to: it ends as soon as it has started
     up = sandbox.start("up", spec)
 

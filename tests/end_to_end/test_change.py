@@ -90,7 +90,7 @@ def pids(sandbox: Sandbox) -> dict[str, int]:
 
 
 def keepers(sandbox: Sandbox) -> list[int]:
-    return [pid for pid, title in sandbox.processes().items() if title.endswith(" log keeper")]
+    return [pid for pid, title in sandbox.processes().items() if title.endswith(" log writer")]
 
 
 def is_stopping(sandbox: Sandbox) -> bool:

@@ -116,8 +116,8 @@ class Chaos:
         agent = status["hosts"][0]["agent_pid"]
         if "server" in kind:
             task = self.random.choice(status["tasks"])
-            server, now = ProcessHandle.of(task["pid"] or 0), time.time()
-            if server is None or not server.alive():  # of an earlier fault, so that it may be ready again before now
+            server, now = ProcessHandle.from_pid(task["pid"] or 0), time.time()
+            if server is None or not server.is_alive():  # of an earlier fault, so that it may be ready again before now
                 return False
             self.struck.append((f"{task['job']}:{task['index']}", now))
             self.gone.append(server)
@@ -133,7 +133,7 @@ class Chaos:
 
     def wait_until_whole(self) -> Any:
         """Wait until what was struck is gone and every task is ready; the status then."""
-        wait_for(lambda: not any(process.alive() for process in self.gone), seconds=120)
+        wait_for(lambda: not any(process.is_alive() for process in self.gone), seconds=120)
         return self.sandbox.wait_until("running", seconds=120)
 
     @property

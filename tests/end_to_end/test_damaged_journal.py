@@ -124,10 +124,10 @@ def test_down_stops_what_hosts_run_whose_journals_are_damaged(tmp_path: Path, da
         sandbox("up", sandbox.spec(f"name: hurt\n{_HOSTS}jobs:\n  worker: {{tasks: 4}}\n"))
         for host in damaged:
             [lock] = sandbox.folder.glob(f"**/hurt/{host}/lock")
-            agent = ProcessHandle.of(json.loads(lock.read_text())["pid"])
+            agent = ProcessHandle.from_pid(json.loads(lock.read_text())["pid"])
             assert agent is not None
             os.kill(agent.pid, signal.SIGKILL)
-            wait_for(partial(lambda agent: not agent.alive(), agent))
+            wait_for(partial(lambda agent: not agent.is_alive(), agent))
             for path in lock.parent.glob("journal.*"):
                 path.write_text("{")
         error = sandbox("status", code=5).stderr

@@ -142,7 +142,7 @@ def test_taken_ports_are_all_named_with_who_has_them(sandbox: Sandbox) -> None:
 
 def test_up_names_the_task_that_does_not_start_and_why(sandbox: Sandbox) -> None:
     spec = sandbox.spec("name: bad\njobs:\n  worker: {tasks: 2}\nrestart: {policy: never}\n")
-    obstacle = sandbox.folder / "state/tfcluster/bad/localhost/spools/worker:1"
+    obstacle = sandbox.folder / "state/tfcluster/bad/localhost/log-buffers/worker:1"
     obstacle.mkdir(parents=True)
     error = sandbox("up", spec, code=4).stderr
     assert "cluster 'bad' is not ready" in error

@@ -108,15 +108,15 @@ def test_the_log_of_a_task_that_prints_endlessly_stays_within_its_limit(sandbox:
 
 def test_a_stopped_log_collector_is_replaced_and_nothing_is_lost(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec("name: halted\njobs:\n  worker: {tasks: 1}\nlogs: {size: 1 MB, count: 3}\n"))
-    stopped = wait_for(lambda: process_of(sandbox, "log keeper"))
+    stopped = wait_for(lambda: process_of(sandbox, "log writer"))
     os.kill(stopped, signal.SIGSTOP)
     assert printing(sandbox.task("worker:0")["pid"], 0, 30_000, length=1000).wait() == 0
-    wait_for(lambda: process_of(sandbox, "log keeper") not in (0, stopped))
+    wait_for(lambda: process_of(sandbox, "log writer") not in (0, stopped))
     wait_for(lambda: used(sandbox) < 5_000_000)
     found = numbers_in(sandbox("logs").stdout.splitlines())
     assert found == [*range(found[0], 30_000)]
     told = [json.loads(line) for line in sandbox("events", "-o", "json").stdout.splitlines()]
-    (killed,) = [event for event in told if event["event"] == "keeper killed"]
+    (killed,) = [event for event in told if event["event"] == "log-writer-killed"]
     assert f"pid {stopped}, had been stopped" in killed["detail"]
 
 
@@ -138,7 +138,7 @@ def test_following_loses_and_doubles_nothing_whatever_happens(sandbox: Sandbox) 
 
     print_lines(0, 5_000)
     see("line 00004999")
-    os.kill(process_of(sandbox, "log keeper"), signal.SIGKILL)
+    os.kill(process_of(sandbox, "log writer"), signal.SIGKILL)
     print_lines(5_000, 7_000)
     see("line 00006999")
     os.kill(sandbox.task("worker:0")["pid"], signal.SIGKILL)
@@ -154,7 +154,7 @@ def test_following_loses_and_doubles_nothing_whatever_happens(sandbox: Sandbox) 
     assert sum("Started server" in line for line in seen) == 2
     assert numbers_in(sandbox("logs").stdout.splitlines()) == [*range(15_000)]
     assert (sandbox.folder / "state/tfcluster/tough/localhost/logs/worker:0.log.9").exists()
-    wait_for(lambda: process_of(sandbox, "log keeper"))
+    wait_for(lambda: process_of(sandbox, "log writer"))
 
     sandbox("down")
     seen += following.communicate(timeout=60)[0].splitlines()
@@ -176,17 +176,17 @@ def process_of(sandbox: Sandbox, what: str) -> int:
 
 def test_the_log_collector_exits_with_the_cluster_even_without_an_agent(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec("name: left\njobs:\n  worker: {tasks: 1}\n"))
-    keeper: int = wait_for(lambda: process_of(sandbox, "log keeper"))
+    keeper: int = wait_for(lambda: process_of(sandbox, "log writer"))
     pid = sandbox.task("worker:0")["pid"]
     sandbox.kill_agent()
     assert printing(pid, 0, 10).wait() == 0
     log = sandbox.folder / "state/tfcluster/left/localhost/logs/worker:0.log"
     wait_for(lambda: numbers_in(log.read_text().splitlines()) == [*range(10)])
-    assert process_of(sandbox, "log keeper") == keeper
+    assert process_of(sandbox, "log writer") == keeper
     os.kill(pid, signal.SIGKILL)
     (sandbox.folder / "state/tfcluster/left/localhost/journal.json").unlink()
     wait_for(lambda: not sandbox.processes())
-    assert not (sandbox.folder / "state/tfcluster/left/localhost/spools").exists()
+    assert not (sandbox.folder / "state/tfcluster/left/localhost/log-buffers").exists()
     assert numbers_in(sandbox("logs", "-c", "left").stdout.splitlines()) == [*range(10)]
     wait_for(lambda: not sandbox.leftovers())
 

@@ -136,7 +136,7 @@ def test_each_job_has_its_policy_and_its_limit(sandbox: Sandbox) -> None:
     assert [task["restarts"] for task in sandbox.status()["tasks"]] == [0, 0]
     # Of tasks that are restarted one after another, those behind one that fails stay as they are.
     before = pids(sandbox)
-    log_buffer = next(sandbox.folder.glob("state/tfcluster/limits/localhost/spools/ps:0"))
+    log_buffer = next(sandbox.folder.glob("state/tfcluster/limits/localhost/log-buffers/ps:0"))
     log_buffer.rename(sandbox.folder / "away")
     log_buffer.mkdir()
     error = sandbox("restart", "--rolling", "--yes", code=4).stderr

@@ -65,13 +65,13 @@ def test_an_agent_that_hangs_is_named(sandbox: Sandbox) -> None:
 
 def test_a_command_does_not_hang_when_the_agent_dies_during_adoption(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec(SPEC))
-    first = helper(sandbox, " log keeper")
+    first = helper(sandbox, " log writer")
     stopped = sandbox.task("worker:0")["pid"]
     os.kill(stopped, signal.SIGSTOP)  # the next agent waits for its answer before it says that it listens
     sandbox.kill_agent()
     status = sandbox.start("status")
     keeper = wait_for(
-        lambda: [pid for pid, title in sandbox.processes().items() if title.endswith(" log keeper") and pid != first]
+        lambda: [pid for pid, title in sandbox.processes().items() if title.endswith(" log writer") and pid != first]
     )[0]
     os.kill(int(Path(f"/proc/{keeper}/stat").read_text().rpartition(")")[2].split()[1]), signal.SIGKILL)
     _, error = status.communicate(timeout=90)

@@ -152,7 +152,7 @@ def test_two_runs_at_once_share_no_variable_and_leave_none(demo: Sandbox) -> Non
     finished = demo.json("runs", "-n", "1")[0]["run"]
     os.kill(driver_of(demo, one), signal.SIGKILL)
     reaches(demo, one, "failed")
-    assert f"the driver of {one} died (SIGKILL); it said last:" in record(demo, one)["error"]["message"]
+    assert f"the driver of {one} died (SIGKILL); its last output:" in record(demo, one)["error"]["message"]
     assert output_of(demo, "variables.py", "look", other) == ["[True, True]"], "another run's stay"
     demo("cancel", other)
     reaches(demo, other, "cancelled")
@@ -222,7 +222,7 @@ def test_runs_outlive_their_agent(sandbox: Sandbox) -> None:
     died = sandbox("attach", detached, code=1).stderr
     # How a process ended that is not its child an agent knows from Linux 6.15 on.
     how = f"the driver of {detached} died "
-    assert f"{how}(SIGKILL); it said last:" in died or f"{how}(nobody was there to see how); it said last:" in died
+    assert f"{how}(SIGKILL); its last output:" in died or f"{how}(exit status unknown); its last output:" in died
     last = sandbox("run", "--detach", "count.py").stdout.strip()
     driver_of(sandbox, last)
     sandbox.kill_agent()
@@ -265,8 +265,8 @@ def test_an_upload_that_stops_is_bounded_and_leaves_nothing(sandbox: Sandbox) ->
     assert late.wait(60) == 124
     late.communicate()
     gone = uploading()
-    wait_for(lambda: [path for path in sandbox.folder.glob("state/**/sent/*") if path.stat().st_size])
+    wait_for(lambda: [path for path in sandbox.folder.glob("state/**/upload/*") if path.stat().st_size])
     gone.kill()
     gone.communicate()
     wait_for(lambda: [run["state"] for run in sandbox.json("runs")] == ["failed", "cancelled"])
-    wait_for(lambda: not list(sandbox.folder.glob("state/**/sent")))
+    wait_for(lambda: not list(sandbox.folder.glob("state/**/upload")))

@@ -82,7 +82,7 @@ def test_a_script_of_20_mb_comes_through_a_pipe_as_it_is(demo: Sandbox) -> None:
         check=False,
     )
     assert result.stdout == hashlib.sha256(script.encode()).hexdigest() + "\n", result.stderr
-    assert not list(demo.folder.glob("state/**/sent")), "it is removed when the run has ended"
+    assert not list(demo.folder.glob("state/**/upload")), "it is removed when the run has ended"
 
 
 @pytest.mark.parametrize(

@@ -186,11 +186,11 @@ def test_a_run_whose_driver_was_stopped_by_a_signal_is_cancelled_with_all_that_i
     output = demo.folder / f"state/tfcluster/demo/localhost/runs/{run}/output.log"
     wait_for(lambda: output.exists() and output.read_text().endswith("\n"))
     child, driver = map(int, output.read_text().split())
-    process = ProcessHandle.of(child)
+    process = ProcessHandle.from_pid(child)
     assert process is not None
     os.kill(driver, signal.SIGSTOP)
     demo("cancel", run)
-    wait_for(lambda: not process.alive())
+    wait_for(lambda: not process.is_alive())
 
 
 def test_a_very_long_exception_message_is_truncated(demo: Sandbox, tmp_path: Path) -> None:

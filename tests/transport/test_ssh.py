@@ -211,7 +211,7 @@ def test_an_agent_outlives_its_sshd(hosts: SshHosts, reach: Reaching) -> None:
     there = reach()
     channel = there.open(start=True)
     pid = agent_pid(there, hosts)
-    process = ProcessHandle.of(pid)
+    process = ProcessHandle.from_pid(pid)
     assert process is not None
     with socket.socket(socket.AF_UNIX) as kept:  # without a cluster, it would end once nobody is connected
         kept.connect(str(agent_socket(there, hosts)))
@@ -222,7 +222,7 @@ def test_an_agent_outlives_its_sshd(hosts: SshHosts, reach: Reaching) -> None:
             with pytest.raises(HostUnreachableError):
                 there.open(start=True)
             wait_for(lambda: not relays(hosts))
-            assert process.alive()
+            assert process.is_alive()
             assert os.getsid(pid) == pid
         finally:
             hosts.start("h0")
@@ -230,7 +230,7 @@ def test_an_agent_outlives_its_sshd(hosts: SshHosts, reach: Reaching) -> None:
         assert agent_pid(there, hosts) == pid
         again.close()
     assert again.wait_for_end(30)
-    assert not process.alive()
+    assert not process.is_alive()
 
 
 def test_a_lost_link_is_noticed_and_comes_back(hosts: SshHosts, reach: Reaching) -> None:

@@ -23,8 +23,8 @@ from tfcluster.agent.periodic import run_forever
 from tfcluster.agent.ports import PortAllocator
 from tfcluster.agent.request_stream import RequestStream
 from tfcluster.agent.runs.cleanup import ContainerCleaner
+from tfcluster.agent.runs.manager import RunManager
 from tfcluster.agent.runs.remote_tasks import RemoteTaskMonitor
-from tfcluster.agent.runs.run_manager import RunManager
 from tfcluster.agent.secret_store import SecretStore
 from tfcluster.agent.shutdown import Shutdown
 from tfcluster.agent.state_dir import StateDir
@@ -62,13 +62,13 @@ class Agent:
         self._socket = agent_socket
         self._ports = PortAllocator()
         self._prober = ProbeClient(f"tfcluster: {cluster} prober")
-        self._keeper = LogCollector(f"tfcluster: {cluster} log keeper", folder)
+        self._keeper = LogCollector(f"tfcluster: {cluster} log writer", folder)
         self._lease = Lease()
         self._secrets = SecretStore(secrets_path(agent_socket.path))
         self._supervisor = Supervisor(host, folder, self._secrets, self._ports, self._prober, self._keeper, self._load)
         clearing = ContainerCleaner(self._supervisor, self._prober)
         self._elsewhere = RemoteTaskMonitor(self._supervisor, self._prober, self._tasks_in_use, self._tell_runs)
-        self._runs = RunManager(f"tfcluster: {cluster} fork server", folder, clearing.clear, self._elsewhere.look)
+        self._runs = RunManager(f"tfcluster: {cluster} fork server", folder, clearing.clear, self._elsewhere.refresh)
         self._tensorflow: TensorFlow | None = None
         self._unreadable: UnreadableCluster | None = None
         self._trouble = ""  # why the last repair of the state directory failed
@@ -257,9 +257,9 @@ class Agent:
     def _check_helpers(self) -> None:
         ended = self._keeper.end_if_stopped()
         if ended is not None:
-            detail = f"the log keeper, pid {ended}, had been stopped by a signal; another one goes on"
-            self._supervisor.history.record("keeper killed", detail=detail)
-        ended = self._runs.check_fork_server()
+            detail = f"the log writer, pid {ended}, had been stopped by a signal; another one takes its place"
+            self._supervisor.history.record("log-writer-killed", detail=detail)
+        ended = self._runs.fork_server.kill_if_stopped()
         if ended is not None:
             detail = f"the fork server, pid {ended}, had been stopped by a signal; another one takes its place"
             self._supervisor.history.record("fork-server-killed", detail=detail)
@@ -280,7 +280,7 @@ class Agent:
         if topology is None or topology.head().host != self._host or self._going_down.under_way:
             return  # programs run on the host of the head task
         if cluster_state([task.machine.state for task in self._supervisor.tasks.values()]) is ClusterState.RUNNING:
-            self._runs.warm_up()
+            self._runs.fork_server.start()
 
     def _tell_runs(self) -> None:
         """Tell the runs which tasks are down."""

@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from tfcluster import settings
-from tfcluster.process_handle import MARK, NO_MARK, ProcessHandle, environment_address, send
+from tfcluster.process_handle import MARK, NO_MARK, ProcessHandle, environment_address, send_signal
 
 
 def mark_of(state_folder: Path) -> str:
@@ -62,7 +62,7 @@ def marked_processes(mark: str) -> list[ProcessHandle]:
         # Read the start time before the environment: if the pid is reused in between, the handle does not match the new
         # process.
         with suppress(OSError):
-            process = ProcessHandle.of(pid)
+            process = ProcessHandle.from_pid(pid)
             if process is not None and pid != os.getpid() and _is_marked(pid, mark):
                 found.append(process)
     return found
@@ -97,8 +97,8 @@ async def end_processes(processes: Collection[ProcessHandle], grace: float) -> i
         deadline = loop.time() + grace
         for number in (signal.SIGTERM, signal.SIGKILL):
             for pidfd in running:
-                send(pidfd, number)
-                send(pidfd, signal.SIGCONT)  # a stopped process does not handle SIGTERM
+                send_signal(pidfd, number)
+                send_signal(pidfd, signal.SIGCONT)  # a stopped process does not handle SIGTERM
             while (running := _not_ended(running)) and (number is signal.SIGKILL or loop.time() < deadline):
                 await asyncio.sleep(settings.PROCESS_EXIT_POLL_SECONDS)
     finally:

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from tfcluster import settings
 from tfcluster.agent.lease import Lease
-from tfcluster.agent.runs.run_manager import RunManager
+from tfcluster.agent.runs.manager import RunManager
 from tfcluster.agent.secret_store import SecretStore
 from tfcluster.agent.state_dir import StateDir
 from tfcluster.agent.tasks.supervisor import Supervisor

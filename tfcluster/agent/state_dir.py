@@ -98,7 +98,7 @@ class StateDir:
 
         It exists only while there are such processes.
         """
-        return self.path / "spools"
+        return self.path / "log-buffers"
 
     def log_buffer_of(self, short: str) -> Path:
         """Return the path of the capture buffer to which a task's process prints.

@@ -10,7 +10,7 @@ import socket
 import traceback
 from collections.abc import Callable
 
-from tfcluster.process_handle import ProcessHandle, exit_status, send
+from tfcluster.process_handle import ProcessHandle, exit_status, send_signal
 from tfcluster.processes.daemonize import close_fds
 from tfcluster.protocol.codec import Decoder, Message, encode
 
@@ -88,7 +88,7 @@ class ChildProcess:
     def kill(self) -> None:
         """Send SIGKILL to the child."""
         if self.pidfd is not None:
-            send(self.pidfd, signal.SIGKILL)
+            send_signal(self.pidfd, signal.SIGKILL)
 
     def reap(self) -> None:
         """Wait until the child has exited, without calling the callback for its exit."""
@@ -150,7 +150,7 @@ def fork_child(body: Callable[[socket.socket], None], ended: Callable[[int], Non
     pidfd = None
     try:
         pidfd = os.pidfd_open(pid)
-        process = ProcessHandle.of(pid)
+        process = ProcessHandle.from_pid(pid)
         assert process is not None, "a child that is not reaped has its pid"
         child = ChildProcess(process, pidfd, ours)
 

@@ -131,7 +131,7 @@ def _fork_driver(selector: selectors.BaseSelector, message: Message, agent: sock
         return True
     gc.enable()
     try:
-        process = ProcessHandle.of(pid)
+        process = ProcessHandle.from_pid(pid)
         assert process is not None, "a child that has not been reaped has its pid"
         pidfd = os.pidfd_open(pid)
     except OSError as error:  # no descriptor is left, so the driver could be neither signalled nor watched

@@ -8,6 +8,7 @@ opens, kills a program whose shutdown takes too long, and records how the progra
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import os
 import resource
@@ -23,53 +24,65 @@ from typing import NoReturn
 from tfcluster import settings
 from tfcluster.core.hosts import Host
 from tfcluster.errors import ClusterError
-from tfcluster.process_handle import ProcessHandle, send
+from tfcluster.process_handle import ProcessHandle, send_signal
 from tfcluster.processes import daemonize, run_program
 from tfcluster.processes.listen_guard import ListenGuard
 from tfcluster.processes.netinfo import addresses_of
 from tfcluster.processes.run_spec import OUTPUT, ProgramEnd, RunSpec, acquire_run
 from tfcluster.protocol.codec import Decoder, Message
 
+_PR_SET_CHILD_SUBREAPER = 36
 
-def main(job: RunSpec) -> None:
+
+def main(spec: RunSpec) -> None:
     """Run the driver of a run. The driver exits as the program does: with its exit code, or by its signal.
 
     This function does not return. In the program's process it ends with the exception that ends the interpreter.
 
     Args:
-        job: The run.
+        spec: The run.
 
     Raises:
         SystemExit: In the program's process: the program was a script.
     """
-    folder = job.run_folder
-    daemonize.detach(f"tfcluster: {job.cluster} {job.run}", log=folder / OUTPUT)
+    folder = spec.run_folder
+    daemonize.detach(f"tfcluster: {spec.cluster} {spec.run}", log=folder / OUTPUT)
     gc.enable()  # the fork server has disabled it; its descriptors are closed now, and its objects are frozen
-    if not acquire_run(folder, ProcessHandle.of(os.getpid())):
+    if not acquire_run(folder, ProcessHandle.from_pid(os.getpid())):
         os._exit(1)  # the agent has ended the run before its driver started
-    began = time.monotonic()
+    started_at = time.monotonic()
     try:
-        cluster = None if job.peers is None else addresses_of(Host(*each) for each in job.peers.items())
+        cluster = None if spec.peers is None else addresses_of(Host(*each) for each in spec.peers.items())
     except OSError as error:
-        _fail(job, ClusterError(str(error)))
+        _fail(spec, ClusterError(str(error)))
+    become_subreaper()
     driver = os.getpid()
     try:
-        ours, theirs = socket.socketpair()
+        link, program_link = socket.socketpair()
         pid = os.fork()
     except OSError as error:
-        _fail(job, ClusterError(f"no process could be started for the program of {job.run}: {error.strerror}"))
+        _fail(spec, ClusterError(f"no process could be started for the program of {spec.run}: {error.strerror}"))
     if pid == 0:
-        ours.close()
-        run_program.main(job, driver, theirs)
-    theirs.close()
-    with ours:
-        _Supervisor(job, pid, ours, cluster, began).run()
+        link.close()
+        run_program.main(spec, driver, program_link)
+    program_link.close()
+    with link:
+        _Supervisor(spec, pid, link, cluster, started_at).run()
 
 
-def _fail(job: RunSpec, error: ClusterError) -> NoReturn:
+def become_subreaper() -> None:
+    """Have the kernel make this process the parent of orphaned descendants: daemons that the program starts.
+
+    Where the kernel restricts ptrace (Yama's ptrace_scope = 1) and the user is not root, only an ancestor can duplicate
+    a process's socket, as `ListenGuard` does. A daemon whose parent has exited would have no other ancestor but init.
+    """
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def _fail(spec: RunSpec, error: ClusterError) -> NoReturn:
     """Write the event of a run that failed before its program started, and exit."""
     try:
-        job.emit("error", error=error.to_json())
+        spec.emit("error", error=error.to_json())
     except ClusterError as problem:  # the event cannot be written, so only the log can have the error
         print(error.message, problem.message, sep="\n", file=sys.stderr, flush=True)
     os._exit(1)
@@ -79,23 +92,23 @@ class _Supervisor:
     """Supervises the process of a run's program.
 
     Args:
-        job: The run.
+        spec: The run.
         pid: The pid of the program's process, a child of this process.
         link: The driver's end of a socket pair with the program's process.
         cluster: The addresses that may connect to the program's ports, or None if all may.
-        began: The time at which the driver started, in seconds of time.monotonic().
+        started_at: The time at which the driver started, in seconds of time.monotonic().
     """
 
     def __init__(
         self,
-        job: RunSpec,
+        spec: RunSpec,
         pid: int,
         link: socket.socket,
         cluster: frozenset[IPv4Address | IPv6Address] | None,
-        began: float,
+        started_at: float,
     ) -> None:
-        self._job = job
-        self._folder = job.run_folder
+        self._spec = spec
+        self._folder = spec.run_folder
         self._pid = pid
         self._pidfd = os.pidfd_open(pid)
         self._link = link
@@ -103,7 +116,7 @@ class _Supervisor:
         # The socket is non-blocking because recv_fds() ignores its flags, such as MSG_DONTWAIT.
         link.setblocking(False)
         self._cluster = cluster
-        self._began = began
+        self._started_at = started_at
         self._guard: ListenGuard | None = None
         self._decoder = Decoder()
         self._end: ProgramEnd | None = None
@@ -113,18 +126,19 @@ class _Supervisor:
 
     def run(self) -> NoReturn:
         """Supervise the program until its process has exited, then exit in the same way."""
-        wakeup = _wake_on_terminate()
+        wakeup = _wake_on_signals()
         poll = select.poll()
         for fd in (self._pidfd, self._link.fileno(), wakeup.fileno()):
             poll.register(fd, select.POLLIN)
         while True:
-            for fd, events in poll.poll(self._patience()):
+            for fd, events in poll.poll(self._poll_timeout()):
                 if fd == self._pidfd:
                     self._receive()  # what the program sent before it exited
                     self._conclude()
                 elif fd == wakeup.fileno():
-                    wakeup.recv(1 << 10)
-                    self._terminate()
+                    if signal.SIGTERM in wakeup.recv(1 << 10):
+                        self._terminate()
+                    self._reap_orphans()
                 elif self._guard is not None and fd == self._guard.fileno():
                     if events & select.POLLIN:
                         self._guard.handle()
@@ -134,9 +148,9 @@ class _Supervisor:
                     poll.unregister(self._link)
                 elif self._guard is not None:
                     poll.register(self._guard, select.POLLIN)
-            self._check()
+            self._enforce_limits()
 
-    def _patience(self) -> float:
+    def _poll_timeout(self) -> float:
         """Return the timeout of the poll in milliseconds, after which the deadline and the folder are checked."""
         seconds = settings.DRIVER_POLL_SECONDS
         if self._deadline is not None:
@@ -147,15 +161,23 @@ class _Supervisor:
         """Send SIGTERM to the program and set the deadline for its exit."""
         self._terminated = True
         self._deadline = time.monotonic() + settings.DRIVER_TERMINATE_SECONDS
-        send(self._pidfd, signal.SIGTERM)
+        send_signal(self._pidfd, signal.SIGTERM)
 
-    def _check(self) -> None:
+    def _reap_orphans(self) -> None:
+        """Reap the daemons of the program that have exited, since this process is their parent; not the program."""
+        while True:
+            exited = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if exited is None or exited.si_pid == self._pid:
+                return
+            os.waitpid(exited.si_pid, 0)
+
+    def _enforce_limits(self) -> None:
         """Kill the program if its deadline has passed, or if the run's folder has been deleted.
 
         Without the folder, no agent could find the result.
         """
         if not self._folder.exists() or (self._deadline is not None and time.monotonic() >= self._deadline):
-            send(self._pidfd, signal.SIGKILL)
+            send_signal(self._pidfd, signal.SIGKILL)
 
     def _receive(self) -> bool:
         """Handle all that the program has sent: first the descriptor of its trap, if it has one, last its ProgramEnd.
@@ -200,10 +222,10 @@ class _Supervisor:
             code = self._end.exit_code
         if code < 0:
             _end_by_signal(-code)
-        # The agent knows why a run was told to end. A script may also exit with 143 by itself, such as on preemption.
-        if self._job.traits.is_script and not (self._terminated and code == 128 + signal.SIGTERM):
+        # The agent knows why a run was terminated. A script may also exit with 143 by itself, such as on preemption.
+        if self._spec.traits.is_script and not (self._terminated and code == 128 + signal.SIGTERM):
             try:
-                self._job.emit(**self._result(code))
+                self._spec.emit(**self._result(code))
             except ClusterError as problem:
                 print(problem.message, file=sys.stderr, flush=True)
                 code = code or 1
@@ -215,36 +237,37 @@ class _Supervisor:
         Args:
             code: The exit code of the script.
         """
-        end = self._end or ProgramEnd(code, "", time.monotonic() - self._began, {}, [])
+        end = self._end or ProgramEnd(code, "", time.monotonic() - self._started_at, {}, [])
         if code:
-            name = Path(self._job.sent or self._job.program).name
+            name = Path(self._spec.upload or self._spec.program).name
             if end.failure:
                 return {"event": "error", "error": ClusterError(f"{name} failed: {end.failure}").to_json()}
-            hint = f"What it printed: `tfcluster logs {self._job.run}`."
+            hint = f"What it printed: `tfcluster logs {self._spec.run}`."
             error = ClusterError(f"{name} ended with exit code {code}", hint=hint)
             return {"event": "error", "error": error.to_json()}
         return {
             "event": "result",
-            "run": self._job.run,
-            "program": self._job.program,
+            "run": self._spec.run,
+            "program": self._spec.program,
             "state": "succeeded",
             "seconds": round(end.seconds, 6),
             "result": {"exit_code": 0},
             "devices": end.work,
-            "notes": [*self._job.notes, *end.notes],
+            "notes": [*self._spec.notes, *end.notes],
         }
 
 
-def _wake_on_terminate() -> socket.socket:
-    """Install a handler by which SIGTERM makes a socket readable instead of ending this process.
+def _wake_on_signals() -> socket.socket:
+    """Install handlers by which SIGTERM and SIGCHLD make a socket readable, and SIGTERM does not end this process.
 
     Returns:
-        The socket.
+        The socket, from which the numbers of the signals are read.
     """
     reading, writing = socket.socketpair()
     writing.setblocking(False)
     signal.set_wakeup_fd(writing.detach(), warn_on_full_buffer=False)
-    signal.signal(signal.SIGTERM, lambda *arguments: None)
+    for number in (signal.SIGTERM, signal.SIGCHLD):
+        signal.signal(number, lambda *arguments: None)
     return reading
 
 

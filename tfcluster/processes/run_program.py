@@ -29,15 +29,15 @@ from tfcluster.protocol.codec import encode
 if TYPE_CHECKING:
     from tfcluster.programs.context import Context
 
-_PASSED_ON = re.compile(r"From /job:\S+:\s*")
+_FORWARDED = re.compile(r"From /job:\S+:\s*")
 _TERMINATED = 128 + signal.SIGTERM
 
 
-def main(job: RunSpec, driver: int, link: socket.socket) -> NoReturn:
+def main(spec: RunSpec, driver: int, link: socket.socket) -> NoReturn:
     """Execute the program of a run, and end the process.
 
     Args:
-        job: The run.
+        spec: The run.
         driver: The pid of the driver, which is the parent process.
         link: The program's end of a socket pair with the driver.
 
@@ -48,22 +48,22 @@ def main(job: RunSpec, driver: int, link: socket.socket) -> NoReturn:
     try:
         daemonize.set_parent_death_signal(driver)
         os.setpgid(0, 0)  # so that the driver can kill the program's children too
-        daemonize.set_process_title(f"tfcluster: {job.cluster} {job.run} program")
-        signal.signal(signal.SIGTERM, _cancel)
+        daemonize.set_process_title(f"tfcluster: {spec.cluster} {spec.run} program")
+        signal.signal(signal.SIGTERM, _raise_terminated)
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        if job.peers is not None:
+        if spec.peers is not None:
             _hand_over_trap(link)
-        hosts = [address.rpartition(":")[0].strip("[]") for tasks in job.addresses.values() for address in tasks]
+        hosts = [address.rpartition(":")[0].strip("[]") for tasks in spec.addresses.values() for address in tasks]
         os.environ.update(no_proxy_env(os.environ, hosts))
         # Processes that the program starts and leaves behind do not belong to the cluster, which must not end them.
         os.environ.pop(MARK, None)
-        if job.traits.is_script:
-            _run_script(job, link)
-        code = _run_program(job)
+        if spec.traits.is_script:
+            _run_script(spec, link)
+        code = _run_program(spec)
     except TerminatedError:
         code = _TERMINATED
     except PortIsolationError as error:
-        code = _report(job, ClusterError(str(error), hint=OPEN_HINT))
+        code = _report(spec, ClusterError(str(error), hint=OPEN_HINT))
     except SystemExit:
         raise
     except BaseException:
@@ -91,24 +91,24 @@ def _hand_over_trap(link: socket.socket) -> None:
     os.close(trap)
 
 
-def _context(job: RunSpec) -> Context:
+def _context(spec: RunSpec) -> Context:
     from tfcluster.programs.context import Context, set_current_run
 
     context = Context(
-        job.run,
-        job.addresses,
-        tuple(job.devices),
-        job.emit,
-        head=job.head,
-        folder=job.run_folder,
-        sent=job.sent_path,
-        log_placement=job.log_placement,
+        spec.run,
+        spec.addresses,
+        tuple(spec.devices),
+        spec.emit,
+        head=spec.head,
+        folder=spec.run_folder,
+        sent=spec.upload_path,
+        log_placement=spec.log_placement,
     )
     set_current_run(context)
     return context
 
 
-def _run_function(job: RunSpec) -> Callable[..., Any]:
+def _run_function(spec: RunSpec) -> Callable[..., Any]:
     """Return the function `run` of the run's program.
 
     Raises:
@@ -116,47 +116,47 @@ def _run_function(job: RunSpec) -> Callable[..., Any]:
     """
     from tfcluster.programs.registry import find
 
-    program = find(job.program)
+    program = find(spec.program)
     if program is None:
         raise ClusterError(
-            f"the program {job.program!r} is not installed on the host of the head task ({job.head})",
-            hint=f"Programs run there; install the package: {sys.executable} -m pip install {job.traits.package}",
+            f"the program {spec.program!r} is not installed on the host of the head task ({spec.head})",
+            hint=f"Programs run there; install the package: {sys.executable} -m pip install {spec.traits.package}",
         )
     function: Callable[..., Any] = program.load("run", "run")
     return function
 
 
-def _run_program(job: RunSpec) -> int:
+def _run_program(spec: RunSpec) -> int:
     """Run a program that is no script, and write the final event of the run; return the exit code."""
     from tfcluster.programs.random_state import reseed
 
     reseed()
-    context = _context(job)
+    context = _context(spec)
     try:
-        result = _run_function(job)(context, **job.parameters)
-        job.emit(
+        result = _run_function(spec)(context, **spec.parameters)
+        spec.emit(
             "result",
-            run=job.run,
-            program=job.program,
+            run=spec.run,
+            program=spec.program,
             state="succeeded",
             seconds=round(time.monotonic() - context.began, 6),
             result=result,
             devices=context.work,
-            notes=[*job.notes, *context.notes],
+            notes=[*spec.notes, *context.notes],
         )
     except ClusterError as problem:
-        return _report(job, problem)
+        return _report(spec, problem)
     except Exception as problem:
         traceback.print_exc()
-        return _report(job, ClusterError(_first_line(problem)))
+        return _report(spec, ClusterError(_first_line(problem)))
     return 0
 
 
-def _run_script(job: RunSpec, link: socket.socket) -> NoReturn:
+def _run_script(spec: RunSpec, link: socket.socket) -> NoReturn:
     """Run a script as the interpreter's main program, and shut the interpreter down as it does after a main program.
 
     Args:
-        job: The run.
+        spec: The run.
         link: The program's end of a socket pair with the driver.
 
     Raises:
@@ -165,11 +165,11 @@ def _run_script(job: RunSpec, link: socket.socket) -> NoReturn:
     from tfcluster.programs.random_state import reseed
 
     reseed()
-    context = _context(job)
+    context = _context(spec)
     pid = os.getpid()
     failure = ""
     try:
-        code, failure = _run_function(job)(context, **job.parameters)
+        code, failure = _run_function(spec)(context, **spec.parameters)
         # These are the next steps of the interpreter's own shutdown: it waits for threads, then calls atexit handlers.
         # They are done here, before the run time is measured. When the interpreter repeats them, nothing is left to do.
         try:
@@ -185,7 +185,7 @@ def _run_script(job: RunSpec, link: socket.socket) -> NoReturn:
     seconds = time.monotonic() - context.began
     if os.getpid() == pid:  # a child that the script has forked ends here too
         with contextlib.suppress(OSError):  # the script has closed descriptors that it did not open
-            ProgramEnd(code, _cut(failure), seconds, context.work, context.notes).send(link)
+            ProgramEnd(code, _truncate(failure), seconds, context.work, context.notes).send(link)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     raise SystemExit(code)
 
@@ -200,10 +200,10 @@ def _flush_output() -> None:
             stream.flush()
 
 
-def _report(job: RunSpec, error: ClusterError) -> int:
+def _report(spec: RunSpec, error: ClusterError) -> int:
     """Write the event that explains why a program failed; return the exit code."""
     try:
-        job.emit("error", error=error.to_json())
+        spec.emit("error", error=error.to_json())
     except ClusterError as problem:  # the event cannot be written, so only the log can have the error
         print(error.message, problem.message, sep="\n", file=sys.stderr)
     return 1
@@ -211,14 +211,14 @@ def _report(job: RunSpec, error: ClusterError) -> int:
 
 def _first_line(problem: Exception) -> str:
     # TensorFlow puts a line in front of another task's error that only names the task that forwarded it. Skip it.
-    text = [line for line in str(problem).strip().splitlines() if not _PASSED_ON.fullmatch(line)]
-    return _cut(f"{type(problem).__name__}: {text[0]}") if text else type(problem).__name__
+    text = [line for line in str(problem).strip().splitlines() if not _FORWARDED.fullmatch(line)]
+    return _truncate(f"{type(problem).__name__}: {text[0]}") if text else type(problem).__name__
 
 
-def _cut(line: str) -> str:
+def _truncate(line: str) -> str:
     """Truncate the message of an exception, which may contain a whole array; the output has the full message."""
     return line if len(line) <= settings.RUN_ERROR_MAX_CHARS else f"{line[: settings.RUN_ERROR_MAX_CHARS]}..."
 
 
-def _cancel(signal_number: int, frame: FrameType | None) -> None:
+def _raise_terminated(signal_number: int, frame: FrameType | None) -> None:
     raise TerminatedError

@@ -1,7 +1,8 @@
-"""The description of a run, the files in its folder, and which process drives it."""
+"""What the processes of a run share: its description, its event log, and the claim that names its driver."""
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 from dataclasses import asdict, dataclass
@@ -11,15 +12,50 @@ from typing import Any
 from tfcluster.core.programs import ProgramTraits
 from tfcluster.errors import ClusterError
 from tfcluster.process_handle import ProcessHandle
-from tfcluster.processes.run_events import RunEventLog
 from tfcluster.protocol.codec import encode
 
 #: The names of the files in a run's folder.
 EVENTS, OUTPUT = "events.jsonl", "output.log"
 #: The folder, in a run's folder, of the file that was uploaded with the run.
-SENT = "sent"
+UPLOAD = "upload"
 # The symbolic link, in a run's folder, whose target names the driver of the run.
 _CLAIM = "driver"
+
+
+class RunEventLog:
+    """Appends events to a run's file.
+
+    Each line is written by a single write call, so that a reader does not see a partial line for long.
+
+    Args:
+        path: The file, which is created by the first event.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def emit(self, event: str, **fields: Any) -> None:
+        """Append an event.
+
+        Args:
+            event: The type of the event.
+            **fields: The fields of the event, which must be serialisable as JSON.
+
+        Raises:
+            OSError: The event could not be written, or only a part of it.
+        """
+        line = encode({"event": event, **fields})
+        # The file is opened for each event: a driver writes at most ten events per second, and the agent need not keep
+        # a descriptor open for every run.
+        fd = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            end = os.fstat(fd).st_size
+            if end and os.pread(fd, 1, end - 1) != b"\n":  # a full disk truncated the last event
+                line = b"\n" + line
+            if os.write(fd, line) < len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
+        finally:
+            os.close(fd)
 
 
 @dataclass(frozen=True)
@@ -37,7 +73,7 @@ class RunSpec:
         devices: The full names of the devices to compute on.
         parameters: The program's parameters.
         notes: Notes for the user about the choice of devices, which become part of the result.
-        sent: The name of the file that is uploaded with the run, or None if there is none.
+        upload: The name of the file that is uploaded with the run, or None if there is none.
         log_placement: Have the servers print on which device they place each operation.
         peers: The names and addresses of the hosts that may connect to the program's ports, or None if all may.
     """
@@ -52,7 +88,7 @@ class RunSpec:
     devices: list[str]
     parameters: dict[str, Any]
     notes: list[str]
-    sent: str | None = None
+    upload: str | None = None
     log_placement: bool = False
     peers: dict[str, str] | None = None
 
@@ -62,9 +98,9 @@ class RunSpec:
         return Path(self.folder)
 
     @property
-    def sent_path(self) -> Path | None:
+    def upload_path(self) -> Path | None:
         """Return the path of the file that is uploaded with the run, or None if there is none."""
-        return None if self.sent is None else self.run_folder / SENT / self.sent
+        return None if self.upload is None else self.run_folder / UPLOAD / self.upload
 
     def emit(self, event: str, **fields: Any) -> None:
         """Write an event to the run's event log.

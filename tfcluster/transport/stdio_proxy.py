@@ -38,7 +38,7 @@ def serve(said: dict[str, Any]) -> None:
     try:
         if said["do"] == "open":
             agent = here.open(start=said["start"])
-            process = ProcessHandle.of(agent.pid)
+            process = ProcessHandle.from_pid(agent.pid)
             tell({"reply": {"pid": agent.pid, "start_time": process.start_time if process else 0}})
             relay(agent)
         elif said["do"] == "look":

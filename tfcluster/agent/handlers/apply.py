@@ -14,7 +14,7 @@ from tfcluster.agent.accounts import other_accounts
 from tfcluster.agent.gpus import gpu_ids
 from tfcluster.agent.ports import PortAllocator
 from tfcluster.agent.preflight import Allocation, examine, hold_ports
-from tfcluster.agent.runs.run_manager import RunManager
+from tfcluster.agent.runs.manager import RunManager
 from tfcluster.agent.state_dir import StateDir
 from tfcluster.agent.tasks.supervisor import Supervisor
 from tfcluster.core.plan import (

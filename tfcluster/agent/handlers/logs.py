@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from tfcluster import settings
 from tfcluster.agent.logs.log_reader import LogReader
-from tfcluster.agent.runs.run_store import RunStore
+from tfcluster.agent.runs.store import RunStore
 from tfcluster.agent.state_dir import StateDir
 from tfcluster.agent.tasks.supervisor import Supervisor
 from tfcluster.core.topology import matching_tasks
@@ -160,8 +160,8 @@ class LogHandlers:
             quiet = True
             parts = [_tagged(key, each, places[key], ends[key], partial=not follow) for key, each in found.items()]
             async for key, line in _in_turn(heapq.merge(*parts, key=lambda tagged: tagged[1].time)):
-                places[key], quiet = line.next, False
-                yield event({"log": key, "next": line.next, "line": show(key, line)})
+                places[key], quiet = line.next_offset, False
+                yield event({"log": key, "next": line.next_offset, "line": show(key, line)})
             if not follow or (quiet and last):
                 return
             if quiet:

@@ -11,10 +11,10 @@ from typing import Any
 
 from tfcluster import settings
 from tfcluster.agent.request_stream import RequestStream
+from tfcluster.agent.runs.manager import RunManager
 from tfcluster.agent.runs.remote_tasks import RemoteTaskMonitor
 from tfcluster.agent.runs.run import Run
-from tfcluster.agent.runs.run_manager import RunManager
-from tfcluster.agent.runs.run_stream import from_place
+from tfcluster.agent.runs.stream import follow, skip
 from tfcluster.agent.runs.uploads import receive, validate_name
 from tfcluster.agent.state_dir import StateDir
 from tfcluster.agent.tasks.supervisor import Supervisor
@@ -104,7 +104,7 @@ class RunHandlers:
         """
         names = [task.name for task in self._supervisor.require_cluster().tasks]
         silent, (devices, troubles) = await asyncio.gather(
-            self._supervisor.checks.all_now(settings.RUN_PROBE_SECONDS), self._elsewhere.ask_all()
+            self._supervisor.checks.all_now(settings.RUN_PROBE_SECONDS), self._elsewhere.probe_all()
         )
         _refuse_when_down([*(task.trouble() for task in silent), *troubles])
         devices += [device for task in self._supervisor.tasks.values() for device in task.devices]
@@ -133,7 +133,7 @@ class RunHandlers:
             devices=[device.name for device in selection.devices],
             parameters=parameters,
             notes=list(selection.notes),
-            sent=sent,
+            upload=sent,
             log_placement=log_placement,
             peers={host.name: host.address for host in topology.hosts} if topology.network == "closed" else None,
         )
@@ -149,48 +149,50 @@ class RunHandlers:
         starting: asyncio.Future[None] | None = None
         left_alone = False
         try:
-            async with contextlib.aclosing(self._runs.follow(run.identity)) as events:
+            async with contextlib.aclosing(follow(self._runs, run.id)) as events:
                 async for each in events:
                     yield each
                     # The command knows the run's id now, so that it can find the run again if this agent dies.
                     starting = starting or asyncio.ensure_future(self._start(run, incoming))
-                    while detach and run.active and not starting.done():
-                        await asyncio.wait({starting}, timeout=settings.RUN_START_POLL_SECONDS)
-                    if detach and run.active and not run.ending:
+                    while detach and run.is_active and not starting.done():
+                        changed = asyncio.ensure_future(run.changed.since(run.changed.count))
+                        await asyncio.wait({starting, changed}, return_when=asyncio.FIRST_COMPLETED)
+                        changed.cancel()
+                    if detach and run.is_active and not run.has_exited:
                         left_alone = True
                         break
         finally:
             if starting is not None:
                 starting.cancel()
             if not (left_alone or (not owned and self._needs_nothing_more(run, starting))):
-                self._runs.cancel(run.identity)
+                self._runs.cancel(run.id)
 
     def _needs_nothing_more(self, run: Run, starting: asyncio.Future[None] | None) -> bool:
         """Return whether a run can continue without its command.
 
         A run without an upload can; it is started if it has not been started yet.
         """
-        assert run.job is not None, "it has just been submitted"
-        if run.job.sent is None:
+        assert run.spec is not None, "it has just been submitted"
+        if run.spec.upload is None:
             self._runs.start(run)
             return True
         return starting is not None and starting.done()
 
     async def _start(self, run: Run, incoming: RequestStream) -> None:
         """Start a run's driver, after its upload (if there is one) is complete."""
-        assert run.job is not None, "it has just been submitted"
+        assert run.spec is not None, "it has just been submitted"
         try:
-            if (path := run.job.sent_path) is not None:
+            if (path := run.spec.upload_path) is not None:
                 await receive(incoming, path)
         except ConnectionError:
-            self._runs.cancel(run.identity)
+            self._runs.cancel(run.id)
         except ClusterError as problem:
             self._runs.fail(run, problem)
         else:
             self._runs.start(run)
         finally:
-            if not run.active:  # the run ended during the upload
-                shutil.rmtree(run.sent, ignore_errors=True)
+            if not run.is_active:  # the run ended during the upload
+                shutil.rmtree(run.upload, ignore_errors=True)
 
     async def runs(self, lines: int | None) -> AsyncIterator[Message]:
         """Yield a reply with the runs, the oldest first.
@@ -212,12 +214,13 @@ class RunHandlers:
             output: How many lines of output the command has received.
             owned: Whether the command owns the run, so that the run is cancelled when the command disconnects.
         """
-        identity = self._runs.records.find(run)
-        if owned:
-            self._runs.mark_reclaimed(identity)
+        identity = self._runs.store.find(run)
+        if owned and (active := self._runs.runs.get(identity)):
+            active.mark_reclaimed()
         try:
-            async for each in from_place(self._runs.follow(identity), events, output):
-                yield event(each)
+            async with contextlib.aclosing(follow(self._runs, identity)) as every:
+                async for each in skip(every, events, output):
+                    yield event(each)
         finally:
             if owned:
                 self._runs.cancel(identity)
@@ -229,14 +232,14 @@ class RunHandlers:
         Args:
             run: The run's id, or a unique prefix of it.
         """
-        identity = self._runs.records.find(run)
+        identity = self._runs.store.find(run)
         self._runs.cancel(identity)
         yield reply({"run": identity})
 
     def _new_run(self, program: str) -> str:
         """Generate the id of a new run and create its directory."""
         identity = f"{program}-{secrets.token_hex(2)}"
-        while not self._runs.records.make_folder(identity):
+        while not self._runs.store.make_folder(identity):
             # Four digits are easy to type, but an earlier run already has them: use more.
             identity = f"{program}-{secrets.token_hex(4)}"
         return identity

@@ -11,7 +11,7 @@ from tfcluster.agent import subprocesses
 from tfcluster.agent.state_dir import StateDir
 from tfcluster.agent.subprocesses import ChildProcess
 from tfcluster.core.topology import LogLimits
-from tfcluster.processes.logs.log_writer import LogWriter, keep
+from tfcluster.processes.logs.log_writer import LogWriter, run
 
 
 class LogCollector:
@@ -70,7 +70,7 @@ class LogCollector:
             child.reap()
         if self._folder.log_buffers.exists():
             with contextlib.suppress(OSError):  # a full disk must not prevent the cluster from shutting down
-                LogWriter(self._folder.log_buffers, self._folder.logs, self._limits.size, self._limits.count).finish()
+                LogWriter(self._folder.log_buffers, self._folder.logs, self._limits.size, self._limits.count).close()
 
     def _fork_in(self, seconds: float) -> None:
         if self._timer is not None:
@@ -80,7 +80,7 @@ class LogCollector:
     def _fork(self) -> None:
         folder, limits = self._folder, self._limits
         body = partial(
-            keep, self._title, folder.log_buffers, folder.logs, limits.size, limits.count, folder.journal.path
+            run, self._title, folder.log_buffers, folder.logs, limits.size, limits.count, folder.journal.path
         )
         try:
             self._child = subprocesses.fork_child(body, self._ended)

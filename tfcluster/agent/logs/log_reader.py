@@ -93,7 +93,7 @@ class LogReader:
         for _ in range(settings.LOG_READ_RETRIES):
             try:
                 for line in self._lines(position, end, partial):
-                    position = line.next
+                    position = line.next_offset
                     yield line
                 return
             except _MovedError:
@@ -105,7 +105,7 @@ class LogReader:
                 for line in file.lines(position):
                     if line.position >= end:
                         return
-                    position = line.next
+                    position = line.next_offset
                     yield line
         yield from self._spooled(position, end, partial)
 
@@ -128,7 +128,7 @@ class LogReader:
             *whole, rest = data.split(b"\n")
             for text in whole:
                 line = Line(time, position, text, position + len(text) + 1)
-                position = line.next
+                position = line.next_offset
                 yield line
             if not whole:
                 if rest and (partial or len(rest) == settings.LOG_LINE_MAX_BYTES):

@@ -43,7 +43,7 @@ class LogSegment:
         else:
             first = self._line_from(0)
             assert first is not None, "there is at least the last one"
-            self.start, self.end = first[1].position, last.next
+            self.start, self.end = first[1].position, last.next_offset
 
     def lines(self, position: int) -> Iterator[Line]:
         """Yield the lines that begin at or after a position."""

@@ -33,30 +33,31 @@ class ContainerCleaner:
         Args:
             container: The name of the resource container: the run's id.
         """
-        left = await self._ask(container, self._servers())
-        if left:
-            again = asyncio.ensure_future(self._again(container, left))
-            self._background.add(again)
-            again.add_done_callback(self._background.discard)
+        remaining = await self._send_requests(container, self._servers())
+        if remaining:
+            retrying = asyncio.ensure_future(self._retry(container, remaining))
+            self._background.add(retrying)
+            retrying.add_done_callback(self._background.discard)
 
-    async def _again(self, container: str, left: _Servers) -> None:
-        for pause in settings.RUN_CLEANUP_BACKOFF_SECONDS:
-            await asyncio.sleep(pause)
-            left = await self._ask(container, left)
-            if not left:
+    async def _retry(self, container: str, remaining: _Servers) -> None:
+        for delay in settings.RUN_CLEANUP_BACKOFF_SECONDS:
+            await asyncio.sleep(delay)
+            remaining = await self._send_requests(container, remaining)
+            if not remaining:
                 return
-        for short in left:
-            self._supervisor.history.record("not cleared", task=short, detail=f"it keeps the variables of {container}")
+        for short in remaining:
+            detail = f"the server still holds the variables of {container}"
+            self._supervisor.history.record("cleanup-failed", task=short, detail=detail)
 
     def _servers(self) -> _Servers:
         """Return the servers that exist now."""
         tasks = self._supervisor.tasks.values()
-        here: _Servers = {task.task.short: task.process for task in tasks if task.process}
+        local: _Servers = {task.task.short: task.process for task in tasks if task.process}
         topology = self._supervisor.topology
-        elsewhere = [task for task in topology.tasks if task.host != self._supervisor.host] if topology else []
-        return {**here, **{task.short: None for task in elsewhere}}
+        remote = [task for task in topology.tasks if task.host != self._supervisor.host] if topology else []
+        return {**local, **{task.short: None for task in remote}}
 
-    async def _ask(self, container: str, servers: _Servers) -> _Servers:
+    async def _send_requests(self, container: str, servers: _Servers) -> _Servers:
         """Ask servers to clear a container, and skip each one that was replaced: a new server has nothing to clear.
 
         Args:
@@ -66,18 +67,19 @@ class ContainerCleaner:
         Returns:
             The servers that did not answer.
         """
-        topology, now = self._supervisor.topology, self._servers()
-        asking = {
+        topology, present = self._supervisor.topology, self._servers()
+        timeout = settings.RUN_CLEANUP_TIMEOUT_SECONDS
+        requests = {
             asyncio.ensure_future(
                 self._prober.ask(task.address, settings.RUN_CLEANUP_TIMEOUT_SECONDS, clear=container)
             ): task.short
             for task in (topology.tasks if topology else ())
-            if task.short in servers and task.short in now and servers[task.short] == now[task.short]
+            if task.short in servers and task.short in present and servers[task.short] == present[task.short]
         }
-        if not asking:
+        if not requests:
             return {}
-        done, late = await asyncio.wait(asking, timeout=2 * settings.RUN_CLEANUP_TIMEOUT_SECONDS)
-        for question in late:
-            question.cancel()
-        answered = {question for question in done if question.result().verdict is ProbeOutcome.PROBE_OK}
-        return {short: servers[short] for question, short in asking.items() if question not in answered}
+        done, late = await asyncio.wait(requests, timeout=2 * timeout)
+        for request in late:
+            request.cancel()
+        successful = {request for request in done if request.result().verdict is ProbeOutcome.PROBE_OK}
+        return {short: servers[short] for request, short in requests.items() if request not in successful}

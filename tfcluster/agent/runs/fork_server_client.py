@@ -23,44 +23,40 @@ class ForkServer:
     Args:
         title: The process title that `ps` shows.
         log: The file that receives the fork server's output.
-        heard: Called with each message about a run; see `tfcluster.processes.fork_server`.
-        died: Called when the fork server has exited. Its drivers keep running.
+        on_message: Called with each message about a run; see `tfcluster.processes.fork_server`.
+        on_exit: Called when the fork server has exited. Its drivers keep running.
 
     Attributes:
         log: The file that receives the fork server's output.
     """
 
-    def __init__(self, title: str, log: Path, heard: Callable[[Message], None], died: Callable[[], None]) -> None:
+    def __init__(
+        self, title: str, log: Path, on_message: Callable[[Message], None], on_exit: Callable[[], None]
+    ) -> None:
         self.log = log
         self._title = title
-        self._heard = heard
-        self._died = died
+        self._on_message = on_message
+        self._on_exit = on_exit
         self._child: ChildProcess | None = None
 
-    def warm_up(self) -> None:
+    def start(self) -> None:
         """Start the fork server unless it runs already, so that TensorFlow is imported before the next run.
 
         Raises:
             OSError: The fork server cannot be forked.
         """
-        if self._child is None:
-            launch = partial(fork_server.launch, self._title, os.getpid(), self.log)
-            child = subprocesses.fork_child(launch, lambda status: None)
-            child.on_message(self._message, partial(self._ended, child))
-            self._child = child
+        self._start()
 
-    def drive(self, job: RunSpec) -> None:
+    def spawn_driver(self, spec: RunSpec) -> None:
         """Have the fork server fork a driver for a run.
 
         Args:
-            job: What the driver is to run.
+            spec: What the driver is to execute.
 
         Raises:
             OSError: The fork server does not run and cannot be forked.
         """
-        self.warm_up()
-        assert self._child is not None, "warm_up() has just seen to it"
-        self._child.send(asdict(job))
+        self._start().send(asdict(spec))
 
     def kill_if_stopped(self) -> int | None:
         """Kill the fork server if a signal such as SIGSTOP has stopped it, since it would fork no more drivers.
@@ -84,11 +80,15 @@ class ForkServer:
             self._child.kill()
             self._child.reap()
 
-    def _message(self, message: Message) -> None:
-        if "run" in message:
-            self._heard(message)
+    def _start(self) -> ChildProcess:
+        if self._child is None:
+            launch = partial(fork_server.launch, self._title, os.getpid(), self.log)
+            child = subprocesses.fork_child(launch, lambda status: None)
+            child.on_message(self._on_message, partial(self._handle_exit, child))
+            self._child = child
+        return self._child
 
-    def _ended(self, child: ChildProcess) -> None:
+    def _handle_exit(self, child: ChildProcess) -> None:
         if self._child is child:
             self._child = None
-        self._died()
+        self._on_exit()

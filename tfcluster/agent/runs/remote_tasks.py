@@ -36,7 +36,7 @@ class RemoteTaskMonitor:
         supervisor: The supervisor, which knows the topology and the name of this host.
         prober: The client that probes the tasks.
         in_use: Returns the names of the tasks that active runs use.
-        news: Called when a task goes down or has recovered.
+        on_change: Called when a task goes down or has recovered.
 
     Attributes:
         down: What has happened to each task that is down, as text, by the task's name.
@@ -47,43 +47,43 @@ class RemoteTaskMonitor:
         supervisor: Supervisor,
         prober: ProbeClient,
         in_use: Callable[[], Collection[str]],
-        news: Callable[[], None],
+        on_change: Callable[[], None],
     ) -> None:
         self.down: dict[str, str] = {}
         self._supervisor = supervisor
         self._prober = prober
         self._in_use = in_use
-        self._news = news
-        self._seen: dict[str, _PeerHealth] = {}
-        self._asking: dict[str, asyncio.Task[None]] = {}
+        self._on_change = on_change
+        self._health: dict[str, _PeerHealth] = {}
+        self._probing: dict[str, asyncio.Task[None]] = {}
 
-    async def ask_all(self) -> tuple[list[Device], list[str]]:
+    async def probe_all(self) -> tuple[list[Device], list[str]]:
         """Probe every remote task for its devices before a run is submitted.
 
         Returns:
             The devices, and one text for each task that does not answer.
         """
         tasks = self._tasks()
-        answers = await asyncio.gather(*map(self._ask_patiently, tasks))
-        for task, answer in zip(tasks, answers, strict=True):
-            self._heard(task, answer)
-        devices = [device for answer in answers for device in answer.devices]
-        silent = [
-            task for task, answer in zip(tasks, answers, strict=True) if answer.verdict is not ProbeOutcome.PROBE_OK
+        results = await asyncio.gather(*map(self._probe_with_retry, tasks))
+        for task, result in zip(tasks, results, strict=True):
+            self._record_result(task, result)
+        devices = [device for result in results for device in result.devices]
+        silent_tasks = [
+            task for task, result in zip(tasks, results, strict=True) if result.verdict is not ProbeOutcome.PROBE_OK
         ]
-        return devices, [f"{_place(task)} does not answer" for task in silent]
+        return devices, [f"{_describe(task)} does not answer" for task in silent_tasks]
 
     def check_soon(self) -> None:
         """Start a probe in the background of each remote task that active runs use."""
         if not (used := self._in_use()):
-            self._seen.clear()
+            self._health.clear()
             self.down.clear()
             return
         for task in self._tasks():
-            if task.name in used and task.name not in self._asking:
-                self._asking[task.name] = asyncio.ensure_future(self._check_once(task))
+            if task.name in used and task.name not in self._probing:
+                self._probing[task.name] = asyncio.ensure_future(self._check_once(task))
 
-    async def look(self) -> None:
+    async def refresh(self) -> None:
         """Probe the remote tasks that active runs use and wait for the results.
 
         A driver may have failed because of a lost task before this agent has noticed the loss.
@@ -95,42 +95,42 @@ class RemoteTaskMonitor:
         topology = self._supervisor.topology
         return [task for task in topology.tasks if task.host != self._supervisor.host] if topology else []
 
-    async def _ask_patiently(self, task: Task) -> ProbeResult:
+    async def _probe_with_retry(self, task: Task) -> ProbeResult:
         for _ in range(settings.RUN_REMOTE_PROBE_RETRIES):
-            answer = await self._prober.ask(task.address, settings.RUN_REMOTE_PROBE_SECONDS)
-            if not answer.refused:
+            result = await self._prober.ask(task.address, settings.RUN_REMOTE_PROBE_SECONDS)
+            if not result.refused:
                 break
             await asyncio.sleep(settings.RUN_REMOTE_PROBE_RETRY_SECONDS)
-        return answer
+        return result
 
     async def _check_once(self, task: Task) -> None:
         try:
             await self._check(task)
         finally:
-            del self._asking[task.name]
+            del self._probing[task.name]
 
     async def _check(self, task: Task) -> None:
-        self._heard(task, await self._prober.ask(task.address, settings.PROBE_TIMEOUT_SECONDS))
+        self._record_result(task, await self._prober.ask(task.address, settings.PROBE_TIMEOUT_SECONDS))
 
-    def _heard(self, task: Task, answer: ProbeResult) -> None:
-        seen = self._seen.setdefault(task.name, _PeerHealth())
-        if answer.verdict is ProbeOutcome.SILENT:
-            seen.misses = settings.FAILED_PROBES_MAX if answer.refused else seen.misses + 1
-            if seen.misses >= settings.FAILED_PROBES_MAX:
-                self._is_down(task, "does not answer")
-        elif answer.verdict is ProbeOutcome.PROBE_OK:
-            seen.misses = 0
-            if seen.incarnation not in (None, answer.incarnation):
-                self._is_down(task, "was started anew")
-            seen.incarnation = answer.incarnation
+    def _record_result(self, task: Task, result: ProbeResult) -> None:
+        health = self._health.setdefault(task.name, _PeerHealth())
+        if result.verdict is ProbeOutcome.SILENT:
+            health.misses = settings.FAILED_PROBES_MAX if result.refused else health.misses + 1
+            if health.misses >= settings.FAILED_PROBES_MAX:
+                self._mark_down(task, "does not answer")
+        elif result.verdict is ProbeOutcome.PROBE_OK:
+            health.misses = 0
+            if health.incarnation not in (None, result.incarnation):
+                self._mark_down(task, "was restarted")
+            health.incarnation = result.incarnation
             if self.down.pop(task.name, None) is not None:
-                self._news()
+                self._on_change()
 
-    def _is_down(self, task: Task, what: str) -> None:
+    def _mark_down(self, task: Task, what: str) -> None:
         if task.name not in self.down:
-            self.down[task.name] = f"{_place(task)} {what}"
-            self._news()
+            self.down[task.name] = f"{_describe(task)} {what}"
+            self._on_change()
 
 
-def _place(task: Task) -> str:
+def _describe(task: Task) -> str:
     return f"{task.short} at {task.address} on {task.host}"

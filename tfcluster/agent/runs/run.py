@@ -1,18 +1,27 @@
-"""The agent's in-memory state of one run: its record, its driver process and its timers."""
+"""The agent's in-memory state of one run, and the final record that is built of it when the run has ended."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import signal
 import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
-from tfcluster.agent.runs.run_store import RunRecord
+from tfcluster import settings
+from tfcluster.agent.change_notifier import ChangeNotifier
+from tfcluster.agent.logs.textfile import tail
+from tfcluster.agent.runs.state_machine import RunPhase, RunStateMachine
+from tfcluster.agent.runs.store import RunRecord
 from tfcluster.core.states import ACTIVE, RunState
 from tfcluster.core.status import RunStatus
-from tfcluster.process_handle import ProcessHandle
-from tfcluster.processes.run_spec import EVENTS, OUTPUT, SENT, RunSpec
+from tfcluster.errors import ClusterError
+from tfcluster.process_handle import ProcessHandle, format_exit_status, send_signal
+from tfcluster.processes.run_spec import EVENTS, OUTPUT, UPLOAD, RunEventLog, RunSpec
+from tfcluster.protocol.codec import Message
 
 
 @dataclass
@@ -22,33 +31,52 @@ class Run:
     Attributes:
         record: The persistent record of the run.
         folder: The run's folder.
-        began: When the run was submitted, in monotonic seconds.
-        job: What the run's driver is to do; None for a run that an earlier agent started.
-        driven: Whether `job` has been sent to a fork server.
-        fork_servers: Number of fork servers that `job` has been sent to.
+        spec: What the run's driver is to execute; None for a run that an earlier agent started.
+        machine: The state machine of the run.
+        submitted_at: When the run was submitted, in monotonic seconds.
+        changed: Notified when the run's state changes or something is written to its folder.
         process: The driver's process; None while there is no driver.
         pidfd: The driver's pidfd; None while there is no driver.
-        ending: Whether the driver has exited and the agent is cleaning up after it.
-        timers: Timers that will stop or kill the run.
-        unowned: Timer that will stop the run unless the command that waits for the run reconnects; None if not set.
-        stranded: Timer that will stop the run because all of its tasks are lost; None if not set.
+        is_watched: Whether the agent itself watches for the driver's exit, which no fork server will report.
+        exit_status: The wait status of the driver, as waitpid returns it; None if it is not known.
+        exit_cause: How the driver ended, or why there was none; used if the exit status is not known.
+        phase_timer: Timer for the time limit of the phase; None if not set.
+        timeout_timer: Timer that will stop the run at its timeout; None if not set.
+        orphan_timer: Timer that will stop the run unless the command that waits for the run reconnects; None if not
+            set.
+        all_lost_timer: Timer that will stop the run because all of its tasks are lost; None if not set.
     """
 
     record: RunRecord
     folder: Path
-    began: float = field(default_factory=time.monotonic)
-    job: RunSpec | None = None
-    driven: bool = False
-    fork_servers: int = 0
+    spec: RunSpec | None = None
+    machine: RunStateMachine = field(default_factory=RunStateMachine)
+    submitted_at: float = field(default_factory=time.monotonic)
+    changed: ChangeNotifier = field(default_factory=ChangeNotifier)
     process: ProcessHandle | None = None
     pidfd: int | None = None
-    ending: bool = False
-    timers: list[asyncio.TimerHandle] = field(default_factory=list)
-    unowned: asyncio.TimerHandle | None = None
-    stranded: asyncio.TimerHandle | None = None
+    is_watched: bool = False
+    exit_status: int | None = None
+    exit_cause: str = ""
+    phase_timer: asyncio.TimerHandle | None = None
+    timeout_timer: asyncio.TimerHandle | None = None
+    orphan_timer: asyncio.TimerHandle | None = None
+    all_lost_timer: asyncio.TimerHandle | None = None
+
+    @classmethod
+    def adopt(cls, record: RunRecord, folder: Path) -> Run:
+        """Return an active run that an earlier agent started; see `RunStateMachine` for its phase.
+
+        Args:
+            record: The record that the earlier agent wrote.
+            folder: The run's folder.
+        """
+        machine = RunStateMachine(RunPhase.RUNNING if record.stopping is None else RunPhase.CLAIMING)
+        submitted_at = time.monotonic() - (time.time() - record.started)
+        return cls(record, folder, machine=machine, submitted_at=submitted_at)
 
     @property
-    def identity(self) -> str:
+    def id(self) -> str:
         """The run's id."""
         return self.record.run
 
@@ -58,9 +86,14 @@ class Run:
         return self.record.state
 
     @property
-    def active(self) -> bool:
+    def is_active(self) -> bool:
         """Whether the run has not ended."""
         return self.record.state in ACTIVE
+
+    @property
+    def has_exited(self) -> bool:
+        """Whether the run has no driver any more, and will not get one."""
+        return self.machine.phase in (RunPhase.FINALIZING, RunPhase.ENDED)
 
     @property
     def events(self) -> Path:
@@ -73,40 +106,127 @@ class Run:
         return self.folder / OUTPUT
 
     @property
-    def sent(self) -> Path:
+    def upload(self) -> Path:
         """The folder that holds the file uploaded with the run."""
-        return self.folder / SENT
+        return self.folder / UPLOAD
 
-    def now(self) -> RunRecord:
+    def snapshot(self) -> RunRecord:
         """Return the run's record, with the seconds that the run has taken so far if it is active."""
         seconds = self.record.seconds
         if seconds is None:
-            seconds = time.monotonic() - self.began
+            seconds = time.monotonic() - self.submitted_at
         return replace(self.record, seconds=round(seconds, 6))
 
     def status(self) -> RunStatus:
         """Return the run's entry in the output of `status`."""
-        return RunStatus(self.identity, self.record.program, self.state, round(self.now().seconds or 0.0, 3))
+        return RunStatus(self.id, self.record.program, self.state, round(self.snapshot().seconds or 0.0, 3))
 
-    def has_driver(self, process: ProcessHandle, pidfd: int | None) -> None:
+    def mark_reclaimed(self) -> None:
+        """Record that the command which waits for the run has reconnected after its agent died.
+
+        This cancels the timer that would stop the run.
+        """
+        if self.orphan_timer is not None:
+            self.orphan_timer.cancel()
+            self.orphan_timer = None
+
+    def attach_driver(self, process: ProcessHandle, pidfd: int | None) -> None:
         """Record that the run's driver has been started.
 
         Args:
             process: The driver's process.
             pidfd: The driver's pidfd; None if the driver has exited already.
         """
+        self.release_driver()
         self.record = replace(self.record, state=RunState.RUNNING)
         self.process, self.pidfd = process, pidfd
 
-    def forget_driver(self) -> None:
+    def terminate(self) -> None:
+        """Send SIGTERM to the driver, unless it has exited."""
+        if self.pidfd is not None:
+            send_signal(self.pidfd, signal.SIGTERM)
+            # If a signal had stopped the driver, it has to continue to terminate all that its program has started.
+            send_signal(self.pidfd, signal.SIGCONT)
+
+    def kill(self) -> None:
+        """Send SIGKILL to the driver, unless it has exited."""
+        if self.pidfd is not None:
+            send_signal(self.pidfd, signal.SIGKILL)
+
+    def release_driver(self) -> None:
         """Close the driver's pidfd, so that the driver is no longer watched."""
         if self.pidfd is not None:
+            asyncio.get_running_loop().remove_reader(self.pidfd)
             os.close(self.pidfd)
             self.pidfd = None
 
-    def forget_timers(self) -> None:
+    def cancel_timers(self) -> None:
         """Cancel all timers that would stop or kill the run."""
-        for timer in (*self.timers, self.unowned, self.stranded):
+        for timer in (self.phase_timer, self.timeout_timer, self.orphan_timer, self.all_lost_timer):
             if timer is not None:
                 timer.cancel()
-        self.timers, self.unowned, self.stranded = [], None, None
+        self.phase_timer = self.timeout_timer = self.orphan_timer = self.all_lost_timer = None
+
+
+def final_record(run: Run, log: Path) -> RunRecord:
+    """Build the final record of a run that has ended, and write a result event if its driver wrote none.
+
+    Args:
+        run: The run.
+        log: The log whose last lines may show why the driver died.
+
+    Returns:
+        The final record.
+    """
+    last = _final_event(run.events)
+    if last.get("event") == "result":  # a driver writes it only if the run succeeded
+        return replace(run.record, state=RunState.SUCCEEDED, seconds=last["seconds"], result=last["result"])
+    error: dict[str, Any] | None
+    if run.record.stopping is not None:
+        state, error = run.record.stopping
+    elif last.get("event") == "error":
+        state, error = RunState.FAILED, last["error"]
+    else:
+        state, error = RunState.FAILED, _driver_error(run, log).to_json()
+    record = replace(run.record, state=state, seconds=run.snapshot().seconds, error=error)
+    try:
+        RunEventLog(run.events).emit(**result_event(record))
+    except OSError as problem:  # a full disk must not prevent the run from ending
+        record = replace(record, notes=[*record.notes, f"{run.events} cannot be written: {problem.strerror}"])
+    return record
+
+
+def result_event(record: RunRecord) -> Message:
+    """Return the result event of a run that has ended and whose driver wrote no result event."""
+    return {
+        "event": "result",
+        "run": record.run,
+        "program": record.program,
+        "state": record.state.value,
+        "seconds": round(record.seconds or 0.0, 6),
+        "result": record.result,
+        "devices": {},
+        "notes": record.notes,
+        **({"error": record.error} if record.error else {}),
+    }
+
+
+def _driver_error(run: Run, log: Path) -> ClusterError:
+    """Return the error of a run whose driver died without an explanation."""
+    cause = run.exit_cause if run.exit_status is None else format_exit_status(run.exit_status)
+    lines, _ = tail(log, settings.RUN_ERROR_LINES)
+    shown = "; its last output:" + "".join(f"\n  {line}" for line in lines) if lines else ""
+    return ClusterError(f"the driver of {run.id} died ({cause}){shown}", hint=f"The whole log is {log}.")
+
+
+def _final_event(path: Path) -> Message:
+    """Return the result or error event that a driver wrote, or an empty message if it wrote neither."""
+    lines, _ = tail(path, settings.RUN_RESULT_EVENTS)
+    for line in reversed(lines):
+        try:
+            event = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(event, dict) and event.get("event") in ("result", "error"):
+            return event
+    return {}

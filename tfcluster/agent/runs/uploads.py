@@ -36,10 +36,10 @@ async def receive(incoming: RequestStream, path: Path) -> None:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         with open(fd, "wb", buffering=0) as file:
             async for block in incoming.blocks():
-                rest = memoryview(block)
-                while rest:
-                    rest = rest[file.write(rest) :]
+                remaining = memoryview(block)
+                while remaining:
+                    remaining = remaining[file.write(remaining) :]
     except ConnectionError:
         raise
     except OSError as error:
-        raise ClusterError(f"{path}: cannot store what was sent: {error.strerror}") from error
+        raise ClusterError(f"{path}: cannot store the uploaded file: {error.strerror}") from error

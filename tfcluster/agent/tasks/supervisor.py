@@ -29,7 +29,7 @@ from tfcluster.agent.tasks.transition_event import describe_transition
 from tfcluster.core.states import TERMINAL_STATES, TaskState
 from tfcluster.core.topology import PS_JOB, ClusterTopology
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.process_handle import send
+from tfcluster.process_handle import send_signal
 from tfcluster.processes.c_api import TensorFlow
 
 #: The text that explains the exit of a process that the agent ended because of an event.
@@ -281,7 +281,7 @@ class Supervisor:
             assert self.topology is not None, "a task belongs to a topology"
             child = self._processes.fork(task, self.topology)
         elif action is not None and task.pidfd is not None:
-            send(task.pidfd, signal.SIGTERM if action is Action.TERMINATE else signal.SIGKILL)
+            send_signal(task.pidfd, signal.SIGTERM if action is Action.TERMINATE else signal.SIGKILL)
             task.killed = task.killed or action is Action.KILL
             if event in _WHY_ENDED:
                 task.report = _WHY_ENDED[event]

@@ -20,7 +20,7 @@ from tfcluster.agent.tasks.task_runtime import NOT_STARTED, TaskRuntime
 from tfcluster.core.status import LastExit
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError
-from tfcluster.process_handle import ProcessHandle, reason, was_killed
+from tfcluster.process_handle import ProcessHandle, format_exit_status, was_killed
 from tfcluster.processes.c_api import TensorFlow
 from tfcluster.processes.logs.log_buffer import prepare
 from tfcluster.processes.tf_server import serve
@@ -174,6 +174,6 @@ class TaskLauncher:
         self._feed(task, TaskEvent.UNSTARTABLE)
 
     def _note_end(self, task: TaskRuntime, status: int | None, by_kernel: str = "") -> None:
-        task.last_exit = LastExit(reason(status) + by_kernel, time.time(), task.report)
+        task.last_exit = LastExit(format_exit_status(status) + by_kernel, time.time(), task.report)
         clean = status is not None and os.WIFEXITED(status) and os.WEXITSTATUS(status) == 0
         self._feed(task, TaskEvent.CLEAN_EXIT if clean else TaskEvent.FAILED_EXIT)

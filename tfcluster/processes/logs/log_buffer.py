@@ -63,8 +63,8 @@ def read(path: Path, position: int, size: int) -> tuple[bytes, float] | None:
         data = os.pread(fd, size, position)
         # Check for a hole after reading, not before: holes only grow, from the beginning of the file, so data that is
         # not in a hole now was not in one during the read either.
-        intact = _first_data(fd, position) == position or not data
-        return (data, os.fstat(fd).st_mtime) if intact else None
+        is_intact = _first_data(fd, position) == position or not data
+        return (data, os.fstat(fd).st_mtime) if is_intact else None
     finally:
         os.close(fd)
 
@@ -122,22 +122,22 @@ class LogBuffer:
         # The file has been truncated, as `echo > /proc/PID/fd/2` does. Move its contents to the old position, so that
         # positions continue to grow.
         if end < position:
-            said = os.pread(fd, settings.LOG_LINE_MAX_BYTES, 0)
+            moved = os.pread(fd, settings.LOG_LINE_MAX_BYTES, 0)
             os.ftruncate(fd, position)
-            end = position + os.pwrite(fd, said, position)
+            end = position + os.pwrite(fd, moved, position)
         if position == end:
             return False
         position = _first_data(fd, position)
-        if end - position > self._log.room:
-            position = _behind_line(fd, end - self._log.room)
+        if end - position > self._log.capacity:
+            position = _offset_after_line(fd, end - self._log.capacity)
         data = os.pread(fd, settings.LOG_LINE_MAX_BYTES, position)
-        whole = data[: data.rfind(b"\n") + 1]
-        if not whole and (ended or len(data) == settings.LOG_LINE_MAX_BYTES):
-            whole = data
-        self._log.append(whole, position, time.time())
-        self._position = position + len(whole)
+        lines = data[: data.rfind(b"\n") + 1]
+        if not lines and (ended or len(data) == settings.LOG_LINE_MAX_BYTES):
+            lines = data
+        self._log.append(lines, position, time.time())
+        self._position = position + len(lines)
         self._free(fd, self._position - settings.LOG_BUFFER_KEPT_BYTES)
-        return bool(whole)
+        return bool(lines)
 
     def _free(self, fd: int, end: int) -> None:
         end -= end % os.fstat(fd).st_blksize  # a partial block would not be freed, but read as zeros
@@ -157,7 +157,7 @@ class LogBuffer:
         self._freed = end
 
 
-def _behind_line(fd: int, position: int) -> int:
+def _offset_after_line(fd: int, position: int) -> int:
     """Return the position after the end of the line that contains a position.
 
     Args:
@@ -165,7 +165,8 @@ def _behind_line(fd: int, position: int) -> int:
         position: A position in the line.
 
     Returns:
-        The position after the line's newline, or `position` itself if there is no newline within `LONGEST_LINE` bytes.
+        The position after the line's newline, or `position` itself if there is no newline within
+        `settings.LOG_LINE_MAX_BYTES` bytes.
     """
     return position + os.pread(fd, settings.LOG_LINE_MAX_BYTES, position).find(b"\n") + 1
 

@@ -7,7 +7,6 @@ first kills any previous one that is still alive.
 
 from __future__ import annotations
 
-import ctypes
 import fcntl
 import os
 import select
@@ -19,16 +18,16 @@ from contextlib import suppress
 from pathlib import Path
 
 from tfcluster import settings
-from tfcluster.process_handle import ProcessHandle, send
+from tfcluster.process_handle import ProcessHandle, send_signal
 from tfcluster.processes import daemonize
+from tfcluster.processes.inotify import Inotify
 from tfcluster.processes.logs.log_buffer import LogBuffer
 from tfcluster.processes.logs.rotating_log import RotatingLog
 
-_LOCK = ".keeper"
-_MODIFIED = 0x2
+_LOCK = ".lock"
 
 
-def keep(title: str, log_buffers: Path, logs: Path, size: int, count: int, needed: Path, agent: socket.socket) -> None:
+def run(title: str, log_buffers: Path, logs: Path, size: int, count: int, needed: Path, agent: socket.socket) -> None:
     """Run the log writer until the agent has exited and the file that marks running tasks has been removed.
 
     Args:
@@ -41,29 +40,43 @@ def keep(title: str, log_buffers: Path, logs: Path, size: int, count: int, neede
         agent: The child's end of a socket pair with the agent. End of file means that the agent has exited.
     """
     daemonize.detach(title, keep=[agent.fileno()])
-    desk = LogWriter(log_buffers, logs, size, count)
-    wake = select.poll()
+    writer = LogWriter(log_buffers, logs, size, count)
+    poll = select.poll()
     changes = _watch(log_buffers)
     if changes is not None:
-        wake.register(changes, select.POLLIN)
-    wake.register(agent, select.POLLIN)
+        poll.register(changes, select.POLLIN)
+    poll.register(agent, select.POLLIN)
     orphaned = False
     while not orphaned or needed.exists():
         if changes is not None:
-            _clear(changes)
-        while desk.work():
+            changes.read()
+        while writer.drain_once():
             continue
-        if not desk.is_mine():
+        if not writer.is_still_owner():
             return
         time.sleep(settings.LOG_WRITER_ROUND_SECONDS)
-        patience: float | None = settings.LOG_WRITER_ORPHAN_POLL_SECONDS if orphaned or desk.failing else None
-        for fd, _ in wake.poll(
-            1000 * settings.LOG_WRITER_POLL_SECONDS if changes is None else patience and 1000 * patience
+        timeout: float | None = settings.LOG_WRITER_ORPHAN_POLL_SECONDS if orphaned or writer.is_failing else None
+        for fd, _ in poll.poll(
+            1000 * settings.LOG_WRITER_POLL_SECONDS if changes is None else timeout and 1000 * timeout
         ):
             if fd == agent.fileno():
                 orphaned = True
-                wake.unregister(agent)
-    desk.finish()
+                poll.unregister(agent)
+    writer.close()
+
+
+def _watch(folder: Path) -> Inotify | None:
+    """Watch a folder for files that are written to; return None if the system cannot watch it."""
+    try:
+        inotify = Inotify()
+    except OSError:
+        return None
+    try:
+        inotify.add(folder)
+    except OSError:
+        inotify.close()
+        return None
+    return inotify
 
 
 class LogWriter:
@@ -78,18 +91,18 @@ class LogWriter:
         count: The number of files of a log.
 
     Attributes:
-        failing: Some output could not be written in the last round. The next round tries again.
+        is_failing: Some output could not be written in the last round. The next round tries again.
     """
 
     def __init__(self, log_buffers: Path, logs: Path, size: int, count: int) -> None:
-        self.failing = False
+        self.is_failing = False
         self._folder = log_buffers
         self._logs = logs
         self._limits = size, count
-        self._spools: dict[str, LogBuffer] = {}
-        self._lock = _succeed(log_buffers / _LOCK)
+        self._log_buffers: dict[str, LogBuffer] = {}
+        self._lock = _take_over(log_buffers / _LOCK)
 
-    def work(self, *, ended: bool = False) -> bool:
+    def drain_once(self, *, ended: bool = False) -> bool:
         """Copy a block of each task's output to its log.
 
         Args:
@@ -100,31 +113,31 @@ class LogWriter:
         """
         failed, more = False, False
         for name in self._names():
-            if name not in self._spools:
+            if name not in self._log_buffers:
                 log = RotatingLog(self._logs / f"{name}.log", *self._limits)
-                self._spools[name] = LogBuffer(self._folder / name, log)
+                self._log_buffers[name] = LogBuffer(self._folder / name, log)
             try:
-                more = self._spools[name].drain(ended=ended) or more
+                more = self._log_buffers[name].drain(ended=ended) or more
             except OSError as error:  # such as a full disk: the output stays in the capture buffer
-                if not self.failing:
-                    print(f"{name}: cannot keep its output: {error}", file=sys.stderr, flush=True)
+                if not self.is_failing:
+                    print(f"{name}: cannot write its output: {error}", file=sys.stderr, flush=True)
                 failed = True
-        self.failing = failed
+        self.is_failing = failed
         return more
 
-    def is_mine(self) -> bool:
+    def is_still_owner(self) -> bool:
         """Tell whether the lock file on disk is still the one that this process holds.
 
         If the folder has been deleted, the next log writer would not find this process by the lock.
         """
         return _is_at(self._lock, self._folder / _LOCK)
 
-    def finish(self) -> None:
+    def close(self) -> None:
         """Copy all remaining output, after all tasks have exited, and remove the capture buffers.
 
         Output that cannot be written, such as on a full disk, is lost.
         """
-        while self.work(ended=True):
+        while self.drain_once(ended=True):
             continue
         for name in self._names():
             (self._folder / name).unlink()
@@ -140,7 +153,7 @@ class LogWriter:
             return []
 
 
-def _succeed(path: Path) -> int:
+def _take_over(path: Path) -> int:
     """Kill the process that holds the lock, if there is one, and take the lock over.
 
     Args:
@@ -150,7 +163,7 @@ def _succeed(path: Path) -> int:
         The descriptor of the lock file.
     """
     path.parent.mkdir(mode=0o700, exist_ok=True)
-    process = ProcessHandle.of(os.getpid())
+    process = ProcessHandle.from_pid(os.getpid())
     assert process is not None, "this process lives"
     while True:
         lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -161,7 +174,7 @@ def _succeed(path: Path) -> int:
                 os.pwrite(lock, b"%d %d\n" % (process.pid, process.start_time), 0)
                 return lock
         except BlockingIOError:
-            _end(os.pread(lock, 100, 0))
+            _kill_holder(os.pread(lock, 100, 0))
             time.sleep(settings.LOG_WRITER_LOCK_SECONDS)
         os.close(lock)
 
@@ -173,7 +186,7 @@ def _is_at(fd: int, path: Path) -> bool:
         return False
 
 
-def _end(holder: bytes) -> None:
+def _kill_holder(holder: bytes) -> None:
     """Kill the process that the lock file names, if it names one.
 
     A process that has just taken the lock may not have written its pid yet.
@@ -185,28 +198,5 @@ def _end(holder: bytes) -> None:
         pid, start_time = map(int, holder.split())
         pidfd = ProcessHandle(pid, start_time).open()
         if pidfd is not None and pid != os.getpid():
-            send(pidfd, signal.SIGKILL)
+            send_signal(pidfd, signal.SIGKILL)
             os.close(pidfd)
-
-
-def _watch(folder: Path) -> int | None:
-    """Watch a folder for modified files by inotify.
-
-    Returns:
-        A descriptor that becomes readable when a file in the folder changes. None if the system cannot provide one,
-        such as when its inotify limits are exhausted.
-    """
-    libc = ctypes.CDLL(None)
-    fd: int = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
-    if fd < 0:
-        return None
-    if libc.inotify_add_watch(fd, os.fsencode(folder), _MODIFIED) < 0:
-        os.close(fd)
-        return None
-    return fd
-
-
-def _clear(changes: int) -> None:
-    with suppress(BlockingIOError):
-        while os.read(changes, 1 << 16):
-            continue

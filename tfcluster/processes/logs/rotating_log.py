@@ -20,10 +20,10 @@ from tfcluster import settings
 from tfcluster.processes.files import remove_unless_file
 
 # An upper bound of the bytes that the time, the position and the mark of a partial line take in front of the text.
-_HEAD_ROOM = 64
+_MAX_HEADER = 64
 # Follows the position of a partial line, which has no newline in the output: the line was too long, or nothing was
 # printed after it.
-_UNENDED = b"+"
+_PARTIAL = b"+"
 
 
 @dataclass(frozen=True)
@@ -34,13 +34,13 @@ class Line:
         time: The time at which it was captured, in Unix seconds.
         position: Its offset in the task's whole output, in bytes.
         text: Its text, without the newline.
-        next: The offset of the next line.
+        next_offset: The offset of the next line.
     """
 
     time: float
     position: int
     text: bytes
-    next: int
+    next_offset: int
 
 
 def numbered(path: Path, number: int) -> Path:
@@ -55,10 +55,10 @@ def numbers_of(path: Path) -> list[int]:
     """
     name = re.compile(re.escape(path.name) + r"(?:\.([1-9][0-9]*))?")
     try:
-        found = [match for match in map(name.fullmatch, os.listdir(path.parent)) if match]
+        matches = [match for match in map(name.fullmatch, os.listdir(path.parent)) if match]
     except FileNotFoundError:
         return []
-    return sorted(int(match[1] or 0) for match in found)
+    return sorted(int(match[1] or 0) for match in matches)
 
 
 def files_of(path: Path) -> list[Path]:
@@ -77,11 +77,11 @@ def parse(line: bytes) -> Line | None:
     """
     try:
         time, place, text = line.split(b" ", 2)
-        position = int(place.removesuffix(_UNENDED))
+        position = int(place.removesuffix(_PARTIAL))
         moment = datetime.fromisoformat(time.decode().removesuffix("Z")).replace(tzinfo=timezone.utc)
     except ValueError:
         return None
-    return Line(moment.timestamp(), position, text, position + len(text) + (not place.endswith(_UNENDED)))
+    return Line(moment.timestamp(), position, text, position + len(text) + (not place.endswith(_PARTIAL)))
 
 
 def last_line(file: int, size: int) -> Line | None:
@@ -94,12 +94,12 @@ def last_line(file: int, size: int) -> Line | None:
     Returns:
         The line, or None if there is no complete line.
     """
-    for length in (1 << 13, settings.LOG_LINE_MAX_BYTES + _HEAD_ROOM):
+    for length in (1 << 13, settings.LOG_LINE_MAX_BYTES + _MAX_HEADER):
         start = max(0, size - length)
-        *whole, _ = os.pread(file, size - start, start).split(b"\n")
-        for line in reversed(whole[1:] if start else whole):  # the first may be the tail of a line
-            if found := parse(line):
-                return found
+        *lines, _ = os.pread(file, size - start, start).split(b"\n")
+        for line in reversed(lines[1:] if start else lines):  # the first may be the tail of a line
+            if parsed := parse(line):
+                return parsed
         if not start:
             break
     return None
@@ -109,8 +109,8 @@ def end_of(path: Path) -> int:
     """Return the position after the last line of a log, or 0 if the log has no line."""
     for each in reversed(files_of(path)):
         with suppress(FileNotFoundError), each.open("rb") as file:
-            if found := last_line(file.fileno(), file.seek(0, os.SEEK_END)):
-                return found.next
+            if line := last_line(file.fileno(), file.seek(0, os.SEEK_END)):
+                return line.next_offset
     return 0
 
 
@@ -135,7 +135,7 @@ class RotatingLog:
         self._count = count
 
     @property
-    def room(self) -> int:
+    def capacity(self) -> int:
         """Return the capacity of the log in bytes."""
         return self._size * self._count
 
@@ -151,7 +151,7 @@ class RotatingLog:
             path.unlink()
         with suppress(FileNotFoundError), self._path.open("r+b") as file:
             size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - settings.LOG_LINE_MAX_BYTES - _HEAD_ROOM))
+            file.seek(max(0, size - settings.LOG_LINE_MAX_BYTES - _MAX_HEADER))
             unfinished = len(file.read().rpartition(b"\n")[2])
             file.truncate(size - unfinished)
         return end_of(self._path)
@@ -221,4 +221,4 @@ def _entries(data: bytes, position: int, time: float) -> Iterator[bytes]:
         yield b"%s %d %s\n" % (moment, position, line)
         position += len(line) + 1
     if rest:
-        yield b"%s %d%s %s\n" % (moment, position, _UNENDED, rest)
+        yield b"%s %d%s %s\n" % (moment, position, _PARTIAL, rest)

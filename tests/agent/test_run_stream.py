@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tfcluster import settings
-from tfcluster.agent.runs.run_stream import follow, from_place
+from tfcluster.agent.runs.stream import skip, stream_files
 
 Events = list[dict[str, Any]]
 
@@ -42,7 +42,7 @@ def follow_steps(events: Path, printed: Path | None, *steps: Callable[[], None])
         left.pop(0)()
 
     async def collect() -> Events:
-        return [each async for each in follow(events, printed, lambda: bool(left), wait)]
+        return [each async for each in stream_files(events, printed, lambda: bool(left), wait)]
 
     return asyncio.run(collect())
 
@@ -119,7 +119,7 @@ def test_who_goes_on_gets_neither_less_nor_more() -> None:
             for each in whole:
                 yield each
 
-        return [each async for each in from_place(messages(), events, lines)]
+        return [each async for each in skip(messages(), events, lines)]
 
     for had in range(len(whole) + 1):
         lines = sum(each["event"] == "output" for each in whole[:had])

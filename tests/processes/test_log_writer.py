@@ -25,8 +25,8 @@ def paths(tmp_path: Path) -> tuple[Path, Path]:
     """A spool, made as for a first start, and the log that it goes to."""
     log = tmp_path / "logs" / "worker:0.log"
     log.parent.mkdir()
-    prepare(tmp_path / "spools" / "worker:0", log)
-    return tmp_path / "spools" / "worker:0", log
+    prepare(tmp_path / "log-buffers" / "worker:0", log)
+    return tmp_path / "log-buffers" / "worker:0", log
 
 
 def put(path: Path, data: bytes) -> None:
@@ -45,7 +45,7 @@ def texts(log: Path) -> list[bytes]:
     found = [line for line in lines if line is not None]
     assert len(found) == len(lines)
     for one, other in pairwise(found):
-        assert one.next == other.position
+        assert one.next_offset == other.position
     return [line.text for line in found]
 
 
@@ -211,12 +211,12 @@ def test_whoever_comes_next_finds_how_far_it_is(tmp_path: Path, paths: tuple[Pat
     path, log = paths
     for number in range(3):
         put(path, b"line %d\nand" % number)
-        desk = LogWriter(path.parent, log.parent, 1000, 3)
-        while desk.work():
+        writer = LogWriter(path.parent, log.parent, 1000, 3)
+        while writer.drain_once():
             continue
-        os.close(desk._lock)  # as at the end of its process
+        os.close(writer._lock)  # as at the end of its process
     assert texts(log) == [b"line 0", b"andline 1", b"andline 2"]
-    LogWriter(path.parent, log.parent, 1000, 3).finish()
+    LogWriter(path.parent, log.parent, 1000, 3).close()
     assert texts(log)[-1] == b"and"
     assert not path.parent.exists()
 
@@ -227,17 +227,17 @@ def test_what_cannot_be_kept_waits_in_its_spool_and_holds_up_no_end(
     path, log = paths
     put(path, b"one\n")
     log.mkdir()
-    desk = LogWriter(path.parent, log.parent, 1000, 3)
-    assert not desk.work()
-    assert not desk.work()
-    assert desk.failing
-    assert capsys.readouterr().err.count("worker:0: cannot keep its output: ") == 1
+    writer = LogWriter(path.parent, log.parent, 1000, 3)
+    assert not writer.drain_once()
+    assert not writer.drain_once()
+    assert writer.is_failing
+    assert capsys.readouterr().err.count("worker:0: cannot write its output: ") == 1
     log.rmdir()
-    while desk.work():
+    while writer.drain_once():
         continue
-    assert (texts(log), desk.failing) == ([b"one"], False)
+    assert (texts(log), writer.is_failing) == ([b"one"], False)
     put(path, b"two\n")
     log.unlink()
     log.mkdir()
-    desk.finish()
+    writer.close()
     assert not path.parent.exists()

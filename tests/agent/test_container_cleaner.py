@@ -43,9 +43,9 @@ class Servers:
     ("servers", "asked", "kept"),
     [
         (Servers(""), "abce", []),
-        (Servers("b"), "abce" + "bb", [("b", "it keeps the variables of pi-1")]),
-        (Servers("e"), "abce" + "ee", [("e", "it keeps the variables of pi-1")]),
-        (Servers("bc", replaced="c"), "abce" + "bb", [("b", "it keeps the variables of pi-1")]),
+        (Servers("b"), "abce" + "bb", [("b", "the server still holds the variables of pi-1")]),
+        (Servers("e"), "abce" + "ee", [("e", "the server still holds the variables of pi-1")]),
+        (Servers("bc", replaced="c"), "abce" + "bb", [("b", "the server still holds the variables of pi-1")]),
     ],
 )
 def test_who_does_not_answer_is_asked_again_as_long_as_it_is_the_same_process(

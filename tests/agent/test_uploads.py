@@ -107,7 +107,7 @@ def test_a_block_that_is_too_long_is_refused_before_it_is_read(tmp_path: Path) -
 
 def test_a_folder_that_cannot_be_written_to_is_told(tmp_path: Path) -> None:
     (tmp_path / "sent").touch()
-    with pytest.raises(ClusterError, match=r"sent/data\.bin: cannot store what was sent: File exists"):
+    with pytest.raises(ClusterError, match=r"sent/data\.bin: cannot store the uploaded file: File exists"):
         receive_from(tmp_path / "sent" / "data.bin", lambda connection: connection.close())
 
 

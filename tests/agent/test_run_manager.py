@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import json
 import os
@@ -14,16 +15,17 @@ import pytest
 
 from tests.conftest import running
 from tfcluster import settings
-from tfcluster.agent.runs.run import Run
-from tfcluster.agent.runs.run_manager import RunManager
-from tfcluster.agent.runs.run_result import finalize
+from tfcluster.agent import folder_watcher
+from tfcluster.agent.runs.manager import RunManager
+from tfcluster.agent.runs.run import Run, final_record
+from tfcluster.agent.runs.state_machine import RunPhase, RunStateMachine
+from tfcluster.agent.runs.stream import follow
 from tfcluster.agent.state_dir import StateDir
 from tfcluster.core.programs import ProgramTraits, TaskSelector
 from tfcluster.core.states import RunState
 from tfcluster.process_handle import ProcessHandle
 from tfcluster.processes import fork_server
-from tfcluster.processes.run_events import RunEventLog
-from tfcluster.processes.run_spec import EVENTS, RunSpec, acquire_run
+from tfcluster.processes.run_spec import EVENTS, RunEventLog, RunSpec, acquire_run
 from tfcluster.protocol.codec import encode
 
 PS, W0, W1 = "/job:ps/task:0", "/job:worker/task:0", "/job:worker/task:1"
@@ -37,7 +39,7 @@ async def clear(container: str) -> None:
     cleared.append(container)
 
 
-async def look() -> None:
+async def check_tasks() -> None:
     """No task is elsewhere."""
 
 
@@ -45,15 +47,15 @@ async def look() -> None:
 def runs(tmp_path: Path) -> RunManager:
     folder = StateDir(tmp_path)
     folder.make()
-    return RunManager("title", folder, clear, look)
+    return RunManager("title", folder, clear, check_tasks)
 
 
 def submit(runs: RunManager, program: str, timeout: float | None = None, detached: bool = False) -> Run:
     """A run that waits for its driver."""
     identity = f"{program}-1"
     cleared.clear()
-    runs.records.make_folder(identity)
-    folder = str(runs.records.folder(identity))
+    runs.store.make_folder(identity)
+    folder = str(runs.store.folder(identity))
     addresses = {"ps": ["localhost:1"], "worker": ["localhost:2", "localhost:3"]}
     is_graph = program == "graph"
     traits = ProgramTraits(
@@ -67,9 +69,9 @@ def submit(runs: RunManager, program: str, timeout: float | None = None, detache
 
 async def ended(runs: RunManager, run: Run) -> str:
     """Wait until a run has ended; what its last event says of why."""
-    while run.active:
+    while run.is_active:
         await asyncio.wait_for(runs.changed.since(runs.changed.count), 30)
-    kept = runs.records.read(run.identity)
+    kept = runs.store.read(run.id)
     assert kept == run.record
     last = json.loads(run.events.read_text().splitlines()[-1])
     assert (last["event"], last["state"], last.get("error")) == ("result", run.state.value, run.record.error)
@@ -93,8 +95,8 @@ def test_a_run_that_was_placed_elsewhere_needs_that_task_too(runs: RunManager, t
     async def body() -> None:
         run = submit(runs, "graph")
         assert runs.tasks_in_use([PS, W0, W1]) == {"graph-1": [PS, W0, W1]}
-        later = RunManager("title", StateDir(tmp_path), clear, look)
-        assert later.records.read("graph-1") == run.record, "the next agent knows"
+        later = RunManager("title", StateDir(tmp_path), clear, check_tasks)
+        assert later.store.read("graph-1") == run.record, "the next agent knows"
         runs.on_task_health([PS, W0, W1], {PS: "ps:0 died (SIGKILL)"})
         assert await ended(runs, run) == "ps:0 died (SIGKILL) during graph-1"
 
@@ -107,13 +109,13 @@ def test_a_run_that_sees_to_lost_tasks_fails_when_all_are_lost_for_a_while(
     async def body() -> None:
         run = submit(runs, "pi")
         runs.on_task_health([W0, W1], {W1: "one died"})
-        assert run.stranded is None, "one is left"
+        assert run.all_lost_timer is None, "one is left"
         both = {W0: "zero died", W1: "one died"}
         runs.on_task_health([W0, W1], both)
-        waiting = run.stranded
+        waiting = run.all_lost_timer
         assert waiting is not None
         runs.on_task_health([W0, W1], both)
-        assert run.stranded is waiting, "the time runs from the first moment"
+        assert run.all_lost_timer is waiting, "the time runs from the first moment"
         runs.on_task_health([W0, W1], {W1: "one died"})
         assert waiting.cancelled(), "one is back"
         monkeypatch.setattr(settings, "RUN_ALL_TASKS_LOST_SECONDS", 0.0)
@@ -136,7 +138,7 @@ def test_a_fork_server_that_hangs_costs_the_run_that_it_was_to_start(
         message = "no driver could be started for graph-1 within 0.01 s"
         assert await ended(runs, run) == message
         assert runs.runs["graph-1"].process is None
-        while runs._fork_server._child is not None:
+        while runs.fork_server._child is not None:
             await asyncio.sleep(0.01)
 
     monkeypatch.setattr(settings, "RUN_DRIVER_START_SECONDS", 0.01)
@@ -156,10 +158,10 @@ def test_a_run_whose_fork_server_dies_gets_its_driver_from_the_next_one(
             file.write("x")
         if len(log.read_text()) <= deaths:
             os._exit(1)
-        process = ProcessHandle.of(os.getpid())
+        process = ProcessHandle.from_pid(os.getpid())
         assert process is not None
-        acquire_run(runs.records.folder("graph-1"), process)
-        RunEventLog(runs.records.folder("graph-1") / EVENTS).emit("result", seconds=1.0, result={})
+        acquire_run(runs.store.folder("graph-1"), process)
+        RunEventLog(runs.store.folder("graph-1") / EVENTS).emit("result", seconds=1.0, result={})
         forked = {"run": "graph-1", "pid": process.pid, "start_time": process.start_time}
         channel.sendall(encode(forked) + encode({**forked, "status": 0}))
         signal.alarm(60)  # in case the test does not end it
@@ -168,13 +170,75 @@ def test_a_run_whose_fork_server_dies_gets_its_driver_from_the_next_one(
     async def body() -> None:
         run = submit(runs, "graph")
         runs.start(run)
-        while run.active:
+        while run.is_active:
             await asyncio.wait_for(runs.changed.since(runs.changed.count), 30)
         assert run.state.value == end
-        assert run.fork_servers == settings.RUN_FORK_SERVERS == 3
+        assert run.machine.driver_requests == settings.RUN_FORK_SERVERS == 3
         runs.stop()
 
     monkeypatch.setattr(fork_server, "launch", launch)
+    asyncio.run(body())
+
+
+def test_a_driver_that_cannot_be_forked_is_an_error_with_the_reason(
+    runs: RunManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fork server is played."""
+
+    def launch(title: str, agent: int, log: Path, channel: socket.socket) -> None:
+        channel.recv(1 << 16)
+        channel.sendall(encode({"run": "graph-1", "error": "Resource temporarily unavailable"}))
+        signal.alarm(60)  # in case the test does not end it
+        signal.pause()
+
+    async def body() -> None:
+        run = submit(runs, "graph")
+        runs.start(run)
+        message = "no driver could be started for graph-1: Resource temporarily unavailable"
+        assert await ended(runs, run) == message
+        runs.stop()
+
+    monkeypatch.setattr(fork_server, "launch", launch)
+    asyncio.run(body())
+
+
+def test_what_is_written_wakes_who_follows(runs: RunManager, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without polling: the agent is notified of each write, and of the end."""
+
+    async def body() -> None:
+        run = submit(runs, "pi")
+        log = RunEventLog(run.events)
+        async with contextlib.aclosing(follow(runs, "pi-1")) as events:
+            assert (await anext(events))["event"] == "run"
+            for number in range(3):
+                following = asyncio.ensure_future(anext(events))
+                await asyncio.sleep(0.05)
+                assert not following.done()
+                log.emit("progress", done=number)
+                assert await asyncio.wait_for(following, 30) == {"event": "progress", "done": number}
+            following = asyncio.ensure_future(anext(events))
+            runs.cancel("pi-1")
+            last = await asyncio.wait_for(following, 30)
+            assert (last["event"], last["state"]) == ("result", "cancelled")
+
+    monkeypatch.setattr(settings, "RUN_POLL_SECONDS", 3600.0)
+    asyncio.run(body())
+
+
+def test_a_folder_that_cannot_be_watched_is_polled(runs: RunManager, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def body() -> None:
+        run = submit(runs, "pi")
+        async with contextlib.aclosing(follow(runs, "pi-1")) as events:
+            await anext(events)
+            RunEventLog(run.events).emit("progress", done=1)
+            assert await asyncio.wait_for(anext(events), 30) == {"event": "progress", "done": 1}
+        runs.cancel("pi-1")
+        await ended(runs, run)
+
+    def refuse() -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(folder_watcher, "Inotify", refuse)
     asyncio.run(body())
 
 
@@ -192,9 +256,11 @@ def test_the_first_reason_to_stop_stands(runs: RunManager) -> None:
 def test_a_driver_that_meets_a_lost_task_before_the_agent_does_ends_because_of_that(runs: RunManager) -> None:
     async def body() -> None:
         run = submit(runs, "graph")
+        run.machine = RunStateMachine(RunPhase.REQUESTED, driver_requests=1)
         RunEventLog(run.events).emit("error", error={"message": "Socket closed", "hint": "", "exit_code": 1})
-        runs._heard({"run": "graph-1", "pid": 1, "start_time": 1, "status": 256})
+        runs._on_driver_message({"run": "graph-1", "pid": 1, "start_time": 1, "status": 256})
         runs.cancel("graph-1")
+        assert run.machine.phase is RunPhase.FINALIZING
         assert run.record.stopping is None, "it has ended by itself"
         runs.on_task_health([W0, W1], {W1: "worker:1 died (SIGKILL)"})
         assert await ended(runs, run) == "worker:1 died (SIGKILL) during graph-1"
@@ -211,7 +277,7 @@ def test_what_a_driver_said_last_counts_though_its_threads_told_something_later(
         log.emit("progress", done=1)
         with run.events.open("a") as file:
             file.write('{"event": "metr\n')
-        assert finalize(run, 256, "", run.output).error == error
+        assert final_record(run, run.output).error == error
 
     asyncio.run(body())
 
@@ -224,13 +290,13 @@ def test_a_full_disk_costs_a_run_its_events_but_not_its_end(runs: RunManager, mo
         run = submit(runs, "graph")
         monkeypatch.setattr(RunEventLog, "emit", full)
         runs.on_task_health([W0, W1], {W1: "one died"})
-        first, last = [each async for each in runs.follow("graph-1")]
+        first, last = [each async for each in follow(runs, "graph-1")]
         assert first["event"] == "run"
         assert (last["event"], last["state"], last["error"]) == ("result", "failed", run.record.error)
         assert last["error"]["message"] == "one died during graph-1"
         assert last["notes"] == [f"{run.events} cannot be written: No space left on device"]
-        later = RunManager("title", StateDir(runs.records.path.parent), clear, look)
-        assert [each async for each in later.follow("graph-1")] == [first, last], "also the next agent knows"
+        later = RunManager("title", StateDir(runs.store.path.parent), clear, check_tasks)
+        assert [each async for each in follow(later, "graph-1")] == [first, last], "also the next agent knows"
 
     asyncio.run(body())
 
@@ -240,10 +306,10 @@ def test_a_run_without_a_driver_that_a_lost_agent_left_is_concluded_by_the_next(
 ) -> None:
     async def body() -> None:
         submit(runs, "pi")
-        later = RunManager("title", StateDir(tmp_path), clear, look)
+        later = RunManager("title", StateDir(tmp_path), clear, check_tasks)
         later.adopt()
         assert "(its agent died before the driver had started)" in await ended(later, later.runs["pi-1"])
-        again = RunManager("title", StateDir(tmp_path), clear, look)
+        again = RunManager("title", StateDir(tmp_path), clear, check_tasks)
         again.adopt()
         assert again.runs == {}, "it has ended"
         assert [record.state for record in again.all_records()] == [RunState.FAILED]
@@ -259,25 +325,25 @@ def test_a_run_that_nobody_comes_back_to_is_cancelled_unless_it_is_detached(
 
     async def body(driver: ProcessHandle) -> None:
         submit(runs, "pi", detached=detached)
-        assert acquire_run(runs.records.folder("pi-1"), driver)
-        later = RunManager("title", StateDir(tmp_path), clear, look)
+        assert acquire_run(runs.store.folder("pi-1"), driver)
+        later = RunManager("title", StateDir(tmp_path), clear, check_tasks)
         later.adopt()
         run = later.runs["pi-1"]
         assert (run.state, run.process) == (RunState.RUNNING, driver)
         if comes_back:
-            later.mark_reclaimed("pi-1")
+            run.mark_reclaimed()
         if detached or comes_back:
-            assert run.unowned is None
+            assert run.orphan_timer is None
             later.cancel("pi-1")
         else:
-            assert run.unowned is not None
+            assert run.orphan_timer is not None
         await ended(later, run)
         assert run.state is RunState.CANCELLED
         assert cleared == ["pi-1"]
 
     monkeypatch.setattr(settings, "RUN_OWNER_RECONNECT_SECONDS", 0.01)
     with running("sleep", "600") as process:
-        found = ProcessHandle.of(process.pid)
+        found = ProcessHandle.from_pid(process.pid)
         assert found is not None
         asyncio.run(body(found))
         assert process.wait(30) in (-signal.SIGTERM, 0), "0 where the agent reaped it"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tfcluster.processes.run_events import RunEventLog
+from tfcluster.processes.run_spec import RunEventLog
 
 
 @contextmanager

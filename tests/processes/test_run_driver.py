@@ -31,6 +31,7 @@ job = run_spec.RunSpec("script-1", "demo", "script", traits, folder, {}, "localh
 ours, link = socket.socketpair()
 def tell(code, failure=""):
     run_spec.ProgramEnd(code, failure, 1.5, {"/job:worker/task:0/device:CPU:0": {"ops": 3}}, ["slow"]).send(link)
+run_driver.become_subreaper()
 parent = os.getpid()
 pid = os.fork()
 if pid == 0:
@@ -122,6 +123,30 @@ def test_what_a_destructor_does_to_the_process_changes_nothing(tmp_path: Path) -
 def test_a_driver_ends_by_the_signal_that_ended_its_program(tmp_path: Path, name: str) -> None:
     number = getattr(signal, name)
     assert drive(tmp_path, f"os.kill(os.getpid(), {number})") == (-number, [])
+
+
+_DAEMON = """
+reading, writing = os.pipe()
+if os.fork() == 0:
+    if os.fork() == 0:
+        os.setsid()
+        while os.getppid() != parent:
+            time.sleep(0.01)
+        os.write(writing, b"%d" % os.getpid())
+        os._exit(0)
+    os._exit(0)
+os.wait()
+daemon = int(os.read(reading, 20))
+while os.path.exists(f"/proc/{daemon}"):  # until it has been reaped
+    time.sleep(0.01)
+tell(0)
+"""
+
+
+def test_a_daemon_of_the_program_becomes_a_child_of_the_driver_which_reaps_it(tmp_path: Path) -> None:
+    """So that the driver may restrict its sockets where only an ancestor may (Yama)."""
+    code, [event] = drive(tmp_path, _DAEMON)
+    assert (code, event["state"]) == (0, "succeeded")
 
 
 _READY = """

@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sys
+import time
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tfcluster import settings
-from tfcluster.core.programs import ProgramTraits
+from tfcluster.core.programs import ProgramTraits, required_tasks
 from tfcluster.core.states import ACTIVE, RunState
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.processes.files import read_file
+from tfcluster.processes.run_spec import RunSpec
 from tfcluster.protocol.decoder import decode
 
 _FILE = "record.json"
@@ -41,8 +44,7 @@ class RunRecord:
         seconds: Duration of the run in seconds; None while it is active.
         result: The program's result; None if the run did not succeed.
         error: Why the run failed; None if it did not fail.
-        besides: Names of the tasks that the run uses in addition to those of its devices; see
-            `tfcluster.core.programs.required_tasks`.
+        required_tasks: Names of the tasks that the run uses in addition to those of its devices.
     """
 
     run: str
@@ -59,12 +61,35 @@ class RunRecord:
     seconds: float | None = None
     result: dict[str, Any] | None = None
     error: dict[str, Any] | None = None
-    besides: list[str] = field(default_factory=list)
+    required_tasks: list[str] = field(default_factory=list)
+
+    @classmethod
+    def new(cls, spec: RunSpec, timeout: float | None, detached: bool) -> RunRecord:
+        """Return the record of a run that is submitted now.
+
+        Args:
+            spec: What the run's driver is to execute.
+            timeout: As the attribute.
+            detached: As the attribute.
+        """
+        return cls(
+            run=spec.run,
+            program=spec.program,
+            traits=spec.traits,
+            parameters=spec.parameters,
+            devices=spec.devices,
+            notes=spec.notes,
+            started=round(time.time(), 3),
+            timeout=timeout,
+            detached=detached,
+            state=RunState.QUEUED,
+            required_tasks=required_tasks(spec.traits, spec.devices, spec.addresses, spec.head),
+        )
 
     def summary(self) -> dict[str, Any]:
         """Return the fields of the record that `runs` shows."""
-        kept = ("run", "program", "parameters", "state", "seconds", "started", "result", "error")
-        return {name: getattr(self, name) for name in kept}
+        names = ("run", "program", "parameters", "state", "seconds", "started", "result", "error")
+        return {name: getattr(self, name) for name in names}
 
 
 class RunStore:
@@ -115,6 +140,14 @@ class RunStore:
         temporary.write_text(json.dumps(asdict(record)))
         os.replace(temporary, path)
 
+    def try_write(self, record: RunRecord) -> None:
+        """Replace the record of a run; a failure only goes into the agent's log: a full disk must not stop the run."""
+        try:
+            self.write(record)
+        except OSError as error:
+            folder = self.folder(record.run)
+            print(f"{folder}: cannot write the run's record: {error.strerror}", file=sys.stderr, flush=True)
+
     def read(self, run: str) -> RunRecord | None:
         """Return the record of a run, or None if it is missing or cannot be parsed."""
         try:
@@ -125,38 +158,38 @@ class RunStore:
 
     def read_all(self) -> list[RunRecord]:
         """Return the records of all runs, sorted by the time of submission."""
-        found = [record for run in self._names() if (record := self.read(run))]
-        return sorted(found, key=lambda record: record.started)
+        records = [record for run in self._names() if (record := self.read(run))]
+        return sorted(records, key=lambda record: record.started)
 
-    def find(self, named: str) -> str:
+    def find(self, prefix: str) -> str:
         """Return the id of the run with the given id or unique id prefix.
 
         Args:
-            named: The id of a run, or a prefix of it.
+            prefix: The id of a run, or a prefix of it.
 
         Raises:
             ClusterError: No run has this id or prefix, or the prefix matches several runs.
         """
         names = self._names()
-        found = [named] if named in names else [name for name in names if named and name.startswith(named)]
-        if len(found) == 1:
-            return found[0]
-        if found:
-            more = ", …" if len(found) > settings.LISTED_RUNS else ""
+        matches = [prefix] if prefix in names else [name for name in names if prefix and name.startswith(prefix)]
+        if len(matches) == 1:
+            return matches[0]
+        if matches:
+            more = ", …" if len(matches) > settings.LISTED_RUNS else ""
             raise ClusterError(
-                f"several runs begin with {named!r}: {', '.join(sorted(found)[: settings.LISTED_RUNS])}{more}",
+                f"several runs begin with {prefix!r}: {', '.join(sorted(matches)[: settings.LISTED_RUNS])}{more}",
                 hint="Give more of the run's id.",
                 exit_code=ExitCode.USAGE,
             )
-        raise ClusterError(f"no run {named!r}", hint="`tfcluster runs` lists the runs.", exit_code=ExitCode.USAGE)
+        raise ClusterError(f"no run {prefix!r}", hint="`tfcluster runs` lists the runs.", exit_code=ExitCode.USAGE)
 
-    def remove_old(self, going_on: Collection[str]) -> None:
-        """Remove the folders of all but the latest `RETENTION` ended runs.
+    def remove_old(self, active: Collection[str]) -> None:
+        """Remove the folders of all but the latest `settings.RUNS_KEPT` ended runs.
 
         Args:
-            going_on: Ids of the runs that have not ended, whatever state their records have.
+            active: Ids of the runs that have not ended, whatever state their records have.
         """
-        ages: Mapping[str, float] = {name: self._age(name) for name in self._names() if name not in going_on}
+        ages: Mapping[str, float] = {name: self._age(name) for name in self._names() if name not in active}
         for name in sorted(ages, key=lambda each: ages[each])[: -settings.RUNS_KEPT]:
             record = self.read(name)
             if record is None or record.state not in ACTIVE:

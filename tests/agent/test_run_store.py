@@ -13,7 +13,7 @@ import pytest
 
 from tests.agent.test_journal import damage_by_pipe
 from tfcluster import settings
-from tfcluster.agent.runs.run_store import RunRecord, RunStore
+from tfcluster.agent.runs.store import RunRecord, RunStore
 from tfcluster.core.programs import ProgramTraits, TaskSelector
 from tfcluster.core.states import RunState
 from tfcluster.errors import ClusterError, ExitCode

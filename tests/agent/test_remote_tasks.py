@@ -50,7 +50,7 @@ class World:
     async def check(self, times: int = 1) -> None:
         for _ in range(times):
             self.elsewhere.check_soon()
-            while self.elsewhere._asking:
+            while self.elsewhere._probing:
                 await asyncio.sleep(0)
 
 
@@ -89,7 +89,7 @@ def test_a_refusal_counts_at_once_and_is_told_once() -> None:
 def test_a_server_that_is_another_one_was_lost_meanwhile() -> None:
     world = World(one=[FIRST, FIRST, SECOND])
     asyncio.run(world.check(4))
-    assert world.news == [{W1: "worker:1 at localhost:2 on b was started anew"}, {}]
+    assert world.news == [{W1: "worker:1 at localhost:2 on b was restarted"}, {}]
 
 
 def test_what_only_the_prober_does_not_answer_says_nothing() -> None:
@@ -103,8 +103,8 @@ def test_a_run_that_has_failed_has_its_tasks_looked_at_now() -> None:
 
     async def body() -> None:
         await world.check()
-        await world.elsewhere.look()
-        assert world.news[0] == {W1: "worker:1 at localhost:2 on b was started anew"}
+        await world.elsewhere.refresh()
+        assert world.news[0] == {W1: "worker:1 at localhost:2 on b was restarted"}
 
     asyncio.run(body())
     assert world.asked == ["localhost:2"] * 2
@@ -127,7 +127,7 @@ def test_a_server_that_was_replaced_between_two_runs_was_lost_by_neither() -> No
 def test_a_run_to_come_has_every_task_asked_and_is_told_which_do_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settings, "RUN_REMOTE_PROBE_RETRY_SECONDS", 0.0)
     world = World(one=[REFUSED, REFUSED, FIRST], two=[REFUSED])
-    devices, troubles = asyncio.run(world.elsewhere.ask_all())
+    devices, troubles = asyncio.run(world.elsewhere.probe_all())
     assert devices == [DEVICE], "it came back while it was asked again"
     assert troubles == ["worker:2 at 10.0.0.2:3 on b does not answer"]
 
@@ -137,8 +137,8 @@ def test_the_question_before_a_run_does_not_hide_a_loss_from_one_that_goes_on() 
 
     async def body() -> None:
         await world.check()
-        await world.elsewhere.ask_all()
+        await world.elsewhere.probe_all()
 
     asyncio.run(body())
-    assert world.news[0] == {W1: "worker:1 at localhost:2 on b was started anew"}
+    assert world.news[0] == {W1: "worker:1 at localhost:2 on b was restarted"}
     assert world.news[-1] == {}, "the run to come may begin"

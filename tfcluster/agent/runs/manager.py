@@ -1,0 +1,296 @@
+"""Carries out the lifecycle of runs: feeds each run's state machine and takes the actions that it requests."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import time
+import traceback
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from tfcluster import settings
+from tfcluster.agent import subprocesses
+from tfcluster.agent.change_notifier import ChangeNotifier
+from tfcluster.agent.folder_watcher import FolderWatcher
+from tfcluster.agent.runs import failure_policy
+from tfcluster.agent.runs.fork_server_client import ForkServer
+from tfcluster.agent.runs.run import Run, final_record
+from tfcluster.agent.runs.state_machine import RunAction, RunEvent, RunPhase
+from tfcluster.agent.runs.store import RunRecord, RunStore
+from tfcluster.agent.state_dir import StateDir
+from tfcluster.core.programs import compute_tasks
+from tfcluster.core.states import ACTIVE, RunState
+from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.process_handle import ProcessHandle
+from tfcluster.processes.run_spec import RunEventLog, RunSpec, acquire_run, driver_of
+from tfcluster.protocol.codec import Message
+
+# Why a run is stopped: the state that it will end in, and the error, if any.
+_StopReason = tuple[RunState, ClusterError | None]
+
+
+class RunManager:
+    """Manages the runs that are active and the runs that have ended since this agent started.
+
+    Args:
+        title: The process title of the fork server, which `ps` shows.
+        folder: The cluster's state directory.
+        clear: Clears a resource container on every task.
+        check_tasks: Probes for lost tasks that are not reported to this agent, and passes them to `on_task_health`.
+
+    Attributes:
+        runs: The runs by id, oldest first.
+        store: The persistent records of all runs, including earlier ones.
+        changed: Notified whenever the state of any run changes.
+        watcher: Notifies each run of what is written to its folder, while it is followed.
+        fork_server: The fork server that starts the drivers.
+    """
+
+    def __init__(
+        self,
+        title: str,
+        folder: StateDir,
+        clear: Callable[[str], Awaitable[None]],
+        check_tasks: Callable[[], Awaitable[None]],
+    ) -> None:
+        self.runs: dict[str, Run] = {}
+        self.store = RunStore(folder.runs)
+        self.changed = ChangeNotifier()
+        self.watcher = FolderWatcher()
+        self._clear = clear
+        self._check_tasks = check_tasks
+        self.fork_server = ForkServer(title, folder.fork_server_log, self._on_driver_message, self._on_fork_server_exit)
+        self._background: set[asyncio.Task[None]] = set()
+        self._actions: Mapping[RunAction, Callable[[Run], None]] = {
+            RunAction.REQUEST_DRIVER: self._request_driver,
+            RunAction.CLAIM: self._claim,
+            RunAction.WATCH: self._watch,
+            RunAction.TERMINATE: Run.terminate,
+            RunAction.KILL: Run.kill,
+            RunAction.KILL_FORK_SERVER: self._kill_fork_server,
+            RunAction.FINALIZE: self._finalize,
+        }
+
+    def submit(self, spec: RunSpec, timeout: float | None, detached: bool) -> Run:
+        """Register and record a new run. Its timeout starts now; `start` starts its driver.
+
+        Args:
+            spec: What the driver is to execute.
+            timeout: Seconds after which the run is stopped; None for no timeout.
+            detached: Whether the run continues when no command waits for it.
+
+        Returns:
+            The new run.
+
+        Raises:
+            OSError: The run cannot be recorded.
+        """
+        run = Run(RunRecord.new(spec, timeout, detached), Path(spec.folder), spec)
+        RunEventLog(run.events).emit("run", run=spec.run, program=spec.program, devices=spec.devices)
+        self.store.write(run.record)
+        self._register(run)
+        ended = [each.id for each in self.runs.values() if not each.is_active]
+        for identity in ended[: -settings.RUNS_KEPT]:
+            del self.runs[identity]
+        self.store.remove_old([each.id for each in self.runs.values() if each.is_active])
+        return run
+
+    def start(self, run: Run) -> None:
+        """Request a driver for a run, unless one was requested already or the run is being stopped.
+
+        The run continues whether or not a client streams its events.
+        """
+        self._feed(run, RunEvent.START)
+
+    def adopt(self) -> None:
+        """Adopt the active runs of an earlier agent: watch drivers that still run, finalize runs that have ended."""
+        for record in self.store.read_all():
+            if record.state not in ACTIVE:
+                continue
+            run = Run.adopt(record, self.store.folder(record.run))
+            self._register(run)
+            if not record.detached:
+                loop = asyncio.get_running_loop()
+                run.orphan_timer = loop.call_later(settings.RUN_OWNER_RECONNECT_SECONDS, self.cancel, record.run)
+            run.exit_cause = "its agent died before the driver had started"
+            self._feed(run, RunEvent.FORK_SERVER_EXITED)
+
+    def cancel(self, identity: str) -> None:
+        """Cancel a run. Does nothing if the run has ended or is unknown."""
+        if identity in self.runs:
+            self._feed(self.runs[identity], RunEvent.CANCEL, (RunState.CANCELLED, None))
+
+    def fail(self, run: Run, error: ClusterError) -> None:
+        """Stop a run because of an error."""
+        self._feed(run, RunEvent.FAIL, (RunState.FAILED, error))
+
+    def on_task_health(self, every: Collection[str], down: Mapping[str, str]) -> None:
+        """Stop the runs that cannot continue without the tasks that are down; see `failure_policy`.
+
+        Args:
+            every: Names of the cluster's tasks.
+            down: What happened to each task that does not serve, as text, by the task's name.
+        """
+        for run in list(self.runs.values()):
+            if run.is_active:
+                failure_policy.fail_if_blocked(run, every, down, self.fail)
+
+    def all_records(self) -> list[RunRecord]:
+        """Return the current record of every run, sorted by the time of submission."""
+        records = self.store.read_all()
+        return [self.runs[record.run].snapshot() if record.run in self.runs else record for record in records]
+
+    def tasks_in_use(self, every: Collection[str]) -> dict[str, list[str]]:
+        """Return the names of the tasks that each active run uses, by the run's id.
+
+        Args:
+            every: Names of the cluster's tasks.
+        """
+        active = {identity: run.record for identity, run in self.runs.items() if run.is_active}
+        return {
+            identity: sorted({*compute_tasks(record.traits, record.devices, every), *record.required_tasks})
+            for identity, record in active.items()
+        }
+
+    async def cancel_all(self) -> None:
+        """Cancel every active run and wait until all of them have ended."""
+        for run in self.runs:
+            self.cancel(run)
+        while any(run.is_active for run in self.runs.values()):
+            await self.changed.since(self.changed.count)
+
+    def stop(self) -> None:
+        """Stop the fork server. No run may be active when this is called."""
+        self.fork_server.stop()
+
+    def _register(self, run: Run) -> None:
+        self.runs[run.id] = run
+        if (timeout := run.record.timeout) is not None:
+            error = ClusterError(f"{run.id} timed out after {timeout:g} s", exit_code=ExitCode.TIMED_OUT)
+            remaining = max(0.0, run.record.started + timeout - time.time())
+            run.timeout_timer = asyncio.get_running_loop().call_later(remaining, self.fail, run, error)
+
+    def _feed(self, run: Run, event: RunEvent, stop_reason: _StopReason | None = None) -> None:
+        """Pass an event to a run's state machine and take the actions that it requests.
+
+        Args:
+            run: The run.
+            event: The event.
+            stop_reason: Why the run is stopped, for an event that may stop it.
+        """
+        phase = run.machine.phase
+        run.machine, actions = run.machine.handle(event)
+        if run.machine.phase is not phase:
+            self._set_phase_timer(run)
+        for action in actions:
+            if action is not RunAction.RECORD_STOP:
+                self._actions[action](run)
+            elif run.record.stopping is None and stop_reason is not None:  # the first reason stands
+                state, error = stop_reason
+                run.record = replace(run.record, stopping=(state, error.to_json() if error else None))
+                self.store.try_write(run.record)
+        if run.machine.phase is not phase:
+            run.changed.tell()
+            self.changed.tell()
+
+    def _set_phase_timer(self, run: Run) -> None:
+        """Replace the timer of the previous phase by one for the time limit of the present phase, if it has one."""
+        if run.phase_timer is not None:
+            run.phase_timer.cancel()
+            run.phase_timer = None
+        grace = settings.RUN_STOP_GRACE_SECONDS
+        limits = {
+            RunPhase.REQUESTED: settings.RUN_DRIVER_START_SECONDS,
+            RunPhase.STOPPING: grace,
+            RunPhase.KILLED: grace,
+        }
+        if (limit := limits.get(run.machine.phase)) is not None:
+            run.phase_timer = asyncio.get_running_loop().call_later(limit, self._on_timeout, run)
+
+    def _on_timeout(self, run: Run) -> None:
+        error = ClusterError(
+            f"no driver could be started for {run.id} within {settings.RUN_DRIVER_START_SECONDS:g} s",
+            hint=f"{self.fork_server.log} may say why; run the program again.",
+        )
+        self._feed(run, RunEvent.TIMEOUT, (RunState.FAILED, error))
+
+    def _on_driver_message(self, message: Message) -> None:
+        """Handle a message of the fork server: it has forked a driver, or could not, or a driver has exited."""
+        run = self.runs.get(message["run"])
+        if run is None or run.has_exited:
+            return  # its driver finds the run claimed and exits by itself
+        if "error" in message:
+            self.fail(run, ClusterError(f"no driver could be started for {run.id}: {message['error']}"))
+            return
+        process = ProcessHandle(message["pid"], message["start_time"])
+        if "status" not in message:
+            if run.process is None:
+                run.attach_driver(process, process.open())
+                self._feed(run, RunEvent.DRIVER_STARTED)
+        elif driver_of(run.folder) in (None, process):
+            run.exit_status = message["status"]
+            self._feed(run, RunEvent.DRIVER_EXITED)
+        elif run.process == process:  # a driver of an earlier fork server claimed the run first
+            self._feed(run, RunEvent.DRIVER_FOUND)
+
+    def _on_fork_server_exit(self) -> None:
+        """Handle the exit of the fork server: watch the drivers that it forked, and request the missing ones again."""
+        for run in list(self.runs.values()):
+            if run.machine.phase is RunPhase.SUBMITTED or run.has_exited or run.is_watched:
+                continue
+            run.exit_cause = "the fork server that was to start it died"
+            has_driver = driver_of(run.folder) is not None
+            self._feed(run, RunEvent.DRIVER_FOUND if has_driver else RunEvent.FORK_SERVER_EXITED)
+
+    def _on_driver_exit(self, run: Run, status: int | None) -> None:
+        """Handle the exit of a driver that the agent itself watched."""
+        run.pidfd = None  # the code that watched it has closed it
+        run.exit_status, run.exit_cause = status, "exit status unknown"
+        self._feed(run, RunEvent.DRIVER_EXITED)
+
+    def _request_driver(self, run: Run) -> None:
+        assert run.spec is not None, "an adopted run is not started"
+        try:
+            self.fork_server.spawn_driver(run.spec)
+        except OSError as error:
+            self.fail(run, ClusterError(f"no driver could be started for {run.id}: {error.strerror}"))
+
+    def _claim(self, run: Run) -> None:
+        """Claim a run for no driver: a driver that starts later finds this claim and exits."""
+        has_driver = not acquire_run(run.folder, None) and driver_of(run.folder) is not None
+        self._feed(run, RunEvent.DRIVER_FOUND if has_driver else RunEvent.NO_DRIVER)
+
+    def _watch(self, run: Run) -> None:
+        """Watch the driver that a run's claim names; its exit is reported even if no fork server does so."""
+        driver = driver_of(run.folder)
+        if driver is not None and not run.is_watched:
+            run.attach_driver(driver, subprocesses.when_ended(driver, partial(self._on_driver_exit, run)))
+            run.is_watched = True
+
+    def _kill_fork_server(self, run: Run) -> None:
+        if not run.is_watched:  # else the fork server has nothing to report
+            self.fork_server.kill()
+
+    def _finalize(self, run: Run) -> None:
+        run.release_driver()
+        run.cancel_timers()
+        finalizing = asyncio.ensure_future(self._finalize_in_background(run))
+        self._background.add(finalizing)
+        finalizing.add_done_callback(self._background.discard)
+
+    async def _finalize_in_background(self, run: Run) -> None:
+        """Clean up after a run: clear its variables on the tasks, delete the uploaded file, write its final record."""
+        if run.process is not None:
+            try:
+                if run.exit_status != 0 and run.record.stopping is None:
+                    await self._check_tasks()  # a lost task may be the reason of the failure
+                await self._clear(run.id)
+            except Exception:  # goes into the agent's log; the run ends nevertheless
+                traceback.print_exc()
+        shutil.rmtree(run.upload, ignore_errors=True)
+        run.record = final_record(run, self.fork_server.log if run.process is None else run.output)
+        self.store.try_write(run.record)
+        self._feed(run, RunEvent.FINALIZED)

@@ -1,0 +1,206 @@
+"""Streams a run's events and output while they are written, from the first event to the result (like `tail -f`)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+from tfcluster import settings
+from tfcluster.agent.logs.textfile import read_block
+from tfcluster.agent.runs.manager import RunManager
+from tfcluster.agent.runs.run import Run, result_event
+from tfcluster.core.states import ACTIVE
+from tfcluster.errors import ClusterError
+from tfcluster.processes.run_spec import EVENTS, OUTPUT
+from tfcluster.protocol.codec import Message
+
+
+async def follow(runs: RunManager, identity: str) -> AsyncGenerator[Message, None]:
+    """Stream a run's events from the first one to its result, also for a run that has ended.
+
+    Args:
+        runs: The runs of this agent.
+        identity: The run's id.
+
+    Yields:
+        The events, as soon as they are written.
+
+    Raises:
+        ClusterError: There is no record of the run.
+    """
+    run = runs.runs.get(identity)
+    record = run.record if run is not None else runs.store.read(identity)
+    if record is None:
+        raise ClusterError(f"no result recorded for {identity}")
+    folder = runs.store.folder(identity)
+    output = folder / OUTPUT if record.traits.is_script else None
+    has_result = False
+
+    def is_active() -> bool:
+        return run is not None and run.is_active
+
+    with contextlib.ExitStack() as stack:
+        wait: Callable[[], Awaitable[None]] = _no_wait
+        if run is not None and run.is_active:
+            is_watched = stack.enter_context(runs.watcher.watch(folder, run.changed.tell))
+            wait = _waiter(run, None if is_watched else settings.RUN_POLL_SECONDS)
+        async for event in stream_files(folder / EVENTS, output, is_active, wait):
+            has_result = event["event"] == "result"
+            yield event
+    record = record if run is None else run.record
+    if not has_result and record.state not in ACTIVE:  # the disk was full when it was written
+        yield result_event(record)
+
+
+async def _no_wait() -> None:
+    """Return at once: nothing more is written for a run that has ended."""
+
+
+def _waiter(run: Run, poll_interval: float | None) -> Callable[[], Awaitable[None]]:
+    """Return a function that waits until more may have been written, or the run has ended.
+
+    Args:
+        run: The run.
+        poll_interval: Seconds after which it returns in any case; None if the run is notified of what is written.
+    """
+    # Changes up to this one had happened before the files were last read.
+    known_change = run.changed.count
+    last_read = 0.0
+
+    async def wait() -> None:
+        nonlocal known_change, last_read
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(run.changed.since(known_change), poll_interval)
+        clock = asyncio.get_running_loop().time
+        await asyncio.sleep(last_read + settings.RUN_READ_INTERVAL_SECONDS - clock())
+        known_change, last_read = run.changed.count, clock()
+
+    return wait
+
+
+class _Lines:
+    """Reads the lines of a growing file.
+
+    Args:
+        path: The file.
+        max_length: Maximum length of a line in bytes. A longer line is split into pieces; None for no limit.
+    """
+
+    def __init__(self, path: Path, max_length: int | None = None) -> None:
+        self._path = path
+        self._max_length = max_length
+        self._offset = 0
+        self._rest = b""
+
+    def read_block(self) -> tuple[list[bytes], bool]:
+        """Return the lines that the next block of the file completes, and whether there was nothing to read."""
+        data = read_block(self._path, self._offset)
+        self._offset += len(data)
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        if self._max_length is not None:
+            lines = [piece for line in lines for piece in _pieces(line, self._max_length)]
+            *pieces, self._rest = _pieces(self._rest, self._max_length)
+            lines += pieces
+        return lines, not data
+
+    def read_rest(self) -> list[bytes]:
+        """Return the text after the last newline as a line. Call it when nothing more will be written."""
+        rest, self._rest = self._rest, b""
+        return [rest] if rest else []
+
+
+def _pieces(line: bytes, max_length: int) -> list[bytes]:
+    return [line[at : at + max_length] for at in range(0, max(1, len(line)), max_length)]
+
+
+async def stream_files(
+    events: Path, output: Path | None, is_active: Callable[[], bool], wait: Callable[[], Awaitable[None]]
+) -> AsyncIterator[Message]:
+    """Stream a run's events and, optionally, the lines of its output.
+
+    Output that was printed before an event is yielded before it. The result is yielded last, once the run has ended.
+
+    Args:
+        events: The file that holds the run's events.
+        output: The file that holds the run's output, whose lines are yielded as events; None to leave it out.
+        is_active: Returns whether the run is active.
+        wait: Waits until more may have been written.
+
+    Yields:
+        The events.
+    """
+    event_lines = _Lines(events)
+    output_lines = None if output is None else _Lines(output, settings.RUN_OUTPUT_LINE_MAX_BYTES)
+    result: Message | None = None
+    while True:
+        has_ended = not is_active()  # checked before reading, so that the last writes are not missed
+        lines, is_quiet = event_lines.read_block()
+        new_events = _events(lines)
+        if new_events and new_events[0]["event"] == "run":  # written before any driver could print
+            yield new_events.pop(0)
+        if output_lines is not None:
+            async for line in _new_lines(output_lines):
+                yield _output_event(line)
+        for event in new_events:
+            if event["event"] == "result":
+                result = event
+            else:
+                yield event
+        if is_quiet and has_ended:
+            break
+        if is_quiet:
+            await wait()
+    if output_lines is not None:
+        for line in output_lines.read_rest():
+            yield _output_event(line)
+    if result is not None:
+        yield result
+
+
+async def skip(messages: AsyncIterator[Message], events: int, output: int) -> AsyncIterator[Message]:
+    """Skip the first events of a stream, for a client that received them before its agent died.
+
+    Args:
+        messages: All events.
+        events: Number of events to skip that are not output.
+        output: Number of output events to skip.
+
+    Yields:
+        The remaining events.
+    """
+    to_skip = {True: output, False: events}
+    async for message in messages:
+        is_output = message["event"] == "output"
+        if to_skip[is_output]:
+            to_skip[is_output] -= 1
+        else:
+            yield message
+
+
+def _events(lines: list[bytes]) -> list[Message]:
+    """Return the events on the given lines, without lines that a full disk has truncated."""
+    events = []
+    for line in lines:
+        try:
+            events.append(json.loads(line))
+        except ValueError:
+            continue
+    return events
+
+
+async def _new_lines(lines: _Lines) -> AsyncIterator[bytes]:
+    """Yield all lines printed so far. Other asyncio tasks get to run after each block."""
+    while True:
+        block, is_quiet = lines.read_block()
+        for line in block:
+            yield line
+        if is_quiet:
+            return
+        await asyncio.sleep(0)
+
+
+def _output_event(line: bytes) -> Message:
+    return {"event": "output", "line": line.decode(errors="replace")}
