@@ -39,6 +39,7 @@ def tasks_of(event: dict[str, Any]) -> dict[str, int]:
     return seen
 
 
+@pytest.mark.slow
 def test_data_divided_among_any_devices_give_the_curve_of_one(clusters: Sandbox) -> None:
     alone = clusters.json("run", "expfit", "-c", "led", *SHORT)
     assert tasks_of(alone) == {"master:0": STEPS * 13}

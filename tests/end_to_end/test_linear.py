@@ -202,6 +202,7 @@ def test_whatever_the_jobs_are_called(sandbox: Sandbox, jobs: str, servers: set[
     assert most.startswith(server), "every worker's updates run there"
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_without_a_worker_and_with_a_new_parameter_server(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec("name: tough\njobs:\n  ps: {tasks: 1}\n  worker: {tasks: 2}\n"))
     pids = {f"{task['job']}:{task['index']}": task["pid"] for task in sandbox.status()["tasks"]}

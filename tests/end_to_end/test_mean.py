@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.conftest import COMMAND, ROOT, Sandbox, make_sandbox
+from tests.conftest import COMMAND, ROOT, Sandbox, make_sandbox, mostly_slow
 
 EIGHT = """
 name: eight
@@ -35,6 +35,7 @@ def mean(sandbox: Sandbox, *arguments: str | Path) -> Any:
     return sandbox.json("run", "mean", *arguments)["result"]
 
 
+@pytest.mark.slow
 def test_one_to_eight_tasks_give_the_same_bits(eight: Sandbox) -> None:
     path = eight.folder / "numbers.npy"
     values = np.random.default_rng(1).normal(1e3, 2, 1009)
@@ -139,12 +140,13 @@ def assert_a_kill_costs_no_bit(sandbox: Sandbox, whole: Any, bits: tuple[str, ..
     assert result["notes"] == ["worker:3 was lost; what it had under way was done again"]
 
 
-@pytest.mark.parametrize("program", LONG)
+@pytest.mark.parametrize("program", mostly_slow(LONG, fast=["pi"]))
 def test_a_task_that_is_killed_in_mid_run_costs_no_bit(eight: Sandbox, program: str) -> None:
     whole = eight.json("run", *LONG[program])
     assert_a_kill_costs_no_bit(eight, whole, BITS[program], *LONG[program])
 
 
+@pytest.mark.slow
 def test_a_task_that_is_killed_while_it_maps_more_than_two_gigabytes(eight: Sandbox) -> None:
     path = eight.folder / "large.npy"
     count = 2**31 + 5

@@ -9,6 +9,8 @@ import subprocess
 from functools import partial
 from typing import Any
 
+import pytest
+
 from tests.conftest import Sandbox, wait_for
 
 SPEC = "name: busy\njobs:\n  ps: {tasks: 1}\n  worker: {tasks: 2}\nrestart: {policy: never}\n"
@@ -161,6 +163,7 @@ def test_two_runs_at_once_share_no_variable_and_leave_none(demo: Sandbox) -> Non
     assert output_of(demo, "variables.py", "look", "of-nobody") == ["[True, True]"]
 
 
+@pytest.mark.slow
 def test_what_bundled_programs_train_is_each_runs_own_and_gone_with_it(demo: Sandbox) -> None:
     demo.spec(LOOK, "look.py")
     expfit = ("expfit", "--mode", "data-parallel", "--batch", "4")

@@ -135,16 +135,21 @@ def test_every_task_is_ready_on_its_host(wide: Over) -> None:
     }
 
 
-def test_programs_give_the_same_answers_as_on_one_machine(wide: Over, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "programs", [PROGRAMS[:3], pytest.param(PROGRAMS[3:], marks=pytest.mark.slow)], ids=["computing", "training"]
+)
+def test_programs_give_the_same_answers_as_on_one_machine(
+    wide: Over, tmp_path: Path, programs: tuple[tuple[str, set[str]], ...]
+) -> None:
     path = tmp_path / "numbers.npy"
     np.save(path, np.random.default_rng(5).standard_normal(10_007))
     with make_sandbox(tmp_path) as alone:
         alone("up", alone.spec("name: alone\njobs: {ps: {tasks: 1}, worker: {tasks: 4}}"))
-        for line, names in PROGRAMS:
+        for line, names in programs:
             program = line.format(numbers=path).split()
-            there, here = (sandbox.json("run", *program)["result"] for sandbox in (wide, alone))
-            found = {name: there[name] for name in names}
-            assert found == pytest.approx({name: here[name] for name in names}, rel=1e-6), line
+            distributed, local = (sandbox.json("run", *program)["result"] for sandbox in (wide, alone))
+            values = {name: distributed[name] for name in names}
+            assert values == pytest.approx({name: local[name] for name in names}, rel=1e-6), line
 
 
 def test_placements_come_from_the_servers_of_all_hosts(wide: Over) -> None:
@@ -239,6 +244,7 @@ def test_an_unreachable_host_is_reported_and_taken_down_later(tmp_path: Path) ->
         assert not sandbox.network.leftovers()
 
 
+@pytest.mark.slow
 def test_eight_hosts_at_once(tmp_path: Path) -> None:
     names = tuple(f"h{number}" for number in range(8))
     with over(tmp_path, *names) as sandbox:
