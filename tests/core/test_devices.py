@@ -182,7 +182,7 @@ def test_fewer_gpus_than_asked_for_fail_when_strict_or_without_cpus(
 def test_a_pattern_without_a_device_is_a_usage_error_with_the_devices() -> None:
     with pytest.raises(ClusterError) as caught:
         select(devices("ps:0/CPU:0 worker:0/CPU:1"), patterns=["/job:ps", "/job:chief"])
-    assert caught.value.message == "--devices /job:chief: no device of the cluster has that name"
+    assert caught.value.message == "--devices /job:chief: no device of the cluster matches"
     assert caught.value.hint == "The cluster has /job:ps/task:0/device:CPU:0, /job:worker/task:0/device:CPU:1."
     assert caught.value.exit_code is ExitCode.USAGE
 

@@ -6,7 +6,15 @@ from itertools import product
 
 import pytest
 
-from tfcluster.core.states import ACTIVE, HAS_PROCESS, TERMINAL_STATES, ClusterState, RunState, TaskState, cluster_state
+from tfcluster.core.states import (
+    ACTIVE_RUN_STATES,
+    HAS_PROCESS,
+    TERMINAL_STATES,
+    ClusterState,
+    RunState,
+    TaskState,
+    cluster_state,
+)
 
 # A row and a column for each state of one of two tasks: R running, S starting, D degraded, F failed, - stopped.
 _ORDER = ("starting", "ready", "unresponsive", "backing-off", "failed", "stopping", "stopped")
@@ -74,4 +82,4 @@ def test_the_words_are_those_of_the_contract() -> None:
     assert {state.value for state in TaskState} == set(_ORDER)
     assert {state.value for state in ClusterState} == {"running", "starting", "degraded", "failed", "stopped"}
     assert {state.value for state in RunState} == {"queued", "running", "succeeded", "failed", "cancelled"}
-    assert {RunState.QUEUED, RunState.RUNNING} == ACTIVE
+    assert {RunState.QUEUED, RunState.RUNNING} == ACTIVE_RUN_STATES

@@ -43,7 +43,7 @@ def test_logs_with_their_time_without_names_and_since_a_time(demo: Sandbox) -> N
     assert since == [line for line in lines if line["time"] >= lines[-1]["time"]]
     assert len(demo("logs", "--since", "2d").stdout.splitlines()) == len(lines)
     assert demo("logs", "--since", "2100-01-01").stdout == ""
-    assert "'yesterday' is no time (10m, " in demo("logs", "--since", "yesterday", code=2).stderr
+    assert "'yesterday' is not a time (10m, " in demo("logs", "--since", "yesterday", code=2).stderr
 
 
 def test_logs_of_an_unknown_task(demo: Sandbox) -> None:

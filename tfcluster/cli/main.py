@@ -90,10 +90,10 @@ def main() -> NoReturn:
         echo_error(ClusterError(f"{where}{error.strerror or error}"))
         sys.exit(int(ExitCode.FAILED))
     except Exception as error:
-        if _stems_from_interrupt(error):
+        if _is_caused_by_interrupt(error):
             echo("interrupted", err=True)
             sys.exit(int(ExitCode.INTERRUPTED))
-        echo_error(_our_own_fault(error))
+        echo_error(_bug_report(error))
         sys.exit(int(ExitCode.FAILED))
 
 
@@ -101,7 +101,7 @@ def _terminated(signal_number: int, frame: object) -> NoReturn:
     sys.exit(int(ExitCode.TERMINATED))
 
 
-def _stems_from_interrupt(error: BaseException | None) -> bool:
+def _is_caused_by_interrupt(error: BaseException | None) -> bool:
     """Return whether an interrupt caused an error.
 
     Python converts a KeyboardInterrupt that is raised while a class is created into a RuntimeError.
@@ -113,12 +113,12 @@ def _stems_from_interrupt(error: BaseException | None) -> bool:
     return False
 
 
-def _our_own_fault(error: Exception) -> ClusterError:
+def _bug_report(error: Exception) -> ClusterError:
     """Convert an unexpected exception (a bug in tfcluster) into an error with the location that a bug report needs."""
     import traceback
 
     place = traceback.extract_tb(error.__traceback__)[-1]
     return ClusterError(
         f"tfcluster failed: {type(error).__name__}: {error} ({place.filename}:{place.lineno} in {place.name})",
-        hint="This is a mistake in tfcluster, not in what you typed: please report it with this message.",
+        hint="This is a bug in tfcluster. Please report it with this message.",
     )

@@ -26,7 +26,7 @@ def cluster_option(function: Command) -> Command:
         "--cluster",
         metavar="NAME",
         envvar="TFCLUSTER_CLUSTER",
-        help="Which cluster; else the only one running, else the one of ./cluster.yaml.",
+        help="The cluster. Default: the only one that is running, or the one of ./cluster.yaml.",
     )(function)
 
 
@@ -38,7 +38,7 @@ def output_option(function: Command) -> Command:
         type=click.Choice(["text", "json"]),
         default="text",
         show_default=True,
-        help="For people or for machines.",
+        help="The output format.",
     )(function)
 
 
@@ -113,7 +113,9 @@ class Moment(_FloatType):
         try:
             return datetime.fromisoformat(re.sub("[zZ]$", "+00:00", value)).timestamp()
         except (ValueError, OverflowError, OSError):
-            self.fail(f"{value!r} is no time (10m, 1h30m, 2d, 2026-01-31T14:30 and 2026-01-31T13:30Z are)", param, ctx)
+            self.fail(
+                f"{value!r} is not a time (10m, 1h30m, 2d, 2026-01-31T14:30 and 2026-01-31T13:30Z are)", param, ctx
+            )
 
 
 if TYPE_CHECKING:
@@ -142,14 +144,14 @@ class PictureFile(_PathType):
         if not path.parent.is_dir():
             self.fail(f"{value}: there is no folder {path.parent} (mkdir -p {path.parent})", param, ctx)
         if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
-            self.fail(f"{value}: this may not be written", param, ctx)
+            self.fail(f"{value}: permission denied", param, ctx)
         return path
 
 
 def since_option(function: Command) -> Command:
     """Add --since, the option of every command that shows past events or logs."""
     return click.option(
-        "--since", type=Moment(), metavar="TIME", help="Only from then on: 10m or 1h30m ago, or 2026-01-31T14:30."
+        "--since", type=Moment(), metavar="TIME", help="Only from this time on: 10m or 1h30m ago, or 2026-01-31T14:30."
     )(function)
 
 
@@ -166,5 +168,5 @@ def grace_option(function: Command) -> Command:
         default=settings.STOP_GRACE_SECONDS,
         show_default=True,
         metavar="S",
-        help="Seconds between asking a task to end (TERM) and ending it (KILL).",
+        help="Seconds between SIGTERM and SIGKILL.",
     )(function)

@@ -65,7 +65,7 @@ def examining(cluster: str, output: str) -> Iterator[Callable[[int, int], None]]
             from tfcluster.ui.status_line import StatusLine
 
             view = StatusLine(silent=output == "json")
-        view.say(f"{cluster}: examined {done} of {count} hosts")
+        view.show(f"{cluster}: examined {done} of {count} hosts")
 
     try:
         yield show

@@ -19,12 +19,12 @@ from tfcluster.cli.output import echo, echo_json
 @click.option("--cluster-spec", metavar="NOTATION", help="A cluster in one line instead of a file.")
 @output_option
 def command(spec: Path | None, cluster_spec: str | None, output: str) -> None:
-    """Check SPEC (./cluster.yaml when left out): every problem at once, each with its place.
+    """Check SPEC, ./cluster.yaml by default, and report every problem at once with its line and column.
 
-    Exits with 2 when there are problems.
+    Exits with 2 if there are problems.
     """
     from tfcluster.client.resolve import load_topology
-    from tfcluster.core.text import some
+    from tfcluster.core.text import summarize_list
     from tfcluster.paths import LOCAL_HOST
 
     topology = load_topology(spec, cluster_spec)
@@ -36,5 +36,5 @@ def command(spec: Path | None, cluster_spec: str | None, output: str) -> None:
         for job, tasks in topology.addresses().items()
     )
     names = [host.name for host in topology.hosts]
-    where = "" if names == [LOCAL_HOST] else f" on {some(names)}"
+    where = "" if names == [LOCAL_HOST] else f" on {summarize_list(names)}"
     echo(f"{topology.spec} is valid: cluster {topology.cluster!r}, {jobs}{where}")

@@ -66,7 +66,7 @@ def _take_down_everywhere(cluster: Cluster, grace: float) -> Iterator[ClusterSta
     """
     from tfcluster.client.snapshot import NoStatusError, look, unreachable
     from tfcluster.core.aggregate_status import HostUnavailable, whole
-    from tfcluster.core.states import ACTIVE
+    from tfcluster.core.states import ACTIVE_RUN_STATES
     from tfcluster.core.topology import PS_JOB
 
     try:
@@ -79,7 +79,7 @@ def _take_down_everywhere(cluster: Cluster, grace: float) -> Iterator[ClusterSta
         return
     away = _stop_refusing(cluster, found.away, grace)
     told: dict[str, ClusterStatus | HostUnavailable] = {**found.told}
-    runs = [run.run for run in found.status.runs if run.state in ACTIVE]
+    runs = [run.run for run in found.status.runs if run.state in ACTIVE_RUN_STATES]
     if cluster.head in told and runs:
         map_hosts([cluster.head], lambda host: _cancel(cluster.connect(host), runs), settings.DOWN_RUNS_SECONDS)
     with_ps = {task.host for task in found.topology.tasks if task.job == PS_JOB}

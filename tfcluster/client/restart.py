@@ -9,7 +9,7 @@ from tfcluster import settings
 from tfcluster.client.cluster import Cluster
 from tfcluster.client.parallel import map_hosts, split
 from tfcluster.client.wait import watch_until_ready
-from tfcluster.core.states import ACTIVE, HAS_PROCESS
+from tfcluster.core.states import ACTIVE_RUN_STATES, HAS_PROCESS
 from tfcluster.core.status import ClusterStatus
 from tfcluster.core.topology import PS_JOB, ClusterTopology, matching_tasks
 from tfcluster.errors import ClusterError
@@ -72,7 +72,7 @@ def restart_of(status: ClusterStatus, wanted: Sequence[str]) -> Restart:
         cluster=status.cluster,
         tasks=tuple(task.short for task in tasks),
         holders=tuple(task.short for task in tasks if task.state in HAS_PROCESS and (task.job == PS_JOB or not has_ps)),
-        runs=tuple(run.run for run in status.runs if run.state in ACTIVE),
+        runs=tuple(run.run for run in status.runs if run.state in ACTIVE_RUN_STATES),
     )
 
 

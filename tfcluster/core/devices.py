@@ -97,8 +97,8 @@ def matches(pattern: str, device: Device) -> bool:
     Raises:
         ClusterError: The pattern is not a device string.
     """
-    wanted, found = _parts(pattern), _parts(device.name)
-    return all(fnmatchcase(found.get(key, ""), value) for key, value in wanted.items())
+    parts = _parts(device.name)
+    return all(fnmatchcase(parts.get(key, ""), value) for key, value in _parts(pattern).items())
 
 
 def select(
@@ -124,14 +124,14 @@ def select(
         candidates = _matching(patterns, computing)
     else:
         candidates = [device for device in computing if device.job != PS_JOB] or computing
-    found_gpus = [device for device in candidates if device.type == "GPU"]
+    available_gpus = [device for device in candidates if device.type == "GPU"]
     cpus = [device for device in candidates if device.type == "CPU"]
     if gpus is None:
-        return Selection(tuple(candidates if patterns else found_gpus or cpus), ())
-    if len(found_gpus) >= gpus:
-        return Selection(tuple(found_gpus[:gpus]), ())
+        return Selection(tuple(candidates if patterns else available_gpus or cpus), ())
+    if len(available_gpus) >= gpus:
+        return Selection(tuple(available_gpus[:gpus]), ())
     where = "--devices names" if patterns else "the cluster has"
-    shortage = f"{pluralize(gpus, 'GPU device')} asked for, {where} {len(found_gpus)}"
+    shortage = f"{pluralize(gpus, 'GPU device')} asked for, {where} {len(available_gpus)}"
     if strict or not cpus:
         raise ClusterError(
             shortage,
@@ -143,14 +143,14 @@ def select(
 def _matching(patterns: Sequence[str], devices: Sequence[Device]) -> list[Device]:
     chosen: list[Device] = []
     for pattern in patterns:
-        found = [device for device in devices if matches(pattern, device)]
-        if not found:
+        matching = [device for device in devices if matches(pattern, device)]
+        if not matching:
             raise ClusterError(
-                f"--devices {pattern}: no device of the cluster has that name",
+                f"--devices {pattern}: no device of the cluster matches",
                 hint="The cluster has " + ", ".join(device.short for device in devices) + ".",
                 exit_code=ExitCode.USAGE,
             )
-        chosen += [device for device in found if device not in chosen]
+        chosen += [device for device in matching if device not in chosen]
     return chosen
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from tfcluster.core.reconcile import ObservedState
 from tfcluster.core.states import TERMINAL_STATES
 from tfcluster.core.status import TaskStatus
-from tfcluster.core.text import pluralize, some
+from tfcluster.core.text import pluralize, summarize_list
 from tfcluster.core.topology import PS_JOB, ClusterTopology, Task
 
 STOP, RESTART, START, UPDATE = "stop", "restart", "start", "update"
@@ -139,7 +139,7 @@ def _task_operations(wanted: ClusterTopology, found: ObservedState) -> Iterator[
             continue
         if task.name in found.generations and (others := unknown[found.generations[task.name]]):
             others = [other for other in others if other != task.short]
-            causes += [f"{PEER_UNKNOWN} {some(others)}"] * bool(others)
+            causes += [f"{PEER_UNKNOWN} {summarize_list(others)}"] * bool(others)
         if causes:
             yield PlannedAction(RESTART, task, ", ".join(causes), _lost_with(old, found))
         elif updates := [*_silent_differences(old, task)]:

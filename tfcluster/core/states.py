@@ -36,7 +36,7 @@ class RunState(str, Enum):
 
 
 #: States of a run that has not finished.
-ACTIVE = frozenset({RunState.QUEUED, RunState.RUNNING})
+ACTIVE_RUN_STATES = frozenset({RunState.QUEUED, RunState.RUNNING})
 
 
 class ClusterState(str, Enum):

@@ -12,7 +12,7 @@ def pluralize(count: int, noun: str) -> str:
     return f"{count:,} {noun}" + ("" if count == 1 else "s")
 
 
-def some(names: Sequence[str]) -> str:
+def summarize_list(names: Sequence[str]) -> str:
     """Summarize a list of names: the first four, and the number of the others."""
     more = f" and {len(names) - settings.LISTED_NAMES} more" if len(names) > settings.LISTED_NAMES else ""
     return ", ".join(names[: settings.LISTED_NAMES]) + more

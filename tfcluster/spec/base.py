@@ -36,19 +36,19 @@ class FrozenModel(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
 
-def validation_error(kind: Literal["found", "plain", "key"], message: str, hint: str = "") -> PydanticCustomError:
+def validation_error(kind: Literal["expected", "complete", "key"], message: str, hint: str = "") -> PydanticCustomError:
     """Return the error for a validator to raise; error_messages.py formats it.
 
     Args:
-        kind: `found` if the actual value is to be appended to the message, `plain` if the message is complete, `key` if
-            the message is about a key.
+        kind: `expected` if the actual value is to be appended to the message, `complete` if it is not, `key` if the
+            message is about a key.
         message: What was expected, in words for the user.
         hint: What to write instead.
     """
     return PydanticCustomError(kind, "{message}", {"message": message, "hint": hint})
 
 
-def matches(pattern: re.Pattern[str], kind: Literal["found", "key"], expected: str) -> Callable[[str], str]:
+def matches(pattern: re.Pattern[str], kind: Literal["expected", "key"], expected: str) -> Callable[[str], str]:
     """Return a validator of text that must match a pattern completely.
 
     Args:
@@ -74,11 +74,11 @@ class Secret(FrozenModel):
 def _text(value: Any) -> str:
     # No error message contains the value, because it may be a password.
     if isinstance(value, (bool, int, float)):
-        raise validation_error("plain", "YAML does not read this value as text", "write it in quotes")
+        raise validation_error("complete", "YAML does not read this value as text", "write it in quotes")
     if not isinstance(value, str):
-        raise validation_error("plain", "expected text", "write it in quotes")
+        raise validation_error("complete", "expected text", "write it in quotes")
     if "\0" in value:
-        raise validation_error("plain", "the value of an environment variable cannot hold a NUL character")
+        raise validation_error("complete", "the value of an environment variable cannot hold a NUL character")
     return value
 
 
@@ -88,13 +88,13 @@ def _text_or_secret(value: Any) -> str | Secret:
     if not isinstance(value, dict):
         return _text(value)
     if value.keys() != {"secret"}:
-        raise validation_error("plain", "expected text or {secret: TEXT}")
+        raise validation_error("complete", "expected text or {secret: TEXT}")
     return Secret(secret=_text(value["secret"]))
 
 
 def _public(value: Any) -> str:
     if isinstance(value, dict):
-        raise validation_error("plain", "a host has no secrets", "write it in the env: of the jobs that need it")
+        raise validation_error("complete", "a host has no secrets", "write it in the env: of the jobs that need it")
     return _text(value)
 
 

@@ -19,40 +19,40 @@ from tfcluster.spec.yaml_source import YamlDocument
 
 def explain(error: ValidationError, source: YamlDocument) -> Iterator[Diagnostic]:
     """Yield a diagnostic for each validation error, except for values that already have a problem."""
-    found = [(_source_path(details, source), details) for details in error.errors(include_url=False)]
-    misspelt = {
+    errors = [(_source_path(details, source), details) for details in error.errors(include_url=False)]
+    misspelled = {
         (*path[:-1], key)
-        for path, details in found
+        for path, details in errors
         if details["type"] == "extra_forbidden"
         for key in _similar_keys(path)
     }
-    for path, details in found:
-        if not source.has_error(path) and not (details["type"] == "missing" and path in misspelt):
+    for path, details in errors:
+        if not source.has_error(path) and not (details["type"] == "missing" and path in misspelled):
             yield _problem(details, path, source)
 
 
 def _problem(details: ErrorDetails, path: KeyPath, source: YamlDocument) -> Diagnostic:
     kind, context = details["type"], details.get("ctx", {})
-    here = source.values.get(path) or source.values[()]
+    position = source.values.get(path) or source.values[()]
     if kind == "extra_forbidden":
         return source.problem(path, "unknown key", _known_keys(path), source.keys[path])
     if kind == "missing":
         return source.problem(path, "this key is missing", at=_key_position(path[:-1], source))
     if kind == "key":
         return source.problem(path, context["message"], at=source.keys[path])
-    if kind == "plain":
-        return source.problem(path, context["message"], context["hint"], here)
+    if kind == "complete":
+        return source.problem(path, context["message"], context["hint"], position)
     value = _value_at(path, source)
-    found = describe(value, source.texts.get(path))
+    actual = describe(value, source.texts.get(path))
     expected = _EXPECTED.get(kind, _EXPECTED["other"])(context, path)
     hint = context.get("hint", "")
     if kind == "string_type" and path in source.texts and value is not None:
         hint = f"write it in quotes: {json.dumps(shorten(source.texts[path]), ensure_ascii=False)}"
-    return source.problem(path, f"{expected}, found {found}", hint, here)
+    return source.problem(path, f"{expected}, found {actual}", hint, position)
 
 
 _EXPECTED: dict[str, Callable[[dict[str, Any], KeyPath], str]] = {
-    "found": lambda context, path: str(context["message"]),
+    "expected": lambda context, path: str(context["message"]),
     "greater_than_equal": lambda context, path: f"must be {context['ge']} or more",
     "less_than_equal": lambda context, path: f"must be {context['le']} or less",
     "greater_than": lambda context, path: f"must be more than {context['gt']:g}",

@@ -25,15 +25,15 @@ def _address(text: str) -> str:
         # Resolvers treat a name that ends in a number as an IPv4 address, so 10.0.0.256 is an invalid address.
         if HOST_NAME.fullmatch(text) and not text.rpartition(".")[2].isdigit():
             return text
-        raise validation_error("found", "expected a host name or an IP address, without a port") from None
+        raise validation_error("expected", "expected a host name or an IP address, without a port") from None
     if ip.is_unspecified or getattr(ip, "scope_id", None):
-        raise validation_error("found", "expected an address that other hosts can dial")
+        raise validation_error("expected", "expected an address that other hosts can dial")
     return text
 
 
 def _one_line(text: str) -> str:
     if not text or _CONTROL.search(text):
-        raise validation_error("found", "expected text of one line")
+        raise validation_error("expected", "expected text of one line")
     return text
 
 
@@ -44,25 +44,25 @@ def _destination(text: str) -> str:
     host = text.removeprefix("ssh://").rpartition("@")[2]
     begins = (text, text.removeprefix("ssh://"), host)
     if any(part.startswith("-") for part in begins) or _SHELL_SYNTAX.search(text) or "\\" in host:
-        raise validation_error("found", "expected a destination of ssh such as user@host or a name of ~/.ssh/config")
+        raise validation_error("expected", "expected a destination of ssh such as user@host or a name of ~/.ssh/config")
     return text
 
 
 def _absolute(text: str) -> str:
     if not text.startswith("/"):
-        raise validation_error("found", "expected the whole path, which begins with /")
+        raise validation_error("expected", "expected the whole path, which begins with /")
     return text
 
 
 def _executable(text: str) -> str:
     if text.startswith("-") or ("/" in text and not text.startswith("/")):
-        raise validation_error("found", "expected the name of a command such as python3, or a whole path")
+        raise validation_error("expected", "expected the name of a command such as python3, or a whole path")
     return text
 
 
 def _command(text: str) -> str:
     if not text.strip() or "\0" in text:
-        raise validation_error("found", "expected a shell command")
+        raise validation_error("expected", "expected a shell command")
     return text
 
 

@@ -34,7 +34,7 @@ class Backoff(FrozenModel):
     @model_validator(mode="after")
     def _in_order(self) -> Backoff:
         if self.max < self.initial:
-            raise validation_error("plain", f"max ({self.max:g}) must be initial ({self.initial:g}) or more")
+            raise validation_error("complete", f"max ({self.max:g}) must be initial ({self.initial:g}) or more")
         return self
 
 
@@ -53,7 +53,7 @@ def _limit(value: Any) -> Limit:
         return value
     match = _LIMIT.fullmatch(value) if isinstance(value, str) else None
     if match is None or not int(match[1]) or not float(match[2]):
-        raise validation_error("found", "expected a count and seconds such as 5 in 60")
+        raise validation_error("expected", "expected a count and seconds such as 5 in 60")
     return Limit(count=int(match[1]), seconds=float(match[2]))
 
 
@@ -91,7 +91,7 @@ class _Overriding(FrozenModel):
     @classmethod
     def _written(cls, value: Any) -> Any:
         if value is None:
-            raise validation_error("found", "expected a value")
+            raise validation_error("expected", "expected a value")
         return value
 
     @model_serializer(mode="wrap")
@@ -149,10 +149,10 @@ def _size(value: Any) -> int:
         # 1 kB is 1000 bytes, 1 KiB is 1024.
         size = round(float(match[1]) * (1024 if match[3] else 1000) ** ("", *"kmgt").index(match[2].lower()))
     if isinstance(size, bool) or not isinstance(size, int):
-        raise validation_error("found", "expected a size such as 10 MB, 1 GiB or 500 kB, or bytes")
+        raise validation_error("expected", "expected a size such as 10 MB, 1 GiB or 500 kB, or bytes")
     if not settings.LOG_FILE_MIN_BYTES <= size <= settings.LOG_FILE_MAX_BYTES:
         raise validation_error(
-            "found", "must be 1 kB or more" if size < settings.LOG_FILE_MIN_BYTES else "must be 1000 TB or less"
+            "expected", "must be 1 kB or more" if size < settings.LOG_FILE_MIN_BYTES else "must be 1000 TB or less"
         )
     return size
 

@@ -39,7 +39,7 @@ ClusterName = Annotated[
     AfterValidator(
         matches(
             CLUSTER_NAME,
-            "found",
+            "expected",
             "a name of at most 63 letters, digits, _, . and - that starts with a letter or digit",
         )
     ),
@@ -91,13 +91,13 @@ class Address(FrozenModel):
         """
         match = _ADDRESS.fullmatch(text)
         if match is None:
-            raise validation_error("found", "expected an address such as localhost:2222 or [::1]:2222")
+            raise validation_error("expected", "expected an address such as localhost:2222 or [::1]:2222")
         host, port = match[1].strip("[]"), match[2]
         if port is None:
             return cls(host=host)
         number = int(port) if re.fullmatch("[0-9]{1,9}", port) else 0
         if not 1 <= number <= 65535:
-            raise validation_error("found", "expected a port from 1 to 65535")
+            raise validation_error("expected", "expected a port from 1 to 65535")
         return cls(host=host, port=number)
 
 
@@ -110,20 +110,20 @@ def _address(item: Any) -> Address | None:
     if isinstance(item, dict) and len(item) == 1:
         host, port = next(iter(item.items()))
         hint = f"write {host}:{port} without the space" if isinstance(port, int) else ""
-    raise validation_error("found", "expected an address such as localhost:2222", hint)
+    raise validation_error("expected", "expected an address such as localhost:2222", hint)
 
 
 def _tasks(value: Any) -> Any:
     """Normalize `tasks`, a number or a list of addresses, to a tuple with one entry for each task."""
     if isinstance(value, (list, tuple)):
         if not 1 <= len(value) <= settings.MAX_TASKS_PER_JOB:
-            raise validation_error("found", f"expected 1 to {settings.MAX_TASKS_PER_JOB} addresses")
+            raise validation_error("expected", f"expected 1 to {settings.MAX_TASKS_PER_JOB} addresses")
         return value if isinstance(value, tuple) else tuple(_NULL if item is None else item for item in value)
     if isinstance(value, bool) or not isinstance(value, int):
-        raise validation_error("found", "expected a whole number or a list of addresses")
+        raise validation_error("expected", "expected a whole number or a list of addresses")
     if not 1 <= value <= settings.MAX_TASKS_PER_JOB:
         raise validation_error(
-            "found", "must be 1 or more" if value < 1 else f"must be {settings.MAX_TASKS_PER_JOB} or less"
+            "expected", "must be 1 or more" if value < 1 else f"must be {settings.MAX_TASKS_PER_JOB} or less"
         )
     return (None,) * value
 
@@ -136,7 +136,7 @@ def _plain_tasks(tasks: tuple[Address | None, ...]) -> int | list[str]:
 
 def _at_least_one(hosts: tuple[str, ...]) -> tuple[str, ...]:
     if not hosts:
-        raise validation_error("found", "must have at least one entry")
+        raise validation_error("expected", "must have at least one entry")
     return hosts
 
 
@@ -186,12 +186,14 @@ class Job(FrozenModel):
         if isinstance(value, (dict, Job)):
             return value
         hint = f"write {{tasks: {value}}}" if type(value) is int else ""
-        raise validation_error("found", "expected keys such as tasks:, or a list of addresses", hint)
+        raise validation_error("expected", "expected keys such as tasks:, or a list of addresses", hint)
 
     @model_validator(mode="after")
     def _in_order(self) -> Job:
         if self.max is not None and self.max < len(self.tasks):
-            raise validation_error("plain", f"max ({self.max}) must be the number of tasks ({len(self.tasks)}) or more")
+            raise validation_error(
+                "complete", f"max ({self.max}) must be the number of tasks ({len(self.tasks)}) or more"
+            )
         return self
 
     def variables(self) -> dict[str, str]:

@@ -5,21 +5,21 @@ from __future__ import annotations
 TEMPLATE = """\
 # A TensorFlow cluster. Start it with `tfcluster up`; check this file with `tfcluster validate`.
 # To use a key that is commented out, delete the # before it.
-# It is code, as a Makefile is: `tfcluster up` runs `setup` and `python` on the hosts that it names.
+# It is code, like a Makefile: `tfcluster up` runs `setup` and `python` on the hosts that it names.
 
 # The name by which commands find the cluster. Default: this file's name.
 #name: demo
 
-# The machines that the tasks go on in turn, by names of your choice; `localhost` is this machine. Default: localhost.
-#   address  what the other hosts dial, a name or an IP address. Default: the name here.
+# The machines on which tasks are placed in turn, by names of your choice; `localhost` is this one. Default: localhost.
+#   address  what the other hosts connect to, a name or an IP address. Default: the name here.
 #   ssh      where ssh finds it, as user@host or a name of ~/.ssh/config. Default: the name here.
 #   python   the Python there that has TensorFlow. Default: python3.
 #   env      added to the environment of each task there. Default: nothing.
-#   state    the folder there for logs and runs. Default: ~/.local/state/tfcluster, or what XDG_STATE_HOME says there.
+#   state    the folder there for logs and runs. Default: ~/.local/state/tfcluster, or what XDG_STATE_HOME is there.
 #   setup    shell commands that `up` runs there once, before anything else. Default: none.
 #   slots    how many tasks of a job it gets before the next host gets some. Default: 1.
-# To localhost apply only address, env and slots. Where nothing has to be said of hosts, [alpha, beta] will do; and
-# `hostfile: FILE` takes them from a list that Open MPI or DeepSpeed understands (a line is `alpha slots=2`).
+# For localhost only address, env and slots apply. If hosts need no settings, write [alpha, beta]. `hostfile: FILE`
+# reads them from a hostfile of Open MPI or DeepSpeed (a line is `alpha slots=2`).
 #hosts: {localhost: {address: 10.0.0.10}, alpha: {address: 10.0.0.11, ssh: tf@alpha, python: /opt/tf/bin/python}}
 
 # The jobs of the cluster; a job's name is free, for example ps, worker, chief, master or local.
@@ -30,7 +30,7 @@ jobs:
     tasks: 1
   worker:
     tasks: 2
-    # The hosts that its tasks go on in turn; one may be named repeatedly. Default: all of them.
+    # The hosts on which its tasks are placed in turn; one may be named repeatedly. Default: all of them.
     #hosts: [localhost]
     # Servers learn each other's addresses when they start. With `max` the addresses of so many tasks are known from
     # the start, and the job can grow up to it (`tfcluster scale worker=4`) without restarting any. Default: tasks.
@@ -53,18 +53,18 @@ jobs:
 # Default: closed.
 #network: closed
 
-# Which tasks that exit are started again: never, on-failure (killed, or an exit code other than 0) or always
-# (policy, default: on-failure). The first restart comes at once; the seconds before the next ones start with
+# Which tasks that exit are restarted: never, on-failure (killed, or an exit code other than 0) or always
+# (policy, default: on-failure). The first restart is immediate; the seconds before the next ones start with
 # `initial` and double up to `max` (backoff, default: 0.1 and 30), and of each wait a random part of up to one half
 # is left out, so that tasks that died together do not all come back at the same moment. More restarts than the
 # limit in so many seconds make a task fail (default: 5 in 60).
 #restart: {policy: on-failure, backoff: {initial: 0.1, max: 30}, limit: 5 in 60}
 
-# How much of what each task prints is kept: in so many files of that size each, the oldest of which goes. A size is
+# How much of each task's output is kept: `count` files of this size each; rotation deletes the oldest. A size is
 # written 10 MB, 1 GiB, 500 kB or in bytes. Default: 10 MB and 5.
 #logs: {size: 10 MB, count: 5}
 
-# A host that no command has reached for so many seconds takes its part of the cluster down, so that nothing is left
-# where you no longer get to. Default: it never does.
+# A host that no command has reached for this many seconds stops its part of the cluster, so that nothing keeps running
+# where you can no longer connect. Default: never.
 #lease: 86400
 """

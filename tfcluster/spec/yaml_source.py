@@ -35,7 +35,7 @@ class YamlDocument:
         keys: The position of the key, by path.
         values: The position of the value, by path.
         texts: Each scalar as it is spelled in the file, by path.
-        problems: The problems that reading has found; the schema's problems are added to these.
+        problems: The problems of reading; the schema's problems are added to these.
         broken: The paths whose value already has a problem, so that no further problem is reported for them.
     """
 
@@ -159,11 +159,11 @@ class _Reader:
 
     def __init__(self, source: YamlDocument) -> None:
         self._source = source
-        self._left = settings.SPEC_MAX_VALUES
-        self._open: set[int] = set()
+        self._remaining = settings.SPEC_MAX_VALUES
+        self._ancestors: set[int] = set()
 
     def read(self, node: yaml.Node, path: KeyPath) -> Any:
-        self._enter(node)
+        self._count(node)
         self._source.values[path] = _position(node)
         value: Any = None
         if isinstance(node, yaml.ScalarNode):
@@ -172,30 +172,30 @@ class _Reader:
             if isinstance(node, yaml.ScalarNode):
                 value = _scalar(node)
             elif node.tag not in _COLLECTION_TAGS:
-                raise _wrong_tag(node)
+                raise _unknown_tag(node)
             elif isinstance(node, yaml.MappingNode):
                 value = self._mapping(node, path)
             else:
                 value = [self.read(item, (*path, index)) for index, item in enumerate(node.value)]
         except _UnreadableError as error:
-            self._break(path, error.message, error.hint, node)
-        self._open.remove(id(node))
+            self._reject(path, error.message, error.hint, node)
+        self._ancestors.remove(id(node))
         return value
 
-    def _enter(self, node: yaml.Node) -> None:
+    def _count(self, node: yaml.Node) -> None:
         """Count a node before it is read, and enforce the limits.
 
         Aliases can make a short text infinite, huge (as in the "billion laughs" attack) or deeply nested.
         """
-        self._left -= 1
-        if id(node) in self._open:
+        self._remaining -= 1
+        if id(node) in self._ancestors:
             message = "the alias refers to what it is a part of"
-        elif self._left < 0:
+        elif self._remaining < 0:
             message = f"the file has more than {settings.SPEC_MAX_VALUES} values, aliases counted each time"
-        elif len(self._open) > settings.SPEC_MAX_DEPTH:
+        elif len(self._ancestors) > settings.SPEC_MAX_DEPTH:
             message = _TOO_DEEP
         else:
-            self._open.add(id(node))
+            self._ancestors.add(id(node))
             return
         raise to_error([*self._source.problems, self._source.problem((), message, at=_position(node))])
 
@@ -205,7 +205,7 @@ class _Reader:
             inner = (*path, key)
             self._source.keys[inner] = _position(key_node)
             if not (isinstance(key_node, yaml.ScalarNode) and key_node.tag in _TEXT_TAGS):
-                self._wrong_key(key_node, inner)
+                self._report_key(key_node, inner)
             value[key] = self.read(value_node, inner)
         return value
 
@@ -223,13 +223,13 @@ class _Reader:
             elif key in own:
                 first = _position(own[key][0])
                 message = f"this key is already at line {first.line}, column {first.column}"
-                self._note((*path, key), message, "keep one of the two", key_node)
+                self._report((*path, key), message, "keep one of the two", key_node)
             else:
                 own[key] = (key_node, value_node)
         return {**merged, **own}
 
     def _merge(self, node: yaml.Node, path: KeyPath) -> dict[str, tuple[yaml.Node, yaml.Node]]:
-        self._enter(node)
+        self._count(node)
         pairs: dict[str, tuple[yaml.Node, yaml.Node]] = {}
         if isinstance(node, yaml.MappingNode):
             pairs = self._pairs(node, path)
@@ -237,22 +237,22 @@ class _Reader:
             for item in reversed(node.value):
                 pairs.update(self._merge(item, path))
         else:
-            self._note((*path, "<<"), "expected an alias of keys and values, or a list of such", "", node)
-        self._open.remove(id(node))
+            self._report((*path, "<<"), "expected an alias of keys and values, or a list of such", "", node)
+        self._ancestors.remove(id(node))
         return pairs
 
-    def _wrong_key(self, node: yaml.Node, path: KeyPath) -> None:
+    def _report_key(self, node: yaml.Node, path: KeyPath) -> None:
         if isinstance(node, yaml.ScalarNode):
             hint = f'write it in quotes: "{shorten(node.value)}"'
-            self._break(path, "YAML does not read this key as text", hint, node)
+            self._reject(path, "YAML does not read this key as text", hint, node)
         else:
-            self._break(path, "expected a name as the key, found a list or a mapping", "", node)
+            self._reject(path, "expected a name as the key, found a list or a mapping", "", node)
 
-    def _break(self, path: KeyPath, message: str, hint: str, node: yaml.Node) -> None:
+    def _reject(self, path: KeyPath, message: str, hint: str, node: yaml.Node) -> None:
         self._source.broken.add(path)
-        self._note(path, message, hint, node)
+        self._report(path, message, hint, node)
 
-    def _note(self, path: KeyPath, message: str, hint: str, node: yaml.Node) -> None:
+    def _report(self, path: KeyPath, message: str, hint: str, node: yaml.Node) -> None:
         self._source.problems.append(self._source.problem(path, message, hint, _position(node)))
 
 
@@ -264,7 +264,7 @@ def _scalar(node: yaml.ScalarNode) -> Any:
     if node.tag == _TAG + "timestamp":
         return Date(node.value)
     if node.tag not in _NUMBER_TAGS:
-        raise _wrong_tag(node)
+        raise _unknown_tag(node)
     if len(node.value) > settings.SPEC_NUMBER_MAX_CHARS:
         raise _UnreadableError(f"the number is {len(node.value)} characters long")
     if ":" in node.value:
@@ -276,7 +276,7 @@ def _scalar(node: yaml.ScalarNode) -> Any:
         raise _UnreadableError(f"this cannot be read as {kind}") from None
 
 
-def _wrong_tag(node: yaml.Node) -> _UnreadableError:
+def _unknown_tag(node: yaml.Node) -> _UnreadableError:
     tag = shorten(node.tag.replace(_TAG, "!!"))
     return _UnreadableError(f"the tag {tag} has no meaning here", "delete it")
 

@@ -34,7 +34,7 @@ def style_of(state: str) -> str:
     return _STYLES.get(state, "")
 
 
-def duration(seconds: float | None) -> str:
+def format_duration(seconds: float | None) -> str:
     """Format a duration in its two largest units: 3.1s, 2m 5s, 4h 10m, 3d 2h."""
     if seconds is None:
         return "-"
@@ -52,7 +52,7 @@ def duration(seconds: float | None) -> str:
     return f"{hours // 24}d {hours % 24}h"
 
 
-def memory(size: int | None) -> str:
+def format_bytes(size: int | None) -> str:
     """Format a number of bytes in the largest fitting binary unit: 97 MiB."""
     if size is None:
         return "-"
@@ -64,7 +64,7 @@ def memory(size: int | None) -> str:
     return f"{value:.1f} GiB"
 
 
-def rate(per_second: float, unit: str) -> str:
+def format_rate(per_second: float, unit: str) -> str:
     """Format a rate with a metric prefix: 512 M samples/s."""
     value = per_second
     for prefix in ("", "k ", "M "):

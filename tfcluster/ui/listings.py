@@ -14,7 +14,7 @@ from tfcluster.core.devices import Device
 from tfcluster.core.status import ClusterStatus, TaskStatus
 from tfcluster.errors import ClusterError
 from tfcluster.ui.console import console
-from tfcluster.ui.format import dash, duration, memory, short_device, style_of
+from tfcluster.ui.format import dash, format_bytes, format_duration, short_device, style_of
 from tfcluster.ui.table import table
 from tfcluster.ui.text import Text
 
@@ -24,10 +24,10 @@ _CELLS: dict[str, Callable[[TaskStatus], str]] = {
     "ADDRESS": lambda task: task.address,
     "STATE": lambda task: task.state.value,
     "PID": lambda task: dash(task.pid),
-    "UPTIME": lambda task: duration(task.uptime_s),
+    "UPTIME": lambda task: format_duration(task.uptime_s),
     "RESTARTS": lambda task: str(task.restarts),
     "CPU": lambda task: "-" if task.cpu_percent is None else f"{task.cpu_percent:.0f}%",
-    "MEMORY": lambda task: memory(task.rss_bytes),
+    "MEMORY": lambda task: format_bytes(task.rss_bytes),
     "DEVICES": lambda task: " ".join(map(short_device, task.devices)) or "-",
 }
 _COLUMNS = tuple(_CELLS)
@@ -75,7 +75,7 @@ def show_status(status: ClusterStatus) -> None:
     if status.runs:
         screen.print()
         latest = status.runs[-settings.STATUS_RUNS :]
-        rows = [(run.run, run.program, run.state.value, duration(run.seconds)) for run in latest]
+        rows = [(run.run, run.program, run.state.value, format_duration(run.seconds)) for run in latest]
         screen.print(table(("RUN", "PROGRAM", "STATE", "TIME"), rows, right=("TIME",)))
 
 
@@ -98,7 +98,7 @@ def show_devices(devices: Sequence[Device], hosts: Sequence[str] = ()) -> None:
         hosts: The host of each device; empty if all are on this machine.
     """
     columns = ["DEVICE", "TYPE", "MEMORY", "DESCRIPTION"]
-    rows = [[device.short, device.type, memory(device.memory_bytes), _kind(device)] for device in devices]
+    rows = [[device.short, device.type, format_bytes(device.memory_bytes), _kind(device)] for device in devices]
     if hosts:
         columns.insert(1, "HOST")
         for row, host in zip(rows, hosts, strict=True):
@@ -119,7 +119,7 @@ def show_runs(runs: Sequence[Mapping[str, Any]]) -> None:
             run["run"],
             run["state"],
             time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(run["started"])),
-            duration(run["seconds"]),
+            format_duration(run["seconds"]),
             inputs(run["program"], run["parameters"]),
             outcome(run),
         )

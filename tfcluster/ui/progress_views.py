@@ -10,7 +10,7 @@ from rich.table import Table
 from tfcluster.core.plan import RESTART, STOP, PlannedAction, data_losses, summary
 from tfcluster.core.states import TERMINAL_STATES, TaskState
 from tfcluster.core.status import ClusterStatus, TaskStatus
-from tfcluster.core.text import pluralize, some
+from tfcluster.core.text import pluralize, summarize_list
 from tfcluster.ui.console import console
 from tfcluster.ui.status_line import StatusLine
 from tfcluster.ui.table import table
@@ -45,14 +45,14 @@ class UpView(StatusLine):
         names = {each.task.name for each in operations if each.task and each.kind in (STOP, RESTART)}
         left = [task.short for task in status.tasks if task.task in names and task.state not in TERMINAL_STATES]
         if left:
-            self.say(f"{self._cluster}: stopping {some(left)}")
+            self.show(f"{self._cluster}: stopping {summarize_list(left)}")
 
     def update(self, status: ClusterStatus) -> None:
         """Show the tasks that are not ready yet."""
         waiting = [task.short for task in status.tasks if task.state is not TaskState.READY]
         if waiting:
             ready = f"{len(status.tasks) - len(waiting)} of {pluralize(len(status.tasks), 'task')} ready"
-            self.say(f"{self._cluster}: {ready}, waiting for {some(waiting)}")
+            self.show(f"{self._cluster}: {ready}, waiting for {summarize_list(waiting)}")
 
     def finish(self, status: ClusterStatus, operations: Sequence[PlannedAction], seconds: float) -> None:
         """Print the tasks and a summary of the actions.
@@ -127,7 +127,7 @@ class DownView(StatusLine):
         self._tasks = len(status.tasks)
         left = [task.short for task in status.tasks if task.state not in TERMINAL_STATES]
         if left:
-            self.say(f"{self._cluster}: stopping {some(left)}")
+            self.show(f"{self._cluster}: stopping {summarize_list(left)}")
 
     def finish(self) -> None:
         """Print that the cluster is down."""

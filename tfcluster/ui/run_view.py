@@ -16,7 +16,7 @@ from tfcluster.control_characters import escape_control_characters
 from tfcluster.errors import ClusterError
 from tfcluster.programs import registry
 from tfcluster.ui.console import console, error_console, is_interactive
-from tfcluster.ui.format import duration, rate
+from tfcluster.ui.format import format_duration, format_rate
 from tfcluster.ui.log_view import PlacementView
 from tfcluster.ui.table import table
 from tfcluster.ui.text import Text
@@ -75,7 +75,7 @@ class RunView:
         if event["event"] == "placement" and self._shows_placements:
             self._print_above(self._placements.line(event))
         if event["event"] == "result" and event["state"] == "cancelled":
-            error_console().print(f"{self._run} was cancelled after {duration(event['seconds'])}")
+            error_console().print(f"{self._run} was cancelled after {format_duration(event['seconds'])}")
         if event["event"] == "metric":
             self._metrics.update(event)
         if event["event"] != "progress":
@@ -158,7 +158,7 @@ def _format_metrics(event: dict[str, Any]) -> list[str]:
         if isinstance(value, str) or name == "seconds":
             continue
         if name.endswith(_PER_SECOND):
-            words.append(rate(value, name.removesuffix(_PER_SECOND)))
+            words.append(format_rate(value, name.removesuffix(_PER_SECOND)))
         else:
             words.append(f"{name} {value:,}" if isinstance(value, int) else f"{name} {value:.4g}")
     return words
@@ -195,7 +195,7 @@ def _render(program: registry.InstalledProgram, event: dict[str, Any]) -> Sequen
 def _plain_summary(event: dict[str, Any]) -> list[Text]:
     """Return the values of a result with their names, and the duration of the run."""
     lines = [Text.assemble((f"{name} = ", "bold"), json.dumps(value)) for name, value in event["result"].items()]
-    return [*lines, Text(duration(event["seconds"]))]
+    return [*lines, Text(format_duration(event["seconds"]))]
 
 
 class _ProgressWithMetrics(Progress):
@@ -218,14 +218,14 @@ class _Rate(ProgressColumn):
         """Render the rate of the latest progress."""
         if not task.speed:
             return Text("")
-        return Text(rate(task.speed, task.fields["unit"]))
+        return Text(format_rate(task.speed, task.fields["unit"]))
 
 
 def _line(run: str, event: dict[str, Any]) -> str:
     done, total, unit = event["done"], event["total"], event["unit"]
     speed = done / event["seconds"] if event["seconds"] else 0.0
-    left = duration((total - done) / speed) if speed else "-"
-    return f"{run}: {100 * done / total:.0f}%, {done:,} of {total:,} {unit}, {rate(speed, unit)}, {left} left"
+    left = format_duration((total - done) / speed) if speed else "-"
+    return f"{run}: {100 * done / total:.0f}%, {done:,} of {total:,} {unit}, {format_rate(speed, unit)}, {left} left"
 
 
 def _devices(result: dict[str, Any]) -> Any:

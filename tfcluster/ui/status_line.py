@@ -35,7 +35,7 @@ class StatusLine:
             self._status.stop()
             self._status = None
 
-    def say(self, text: str) -> None:
+    def show(self, text: str) -> None:
         """Replace the text of the status line."""
         if self._silent or text == self._shown:
             return

@@ -22,7 +22,7 @@ from tfcluster.agent.runs.state_machine import RunAction, RunEvent, RunPhase
 from tfcluster.agent.runs.store import RunRecord, RunStore
 from tfcluster.agent.state_dir import StateDir
 from tfcluster.core.programs import compute_tasks
-from tfcluster.core.states import ACTIVE, RunState
+from tfcluster.core.states import ACTIVE_RUN_STATES, RunState
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.process_handle import ProcessHandle
 from tfcluster.processes.run_spec import RunEventLog, RunSpec, acquire_run, driver_of
@@ -108,7 +108,7 @@ class RunManager:
     def adopt(self) -> None:
         """Adopt the active runs of an earlier agent: watch drivers that still run, finalize runs that have ended."""
         for record in self.store.read_all():
-            if record.state not in ACTIVE:
+            if record.state not in ACTIVE_RUN_STATES:
                 continue
             run = Run.adopt(record, self.store.folder(record.run))
             self._register(run)

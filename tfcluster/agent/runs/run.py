@@ -16,7 +16,7 @@ from tfcluster.agent.change_notifier import ChangeNotifier
 from tfcluster.agent.logs.textfile import tail
 from tfcluster.agent.runs.state_machine import RunPhase, RunStateMachine
 from tfcluster.agent.runs.store import RunRecord
-from tfcluster.core.states import ACTIVE, RunState
+from tfcluster.core.states import ACTIVE_RUN_STATES, RunState
 from tfcluster.core.status import RunStatus
 from tfcluster.errors import ClusterError
 from tfcluster.process_handle import ProcessHandle, format_exit_status, send_signal
@@ -88,7 +88,7 @@ class Run:
     @property
     def is_active(self) -> bool:
         """Whether the run has not ended."""
-        return self.record.state in ACTIVE
+        return self.record.state in ACTIVE_RUN_STATES
 
     @property
     def has_exited(self) -> bool:

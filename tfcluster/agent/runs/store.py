@@ -14,7 +14,7 @@ from typing import Any
 
 from tfcluster import settings
 from tfcluster.core.programs import ProgramTraits, required_tasks
-from tfcluster.core.states import ACTIVE, RunState
+from tfcluster.core.states import ACTIVE_RUN_STATES, RunState
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.processes.files import read_file
 from tfcluster.processes.run_spec import RunSpec
@@ -192,7 +192,7 @@ class RunStore:
         ages: Mapping[str, float] = {name: self._age(name) for name in self._names() if name not in active}
         for name in sorted(ages, key=lambda each: ages[each])[: -settings.RUNS_KEPT]:
             record = self.read(name)
-            if record is None or record.state not in ACTIVE:
+            if record is None or record.state not in ACTIVE_RUN_STATES:
                 shutil.rmtree(self.folder(name), ignore_errors=True)
 
     def _names(self) -> list[str]:

@@ -12,7 +12,7 @@ from tfcluster import settings
 from tfcluster.agent.logs.textfile import read_block
 from tfcluster.agent.runs.manager import RunManager
 from tfcluster.agent.runs.run import Run, result_event
-from tfcluster.core.states import ACTIVE
+from tfcluster.core.states import ACTIVE_RUN_STATES
 from tfcluster.errors import ClusterError
 from tfcluster.processes.run_spec import EVENTS, OUTPUT
 from tfcluster.protocol.codec import Message
@@ -51,7 +51,7 @@ async def follow(runs: RunManager, identity: str) -> AsyncGenerator[Message, Non
             has_result = event["event"] == "result"
             yield event
     record = record if run is None else run.record
-    if not has_result and record.state not in ACTIVE:  # the disk was full when it was written
+    if not has_result and record.state not in ACTIVE_RUN_STATES:  # the disk was full when it was written
         yield result_event(record)
 
 

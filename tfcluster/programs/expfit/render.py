@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from tfcluster.core.text import pluralize
 from tfcluster.ui.chart import chart
 from tfcluster.ui.console import console
-from tfcluster.ui.format import duration
+from tfcluster.ui.format import format_duration
 from tfcluster.ui.table import table
 from tfcluster.ui.text import Text
 
@@ -30,7 +30,7 @@ def summary(result: dict[str, Any], seconds: float) -> list[RenderableType]:
     lines = chart(curves, width=width, braille=target.encoding.startswith("utf"))
     return [
         _line(result) if len(modes) == 1 else _comparison(modes),
-        Text(f"{duration(seconds)}, seed {result['seed']}"),
+        Text(f"{format_duration(seconds)}, seed {result['seed']}"),
         *([Text(), *lines] if lines else []),
     ]
 
@@ -51,7 +51,7 @@ def _comparison(modes: list[dict[str, Any]]) -> RenderableType:
             f"{each['loss']:.6g}",
             f"{each['max_error']:.2g}",
             f"{each['steps']:,}",
-            duration(each["seconds"]),
+            format_duration(each["seconds"]),
             f"{each['steps_per_s']:,.0f}",
         )
         for each in modes

@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.console import RenderableType
 
-from tfcluster.ui.format import duration
+from tfcluster.ui.format import format_duration
 from tfcluster.ui.table import table
 from tfcluster.ui.text import Text
 
@@ -21,7 +21,7 @@ def summary(result: dict[str, Any], seconds: float) -> list[RenderableType]:
     rows = [(name, str(each["value"]), each["device"]) for name, each in result["operations"].items()]
     return [
         Text.assemble((f"{result['name']} = ", "bold"), (str(result["value"]), "bold green")),
-        Text(f"{duration(seconds)}, in float64"),
+        Text(f"{format_duration(seconds)}, in float64"),
         Text(),
         table(("OPERATION", "VALUE", "RAN ON"), rows, right=("VALUE",)),
     ]

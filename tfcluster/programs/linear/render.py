@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tfcluster.core.text import pluralize
-from tfcluster.ui.format import duration, rate
+from tfcluster.ui.format import format_duration, format_rate
 from tfcluster.ui.text import Text
 
 
@@ -31,9 +31,9 @@ def summary(result: dict[str, Any], seconds: float) -> list[Text]:
     how = "in step" if result["sync"] else "asynchronously"
     lines.append(
         Text(
-            f"{result['steps']:,} steps, {rate(result['examples_per_s'], 'examples')}, {result['optimizer']} "
+            f"{result['steps']:,} steps, {format_rate(result['examples_per_s'], 'examples')}, {result['optimizer']} "
             f"{result['lr']:g}, {pluralize(result['workers'], 'worker')} {how}, seed {result['seed']}, "
-            f"{duration(seconds)}"
+            f"{format_duration(seconds)}"
         )
     )
     return lines

@@ -6,7 +6,7 @@ from typing import Any
 
 from tfcluster import settings
 from tfcluster.core.text import pluralize
-from tfcluster.ui.format import duration, rate
+from tfcluster.ui.format import format_duration, format_rate
 from tfcluster.ui.text import Text
 
 
@@ -30,7 +30,7 @@ def summary(result: dict[str, Any], seconds: float) -> list[Text]:
             (_number(result["mean"]), "bold green"),
             f", variance {_number(result['variance'])} (the population's), of {pluralize(count, 'number')}",
         ),
-        Text(f"{duration(seconds)}, {rate(count / seconds if seconds else 0.0, 'numbers')}"),
+        Text(f"{format_duration(seconds)}, {format_rate(count / seconds if seconds else 0.0, 'numbers')}"),
         Text(f"{pluralize(len(shards), 'slice')}, mean{'' if len(shards) == 1 else 's'}:"),
         *shown,
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tfcluster.ui.format import duration, rate
+from tfcluster.ui.format import format_duration, format_rate
 from tfcluster.ui.text import Text
 
 
@@ -27,7 +27,7 @@ def summary(result: dict[str, Any], seconds: float) -> list[Text]:
             f"{result['inside']:,} of {result['samples']:,} random points in the unit square are inside "
             "the quarter circle"
         ),
-        Text(f"{duration(seconds)}, {rate(result['samples_per_s'], 'samples')}, seed {result['seed']}"),
+        Text(f"{format_duration(seconds)}, {format_rate(result['samples_per_s'], 'samples')}, seed {result['seed']}"),
     ]
 
 

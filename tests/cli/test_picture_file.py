@@ -23,7 +23,7 @@ def test_a_file_that_can_be_drawn(tmp_path: Path, name: str) -> None:
         ("a.gif", "the name does not end in .png, .svg"),
         ("a", "the name does not end in .png, .svg"),
         ("no/a.png", "there is no folder"),
-        ("folder.png", "this may not be written"),
+        ("folder.png", "permission denied"),
     ],
 )
 def test_one_that_cannot(tmp_path: Path, name: str, words: str) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tfcluster.core.states import ClusterState, RunState, TaskState
-from tfcluster.core.text import pluralize, some
-from tfcluster.ui.format import dash, duration, memory, rate, short_device, style_of
+from tfcluster.core.text import pluralize, summarize_list
+from tfcluster.ui.format import dash, format_bytes, format_duration, format_rate, short_device, style_of
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ from tfcluster.ui.format import dash, duration, memory, rate, short_device, styl
     ],
 )
 def test_durations_have_two_units(seconds: float | None, words: str) -> None:
-    assert duration(seconds) == words
+    assert format_duration(seconds) == words
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_durations_have_two_units(seconds: float | None, words: str) -> None:
     ],
 )
 def test_memory_is_in_binary_units(size: int | None, words: str) -> None:
-    assert memory(size) == words
+    assert format_bytes(size) == words
 
 
 @pytest.mark.parametrize(
@@ -64,17 +64,17 @@ def test_memory_is_in_binary_units(size: int | None, words: str) -> None:
     ],
 )
 def test_rates_have_metric_prefixes(per_second: float, words: str) -> None:
-    assert rate(per_second, "samples") == words
+    assert format_rate(per_second, "samples") == words
 
 
 @pytest.mark.parametrize(
     ("found", "words"),
     [
-        (duration(59.7), "1m 0s"),
-        (duration(9.97), "10s"),
-        (rate(999.7, "samples"), "1 k samples/s"),
-        (rate(999_700_000, "samples"), "1 G samples/s"),
-        (memory((1 << 20) - 1), "1 MiB"),
+        (format_duration(59.7), "1m 0s"),
+        (format_duration(9.97), "10s"),
+        (format_rate(999.7, "samples"), "1 k samples/s"),
+        (format_rate(999_700_000, "samples"), "1 G samples/s"),
+        (format_bytes((1 << 20) - 1), "1 MiB"),
     ],
 )
 def test_a_number_that_rounds_up_to_the_next_unit_has_that_unit(found: str, words: str) -> None:
@@ -124,4 +124,4 @@ def test_what_is_no_state_has_no_style() -> None:
     ],
 )
 def test_a_list_of_names_stays_short(count: int, words: str) -> None:
-    assert some([f"w:{number}" for number in range(count)]) == words
+    assert summarize_list([f"w:{number}" for number in range(count)]) == words
