@@ -19,7 +19,6 @@ AGENT_FIRST_REQUEST_SECONDS = 10.0  # then an agent without a cluster exits; a s
 AGENT_APPLY_SECONDS = 5.0  # after a preflight, until the request that brings the cluster
 AGENT_APPLY_SECONDS_MULTI_HOST = 60.0  # the same: the preflight of the other hosts may take longer
 AGENT_DRAIN_SECONDS = 1.0  # for an agent that exits to send the last messages of its streams
-AGENT_DRAIN_POLL_SECONDS = 0.01
 AGENT_FILES_INTERVAL_SECONDS = 1.0  # between two checks of its socket and locks: commands search for much longer
 AGENT_BACKLOG = 64  # commands that connect at the same time
 AGENT_LOG_MAX_BYTES = 1 << 20  # a longer log of the agent itself is truncated when the next agent starts

@@ -48,7 +48,7 @@ class Servers:
         (Servers("bc", replaced="c"), "abce" + "bb", [("b", "the server still holds the variables of pi-1")]),
     ],
 )
-def test_who_does_not_answer_is_asked_again_as_long_as_it_is_the_same_process(
+def test_servers_are_retried_as_long_as_they_are_the_same_process(
     monkeypatch: pytest.MonkeyPatch, servers: Any, asked: str, kept: list[tuple[str, str]]
 ) -> None:
     monkeypatch.setattr(settings, "RUN_CLEANUP_BACKOFF_SECONDS", (0.0, 0.0))

@@ -54,7 +54,7 @@ class World:
                 await asyncio.sleep(0)
 
 
-def test_nobody_is_asked_without_a_run_and_then_only_those_that_it_uses() -> None:
+def test_only_tasks_that_a_run_uses_are_probed() -> None:
     world = World()
     world.used = set()
     asyncio.run(world.check())
@@ -64,7 +64,7 @@ def test_nobody_is_asked_without_a_run_and_then_only_those_that_it_uses() -> Non
     assert world.asked == ["localhost:2"], "the task of this host is none of ours"
 
 
-def test_silence_counts_as_a_loss_after_as_many_misses_as_on_this_host() -> None:
+def test_a_task_is_down_after_as_many_failed_probes_as_on_this_host() -> None:
     world = World(
         one=[FIRST, *[SILENT] * (settings.FAILED_PROBES_MAX - 1), FIRST, *[SILENT] * settings.FAILED_PROBES_MAX, FIRST]
     )
@@ -80,25 +80,25 @@ def test_silence_counts_as_a_loss_after_as_many_misses_as_on_this_host() -> None
     asyncio.run(body())
 
 
-def test_a_refusal_counts_at_once_and_is_told_once() -> None:
+def test_a_refused_connection_counts_at_once_and_is_reported_once() -> None:
     world = World(one=[FIRST, REFUSED, REFUSED, FIRST])
     asyncio.run(world.check(4))
     assert world.news == [{W1: "worker:1 at localhost:2 on b does not answer"}, {}]
 
 
-def test_a_server_that_is_another_one_was_lost_meanwhile() -> None:
+def test_a_server_with_another_incarnation_was_restarted() -> None:
     world = World(one=[FIRST, FIRST, SECOND])
     asyncio.run(world.check(4))
     assert world.news == [{W1: "worker:1 at localhost:2 on b was restarted"}, {}]
 
 
-def test_what_only_the_prober_does_not_answer_says_nothing() -> None:
+def test_an_unknown_probe_outcome_changes_nothing() -> None:
     world = World(one=[FIRST, *[ProbeResult(ProbeOutcome.UNKNOWN)] * (2 * settings.FAILED_PROBES_MAX), FIRST])
     asyncio.run(world.check(2 * settings.FAILED_PROBES_MAX + 2))
     assert world.news == []
 
 
-def test_a_run_that_has_failed_has_its_tasks_looked_at_now() -> None:
+def test_refresh_probes_the_tasks_in_use_at_once() -> None:
     world = World(one=[FIRST, SECOND])
 
     async def body() -> None:
@@ -110,7 +110,7 @@ def test_a_run_that_has_failed_has_its_tasks_looked_at_now() -> None:
     assert world.asked == ["localhost:2"] * 2
 
 
-def test_a_server_that_was_replaced_between_two_runs_was_lost_by_neither() -> None:
+def test_a_restart_between_two_runs_affects_neither() -> None:
     world = World(one=[FIRST, SECOND])
 
     async def body() -> None:
@@ -124,7 +124,7 @@ def test_a_server_that_was_replaced_between_two_runs_was_lost_by_neither() -> No
     assert world.news == []
 
 
-def test_a_run_to_come_has_every_task_asked_and_is_told_which_do_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_probe_all_retries_refused_connections_and_reports_silent_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settings, "RUN_REMOTE_PROBE_RETRY_SECONDS", 0.0)
     world = World(one=[REFUSED, REFUSED, FIRST], two=[REFUSED])
     devices, troubles = asyncio.run(world.elsewhere.probe_all())
@@ -132,7 +132,7 @@ def test_a_run_to_come_has_every_task_asked_and_is_told_which_do_not_answer(monk
     assert troubles == ["worker:2 at 10.0.0.2:3 on b does not answer"]
 
 
-def test_the_question_before_a_run_does_not_hide_a_loss_from_one_that_goes_on() -> None:
+def test_probe_all_does_not_hide_a_restart_from_an_active_run() -> None:
     world = World(one=[FIRST, SECOND])
 
     async def body() -> None:

@@ -78,7 +78,7 @@ async def ended(runs: RunManager, run: Run) -> str:
     return str((run.record.error or {}).get("message"))
 
 
-def test_a_run_that_needs_its_tasks_fails_with_the_first(runs: RunManager) -> None:
+def test_a_run_fails_at_once_when_it_loses_a_required_task(runs: RunManager) -> None:
     async def body() -> None:
         run = submit(runs, "graph")
         runs.on_task_health([W0, W1], {})
@@ -91,7 +91,7 @@ def test_a_run_that_needs_its_tasks_fails_with_the_first(runs: RunManager) -> No
     asyncio.run(body())
 
 
-def test_a_run_that_was_placed_elsewhere_needs_that_task_too(runs: RunManager, tmp_path: Path) -> None:
+def test_a_run_requires_the_task_that_a_placement_names(runs: RunManager, tmp_path: Path) -> None:
     async def body() -> None:
         run = submit(runs, "graph")
         assert runs.tasks_in_use([PS, W0, W1]) == {"graph-1": [PS, W0, W1]}
@@ -103,7 +103,7 @@ def test_a_run_that_was_placed_elsewhere_needs_that_task_too(runs: RunManager, t
     asyncio.run(body())
 
 
-def test_a_run_that_sees_to_lost_tasks_fails_when_all_are_lost_for_a_while(
+def test_a_fault_tolerant_run_fails_after_a_timeout_without_any_task(
     runs: RunManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def body() -> None:
@@ -125,7 +125,7 @@ def test_a_run_that_sees_to_lost_tasks_fails_when_all_are_lost_for_a_while(
     asyncio.run(body())
 
 
-def test_a_fork_server_that_hangs_costs_the_run_that_it_was_to_start(
+def test_a_run_fails_and_the_fork_server_is_killed_when_it_hangs(
     runs: RunManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def hang(title: str, agent: int, log: Path, channel: socket.socket) -> None:
@@ -147,7 +147,7 @@ def test_a_fork_server_that_hangs_costs_the_run_that_it_was_to_start(
 
 
 @pytest.mark.parametrize(("deaths", "end"), [(2, "succeeded"), (3, "failed")])
-def test_a_run_whose_fork_server_dies_gets_its_driver_from_the_next_one(
+def test_a_driver_is_requested_again_when_the_fork_server_dies(
     runs: RunManager, monkeypatch: pytest.MonkeyPatch, deaths: int, end: str
 ) -> None:
     """The fork servers are played: the first ones die with the request unanswered, the next one is a driver itself."""
@@ -180,7 +180,7 @@ def test_a_run_whose_fork_server_dies_gets_its_driver_from_the_next_one(
     asyncio.run(body())
 
 
-def test_a_driver_that_cannot_be_forked_is_an_error_with_the_reason(
+def test_a_run_fails_with_the_reason_why_no_driver_can_be_forked(
     runs: RunManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The fork server is played."""
@@ -202,7 +202,7 @@ def test_a_driver_that_cannot_be_forked_is_an_error_with_the_reason(
     asyncio.run(body())
 
 
-def test_what_is_written_wakes_who_follows(runs: RunManager, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_followers_are_notified_of_each_write_and_of_the_end(runs: RunManager, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without polling: the agent is notified of each write, and of the end."""
 
     async def body() -> None:
@@ -242,7 +242,7 @@ def test_a_folder_that_cannot_be_watched_is_polled(runs: RunManager, monkeypatch
     asyncio.run(body())
 
 
-def test_the_first_reason_to_stop_stands(runs: RunManager) -> None:
+def test_the_first_stop_reason_is_kept(runs: RunManager) -> None:
     async def body() -> None:
         run = submit(runs, "graph", timeout=0.0)
         assert await ended(runs, run) == "graph-1 timed out after 0 s"
@@ -253,7 +253,7 @@ def test_the_first_reason_to_stop_stands(runs: RunManager) -> None:
     asyncio.run(body())
 
 
-def test_a_driver_that_meets_a_lost_task_before_the_agent_does_ends_because_of_that(runs: RunManager) -> None:
+def test_a_lost_task_is_the_reason_even_if_the_driver_failed_first(runs: RunManager) -> None:
     async def body() -> None:
         run = submit(runs, "graph")
         run.machine = RunStateMachine(RunPhase.REQUESTED, driver_requests=1)
@@ -268,7 +268,7 @@ def test_a_driver_that_meets_a_lost_task_before_the_agent_does_ends_because_of_t
     asyncio.run(body())
 
 
-def test_what_a_driver_said_last_counts_though_its_threads_told_something_later(runs: RunManager) -> None:
+def test_the_final_event_is_found_before_later_events_of_threads(runs: RunManager) -> None:
     async def body() -> None:
         run = submit(runs, "linear")
         error = {"message": "the loss is not finite", "hint": "", "exit_code": 1}
@@ -282,7 +282,7 @@ def test_what_a_driver_said_last_counts_though_its_threads_told_something_later(
     asyncio.run(body())
 
 
-def test_a_full_disk_costs_a_run_its_events_but_not_its_end(runs: RunManager, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_ends_with_a_result_event_on_a_full_disk(runs: RunManager, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(log: RunEventLog, event: str, **fields: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -301,9 +301,7 @@ def test_a_full_disk_costs_a_run_its_events_but_not_its_end(runs: RunManager, mo
     asyncio.run(body())
 
 
-def test_a_run_without_a_driver_that_a_lost_agent_left_is_concluded_by_the_next(
-    runs: RunManager, tmp_path: Path
-) -> None:
+def test_an_adopted_run_without_a_driver_is_finalized(runs: RunManager, tmp_path: Path) -> None:
     async def body() -> None:
         submit(runs, "pi")
         later = RunManager("title", StateDir(tmp_path), clear, check_tasks)
@@ -318,7 +316,7 @@ def test_a_run_without_a_driver_that_a_lost_agent_left_is_concluded_by_the_next(
 
 
 @pytest.mark.parametrize(("detached", "comes_back"), [(False, False), (False, True), (True, False)])
-def test_a_run_that_nobody_comes_back_to_is_cancelled_unless_it_is_detached(
+def test_an_adopted_run_is_cancelled_unless_it_is_detached_or_reclaimed(
     runs: RunManager, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, detached: bool, comes_back: bool
 ) -> None:
     """The driver is some other process, as it is for the next agent."""

@@ -48,7 +48,7 @@ def test_a_record_is_read_as_it_was_written(tmp_path: Path, record: RunRecord) -
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"run": "pi-0000"}', '{"stopping": 5}'])
-def test_a_record_that_cannot_be_understood_is_none(tmp_path: Path, text: str) -> None:
+def test_an_invalid_record_is_none(tmp_path: Path, text: str) -> None:
     records = RunStore(tmp_path)
     records.make_folder("pi-0000")
     assert records.read("pi-0000") is None
@@ -84,7 +84,7 @@ def write_other(name: str, value: object, path: Path) -> None:
         partial(write_other, "run", "pi-0001"),
     ],
 )
-def test_a_damaged_record_keeps_no_agent_from_the_others(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+def test_a_damaged_record_does_not_hide_the_others(tmp_path: Path, damage: Callable[[Path], None]) -> None:
     records = RunStore(tmp_path)
     other = replace(RECORD, run="pi-0002")
     keep(records, RECORD, other)
@@ -92,13 +92,13 @@ def test_a_damaged_record_keeps_no_agent_from_the_others(tmp_path: Path, damage:
     assert records.read_all() == [other]
 
 
-def test_a_run_does_not_get_the_folder_of_an_earlier_one(tmp_path: Path) -> None:
+def test_a_folder_is_not_reused(tmp_path: Path) -> None:
     records = RunStore(tmp_path)
     assert records.make_folder("pi-0000")
     assert not records.make_folder("pi-0000")
 
 
-def test_a_run_is_named_by_its_beginning(tmp_path: Path) -> None:
+def test_a_run_is_found_by_a_unique_prefix(tmp_path: Path) -> None:
     records = RunStore(tmp_path)
     for name in ("pi-12", "pi-1234", "mean-12"):
         records.make_folder(name)
@@ -115,7 +115,7 @@ def test_a_run_is_named_by_its_beginning(tmp_path: Path) -> None:
         RunStore(tmp_path / "none").find("pi")
 
 
-def test_the_latest_ended_runs_are_kept_and_every_run_that_goes_on(tmp_path: Path) -> None:
+def test_active_runs_and_the_latest_ended_runs_are_kept(tmp_path: Path) -> None:
     records = RunStore(tmp_path)
     for number in range(settings.RUNS_KEPT + 5):
         keep(records, replace(RECORD, run=f"pi-{number}", state=RunState.SUCCEEDED, started=float(number)))
@@ -132,7 +132,7 @@ def test_the_latest_ended_runs_are_kept_and_every_run_that_goes_on(tmp_path: Pat
     assert [record.run for record in records.read_all()][:3] == ["going-on", "pi-1", "pi-5"]
 
 
-def test_one_process_drives_a_run_or_nobody(tmp_path: Path) -> None:
+def test_a_run_is_claimed_once(tmp_path: Path) -> None:
     driver = ProcessHandle(17, 4711)
     assert driver_of(tmp_path) is None
     assert acquire_run(tmp_path, driver)

@@ -60,7 +60,7 @@ def test_events_come_as_they_are_written_and_the_result_last(files: tuple[Path, 
     assert [each["event"] for each in found] == ["run", "progress", "late", "result"]
 
 
-def test_what_was_printed_before_an_event_comes_before_it(files: tuple[Path, Path]) -> None:
+def test_output_precedes_the_events_that_follow_it(files: tuple[Path, Path]) -> None:
     events, printed = files
 
     def print_and_emit() -> None:
@@ -80,14 +80,14 @@ def test_what_was_printed_before_an_event_comes_before_it(files: tuple[Path, Pat
     ]
 
 
-def test_all_begins_with_the_run_itself(files: tuple[Path, Path]) -> None:
+def test_the_run_event_comes_first(files: tuple[Path, Path]) -> None:
     events, printed = files
     append(events, event("run") + event("result"))
     append(printed, b"one\n")
     assert follow_steps(events, printed) == [{"event": "run"}, *output("one"), {"event": "result"}]
 
 
-def test_a_line_that_a_full_disk_cut_short_is_passed_over(files: tuple[Path, Path]) -> None:
+def test_a_truncated_event_is_skipped(files: tuple[Path, Path]) -> None:
     events, _ = files
     append(events, event("run") + b'{"event": "progr\n' + event("result"))
     assert [each["event"] for each in follow_steps(events, None)] == ["run", "result"]
@@ -111,7 +111,7 @@ def test_missing_files_are_empty(files: tuple[Path, Path]) -> None:
     assert follow_steps(*files) == []
 
 
-def test_who_goes_on_gets_neither_less_nor_more() -> None:
+def test_a_client_that_reconnects_receives_each_event_once() -> None:
     whole: Events = [{"event": "run"}, *output("a"), {"event": "metric"}, *output("b", "c"), {"event": "result"}]
 
     async def rest(events: int, lines: int) -> Events:

@@ -74,6 +74,44 @@ def program_is_trapped(sandbox: Sandbox, run: str) -> bool:
     return bool(pids) and "Seccomp:\t2\n" in Path(f"/proc/{pids[0]}/status").read_text()
 
 
+_DAEMON = """
+import json, os, socket, time
+
+if os.fork() == 0:
+    parent = os.getpid()
+    if os.fork() == 0:
+        os.setsid()
+        while os.getppid() == parent:
+            time.sleep(0.01)
+        listener = socket.create_server(("", 0))
+        device = listener.getsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, 16).rstrip(bytes(1)).decode()
+        print("DAEMON", json.dumps([os.getpid(), os.getppid(), device]), flush=True)
+    os._exit(0)
+os.wait()
+while not os.path.exists("go"):
+    time.sleep(0.05)
+"""
+
+
+def test_the_driver_is_the_parent_of_daemons_and_restricts_their_ports(demo: Sandbox) -> None:
+    """Where Yama restricts ptrace, only an ancestor can duplicate a socket: the orphan of a script needs one."""
+    demo.spec(_DAEMON, "daemon.py")
+    command = demo.start("run", "daemon.py", stderr=subprocess.STDOUT)
+    assert command.stdout is not None
+    lines: list[str] = []
+    while not (line := command.stdout.readline()).startswith("DAEMON"):
+        assert line, lines
+        lines.append(line)
+    daemon, parent, device = json.loads(line.removeprefix("DAEMON"))
+    run = demo.json("runs", "-n", "1")[0]["run"]
+    assert demo.processes()[parent] == f"tfcluster: demo {run}"
+    assert device == "lo"
+    wait_for(lambda: not Path(f"/proc/{daemon}").exists())  # the driver reaps it while the script goes on
+    assert command.poll() is None
+    (demo.folder / "go").touch()
+    assert command.wait(60) == 0
+
+
 def test_a_script_that_is_cancelled_leaves_no_child(demo: Sandbox) -> None:
     demo.spec(
         "import signal, subprocess, sys, time\n"

@@ -98,7 +98,7 @@ with socket.create_connection(("127.0.0.1", early.getsockname()[1])) as client:
     assert run(body) == ["", "", [], []]
 
 
-def test_what_is_no_socket_fails_as_ever() -> None:
+def test_listen_on_something_else_fails_with_the_kernels_error() -> None:
     body = """
 import ctypes
 libc = ctypes.CDLL(None, use_errno=True)
@@ -242,7 +242,7 @@ def supported():
 """
 
 
-def test_what_the_kernel_allows_is_tried_in_a_process_of_its_own() -> None:
+def test_support_is_checked_in_a_child_process() -> None:
     body = """
 said = supported()
 unrestricted = bound(socket.AF_INET)
@@ -252,14 +252,14 @@ report([said, device_of(unrestricted)])
     assert run(_TRY + body) == ["isolated", ""]
 
 
-def test_where_seccomp_is_forbidden_the_reason_is_told() -> None:
+def test_forbidden_seccomp_is_reported() -> None:
     said = run(_TRY + _FORBID + "report(supported())")
     assert said == (
         "ports cannot be closed before they listen: the kernel refused a seccomp filter (Operation not permitted)"
     )
 
 
-def test_where_another_program_traps_system_calls_the_reason_is_told() -> None:
+def test_another_trap_of_system_calls_is_reported() -> None:
     said = run(_TRY + "isolate()\nreport(supported())")
     assert said == (
         "ports cannot be closed before they listen: another program (such as a container manager) traps system calls "

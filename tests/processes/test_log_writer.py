@@ -1,4 +1,4 @@
-"""What a task prints, on its way through its spool into numbered files: bounded, nothing lost, nothing doubled."""
+"""What a task prints, on its way through its buffer into numbered files: bounded, nothing lost, nothing doubled."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NOON = 1795262400.25
 
 @pytest.fixture
 def paths(tmp_path: Path) -> tuple[Path, Path]:
-    """A spool, made as for a first start, and the log that it goes to."""
+    """A capture buffer, created as for a first start, and the log that it goes to."""
     log = tmp_path / "logs" / "worker:0.log"
     log.parent.mkdir()
     prepare(tmp_path / "log-buffers" / "worker:0", log)
@@ -34,8 +34,8 @@ def put(path: Path, data: bytes) -> None:
         file.write(data)
 
 
-def drain(spooled: LogBuffer, *, ended: bool = False) -> None:
-    while spooled.drain(ended=ended):
+def drain(buffered: LogBuffer, *, ended: bool = False) -> None:
+    while buffered.drain(ended=ended):
         continue
 
 
@@ -49,7 +49,7 @@ def texts(log: Path) -> list[bytes]:
     return [line.text for line in found]
 
 
-def test_lines_stand_behind_their_time_and_position(tmp_path: Path) -> None:
+def test_lines_have_a_time_and_a_position(tmp_path: Path) -> None:
     log = RotatingLog(tmp_path / "log", 1000, 2)
     log.append(b"one\n\n\xff two\n", 7, NOON)
     log.append(b"a beginning", 18, NOON + 1)
@@ -75,34 +75,36 @@ def test_files_are_numbered_from_the_newest_and_none_is_too_long(tmp_path: Path)
     assert [len(path.read_bytes().splitlines()) for path in files_of(tmp_path / "log")][-2:] == [1, 1]
 
 
-def test_a_log_of_one_file_begins_anew(tmp_path: Path) -> None:
+def test_a_log_of_one_file_is_replaced(tmp_path: Path) -> None:
     log = RotatingLog(tmp_path / "log", 100, 1)
     log.append(b"".join(b"line %02d\n" % number for number in range(20)), 0, NOON)
     assert files_of(tmp_path / "log") == [tmp_path / "log"]
     assert texts(tmp_path / "log")[-1] == b"line 19"
 
 
-def test_fewer_files_than_before_are_kept_when_the_limit_says_so(tmp_path: Path) -> None:
+def test_a_lower_limit_deletes_files(tmp_path: Path) -> None:
     RotatingLog(tmp_path / "log", 50, 5).append(b"".join(b"line %d\n" % number for number in range(9)), 0, NOON)
     assert len(files_of(tmp_path / "log")) == 5
     assert RotatingLog(tmp_path / "log", 50, 2).recover() == 63
     assert texts(tmp_path / "log") == [b"line 7", b"line 8"]
 
 
-def test_a_line_waits_in_the_spool_for_its_end(paths: tuple[Path, Path]) -> None:
+def test_a_partial_line_stays_in_the_buffer(paths: tuple[Path, Path]) -> None:
     path, log = paths
-    spooled = LogBuffer(path, RotatingLog(log, 1000, 2))
+    buffered = LogBuffer(path, RotatingLog(log, 1000, 2))
     put(path, b"one\nha")
-    drain(spooled)
+    drain(buffered)
     assert texts(log) == [b"one"]
     put(path, b"lf\nlast words")
-    drain(spooled)
+    drain(buffered)
     assert texts(log) == [b"one", b"half"]
-    drain(spooled, ended=True)
+    drain(buffered, ended=True)
     assert texts(log) == [b"one", b"half", b"last words"]
 
 
-def test_a_line_without_end_is_kept_as_several(paths: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_line_that_is_too_long_is_stored_as_several(
+    paths: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(settings, "LOG_LINE_MAX_BYTES", 10)
     path, log = paths
     put(path, b"0123456789" * 3 + b"ab\nnext\n")
@@ -110,7 +112,7 @@ def test_a_line_without_end_is_kept_as_several(paths: tuple[Path, Path], monkeyp
     assert texts(log) == [*[b"0123456789"] * 3, b"ab", b"next"]
 
 
-def test_positions_go_on_in_a_spool_made_anew(paths: tuple[Path, Path]) -> None:
+def test_positions_continue_in_a_recreated_buffer(paths: tuple[Path, Path]) -> None:
     path, log = paths
     put(path, b"one\ntwo\n")
     drain(LogBuffer(path, RotatingLog(log, 1000, 2)))
@@ -139,30 +141,30 @@ def failing(monkeypatch: pytest.MonkeyPatch, module: Any, name: str, fail: Calla
 
 
 @pytest.mark.parametrize("where", ["write", "replace"])
-def test_a_writer_that_fails_half_way_loses_and_doubles_nothing(
+def test_a_writer_that_is_interrupted_loses_and_duplicates_nothing(
     paths: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     path, log = paths
     printed = [b"line %03d" % number for number in range(40)]
     put(path, b"".join(line + b"\n" for line in printed))
-    spooled = LogBuffer(path, RotatingLog(log, 300, 100))
+    buffered = LogBuffer(path, RotatingLog(log, 300, 100))
     if where == "write":
         failing(monkeypatch, os, "write", lambda real, fd, data: real(fd, data[:50]))
     else:
         failing(monkeypatch, Path, "replace", lambda real, *arguments: None)
     with pytest.raises(OSError, match="No space left"):
-        drain(spooled)
+        drain(buffered)
     assert end_of(log) < path.stat().st_size
-    drain(spooled)
+    drain(buffered)
     assert texts(log) == printed
 
 
-def test_what_is_kept_is_freed_and_the_rest_keeps_its_place(paths: tuple[Path, Path]) -> None:
+def test_copied_output_is_freed_and_positions_do_not_change(paths: tuple[Path, Path]) -> None:
     path, log = paths
-    spooled = LogBuffer(path, RotatingLog(log, 1 << 20, 3))
+    buffered = LogBuffer(path, RotatingLog(log, 1 << 20, 3))
     for _ in range(20):
         put(path, b"x" * 99 + b"\n" * 1 + (b"y" * 99 + b"\n") * 9999)
-        drain(spooled)
+        drain(buffered)
     assert size_of(path) == 20_000_000
     assert path.stat().st_blocks * 512 < 1_000_000
     assert sum(each.stat().st_blocks * 512 for each in files_of(log)) <= 3 << 20
@@ -171,7 +173,7 @@ def test_what_is_kept_is_freed_and_the_rest_keeps_its_place(paths: tuple[Path, P
     assert texts(log)[-1] == b"y" * 99
 
 
-def test_what_is_more_than_there_is_room_for_is_left_out(paths: tuple[Path, Path]) -> None:
+def test_output_beyond_the_capacity_of_the_log_is_skipped(paths: tuple[Path, Path]) -> None:
     path, log = paths
     put(path, b"".join(b"line %06d\n" % number for number in range(100_000)))
     drain(LogBuffer(path, RotatingLog(log, 1000, 3)))
@@ -180,19 +182,21 @@ def test_what_is_more_than_there_is_room_for_is_left_out(paths: tuple[Path, Path
     assert 40 < len(found) < 100
 
 
-def test_a_spool_that_somebody_empties_goes_on_behind_its_place(paths: tuple[Path, Path]) -> None:
+def test_positions_continue_in_a_truncated_buffer(paths: tuple[Path, Path]) -> None:
     path, log = paths
-    spooled = LogBuffer(path, RotatingLog(log, 1000, 3))
+    buffered = LogBuffer(path, RotatingLog(log, 1000, 3))
     put(path, b"a long line\n")
-    drain(spooled)
+    drain(buffered)
     path.write_bytes(b"hi\n")
-    drain(spooled)
+    drain(buffered)
     put(path, b"after\n")
-    drain(spooled)
+    drain(buffered)
     assert texts(log) == [b"a long line", b"hi", b"after"]
 
 
-def test_where_no_hole_can_be_made_the_file_is_cut(paths: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_buffer_is_truncated_where_holes_are_not_supported(
+    paths: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(fd: int, start: int, end: int) -> None:
         raise OSError(errno.EOPNOTSUPP, "Operation not supported")
 
@@ -207,7 +211,7 @@ def test_where_no_hole_can_be_made_the_file_is_cut(paths: tuple[Path, Path], mon
     assert texts(log)[-2:] == [b"y" * 99, b"after"]
 
 
-def test_whoever_comes_next_finds_how_far_it_is(tmp_path: Path, paths: tuple[Path, Path]) -> None:
+def test_the_next_log_writer_continues(tmp_path: Path, paths: tuple[Path, Path]) -> None:
     path, log = paths
     for number in range(3):
         put(path, b"line %d\nand" % number)
@@ -221,7 +225,7 @@ def test_whoever_comes_next_finds_how_far_it_is(tmp_path: Path, paths: tuple[Pat
     assert not path.parent.exists()
 
 
-def test_what_cannot_be_kept_waits_in_its_spool_and_holds_up_no_end(
+def test_output_that_cannot_be_written_stays_in_the_buffer_and_does_not_block_the_end(
     paths: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     path, log = paths

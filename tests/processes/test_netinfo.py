@@ -28,7 +28,7 @@ def test_this_machine_is_loopback() -> None:
     assert all(address.is_loopback for address in found)
 
 
-def test_a_name_stands_for_all_its_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_resolves_to_all_its_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
     def look_up(*_: object, **__: object) -> list[tuple[object, ...]]:
         return [
             (socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("fe80::1%eth0", 0, 0, 2)),
@@ -41,7 +41,7 @@ def test_a_name_stands_for_all_its_addresses(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("name", ["no-such-host.invalid", "a..b", "x" * 64 + ".lan"])
-def test_a_name_for_nothing_is_an_error_that_tells_the_host(name: str) -> None:
+def test_a_name_that_does_not_resolve_is_an_error_with_the_host(name: str) -> None:
     with pytest.raises(OSError, match=f"^host beta: its address '{name}' stands for no IP address on this machine"):
         addresses_of([Host("alpha", "127.0.0.1"), Host("beta", name)])
 
@@ -96,7 +96,7 @@ EVERY_INTERFACE = ["fe80::/64", "ff00::/8"]
         ({"eth1": []}, ["10.0.0.1"], None),
     ],
 )
-def test_the_interface_that_leads_to_the_cluster_alone(
+def test_the_interface_that_reaches_only_the_cluster(
     tmp_path: Path, routes: dict[str, list[str]], cluster: list[str], interface: str | None
 ) -> None:
     everything = {"lo": ["::1/128"], **{name: [*networks, *EVERY_INTERFACE] for name, networks in routes.items()}}

@@ -98,7 +98,7 @@ def test_the_devices_of_a_servers_own_answer_are_those_that_tensorflow_finds(ten
     assert devices_of(bytes.fromhex(tensorflow["status"])) == devices
 
 
-def test_fields_of_a_device_that_nobody_uses_are_passed_over(tensorflow: Any) -> None:
+def test_unused_fields_of_a_device_are_skipped(tensorflow: Any) -> None:
     gpu = bytes.fromhex(tensorflow["gpu"])
     assert len(gpu) < 128  # its length is one byte
     answer = bytes.fromhex(tensorflow["status"]) + b"\x0a" + bytes([len(gpu)]) + gpu
@@ -113,7 +113,7 @@ def test_fields_of_a_device_that_nobody_uses_are_passed_over(tensorflow: Any) ->
     ]
 
 
-def test_an_answer_without_devices_has_none() -> None:
+def test_a_response_without_devices_has_none() -> None:
     assert devices_of(b"") == []
 
 

@@ -156,7 +156,7 @@ def test_a_hundred_hosts(machines: Network) -> None:
         assert stays_outside(stranger, alpha.ipv4, alpha.ipv6)
 
 
-def test_where_a_filter_is_refused_the_interface_to_the_cluster_serves() -> None:
+def test_the_interface_to_the_cluster_is_the_fallback_for_a_filter() -> None:
     with network("alpha", "beta", ipv4_bits=30) as cable:
         alpha, beta = cable["alpha"], cable["beta"]
         alpha.ip("-6", "address", "flush", "dev", "eth0", "scope", "global")
@@ -167,7 +167,7 @@ def test_where_a_filter_is_refused_the_interface_to_the_cluster_serves() -> None
             assert dial(alpha, alpha.ipv4, "127.0.0.1") == ["connected", "ConnectionRefusedError"]
 
 
-def test_where_a_filter_is_refused_and_others_are_on_the_network_the_port_is_not_closed(machines: Network) -> None:
+def test_without_filter_and_interface_the_port_cannot_be_restricted(machines: Network) -> None:
     with listening(machines["alpha"], addresses(machines, "alpha", "beta"), attaching="refused") as said:
         assert said == (
             f"the kernel lets only a process with CAP_NET_ADMIN choose who connects to port {PORT}, "
@@ -175,7 +175,7 @@ def test_where_a_filter_is_refused_and_others_are_on_the_network_the_port_is_not
         )
 
 
-def test_without_the_capability_a_port_is_closed_or_said_not_to_be(machines: Network) -> None:
+def test_without_the_capability_a_port_is_restricted_or_reported(machines: Network) -> None:
     """Older kernels let anybody attach a filter."""
     alpha, stranger = machines["alpha"], machines["stranger"]
     without = ["setpriv", "--bounding-set", "-net_admin,-net_raw"]

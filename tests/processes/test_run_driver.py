@@ -64,7 +64,7 @@ def drive(folder: Path, body: str) -> tuple[int, list[dict[str, object]]]:
     return result.returncode, [json.loads(line) for line in events.read_text().splitlines()] if events.exists() else []
 
 
-def test_a_driver_ends_with_the_folder_of_its_run(tmp_path: Path) -> None:
+def test_a_driver_exits_when_the_runs_folder_is_deleted(tmp_path: Path) -> None:
     folder = tmp_path / "script-1"
     folder.mkdir()
     command = [sys.executable, "-c", _DRIVE, str(folder), "time.sleep(600)"]
@@ -76,7 +76,7 @@ def test_a_driver_ends_with_the_folder_of_its_run(tmp_path: Path) -> None:
         assert process.wait(60) == -9
 
 
-def test_a_script_that_has_told_its_end_succeeds_with_what_it_told(tmp_path: Path) -> None:
+def test_the_result_of_a_script_has_what_its_program_end_reports(tmp_path: Path) -> None:
     code, [event] = drive(tmp_path, "tell(0)")
     assert code == 0
     assert event == {
@@ -91,36 +91,36 @@ def test_a_script_that_has_told_its_end_succeeds_with_what_it_told(tmp_path: Pat
     }
 
 
-def test_a_script_that_ends_its_process_itself_succeeds_or_fails_by_its_exit_code(tmp_path: Path) -> None:
+def test_without_a_program_end_the_exit_code_of_the_script_decides(tmp_path: Path) -> None:
     code, [event] = drive(tmp_path, "pass")
     assert (code, event["state"], event["result"]) == (0, "succeeded", {"exit_code": 0})
     code, [_, event] = drive(tmp_path, "os._exit(7)")
     assert (code, event["error"]["message"]) == (7, "x.py ended with exit code 7")  # type: ignore[index]
 
 
-def test_a_script_that_exits_as_if_it_had_been_terminated_is_told_like_others(tmp_path: Path) -> None:
+def test_exit_code_143_of_a_script_is_reported_like_others(tmp_path: Path) -> None:
     """TensorFlow's PreemptionCheckpointHandler does so."""
     code, [event] = drive(tmp_path, "tell(143); os._exit(143)")
     assert (code, event["error"]["message"]) == (143, "x.py ended with exit code 143")  # type: ignore[index]
 
 
-def test_a_script_that_failed_says_by_what(tmp_path: Path) -> None:
+def test_the_error_of_a_script_has_its_exception(tmp_path: Path) -> None:
     code, [event] = drive(tmp_path, "tell(1, 'ValueError: no data'); os._exit(1)")
     assert (code, event["error"]["message"]) == (1, "x.py failed: ValueError: no data")  # type: ignore[index]
 
 
-def test_an_end_that_takes_too_long_is_cut_short_and_changes_nothing(tmp_path: Path) -> None:
+def test_an_interpreter_that_shuts_down_too_slowly_is_killed_without_effect_on_the_result(tmp_path: Path) -> None:
     code, [event] = drive(tmp_path, "tell(0); time.sleep(600)")
     assert (code, event["state"]) == (0, "succeeded")
 
 
-def test_what_a_destructor_does_to_the_process_changes_nothing(tmp_path: Path) -> None:
+def test_a_crash_in_a_destructor_does_not_change_the_result(tmp_path: Path) -> None:
     code, [event] = drive(tmp_path, "tell(3); os.kill(os.getpid(), signal.SIGSEGV)")
     assert (code, event["error"]["message"]) == (3, "x.py ended with exit code 3")  # type: ignore[index]
 
 
 @pytest.mark.parametrize("name", ["SIGKILL", "SIGSEGV", "SIGTERM"])
-def test_a_driver_ends_by_the_signal_that_ended_its_program(tmp_path: Path, name: str) -> None:
+def test_a_driver_exits_by_the_signal_that_killed_its_program(tmp_path: Path, name: str) -> None:
     number = getattr(signal, name)
     assert drive(tmp_path, f"os.kill(os.getpid(), {number})") == (-number, [])
 
@@ -161,7 +161,7 @@ time.sleep(600)
 """
 
 
-def test_a_program_is_told_to_end_with_its_driver(tmp_path: Path) -> None:
+def test_sigterm_is_passed_on_to_the_program(tmp_path: Path) -> None:
     with running(sys.executable, "-c", _DRIVE, str(tmp_path), _READY, stdout=subprocess.PIPE, cwd=ROOT) as process:
         assert process.stdout is not None
         assert sorted([process.stdout.readline(), process.stdout.readline()]) == ["driving\n", "ready\n"]
@@ -170,7 +170,7 @@ def test_a_program_is_told_to_end_with_its_driver(tmp_path: Path) -> None:
     assert not (tmp_path / EVENTS).exists(), "the agent knows why it was told to end"
 
 
-def test_a_result_that_is_not_finite_is_an_error_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_result_that_is_not_finite_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_program, "_run_function", lambda job: lambda context: {"loss": math.nan})
     monkeypatch.setattr(context, "_this_run", [])  # the program tells its process which run it is; this one is none
     assert run_program._run_program(job(tmp_path)) == 1
@@ -178,12 +178,12 @@ def test_a_result_that_is_not_finite_is_an_error_in_words(tmp_path: Path, monkey
     assert error["error"]["message"] == "the run's event 'result' has a number that is not finite"
 
 
-def test_events_that_cannot_be_written_are_an_error_in_words(tmp_path: Path) -> None:
+def test_an_event_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ClusterError, match=r"/none/events\.jsonl cannot be written: No such file or directory"):
         job(tmp_path / "none").emit("run")
 
 
-def test_the_first_line_of_an_error_is_the_first_that_says_something() -> None:
+def test_forwarding_lines_of_a_tensorflow_error_are_skipped() -> None:
     said = "From /job:worker/replica:0/task:0:\nSocket closed\nAdditional GRPC error information"
     assert run_program._first_line(OSError(said)) == "OSError: Socket closed"
     assert run_program._first_line(OSError("From /job:ps/replica:0/task:0:\n")) == "OSError"

@@ -24,7 +24,7 @@ def files_up_to(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def test_a_line_that_is_cut_short_is_an_error_and_spoils_no_other(tmp_path: Path) -> None:
+def test_a_truncated_event_is_an_error_and_does_not_damage_the_next(tmp_path: Path) -> None:
     log = RunEventLog(tmp_path / "events.jsonl")
     log.emit("run")
     with files_up_to(30), pytest.raises(OSError, match=r"No space left on device: '.*/events\.jsonl'"):

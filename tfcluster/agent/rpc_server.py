@@ -28,6 +28,8 @@ class RpcServer:
     def __init__(self, service: Agent) -> None:
         self._service = service
         self._connections = 0
+        self._all_closed = asyncio.Event()  # set while there is no connection
+        self._all_closed.set()
         self._quitting: asyncio.TimerHandle | None = None
 
     async def serve(self, agent_socket: AgentSocket) -> None:
@@ -42,14 +44,11 @@ class RpcServer:
         agent_socket.close()
         # The command that requested the shutdown, and commands that follow a stream, still get their final message.
         with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._unconnected(), settings.AGENT_DRAIN_SECONDS)
-
-    async def _unconnected(self) -> None:
-        while self._connections:
-            await asyncio.sleep(settings.AGENT_DRAIN_POLL_SECONDS)
+            await asyncio.wait_for(self._all_closed.wait(), settings.AGENT_DRAIN_SECONDS)
 
     async def _serve_one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._connections += 1
+        self._all_closed.clear()
         try:
             if peer_credentials(writer.get_extra_info("socket"))[1] == os.getuid():
                 await self._answer(reader, writer)
@@ -57,6 +56,8 @@ class RpcServer:
             pass  # the command disconnected
         finally:
             self._connections -= 1
+            if not self._connections:
+                self._all_closed.set()
             self._quit_if_idle(self._service.awaiting or 0.0)
             writer.close()
 
