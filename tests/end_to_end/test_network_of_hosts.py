@@ -115,4 +115,4 @@ def test_an_unknown_host_is_named(tmp_path: Path, machines: Network) -> None:
     alpha = machines["alpha"]
     hosts = Host("alpha", alpha.ipv4, ssh="alpha"), Host("beta", "beta.invalid", ssh="beta")
     with serving(alpha, topology_of("closed", *hosts), tmp_path) as said:
-        assert str(said["error"]).startswith("host beta: its address 'beta.invalid' stands for no IP address")
+        assert str(said["error"]).startswith("host beta: its address 'beta.invalid' cannot be resolved")

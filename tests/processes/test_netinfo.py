@@ -42,7 +42,7 @@ def test_a_name_resolves_to_all_its_addresses(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize("name", ["no-such-host.invalid", "a..b", "x" * 64 + ".lan"])
 def test_a_name_that_does_not_resolve_is_an_error_with_the_host(name: str) -> None:
-    with pytest.raises(OSError, match=f"^host beta: its address '{name}' stands for no IP address on this machine"):
+    with pytest.raises(OSError, match=f"^host beta: its address '{name}' cannot be resolved on this machine"):
         addresses_of([Host("alpha", "127.0.0.1"), Host("beta", name)])
 
 

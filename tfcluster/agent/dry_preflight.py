@@ -15,7 +15,7 @@ from tfcluster.agent.preflight import examine
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError
 from tfcluster.processes.c_api import TensorFlow
-from tfcluster.processes.connect_check import failures_of
+from tfcluster.processes.connect_check import connection_failures
 from tfcluster.tf_install import find_tensorflow_library
 
 
@@ -78,4 +78,4 @@ class DryPreflight:
         Returns:
             The error for each address to which the connection failed.
         """
-        return failures_of(addresses, timeout)
+        return connection_failures(addresses, timeout)

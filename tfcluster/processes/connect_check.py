@@ -9,7 +9,7 @@ from tfcluster.processes import daemonize
 from tfcluster.protocol.codec import encode
 
 
-def dial(title: str, parent: int, addresses: list[str], timeout: float, agent: socket.socket) -> None:
+def check_connections(title: str, parent: int, addresses: list[str], timeout: float, agent: socket.socket) -> None:
     """Check TCP connectivity to all addresses in parallel and report the failures to the agent.
 
     Args:
@@ -20,10 +20,10 @@ def dial(title: str, parent: int, addresses: list[str], timeout: float, agent: s
         agent: The child's end of a socket pair, to which one line `{"failures": {address: reason}}` is sent.
     """
     daemonize.detach(title, keep=[agent.fileno()], parent=parent)
-    agent.sendall(encode({"failures": failures_of(addresses, timeout)}))
+    agent.sendall(encode({"failures": connection_failures(addresses, timeout)}))
 
 
-def failures_of(addresses: list[str], timeout: float) -> dict[str, str]:
+def connection_failures(addresses: list[str], timeout: float) -> dict[str, str]:
     """Connect to all addresses by TCP in parallel.
 
     If a name is still being resolved at the end, its thread is left behind. Only a process that ends by `os._exit` may
@@ -37,10 +37,10 @@ def failures_of(addresses: list[str], timeout: float) -> dict[str, str]:
         The addresses that could not be connected to, each with the reason.
     """
     pool = ThreadPoolExecutor(max(1, len(addresses)))
-    dialling = {pool.submit(_failure, address, timeout): address for address in addresses}
-    done, _ = wait(dialling, timeout)
+    checks = {pool.submit(_failure, address, timeout): address for address in addresses}
+    done, _ = wait(checks, timeout)
     late = f"no answer within {timeout:g} s"
-    failures = {address: why.result() if why in done else late for why, address in dialling.items()}
+    failures = {address: why.result() if why in done else late for why, address in checks.items()}
     return {address: why for address, why in failures.items() if why}
 
 

@@ -28,17 +28,17 @@ def addresses_of(hosts: Iterable[Host]) -> frozenset[Address]:
 
 
 def _resolve(host: Host) -> Iterable[Address]:
-    if host.address == LOCAL_HOST:  # a look-up would add milliseconds to the start of every server
+    if host.address == LOCAL_HOST:  # a lookup would add milliseconds to the start of every server
         yield IPv4Address("127.0.0.1")
         return
     try:
-        found = socket.getaddrinfo(host.address, None, type=socket.SOCK_STREAM)
+        entries = socket.getaddrinfo(host.address, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:  # UnicodeError: not a valid DNS name
         why = error.strerror if isinstance(error, OSError) else error
         raise OSError(
-            f"host {host.name}: its address {host.address!r} stands for no IP address on this machine ({why})"
+            f"host {host.name}: its address {host.address!r} cannot be resolved on this machine ({why})"
         ) from error
-    for _, _, _, _, name in found:
+    for _, _, _, _, name in entries:
         address = ip_address(str(name[0]).partition("%")[0])  # "%eth0" follows a link-local address
         yield (address.version == 6 and address.ipv4_mapped) or address
 
@@ -50,10 +50,10 @@ def interface_for(cluster: Collection[Address], routes: Path = Path("/proc/net")
         cluster: The addresses of all the cluster's hosts, including this one.
         routes: The folder with the kernel's main routing tables.
     """
-    leads_to: dict[str, set[_Network]] = {}
+    networks_of: dict[str, set[_Network]] = {}
     for interface, network in (*_ipv4_routes(routes / "route"), *_ipv6_routes(routes / "ipv6_route")):
-        leads_to.setdefault(interface, set()).add(network)
-    for interface, networks in leads_to.items():
+        networks_of.setdefault(interface, set()).add(network)
+    for interface, networks in networks_of.items():
         # Most networks have more addresses than the cluster. Skip them, so that their addresses are not enumerated.
         if all(network.num_addresses <= len(cluster) + 2 for network in networks):
             reached = {address for network in networks for address in network.hosts()}

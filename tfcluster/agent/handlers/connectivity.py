@@ -10,7 +10,7 @@ from functools import partial
 from tfcluster import settings
 from tfcluster.agent import subprocesses
 from tfcluster.errors import ClusterError
-from tfcluster.processes.connect_check import dial
+from tfcluster.processes.connect_check import check_connections
 from tfcluster.protocol.api import reply
 from tfcluster.protocol.codec import Message
 
@@ -34,7 +34,7 @@ async def reach(addresses: list[str], timeout: float) -> AsyncIterator[Message]:
         if not told.done():
             told.set_result(message)
 
-    body = partial(dial, "tfcluster: dialling", os.getpid(), addresses, timeout)
+    body = partial(check_connections, "tfcluster: connection check", os.getpid(), addresses, timeout)
     child = subprocesses.fork_child(body, lambda status: None)
     child.on_message(tell, lambda: tell({}))
     try:
