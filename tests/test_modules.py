@@ -22,7 +22,6 @@ PROGRAM_PARTS = re.compile(r"tfcluster\.programs\.\w+\.(options|run|render)")
 TOO_LONG = {
     "tfcluster.agent.agent",
     "tfcluster.agent.handlers.apply",
-    "tfcluster.agent.runs.run_manager",
     "tfcluster.agent.tasks.supervisor",
     "tfcluster.programs.linear.model",
     "tfcluster.transport.ssh",

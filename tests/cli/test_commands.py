@@ -37,7 +37,7 @@ def test_every_command_has_help_with_an_example(words: tuple[str, ...]) -> None:
     assert f"tfcluster {' '.join(words)}" in result.output.partition("Example:")[2]
 
 
-def test_the_list_of_commands_says_what_the_commands_say() -> None:
+def test_the_list_of_commands_has_the_short_help_of_each_command() -> None:
     context = click.Context(cli)
     listing = CliRunner().invoke(cli, ["--help"]).output
     for name in cli.list_commands(context):
@@ -53,7 +53,7 @@ def test_ps_is_status() -> None:
 
 
 @pytest.mark.parametrize("shell", COMPLETIONS)
-def test_completions_are_those_that_the_command_makes(shell: str) -> None:
+def test_completion_files_are_up_to_date(shell: str) -> None:
     made = subprocess.run(
         [sys.executable, "-m", "tfcluster", "completion", shell], capture_output=True, text=True, check=True
     ).stdout
@@ -81,7 +81,7 @@ def test_bash_completes_commands_and_options() -> None:
     assert result.stdout.split() == ["run", "runs", "--samples"]
 
 
-def test_a_mistake_of_ours_is_one_message_with_its_place(
+def test_an_unexpected_exception_is_reported_as_a_bug_with_its_location(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def broken(**options: object) -> None:
@@ -116,7 +116,7 @@ def test_every_option_is_set_by_its_command_and_its_name(words: tuple[str, ...])
             assert variable in (option.envvar, f"{context.auto_envvar_prefix}_{(option.name or '').upper()}")
 
 
-def test_an_interrupt_in_the_guise_of_another_error_is_an_interrupt(
+def test_an_error_caused_by_an_interrupt_is_an_interrupt(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def interrupted(**options: object) -> None:

@@ -74,7 +74,7 @@ def test_status_of_no_cluster_imports_nothing_heavy(tmp_path: Path) -> None:
     assert imported(_COMMAND.format(arguments=["status", "-c", "demo"], code=3, words=""), tmp_path) == set()
 
 
-def test_status_as_json_needs_nothing_heavy(tmp_path: Path) -> None:
+def test_status_as_json_imports_nothing_heavy(tmp_path: Path) -> None:
     program = """
 import tfcluster.cli.status
 from tfcluster.client.resolve import resolve_cluster
@@ -84,7 +84,7 @@ from tfcluster.protocol.api import Method
     assert imported(program, tmp_path) == set()
 
 
-def test_status_as_text_needs_only_rich(tmp_path: Path) -> None:
+def test_status_as_text_imports_only_rich(tmp_path: Path) -> None:
     program = """
 from tfcluster.client.rpc import AgentClient
 from tfcluster.core.status import ClusterStatus

@@ -23,7 +23,7 @@ NOW = 1795291200.0
         ("90s", 90),
     ],
 )
-def test_a_duration_is_so_long_ago(monkeypatch: pytest.MonkeyPatch, text: str, ago: float) -> None:
+def test_a_duration_is_relative_to_now(monkeypatch: pytest.MonkeyPatch, text: str, ago: float) -> None:
     monkeypatch.setattr(time, "time", lambda: NOW)
     assert Moment().convert(text, None, None) == NOW - ago
 
@@ -33,7 +33,7 @@ def test_an_iso_time_with_a_zone(text: str) -> None:
     assert Moment().convert(text, None, None) == NOW
 
 
-def test_an_iso_time_without_a_zone_is_this_machines(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_iso_time_without_a_zone_is_in_the_local_zone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZ", "XYZ-2")
     time.tzset()
     try:

@@ -54,7 +54,7 @@ def test_an_error_and_its_hint_are_escaped_and_its_label_has_colour(
     assert capsys.readouterr().err == f"\x1b[31m\x1b[1merror: \x1b[0m{SHOWN}\nsecond line\nhint: {SHOWN}\n"
 
 
-def test_what_was_typed_wrongly_is_escaped(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_usage_error_is_escaped(capsys: pytest.CaptureFixture[str]) -> None:
     echo_usage_error(click.UsageError(f"No such command '{EVIL}'."))
     echo_usage_error(click.FileError(f"{EVIL}.yaml", "is away"))
     told = capsys.readouterr().err
@@ -74,7 +74,7 @@ def writes_of(path: Path) -> Iterator[str]:
             yield from (f"{node.module}.{each.name}" for each in node.names if each.name in {"Text", "Console"})
 
 
-def test_text_is_written_in_few_places() -> None:
+def test_only_output_modules_write_text() -> None:
     found = {str(path.relative_to(ROOT)) for path in ROOT.rglob("*.py") if any(writes_of(path))}
     consoles = {"ui/console.py"}
     assert {each for each in found if not each.startswith(AWAY)} == WRITERS | consoles

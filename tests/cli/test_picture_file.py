@@ -13,7 +13,7 @@ FILES = PictureFile((".png", ".svg"))
 
 
 @pytest.mark.parametrize("name", ["a.png", "A.SVG"])
-def test_a_file_that_can_be_drawn(tmp_path: Path, name: str) -> None:
+def test_a_valid_picture_file(tmp_path: Path, name: str) -> None:
     assert FILES.convert(str(tmp_path / name), None, None) == tmp_path / name
 
 
@@ -26,7 +26,7 @@ def test_a_file_that_can_be_drawn(tmp_path: Path, name: str) -> None:
         ("folder.png", "permission denied"),
     ],
 )
-def test_one_that_cannot(tmp_path: Path, name: str, words: str) -> None:
+def test_an_invalid_picture_file(tmp_path: Path, name: str, words: str) -> None:
     (tmp_path / "folder.png").mkdir()
     with pytest.raises(click.BadParameter, match=words):
         FILES.convert(str(tmp_path / name), None, None)

@@ -58,7 +58,7 @@ hosts:
     assert Spec.model_validate(spec.model_dump()) == spec
 
 
-def test_a_list_of_names_is_hosts_of_which_nothing_is_to_be_said() -> None:
+def test_a_list_of_names_is_hosts_without_keys() -> None:
     assert spec_of(JOBS + "hosts: [alpha, beta]").hosts == {"alpha": Host(), "beta": Host()}
 
 
@@ -72,7 +72,7 @@ def test_a_lease_is_in_seconds() -> None:
     assert spec_of(JOBS).lease is None
 
 
-def test_a_secret_is_a_value_that_is_not_printed() -> None:
+def test_a_secret_is_not_printed() -> None:
     job = spec_of("jobs: {a: {tasks: 1, env: {A: plain, B: {secret: xyzzy}}}}").jobs["a"]
     assert job.env == {"A": "plain", "B": Secret(secret="xyzzy")}
     assert (job.variables(), job.secrets()) == ({"A": "plain", "B": "xyzzy"}, ("B",))
@@ -92,7 +92,7 @@ def test_a_secret_is_a_value_that_is_not_printed() -> None:
         ("127.0.0.1", None),
     ],
 )
-def test_an_address_means_the_host_that_has_it_or_is_called_it(written: str, host: str | None) -> None:
+def test_an_address_is_resolved_to_the_host_with_the_address_or_the_name(written: str, host: str | None) -> None:
     addresses = {"alpha": "10.0.0.1", "beta": "beta.example.org", "gamma": "fd00::1"}
     assert host_for_address(written, addresses) == host
 
@@ -199,7 +199,7 @@ ONE_LINE = {
 
 
 @pytest.mark.parametrize("text", ONE_LINE)
-def test_what_is_wrong_with_hosts_is_explained_in_one_line(text: str) -> None:
+def test_an_error_of_hosts_has_one_line(text: str) -> None:
     assert problems_of(JOBS + text) == [f"c.yaml:{ONE_LINE[text]}"]
 
 
@@ -222,12 +222,12 @@ OF_JOBS = {
 
 
 @pytest.mark.parametrize("job", OF_JOBS)
-def test_what_a_job_says_of_hosts_has_to_fit_them(job: str) -> None:
+def test_a_job_refers_to_existing_hosts(job: str) -> None:
     text = f"jobs:\n  a: {job}\nhosts: {{alpha: {{address: 10.0.0.1}}, beta: {{address: beta.example.org}}}}"
     assert problems_of(text) == [f"c.yaml:{OF_JOBS[job]}"]
 
 
-def test_without_hosts_a_job_can_name_this_machine_alone() -> None:
+def test_without_hosts_a_job_can_only_refer_to_localhost() -> None:
     assert spec_of("jobs: {a: {tasks: 1, hosts: [localhost]}}").jobs["a"].hosts == ("localhost",)
     assert problems_of("jobs: {a: {tasks: 1, hosts: [alpha]}}") == [
         "c.yaml:1:30: jobs.a.hosts[0]: no host has the name 'alpha'; name it under hosts:"
@@ -239,7 +239,7 @@ def test_tasks_on_different_hosts_may_have_one_port() -> None:
     assert spec.placement_hosts(spec.jobs["a"]) == ("alpha", "beta")
 
 
-def test_every_problem_of_hosts_is_told_at_once() -> None:
+def test_every_problem_of_hosts_is_reported_at_once() -> None:
     text = """\
 hosts:
   localhost: {state: /x}
@@ -266,7 +266,7 @@ SECRETS = ["{secret: 4711}", "{secret: }", "{secret: [xyzzy]}", "{secret: 12:34:
 
 
 @pytest.mark.parametrize("value", SECRETS)
-def test_no_message_holds_the_value_of_a_variable(value: str) -> None:
+def test_no_message_contains_the_value_of_a_variable(value: str) -> None:
     problems = problems_of(f"jobs: {{a: {{tasks: 1, env: {{A: {value}}}}}}}")
     assert all("jobs.a.env.A" in problem for problem in problems)
     assert not any(text in problem for problem in problems for text in ("xyzzy", "4711", "12:34", "2026-01"))
@@ -298,7 +298,7 @@ HOSTFILES = {
 
 
 @pytest.mark.parametrize("text", HOSTFILES, ids=lambda text: text[:10])
-def test_what_is_wrong_in_a_hostfile_is_told_with_its_line(tmp_path: Path, text: str) -> None:
+def test_an_error_of_a_hostfile_has_its_line(tmp_path: Path, text: str) -> None:
     (tmp_path / "hosts.txt").write_text(text)
     file = tmp_path / "c.yaml"
     file.write_text("hostfile: hosts.txt\njobs: {a: {tasks: 1, hosts: [gamma]}}\n")
@@ -307,7 +307,7 @@ def test_what_is_wrong_in_a_hostfile_is_told_with_its_line(tmp_path: Path, text:
     assert caught.value.message.splitlines() == [f"{tmp_path / 'hosts.txt'}:{line}" for line in HOSTFILES[text]]
 
 
-def test_problems_of_a_hostfile_and_of_the_spec_are_told_together(tmp_path: Path) -> None:
+def test_problems_of_a_hostfile_and_of_the_spec_are_reported_together(tmp_path: Path) -> None:
     (tmp_path / "hosts.txt").write_text("localhost\nalpha\n")
     file = tmp_path / "c.yaml"
     file.write_text("hostfile: hosts.txt\njobs: {a: {tasks: 0, hosts: [gamma]}}\n")

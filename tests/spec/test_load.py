@@ -59,7 +59,7 @@ restart: {policy: always, backoff: {initial: 1, max: 2.5}, limit: 3 in 7.5}
     ]
 
 
-def test_everything_but_the_jobs_has_a_default() -> None:
+def test_every_key_but_jobs_has_a_default() -> None:
     spec = parse_spec("jobs: {worker_: {tasks: 1}}", "c.yaml", "fallback")
     assert (spec.name, spec.network) == ("fallback", "closed")
     assert spec.restart == Restart(
@@ -101,7 +101,7 @@ def test_merge_keys_are_overridden_by_the_keys_beside_them() -> None:
     assert jobs["c"] == Job(tasks=(None,), cpus=4)
 
 
-def test_a_job_overrides_key_by_key_what_the_cluster_says_of_restarts() -> None:
+def test_a_job_overrides_the_restart_policy_key_by_key() -> None:
     spec = parse_spec(
         """
 jobs:
@@ -209,7 +209,7 @@ BAD_VALUES = {
 
 
 @pytest.mark.parametrize("text", BAD_VALUES)
-def test_a_bad_job_is_explained_in_one_line(text: str) -> None:
+def test_an_error_of_a_job_has_one_line(text: str) -> None:
     assert problems_of(f"jobs:\n  a: {text}\n") == [f"c.yaml:{BAD_VALUES[text]}"]
 
 
@@ -270,11 +270,11 @@ BAD_TOPS = {
 
 
 @pytest.mark.parametrize("text", BAD_TOPS)
-def test_a_bad_spec_is_explained_in_one_line(text: str) -> None:
+def test_an_error_of_a_spec_has_one_line(text: str) -> None:
     assert problems_of(text) == [f"c.yaml:{BAD_TOPS[text]}"]
 
 
-def test_every_problem_is_told_at_once_in_the_order_of_the_file() -> None:
+def test_every_problem_is_reported_in_the_order_of_the_file() -> None:
     text = """\
 name: 1
 jobs:
@@ -299,7 +299,7 @@ restart: {limit: !x 5 in 60, policy: sometimes}
     ]
 
 
-def test_a_problem_of_an_alias_is_told_where_it_is_written() -> None:
+def test_a_problem_of_an_alias_is_reported_at_its_anchor() -> None:
     text = "jobs:\n  a: &a {tasks: 0}\n  b: *a\n"
     assert problems_of(text) == [
         "c.yaml:2:17: jobs.a.tasks: must be 1 or more, found 0",
@@ -312,13 +312,13 @@ def test_columns_count_characters() -> None:
     assert [line.split(" ")[0] for line in problems_of(text.encode())] == ["c.yaml:1:28:", "c.yaml:1:37:"]
 
 
-def test_a_file_is_the_cluster_of_its_name(tmp_path: Path) -> None:
+def test_the_default_name_of_a_cluster_is_the_name_of_the_file(tmp_path: Path) -> None:
     file = tmp_path / "demo.yaml"
     file.write_text("jobs: {a: {tasks: 1}}")
     assert load_spec(file).name == "demo"
 
 
-def test_a_file_name_that_cannot_name_a_cluster_asks_for_a_name(tmp_path: Path) -> None:
+def test_an_invalid_default_name_is_an_error(tmp_path: Path) -> None:
     file = tmp_path / "my cluster.yaml"
     file.write_text("# mine\njobs: {a: {tasks: 0}}")
     with pytest.raises(ClusterError) as caught:
@@ -339,7 +339,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, name: str, reason: 
     assert caught.value.exit_code is ExitCode.USAGE
 
 
-def test_a_path_that_cannot_exist_is_an_error_like_another() -> None:
+def test_an_invalid_path_is_an_error() -> None:
     with pytest.raises(ClusterError, match="null byte"):
         load_spec(Path("a\0b"))
 

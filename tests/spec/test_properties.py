@@ -145,7 +145,7 @@ def test_no_error_shows_the_value_of_a_variable(secret: str, written: str) -> No
 
 @FEW
 @given(st.lists(st.sampled_from(["alpha", "beta", "gamma"]), min_size=1), st.integers(1, 20), st.integers(0, 20))
-def test_more_tasks_move_none(named: list[str], count: int, more: int) -> None:
+def test_adding_tasks_moves_no_task(named: list[str], count: int, more: int) -> None:
     def hosts_of(tasks: int) -> list[str]:
         value = {"hosts": ["alpha", "beta", "gamma"], "jobs": {"a": {"tasks": tasks, "hosts": named}}}
         return [task.host for task in resolve_spec(parse_spec(yaml.safe_dump(value), "c.yaml", "c"), "c.yaml").tasks]
@@ -223,7 +223,7 @@ def _valid_specs(draw: st.DrawFn) -> dict[str, Any]:
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(_valid_specs(), st.booleans())
-def test_valid_specs_survive_being_written_and_read(value: dict[str, Any], flow: bool) -> None:
+def test_a_valid_spec_survives_a_round_trip(value: dict[str, Any], flow: bool) -> None:
     spec = parse_spec(yaml.safe_dump(value, default_flow_style=flow), "c.yaml", "c")
     dumped = spec.model_dump(mode="json", exclude_unset=True)
     assert dumped == value

@@ -15,18 +15,18 @@ COMMENTED_OUT = re.compile(r"^( *)#(?=\w+: )", re.MULTILINE)
 KEYS = [match.start() for match in COMMENTED_OUT.finditer(TEMPLATE)]
 
 
-def test_it_is_one_ps_and_two_workers() -> None:
+def test_the_template_has_one_ps_and_two_workers() -> None:
     spec = parse_spec(TEMPLATE, "cluster.yaml", "cluster")
     assert spec == Spec(name="cluster", jobs={"ps": Job(tasks=(None,)), "worker": Job(tasks=(None, None))})
 
 
 @pytest.mark.parametrize("start", KEYS)
-def test_each_key_can_be_put_to_use(start: int) -> None:
+def test_each_commented_key_is_valid(start: int) -> None:
     text = TEMPLATE[:start] + COMMENTED_OUT.sub(r"\1", TEMPLATE[start:], count=1)
     parse_spec(text, "cluster.yaml", "cluster")
 
 
-def test_all_keys_can_be_put_to_use_at_once() -> None:
+def test_all_commented_keys_are_valid_together() -> None:
     spec = parse_spec(COMMENTED_OUT.sub(r"\1", TEMPLATE), "cluster.yaml", "cluster")
     assert spec.model_fields_set == set(Spec.model_fields) - {"hostfile"}, "it is in the place of hosts"
     assert spec.jobs["worker"].model_fields_set == set(Job.model_fields)

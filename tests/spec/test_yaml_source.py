@@ -56,7 +56,7 @@ def error_of(text: str | bytes) -> str:
 
 @pytest.mark.usefixtures("_each_loader")
 @pytest.mark.parametrize("text", UNREADABLE, ids=lambda text: repr(text[:20]))
-def test_an_unreadable_text_is_explained_in_one_line(text: str | bytes) -> None:
+def test_an_error_of_an_unreadable_text_has_one_line(text: str | bytes) -> None:
     assert error_of(text) == f"c.yaml:{UNREADABLE[text]}"
 
 
@@ -73,23 +73,23 @@ def test_an_unreadable_text_is_explained_in_one_line(text: str | bytes) -> None:
         ("a: {b\n", "2:1"),
     ],
 )
-def test_what_is_not_yaml_is_an_error_with_its_place(text: str, at: str) -> None:
+def test_a_syntax_error_has_its_position(text: str, at: str) -> None:
     assert error_of(text).startswith(f"c.yaml:{at}: not valid YAML: ")
 
 
 @pytest.mark.usefixtures("_each_loader")
 @pytest.mark.parametrize("text", ['a: "\\UFFFFFFFF"', "a: !%ff x", f"%YAML {'9' * 5000}.1\n---\na: 1"])
-def test_absurd_escapes_and_directives_are_not_yaml(text: str) -> None:
+def test_escapes_and_directives_out_of_range_are_errors(text: str) -> None:
     assert "not valid YAML: " in error_of(text)
 
 
 @pytest.mark.usefixtures("_each_loader")
-def test_merges_of_merges_end() -> None:
+def test_recursive_merges_are_limited() -> None:
     assert "the file has more than 20000 values" in error_of(MERGES)
 
 
 @pytest.mark.usefixtures("_each_loader")
-def test_keys_and_values_have_their_places() -> None:
+def test_keys_and_values_have_positions() -> None:
     read = read_source("\ufeffa:\n  é: [x, {b: 0x10}]\n", "c.yaml")
     expected: dict[str, Any] = {"a": {"é": ["x", {"b": 16}]}}
     assert read.value == expected
@@ -109,7 +109,7 @@ def test_keys_and_values_have_their_places() -> None:
     assert read.texts == {("a", "é", 0): "x", ("a", "é", 1, "b"): "0x10"}
 
 
-def test_half_a_character_is_no_text(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lone_surrogate_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(yaml_source, "LOADER", yaml.SafeLoader)  # libyaml refuses it by itself
     assert error_of('a: "\\ud800"') == "c.yaml:1:4: an escape in this text stands for half a character"
     assert error_of('"\\ud800": a') == "c.yaml:1:1: an escape in this text stands for half a character"
