@@ -7,7 +7,9 @@ folder that TEST_HOSTS names takes a host away: it cannot be reached, and every 
 from __future__ import annotations
 
 import os
+import select
 import sys
+import time
 from ipaddress import IPv4Address
 from pathlib import Path
 
@@ -81,18 +83,17 @@ class PlayedChannel(LocalAgentConnection):
         self.__dict__.update(agent.__dict__)
         self._there = there
 
-    def wait_readable(self, seconds: float) -> bool:
-        return self._there.is_away or super().wait_readable(seconds)
+    def wait_readable(self, seconds: float | None, *fds: int) -> bool:
+        deadline = None if seconds is None else time.monotonic() + seconds
+        while not self._there.is_away:
+            if super().wait_readable(_LOOK_SECONDS if seconds is None else min(seconds, _LOOK_SECONDS), *fds):
+                return True
+            if select.select(fds, [], [], 0)[0] or (deadline is not None and time.monotonic() >= deadline):
+                return False
+        return True
 
     def receive(self, timeout: float | None) -> bytes:
-        waited = 0.0
-        while not self._there.is_away:
-            if super().wait_readable(_LOOK_SECONDS):
-                return super().receive(timeout)
-            waited += _LOOK_SECONDS
-            if timeout is not None and waited > timeout:
-                break
-        return b"" if self._there.is_away else super().receive(0.0)
+        return b"" if self._there.is_away else super().receive(timeout)
 
     def wait_for_end(self, timeout: float) -> bool:
         self._there.meet()

@@ -33,7 +33,7 @@ ALLOWED = {
     "runtime_dir": {"errors", "paths", "settings"},
     "spec": _BASE,
     "core": {*_BASE, "spec"},
-    "protocol": {*_BASE, "spec", "core"},
+    "protocol": {*_BASE, "spec", "core", "__init__"},
     "programs/declaration": {*_BASE, "core"},
     "programs": {*_BASE, "core", "programs/declaration"},
     "processes": {*_BASE, "core", "protocol", "programs", "programs/declaration"},

@@ -29,6 +29,7 @@ RPC_TIMEOUT_SECONDS = 10.0  # until the first line of the response, which most m
 RPC_SLOW_TIMEOUT_SECONDS = 60.0  # the same, for methods that load TensorFlow, wait for a change or query every task
 RPC_LINE_MAX_BYTES = 16 * 2**20  # the topology of a thousand tasks takes less than 1 MiB
 RPC_CHUNK_MAX_BYTES = 2**20  # of an uploaded file
+RPC_UPLOAD_WINDOW_BYTES = 4 * 2**20  # of an upload may arrive before the agent has read them
 RECONNECT_INITIAL_SECONDS = 0.1  # the back-off of a command that has lost its agent
 RECONNECT_MAX_SECONDS = 3.0
 STREAM_AGENTS = 4  # agents in a row that may die without sending an event of a run before its command gives up

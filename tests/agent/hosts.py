@@ -7,21 +7,27 @@ import os
 import select
 import signal
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
 from tests.conftest import Sandbox, wait_for
+from tfcluster.client.agent_connection import AgentConnection
 from tfcluster.client.rpc import ResponseStream
 from tfcluster.core.hosts import Host
 from tfcluster.core.reconcile import ObservedState, onto
 from tfcluster.core.topology import ClusterTopology, RestartPolicy, Task
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.programs.registry import find
-from tfcluster.protocol.api import Method
+from tfcluster.protocol.api import Done, Request
+from tfcluster.protocol.api.cluster import ApplyRequest, PrepareRequest
+from tfcluster.protocol.api.logs import EventEvent, EventsRequest
+from tfcluster.protocol.api.runs import RunEvent, RunRequest
+from tfcluster.protocol.api.tasks import DownRequest, StatusRequest
+from tfcluster.protocol.serialization import decode, to_json
 from tfcluster.transport.local import LocalTransport
 
 CLUSTER = "two"
@@ -52,6 +58,26 @@ def topology_of(tasks: Sequence[Task] = TASKS, **fields: Any) -> ClusterTopology
     return ClusterTopology(CLUSTER, "cluster.yaml", "closed", tuple(tasks), hosts=hosts, **fields)
 
 
+E = TypeVar("E")
+R = TypeVar("R")
+
+
+class OwnStream(ResponseStream[E, R]):
+    """A response on a connection of its own, as that of another command."""
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+def run_request(program: str, parameters: Mapping[str, Any], **arguments: Any) -> RunRequest:
+    """The request for a run of a program."""
+    installed = find(program)
+    assert installed is not None
+    traits = installed.traits(dict(parameters))
+    request = RunRequest(program, traits, dict(parameters), (), None, False, 120.0, False, False, True, None)
+    return replace(request, **arguments)
+
+
 @dataclass
 class Hosts:
     """The hosts a and b.
@@ -64,19 +90,19 @@ class Hosts:
     sandbox: Sandbox
     topology: ClusterTopology = field(default_factory=topology_of)
 
-    def stream(self, host: str, call: Method, *, start: bool = False, **arguments: Any) -> ResponseStream:
-        """Ask a host's agent; the answer is to be read."""
-        reach = LocalTransport(CLUSTER, host)
-        return ResponseStream(reach, reach.open(start=start), call, arguments)
+    def stream(self, host: str, request: Request[E, R], *, start: bool = False) -> OwnStream[E, R]:
+        """Send a request to a host's agent over a connection of its own."""
+        transport = LocalTransport(CLUSTER, host)
+        return OwnStream(transport, AgentConnection(transport.open(start=start)), request)
 
-    def ask(self, host: str, call: Method, *, start: bool = False, **arguments: Any) -> Any:
-        """Ask a host's agent and return its reply."""
-        with contextlib.closing(self.stream(host, call, start=start, **arguments)) as answer:
-            return answer.finish()
+    def ask(self, host: str, request: Request[Any, Any], *, start: bool = False) -> Any:
+        """Send a request to a host's agent and return its reply as JSON values."""
+        with contextlib.closing(self.stream(host, request, start=start)) as response:
+            return to_json(response.result())
 
     def prepare(self, wanted: ClusterTopology) -> dict[str, Any]:
         """What PREPARE says, by host."""
-        return {host: self.ask(host, Method.PREPARE, start=True, topology=wanted.to_json(), dry=False) for host in "ab"}
+        return {host: self.ask(host, PrepareRequest(wanted, dry=False), start=True) for host in "ab"}
 
     def up(self, wanted: ClusterTopology) -> None:
         """Bring the cluster up, or to another topology, and wait until all its tasks are ready."""
@@ -85,24 +111,15 @@ class Hosts:
     def apply(self, wanted: ClusterTopology, prepared: Mapping[str, Any]) -> None:
         """The same, with what PREPARE has said before."""
         assert [told["problems"] for told in prepared.values()] == [[], []]
-        founds = [ObservedState.from_json(told["found"]) for told in prepared.values() if told["found"]]
+        founds = [decode(ObservedState, told["found"]) for told in prepared.values() if told["found"]]
         topology = wanted
         if founds:
             topology = onto(wanted, replace(founds[0], generations=_merged(each.generations for each in founds)))
         for told in prepared.values():
             topology = topology.with_choices(**told["choices"])
         for host, told in prepared.items():
-            base = told["found"] and told["found"]["topology"]
-            self.ask(
-                host,
-                Method.APPLY,
-                start=True,
-                wanted=wanted.to_json(),
-                base=base,
-                topology=topology.to_json(),
-                lost=None,
-                ends=[],
-            )
+            base = decode(ClusterTopology, told["found"]["topology"]) if told["found"] else None
+            self.ask(host, ApplyRequest(wanted, base, topology, lost=None, ends=()), start=True)
         self.topology = topology
         self.wait_until_ready()
 
@@ -115,7 +132,7 @@ class Hosts:
 
     def status(self, host: str) -> Any:
         """What STATUS says."""
-        return self.ask(host, Method.STATUS)
+        return self.ask(host, StatusRequest())
 
     def task(self, short: str) -> Any:
         """A task as the agent of its host tells of it."""
@@ -126,44 +143,28 @@ class Hosts:
 
     def events(self, host: str) -> list[Any]:
         """What happened on a host, where the cluster may be down by now."""
-        answer = self.stream(host, Method.EVENTS, start=True, lines=None, since=None, follow=False, after={})
-        found = [message["line"] for message in answer if "line" in message]
-        answer.leave()
-        return found
+        response = self.stream(host, EventsRequest(None, None, follow=False, after={}), start=True)
+        events = [to_json(event.line) for event in response if isinstance(event, EventEvent)]
+        response.close_and_reap()
+        return events
 
-    def run(self, program: str, parameters: Mapping[str, Any], **arguments: Any) -> ResponseStream:
+    def run(self, program: str, parameters: Mapping[str, Any], **arguments: Any) -> OwnStream[RunEvent, Done]:
         """Submit a run at the head."""
-        installed = find(program)
-        assert installed is not None
-        given = {
-            "program": program,
-            "traits": asdict(installed.traits(dict(parameters))),
-            "parameters": dict(parameters),
-            "patterns": [],
-            "gpus": None,
-            "strict": False,
-            "timeout": 120.0,
-            "log_placement": False,
-            "detach": False,
-            "owned": True,
-            "sent": None,
-            **arguments,
-        }
-        return self.stream("a", Method.RUN, **given)
+        return self.stream("a", run_request(program, parameters, **arguments))
 
-    def script(self, path: Path, *arguments: str, **options: Any) -> tuple[str, ResponseStream]:
+    def script(self, path: Path, *arguments: str, **options: Any) -> tuple[str, OwnStream[RunEvent, Done]]:
         """Submit a run of a user's script; its id, and the answer behind that."""
         parameters = {"args": list(arguments), "path": str(path), "cwd": str(path.parent), "seed": None}
-        run = self.run("script", parameters, sent=path.name, **options)
-        identity = next(run)["run"]
+        run = self.run("script", parameters, upload=path.name, **options)
+        identity = next(run).record["run"]
         with path.open("rb") as file:
             run.send_file(file)
         return identity, run
 
-    def result(self, run: ResponseStream) -> Any:
+    def result(self, run: OwnStream[RunEvent, Done]) -> Any:
         """The result event of a run."""
         with contextlib.closing(run):
-            return list(run)[-1]
+            return list(run)[-1].record
 
     def kill_agent(self, host: str) -> int:
         """Kill the agent of a host; its pid."""
@@ -178,9 +179,9 @@ class Hosts:
     def down(self, host: str) -> None:
         """Take a host's part down, if it is up."""
         try:
-            answer = self.stream(host, Method.DOWN, grace=1.0)
-            answer.finish()
-            answer.leave()
+            response = self.stream(host, DownRequest(1.0))
+            response.result()
+            response.close_and_reap()
         except ClusterError as error:
             if error.exit_code is not ExitCode.NOT_RUNNING:
                 raise

@@ -16,12 +16,13 @@ import pytest
 from tfcluster import settings
 from tfcluster.agent import preflight as module
 from tfcluster.agent.ports import PortAllocator
-from tfcluster.agent.preflight import Allocation, examine, hold_ports
+from tfcluster.agent.preflight import examine, hold_ports
 from tfcluster.core.hosts import Host
 from tfcluster.core.resolve import resolve_spec
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError
 from tfcluster.processes import bpf
+from tfcluster.protocol.api.cluster import Allocation
 from tfcluster.spec.load import parse_spec
 
 
@@ -132,9 +133,9 @@ def test_a_port_that_cannot_be_used_is_told_with_the_reason(
 def test_gpus_are_handed_out_once_each_to_those_that_ask(ports: PortAllocator) -> None:
     topology = topology_of("ps: {tasks: 1}, worker: {tasks: 2, gpus: 2}, chief: {tasks: 1, gpus: 1}")
     assert choices_of(topology, ports, ["3", "1", "GPU-5f", "0", "7", "8"]).gpus == {
-        "/job:worker/task:0": ["3", "1"],
-        "/job:worker/task:1": ["GPU-5f", "0"],
-        "/job:chief/task:0": ["7"],
+        "/job:worker/task:0": ("3", "1"),
+        "/job:worker/task:1": ("GPU-5f", "0"),
+        "/job:chief/task:0": ("7",),
     }
 
 
@@ -222,7 +223,7 @@ def test_what_other_hosts_have_is_not_examined(ports: PortAllocator, taken: list
     choices, problems = examine(topology, "gamma", Path("/"), ports, ["0"])
     assert problems == []
     assert list(choices.ports) == ["/job:worker/task:0", "/job:worker/task:1"]
-    assert choices.gpus == {"/job:worker/task:0": ["0"]}
+    assert choices.gpus == {"/job:worker/task:0": ("0",)}
     hold_ports(topology, "gamma", ports, ())
     assert ports.held == set(choices.ports.values())
     assert examine(topology, "nowhere", Path("/"), ports, []) == (Allocation({}, {}), [])
@@ -233,13 +234,13 @@ def test_addresses_that_are_only_reserved_have_a_port_and_no_gpus(ports: PortAll
     choices = choices_of(topology, ports, ["0"])
     assert list(choices.ports) == ["/job:worker/task:0", "/job:worker/task:1", "/job:worker/task:2"]
     assert all(map(is_held, choices.ports.values()))
-    assert choices.gpus == {"/job:worker/task:0": ["0"]}
+    assert choices.gpus == {"/job:worker/task:0": ("0",)}
 
 
 def test_gpus_that_a_task_has_are_given_to_nobody_else(ports: PortAllocator) -> None:
-    topology = topology_of("worker: {tasks: 3, gpus: 1}").with_choices({}, {"/job:worker/task:1": ["0"]})
+    topology = topology_of("worker: {tasks: 3, gpus: 1}").with_choices({}, {"/job:worker/task:1": ("0",)})
     gpus = choices_of(topology, ports, ["0", "1", "2"]).gpus
-    assert gpus == {"/job:worker/task:0": ["1"], "/job:worker/task:2": ["2"]}
+    assert gpus == {"/job:worker/task:0": ("1",), "/job:worker/task:2": ("2",)}
 
 
 def test_the_ports_of_the_cluster_itself_are_neither_examined_nor_chosen(

@@ -11,7 +11,9 @@ import pytest
 from tests.agent.hosts import PI, TASKS, Hosts, shorts, task_of, topology_of
 from tests.conftest import wait_for
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.protocol.api import Method
+from tfcluster.protocol.api.cluster import DevicesRequest, Listening, ListenRequest, ReachRequest
+from tfcluster.protocol.api.logs import EventsRequest
+from tfcluster.protocol.api.tasks import RestartRequest
 
 pytestmark = pytest.mark.usefixtures("cold")
 
@@ -25,14 +27,14 @@ def test_hosts_try_each_others_ports_before_a_server_listens(hosts: Hosts) -> No
     prepared = hosts.prepare(topology_of())
     ports = {host: sorted(told["choices"]["ports"].values()) for host, told in prepared.items()}
     addresses = [f"localhost:{port}" for port in ports["b"]]
-    refused = hosts.ask("a", Method.REACH, addresses=addresses, timeout=30.0)["failures"]
+    refused = hosts.ask("a", ReachRequest(tuple(addresses), 30.0))["failures"]
     assert refused == dict.fromkeys(addresses, "Connection refused"), "held, and nobody listens"
-    listening = hosts.stream("b", Method.LISTEN)
-    assert next(listening) == {"ports": ports["b"]}
-    assert hosts.ask("a", Method.REACH, addresses=addresses, timeout=30.0) == {"failures": {}}
+    listening = hosts.stream("b", ListenRequest())
+    assert next(listening) == Listening(tuple(ports["b"]))
+    assert hosts.ask("a", ReachRequest(tuple(addresses), 30.0)) == {"failures": {}}
     with socket.socket() as caller:
         caller.connect(("127.0.0.1", ports["b"][0]))
-        other = hosts.stream("b", Method.LISTEN)  # of another command at the same time
+        other = hosts.stream("b", ListenRequest())  # of another command at the same time
         next(other)
         other.close()
         listening.close()
@@ -48,18 +50,18 @@ def test_hosts_try_each_others_ports_before_a_server_listens(hosts: Hosts) -> No
 
 def test_ports_are_quiet_again_however_the_listening_ends(hosts: Hosts) -> None:
     prepared = hosts.prepare(topology_of())
-    listening = hosts.stream("b", Method.LISTEN)
+    listening = hosts.stream("b", ListenRequest())
     next(listening)
     hosts.apply(topology_of(), prepared)  # while it goes on
     listening.close()
-    listening = hosts.stream("b", Method.LISTEN)
-    assert next(listening) == {"ports": []}, "the servers listen themselves"
+    listening = hosts.stream("b", ListenRequest())
+    assert next(listening) == Listening(()), "the servers listen themselves"
     listening.close()
     hosts.down("b")
     hosts.prepare(topology_of())
-    listening = hosts.stream("b", Method.LISTEN)
+    listening = hosts.stream("b", ListenRequest())
     (pid,) = [pid for pid, title in hosts.sandbox.processes().items() if " agent on b" in title]
-    port = next(listening)["ports"][0]
+    port = next(listening).ports[0]
     os.kill(pid, signal.SIGKILL)
     wait_for(lambda: not can_connect(port))
     listening.close()
@@ -97,8 +99,8 @@ def test_a_host_whose_last_task_has_gone_goes_on_with_none_until_it_goes_down(ho
     hosts.up(topology_of([task_of("worker:0", "a"), task_of("worker:1", "b")]))
     hosts.up(topology_of([task_of("worker:0", "a")]))
     assert hosts.status("b")["tasks"] == []
-    assert hosts.ask("b", Method.DEVICES) == {"devices": [], "silent": []}
-    hosts.ask("b", Method.RESTART, tasks=[], grace=1.0)
+    assert hosts.ask("b", DevicesRequest()) == {"devices": [], "silent": []}
+    hosts.ask("b", RestartRequest((), 1.0))
     hosts.kill_agent("b")
     assert hosts.status("b")["tasks"] == []
     hosts.down("b")
@@ -125,7 +127,7 @@ def test_a_host_that_no_command_asks_for_goes_down_by_itself(hosts: Hosts, monke
     checks_often = hosts.sandbox.with_settings({"HEALTH_INTERVAL_SECONDS": 0.2})
     monkeypatch.setenv("TEST_SETTINGS", checks_often["TEST_SETTINGS"])
     hosts.up(topology_of())
-    a, b = (hosts.stream(host, Method.EVENTS, lines=None, since=None, follow=True, after={}) for host in "ab")
+    a, b = (hosts.stream(host, EventsRequest(None, None, follow=True, after={})) for host in "ab")
     next(a), next(b)
     hosts.up(topology_of(lease=0.5))  # while both are followed, however long it takes
     b.close()

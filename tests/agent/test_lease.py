@@ -1,11 +1,11 @@
-"""When a cluster ends that nobody asks after: a pretended clock."""
+"""When the lease of a cluster expires, with a fake clock."""
 
 from __future__ import annotations
 
 from tfcluster.agent.lease import Lease
 
 
-class Clock:
+class FakeClock:
     def __init__(self) -> None:
         self.now = 1000.0
 
@@ -13,19 +13,19 @@ class Clock:
         return self.now
 
 
-def test_a_lease_is_over_when_no_command_came_for_so_long() -> None:
-    clock = Clock()
+def test_a_lease_expires_when_no_command_was_in_contact() -> None:
+    clock = FakeClock()
     lease = Lease(clock)
     clock.now += 59.9
     assert not lease.is_over(60.0)
     clock.now += 0.1
     assert lease.is_over(60.0)
     assert not lease.is_over(61.0)
-    assert not lease.is_over(None), "without a lease it goes on for ever"
+    assert not lease.is_over(None), "without a lease it never expires"
 
 
-def test_a_command_renews_it() -> None:
-    clock = Clock()
+def test_a_command_renews_the_lease() -> None:
+    clock = FakeClock()
     lease = Lease(clock)
     clock.now += 50.0
     with lease.contact():
@@ -36,8 +36,8 @@ def test_a_command_renews_it() -> None:
     assert lease.is_over(60.0)
 
 
-def test_it_is_not_over_while_a_command_follows_something() -> None:
-    clock = Clock()
+def test_the_lease_does_not_expire_while_a_request_is_in_progress() -> None:
+    clock = FakeClock()
     lease = Lease(clock)
     with lease.contact():
         with lease.contact():
@@ -45,6 +45,6 @@ def test_it_is_not_over_while_a_command_follows_something() -> None:
         assert not lease.is_over(60.0)
         clock.now += 500.0
         assert not lease.is_over(60.0)
-    assert not lease.is_over(60.0), "it counts from the command's end"
+    assert not lease.is_over(60.0), "it counts from the end of the request"
     clock.now += 60.0
     assert lease.is_over(60.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -18,7 +18,8 @@ from tfcluster.agent.state_dir import StateDir
 from tfcluster.agent.tasks.supervisor import Supervisor
 from tfcluster.processes.logs.log_buffer import prepare
 from tfcluster.processes.logs.rotating_log import RotatingLog
-from tfcluster.protocol.codec import Message
+from tfcluster.protocol.api import Done, Reply, Response
+from tfcluster.protocol.api.logs import EventEvent, EventsRequest, LogEvent, LogPositions, LogsRequest
 
 
 class Cluster:
@@ -44,9 +45,8 @@ class Cluster:
         with self.folder.log_buffer_of(short).open("ab") as file:
             file.write(text.encode())
 
-    def logs(self, *tasks: str, after: dict[str, int] | None = None, **options: Any) -> AsyncIterator[Message]:
-        arguments = {"lines": None, "since": None, "follow": False, **options}
-        return self.calls.logs(list(tasks), after=after or {}, **arguments)
+    def logs(self, *tasks: str, **options: Any) -> Response[LogEvent | LogPositions, Done]:
+        return self.calls.logs(replace(LogsRequest(tasks, None, None, follow=False, after={}), **options))
 
 
 @pytest.fixture
@@ -61,15 +61,15 @@ def test_lines_come_by_their_time_and_end_with_a_reply(cluster: Cluster) -> None
         for number in range(3):
             log.append(b"%d\n" % number, 2 * number, 100.0 + 10 * number + begin)
 
-    async def ask(**options: Any) -> tuple[Message, list[tuple[str, str]], Message]:
-        first, *lines, last = [message async for message in cluster.logs(**options)]
-        found = [each["event"]["line"] for each in lines]
-        return first, [(line["task"], line["line"]) for line in found], last
+    async def ask(**options: Any) -> tuple[Any, list[tuple[str, str]], Any]:
+        first, *events, last = [item async for item in cluster.logs(**options)]
+        lines = [event.line for event in events if isinstance(event, LogEvent)]
+        return first, [(line.task, line.line) for line in lines], last
 
     first, lines, last = asyncio.run(ask())
-    assert first == {"event": {"after": {"ps:0": 0, "worker:0": 0}}}
+    assert first == LogPositions({"ps:0": 0, "worker:0": 0})
     assert lines == [(task, str(number)) for number in range(3) for task in ("ps:0", "worker:0")]
-    assert last == {"reply": {}}
+    assert last == Reply(Done())
     assert asyncio.run(ask(lines=1))[1] == [("ps:0", "2"), ("worker:0", "2")]
     assert asyncio.run(ask(since=111.0))[1] == [("worker:0", "1"), ("ps:0", "2"), ("worker:0", "2")]
     assert asyncio.run(ask(since=111.0, lines=2))[1] == [("worker:0", "1"), ("ps:0", "2"), ("worker:0", "2")]
@@ -86,10 +86,11 @@ def test_following_goes_on_behind_a_position_and_takes_up_new_tasks(
         lines = cluster.logs(follow=True, after={"ps:0": 4})
 
         async def following() -> tuple[str, str, int]:
-            found = (await anext(lines))["event"]
-            return found["log"], found["line"]["line"], found["next"]
+            event = await anext(lines)
+            assert isinstance(event, LogEvent)
+            return event.log, event.line.line, event.next
 
-        assert (await anext(lines))["event"] == {"after": {"ps:0": 4, "worker:0": 0}}
+        assert await anext(lines) == LogPositions({"ps:0": 4, "worker:0": 0})
         assert await following() == ("ps:0", "two", 8)
         cluster.print("ps:0", "f\n")
         assert await following() == ("ps:0", "half", 13)
@@ -100,22 +101,21 @@ def test_following_goes_on_behind_a_position_and_takes_up_new_tasks(
         cluster.print("worker:0", "last words\nand no more")
         cluster.quitting.set()
         assert await following() == ("worker:0", "last words", 11)
-        assert await anext(lines) == {"reply": {}}
+        assert await anext(lines) == Reply(Done())
 
     asyncio.run(follow())
 
 
 def test_events_are_kept_bounded_and_go_on_behind_a_position(cluster: Cluster) -> None:
-    async def ask(**options: Any) -> list[Message]:
-        arguments = {"lines": None, "since": None, "follow": False, "after": {}, **options}
-        _, *events, _ = [message async for message in cluster.calls.events(**arguments)]
-        return [event["event"] for event in events]
+    async def ask(**options: Any) -> list[EventEvent]:
+        request = replace(EventsRequest(None, None, follow=False, after={}), **options)
+        return [item async for item in cluster.calls.events(request) if isinstance(item, EventEvent)]
 
     for number in range(3):  # each by an agent of its own
         EventLog(cluster.folder.events).record("ready", task="ps:0", detail=str(number))
     events = asyncio.run(ask())
-    assert [event["line"]["detail"] for event in events] == ["0", "1", "2"]
-    assert asyncio.run(ask(after={"": events[1]["next"]})) == events[2:]
+    assert [event.line.detail for event in events] == ["0", "1", "2"]
+    assert asyncio.run(ask(after={"": events[1].next})) == events[2:]
     assert asyncio.run(ask(lines=1)) == events[2:]
     history = EventLog(cluster.folder.events)
     for _ in range(6000):

@@ -13,7 +13,8 @@ import pytest
 from tests.agent.hosts import PI, TASKS, Hosts, topology_of
 from tests.conftest import wait_for
 from tfcluster.errors import ClusterError
-from tfcluster.protocol.api import Method
+from tfcluster.protocol.api.cluster import TopologyRequest
+from tfcluster.protocol.api.tasks import RestartRequest
 
 pytestmark = pytest.mark.usefixtures("cold")
 
@@ -38,7 +39,7 @@ def environment_of(pid: int) -> bytes:
 
 def test_secret_values_are_in_one_private_file_and_nowhere_else(hosts: Hosts) -> None:
     hosts.up(topology_of(WITH_SECRET))
-    hosts.ask("a", Method.RESTART, tasks=["worker:0"], grace=1.0)
+    hosts.ask("a", RestartRequest(("worker:0",), 1.0))
     hosts.wait_until_ready()
     assert holders(hosts.sandbox.folder / "state") == []
     runtime = hosts.sandbox.folder / "run" / "tfcluster"
@@ -69,7 +70,7 @@ def test_the_next_agent_has_the_secrets_also_beside_another_socket(
     before = hosts.task("worker:0")["pid"]
     os.kill(before, signal.SIGKILL)
     wait_for(lambda: hosts.task("worker:0")["state"] == "ready" and hosts.task("worker:0")["pid"] != before)
-    assert hosts.ask("a", Method.TOPOLOGY)["tasks"][1]["env"] == {"PLAIN": "seen", "TOKEN": SECRET}
+    assert hosts.ask("a", TopologyRequest())["tasks"][1]["env"] == {"PLAIN": "seen", "TOKEN": SECRET}
     runtime = hosts.sandbox.folder / "run" / "tfcluster"
     assert [path.name.split(".")[1] for path in runtime.glob("*.secrets")] == ["b"]
     for path in runtime.glob("two.a.*"):
@@ -98,5 +99,5 @@ def test_a_task_whose_secret_is_lost_is_not_started_without(hosts: Hosts) -> Non
     failed = [each["detail"] for each in hosts.events("b") if each["event"] == "failed"]
     assert failed == [f"not started: {task['last_exit']['detail']}"]
     hosts.up(topology_of(WITH_SECRET))
-    assert hosts.ask("b", Method.TOPOLOGY)["tasks"][2]["env"]["TOKEN"] == SECRET
+    assert hosts.ask("b", TopologyRequest())["tasks"][2]["env"]["TOKEN"] == SECRET
     assert hosts.task("ps:0")["pid"] == before["ps:0"]

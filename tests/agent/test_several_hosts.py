@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,9 @@ import pytest
 from tests.agent.hosts import PI, TASKS, Hosts, hosts_in, shorts, task_of, topology_of
 from tests.conftest import make_sandbox, wait_for
 from tfcluster.errors import ClusterError
-from tfcluster.protocol.api import Method
+from tfcluster.protocol.api.cluster import ApplyRequest, DevicesRequest, ReachRequest, TopologyRequest
+from tfcluster.protocol.api.runs import AttachRequest, CancelRequest
+from tfcluster.protocol.api.tasks import RestartRequest
 
 #: Longer than any test: something of it is ended.
 EXPFIT = {"modes": ["data-parallel"], "steps": 10_000_000, "rate": 0.01, "batch": 16, "seed": 1}
@@ -35,12 +38,12 @@ def test_each_agent_tells_of_its_own_host(pair: Hosts) -> None:
     assert [host["host"] for host in a["hosts"] + b["hosts"]] == ["a", "b"]
     assert a["hosts"][0]["agent_pid"] != b["hosts"][0]["agent_pid"]
     assert a["hosts"][0]["tensorflow"] == b["hosts"][0]["tensorflow"] is not None
-    devices = pair.ask("b", Method.DEVICES)["devices"]
+    devices = pair.ask("b", DevicesRequest())["devices"]
     assert {device["task"] for device in devices} == {"/job:ps/task:0", "/job:worker/task:1"}
     topology = json.loads(json.dumps(pair.topology.to_json()))
-    assert pair.ask("a", Method.TOPOLOGY) == pair.ask("b", Method.TOPOLOGY) == topology
+    assert pair.ask("a", TopologyRequest()) == pair.ask("b", TopologyRequest()) == topology
     with pytest.raises(ClusterError, match="no task 'worker:1'"):
-        pair.ask("a", Method.RESTART, tasks=["worker:1"], grace=1.0)
+        pair.ask("a", RestartRequest(("worker:1",), 1.0))
 
 
 def test_only_the_head_tasks_host_runs_a_fork_server(pair: Hosts) -> None:
@@ -63,7 +66,7 @@ def test_a_run_computes_on_the_tasks_of_both_hosts(pair: Hosts) -> None:
 def test_a_run_fails_with_the_task_that_it_loses_on_another_host(pair: Hosts) -> None:
     """Its agent starts it again at once, so it is only by its server's number that the loss can be told."""
     run = pair.run("expfit", EXPFIT)
-    while next(run)["event"] != "progress":
+    while next(run).record["event"] != "progress":
         continue
     os.kill(pair.task("worker:1")["pid"], signal.SIGKILL)
     result = pair.result(run)
@@ -100,7 +103,7 @@ def test_what_a_run_leaves_on_another_hosts_ps_is_cleared(pair: Hosts, tmp_path:
 
     def printed(container: str) -> dict[str, str]:
         _, run = pair.script(path, container)
-        lines = list(run)
+        lines = [event.record for event in run]
         assert lines[-1]["state"] == "succeeded", lines
         told = [line["line"].split() for line in lines if line["event"] == "output"]
         return {words[0]: words[1] for words in told if len(words) == 2}
@@ -112,13 +115,13 @@ def test_what_a_run_leaves_on_another_hosts_ps_is_cleared(pair: Hosts, tmp_path:
 
 def test_a_run_that_came_after_the_plan_is_not_lost_with_a_task_on_another_host(pair: Hosts) -> None:
     run = pair.run("expfit", EXPFIT)
-    identity = next(run)["run"]
-    topology = pair.topology.to_json()
-    plan: dict[str, Any] = {"wanted": topology, "base": topology, "topology": topology, "lost": []}
+    identity = next(run).record["run"]
+    topology = pair.topology
+    plan = ApplyRequest(topology, topology, topology, lost=(), ends=("/job:worker/task:1",))
     with pytest.raises(ClusterError, match=f"which would lose run {identity}: nothing was done"):
-        pair.ask("a", Method.APPLY, **plan, ends=["/job:worker/task:1"])
-    pair.ask("a", Method.APPLY, **{**plan, "lost": [f"run {identity}"]}, ends=["/job:worker/task:1"])
-    pair.ask("a", Method.CANCEL, run=identity)
+        pair.ask("a", plan)
+    pair.ask("a", replace(plan, lost=(f"run {identity}",)))
+    pair.ask("a", CancelRequest(identity))
     assert pair.result(run)["state"] == "cancelled"
 
 
@@ -134,15 +137,15 @@ def test_a_run_that_is_not_owned_goes_on_when_its_command_goes_away(pair: Hosts,
     path.write_text(WAIT)
     identity, run = pair.script(path, owned=False)
     run.close()
-    again = pair.stream("a", Method.ATTACH, run=identity, events=0, output=0, owned=False)
-    while next(again)["event"] != "output":
+    again = pair.stream("a", AttachRequest(identity, 0, 0, owned=False))
+    while next(again).record["event"] != "output":
         continue
     pair.kill_agent("a")
     again.close()
-    again = pair.stream("a", Method.ATTACH, run=identity, events=0, output=0, owned=False)
-    assert next(again)["run"] == identity, "the next agent has it, and nobody needs to come back for it"
-    pair.ask("a", Method.CANCEL, run=identity)
-    assert list(again)[-1]["state"] == "cancelled"
+    again = pair.stream("a", AttachRequest(identity, 0, 0, owned=False))
+    assert next(again).record["run"] == identity, "the next agent has it, and nobody needs to come back for it"
+    pair.ask("a", CancelRequest(identity))
+    assert list(again)[-1].record["state"] == "cancelled"
 
 
 def test_a_run_that_is_owned_is_cancelled_when_its_command_goes_away(pair: Hosts, tmp_path: Path) -> None:
@@ -150,17 +153,17 @@ def test_a_run_that_is_owned_is_cancelled_when_its_command_goes_away(pair: Hosts
     path.write_text(WAIT)
     identity, run = pair.script(path)
     run.close()
-    again = pair.stream("a", Method.ATTACH, run=identity, events=0, output=0, owned=False)
-    assert list(again)[-1]["state"] == "cancelled"
+    again = pair.stream("a", AttachRequest(identity, 0, 0, owned=False))
+    assert list(again)[-1].record["state"] == "cancelled"
 
 
 def test_a_file_that_did_not_come_whole_ends_also_a_run_that_is_not_owned(pair: Hosts, tmp_path: Path) -> None:
     parameters: dict[str, Any] = {"args": [], "path": "x.py", "cwd": str(tmp_path), "seed": None}
-    run = pair.run("script", parameters, sent="x.py", owned=False)
-    identity = next(run)["run"]
+    run = pair.run("script", parameters, upload="x.py", owned=False)
+    identity = next(run).record["run"]
     run.close()
-    again = pair.stream("a", Method.ATTACH, run=identity, events=0, output=0, owned=False)
-    assert list(again)[-1]["state"] == "cancelled"
+    again = pair.stream("a", AttachRequest(identity, 0, 0, owned=False))
+    assert list(again)[-1].record["state"] == "cancelled"
 
 
 def test_an_agent_that_died_is_followed_by_one_that_has_its_own_tasks(pair: Hosts) -> None:
@@ -188,7 +191,7 @@ def test_what_cannot_be_reached_is_told_with_the_reason(pair: Hosts) -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         silent = f"127.0.0.1:{closed.getsockname()[1]}"
-        told = pair.ask("a", Method.REACH, addresses=[address, silent, "[::1]:1"], timeout=30.0)
+        told = pair.ask("a", ReachRequest((address, silent, "[::1]:1"), 30.0))
     assert told["failures"].keys() == {silent, "[::1]:1"}
     assert told["failures"][silent] == "Connection refused"
-    assert pair.ask("a", Method.REACH, addresses=[], timeout=1.0) == {"failures": {}}
+    assert pair.ask("a", ReachRequest((), 1.0)) == {"failures": {}}

@@ -1,70 +1,135 @@
-"""A file from a command to an agent: through a real socket, by the code of both sides."""
+"""Uploads of files from a command to an agent: through a real socket, by the code of both sides."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
+from tests.agent.hosts import run_request
+from tests.conftest import wait_for
 from tfcluster import settings
-from tfcluster.agent.request_stream import RequestStream
+from tfcluster.agent.agent import Agent
+from tfcluster.agent.lease import Lease
+from tfcluster.agent.rpc_connection import RpcConnection
 from tfcluster.agent.runs.uploads import receive, validate_name
+from tfcluster.agent.upload import Upload
+from tfcluster.client.agent_connection import AgentConnection
 from tfcluster.client.rpc import ResponseStream
 from tfcluster.errors import ClusterError
-from tfcluster.protocol.api import Method
-from tfcluster.protocol.codec import encode_chunk
+from tfcluster.protocol.api import Done, Method, Reply, Request, Response, encode_request
+from tfcluster.protocol.api.runs import RunEvent, RunRequest
+from tfcluster.protocol.frames import (
+    Frame,
+    FrameDecoder,
+    FrameKind,
+    encode_chunk,
+    encode_frame,
+    encode_greeting,
+)
 from tfcluster.transport.local import LocalAgentConnection, LocalTransport
 
+RUN = run_request("script", {"args": []}, upload="data.bin")
 
-def receive_from(path: Path, send: Callable[[socket.socket], None]) -> bool:
-    """Receive what a thread sends on a socket; whether the hanging-up was seen afterwards."""
-    ours, theirs = socket.socketpair()
-    sending = threading.Thread(target=send, args=(theirs,))
 
-    async def serve() -> bool:
-        reader, writer = await asyncio.open_unix_connection(sock=ours)
-        await reader.readline()  # the request
-        incoming = RequestStream(reader, expects_file=True)
-        hung_up = asyncio.ensure_future(incoming.hung_up())
+class UploadAgent:
+    """An agent that stores the upload of each request in a file.
+
+    Attributes:
+        cancelled: How many requests were cancelled.
+    """
+
+    idle = False
+    awaiting = None
+
+    def __init__(self, path: Path) -> None:
+        self.lease = Lease()
+        self.cancelled = 0
+        self._path = path
+
+    def request_type(self, method: Method) -> type[Request[Any, Any]]:
+        assert method is Method.RUN
+        return RunRequest
+
+    async def respond(self, request: Request[Any, Any], upload: Upload) -> Response[RunEvent, Done]:
+        yield RunEvent({"event": "run"})
         try:
-            await receive(incoming, path)
-            await asyncio.wait_for(hung_up, 30)
-        finally:
-            hung_up.cancel()
-            writer.close()
-        return hung_up.done()
+            await receive(upload, self._path)
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        yield Reply(Done())
 
-    sending.start()
+
+class BlockedAgent(UploadAgent):
+    """An agent that reads only the first chunk of an upload."""
+
+    async def respond(self, request: Request[Any, Any], upload: Upload) -> Response[RunEvent, Done]:
+        async for _ in upload.chunks():
+            await asyncio.get_running_loop().create_future()
+        yield Reply(Done())
+
+
+def serve_upload(path: Path, use: Callable[[socket.socket], None]) -> UploadAgent:
+    """Serve a connection, whose other end a thread uses, by an agent that stores the upload."""
+    return serve(UploadAgent(path), use)
+
+
+def serve(agent: UploadAgent, use: Callable[[socket.socket], None]) -> UploadAgent:
+    own, other = socket.socketpair()
+    using = threading.Thread(target=use, args=(other,))
+
+    async def serve_connection() -> None:
+        reader, writer = await asyncio.open_unix_connection(sock=own)
+        await RpcConnection(cast(Agent, agent), reader, writer, lambda: False).serve()
+        writer.close()
+
+    using.start()
     try:
-        return asyncio.run(serve())
+        asyncio.run(serve_connection())
     finally:
-        sending.join()
+        using.join()
+    return agent
+
+
+def upload_from(source: Any, errors: list[ClusterError]) -> Callable[[socket.socket], None]:
+    def use(connection: socket.socket) -> None:
+        agent = AgentConnection(LocalAgentConnection(connection))
+        try:
+            response = ResponseStream(LocalTransport("played"), agent, RUN)
+            assert next(response) == RunEvent({"event": "run"})
+            response.send_file(source)
+            assert response.result() == Done()
+        except ClusterError as error:
+            errors.append(error)
+        finally:
+            agent.close()
+
+    return use
 
 
 @pytest.mark.parametrize(
     "size", [0, 1, settings.RPC_CHUNK_MAX_BYTES, settings.RPC_CHUNK_MAX_BYTES + 1, 20 * 2**20 + 17]
 )
-def test_a_file_arrives_as_it_was_sent(tmp_path: Path, size: int) -> None:
+def test_a_file_arrives_unchanged(tmp_path: Path, size: int) -> None:
     data = os.urandom(size)
     source = tmp_path / "source"
     source.write_bytes(data)
-
-    def send(connection: socket.socket) -> None:
-        agent = LocalAgentConnection(connection)
-        with source.open("rb") as file:
-            ResponseStream(LocalTransport("played"), agent, Method.RUN, {"sent": "data.bin"}).send_file(file)
-        agent.close()
-
-    assert receive_from(tmp_path / "sent" / "data.bin", send)
+    errors: list[ClusterError] = []
+    with source.open("rb") as file:
+        serve_upload(tmp_path / "sent" / "data.bin", upload_from(file, errors))
+    assert errors == []
     assert (tmp_path / "sent" / "data.bin").read_bytes() == data
 
 
-def test_a_pipe_is_sent_as_it_is_filled(tmp_path: Path) -> None:
+def test_a_pipe_is_sent_while_it_is_filled(tmp_path: Path) -> None:
     data = os.urandom(300_000)
     reading, writing = os.pipe()
 
@@ -73,65 +138,75 @@ def test_a_pipe_is_sent_as_it_is_filled(tmp_path: Path) -> None:
             for at in range(0, len(data), 1000):
                 pipe.write(data[at : at + 1000])
 
-    def send(connection: socket.socket) -> None:
-        agent = LocalAgentConnection(connection)
-        filling = threading.Thread(target=fill)
-        filling.start()
-        with open(reading, "rb") as pipe:
-            ResponseStream(LocalTransport("played"), agent, Method.RUN, {"sent": "data.bin"}).send_file(pipe)
-        filling.join()
-        agent.close()
-
-    assert receive_from(tmp_path / "sent" / "data.bin", send)
+    filling = threading.Thread(target=fill)
+    filling.start()
+    errors: list[ClusterError] = []
+    with open(reading, "rb") as pipe:
+        serve_upload(tmp_path / "sent" / "data.bin", upload_from(pipe, errors))
+    filling.join()
+    assert errors == []
     assert (tmp_path / "sent" / "data.bin").read_bytes() == data
 
 
-@pytest.mark.parametrize("sent", [b"", encode_chunk(b"half"), encode_chunk(b"half")[:-2], b"\0"])
-def test_a_command_that_goes_away_is_noticed(tmp_path: Path, sent: bytes) -> None:
-    def send(connection: socket.socket) -> None:
+@pytest.mark.parametrize("sent", [b"", encode_chunk(1, b"half"), encode_chunk(1, b"half")[:-2]])
+def test_a_disconnect_during_the_upload_cancels_the_request(tmp_path: Path, sent: bytes) -> None:
+    path = tmp_path / "sent" / "data.bin"
+
+    def use(connection: socket.socket) -> None:
         with connection:
-            connection.sendall(b"request\n" + sent)
+            send_request(connection)
+            connection.sendall(sent)
+            wait_for(path.exists)
 
-    with pytest.raises(ConnectionError):
-        receive_from(tmp_path / "sent" / "data.bin", send)
+    assert serve_upload(path, use).cancelled == 1
 
 
-def test_a_block_that_is_too_long_is_refused_before_it_is_read(tmp_path: Path) -> None:
-    def send(connection: socket.socket) -> None:
+def send_request(connection: socket.socket) -> FrameDecoder:
+    """Send a request and wait for the window of its upload."""
+    body = encode_request(RUN)
+    connection.sendall(encode_greeting() + encode_frame(Frame(1, FrameKind.REQUEST, body)))
+    decoder, kinds = FrameDecoder(is_agent=False), list[FrameKind]()
+    while FrameKind.WINDOW not in kinds:
+        kinds += [frame.kind for frame in decoder.feed(connection.recv(1 << 16))]
+    return decoder
+
+
+def test_more_than_the_window_is_refused(tmp_path: Path) -> None:
+    received: list[ClusterError] = []
+
+    def use(connection: socket.socket) -> None:
         with connection:
-            connection.sendall(b"request\n" + b"\xff\xff\xff\xff")
+            decoder = send_request(connection)
+            with contextlib.suppress(ConnectionError):  # the agent closes the connection
+                connection.sendall(
+                    b"".join(
+                        [encode_chunk(1, b"x" * settings.RPC_CHUNK_MAX_BYTES)]
+                        * (settings.RPC_UPLOAD_WINDOW_BYTES // settings.RPC_CHUNK_MAX_BYTES + 5)
+                    )
+                )
+            try:
+                while data := connection.recv(1 << 16):
+                    decoder.feed(data)
+            except ClusterError as error:
+                received.append(error)
 
-    with pytest.raises(ClusterError, match="a block of 4294967295 bytes arrived"):
-        receive_from(tmp_path / "sent" / "data.bin", send)
+    serve(BlockedAgent(tmp_path), use)
+    assert "exceeds its window" in received[0].message
 
 
-def test_a_folder_that_cannot_be_written_to_is_told(tmp_path: Path) -> None:
+def test_an_error_of_the_agent_ends_the_upload(tmp_path: Path) -> None:
+    """A run that ends must not wait for a standard input from which nothing comes."""
     (tmp_path / "sent").touch()
-    with pytest.raises(ClusterError, match=r"sent/data\.bin: cannot store the uploaded file: File exists"):
-        receive_from(tmp_path / "sent" / "data.bin", lambda connection: connection.close())
-
-
-def test_an_agent_that_speaks_or_goes_ends_the_sending(tmp_path: Path) -> None:
-    """A run that times out must not wait for a standard input that says nothing."""
-    for say in (b"{}\n", b""):
-        ours, theirs = socket.socketpair()
-        agent = LocalAgentConnection(theirs)
-        answer = ResponseStream(LocalTransport("played"), agent, Method.RUN, {"sent": "data.bin"})
-        ours.recv(1 << 16)
-        if say:
-            ours.sendall(say)
-        else:
-            ours.close()
-        reading, writing = os.pipe()
-        with open(reading, "rb") as silent:
-            answer.send_file(silent)
-        os.close(writing)
-        agent.close()
-        ours.close()
+    errors: list[ClusterError] = []
+    reading, writing = os.pipe()
+    with open(reading, "rb") as silent:
+        serve_upload(tmp_path / "sent" / "data.bin", upload_from(silent, errors))
+    os.close(writing)
+    assert errors[0].message.endswith("sent/data.bin: cannot store the uploaded file: File exists")
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "/etc/passwd", "a\0b"])
-def test_a_name_is_no_path(name: str) -> None:
+def test_a_name_is_not_a_path(name: str) -> None:
     with pytest.raises(ClusterError, match="is not the name of a file"):
         validate_name(name)
     assert validate_name("train.py") == "train.py"

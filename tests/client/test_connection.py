@@ -1,4 +1,4 @@
-"""A request and its answer, against an agent that this test plays on a real socket."""
+"""Requests and their responses, with an agent that the test plays on a real socket."""
 
 from __future__ import annotations
 
@@ -8,16 +8,31 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 
+from tests.conftest import wait_for
 from tfcluster import settings
+from tfcluster.client.agent_connection import AgentConnection
 from tfcluster.client.cluster import Cluster
 from tfcluster.client.logs import read_logs
 from tfcluster.client.rpc import AgentClient, AgentDisconnectedError
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.paths import LOCK, state_folder
-from tfcluster.protocol.api import VERSION, Method
+from tfcluster.protocol.api import Done
+from tfcluster.protocol.api.cluster import ReachReply, ReachRequest
+from tfcluster.protocol.api.logs import LogEvent, LogLine, LogPositions, LogsRequest
+from tfcluster.protocol.api.tasks import StatusRequest
+from tfcluster.protocol.frames import (
+    Frame,
+    FrameDecoder,
+    FrameKind,
+    encode_frame,
+    encode_greeting,
+    encode_rejection,
+)
+from tfcluster.protocol.serialization import to_json
 from tfcluster.transport import local
 
 Play = Callable[[socket.socket], None]
@@ -28,8 +43,7 @@ def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
     """Has one connection answered by a function, as the agent of cluster `played`."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    # The agent that is played does not exit: it is this process.
-    monkeypatch.setattr(settings, "AGENT_EXIT_UNANNOUNCED_SECONDS", 0.0)
+    monkeypatch.setattr(settings, "AGENT_EXIT_UNANNOUNCED_SECONDS", 0.0)  # the played agent is this process
     path = tmp_path / "agent"
     folder = state_folder("played")
     folder.mkdir(parents=True)
@@ -53,51 +67,189 @@ def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
             thread.join(30)
 
 
-def lines(*messages: object) -> bytes:
-    return b"".join(json.dumps(message).encode() + b"\n" for message in messages)
+LOGS = LogsRequest(("a",), 3, None, follow=False, after={})
 
 
-def test_events_come_one_by_one_and_then_the_reply(agent: Callable[[Play], None]) -> None:
-    asked: list[object] = []
+class Command:
+    """The command's end of a connection, as the agent sees it."""
+
+    def __init__(self, served: socket.socket) -> None:
+        self._served = served
+        self._decoder = FrameDecoder(is_agent=True)
+        self._frames: list[Frame] = []
+        self._is_greeted = False
+
+    def receive(self) -> Frame:
+        """Return the next frame."""
+        while not self._frames:
+            data = self._served.recv(1 << 16)
+            if not data:
+                raise ConnectionError
+            self._frames += self._decoder.feed(data)
+        return self._frames.pop(0)
+
+    def send(self, *frames: Frame, cut: bytes = b"") -> None:
+        """Send frames, then a part of another one."""
+        data = b"".join(map(encode_frame, frames)) + cut
+        if not self._is_greeted:
+            data = encode_greeting() + data
+        self._is_greeted = True
+        for at in range(0, len(data), 7):  # however the bytes are cut
+            self._served.sendall(data[at : at + 7])
+
+
+def event(number: int, value: object) -> Frame:
+    return Frame(number, FrameKind.EVENT, to_json(value))
+
+
+def reply(number: int, value: object = Done(), *, ends: bool = False) -> Frame:
+    return Frame(number, FrameKind.REPLY, {"value": to_json(value), "ends": ends})
+
+
+def log_line(text: str, following: int, log: str = "ps:0") -> LogEvent:
+    return LogEvent(log, following, LogLine(log, 1.0, text))
+
+
+def client() -> AgentClient:
+    return AgentClient(local.LocalTransport("played"))
+
+
+def test_events_are_followed_by_the_reply(agent: Callable[[Play], None]) -> None:
+    requests: list[Frame] = []
 
     def play(served: socket.socket) -> None:
-        asked.append(json.loads(served.recv(1 << 16)))
-        data = lines({"event": {"n": 1}}, {"event": {"n": 2}}, {"reply": {"done": True}})
-        for at in range(0, len(data), 7):  # wherever the pieces end
-            served.sendall(data[at : at + 7])
+        command = Command(served)
+        requests.append(command.receive())
+        command.send(event(1, log_line("one", 3)), event(1, log_line("two", 6)), reply(1))
 
     agent(play)
-    answer = AgentClient(local.LocalTransport("played")).stream(Method.LOGS, tasks=["a"], lines=3)
-    assert [event["n"] for event in answer] == [1, 2]
-    assert answer.finish() == {"done": True}
-    assert asked == [{"version": VERSION, "call": "logs", "arguments": {"tasks": ["a"], "lines": 3}}]
+    response = client().stream(LOGS)
+    assert list(response) == [log_line("one", 3), log_line("two", 6)]
+    assert response.result() == Done()
+    assert requests == [Frame(1, FrameKind.REQUEST, {"method": "logs", "arguments": to_json(LOGS)})]
 
 
-def test_an_error_is_raised_as_the_agent_told_it(agent: Callable[[Play], None]) -> None:
-    told = ClusterError("no port left", hint="free one", exit_code=ExitCode.UNHEALTHY)
+def test_responses_are_interleaved_on_one_connection(agent: Callable[[Play], None]) -> None:
+    def play(served: socket.socket) -> None:
+        command = Command(served)
+        assert [command.receive().id for _ in range(2)] == [1, 2]
+        command.send(event(2, log_line("b", 1)), event(1, log_line("a", 1)), reply(2))
+        assert command.receive().body["method"] == "reach", "sent while the first request is in progress"
+        command.send(reply(3, ReachReply({})), event(1, log_line("aa", 2)), reply(1))
+
+    agent(play)
+    connection = client()
+    first, second = connection.stream(LOGS), connection.stream(LOGS)
+    assert next(first) == log_line("a", 1)
+    assert list(second) == [log_line("b", 1)]
+    assert connection.call(ReachRequest((), 1.0)) == ReachReply({})
+    assert list(first) == [log_line("aa", 2)]
+
+
+def test_threads_share_a_connection(agent: Callable[[Play], None]) -> None:
+    """One of them receives what arrives for all; here, what the second waits for arrives first."""
+    count = 8
+
+    def play(served: socket.socket) -> None:
+        command = Command(served)
+        numbers = [command.receive().id for _ in range(count)]
+        for number in reversed(numbers):
+            command.send(event(number, log_line(str(number), number)), reply(number))
+
+    agent(play)
+    connection = client()
+    lines: list[LogEvent | LogPositions] = []
+    threads = [threading.Thread(target=lambda: lines.extend(connection.stream(LOGS))) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert sorted(line.next for line in lines if isinstance(line, LogEvent)) == list(range(1, count + 1))
+
+
+def test_closing_a_response_cancels_only_its_request(agent: Callable[[Play], None]) -> None:
+    def play(served: socket.socket) -> None:
+        command = Command(served)
+        command.receive(), command.receive()
+        command.send(event(1, log_line("a", 1)), event(2, log_line("b", 1)))
+        assert command.receive() == Frame(1, FrameKind.CANCEL)
+        command.send(event(1, log_line("late", 2)), event(2, log_line("bb", 2)), reply(2))
+
+    agent(play)
+    connection = client()
+    first, second = connection.stream(LOGS), connection.stream(LOGS)
+    assert next(first) == log_line("a", 1)
+    first.close()
+    first.close()
+    assert list(second) == [log_line("b", 1), log_line("bb", 2)]
+
+
+def test_the_next_request_goes_to_the_next_agent(agent: Callable[[Play], None]) -> None:
+    def play(served: socket.socket) -> None:
+        command = Command(served)
+        command.send(event(command.receive().id, log_line("one", 1)), event(1, log_line("unread", 2)))
+        agent(play_next)
+
+    def play_next(served: socket.socket) -> None:
+        command = Command(served)
+        command.send(reply(command.receive().id, ReachReply({})))
+
+    agent(play)
+    connection = client()
+    response = connection.stream(LOGS)
+    assert next(response) == log_line("one", 1)
+    response.close()
+    wait_for(lambda: not cast(AgentConnection, connection._connection).is_usable)
+    assert connection.call(ReachRequest((), 1.0)) == ReachReply({})
+
+
+def test_an_error_of_the_agent_is_raised_unchanged(agent: Callable[[Play], None]) -> None:
+    problem = ClusterError("no port left", hint="free one", exit_code=ExitCode.UNHEALTHY)
+
+    def play(served: socket.socket) -> None:
+        command = Command(served)
+        number = command.receive().id
+        command.send(Frame(number, FrameKind.ERROR, {"value": problem.to_json(), "ends": False}))
+
+    agent(play)
+    response = client().stream(StatusRequest())
+    for _ in range(2):
+        with pytest.raises(ClusterError) as caught:
+            response.result()
+        assert caught.value.to_json() == problem.to_json()
+
+
+def test_an_agent_of_another_version_is_reported(agent: Callable[[Play], None]) -> None:
+    problem = ClusterError("the agent speaks version 2 of the protocol, this command version 3", hint="use another")
 
     def play(served: socket.socket) -> None:
         served.recv(1 << 16)
-        served.sendall(lines({"error": told.to_json()}))
+        served.sendall(encode_rejection(problem))
 
     agent(play)
     with pytest.raises(ClusterError) as caught:
-        AgentClient(local.LocalTransport("played")).call(Method.STATUS)
-    assert caught.value.to_json() == told.to_json()
+        client().call(StatusRequest())
+    assert caught.value.to_json() == problem.to_json()
 
 
-@pytest.mark.parametrize("before", [b"", b'{"event": {}}\n{"rep'])
-def test_an_agent_that_goes_away_is_told(agent: Callable[[Play], None], before: bytes) -> None:
+@pytest.mark.parametrize("sends_events", [False, True])
+def test_a_disconnect_before_the_end_of_the_response_is_an_error(
+    agent: Callable[[Play], None], sends_events: bool
+) -> None:
     def play(served: socket.socket) -> None:
-        served.recv(1 << 16)
-        served.sendall(before)
+        command = Command(served)
+        number = command.receive().id
+        if sends_events:
+            command.send(event(number, log_line("one", 3)), cut=b'{"id":1,"ki')
 
     agent(play)
-    with pytest.raises(ClusterError, match="the agent went away before it answered"):
-        AgentClient(local.LocalTransport("played")).call(Method.STATUS)
+    with pytest.raises(AgentDisconnectedError, match="the agent went away before it answered"):
+        client().call(LOGS)
 
 
-def test_an_agent_that_says_nothing_is_given_up(agent: Callable[[Play], None], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_agent_that_does_not_answer_is_given_up(
+    agent: Callable[[Play], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(settings, "RPC_TIMEOUT_SECONDS", 0.05)
     over = threading.Event()
 
@@ -106,7 +258,7 @@ def test_an_agent_that_says_nothing_is_given_up(agent: Callable[[Play], None], m
 
     agent(play)
     with pytest.raises(ClusterError, match=r"has not answered within 0\.05 s") as caught:
-        AgentClient(local.LocalTransport("played")).call(Method.STATUS)
+        client().call(StatusRequest())
     over.set()
     assert caught.value.exit_code is ExitCode.UNREACHABLE
     assert "kill -9" in caught.value.hint
@@ -118,32 +270,32 @@ def test_without_an_agent_and_a_journal_the_cluster_is_not_running(
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     with pytest.raises(ClusterError) as caught:
-        AgentClient(local.LocalTransport("nobody")).call(Method.STATUS)
+        AgentClient(local.LocalTransport("nobody")).call(StatusRequest())
     assert caught.value.exit_code is ExitCode.NOT_RUNNING
 
 
-def printed(text: str, following: int) -> object:
-    return {"event": {"log": "ps:0", "next": following, "line": {"task": "ps:0", "time": 1.0, "line": text}}}
-
-
-def test_logs_go_on_at_the_next_agent_behind_the_last_line(agent: Callable[[Play], None]) -> None:
-    asked: list[dict[str, object]] = []
+def test_logs_continue_at_the_next_agent_behind_the_last_line(agent: Callable[[Play], None]) -> None:
+    requests: list[dict[str, object]] = []
 
     def play(served: socket.socket) -> None:
-        asked.append(json.loads(served.recv(1 << 16))["arguments"])
+        command = Command(served)
+        requests.append(command.receive().body["arguments"])
         agent(play_next)
-        served.sendall(lines({"event": {"after": {"ps:0": 5, "worker:0": 9}}}, printed("one", 9)) + b'{"event": {"lo')
+        positions = event(1, LogPositions({"ps:0": 5, "worker:0": 9}))
+        command.send(positions, event(1, log_line("one", 9)), cut=b'{"id": 1, "kind": "ev')
 
     def play_next(served: socket.socket) -> None:
-        asked.append(json.loads(served.recv(1 << 16))["arguments"])
-        served.sendall(lines({"event": {"after": {"ps:0": 9, "worker:0": 9}}}, printed("two", 13), {"reply": {}}))
+        command = Command(served)
+        requests.append(command.receive().body["arguments"])
+        positions = event(1, LogPositions({"ps:0": 9, "worker:0": 9}))
+        command.send(positions, event(1, log_line("two", 13)), reply(1))
 
     agent(play)
-    found = list(read_logs(Cluster("played"), ["ps", "worker"], lines=1, follow=True))
-    assert [line["line"] for line in found] == ["one", "two"]
+    lines = list(read_logs(Cluster("played"), ["ps", "worker"], lines=1, follow=True))
+    assert [line["line"] for line in lines] == ["one", "two"]
     first = {"tasks": ["ps", "worker"], "lines": 1, "since": None, "follow": True, "after": {}}
     # There is no journal: the cluster went down with its agent, and there is only the rest to be read.
-    assert asked == [first, {**first, "follow": False, "after": {"ps:0": 9, "worker:0": 9}}]
+    assert requests == [first, {**first, "follow": False, "after": {"ps:0": 9, "worker:0": 9}}]
 
 
 def test_agents_that_die_one_after_the_other_are_given_up(
@@ -178,9 +330,9 @@ def test_an_agent_whose_start_takes_long_is_connected_to_all_the_same(
         lock.write_text(where)
 
     def play(served: socket.socket) -> None:
-        served.recv(1 << 16)
-        served.sendall(lines({"reply": {"done": True}}))
+        command = Command(served)
+        command.send(reply(command.receive().id))
 
     monkeypatch.setattr(local, "start_agent", start_agent)
     agent(play)
-    assert AgentClient(local.LocalTransport("played")).stream(Method.LOGS, start=True).finish() == {"done": True}
+    assert client().call(LOGS, start=True) == Done()

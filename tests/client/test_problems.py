@@ -16,7 +16,7 @@ from tfcluster.client.preflight_errors import (
 )
 from tfcluster.core.accounts import OtherAccounts
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.protocol.api import Method
+from tfcluster.protocol.api.cluster import ReachReply, ReachRequest
 from tfcluster.transport.base import HostUnreachableError
 from tfcluster.transport.ssh import HostReport
 
@@ -96,11 +96,11 @@ class Dialled(Cluster):
         cluster = self
 
         class Connected:
-            def call(self, call: Method, addresses: list[str], timeout: float) -> dict[str, object]:
-                cluster.asked[host] = addresses
+            def call(self, request: ReachRequest) -> ReachReply:
+                cluster.asked[host] = list(request.addresses)
                 if host not in cluster.failures:
                     raise HostUnreachableError(host, "timed out")
-                return {"failures": cluster.failures[host]}
+                return ReachReply(cluster.failures[host])
 
         return Connected()
 

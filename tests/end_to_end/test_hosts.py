@@ -23,7 +23,7 @@ from tfcluster.client import cluster as cluster_module
 from tfcluster.client.apply import apply
 from tfcluster.client.up import prepare
 from tfcluster.core.topology import ClusterTopology
-from tfcluster.protocol.api import Method
+from tfcluster.protocol.api.cluster import TopologyRequest
 
 pytestmark = pytest.mark.usefixtures("cold")
 
@@ -400,9 +400,7 @@ def test_two_ups_at_once_leave_one_cluster(apart: Sandbox, monkeypatch: pytest.M
     list(apply(replace(one, examined={"alpha": one.examined["alpha"]}), whatever_is_lost=False))
     list(apply(other, whatever_is_lost=False))  # comes to beta first
     list(apply(one, whatever_is_lost=False))
-    topologies = [
-        ClusterTopology.from_json(other.cluster.connect(host).call(Method.TOPOLOGY)) for host in ("alpha", "beta")
-    ]
+    topologies = [other.cluster.connect(host).call(TopologyRequest()) for host in ("alpha", "beta")]
     assert topologies[0].addresses() == topologies[1].addresses() == one.topology.addresses()
 
 

@@ -20,11 +20,12 @@ from tests.conftest import wait_for
 from tests.hosts import SshHosts
 from tests.transport.conftest import Reaching
 from tfcluster import settings
+from tfcluster.client.agent_connection import AgentConnection
 from tfcluster.client.rpc import ResponseStream
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.paths import LOCK
 from tfcluster.process_handle import ProcessHandle
-from tfcluster.protocol.api import Method
+from tfcluster.protocol.api.runs import RunsReply, RunsRequest
 from tfcluster.runtime_dir import ssh_control_path
 from tfcluster.transport.base import Channel, HostUnreachableError
 from tfcluster.transport.ssh import SshTransport
@@ -89,10 +90,10 @@ def test_an_agent_is_started_there_and_answers(hosts: SshHosts, reach: Reaching)
         there.open(start=False)
     assert caught.value.message == f"host 'h0': cluster {there.cluster!r} is not running"
     assert caught.value.exit_code is ExitCode.NOT_RUNNING
-    answer = ResponseStream(there, there.open(start=True), Method.RUNS, {"lines": None})
+    response = ResponseStream(there, AgentConnection(there.open(start=True)), RunsRequest(None))
     assert agent_pid(there, hosts)
-    assert answer.finish() == {"runs": []}
-    answer.leave()
+    assert response.result() == RunsReply(())
+    response.close_and_reap()
     wait_for(lambda: not relays(hosts))
     assert (there.is_up(), there.has_state()) == (False, False)
 

@@ -6,8 +6,9 @@ import asyncio
 import contextlib
 import os
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from functools import partial
+from typing import Any, NoReturn
 
 from tfcluster import settings
 from tfcluster.agent.agent_socket import AgentSocket
@@ -21,7 +22,6 @@ from tfcluster.agent.lease import Lease
 from tfcluster.agent.logs.collector import LogCollector
 from tfcluster.agent.periodic import run_forever
 from tfcluster.agent.ports import PortAllocator
-from tfcluster.agent.request_stream import RequestStream
 from tfcluster.agent.runs.cleanup import ContainerCleaner
 from tfcluster.agent.runs.manager import RunManager
 from tfcluster.agent.runs.remote_tasks import RemoteTaskMonitor
@@ -31,12 +31,24 @@ from tfcluster.agent.state_dir import StateDir
 from tfcluster.agent.tasks.probe_client import ProbeClient
 from tfcluster.agent.tasks.supervisor import Supervisor
 from tfcluster.agent.unreadable_cluster import UnreadableCluster
+from tfcluster.agent.upload import Upload
 from tfcluster.core.states import ClusterState, TaskState, cluster_state
 from tfcluster.core.status import ClusterStatus, HostStatus
 from tfcluster.errors import ClusterError
 from tfcluster.processes.c_api import TensorFlow
-from tfcluster.protocol.api import Method, Request, event, reply
-from tfcluster.protocol.codec import Message
+from tfcluster.protocol.api import Done, Method, Reply, Request, Response
+from tfcluster.protocol.api.cluster import (
+    ApplyRequest,
+    DevicesReply,
+    DevicesRequest,
+    ListenRequest,
+    PrepareRequest,
+    ReachRequest,
+    TopologyRequest,
+)
+from tfcluster.protocol.api.logs import EventsRequest, LogsRequest
+from tfcluster.protocol.api.runs import AttachRequest, CancelRequest, RunRequest, RunsRequest
+from tfcluster.protocol.api.tasks import DownRequest, RestartRequest, StatusRequest, WatchRequest
 from tfcluster.runtime_dir import secrets_path
 from tfcluster.tf_install import find_tensorflow_library
 
@@ -52,6 +64,7 @@ class Agent:
 
     Attributes:
         quitting: The shutdown event: set when the agent has nothing left to do.
+        lease: The cluster's lease, which the requests of commands renew.
     """
 
     def __init__(self, cluster: str, host: str, folder: StateDir, agent_socket: AgentSocket) -> None:
@@ -63,7 +76,7 @@ class Agent:
         self._ports = PortAllocator()
         self._prober = ProbeClient(f"tfcluster: {cluster} prober")
         self._keeper = LogCollector(f"tfcluster: {cluster} log writer", folder)
-        self._lease = Lease()
+        self.lease = Lease()
         self._secrets = SecretStore(secrets_path(agent_socket.path))
         self._supervisor = Supervisor(host, folder, self._secrets, self._ports, self._prober, self._keeper, self._load)
         clearing = ContainerCleaner(self._supervisor, self._prober)
@@ -88,6 +101,25 @@ class Agent:
         self._task_calls = TaskHandlers(self._supervisor, refuse)
         self._run_calls = RunHandlers(folder, self._supervisor, self._elsewhere, self._runs, refuse)
         self._log_calls = LogHandlers(folder, self._supervisor, self.quitting)
+        self._handlers: dict[type[Request[Any, Any]], Callable[[Any], Response[Any, Any]]] = {
+            TopologyRequest: self._changes.topology,
+            PrepareRequest: self._changes.prepare,
+            ListenRequest: self._changes.listen,
+            ReachRequest: reach,
+            ApplyRequest: self._changes.apply,
+            WatchRequest: self._watch,
+            StatusRequest: self._status,
+            DevicesRequest: self._devices,
+            RestartRequest: self._task_calls.restart,
+            DownRequest: self._going_down.down,
+            LogsRequest: self._log_calls.logs,
+            EventsRequest: self._log_calls.events,
+            RunsRequest: self._run_calls.runs,
+            AttachRequest: self._run_calls.attach,
+            CancelRequest: self._run_calls.cancel,
+        }
+        request_types: list[type[Request[Any, Any]]] = [*self._handlers, RunRequest]
+        self._request_types = {kind.method: kind for kind in request_types}
 
     @property
     def idle(self) -> bool:
@@ -132,7 +164,7 @@ class Agent:
         changed = self._supervisor.changed
         await asyncio.gather(
             run_forever(
-                partial(self._going_down.end_if_forgotten, self._lease),
+                partial(self._going_down.end_if_forgotten, self.lease),
                 lambda: asyncio.sleep(settings.HEALTH_INTERVAL_SECONDS),
             ),
             run_forever(self._restore_files, lambda: asyncio.sleep(settings.AGENT_FILES_INTERVAL_SECONDS)),
@@ -156,67 +188,50 @@ class Agent:
             self._secrets.forget()
         self._folder.leave()
 
-    def contact(self) -> contextlib.AbstractContextManager[None]:
-        """Return a context in which a command counts as being in contact; see `Lease`."""
-        return self._lease.contact()
+    def request_type(self, method: Method) -> type[Request[Any, Any]]:
+        """Return the class of the requests for a method."""
+        return self._request_types[method]
 
-    def answer(self, request: Request, incoming: RequestStream) -> AsyncIterator[Message]:
+    def respond(self, request: Request[Any, Any], upload: Upload) -> Response[Any, Any]:
         """Dispatch a request to its handler.
 
         Args:
             request: The request.
-            incoming: What the command sends after the request.
+            upload: What the command sends after the request.
 
         Returns:
-            The messages of the response.
+            The response. The caller closes it.
 
         Raises:
             ClusterError: During iteration: the request failed.
         """
         if self._unreadable is not None:
-            is_down = request.call is Method.DOWN
-            return self._unreadable.down(**request.arguments) if is_down else self._unreadable.refuse()
-        answers: dict[Method, Callable[..., AsyncIterator[Message]]] = {
-            Method.TOPOLOGY: self._changes.topology,
-            Method.PREPARE: self._changes.prepare,
-            Method.LISTEN: self._changes.listen,
-            Method.REACH: reach,
-            Method.APPLY: self._changes.apply,
-            Method.WATCH: self._watch,
-            Method.STATUS: self._status,
-            Method.DEVICES: self._devices,
-            Method.RESTART: self._task_calls.restart,
-            Method.DOWN: self._going_down.down,
-            Method.LOGS: self._log_calls.logs,
-            Method.EVENTS: self._log_calls.events,
-            Method.RUN: partial(self._run_calls.run, incoming),
-            Method.RUNS: self._run_calls.runs,
-            Method.ATTACH: self._run_calls.attach,
-            Method.CANCEL: self._run_calls.cancel,
-        }
-        return answers[request.call](**request.arguments)
+            return self._unreadable.down(request) if isinstance(request, DownRequest) else self._unreadable.refuse()
+        if isinstance(request, RunRequest):
+            return self._run_calls.run(request, upload)
+        return self._handlers[type(request)](request)
 
-    async def _watch(self, timeout: float) -> AsyncIterator[Message]:
+    async def _watch(self, request: WatchRequest) -> Response[ClusterStatus, Done]:
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + timeout
+        deadline = loop.time() + request.timeout
         while True:
             with contextlib.suppress(asyncio.TimeoutError):  # while a plan is executed, tasks that it stops look failed
                 await asyncio.wait_for(self._changes.settled(), deadline - loop.time())
             seen = self._supervisor.changed.count
-            yield event(self._cluster_status().to_json())
+            yield self._cluster_status()
             try:
                 await asyncio.wait_for(self._supervisor.changed.since(seen), deadline - loop.time())
             except asyncio.TimeoutError:
-                yield reply({})
+                yield Reply(Done())
                 return
 
-    async def _status(self) -> AsyncIterator[Message]:
-        yield reply(self._cluster_status().to_json())
+    async def _status(self, request: StatusRequest) -> Response[NoReturn, ClusterStatus]:
+        yield Reply(self._cluster_status())
 
-    async def _devices(self) -> AsyncIterator[Message]:
+    async def _devices(self, request: DevicesRequest) -> Response[NoReturn, DevicesReply]:
         self._supervisor.require_cluster()
         devices, silent = await self._supervisor.checks.devices_now(settings.DEVICE_LIST_SECONDS)
-        yield reply({"devices": [device.to_json() for device in devices], "silent": silent})
+        yield Reply(DevicesReply(tuple(devices), tuple(silent)))
 
     def _restore_files(self) -> None:
         """Restore the files through which commands and other agents find this agent, if they were deleted."""

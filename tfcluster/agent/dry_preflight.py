@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,8 @@ from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError
 from tfcluster.processes.c_api import TensorFlow
 from tfcluster.processes.connect_check import connection_failures
+from tfcluster.protocol.api.cluster import PrepareReply
+from tfcluster.protocol.serialization import decode, to_json
 from tfcluster.tf_install import find_tensorflow_library
 
 
@@ -36,7 +37,7 @@ class DryPreflight:
         self._listening = ExitStack()
 
     def prepare(self, topology: dict[str, Any], listen: bool) -> dict[str, Any]:
-        """Check the host for a topology, as an agent does for Method.PREPARE.
+        """Check the host for a topology, as an agent does for `PrepareRequest`.
 
         Args:
             topology: The topology.
@@ -44,7 +45,7 @@ class DryPreflight:
                 are free again as soon as this method returns.
 
         Returns:
-            The reply of Method.PREPARE, with an additional `installation`: the errors of the TensorFlow installation.
+            The fields of a PrepareReply, with an additional `installation`: the errors of the TensorFlow installation.
         """
         version, installation = None, []
         try:
@@ -52,7 +53,7 @@ class DryPreflight:
         except ClusterError as problem:
             installation.append(problem.to_json())
         choices, problems = examine(
-            ClusterTopology.from_json(topology), self._host, self._folder, self._ports, gpu_ids(self._environment)
+            decode(ClusterTopology, topology), self._host, self._folder, self._ports, gpu_ids(self._environment)
         )
         accounts = other_accounts()
         if listen:
@@ -60,11 +61,7 @@ class DryPreflight:
         else:
             self._ports.keep_only(())
         return {
-            "tensorflow": version,
-            "choices": asdict(choices),
-            "found": None,
-            "problems": [problem.to_json() for problem in problems],
-            "accounts": accounts.to_json() if accounts else None,
+            **to_json(PrepareReply(version, choices, None, tuple(problems), accounts)),
             "installation": installation,
         }
 

@@ -14,7 +14,7 @@ from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError
 from tfcluster.process_handle import boot_id
 from tfcluster.processes.files import read_file, remove_unless_file
-from tfcluster.protocol.decoder import decode
+from tfcluster.protocol.serialization import decode
 
 # The exceptions that reading a damaged journal raises; a DecodeError is a ValueError.
 _UNREADABLE = (OSError, ValueError, RecursionError)

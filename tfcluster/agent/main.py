@@ -22,7 +22,6 @@ from tfcluster.errors import ClusterError
 from tfcluster.paths import set_state_home, state_folder
 from tfcluster.processes import daemonize
 from tfcluster.processes.files import remove_unless_file
-from tfcluster.protocol import api
 from tfcluster.protocol.codec import encode
 
 
@@ -46,7 +45,7 @@ def main(line: str) -> None:
     try:
         folder.make()
         if not folder.lock():
-            starter.tell(api.reply({"serves": False}))
+            starter.tell({"reply": {"serves": False}})
             return
         mark_this_process(mark_of(folder.path))
         _redirect_log(folder.agent_log)
@@ -60,7 +59,7 @@ def main(line: str) -> None:
         if agent_socket is not None:
             agent_socket.remove()
         folder.unlock()
-        starter.tell(api.error(error))
+        starter.tell({"error": error.to_json()})
         sys.exit(int(error.exit_code))
 
 
@@ -68,7 +67,7 @@ async def _run(cluster: str, host: str, folder: StateDir, agent_socket: AgentSoc
     service = Agent(cluster, host, folder, agent_socket)
     await service.adopt()
     watching = asyncio.ensure_future(service.watch())
-    starter.tell(api.reply({"serves": True}))
+    starter.tell({"reply": {"serves": True}})
     await RpcServer(service).serve(agent_socket)
     watching.cancel()
     # Before the lock is released: after that the socket at this path may belong to the next agent.

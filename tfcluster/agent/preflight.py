@@ -6,7 +6,6 @@ import os
 import socket
 import sys
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
@@ -19,19 +18,7 @@ from tfcluster.errors import ClusterError
 from tfcluster.processes.listen_guard import check_support
 from tfcluster.processes.netinfo import addresses_of
 from tfcluster.processes.port_isolation import OPEN_HINT, PortIsolationError
-
-
-@dataclass(frozen=True)
-class Allocation:
-    """What a host allocated for a topology's tasks, by task name.
-
-    Attributes:
-        ports: The port of each task for which the topology names none.
-        gpus: The GPUs of each task that requests some.
-    """
-
-    ports: dict[str, int]
-    gpus: dict[str, list[str]]
+from tfcluster.protocol.api.cluster import Allocation
 
 
 def examine(
@@ -82,7 +69,7 @@ def _choose(
     left = (gpu for gpu in gpus if gpu not in used)
     return Allocation(
         {task.name: port for task, port in chosen},
-        {task.name: list(islice(left, task.gpus)) for task in tasks if task.gpus and not task.gpu_ids},
+        {task.name: tuple(islice(left, task.gpus)) for task in tasks if task.gpus and not task.gpu_ids},
     )
 
 

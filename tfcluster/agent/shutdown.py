@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from tfcluster import settings
@@ -14,8 +14,8 @@ from tfcluster.agent.state_dir import StateDir
 from tfcluster.agent.tasks.supervisor import Supervisor
 from tfcluster.core.status import ClusterStatus
 from tfcluster.errors import ClusterError
-from tfcluster.protocol.api import event, reply
-from tfcluster.protocol.codec import Message
+from tfcluster.protocol.api import Reply, Response
+from tfcluster.protocol.api.tasks import DownReply, DownRequest
 
 
 class Shutdown:
@@ -66,16 +66,10 @@ class Shutdown:
             cluster = self._supervisor.require_cluster().cluster
             raise ClusterError(f"cluster {cluster!r} is going down", hint="Try again when `tfcluster down` is done.")
 
-    async def down(self, grace: float) -> AsyncIterator[Message]:
-        """Stop all runs and tasks; this continues even if the command that requested it dies.
-
-        Args:
-            grace: Seconds between SIGTERM and SIGKILL; a repeated request can only shorten them.
-
-        Yields:
-            The status of the cluster after every change, and at the end an empty reply.
-        """
+    async def down(self, request: DownRequest) -> Response[ClusterStatus, DownReply]:
+        """Stop all runs and tasks; see `DownRequest`."""
         self._supervisor.require_cluster()
+        grace = request.grace
         if self._stopping is None:
             stopping = self._begin(grace)
         else:
@@ -83,9 +77,9 @@ class Shutdown:
             self._grace = min(self._grace, grace)
             self._supervisor.shorten_grace(grace)
         async for _ in self._supervisor.changed.until(stopping):
-            yield event(self._status().to_json())
+            yield self._status()
         stopping.result()
-        yield reply({})
+        yield Reply(DownReply())
 
     def end_if_forgotten(self, lease: Lease) -> None:
         """Shut the cluster down if its lease has expired.

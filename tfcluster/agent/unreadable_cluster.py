@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from typing import Any
 
 from tfcluster.agent.journal import JournalError
 from tfcluster.agent.process_marks import end_processes, mark_of, marked_processes
@@ -11,8 +11,8 @@ from tfcluster.agent.state_dir import StateDir
 from tfcluster.core.states import ClusterState
 from tfcluster.core.status import ClusterStatus, HostStatus
 from tfcluster.errors import ClusterError
-from tfcluster.protocol.api import event, reply
-from tfcluster.protocol.codec import Message
+from tfcluster.protocol.api import Reply, Response
+from tfcluster.protocol.api.tasks import DownReply, DownRequest
 
 
 class UnreadableCluster:
@@ -45,33 +45,27 @@ class UnreadableCluster:
         """Return whether processes are being stopped, even if the command that requested it has disconnected."""
         return self._stopping is not None and not self._stopping.done()
 
-    async def refuse(self) -> AsyncIterator[Message]:
+    async def refuse(self) -> Response[Any, Any]:
         """Reject a request.
 
         Raises:
             JournalError: Always.
         """
         raise self._problem
-        yield {}  # makes this function an async generator
+        yield  # makes this function an async generator
 
-    async def down(self, grace: float) -> AsyncIterator[Message]:
+    async def down(self, request: DownRequest) -> Response[ClusterStatus, DownReply]:
         """Stop every process that has the cluster's mark, and remove the journal.
 
-        This continues if the command that requested it dies.
-
-        Args:
-            grace: Seconds between SIGTERM and SIGKILL.
-
-        Yields:
-            The status of the cluster, and at the end a reply with a warning.
+        This continues if the command that requested it dies. The reply has a warning.
         """
         if self._stopping is None:
-            self._stopping = asyncio.ensure_future(self._stop(grace))
+            self._stopping = asyncio.ensure_future(self._stop(request.grace))
         # Yield at once: the command's timeout applies until the first message only.
-        yield event(self._status().to_json())
+        yield self._status()
         await asyncio.wait({self._stopping})
         stopped = _processes(self._stopping.result())
-        yield reply({"warning": f"{self._problem.message}; {stopped} of the cluster stopped all the same"})
+        yield Reply(DownReply(f"{self._problem.message}; {stopped} of the cluster stopped all the same"))
 
     async def _stop(self, grace: float) -> int:
         """Stop the processes and remove the journal.

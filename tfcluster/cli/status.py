@@ -20,29 +20,29 @@ def command(cluster: str | None, output: str) -> int:
     not running.
     """
     from tfcluster.client.resolve import resolve_cluster
+    from tfcluster.core.states import ClusterState
     from tfcluster.errors import ExitCode
-    from tfcluster.protocol.api import Method
+    from tfcluster.protocol.api.tasks import StatusRequest
 
     chosen = resolve_cluster(cluster)
     if chosen.is_here:
-        answer = chosen.leader().call(Method.STATUS)
+        status = chosen.leader().call(StatusRequest())
         problem = None
     else:
         from tfcluster.client.snapshot import look, unreachable
 
-        found = look(chosen)
-        answer = found.status.to_json()
-        problem = unreachable(chosen.name, found.away) if found.away else None
+        snapshot = look(chosen)
+        status = snapshot.status
+        problem = unreachable(chosen.name, snapshot.away) if snapshot.away else None
     if output == "json":
-        echo_json(answer)
+        echo_json(status.to_json())
     else:
-        from tfcluster.core.status import ClusterStatus
         from tfcluster.ui.listings import show_status
 
-        show_status(ClusterStatus.from_json(answer))
+        show_status(status)
     if problem is not None:
         raise problem
-    return int(ExitCode.DONE if answer["state"] == "running" else ExitCode.UNHEALTHY)
+    return int(ExitCode.DONE if status.state is ClusterState.RUNNING else ExitCode.UNHEALTHY)
 
 
 @click.command(
@@ -62,15 +62,14 @@ def devices_command(cluster: str | None, output: str) -> int:
     from tfcluster.client.snapshot import list_devices
     from tfcluster.errors import ExitCode
 
-    devices, problem = list_devices(resolve_cluster(cluster))
+    chosen = resolve_cluster(cluster)
+    devices, problem = list_devices(chosen)
     if output == "json":
-        echo_json(devices)
+        echo_json([{**device.to_json(), **({} if chosen.is_here else {"host": host})} for host, device in devices])
     else:
-        from tfcluster.core.devices import Device
         from tfcluster.ui.listings import show_devices
 
-        hosts = [device["host"] for device in devices if "host" in device]
-        show_devices([Device.from_json(device) for device in devices], hosts)
+        show_devices([device for _, device in devices], [] if chosen.is_here else [host for host, _ in devices])
     if problem is not None:
         raise problem
     return int(ExitCode.DONE)

@@ -22,7 +22,7 @@ from tfcluster.core.plan import data_losses, terminated_tasks
 from tfcluster.core.status import ClusterStatus
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.protocol.api import Method
+from tfcluster.protocol.api.cluster import ApplyRequest
 
 
 def apply(prepared: UpPlan, *, whatever_is_lost: bool) -> Iterator[ClusterStatus]:
@@ -159,23 +159,21 @@ def _apply_on(
     """
     found = prepared.examined[host].found
     connection = prepared.everywhere.connect(host)
-    answer = connection.stream(
-        Method.APPLY,
-        start=found is None,
-        wanted=prepared.wanted.to_json(),
-        base=found and found.topology.to_json(),
-        topology=topology.to_json(),
-        lost=lost,
-        ends=terminated_tasks(prepared.operations),
+    request = ApplyRequest(
+        wanted=prepared.wanted,
+        base=found.topology if found else None,
+        topology=topology,
+        lost=None if lost is None else tuple(lost),
+        ends=tuple(terminated_tasks(prepared.operations)),
     )
-    with contextlib.closing(answer):
+    response = connection.stream(request, start=found is None)
+    with contextlib.closing(response):
         try:
-            for message in strand.events(answer):
-                yield ClusterStatus.from_json(message)
-            return ClusterTopology.from_json(answer.finish()["topology"])
+            yield from strand.events(response)
+            return response.result().topology
         except ClusterError as error:
-            answer.leave()
-            if isinstance(error, AgentDisconnectedError) and found is None and not connection.reach.is_up():
+            response.close_and_reap()
+            if isinstance(error, AgentDisconnectedError) and found is None and not connection.transport.is_up():
                 raise AgentDisconnectedError(
                     f"the agent of {prepared.wanted.cluster!r} on {host} died before it had started a task: none runs",
                     hint="Type the command again.",

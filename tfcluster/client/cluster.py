@@ -30,6 +30,7 @@ class Cluster:
         self.head = head
         self._hosts = hosts
         self._reaches: dict[str, HostTransport] = {}
+        self._clients: dict[str, AgentClient] = {}
 
     @property
     def hosts(self) -> Mapping[str, Host]:
@@ -54,8 +55,10 @@ class Cluster:
         return self._reaches[host]
 
     def connect(self, host: str) -> AgentClient:
-        """Return an RPC client for the agent on a host."""
-        return AgentClient(self.reach(host), elsewhere=host != LOCAL_HOST)
+        """Return the RPC client for the agent on a host, whose connection all requests of a command share."""
+        if host not in self._clients:
+            self._clients[host] = AgentClient(self.reach(host), elsewhere=host != LOCAL_HOST)
+        return self._clients[host]
 
     def contact(self, host: str) -> HostReport | None:
         """Make the first contact with a remote host; an unreachable host is reported, not raised.

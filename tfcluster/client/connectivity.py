@@ -11,7 +11,7 @@ from tfcluster.client.cluster import Cluster
 from tfcluster.client.parallel import map_hosts, split
 from tfcluster.core.topology import ClusterTopology, Task
 from tfcluster.errors import ClusterError
-from tfcluster.protocol.api import Method
+from tfcluster.protocol.api.cluster import ReachRequest
 
 #: Makes a host connect to addresses, each with a timeout in seconds; returns the reason of each failure, by address.
 Dial = Callable[[str, list[str], float], Mapping[str, str]]
@@ -66,10 +66,7 @@ def check_connectivity(
     others = {host: [task for other in hosts if other != host for task in topology.on(other)] for host in hosts}
 
     def by_agent(host: str, addresses: list[str], timeout: float) -> Mapping[str, str]:
-        failures: Mapping[str, str] = cluster.connect(host).call(Method.REACH, addresses=addresses, timeout=timeout)[
-            "failures"
-        ]
-        return failures
+        return cluster.connect(host).call(ReachRequest(tuple(addresses), timeout)).failures
 
     def try_others(host: str) -> list[ConnectivityFailure]:
         addresses = list(dict.fromkeys(task.address for task in others[host]))

@@ -15,7 +15,8 @@ from tfcluster.client.rpc import AgentClient, AgentDisconnectedError
 from tfcluster.core.status import ClusterStatus
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.paths import LOCAL_HOST, running_clusters
-from tfcluster.protocol.api import Method
+from tfcluster.protocol.api.runs import AttachRequest, CancelRequest
+from tfcluster.protocol.api.tasks import DownRequest
 from tfcluster.transport.base import not_running
 
 
@@ -153,35 +154,34 @@ def _stop_host(connection: AgentClient, grace: float, strand: StreamContext) -> 
         The host's status at each change; the iterator ends when the agent has exited.
     """
     for left in reversed(range(settings.DOWN_AGENTS)):
-        answer = connection.stream(Method.DOWN, grace=grace)
+        response = connection.stream(DownRequest(grace))
         try:
-            for message in strand.events(answer):
-                yield ClusterStatus.from_json(message)
-            if warning := answer.finish().get("warning"):
+            yield from strand.events(response)
+            if warning := response.result().warning:
                 strand.tell(f"warning: {warning}")
             break
         except ClusterError as error:
-            if not connection.reach.is_up():
-                answer.leave()
+            if not connection.transport.is_up():
+                response.close_and_reap()
                 # A concurrent `down` was faster, and the agent has exited.
-                raise not_running(connection.reach.cluster) from None
+                raise not_running(connection.transport.cluster) from None
             # The agent that replaces one that died reads from the journal what remains to be stopped.
             if not (isinstance(error, AgentDisconnectedError) and left):
                 raise
-    if not answer.wait_for_agent_end():
+    if not response.wait_for_agent_end():
         raise ClusterError(
-            f"all tasks of {connection.reach.cluster!r} are stopped, but its agent has not ended",
+            f"all tasks of {connection.transport.cluster!r} are stopped, but its agent has not ended",
             hint="`tfcluster status` tells whether it has since.",
         )
-    connection.reach.disconnect()
+    connection.transport.disconnect()
 
 
 def _cancel(connection: AgentClient, runs: Collection[str]) -> None:
     """Cancel runs and wait until they have ended."""
     for run in runs:
-        connection.call(Method.CANCEL, run=run)
+        connection.call(CancelRequest(run))
     for run in runs:
-        connection.call(Method.ATTACH, run=run, events=0, output=0, owned=False)
+        connection.call(AttachRequest(run, events=0, output=0, owned=False))
 
 
 def _note(cluster: Cluster, left: Collection[str]) -> None:

@@ -17,6 +17,8 @@ from tfcluster.client.parallel import map_hosts, split
 from tfcluster.client.preflight import HostPreflight, Progress, examined_of
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError
+from tfcluster.protocol.api.cluster import PrepareReply
+from tfcluster.protocol.serialization import decode
 from tfcluster.transport.base import not_running
 from tfcluster.transport.unexamined import of_environment
 
@@ -62,7 +64,8 @@ def _probe_host(cluster: Cluster, wanted: ClusterTopology, listen: bool, host: s
         if not isinstance(error, ClusterError):
             raise
         return HostPreflight(contact, version, problems=[*problems, error], unexamined=notes)
-    examined = examined_of(reply, contact)
+    fields = {name: value for name, value in reply.items() if name not in ("installation", "listens")}
+    examined = examined_of(decode(PrepareReply, fields), contact)
     examined.probe = probe
     variables = of_environment(cluster.hosts[host]) if contact is not None else []
     if examined.found is not None:  # the running agent has checked everything, with the spec's environment variables

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import select
 import signal
-from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any
 
 from tfcluster import settings
 from tfcluster.client.cluster import Cluster
-from tfcluster.client.parallel import map_hosts
+from tfcluster.client.parallel import StreamContext, map_hosts
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.protocol.api import Method
+from tfcluster.protocol.api.runs import CancelRequest
 
 
 class RunCanceller:
@@ -29,35 +31,28 @@ class RunCanceller:
     def __init__(self, cluster: Cluster) -> None:
         self.run: str | None = None
         self._cluster = cluster
-        self._asked = False
+        self._is_requested = False
 
-    def cancel(self) -> bool:
-        """Cancel the run.
-
-        Returns:
-            Whether there is a run to cancel.
+    def cancel(self) -> None:
+        """Cancel the run, if there is one.
 
         Raises:
             ClusterError: The run's host cannot be reached, and the run continues there.
         """
         if self.run is None:
-            return False
-        self._asked = True
+            return
+        self._is_requested = True
         run, head = self.run, self._cluster.head
-        # Use a new connection: the one from which the events are read may be lost.
-        told = map_hosts(
-            [head],
-            lambda host: self._cluster.connect(host).call(Method.CANCEL, run=run),
-            settings.CANCEL_TIMEOUT_SECONDS,
+        outcome = map_hosts(
+            [head], lambda host: self._cluster.connect(host).call(CancelRequest(run)), settings.CANCEL_TIMEOUT_SECONDS
         )[head]
         # Any other error means that the cluster went down meanwhile, which ended the run too.
-        if isinstance(told, ClusterError) and told.exit_code is ExitCode.UNREACHABLE:
+        if isinstance(outcome, ClusterError) and outcome.exit_code is ExitCode.UNREACHABLE:
             raise ClusterError(
-                f"run {run} goes on: {told.message}",
+                f"run {run} goes on: {outcome.message}",
                 hint=f"When the host is back, `tfcluster cancel {run}` stops it, `tfcluster attach {run}` shows it.",
                 exit_code=ExitCode.UNREACHABLE,
             )
-        return True
 
     def __enter__(self) -> RunCanceller:
         return self
@@ -65,7 +60,7 @@ class RunCanceller:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is not None and not self._asked:
+        if kind is not None and not self._is_requested:
             self.cancel()
 
 
@@ -73,27 +68,45 @@ class GracefulInterrupt:
     """A context manager whose first SIGINT, SIGTERM or SIGHUP cancels a run while its events are still being read.
 
     A second signal ends the reading too. The handler of the first one raises no exception, because an exception from a
-    signal handler can occur anywhere, also between receiving an event and showing it.
+    signal handler can occur anywhere, also between receiving an event and showing it. It only makes `fileno` readable;
+    whoever waits for the run calls `handle` then. While there is no run to cancel, the first signal ends the reading.
 
     Args:
-        cancel: Cancels the run; returns whether there is a run to cancel. If there is none, the handler raises at once.
+        canceller: Cancels the run.
     """
 
-    def __init__(self, cancel: Callable[[], bool]) -> None:
-        self._cancel = cancel
+    def __init__(self, canceller: RunCanceller) -> None:
+        self._canceller = canceller
         self._received: int | None = None
         self._previous: dict[int, Any] = {}
+        self._event = -1
 
     def __enter__(self) -> GracefulInterrupt:
+        self._event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) is signal.SIG_IGN:  # started by nohup
                 continue
-            self._previous[number] = signal.signal(number, self._handle)
+            self._previous[number] = signal.signal(number, self._on_signal)
         return self
 
     def __exit__(self, *error: object) -> None:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
+        os.close(self._event)
+
+    def fileno(self) -> int:
+        """See `Interrupt.fileno`."""
+        return self._event
+
+    def handle(self) -> None:
+        """Cancel the run if a signal was received since the last call.
+
+        Raises:
+            ClusterError: The run's host cannot be reached, and the run continues there.
+        """
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self._event)
+            self._canceller.cancel()
 
     def raise_if_any(self) -> None:
         """Raise the exception that the received signal would have raised; do nothing if there was no signal.
@@ -107,8 +120,28 @@ class GracefulInterrupt:
         if self._received is not None:
             raise SystemExit(int(ExitCode.TERMINATED))
 
-    def _handle(self, number: int, frame: FrameType | None) -> None:
-        again = self._received is not None
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        is_first = self._received is None
         self._received = number
-        if again or not self._cancel():
+        if is_first and self._canceller.run is not None:
+            os.eventfd_write(self._event, 1)
+        else:
             self.raise_if_any()
+
+
+class InterruptibleContext(StreamContext):
+    """The context of a stream in which a signal ends a pause.
+
+    Args:
+        host: The host of the stream.
+        interrupt: The reaction to signals.
+    """
+
+    def __init__(self, host: str, interrupt: GracefulInterrupt) -> None:
+        super().__init__(host)
+        self._interrupt = interrupt
+
+    def pause(self, seconds: float) -> None:
+        """Wait for a number of seconds, or until a signal was handled."""
+        select.select([self._interrupt], [], [], seconds)
+        self._interrupt.handle()

@@ -9,9 +9,10 @@ from collections.abc import Iterator
 from tfcluster import settings
 from tfcluster.client.cluster import Cluster
 from tfcluster.client.parallel import map_hosts
+from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError
-from tfcluster.protocol.api import Method
-from tfcluster.protocol.codec import Message
+from tfcluster.protocol.api.cluster import TopologyRequest
+from tfcluster.protocol.api.tasks import StatusRequest
 
 
 @contextlib.contextmanager
@@ -30,13 +31,13 @@ def keep_leases_alive(cluster: Cluster) -> Iterator[None]:
 
 
 def _keep(cluster: Cluster, over: threading.Event) -> None:
-    topology: Message | None = None
+    topology: ClusterTopology | None = None
     while topology is None:
         if over.wait(settings.LEASE_START_SECONDS):
             return
         with contextlib.suppress(ClusterError):
-            topology = cluster.leader().call(Method.TOPOLOGY, settled=False)
-    lease = topology["lease"]
+            topology = cluster.leader().call(TopologyRequest(settled=False))
+    lease = topology.lease
     others = [host for host in cluster.hosts if host != cluster.head]
     while lease is not None and not over.wait(lease / settings.LEASE_RENEWALS):
-        map_hosts(others, lambda host: cluster.connect(host).call(Method.STATUS), settings.LEASE_TIMEOUT_SECONDS)
+        map_hosts(others, lambda host: cluster.connect(host).call(StatusRequest()), settings.LEASE_TIMEOUT_SECONDS)

@@ -11,7 +11,8 @@ from tfcluster.client.parallel import map_hosts, split
 from tfcluster.client.snapshot import latest_topology
 from tfcluster.core.topology import ClusterTopology, matching_tasks
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.protocol.api import Method
+from tfcluster.protocol.api.cluster import TopologyRequest
+from tfcluster.protocol.api.logs import LogsRequest
 
 
 def hosts_for_logs(cluster: Cluster, wanted: Sequence[str]) -> Mapping[str, Sequence[str]]:
@@ -51,7 +52,7 @@ def hosts_for_logs(cluster: Cluster, wanted: Sequence[str]) -> Mapping[str, Sequ
 
 
 def _layout(cluster: Cluster, host: str) -> ClusterTopology:
-    return ClusterTopology.from_json(cluster.connect(host).call(Method.TOPOLOGY, settled=False))
+    return cluster.connect(host).call(TopologyRequest(settled=False))
 
 
 def _known_to(
@@ -84,16 +85,15 @@ def _known_to(
 
 
 def _knows(cluster: Cluster, host: str, name: str, unknown: dict[str, ClusterError]) -> bool:
-    answer = cluster.connect(host).stream(
-        Method.LOGS, start=True, tasks=[name], lines=0, since=None, follow=False, after={}
-    )
+    request = LogsRequest((name,), lines=0, since=None, follow=False, after={})
+    response = cluster.connect(host).stream(request, start=True)
     try:
-        answer.finish()
+        response.result()
     except ClusterError as error:
         if error.exit_code is not ExitCode.USAGE:
             raise
         unknown[name] = error
         return False
     finally:
-        answer.leave()
+        response.close_and_reap()
     return True

@@ -6,6 +6,7 @@ import heapq
 import itertools
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -15,7 +16,8 @@ from tfcluster.client.parallel import StreamContext, map_hosts, merge_streams
 from tfcluster.client.reconnect import ReconnectPolicy
 from tfcluster.client.rpc import AgentClient, AgentDisconnectedError
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.protocol.api import Method
+from tfcluster.protocol.api.logs import EventsRequest, LogPositions, LogsRequest
+from tfcluster.protocol.serialization import to_json
 from tfcluster.transport.base import not_running
 
 Line = dict[str, Any]
@@ -59,8 +61,8 @@ def read_logs(
         from tfcluster.client.log_routing import hosts_for_logs
 
         wanted = hosts_for_logs(cluster, tasks)
-    asked = {host: {"tasks": list(names), "lines": lines, "since": since} for host, names in wanted.items()}
-    return _read_all(cluster, Method.LOGS, asked, follow, {} if after is None else after)
+    requests = {host: LogsRequest(tuple(names), lines, since, follow, {}) for host, names in wanted.items()}
+    return _read_all(cluster, requests, {} if after is None else after)
 
 
 def read_events(
@@ -80,8 +82,8 @@ def read_events(
     Raises:
         ClusterError: The cluster never ran, or a host cannot be reached (raised after the events of the other hosts).
     """
-    asked = {host: {"lines": lines, "since": since} for host in cluster.hosts}
-    events = _read_all(cluster, Method.EVENTS, asked, follow, {})
+    requests = dict.fromkeys(cluster.hosts, EventsRequest(lines, since, follow, {}))
+    events = _read_all(cluster, requests, {})
     # Every host returned that many of its own, so cut the merged list. With `follow`, future events must not be cut.
     return events if lines is None or follow else _last(events, lines)
 
@@ -97,13 +99,14 @@ def _last(events: Iterator[Line], count: int) -> Iterator[Line]:
 
 
 def _read_all(
-    cluster: Cluster, call: Method, asked: Mapping[str, Mapping[str, Any]], follow: bool, after: Positions
+    cluster: Cluster, requests: Mapping[str, LogsRequest | EventsRequest], after: Positions
 ) -> Iterator[Line]:
-    """Merge the lines that a method returns on each of the hosts in `asked` (its arguments, by host)."""
+    """Merge the lines that several hosts return, each of which gets its own request."""
     streams = {
-        host: partial(_read, cluster.connect(host), call, arguments, follow, after.setdefault(host, {}))
-        for host, arguments in asked.items()
+        host: partial(_read, cluster.connect(host), request, after.setdefault(host, {}))
+        for host, request in requests.items()
     }
+    follow = any(request.follow for request in requests.values())
     if cluster.is_here:
         (stream,) = streams.values()
         yield from stream(StreamContext(*streams))
@@ -113,9 +116,9 @@ def _read_all(
         if isinstance(line, ClusterError):
             wrong[host] = line
         else:
-            yield {**line, "host": host} if call is Method.EVENTS else line
+            yield {**line, "host": host} if isinstance(requests[host], EventsRequest) else line
     never = [error for error in wrong.values() if error.exit_code is ExitCode.NOT_RUNNING]
-    if never and len(never) == len(asked):
+    if never and len(never) == len(requests):
         raise never[0]
     away = {host: error for host, error in wrong.items() if error not in never}
     if away:
@@ -149,9 +152,7 @@ def _by_time(
 
 def _read(
     connection: AgentClient,
-    call: Method,
-    arguments: Mapping[str, Any],
-    follow: bool,
+    request: LogsRequest | EventsRequest,
     after: dict[str, int],
     strand: StreamContext,
 ) -> Iterator[Line]:
@@ -159,12 +160,11 @@ def _read(
 
     Args:
         connection: The host's agent.
-        call: The method, `logs` or `events`.
-        arguments: The arguments of the method.
-        follow: Continue until the cluster goes down.
+        request: Which lines to read; with `follow`, until the cluster goes down.
         after: The offset at which to continue in each log; updated in place.
         strand: The context of the stream.
     """
+    follow = request.follow
     lasting = ReconnectPolicy(
         connection,
         strand,
@@ -172,24 +172,25 @@ def _read(
         patience=None if follow else settings.LOG_RECONNECT_SECONDS,
         insistent=follow,
     )
-    if not lasting.opened(connection.reach.has_state):
-        raise not_running(connection.reach.cluster)
+    if not lasting.opened(connection.transport.has_state):
+        raise not_running(connection.transport.cluster)
     follows = follow
     while True:
         # If the cluster is down, an agent is started to read the logs of its host.
-        answer = lasting.opened(partial(connection.stream, call, start=True, follow=follows, after=after, **arguments))
+        request = replace(request, follow=follows, after=dict(after))
+        response = lasting.opened(partial(connection.stream, request, start=True))
         try:
-            for message in strand.events(answer):
-                if "after" in message:
-                    after.update(message["after"])
+            for event in strand.events(response):
+                if isinstance(event, LogPositions):
+                    after.update(event.after)
                     continue
-                after[message["log"]] = message["next"]
+                after[event.log] = event.next
                 lasting.heard()
-                yield message["line"]
+                yield to_json(event.line)
             return
         except AgentDisconnectedError as error:
             lasting.lost(error)
             # If the cluster went down with its agent, only the remaining lines have to be read.
-            follows = follows and lasting.opened(connection.reach.is_up)
+            follows = follows and lasting.opened(connection.transport.is_up)
         finally:
-            answer.leave()  # wait for the exit of an agent that was started for this request only
+            response.close_and_reap()  # wait for the exit of an agent that was started for this request only

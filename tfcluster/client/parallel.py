@@ -18,9 +18,9 @@ from tfcluster.client.output import tell
 from tfcluster.client.rpc import ResponseStream
 from tfcluster.errors import ClusterError
 from tfcluster.paths import LOCAL_HOST
-from tfcluster.protocol.codec import Message
 from tfcluster.transport.base import HostUnreachableError
 
+E = TypeVar("E")
 T = TypeVar("T")
 
 
@@ -117,9 +117,9 @@ class StreamContext:
         """Sleep for a number of seconds."""
         time.sleep(seconds)
 
-    def events(self, answer: ResponseStream) -> Iterator[Message]:
+    def events(self, response: ResponseStream[E, Any]) -> Iterator[E]:
         """Iterate over the events of a response."""
-        return answer
+        return response
 
 
 class _StoppedError(Exception):
@@ -141,21 +141,21 @@ class _ThreadStreamContext(StreamContext):
         if self._stop.wait(seconds):
             raise _StoppedError
 
-    def events(self, answer: ResponseStream) -> Iterator[Message]:
+    def events(self, response: ResponseStream[E, Any]) -> Iterator[E]:
         while True:
-            self._wait_for(answer)
+            self._wait_for(response)
             try:
-                yield next(answer)
+                yield next(response)
             except StopIteration:
                 return
 
-    def _wait_for(self, answer: ResponseStream) -> None:
+    def _wait_for(self, response: ResponseStream[Any, Any]) -> None:
         looks = 0
-        while not answer.arrives_within(settings.THREAD_POLL_SECONDS):
+        while not response.wait_readable(settings.THREAD_POLL_SECONDS):
             self.pause(0.0)
             looks += 1
-            if answer.patience is not None and looks * settings.THREAD_POLL_SECONDS > answer.patience:
-                raise _silent(self.host, answer.patience)
+            if response.timeout is not None and looks * settings.THREAD_POLL_SECONDS > response.timeout:
+                raise _silent(self.host, response.timeout)
 
     def put(self, item: Any) -> None:
         while True:

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NoReturn
 
 from tfcluster import settings
 from tfcluster.client.cluster import Cluster
@@ -16,7 +16,7 @@ from tfcluster.core.accounts import OtherAccounts
 from tfcluster.core.reconcile import ObservedState
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError
-from tfcluster.protocol.api import Method
+from tfcluster.protocol.api.cluster import Allocation, Listening, ListenRequest, PrepareReply, PrepareRequest
 
 if TYPE_CHECKING:
     from tfcluster.transport.dry_run_probe import Probe
@@ -38,7 +38,7 @@ class HostPreflight:
     Attributes:
         contact: The report of the first contact; None for this machine.
         tensorflow: The version of the host's TensorFlow; None if unknown.
-        choices: The ports and GPUs that the host's agent allocated, as `ClusterTopology.with_choices` takes them.
+        choices: The ports and GPUs that the host's agent allocated.
         found: The observed state of the cluster on the host; None if the cluster is not up there.
         problems: Everything that prevents the host from starting its tasks.
         accounts: Other accounts on the host that can connect to its servers; None if there are none.
@@ -51,11 +51,11 @@ class HostPreflight:
 
     contact: HostReport | None = None
     tensorflow: str | None = None
-    choices: dict[str, Any] = field(default_factory=lambda: {"ports": {}, "gpus": {}})
+    choices: Allocation = field(default_factory=lambda: Allocation({}, {}))
     found: ObservedState | None = None
     problems: list[ClusterError] = field(default_factory=list)
     accounts: OtherAccounts | None = None
-    held: ResponseStream | None = None
+    held: ResponseStream[Listening, NoReturn] | None = None
     is_whole: bool = True
     unexamined: list[str] = field(default_factory=list)
     probe: Probe | None = None
@@ -97,20 +97,20 @@ def examine(cluster: Cluster, wanted: ClusterTopology, *, progress: Progress) ->
 
 
 def _examine_alone(cluster: Cluster, host: str, wanted: ClusterTopology) -> HostPreflight:
-    arguments = {"topology": wanted.to_json(), "dry": False}
+    request = PrepareRequest(wanted, dry=False)
     connection = cluster.connect(host)
-    answer = connection.stream(Method.PREPARE, start=True, **arguments)
+    response = connection.stream(request, start=True)
     try:
         try:
-            reply = answer.finish()
+            reply = response.result()
         except AgentDisconnectedError:  # the agent shut down or died just as the request arrived: retry with the next
-            answer = connection.stream(Method.PREPARE, start=True, **arguments)
-            reply = answer.finish()
+            response = connection.stream(request, start=True)
+            reply = response.result()
     except BaseException:
-        answer.leave()
+        response.close_and_reap()
         raise
-    if reply["problems"]:
-        answer.leave()
+    if reply.problems:
+        response.close_and_reap()
     return examined_of(reply)
 
 
@@ -121,39 +121,38 @@ def _examine_host(cluster: Cluster, wanted: ClusterTopology, host: str) -> HostP
         return HostPreflight(contact, contact.tensorflow, problems=list(contact.problems))
     connection = cluster.connect(host)
     try:
-        first = connection.stream(Method.LISTEN, start=True)
+        first = connection.stream(ListenRequest(), start=True)
         with contextlib.closing(first):
             next(first)
-            examined = examined_of(connection.call(Method.PREPARE, topology=wanted.to_json(), dry=True), contact)
-            examined.held = connection.stream(Method.LISTEN)
+            examined = examined_of(connection.call(PrepareRequest(wanted, dry=True)), contact)
+            examined.held = connection.stream(ListenRequest())
             next(examined.held)
     except ClusterError as error:
         return HostPreflight(contact, problems=[error])
     return examined
 
 
-def examined_of(reply: Mapping[str, Any], contact: HostReport | None = None) -> HostPreflight:
-    """Parse an agent's reply to Method.PREPARE.
+def examined_of(reply: PrepareReply, contact: HostReport | None = None) -> HostPreflight:
+    """Make the result of an agent's reply.
 
     Args:
         reply: The reply.
         contact: The report of the first contact; None for this machine.
     """
-    accounts = reply.get("accounts")  # missing in the reply of an agent that an earlier version started
     return HostPreflight(
         contact,
-        tensorflow=reply["tensorflow"],
-        choices=reply["choices"],
-        found=ObservedState.from_json(reply["found"]) if reply["found"] else None,
-        problems=[ClusterError.from_json(problem) for problem in reply["problems"]],
-        accounts=OtherAccounts.from_json(accounts) if accounts else None,
+        tensorflow=reply.tensorflow,
+        choices=reply.choices,
+        found=reply.found,
+        problems=list(reply.problems),
+        accounts=reply.accounts,
     )
 
 
 def let_go(examined: Mapping[str, HostPreflight]) -> None:
     """Close the streams to all hosts; agents that were started for the preflight and got no cluster since exit."""
     held = {host: each.held for host, each in examined.items() if each.held is not None}
-    map_hosts(held, lambda host: held[host].leave(), settings.PREFLIGHT_EXIT_SECONDS)
+    map_hosts(held, lambda host: held[host].close_and_reap(), settings.PREFLIGHT_EXIT_SECONDS)
 
 
 def abort(cluster: Cluster, examined: Mapping[str, HostPreflight]) -> None:

@@ -13,7 +13,7 @@ from tfcluster.core.states import ACTIVE_RUN_STATES, HAS_PROCESS
 from tfcluster.core.status import ClusterStatus
 from tfcluster.core.topology import PS_JOB, ClusterTopology, matching_tasks
 from tfcluster.errors import ClusterError
-from tfcluster.protocol.api import Method
+from tfcluster.protocol.api.tasks import RestartRequest, StatusRequest
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def plan_restart(cluster: Cluster, wanted: Sequence[str]) -> Restart:
         ClusterError: The cluster is not running, it has no such task, or the host of one cannot be reached.
     """
     if cluster.is_here:
-        return restart_of(ClusterStatus.from_json(cluster.leader().call(Method.STATUS)), wanted)
+        return restart_of(cluster.leader().call(StatusRequest()), wanted)
     from tfcluster.client.snapshot import look, unreachable
 
     found = look(cluster)
@@ -97,7 +97,7 @@ def carry_out(
     """
     for group in [[task] for task in restart.tasks] if rolling else [list(restart.tasks)]:
         if cluster.is_here:
-            cluster.leader().call(Method.RESTART, tasks=group, grace=grace)
+            cluster.leader().call(RestartRequest(tuple(group), grace))
         else:
             _restart_everywhere(cluster, restart.hosts, group, grace)
         yield from watch_until_ready(cluster, restart.topology, timeout, only=group, among=restart.tasks)
@@ -114,7 +114,7 @@ def _restart_everywhere(cluster: Cluster, hosts: Mapping[str, str], tasks: Colle
         by_host.setdefault(hosts[task], []).append(task)
 
     def restart_on(host: str) -> None:
-        cluster.connect(host).call(Method.RESTART, tasks=by_host[host], grace=grace)
+        cluster.connect(host).call(RestartRequest(tuple(by_host[host]), grace))
 
     _, wrong = split(map_hosts(by_host, restart_on, settings.RESTART_TIMEOUT_SECONDS))
     if wrong:

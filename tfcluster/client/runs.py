@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Generator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, BinaryIO
 
 from tfcluster import settings
 from tfcluster.client.cluster import Cluster
-from tfcluster.client.interrupts import GracefulInterrupt, RunCanceller
+from tfcluster.client.interrupts import GracefulInterrupt, InterruptibleContext, RunCanceller
 from tfcluster.client.lease import keep_leases_alive
 from tfcluster.client.parallel import StreamContext
 from tfcluster.client.placements import Placements
@@ -18,10 +18,13 @@ from tfcluster.client.reconnect import ReconnectPolicy
 from tfcluster.client.rpc import AgentDisconnectedError, ResponseStream
 from tfcluster.core.programs import ProgramTraits
 from tfcluster.errors import ExitCode
-from tfcluster.protocol.api import Method
+from tfcluster.protocol.api import Done
+from tfcluster.protocol.api import runs as api
+from tfcluster.protocol.serialization import to_json
 from tfcluster.transport.base import not_running
 
 Event = dict[str, Any]
+RunResponse = ResponseStream[api.RunEvent, Done]
 
 
 @dataclass(frozen=True)
@@ -74,33 +77,45 @@ class RunRequest:
         cancelling = RunCanceller(cluster)
         # Start before the run is submitted: every line that is logged from now on can belong to the run.
         placements = Placements(cluster) if self.log_placement and not self.detach else None
-        answer = connection.stream(
-            Method.RUN,
+        request = api.RunRequest(
             program=self.program,
-            traits=asdict(self.traits),
+            traits=self.traits,
             parameters=self.parameters,
-            patterns=self.patterns,
+            patterns=tuple(self.patterns),
             gpus=self.gpus,
             strict=self.strict,
             timeout=self.timeout,
             log_placement=self.log_placement,
             detach=self.detach,
             owned=owned,
-            sent=None if self.upload is None else self.upload_name,
+            upload=None if self.upload is None else self.upload_name,
         )
-        # On this machine, closing the connection before the result, for any reason, also cancels the run. On another
+        with GracefulInterrupt(cancelling) as interrupt:
+            response = connection.stream(request, interrupt=interrupt)
+            yield from self._events_of(response, cluster, cancelling, interrupt, placements)
+        interrupt.raise_if_any()
+
+    def _events_of(
+        self,
+        response: RunResponse,
+        cluster: Cluster,
+        cancelling: RunCanceller,
+        interrupt: GracefulInterrupt,
+        placements: Placements | None,
+    ) -> Generator[Event, None, None]:
+        owned = not cluster.leader().elsewhere
+        # On this machine, closing the response before the result, for any reason, also cancels the run. On another
         # host the command has to cancel it explicitly, because there a closed connection may just be a lost one.
-        with GracefulInterrupt(cancelling.cancel) as interrupt, contextlib.closing(answer):
-            first = next(answer)
+        with contextlib.closing(response):
+            first = next(response).record
             run = cancelling.run = str(first["run"])
             with contextlib.nullcontext() if owned or self.detach else cancelling:
                 yield first
                 if self.upload is not None:
-                    answer.send_file(self.upload)
+                    response.send_file(self.upload)
                 if placements is not None and not self.traits.is_script:
                     placements.keep_only(run)
-                yield from _follow(cluster, answer, run, events=1, owned=owned, placements=placements)
-        interrupt.raise_if_any()
+                yield from _follow(cluster, response, run, interrupt, events=1, owned=owned, placements=placements)
 
 
 def attach(cluster: Cluster, run: str) -> Generator[Event, None, None]:
@@ -117,16 +132,17 @@ def attach(cluster: Cluster, run: str) -> Generator[Event, None, None]:
         ClusterError: There is no such run.
     """
     connection = cluster.leader()
-    if not connection.reach.has_state():
+    if not connection.transport.has_state():
         raise not_running(cluster.name)
-    answer = connection.stream(Method.ATTACH, start=True, run=run, events=0, output=0, owned=False)
-    return _follow(cluster, answer, run, events=0, owned=False)
+    response = connection.stream(api.AttachRequest(run, events=0, output=0, owned=False), start=True)
+    return _follow(cluster, response, run, None, events=0, owned=False)
 
 
 def _follow(
     cluster: Cluster,
-    answer: ResponseStream,
+    response: RunResponse,
     run: str,
+    interrupt: GracefulInterrupt | None,
     *,
     events: int,
     owned: bool,
@@ -136,19 +152,23 @@ def _follow(
 
     Args:
         cluster: The run's cluster.
-        answer: The response stream to read first.
+        response: The response to read first.
         run: The run's id, or a unique prefix of it.
+        interrupt: The reaction to signals, which must not wait for the run; None for the default.
         events: The number of events received so far, not counting output.
         owned: Whether the run belongs to this command, so that it is cancelled if the command disconnects.
         placements: The placements to merge with the events; None for none.
     """
     output = 0
     connection = cluster.leader()
-    lasting = ReconnectPolicy(connection, StreamContext(connection.reach.host), settings.STREAM_AGENTS)
+    host = connection.transport.host
+    context = StreamContext(host) if interrupt is None else InterruptibleContext(host, interrupt)
+    lasting = ReconnectPolicy(connection, context, settings.STREAM_AGENTS)
     with keep_leases_alive(cluster):
         while True:
             try:
-                for event in answer if placements is None else _among(answer, placements):
+                events_of_run = (event.record for event in response)
+                for event in events_of_run if placements is None else _among(response, placements):
                     if event["event"] == "placement":
                         yield event
                         continue
@@ -163,18 +183,18 @@ def _follow(
             except AgentDisconnectedError as error:
                 lasting.lost(error)
             finally:
-                answer.leave()  # wait for the exit of an agent that was started for this request only
-            place = {"run": run, "events": events, "output": output}
-            answer = lasting.opened(partial(connection.stream, Method.ATTACH, start=True, owned=owned, **place))
+                response.close_and_reap()  # wait for the exit of an agent that was started for this request only
+            request = api.AttachRequest(run, events, output, owned)
+            response = lasting.opened(partial(connection.stream, request, start=True, interrupt=interrupt))
 
 
-def _among(answer: ResponseStream, placements: Placements) -> Generator[Event, None, None]:
+def _among(response: RunResponse, placements: Placements) -> Generator[Event, None, None]:
     """Interleave the events of a run with its placements, all of which come before the result."""
     while True:
-        while not answer.arrives_within(settings.PLACEMENT_POLL_SECONDS):
+        while not response.wait_readable(settings.PLACEMENT_POLL_SECONDS):
             yield from placements.poll()
         try:
-            event = next(answer)
+            event = next(response).record
         except StopIteration:
             return
         if event["event"] == "result":
@@ -204,15 +224,15 @@ def list_runs(cluster: Cluster, lines: int | None) -> list[dict[str, Any]]:
         ClusterError: The cluster never ran, or the host that has its runs cannot be reached.
     """
     leader = cluster.leader()
-    if not leader.reach.has_state():
+    if not leader.transport.has_state():
         raise not_running(cluster.name)
     # If the cluster is down, an agent is started to read the records of its host.
-    answer = leader.stream(Method.RUNS, start=True, lines=lines)
+    response = leader.stream(api.RunsRequest(lines), start=True)
     try:
-        found: list[dict[str, Any]] = answer.finish()["runs"]
+        runs = response.result().runs
     finally:
-        answer.leave()
-    return found
+        response.close_and_reap()
+    return [to_json(run) for run in runs]
 
 
 def cancel_run(cluster: Cluster, run: str) -> dict[str, Any]:
@@ -228,4 +248,4 @@ def cancel_run(cluster: Cluster, run: str) -> dict[str, Any]:
     Raises:
         ClusterError: There is no such run.
     """
-    return cluster.leader().call(Method.CANCEL, run=run)
+    return {"run": cluster.leader().call(api.CancelRequest(run)).run}

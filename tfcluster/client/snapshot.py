@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from tfcluster import settings
 from tfcluster.client import registry
 from tfcluster.client.cluster import Cluster
 from tfcluster.client.parallel import map_hosts, split
 from tfcluster.core.aggregate_status import HostUnavailable, whole
+from tfcluster.core.devices import Device
 from tfcluster.core.status import ClusterStatus
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.protocol.api import Method
+from tfcluster.protocol.api.cluster import DevicesRequest, TopologyRequest
+from tfcluster.protocol.api.tasks import StatusRequest
 from tfcluster.transport.base import not_running
 
 
@@ -58,8 +59,8 @@ def look(cluster: Cluster) -> ClusterSnapshot:
 
     def ask(host: str) -> tuple[ClusterTopology, ClusterStatus]:
         connection = cluster.connect(host)
-        status = ClusterStatus.from_json(connection.call(Method.STATUS))
-        return ClusterTopology.from_json(connection.call(Method.TOPOLOGY, settled=False)), status
+        status = connection.call(StatusRequest())
+        return connection.call(TopologyRequest(settled=False)), status
 
     told, wrong = split(map_hosts(cluster.hosts, ask, settings.STATUS_TIMEOUT_SECONDS))
     away = {host: error for host, error in wrong.items() if error.exit_code is not ExitCode.NOT_RUNNING}
@@ -111,33 +112,31 @@ def with_host(host: str, error: ClusterError) -> list[str]:
     return [line if line.startswith(named) else f"{named}: {line}" for line in error.message.splitlines()]
 
 
-def list_devices(cluster: Cluster) -> tuple[list[dict[str, Any]], ClusterError | None]:
+# An agent queries all its tasks at the same time, each with a timeout of some seconds.
+_ANSWER_SECONDS = 8.0
+
+
+def list_devices(cluster: Cluster) -> tuple[list[tuple[str, Device]], ClusterError | None]:
     """List the devices of all tasks.
 
     Args:
         cluster: The cluster.
 
     Returns:
-        The devices, each as {task, name, type, memory_bytes, description} and, for a cluster on several hosts, {host};
-        and an error that names the tasks and hosts whose devices are missing, None if all answered.
+        The devices, each with its host, and an error that names the tasks and hosts whose devices are missing; None if
+        all answered.
 
     Raises:
         ClusterError: The cluster is not running, or none of its hosts can be reached.
     """
     told, wrong = split(
-        map_hosts(
-            cluster.hosts, lambda host: cluster.connect(host).call(Method.DEVICES), settings.DEVICES_TIMEOUT_SECONDS
-        )
+        map_hosts(cluster.hosts, lambda host: cluster.connect(host).call(DevicesRequest()), _ANSWER_SECONDS)
     )
     away = {host: error for host, error in wrong.items() if error.exit_code is not ExitCode.NOT_RUNNING}
     if not told:
         raise next(iter([*away.values(), not_running(cluster.name)]))
-    devices = [
-        device if cluster.is_here else {**device, "host": host}
-        for host, answer in told.items()
-        for device in answer["devices"]
-    ]
-    silent = [word for answer in told.values() for word in answer["silent"]]
+    devices = [(host, device) for host, reply in told.items() for device in reply.devices]
+    silent = [problem for reply in told.values() for problem in reply.silent]
     if away:
         error = unreachable(cluster.name, away)
         return devices, ClusterError("\n".join([error.message, *silent]), hint=error.hint, exit_code=error.exit_code)

@@ -30,7 +30,7 @@ from tfcluster.core.reconcile import ObservedState, onto, scaled
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.paths import journal_path
-from tfcluster.protocol.api import Method
+from tfcluster.protocol.api.cluster import TopologyRequest
 from tfcluster.transport import local
 from tfcluster.transport.base import not_running
 
@@ -186,7 +186,7 @@ def prepare_scaled(
     def ask(host: str) -> ClusterTopology:
         if dry:
             return topology_of(cluster, host)
-        return ClusterTopology.from_json(cluster.connect(host).call(Method.TOPOLOGY, settled=True))
+        return cluster.connect(host).call(TopologyRequest(settled=True))
 
     topologies, wrong = split(map_hosts(cluster.hosts, ask, settings.TOPOLOGY_TIMEOUT_SECONDS))
     if not topologies:
@@ -242,8 +242,8 @@ def planned(
         open_ports = {
             task.name for task in (*topology.tasks, *topology.reserved) if task.host == host and task.port is None
         }
-        ports = {name: port for name, port in each.choices["ports"].items() if name in open_ports}
-        topology = topology.with_choices(ports, each.choices["gpus"])
+        ports = {name: port for name, port in each.choices.ports.items() if name in open_ports}
+        topology = topology.with_choices(ports, each.choices.gpus)
     return found, topology, _operations(topology, found, parts)
 
 

@@ -19,7 +19,7 @@ from tfcluster.core.states import TERMINAL_STATES, TaskState
 from tfcluster.core.status import ClusterStatus, TaskStatus
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.protocol.api import Method
+from tfcluster.protocol.api.tasks import WatchRequest
 
 
 def watch_until_ready(
@@ -96,14 +96,12 @@ def _watch_host(connection: AgentClient, deadline: float, strand: StreamContext)
     lasting = ReconnectPolicy(connection, strand, settings.WAIT_AGENTS, patience=max(0.0, deadline - time.monotonic()))
     while True:
         try:
-            watch = lasting.opened(
-                lambda: connection.stream(Method.WATCH, timeout=max(0.0, deadline - time.monotonic()))
-            )
+            watch = lasting.opened(lambda: connection.stream(WatchRequest(max(0.0, deadline - time.monotonic()))))
             # The watch does not end when the cluster is ready, so close the connection.
             with contextlib.closing(watch):
-                for message in strand.events(watch):
+                for status in strand.events(watch):
                     lasting.heard()
-                    yield ClusterStatus.from_json(message)
+                    yield status
             return
         except AgentDisconnectedError as error:
             if connection.elsewhere:
@@ -112,7 +110,8 @@ def _watch_host(connection: AgentClient, deadline: float, strand: StreamContext)
         except ClusterError as error:
             if error.exit_code is ExitCode.NOT_RUNNING:
                 raise ClusterError(
-                    f"cluster {connection.reach.cluster!r} went down meanwhile", hint="`tfcluster up` starts it again."
+                    f"cluster {connection.transport.cluster!r} went down meanwhile",
+                    hint="`tfcluster up` starts it again.",
                 ) from None
             raise
 

@@ -21,7 +21,7 @@ from tfcluster.process_handle import ProcessHandle
 from tfcluster.processes import daemonize, run_driver
 from tfcluster.processes.run_spec import RunSpec
 from tfcluster.protocol.codec import Decoder, Message, encode
-from tfcluster.protocol.decoder import decode
+from tfcluster.protocol.serialization import decode
 
 # The package is imported from the folder of the agent's own code, as when the agent is started; see `transport.local`.
 _PROGRAM = """

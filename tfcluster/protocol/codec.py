@@ -1,20 +1,14 @@
-"""The wire format: encode and decode messages as JSON lines and file uploads as length-prefixed chunks, without I/O."""
+"""Encode and decode messages as lines of JSON, without I/O."""
 
 from __future__ import annotations
 
 import json
-import struct
 from typing import Any
 
 from tfcluster import settings
 from tfcluster.errors import ClusterError
 
 Message = dict[str, Any]
-
-
-_LENGTH = struct.Struct(">I")
-#: The size of the length prefix of each chunk, in bytes.
-CHUNK_HEADER = _LENGTH.size
 
 
 def encode(message: Message) -> bytes:
@@ -41,10 +35,15 @@ class Decoder:
         *lines, self._rest = (self._rest + data).split(b"\n")
         if max(map(len, (*lines, self._rest))) > settings.RPC_LINE_MAX_BYTES:
             raise ClusterError(f"a message longer than {settings.RPC_LINE_MAX_BYTES} bytes arrived")
-        return [_decode(line) for line in lines]
+        return [decode_line(line) for line in lines]
 
 
-def _decode(line: bytes) -> Message:
+def decode_line(line: bytes) -> Message:
+    """Decode one line without its newline.
+
+    Raises:
+        ClusterError: The line is not a JSON object.
+    """
     try:
         message = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -52,20 +51,3 @@ def _decode(line: bytes) -> Message:
     if not isinstance(message, dict):
         raise ClusterError(f"a message that is not an object arrived: {line[:80]!r}")
     return message
-
-
-def encode_chunk(data: bytes) -> bytes:
-    """Encode one chunk of a file with its length prefix; an empty chunk marks the end of the file."""
-    return _LENGTH.pack(len(data)) + data
-
-
-def chunk_length(header: bytes) -> int:
-    """Return the length in bytes of the chunk that follows a header; 0 marks the end of the file.
-
-    Raises:
-        ClusterError: The length exceeds `CHUNK_LIMIT`.
-    """
-    length: int = _LENGTH.unpack(header)[0]
-    if length > settings.RPC_CHUNK_MAX_BYTES:
-        raise ClusterError(f"a block of {length} bytes arrived, the longest has {settings.RPC_CHUNK_MAX_BYTES}")
-    return length

@@ -22,7 +22,7 @@ class HostUnreachableError(ClusterError):
 
 
 class Channel(Protocol):
-    """A connection to an agent that carries one request and its response."""
+    """A connection to an agent."""
 
     def send(self, data: bytes) -> bool:
         """Send data.
@@ -31,21 +31,15 @@ class Channel(Protocol):
             False if the agent has closed the connection. `receive` detects that too.
         """
 
-    def wait_readable_or(self, fd: int) -> bool:
-        """Wait until a descriptor is readable or the agent has sent something.
-
-        Returns:
-            True if the agent has sent something or closed the connection.
-        """
-
-    def wait_readable(self, seconds: float) -> bool:
-        """Wait until the agent has sent something or has closed the connection.
+    def wait_readable(self, seconds: float | None, *fds: int) -> bool:
+        """Wait until the agent has sent something or has closed the connection, or until a descriptor is readable.
 
         Args:
-            seconds: The maximum time to wait.
+            seconds: The maximum time to wait; None for no limit.
+            *fds: Other descriptors to wait for.
 
         Returns:
-            False if the wait timed out.
+            Whether the agent has sent something or has closed the connection.
         """
 
     def receive(self, timeout: float | None) -> bytes:
@@ -59,6 +53,13 @@ class Channel(Protocol):
 
         Raises:
             ClusterError: Nothing arrived within `timeout` seconds.
+        """
+
+    def timeout_error(self, time: str) -> ClusterError:
+        """Return the error for an agent that has not sent anything for some time.
+
+        Args:
+            time: The time that has passed, such as `5 s`.
         """
 
     def close(self) -> None:
@@ -99,7 +100,7 @@ class HostTransport(Protocol):
             start: Start an agent if there is none, even if the cluster is not up.
 
         Returns:
-            A connection for one request.
+            A connection.
 
         Raises:
             ClusterError: There is no agent, or none could be started.

@@ -83,8 +83,8 @@ class Probe:
             listen: Accept connections on the allocated ports until `close`.
 
         Returns:
-            What an agent replies to Method.PREPARE, with one more field: `installation` lists the problems with the
-            installed packages.
+            The fields of a PrepareReply, with one more field: `installation` lists the problems with the installed
+            packages.
 
         Raises:
             ClusterError: As for `survey`.

@@ -13,10 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from tfcluster import settings
+from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.paths import LOCK, set_state_home, state_folder
-from tfcluster.protocol.api import Method, Request
-from tfcluster.protocol.codec import Decoder, encode
+from tfcluster.protocol.api import Request, encode_request
+from tfcluster.protocol.api.cluster import PrepareRequest, TopologyRequest
+from tfcluster.protocol.frames import Frame, FrameDecoder, FrameKind, encode_frame, encode_greeting
+from tfcluster.protocol.serialization import decode
 from tfcluster.runtime_dir import check_runtime_dir
 from tfcluster.transport.base import not_running
 from tfcluster.transport.local import LocalAgentConnection, LocalTransport, connect
@@ -46,10 +49,10 @@ def serve(said: dict[str, Any]) -> None:
             written; `setup`: whether the setup commands have been run; `pythonpath`: whether PYTHONPATH, which -I
             ignores, is set;
             `time` -> {time};
-            `prepare` {topology, listen} -> the fields of an agent's reply to Method.PREPARE; `installation`: the
+            `prepare` {topology, listen} -> the fields of a PrepareReply; `installation`: the
             problems with the installed packages; `listens`: whether connections to the ports are accepted;
-            `reach` {addresses, timeout} -> as for Method.REACH;
-            `topology` -> as for Method.TOPOLOGY.
+            `reach` {addresses, timeout} -> the fields of a ReachReply;
+            `topology` -> the fields of a ClusterTopology.
     """
     for name in _FOLDERS:
         if name in said["env"]:
@@ -119,7 +122,7 @@ class _Server:
         agent = self._agent()
         if agent is not None:
             with contextlib.closing(agent):
-                told = _ask(agent, Method.PREPARE, topology=topology, dry=True)
+                told = _ask(agent, PrepareRequest(decode(ClusterTopology, topology), dry=True))
                 return {**told, "installation": [], "listens": False}
         told = self._examine().prepare(topology, listen)
         if why := _why_not_writable(self._folder):
@@ -136,7 +139,7 @@ class _Server:
         if agent is None:
             raise not_running(self._here.cluster)
         with contextlib.closing(agent):
-            return _ask(agent, Method.TOPOLOGY, settled=True)
+            return _ask(agent, TopologyRequest(settled=True))
 
     def _reach(self, addresses: list[str], timeout: float) -> dict[str, Any]:
         return {"failures": self._examine().failures(addresses, timeout)}
@@ -175,28 +178,27 @@ class _Server:
             time.sleep(settings.DRY_RUN_CONNECT_INTERVAL_SECONDS)
 
 
-def _ask(agent: LocalAgentConnection, call: Method, **arguments: Any) -> dict[str, Any]:
-    """Call a method of an agent that starts nothing.
+def _ask(agent: LocalAgentConnection, request: Request[Any, Any]) -> dict[str, Any]:
+    """Send a request to an agent; this starts nothing.
 
     Args:
         agent: The connection to the agent.
-        call: The method.
-        **arguments: The method's arguments.
+        request: The request.
 
     Returns:
-        The agent's reply.
+        The fields of the agent's reply.
 
     Raises:
         ClusterError: The agent replied with an error, or closed the connection before it replied.
     """
-    agent.send(encode(Request(call, arguments).to_message()))
-    decoder = Decoder()
+    agent.send(encode_greeting() + encode_frame(Frame(1, FrameKind.REQUEST, encode_request(request))))
+    decoder = FrameDecoder(is_agent=False)
     while data := agent.receive(settings.DRY_RUN_REPLY_SECONDS):
-        for message in decoder.feed(data):
-            if "error" in message:
-                raise ClusterError.from_json(message["error"])
-            if "reply" in message:
-                reply: dict[str, Any] = message["reply"]
+        for frame in decoder.feed(data):
+            if frame.kind is FrameKind.ERROR:
+                raise ClusterError.from_json(frame.body["value"])
+            if frame.kind is FrameKind.REPLY:
+                reply: dict[str, Any] = frame.body["value"]
                 return reply
     raise ClusterError("the agent went away before it answered", hint="Try again.")
 

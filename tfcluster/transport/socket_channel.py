@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import select
 import socket
 
@@ -26,14 +27,10 @@ class SocketChannel:
             return False
         return True
 
-    def wait_readable_or(self, fd: int) -> bool:
-        """See `Channel.wait_readable_or`."""
-        ours = self._connection.fileno()
-        return ours in select.select([ours, fd], [], [])[0]
-
-    def wait_readable(self, seconds: float) -> bool:
+    def wait_readable(self, seconds: float | None, *fds: int) -> bool:
         """See `Channel.wait_readable`."""
-        return bool(select.select([self._connection], [], [], seconds)[0])
+        own = self._connection.fileno()
+        return own in select.select([own, *fds], [], [], seconds)[0]
 
     def receive(self, timeout: float | None) -> bytes:
         """See `Channel.receive`."""
@@ -54,4 +51,6 @@ class SocketChannel:
 
     def close(self) -> None:
         """See `Channel.close`."""
+        with contextlib.suppress(OSError):  # it may be closed already
+            self._connection.shutdown(socket.SHUT_RDWR)  # wakes a thread that is receiving
         self._connection.close()

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict
-from typing import Any
+from typing import NoReturn
 
 from tfcluster import settings
 from tfcluster.agent.accounts import other_accounts
 from tfcluster.agent.gpus import gpu_ids
 from tfcluster.agent.ports import PortAllocator
-from tfcluster.agent.preflight import Allocation, examine, hold_ports
+from tfcluster.agent.preflight import examine, hold_ports
 from tfcluster.agent.runs.manager import RunManager
 from tfcluster.agent.state_dir import StateDir
 from tfcluster.agent.tasks.supervisor import Supervisor
@@ -36,8 +35,17 @@ from tfcluster.core.text import pluralize
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError
 from tfcluster.processes.c_api import TensorFlow
-from tfcluster.protocol.api import event, reply
-from tfcluster.protocol.codec import Message
+from tfcluster.protocol.api import Reply, Response
+from tfcluster.protocol.api.cluster import (
+    Allocation,
+    ApplyReply,
+    ApplyRequest,
+    Listening,
+    ListenRequest,
+    PrepareReply,
+    PrepareRequest,
+    TopologyRequest,
+)
 
 
 class ApplyHandler:
@@ -70,47 +78,29 @@ class ApplyHandler:
         self._refuse_when_going_down = refuse_when_going_down
         self._under_way: asyncio.Task[None] | None = None
 
-    async def topology(self, settled: bool = True) -> AsyncIterator[Message]:
-        """Yield the topology of the cluster that is up.
-
-        Args:
-            settled: Whether to wait until no plan is being executed.
-        """
-        if settled:
+    async def topology(self, request: TopologyRequest) -> Response[NoReturn, ClusterTopology]:
+        """Return the topology of the cluster that is up."""
+        if request.settled:
             await self.settled()
-        yield reply(self._supervisor.require_cluster().to_json())
+        yield Reply(self._supervisor.require_cluster())
 
-    async def prepare(self, topology: dict[str, Any], dry: bool) -> AsyncIterator[Message]:
-        """Run the preflight checks for a topology, and yield their result and the observed state of the cluster.
-
-        Args:
-            topology: The topology.
-            dry: Whether this is a dry run, so that no `up` will follow.
-        """
+    async def prepare(self, request: PrepareRequest) -> Response[NoReturn, PrepareReply]:
+        """Run the preflight checks for a topology."""
         await self.settled()
         self._refuse_when_going_down()
         self._supervisor.checks.start()
-        wanted, found = ClusterTopology.from_json(topology), self._found()
+        wanted, found = request.topology, self._found()
         choices, problems = self._examine(wanted, found)
         version = None
         try:
             version = self._load().version
         except ClusterError as problem:
             problems.append(problem)
-        if found is None and not dry and not problems:
+        if found is None and not request.dry and not problems:
             self.awaited = (
                 settings.AGENT_APPLY_SECONDS if len(wanted.hosts) == 1 else settings.AGENT_APPLY_SECONDS_MULTI_HOST
             )
-        accounts = other_accounts()
-        yield reply(
-            {
-                "tensorflow": version,
-                "choices": asdict(choices),
-                "found": found.to_json() if found else None,
-                "problems": [problem.to_json() for problem in problems],
-                "accounts": accounts.to_json() if accounts else None,
-            }
-        )
+        yield Reply(PrepareReply(version, choices, found, tuple(problems), other_accounts()))
 
     def _examine(self, wanted: ClusterTopology, found: ObservedState | None) -> tuple[Allocation, list[ClusterError]]:
         """Run the preflight checks and allocate ports and GPUs.
@@ -132,65 +122,42 @@ class ApplyHandler:
         finally:
             self._ports.keep_only({*before, *ours})
 
-    async def listen(self) -> AsyncIterator[Message]:
-        """Listen on the held ports of servers that do not run yet, until the command disconnects.
-
-        Yields:
-            An event with the ports.
-        """
+    async def listen(self, request: ListenRequest) -> Response[Listening, NoReturn]:
+        """Listen on the held ports of servers that do not run yet, until the request is cancelled."""
         topology = self._supervisor.topology
         ours = topology.ports_on(self._host) if topology else set()
         with self._ports.listening(self._ports.held - ours) as ports:
-            yield event({"ports": ports})
+            yield Listening(tuple(ports))
             await asyncio.get_running_loop().create_future()
 
-    async def apply(
-        self,
-        wanted: dict[str, Any],
-        base: dict[str, Any] | None,
-        topology: dict[str, Any],
-        lost: list[str] | None,
-        ends: list[str],
-    ) -> AsyncIterator[Message]:
-        """Execute the plan that leads to a topology; this continues to the end even if the command dies.
-
-        Args:
-            wanted: The desired topology, before ports and GPUs were allocated.
-            base: The topology that was up on this host when the plan was made; None if there was none.
-            topology: The topology to which the plan leads.
-            lost: The data and runs that the plan may lose; None allows any loss.
-            ends: The tasks, on any host, whose processes the plan terminates.
-
-        Yields:
-            The status of the cluster after every change, and at the end a reply with the resulting topology. If another
-            command has changed the cluster in the meantime, the result keeps the ports of that command.
-        """
+    async def apply(self, request: ApplyRequest) -> Response[ClusterStatus, ApplyReply]:
+        """Execute the plan that leads to a topology; see `ApplyRequest`."""
         await self.settled()
         self._refuse_when_going_down()
-        complete, found = ClusterTopology.from_json(topology), self._found()
+        complete, found = request.topology, self._found()
         self.awaited = None
         self._ports.quiet()
         if found is None:
-            if base is not None:
+            if request.base is not None:
                 self._supervisor.require_cluster()  # raises an error if the cluster went down in the meantime
             self._start_anew(complete)
-            yield reply({"topology": complete.to_json()})
+            yield Reply(ApplyReply(complete))
             return
-        if base is None or ClusterTopology.from_json(base) != found.topology:
-            complete = onto(ClusterTopology.from_json(wanted), found)
+        if request.base is None or request.base != found.topology:
+            complete = onto(request.wanted, found)
             if not is_pure_start(self._plan(complete, found), found):
                 raise _changed_meanwhile(complete, found)
-        losing = {*data_losses(self._plan(complete, found)), *affected_runs(ends, found.runs)}
-        if lost is not None and (more := losing - set(lost)):
+        losing = {*data_losses(self._plan(complete, found)), *affected_runs(request.ends, found.runs)}
+        if request.lost is not None and (more := losing - set(request.lost)):
             raise _more_is_lost(complete, sorted(more))
         hold_ports(complete, self._host, self._ports, found.topology.ports_on(self._host))
         under_way = self._under_way = asyncio.ensure_future(self._carry_out(complete, found))
         async for _ in self._supervisor.changed.until(under_way):
-            yield event(self._status().to_json())
+            yield self._status()
         if under_way.cancelled():
             self._refuse_when_going_down()
         under_way.result()
-        yield reply({"topology": complete.to_json()})
+        yield Reply(ApplyReply(complete))
 
     def resume(self) -> None:
         """Continue a change that an earlier agent began; if that fails, the event log says why."""

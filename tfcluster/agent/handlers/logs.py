@@ -6,8 +6,9 @@ import asyncio
 import heapq
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from contextlib import suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Sequence
+from contextlib import aclosing, suppress
+from typing import TypeVar
 
 from tfcluster import settings
 from tfcluster.agent.logs.log_reader import LogReader
@@ -18,10 +19,19 @@ from tfcluster.core.topology import matching_tasks
 from tfcluster.errors import ClusterError
 from tfcluster.processes.logs.rotating_log import Line
 from tfcluster.processes.run_spec import OUTPUT
-from tfcluster.protocol.api import event, reply
-from tfcluster.protocol.codec import Message
+from tfcluster.protocol.api import Done, Reply, Response
+from tfcluster.protocol.api.logs import (
+    ClusterEvent,
+    EventEvent,
+    EventsRequest,
+    LogEvent,
+    LogLine,
+    LogPositions,
+    LogsRequest,
+)
 
 Streams = dict[str, LogReader]
+E = TypeVar("E")
 
 
 class LogHandlers:
@@ -41,18 +51,9 @@ class LogHandlers:
         self._supervisor = supervisor
         self._quitting = quitting
 
-    async def logs(
-        self, tasks: list[str], lines: int | None, since: float | None, follow: bool, after: dict[str, int]
-    ) -> AsyncIterator[Message]:
-        """Yield lines of the logs of tasks and runs, merged by time.
-
-        Args:
-            tasks: The names of the tasks and runs; empty for all tasks on this host.
-            lines: As in `_read`.
-            since: As in `_read`.
-            follow: As in `_read`.
-            after: As in `_read`.
-        """
+    async def logs(self, request: LogsRequest) -> Response[LogEvent | LogPositions, Done]:
+        """Send lines of the logs of tasks and runs; see `LogsRequest`."""
+        tasks = request.tasks
         self._streams(tasks)  # raises an error at once if a name is unknown
 
         def streams() -> Streams:
@@ -60,27 +61,20 @@ class LogHandlers:
                 return self._streams(tasks)
             return {}
 
-        async for message in self._read(streams, lines, since, follow, after, _printed):
-            yield message
-        yield reply({})
+        async with aclosing(self._read(streams, request, _log_event)) as events:
+            async for event in events:
+                yield event
+        yield Reply(Done())
 
-    async def events(
-        self, lines: int | None, since: float | None, follow: bool, after: dict[str, int]
-    ) -> AsyncIterator[Message]:
-        """Yield the cluster's events.
-
-        Args:
-            lines: As in `_read`.
-            since: As in `_read`.
-            follow: As in `_read`.
-            after: As in `_read`.
-        """
+    async def events(self, request: EventsRequest) -> Response[EventEvent | LogPositions, Done]:
+        """Send the cluster's events; see `EventsRequest`."""
         streams = {"": LogReader(self._folder.events)}
-        async for message in self._read(lambda: streams, lines, since, follow, after, _happened):
-            yield message
-        yield reply({})
+        async with aclosing(self._read(lambda: streams, request, _event_event)) as events:
+            async for event in events:
+                yield event
+        yield Reply(Done())
 
-    def _streams(self, wanted: list[str]) -> Streams:
+    def _streams(self, wanted: Sequence[str]) -> Streams:
         """Open the logs of tasks and runs.
 
         The tasks are those of the cluster that is up, or if it is down, those that have left a log.
@@ -127,58 +121,55 @@ class LogHandlers:
     async def _read(
         self,
         streams: Callable[[], Streams],
-        lines: int | None,
-        since: float | None,
-        follow: bool,
-        after: dict[str, int],
-        show: Callable[[str, Line], Message],
-    ) -> AsyncIterator[Message]:
+        request: LogsRequest | EventsRequest,
+        to_event: Callable[[str, Line], E],
+    ) -> AsyncGenerator[E | LogPositions, None]:
         """Read logs and optionally follow them, including logs that are created later.
 
         Args:
             streams: Returns the logs, by key.
-            lines: How many of the last lines of each log to read; None for all.
-            since: Read only lines that were written at or after this Unix time, in seconds; None for all.
-            follow: Whether to wait for new lines until the agent shuts down.
-            after: The start position of each log, by key, as given in an earlier response; it overrides `lines` and
-                `since`.
-            show: Formats a line of a log as a message; its arguments are the key of the log and the line.
+            request: Which lines to read.
+            to_event: Makes an event of a line; its arguments are the key of the log and the line.
 
         Yields:
             The start positions, then the lines in the order of their times.
         """
-        found = streams()
-        ends = {key: stream.end() for key, stream in found.items()}
-        places = {
-            key: after[key] if key in after else _start(stream, ends[key], lines, since, partial=not follow)
-            for key, stream in found.items()
+        follow, after = request.follow, request.after
+        readers = streams()
+        ends = {key: reader.end() for key, reader in readers.items()}
+        positions = {
+            key: after[key] if key in after else _start(reader, ends[key], request) for key, reader in readers.items()
         }
-        yield event({"after": dict(places)})
+        yield LogPositions(dict(positions))
         begun = time.time()
         while True:
             last = self._quitting.is_set()  # read the flag before the logs, so that no line is missed
             quiet = True
-            parts = [_tagged(key, each, places[key], ends[key], partial=not follow) for key, each in found.items()]
+            parts = [
+                _tagged(key, reader, positions[key], ends[key], partial=not follow) for key, reader in readers.items()
+            ]
             async for key, line in _in_turn(heapq.merge(*parts, key=lambda tagged: tagged[1].time)):
-                places[key], quiet = line.next_offset, False
-                yield event({"log": key, "next": line.next_offset, "line": show(key, line)})
+                positions[key], quiet = line.next_offset, False
+                yield to_event(key, line)
             if not follow or (quiet and last):
                 return
             if quiet:
                 await asyncio.sleep(settings.LOG_FOLLOW_SECONDS)
-            found = {**found, **streams()}
-            for key in found.keys() - places.keys():
-                places[key] = found[key].start_since(begun)
-            ends = {key: stream.end() for key, stream in found.items()}
+            readers = {**readers, **streams()}
+            for key in readers.keys() - positions.keys():
+                positions[key] = readers[key].start_since(begun)
+            ends = {key: reader.end() for key, reader in readers.items()}
 
 
-def _start(stream: LogReader, end: int, lines: int | None, since: float | None, *, partial: bool) -> int:
-    start = 0 if since is None else stream.start_since(since)
-    return start if lines is None else max(start, stream.start_of_last(lines, end, partial=partial))
+def _start(reader: LogReader, end: int, request: LogsRequest | EventsRequest) -> int:
+    start = 0 if request.since is None else reader.start_since(request.since)
+    if request.lines is None:
+        return start
+    return max(start, reader.start_of_last(request.lines, end, partial=not request.follow))
 
 
-def _tagged(key: str, stream: LogReader, start: int, end: int, *, partial: bool) -> Iterator[tuple[str, Line]]:
-    return ((key, line) for line in stream.lines(start, end, partial=partial))
+def _tagged(key: str, reader: LogReader, start: int, end: int, *, partial: bool) -> Iterator[tuple[str, Line]]:
+    return ((key, line) for line in reader.lines(start, end, partial=partial))
 
 
 async def _in_turn(lines: Iterable[tuple[str, Line]]) -> AsyncIterator[tuple[str, Line]]:
@@ -189,10 +180,9 @@ async def _in_turn(lines: Iterable[tuple[str, Line]]) -> AsyncIterator[tuple[str
             await asyncio.sleep(0)
 
 
-def _printed(task: str, line: Line) -> Message:
-    return {"task": task, "time": line.time, "line": line.text.decode(errors="replace")}
+def _log_event(task: str, line: Line) -> LogEvent:
+    return LogEvent(task, line.next_offset, LogLine(task, line.time, line.text.decode(errors="replace")))
 
 
-def _happened(_: str, line: Line) -> Message:
-    told: Message = json.loads(line.text)
-    return told
+def _event_event(log: str, line: Line) -> EventEvent:
+    return EventEvent(log, line.next_offset, ClusterEvent(**json.loads(line.text)))

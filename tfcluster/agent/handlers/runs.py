@@ -6,11 +6,10 @@ import asyncio
 import contextlib
 import secrets
 import shutil
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
-from typing import Any
+from collections.abc import AsyncGenerator, Callable, Sequence
+from typing import NoReturn
 
 from tfcluster import settings
-from tfcluster.agent.request_stream import RequestStream
 from tfcluster.agent.runs.manager import RunManager
 from tfcluster.agent.runs.remote_tasks import RemoteTaskMonitor
 from tfcluster.agent.runs.run import Run
@@ -18,14 +17,23 @@ from tfcluster.agent.runs.stream import follow, skip
 from tfcluster.agent.runs.uploads import receive, validate_name
 from tfcluster.agent.state_dir import StateDir
 from tfcluster.agent.tasks.supervisor import Supervisor
+from tfcluster.agent.upload import Upload
 from tfcluster.core.devices import Device, Selection, select
-from tfcluster.core.programs import ProgramTraits
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.processes.run_spec import RunSpec
-from tfcluster.protocol.api import event, reply
+from tfcluster.protocol.api import Done, Reply, Response
+from tfcluster.protocol.api.runs import (
+    AttachRequest,
+    CancelReply,
+    CancelRequest,
+    RunEvent,
+    RunRequest,
+    RunsReply,
+    RunsRequest,
+    RunSummary,
+)
 from tfcluster.protocol.codec import Message
-from tfcluster.protocol.decoder import decode
 
 
 class RunHandlers:
@@ -53,45 +61,28 @@ class RunHandlers:
         self._runs = runs
         self._refuse_when_going_down = refuse_when_going_down
 
-    async def run(
-        self,
-        incoming: RequestStream,
-        program: str,
-        traits: dict[str, Any],
-        parameters: dict[str, Any],
-        patterns: list[str],
-        gpus: int | None,
-        strict: bool,
-        timeout: float | None,
-        log_placement: bool,
-        detach: bool,
-        owned: bool,
-        sent: str | None,
-    ) -> AsyncIterator[Message]:
-        """Submit a run and stream its events.
+    async def run(self, request: RunRequest, upload: Upload) -> Response[RunEvent, Done]:
+        """Submit a run and send its events; see `RunRequest`.
 
         A run that the command does not own continues after the command disconnects, once its upload is complete.
-
-        Yields:
-            The run's events up to its result; for a detached run, only its first event, as soon as the command may
-            disconnect. At the end an empty reply.
         """
         self._refuse_when_going_down()
-        found = await self._devices()
+        devices = await self._devices()
         self._refuse_when_going_down()
         topology = self._supervisor.require_cluster()
-        selection = select(found, patterns=patterns, gpus=gpus, strict=strict)
-        name = None if sent is None else validate_name(sent)
-        job = self._job(topology, selection, program, decode(ProgramTraits, traits), parameters, name, log_placement)
+        selection = select(devices, patterns=request.patterns, gpus=request.gpus, strict=request.strict)
+        if request.upload is not None:
+            validate_name(request.upload)
+        job = self._job(topology, selection, request)
         try:
-            run = self._runs.submit(job, timeout, detach or not owned)
+            run = self._runs.submit(job, request.timeout, request.detach or not request.owned)
         except OSError as error:
             shutil.rmtree(job.folder, ignore_errors=True)
             raise ClusterError(f"{job.folder}: cannot record the run: {error.strerror}") from error
-        async with contextlib.aclosing(self._events(run, incoming, detach, owned)) as events:
-            async for each in events:
-                yield event(each)
-        yield reply({})
+        async with contextlib.aclosing(self._events(run, upload, request.detach, request.owned)) as events:
+            async for event in events:
+                yield RunEvent(event)
+        yield Reply(Done())
 
     async def _devices(self) -> list[Device]:
         """Probe all tasks, on this host and on others, and list their devices.
@@ -110,37 +101,26 @@ class RunHandlers:
         devices += [device for task in self._supervisor.tasks.values() for device in task.devices]
         return sorted((device for device in devices if device.task in names), key=lambda each: names.index(each.task))
 
-    def _job(
-        self,
-        topology: ClusterTopology,
-        selection: Selection,
-        program: str,
-        traits: ProgramTraits,
-        parameters: dict[str, Any],
-        sent: str | None,
-        log_placement: bool,
-    ) -> RunSpec:
+    def _job(self, topology: ClusterTopology, selection: Selection, request: RunRequest) -> RunSpec:
         """Create the directory of a new run, and return the specification for its driver."""
-        identity = self._new_run(program)
+        identity = self._new_run(request.program)
         return RunSpec(
             run=identity,
             cluster=topology.cluster,
-            program=program,
-            traits=traits,
+            program=request.program,
+            traits=request.traits,
             folder=str(self._folder.runs / identity),
             addresses=topology.addresses(),
             head=topology.head().address,
             devices=[device.name for device in selection.devices],
-            parameters=parameters,
+            parameters=request.parameters,
             notes=list(selection.notes),
-            upload=sent,
-            log_placement=log_placement,
+            upload=request.upload,
+            log_placement=request.log_placement,
             peers={host.name: host.address for host in topology.hosts} if topology.network == "closed" else None,
         )
 
-    async def _events(
-        self, run: Run, incoming: RequestStream, detach: bool, owned: bool
-    ) -> AsyncGenerator[Message, None]:
+    async def _events(self, run: Run, upload: Upload, detach: bool, owned: bool) -> AsyncGenerator[Message, None]:
         """Yield the events of a new run, and start its driver after the command has received the first event.
 
         If the command owns the run and disconnects without a message (for example because the terminal was closed), the
@@ -153,7 +133,7 @@ class RunHandlers:
                 async for each in events:
                     yield each
                     # The command knows the run's id now, so that it can find the run again if this agent dies.
-                    starting = starting or asyncio.ensure_future(self._start(run, incoming))
+                    starting = starting or asyncio.ensure_future(self._start(run, upload))
                     while detach and run.is_active and not starting.done():
                         changed = asyncio.ensure_future(run.changed.since(run.changed.count))
                         await asyncio.wait({starting, changed}, return_when=asyncio.FIRST_COMPLETED)
@@ -162,30 +142,21 @@ class RunHandlers:
                         left_alone = True
                         break
         finally:
-            if starting is not None:
+            has_upload = run.spec is not None and run.spec.upload is not None
+            goes_on_alone = not owned and (not has_upload or (starting is not None and upload.is_complete))
+            if starting is not None and not goes_on_alone:
                 starting.cancel()
-            if not (left_alone or (not owned and self._needs_nothing_more(run, starting))):
+            if goes_on_alone and not has_upload:
+                self._runs.start(run)  # if the command disconnected before
+            if not (left_alone or goes_on_alone):
                 self._runs.cancel(run.id)
 
-    def _needs_nothing_more(self, run: Run, starting: asyncio.Future[None] | None) -> bool:
-        """Return whether a run can continue without its command.
-
-        A run without an upload can; it is started if it has not been started yet.
-        """
-        assert run.spec is not None, "it has just been submitted"
-        if run.spec.upload is None:
-            self._runs.start(run)
-            return True
-        return starting is not None and starting.done()
-
-    async def _start(self, run: Run, incoming: RequestStream) -> None:
+    async def _start(self, run: Run, upload: Upload) -> None:
         """Start a run's driver, after its upload (if there is one) is complete."""
         assert run.spec is not None, "it has just been submitted"
         try:
             if (path := run.spec.upload_path) is not None:
-                await receive(incoming, path)
-        except ConnectionError:
-            self._runs.cancel(run.id)
+                await receive(upload, path)
         except ClusterError as problem:
             self._runs.fail(run, problem)
         else:
@@ -194,47 +165,32 @@ class RunHandlers:
             if not run.is_active:  # the run ended during the upload
                 shutil.rmtree(run.upload, ignore_errors=True)
 
-    async def runs(self, lines: int | None) -> AsyncIterator[Message]:
-        """Yield a reply with the runs, the oldest first.
-
-        Args:
-            lines: How many of the last runs to list; None for all.
-        """
+    async def runs(self, request: RunsRequest) -> Response[NoReturn, RunsReply]:
+        """List the runs, the oldest first."""
         records = self._runs.all_records()
-        if lines is not None:
-            records = records[len(records) - min(lines, len(records)) :]
-        yield reply({"runs": [record.summary() for record in records]})
+        if request.lines is not None:
+            records = records[len(records) - min(request.lines, len(records)) :]
+        yield Reply(RunsReply(tuple(RunSummary(**record.summary()) for record in records)))
 
-    async def attach(self, run: str, events: int, output: int, owned: bool) -> AsyncIterator[Message]:
-        """Stream the events of a run up to its result, from the first one that the command has not received yet.
-
-        Args:
-            run: The run's id, or a unique prefix of it.
-            events: How many of the run's events, not counting output, the command has received.
-            output: How many lines of output the command has received.
-            owned: Whether the command owns the run, so that the run is cancelled when the command disconnects.
-        """
-        identity = self._runs.store.find(run)
-        if owned and (active := self._runs.runs.get(identity)):
+    async def attach(self, request: AttachRequest) -> Response[RunEvent, Done]:
+        """Send the events of a run up to its result; see `AttachRequest`."""
+        identity = self._runs.store.find(request.run)
+        if request.owned and (active := self._runs.runs.get(identity)):
             active.mark_reclaimed()
         try:
-            async with contextlib.aclosing(follow(self._runs, identity)) as every:
-                async for each in skip(every, events, output):
-                    yield event(each)
+            async with contextlib.aclosing(follow(self._runs, identity)) as events:
+                async for event in skip(events, request.events, request.output):
+                    yield RunEvent(event)
         finally:
-            if owned:
+            if request.owned:
                 self._runs.cancel(identity)
-        yield reply({})
+        yield Reply(Done())
 
-    async def cancel(self, run: str) -> AsyncIterator[Message]:
-        """Cancel a run; a run that has ended already is not changed.
-
-        Args:
-            run: The run's id, or a unique prefix of it.
-        """
-        identity = self._runs.store.find(run)
+    async def cancel(self, request: CancelRequest) -> Response[NoReturn, CancelReply]:
+        """Cancel a run."""
+        identity = self._runs.store.find(request.run)
         self._runs.cancel(identity)
-        yield reply({"run": identity})
+        yield Reply(CancelReply(identity))
 
     def _new_run(self, program: str) -> str:
         """Generate the id of a new run and create its directory."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
+from typing import NoReturn
 
 from tfcluster.agent.tasks.supervisor import Supervisor
 from tfcluster.core.topology import matching_tasks
-from tfcluster.protocol.api import reply
-from tfcluster.protocol.codec import Message
+from tfcluster.protocol.api import Done, Reply, Response
+from tfcluster.protocol.api.tasks import RestartRequest
 
 
 class TaskHandlers:
@@ -22,15 +23,10 @@ class TaskHandlers:
         self._supervisor = supervisor
         self._refuse_when_going_down = refuse_when_going_down
 
-    async def restart(self, tasks: list[str], grace: float) -> AsyncIterator[Message]:
-        """Restart tasks; the reply comes at once, without waiting for the restarts.
-
-        Args:
-            tasks: The names of the tasks, as for `matching_tasks`.
-            grace: Seconds between SIGTERM and SIGKILL.
-        """
+    async def restart(self, request: RestartRequest) -> Response[NoReturn, Done]:
+        """Restart tasks; see `RestartRequest`."""
         self._refuse_when_going_down()
         topology = self._supervisor.require_cluster()
         names = {task.short: task.name for task in topology.on(self._supervisor.host)}
-        self._supervisor.restart([names[short] for short in matching_tasks(tasks, list(names))], grace)
-        yield reply({})
+        self._supervisor.restart([names[short] for short in matching_tasks(request.tasks, list(names))], request.grace)
+        yield Reply(Done())

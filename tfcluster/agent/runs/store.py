@@ -18,7 +18,7 @@ from tfcluster.core.states import ACTIVE_RUN_STATES, RunState
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.processes.files import read_file
 from tfcluster.processes.run_spec import RunSpec
-from tfcluster.protocol.decoder import decode
+from tfcluster.protocol.serialization import decode
 
 _FILE = "record.json"
 

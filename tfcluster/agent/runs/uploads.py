@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from tfcluster.agent.request_stream import RequestStream
+from tfcluster.agent.upload import Upload
 from tfcluster.errors import ClusterError
 
 
@@ -20,26 +20,23 @@ def validate_name(name: str) -> str:
     return name
 
 
-async def receive(incoming: RequestStream, path: Path) -> None:
+async def receive(upload: Upload, path: Path) -> None:
     """Receive an uploaded file and write it to `path`, in a folder that is created for it.
 
     Args:
-        incoming: The request whose upload is received.
+        upload: The upload.
         path: The file to create.
 
     Raises:
-        ConnectionError: The client disconnected before the end of the file.
-        ClusterError: The file cannot be written, or the received data is not a file.
+        ClusterError: The file cannot be written.
     """
     try:
         path.parent.mkdir(mode=0o700)
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         with open(fd, "wb", buffering=0) as file:
-            async for block in incoming.blocks():
-                remaining = memoryview(block)
-                while remaining:
-                    remaining = remaining[file.write(remaining) :]
-    except ConnectionError:
-        raise
+            async for block in upload.chunks():
+                rest = memoryview(block)
+                while rest:
+                    rest = rest[file.write(rest) :]
     except OSError as error:
         raise ClusterError(f"{path}: cannot store the uploaded file: {error.strerror}") from error

@@ -11,7 +11,7 @@ from typing import Any, Optional
 
 import pytest
 
-from tfcluster.protocol.decoder import DecodeError, decode
+from tfcluster.protocol.serialization import DecodeError, decode
 
 
 class Colour(str, Enum):
@@ -50,7 +50,7 @@ def as_json(value: Outer) -> Any:
     return json.loads(json.dumps(asdict(value), default=str))
 
 
-def test_what_was_written_is_read() -> None:
+def test_a_value_is_restored_from_its_json_form() -> None:
     assert decode(Outer, as_json(VALUE)) == VALUE
     assert decode(tuple[int, ...], [1, 2]) == (1, 2)
     assert isinstance(decode(float, 1), float)
@@ -84,7 +84,7 @@ def test_what_was_written_is_read() -> None:
         (["env", "A"], 1, "env.A: expected a string, got 1"),
     ],
 )
-def test_what_does_not_fit_is_named(place: list[Any], value: Any, message: str) -> None:
+def test_a_wrong_value_is_named_with_its_place(place: list[Any], value: Any, message: str) -> None:
     whole = inner = as_json(VALUE)
     for key in place[:-1]:
         inner = inner[key]
@@ -94,7 +94,7 @@ def test_what_does_not_fit_is_named(place: list[Any], value: Any, message: str) 
     assert str(caught.value) == message
 
 
-def test_a_field_that_is_missing_is_named_though_it_has_a_default_value() -> None:
+def test_a_missing_field_is_named_although_it_has_a_default_value() -> None:
     whole = as_json(VALUE)
     del whole["inner"]["colour"]
     with pytest.raises(DecodeError, match=r"^inner\.colour: missing$"):
@@ -103,6 +103,6 @@ def test_a_field_that_is_missing_is_named_though_it_has_a_default_value() -> Non
         decode(Outer, [], "a")
 
 
-def test_a_type_that_no_json_has_is_a_mistake_of_ours() -> None:
+def test_a_type_without_a_decoder_is_a_type_error() -> None:
     with pytest.raises(TypeError, match="no decoder for"):
         decode(set[int], [])

@@ -40,7 +40,7 @@ def test_any_split_of_the_bytes_gives_the_same_messages(messages: list[Message],
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
-def test_what_json_has_not_is_no_message(number: float) -> None:
+def test_numbers_that_json_does_not_support_are_refused(number: float) -> None:
     with pytest.raises(ValueError, match="not JSON compliant"):
         encode({"event": "metric", "loss": [number]})
 
@@ -54,7 +54,7 @@ def test_a_message_is_one_line_of_json(message: Message) -> None:
     assert json.loads(line) == message
 
 
-def test_a_message_comes_with_its_newline_and_not_before() -> None:
+def test_a_message_is_complete_with_its_newline() -> None:
     decoder = Decoder()
     assert decoder.feed(b"") == []
     assert decoder.feed(b'{"a":1}') == []
@@ -63,27 +63,27 @@ def test_a_message_comes_with_its_newline_and_not_before() -> None:
 
 
 @pytest.mark.parametrize("line", [b"", b"x", b"{", b"{'a': 1}", b'{"a":1}}', b"\xff\xfe\xfd", b'{"a": "\xff"}', b"\0"])
-def test_a_line_that_is_not_json_is_told(line: bytes) -> None:
+def test_a_line_that_is_not_json_is_an_error(line: bytes) -> None:
     with pytest.raises(ClusterError) as caught:
         decoded([line + b"\n"])
     assert caught.value.message == f"a line that is not JSON arrived: {line!r}"
 
 
 @pytest.mark.parametrize("line", [b"[]", b"[{}]", b"1", b"null", b'"{}"', b"true", b"NaN"])
-def test_a_message_that_is_not_an_object_is_told(line: bytes) -> None:
+def test_a_message_that_is_not_an_object_is_an_error(line: bytes) -> None:
     with pytest.raises(ClusterError) as caught:
         decoded([line + b"\n"])
     assert caught.value.message == f"a message that is not an object arrived: {line!r}"
 
 
-def test_only_the_start_of_a_wrong_line_is_told() -> None:
+def test_the_error_shows_only_the_start_of_a_line() -> None:
     with pytest.raises(ClusterError) as caught:
         decoded([b"x" * 5000 + b"\n"])
     assert caught.value.message == f"a line that is not JSON arrived: {b'x' * 80!r}"
 
 
 @pytest.mark.parametrize("line", [b"[" * 100_000, b'{"a":' * 100_000])
-def test_a_line_that_is_nested_too_deeply_is_told(line: bytes) -> None:
+def test_a_line_that_is_nested_too_deeply_is_an_error(line: bytes) -> None:
     with pytest.raises(ClusterError):
         decoded([line + b"\n"])
 
@@ -113,13 +113,13 @@ def test_a_line_of_the_limit_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert decoded([encode(message)[:-1], b"\n"]) == [message]
 
 
-def test_a_line_that_is_too_long_is_refused_also_when_it_comes_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_complete_line_that_is_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settings, "RPC_LINE_MAX_BYTES", 100)
     with pytest.raises(ClusterError):
         decoded([encode({"a": "x" * 200})])
 
 
-def test_the_limit_holds_a_layout_of_a_thousand_tasks() -> None:
+def test_a_topology_of_a_thousand_tasks_is_within_the_limit() -> None:
     task = {
         "job": "worker", "index": 999, "host": "h" * 63, "address_host": "h" * 63, "port": 65535,
         "cpus": 256, "gpus": 8, "env": {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "0,1,2,3"},

@@ -1,10 +1,14 @@
-"""Deserialize dataclasses from JSON values with type validation of each field; errors name the path of the value."""
+"""Convert dataclasses to and from JSON values; decoding validates the type of each field and names the path of errors.
+
+One generic pair of functions serves the RPC protocol, the journal and most of what `-o json` prints. The decoder of a
+class is built when it is used first, because resolving type hints takes longer than importing the class.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import fields, is_dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 from functools import cache
 from pathlib import Path
@@ -12,6 +16,7 @@ from types import NoneType, UnionType
 from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from tfcluster import settings
+from tfcluster.errors import ClusterError, ExitCode
 
 T = TypeVar("T")
 
@@ -30,10 +35,51 @@ class DecodeError(ValueError):
     Args:
         place: The path of the value, such as `tasks.0.port`; empty for the top-level value.
         problem: What is wrong with the value.
+        value: A short form of the value; empty if there is none to show.
+
+    Attributes:
+        without_value: The message without the value, which may be secret.
     """
 
-    def __init__(self, place: str, problem: str) -> None:
-        super().__init__(f"{place}: {problem}" if place else problem)
+    def __init__(self, place: str, problem: str, value: str = "") -> None:
+        self.without_value = f"{place}: {problem}" if place else problem
+        super().__init__(f"{self.without_value}, got {value}" if value else self.without_value)
+
+
+def to_json(value: Any) -> Any:
+    """Return the JSON value from which `decode` restores a value.
+
+    Args:
+        value: A dataclass, a ClusterError, an Enum, Path, str, int, float, bool or None, or a list, tuple, set or
+            mapping of such values.
+
+    Raises:
+        TypeError: The type of a value is not supported.
+    """
+    kind = type(value)
+    if kind in _JSON_TYPES:
+        return value
+    if kind in (list, tuple, set, frozenset):
+        return [to_json(each) for each in value]
+    if isinstance(value, Mapping):
+        return {name: to_json(each) for name, each in value.items()}
+    if isinstance(value, Enum):
+        return value.value
+    if is_dataclass(kind):
+        return {name: to_json(getattr(value, name)) for name in _field_names(kind)}
+    if isinstance(value, ClusterError):
+        return value.to_json()
+    if isinstance(value, Path):
+        return str(value)
+    raise TypeError(f"no JSON value for a {kind.__name__}")
+
+
+_JSON_TYPES = frozenset({str, int, float, bool, NoneType})
+
+
+@cache
+def _field_names(kind: Any) -> tuple[str, ...]:
+    return tuple(each.name for each in fields(kind) if each.init)
 
 
 def decode(kind: type[T], value: Any, place: str = "") -> T:
@@ -43,8 +89,9 @@ def decode(kind: type[T], value: Any, place: str = "") -> T:
     errors, because the same code has written the data.
 
     Args:
-        kind: A dataclass, an Enum, Path, str, int, float, bool, or None; a union of such types, tuple[X, ...],
-            tuple[X, Y], list[X], dict[str, X] or Mapping[str, X]. Any accepts every value unchanged.
+        kind: A dataclass, ClusterError, an Enum, Path, str, int, float, bool, or None; a union of such types,
+            tuple[X, ...], tuple[X, Y], Collection[X] (as a tuple), list[X], dict[str, X] or Mapping[str, X]. Any
+            accepts every value unchanged.
         value: The JSON value.
         place: The path of the value, for error messages.
 
@@ -71,7 +118,7 @@ def _decoder(kind: Any) -> _Decoder:
         return _union(tuple(map(_decoder, arguments)))
     if origin is list:
         return _list(_decoder(arguments[0]), list)
-    if origin is tuple and len(arguments) == 2 and arguments[1] is Ellipsis:
+    if origin is Collection or (origin is tuple and len(arguments) == 2 and arguments[1] is Ellipsis):
         return _list(_decoder(arguments[0]), tuple)
     if origin is tuple:
         return _tuple(tuple(map(_decoder, arguments)))
@@ -83,6 +130,8 @@ def _decoder(kind: Any) -> _Decoder:
         return _enum(kind)
     if kind is Path:
         return _path
+    if kind is ClusterError:
+        return _error
     raise TypeError(f"no decoder for {kind!r}")
 
 
@@ -174,6 +223,21 @@ def _path(value: Any, place: str) -> Path:
     return Path(value)
 
 
+@dataclass(frozen=True)
+class _ErrorFields:
+    message: str
+    hint: str
+    exit_code: int
+
+
+def _error(value: Any, place: str) -> ClusterError:
+    error = decode(_ErrorFields, value, place)
+    try:
+        return ClusterError(error.message, hint=error.hint, exit_code=ExitCode(error.exit_code))
+    except ValueError:
+        raise _mismatch(_inside(place, "exit_code"), "an exit code", error.exit_code) from None
+
+
 def _dataclass(kind: Any) -> _Decoder:
     hints = get_type_hints(kind)
     members = {each.name: _decoder(hints[each.name]) for each in fields(kind) if each.init}
@@ -210,4 +274,4 @@ def _inside(place: str, name: str) -> str:
 
 def _mismatch(place: str, expected: str, value: Any) -> DecodeError:
     shown = repr(value) if isinstance(value, (str, int, float, bool, NoneType)) else f"a {type(value).__name__}"
-    return DecodeError(place, f"expected {expected}, got {shown[: settings.ERROR_VALUE_MAX_CHARS]}")
+    return DecodeError(place, f"expected {expected}", shown[: settings.ERROR_VALUE_MAX_CHARS])

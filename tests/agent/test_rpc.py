@@ -1,0 +1,158 @@
+"""Many requests on one connection to a real agent: interleaved, cancelled one by one, and all at once."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.agent.hosts import CLUSTER, PI, Hosts, run_request, task_of, topology_of
+from tests.conftest import wait_for
+from tfcluster.client.agent_connection import AgentConnection
+from tfcluster.client.rpc import AgentClient, AgentDisconnectedError, ResponseStream
+from tfcluster.errors import ClusterError
+from tfcluster.protocol.api import Done
+from tfcluster.protocol.api.logs import EventEvent, EventsRequest, LogPositions, LogsRequest
+from tfcluster.protocol.api.runs import AttachRequest, RunRequest, RunsRequest
+from tfcluster.protocol.api.tasks import RestartRequest, StatusRequest, WatchRequest
+from tfcluster.protocol.frames import VERSION, Frame, FrameDecoder, FrameKind, encode_frame, encode_greeting
+from tfcluster.runtime_dir import agent_socket
+from tfcluster.transport.local import LocalTransport, connect
+
+FOLLOW = EventsRequest(lines=0, since=None, follow=True, after={})
+WAIT = "import signal\nprint('waiting', flush=True)\nsignal.pause()\n"
+
+
+@pytest.fixture
+def client(hosts: Hosts) -> Iterator[AgentClient]:
+    """A client of the agent on host a, whose only task is up."""
+    hosts.up(topology_of([task_of("worker:0", "a")]))
+    client = AgentClient(LocalTransport(CLUSTER, "a"))
+    yield client
+    client.close()
+
+
+def run_of(path: Path, *, owned: bool = True) -> RunRequest:
+    parameters: dict[str, Any] = {"args": [], "path": str(path), "cwd": str(path.parent), "seed": None}
+    return run_request("script", parameters, owned=owned, upload=path.name)
+
+
+def test_requests_are_served_side_by_side(hosts: Hosts, client: AgentClient, tmp_path: Path) -> None:
+    script = tmp_path / "wait.py"
+    script.write_text(WAIT)
+    connections = len(own_connections(hosts))
+    events, watch = client.stream(FOLLOW), client.stream(WatchRequest(600.0))
+    assert isinstance(next(events), LogPositions)
+    assert next(watch).tasks[0].short == "worker:0"
+    run = client.stream(run_of(script))
+    identity = next(run).record["run"]
+    with script.open("rb") as file:
+        run.send_file(file)
+    assert next(run).record == {"event": "output", "line": "waiting"}
+    assert client.call(RestartRequest((), 1.0)) == Done()
+    restart = next(event for event in events if isinstance(event, EventEvent))
+    assert restart.line.task == "worker:0"
+    assert client.call(StatusRequest()).cluster == CLUSTER
+    assert len(own_connections(hosts)) == connections + 1
+
+    # Closing one response cancels that request only: here, the run, which its command owns.
+    run.close()
+    again = client.stream(AttachRequest(identity, 0, 0, owned=False))
+    assert list(again)[-1].record["state"] == "cancelled"
+    assert next(watch).cluster == CLUSTER
+    watch.close()
+    assert client.call(RunsRequest(None)).runs[-1].run == identity
+
+
+def own_connections(hosts: Hosts) -> list[str]:
+    """The connections to the agents of the sandbox that are established."""
+    sockets = Path("/proc/net/unix").read_text().splitlines()
+    return [line for line in sockets if line.endswith(str(agent_socket(CLUSTER, "a"))) and line.split()[5] == "03"]
+
+
+def test_a_disconnect_cancels_all_requests_of_the_connection(hosts: Hosts, client: AgentClient, tmp_path: Path) -> None:
+    script = tmp_path / "wait.py"
+    script.write_text(WAIT)
+    runs = [client.stream(run_of(script)) for _ in range(2)]
+    identities = [next(run).record["run"] for run in runs]
+    client.close()
+    other = AgentClient(LocalTransport(CLUSTER, "a"))
+    for identity in identities:
+        events = list(other.stream(AttachRequest(identity, 0, 0, owned=False)))
+        assert events[-1].record["state"] == "cancelled"
+    with pytest.raises(AgentDisconnectedError):
+        list(runs[0])
+    other.close()
+
+
+def test_a_stream_that_is_not_read_does_not_keep_others_from_being_read(hosts: Hosts, client: AgentClient) -> None:
+    unread = client.stream(LogsRequest((), None, None, follow=True, after={}))
+    result = list(client.stream(run_of_pi()))[-1]
+    assert result.record["state"] == "succeeded"
+    assert isinstance(next(unread), LogPositions)
+
+
+def run_of_pi() -> RunRequest:
+    return run_request("pi", PI)
+
+
+def response_to(data: bytes) -> bytes:
+    """What an agent sends until it closes the connection."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.connect(str(agent_socket(CLUSTER, "a")))
+        connection.sendall(data)
+        received = b""
+        while piece := connection.recv(1 << 16):
+            received += piece
+        return received
+
+
+def test_a_command_that_does_not_speak_the_protocol_gets_an_error(hosts: Hosts) -> None:
+    events = hosts.stream("a", FOLLOW, start=True)  # keeps the agent
+    next(events)
+    # A command of version 2 sends its request in the first line, and reads an error from a line like this.
+    answer = json.loads(response_to(b'{"version": 2, "call": "status", "arguments": {}}\n'))
+    assert answer["error"]["message"] == (f"the agent speaks version {VERSION} of the protocol, this command version 2")
+    assert "another version of tfcluster" in answer["error"]["hint"]
+    request = encode_frame(Frame(1, FrameKind.REQUEST, {"method": "status", "arguments": {}}))
+    for data in (b"hello\n", encode_greeting() + b"hello\n", encode_greeting() + request + request):
+        with pytest.raises(ClusterError, match=r"not a frame|have the number 1"):
+            FrameDecoder(is_agent=False).feed(response_to(data))
+    events.close()
+
+
+def test_a_wrong_request_fails_alone(hosts: Hosts) -> None:
+    channel = LocalTransport(CLUSTER, "a").open(start=True)
+    requests = [
+        {"method": "restart", "arguments": {"tasks": [], "grace": "hunter2"}},
+        {"method": "explode", "arguments": {}},
+        {"method": "runs", "arguments": {"lines": None}},
+    ]
+    for number, body in enumerate(requests):
+        channel.send(encode_greeting() * (not number) + encode_frame(Frame(number, FrameKind.REQUEST, body)))
+    decoder, frames = FrameDecoder(is_agent=False), list[Frame]()
+    while len(frames) < len(requests):
+        frames += decoder.feed(channel.receive(30.0))
+    outcomes = {frame.id: frame for frame in frames}
+    assert outcomes[0].body["value"]["message"] == "request 'restart': grace: expected a number"
+    assert outcomes[1].body["value"]["message"] == "not a request: 'explode'"
+    assert outcomes[2].body["value"] == {"runs": []}
+    channel.close()
+
+
+def test_an_idle_agent_lives_as_long_as_a_command_is_connected(hosts: Hosts) -> None:
+    transport = LocalTransport(CLUSTER, "a")
+    connection = AgentConnection(transport.open(start=True))
+    first = ResponseStream(transport, connection, RunsRequest(None))
+    assert first.result().runs == ()
+    assert ResponseStream(transport, connection, RunsRequest(None)).result().runs == ()
+    other = connect(CLUSTER, "a")
+    assert other is not None
+    other.close()
+    assert ResponseStream(transport, connection, RunsRequest(None)).result().runs == ()
+    connection.close()
+    wait_for(lambda: not hosts.sandbox.leftovers())

@@ -1,0 +1,153 @@
+"""The frames of a connection: however the bytes are cut, the same frames; anything else is a ClusterError."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from tfcluster import __version__, settings
+from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.protocol.frames import (
+    VERSION,
+    Frame,
+    FrameDecoder,
+    FrameKind,
+    encode_chunk,
+    encode_frame,
+    encode_greeting,
+    encode_rejection,
+)
+
+REQUEST = Frame(1, FrameKind.REQUEST, {"method": "status", "arguments": {}})
+
+
+def agent_receives(data: bytes) -> list[Frame]:
+    return FrameDecoder(is_agent=True).feed(data)
+
+
+def command_receives(data: bytes) -> list[Frame]:
+    return FrameDecoder(is_agent=False).feed(data)
+
+
+@hypothesis_settings(deadline=None)
+@given(
+    chunks=st.lists(st.tuples(st.integers(0, 9), st.binary(max_size=300)), max_size=8),
+    cuts=st.lists(st.integers(0, 3000), max_size=12),
+)
+def test_any_split_of_the_bytes_gives_the_same_frames(chunks: list[tuple[int, bytes]], cuts: list[int]) -> None:
+    frames = [REQUEST]
+    data = encode_greeting() + encode_frame(REQUEST)
+    for number, chunk in chunks:
+        frames += [Frame(number, FrameKind.CHUNK, len(chunk), chunk), Frame(number, FrameKind.CANCEL)]
+        data += encode_chunk(number, chunk) + encode_frame(frames[-1])
+    places = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
+    decoder = FrameDecoder(is_agent=True)
+    assert [frame for start, end in pairwise(places) for frame in decoder.feed(data[start:end])] == frames
+    decoder = FrameDecoder(is_agent=True)
+    assert [frame for byte in data for frame in decoder.feed(bytes([byte]))] == frames
+
+
+@hypothesis_settings(deadline=None, max_examples=300)
+@given(data=st.binary(max_size=80), is_agent=st.booleans(), greets=st.booleans())
+def test_any_bytes_are_frames_or_an_error(data: bytes, is_agent: bool, greets: bool) -> None:
+    decoder = FrameDecoder(is_agent=is_agent)
+    try:
+        decoder.feed(encode_greeting() * greets + data + b"\n")
+    except ClusterError:
+        return
+
+
+def test_a_greeting_names_both_versions() -> None:
+    assert json.loads(encode_greeting()) == {"version": VERSION, "tfcluster": __version__}
+
+
+@pytest.mark.parametrize(
+    ("greeting", "agent", "command"),
+    [
+        ({"version": 2, "call": "status", "arguments": {}}, f"version {VERSION}", "version 2"),
+        (
+            {"version": VERSION + 1, "tfcluster": "9.9"},
+            f"version {VERSION} (tfcluster {__version__})",
+            f"version {VERSION + 1} (tfcluster 9.9)",
+        ),
+        ({"version": str(VERSION)}, f"version {VERSION}", f"version '{VERSION}'"),
+        ({}, f"version {VERSION}", "version None"),
+    ],
+)
+def test_an_agent_refuses_a_command_of_another_version(greeting: Any, agent: str, command: str) -> None:
+    with pytest.raises(ClusterError) as caught:
+        agent_receives(json.dumps(greeting).encode() + b"\n")
+    assert caught.value.message == f"the agent speaks {agent} of the protocol, this command {command}"
+    assert "another version of tfcluster" in caught.value.hint
+
+
+def test_a_command_refuses_an_agent_of_another_version() -> None:
+    with pytest.raises(ClusterError, match=f"agent speaks version 9 of the protocol, this command version {VERSION}"):
+        command_receives(b'{"version": 9}\n')
+
+
+def test_a_command_raises_the_error_by_which_an_agent_refuses_it() -> None:
+    error = ClusterError("another version", hint="use that", exit_code=ExitCode.UNHEALTHY)
+    for before in (b"", encode_greeting()):
+        with pytest.raises(ClusterError) as caught:
+            command_receives(before + encode_rejection(error))
+        assert caught.value.to_json() == error.to_json()
+    # This is how an agent of version 2 answers the greeting, and what a command of version 2 reads.
+    assert set(json.loads(encode_rejection(error))) == {"error"}
+    with pytest.raises(ClusterError, match="the agent refused the connection"):
+        command_receives(b'{"error": 1}\n')
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"x",
+        b"[]",
+        b"{}",
+        b'{"id": 1, "kind": "request"}',
+        b'{"id": true, "kind": "cancel", "body": null}',
+        b'{"id": "1", "kind": "cancel", "body": null}',
+        b'{"id": 1, "kind": "cancel", "body": null, "more": 1}',
+        b'{"id": 1, "kind": "event", "body": {}}',
+        b'{"id": 1, "kind": [], "body": {}}',
+        b'{"id": 1, "kind": "chunk", "body": -1}',
+        b'{"id": 1, "kind": "chunk", "body": true}',
+        b'{"id": 1, "kind": "chunk", "body": %d}' % (settings.RPC_CHUNK_MAX_BYTES + 1),
+        b'{"id": 1, "kind": "chunk", "body": null}',
+    ],
+)
+def test_a_line_that_is_not_a_frame_is_an_error(line: bytes) -> None:
+    with pytest.raises(ClusterError):
+        agent_receives(encode_greeting() + line + b"\n")
+
+
+@pytest.mark.parametrize("size", [-1, settings.RPC_UPLOAD_WINDOW_BYTES + 1, None, "x"])
+def test_a_wrong_window_is_an_error(size: Any) -> None:
+    with pytest.raises(ClusterError, match="a window with the length"):
+        command_receives(encode_greeting() + encode_frame(Frame(1, FrameKind.WINDOW, size)))
+
+
+def test_errors_contain_nothing_of_a_request() -> None:
+    for line in (b'{"id": 1, "kind": "request", "body": {"TOKEN": "hunter2"', b'{"body": "hunter2"}'):
+        with pytest.raises(ClusterError) as caught:
+            agent_receives(encode_greeting() + line + b"\n")
+        assert "hunter2" not in caught.value.message
+
+
+def test_a_line_that_grows_too_long_is_refused_before_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settings, "RPC_LINE_MAX_BYTES", 100)
+    decoder = FrameDecoder(is_agent=True)
+    assert decoder.feed(encode_greeting() + b"x" * 100) == []
+    with pytest.raises(ClusterError, match="longer than 100 bytes"):
+        decoder.feed(b"x")
+
+
+def test_a_line_of_the_limit_passes_although_the_bytes_of_a_chunk_follow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settings, "RPC_LINE_MAX_BYTES", 100)
+    assert len(agent_receives(encode_greeting() + encode_chunk(1, b"x" * 1000))) == 1

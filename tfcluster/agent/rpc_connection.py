@@ -1,0 +1,136 @@
+"""One connection of a command to the agent: serves its requests, many at the same time."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+from tfcluster import settings
+from tfcluster.agent.agent import Agent
+from tfcluster.agent.upload import Upload
+from tfcluster.errors import ClusterError
+from tfcluster.protocol.api import Reply, decode_request, method_of
+from tfcluster.protocol.frames import (
+    Frame,
+    FrameDecoder,
+    FrameKind,
+    encode_frame,
+    encode_greeting,
+    encode_rejection,
+)
+from tfcluster.protocol.serialization import to_json
+
+
+class RpcConnection:
+    """Serves the requests of one connection.
+
+    Every request is handled by an asyncio task of its own. When the command disconnects, all of them are cancelled and
+    their generators closed.
+
+    Args:
+        agent: The agent.
+        reader: Receives from the command.
+        writer: Sends to the command.
+        is_last: Returns whether no other command is connected.
+    """
+
+    def __init__(
+        self, agent: Agent, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, is_last: Callable[[], bool]
+    ) -> None:
+        self._agent = agent
+        self._reader = reader
+        self._writer = writer
+        self._is_last = is_last
+        self._requests: dict[int, asyncio.Task[None]] = {}
+        self._uploads: dict[int, Upload] = {}
+        # StreamWriter.drain of Python 3.10 does not support several callers at the same time.
+        self._draining = asyncio.Lock()
+
+    async def wait_for_responses(self) -> None:
+        """Wait until no request is in progress."""
+        while self._requests:
+            await asyncio.wait([*self._requests.values()])
+
+    async def serve(self) -> None:
+        """Serve requests until the command disconnects.
+
+        Raises:
+            ConnectionError: The connection broke.
+        """
+        decoder = FrameDecoder(is_agent=True)
+        try:
+            greeted = False
+            while data := await self._reader.read(settings.IO_BLOCK_BYTES):
+                try:
+                    frames = decoder.feed(data)
+                    if not greeted and decoder.has_greeting:
+                        greeted = True
+                        await self._write(encode_greeting())
+                    for frame in frames:
+                        await self._receive(frame)
+                except ClusterError as error:
+                    await self._write(encode_rejection(error))
+                    return
+        finally:
+            await self._cancel(*self._requests)
+
+    async def _receive(self, frame: Frame) -> None:
+        if frame.kind is FrameKind.REQUEST:
+            if frame.id in self._requests:
+                raise ClusterError(f"two requests have the number {frame.id}")
+            self._uploads[frame.id] = Upload(lambda size: self._send(frame.id, FrameKind.WINDOW, size))
+            self._requests[frame.id] = asyncio.ensure_future(self._respond(frame.id, frame.body))
+        elif frame.kind is FrameKind.CANCEL:
+            # The command may repeat the request at once, so it must not overlap with what is left of this one.
+            await self._cancel(frame.id)
+        elif frame.id in self._uploads:  # otherwise the request has ended
+            self._uploads[frame.id].feed(frame.data)
+
+    async def _cancel(self, *numbers: int) -> None:
+        requests = [self._requests[number] for number in numbers if number in self._requests]
+        for request in requests:
+            request.cancel()
+        if requests:
+            await asyncio.wait(requests)
+
+    async def _respond(self, number: int, body: Any) -> None:
+        """Handle one request and send its response."""
+        try:
+            with self._agent.lease.contact():
+                await self._send_response(number, body)
+        except ClusterError as error:
+            await self._send_last(number, FrameKind.ERROR, error)
+        except ConnectionError:
+            pass  # the command has disconnected, which `serve` notices, too
+        except Exception as error:
+            traceback.print_exc()  # standard error is the agent's log
+            problem = ClusterError(f"the agent failed: {type(error).__name__}: {error}")
+            await self._send_last(number, FrameKind.ERROR, problem)
+        finally:
+            del self._requests[number], self._uploads[number]
+
+    async def _send_response(self, number: int, body: Any) -> None:
+        request = decode_request(self._agent.request_type(method_of(body)), body)
+        async with contextlib.aclosing(self._agent.respond(request, self._uploads[number])) as response:
+            async for item in response:
+                if isinstance(item, Reply):
+                    await self._send_last(number, FrameKind.REPLY, item.value)
+                else:
+                    await self._send(number, FrameKind.EVENT, to_json(item))
+
+    async def _send_last(self, number: int, kind: FrameKind, value: Any) -> None:
+        """Send the end of a response, with whether the agent exits after the command has disconnected."""
+        ends = self._agent.idle and not self._agent.awaiting and self._is_last() and len(self._requests) == 1
+        with contextlib.suppress(ConnectionError):
+            await self._send(number, kind, {"value": to_json(value), "ends": ends})
+
+    async def _send(self, number: int, kind: FrameKind, body: Any) -> None:
+        await self._write(encode_frame(Frame(number, kind, body)))
+
+    async def _write(self, data: bytes) -> None:
+        self._writer.write(data)
+        async with self._draining:
+            await self._writer.drain()

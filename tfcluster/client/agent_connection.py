@@ -1,0 +1,182 @@
+"""One connection to an agent, which carries the requests of all threads of a command."""
+
+from __future__ import annotations
+
+import itertools
+import select
+import threading
+import time
+import weakref
+from collections import deque
+from typing import Any
+
+from tfcluster import settings
+from tfcluster.errors import ClusterError
+from tfcluster.protocol.frames import Frame, FrameDecoder, FrameKind, encode_chunk, encode_frame, encode_greeting
+from tfcluster.transport.base import Channel
+
+_NO_REQUEST = 0
+
+
+class AgentConnection:
+    """Sends requests to an agent and distributes the frames of their responses.
+
+    Of the threads that wait for a frame, one receives and passes the frames of the others on to them, so no thread of
+    its own is needed. A frame is passed on even if the thread that waits for it has been abandoned.
+
+    Args:
+        channel: The connection.
+
+    Attributes:
+        channel: The connection.
+    """
+
+    def __init__(self, channel: Channel) -> None:
+        self.channel = channel
+        self._decoder = FrameDecoder(is_agent=False)
+        self._ids = itertools.count(1)
+        self._unsent_greeting = encode_greeting()
+        self._sending = threading.Lock()
+        self._arrived: dict[int, deque[Frame]] = {}
+        self._changed = threading.Condition()
+        self._is_receiving = False
+        self._is_closed = False
+        self._error: ClusterError | None = None
+        weakref.finalize(self, channel.close)
+
+    @property
+    def is_usable(self) -> bool:
+        """Return whether the agent is connected, as far as has been noticed; this does not wait."""
+        while not self._is_closed and not self._is_receiving and self.channel.wait_readable(0.0):
+            self.wait(_NO_REQUEST, 0.0)
+        return not self._is_closed
+
+    def request(self, body: Any) -> int:
+        """Send a request.
+
+        Args:
+            body: The body of its frame.
+
+        Returns:
+            The number of the request.
+        """
+        number = next(self._ids)
+        self._arrived[number] = deque()
+        with self._sending:
+            greeting, self._unsent_greeting = self._unsent_greeting, b""
+            # If the agent has disconnected, what it sent before shows why; `take` raises that.
+            self.channel.send(greeting + encode_frame(Frame(number, FrameKind.REQUEST, body)))
+        return number
+
+    def send_chunk(self, number: int, data: bytes) -> None:
+        """Send a part of the upload of a request, within its window."""
+        with self._sending:
+            self.channel.send(encode_chunk(number, data))
+
+    def cancel(self, number: int) -> None:
+        """Cancel a request, unless its response has ended; no more of its frames are passed on."""
+        with self._changed:
+            if self._arrived.pop(number, None) is None or self._is_closed:
+                return
+        with self._sending:
+            self.channel.send(encode_frame(Frame(number, FrameKind.CANCEL)))
+
+    def end(self, number: int) -> None:
+        """Forget a request whose response has ended."""
+        with self._changed:
+            self._arrived.pop(number, None)
+
+    def take(self, number: int) -> Frame | None:
+        """Return the next frame of a response.
+
+        Args:
+            number: The number of the request.
+
+        Returns:
+            The frame; None if none has arrived or none will arrive any more.
+
+        Raises:
+            ClusterError: The agent refused the connection, or what it sent cannot be understood.
+        """
+        with self._changed:
+            frames = self._arrived.get(number)
+            if not frames and self._error is not None:
+                raise self._error
+            return frames.popleft() if frames else None
+
+    def peek(self, number: int) -> Frame | None:
+        """Return the next frame of a response without taking it, or None as for `take`."""
+        with self._changed:
+            frames = self._arrived.get(number)
+            return frames[0] if frames else None
+
+    def wait(self, number: int, seconds: float | None, *fds: int) -> bool:
+        """Wait until a frame of a response has arrived or the connection is closed, or until a descriptor is readable.
+
+        Args:
+            number: The number of the request.
+            seconds: The maximum time to wait; None for no limit.
+            *fds: The descriptors.
+
+        Returns:
+            Whether a frame has arrived or the connection is closed.
+        """
+        deadline = None if seconds is None else time.monotonic() + seconds
+        is_last_turn = False
+        while True:
+            with self._changed:
+                if self._arrived.get(number) or self._is_closed:
+                    return True
+                if is_last_turn:
+                    return False
+                remaining = None if deadline is None else max(0.0, deadline - time.monotonic())
+                is_last_turn = remaining == 0.0
+                if self._is_receiving:
+                    if fds:
+                        remaining = (
+                            settings.THREAD_POLL_SECONDS
+                            if remaining is None
+                            else min(remaining, settings.THREAD_POLL_SECONDS)
+                        )
+                    self._changed.wait(remaining)
+                    is_last_turn = is_last_turn or (bool(fds) and bool(select.select(fds, [], [], 0)[0]))
+                    continue
+                self._is_receiving = True
+            try:
+                if self.channel.wait_readable(remaining, *fds):
+                    self._receive()
+                elif fds:
+                    is_last_turn = True
+            except (OSError, ValueError):
+                if not self._is_closed:  # otherwise another thread has closed it
+                    raise
+            finally:
+                with self._changed:
+                    self._is_receiving = False
+                    self._changed.notify_all()
+
+    def _receive(self) -> None:
+        """Receive what has arrived and pass it on."""
+        try:
+            data = self.channel.receive(None)
+            frames = self._decoder.feed(data)
+        except ClusterError as error:
+            self._error, data, frames = error, b"", []
+        except BaseException:  # a signal: a part of the data may be lost
+            self.close()
+            raise
+        with self._changed:
+            for frame in frames:
+                if frame.id in self._arrived:  # otherwise the request was cancelled
+                    self._arrived[frame.id].append(frame)
+            if not data:
+                self._is_closed = True
+        if not data:
+            self.channel.close()
+
+    def close(self) -> None:
+        """Close the connection; the agent cancels all its requests."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+        self.channel.close()

@@ -1,0 +1,146 @@
+"""The methods that an agent serves: one dataclass for each request, each reply and each event.
+
+`tasks`, `cluster`, `runs` and `logs` describe the methods by topic; this module is what they have in common. An agent
+reports tasks, ports and GPUs of its own host only. The response to a request is any number of events, then one reply
+or error.
+
+A message is encoded by `protocol.serialization`: as a JSON object with the names of its fields. Every field must be
+present, and unknown fields are errors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, ClassVar, Generic, NoReturn, TypeVar, get_args
+
+from tfcluster.errors import ClusterError
+from tfcluster.protocol.serialization import DecodeError, decode, to_json
+
+E = TypeVar("E")
+R = TypeVar("R")
+Q = TypeVar("Q", bound="Request[Any, Any]")
+EventT_co = TypeVar("EventT_co", covariant=True)
+ReplyT_co = TypeVar("ReplyT_co", covariant=True)
+
+
+class Method(str, Enum):
+    """The names of the methods in requests."""
+
+    TOPOLOGY = "topology"
+    PREPARE = "prepare"
+    LISTEN = "listen"
+    REACH = "reach"
+    APPLY = "apply"
+    WATCH = "watch"
+    STATUS = "status"
+    DEVICES = "devices"
+    RESTART = "restart"
+    DOWN = "down"
+    LOGS = "logs"
+    EVENTS = "events"
+    RUN = "run"
+    RUNS = "runs"
+    ATTACH = "attach"
+    CANCEL = "cancel"
+
+
+class Request(Generic[EventT_co, ReplyT_co]):
+    """The base class of all requests.
+
+    Its parameters are the type of the events of the response, which is NoReturn if there are none, and that of the
+    reply.
+
+    Attributes:
+        method: The method that is requested.
+        is_slow: Whether the first event or the reply may take long, because the agent first loads TensorFlow's library,
+            waits for another change or asks every task.
+        event_type: The type of the events.
+        reply_type: The type of the reply.
+    """
+
+    method: ClassVar[Method]
+    is_slow: ClassVar[bool]
+    event_type: ClassVar[Any]
+    reply_type: ClassVar[Any]
+
+    def __init_subclass__(cls, *, method: Method, is_slow: bool = False) -> None:
+        cls.method = method
+        cls.is_slow = is_slow
+        (base,) = cls.__orig_bases__  # type: ignore[attr-defined] # it is Request with its parameters
+        cls.event_type, cls.reply_type = get_args(base)
+
+
+@dataclass(frozen=True)
+class Reply(Generic[R]):
+    """What a handler yields last: the reply, in distinction from the events before it."""
+
+    value: R
+
+
+@dataclass(frozen=True)
+class Done:
+    """The reply that says no more than that the request was carried out."""
+
+
+#: What a handler returns: the events of a response, then its reply.
+Response = AsyncGenerator["E | Reply[R]", None]
+
+
+def encode_request(request: Request[Any, Any]) -> dict[str, Any]:
+    """Return the body of a request's frame."""
+    return {"method": request.method.value, "arguments": to_json(request)}
+
+
+def method_of(body: Any) -> Method:
+    """Return the method of the body of a request's frame.
+
+    Raises:
+        ClusterError: There is no such method, or the body is malformed.
+    """
+    try:
+        return Method(body["method"])
+    except (TypeError, KeyError, ValueError):
+        name = body.get("method") if isinstance(body, dict) else None
+        raise ClusterError(f"not a request: {name!r:.200}") from None
+
+
+def decode_request(kind: type[Q], body: Any) -> Q:
+    """Decode the body of a request's frame.
+
+    Args:
+        kind: The class of the request; see `method_of`.
+        body: The body.
+
+    Raises:
+        ClusterError: An argument is wrong, missing or unknown. The message names the request and the argument but does
+            not contain its value, which may be secret.
+    """
+    try:
+        return decode(kind, body.get("arguments"))
+    except DecodeError as error:
+        raise ClusterError(f"request {kind.method.value!r}: {error.without_value}") from None
+
+
+def decode_response(kind: type[Request[Any, Any]], value: Any, *, is_reply: bool) -> Any:
+    """Decode the reply or an event of a response.
+
+    Args:
+        kind: The class of the request.
+        value: The JSON value.
+        is_reply: Whether it is the reply; False for an event.
+
+    Raises:
+        ClusterError: The value has not the type that belongs to the request.
+    """
+    try:
+        if is_reply:
+            return decode(kind.reply_type, value)
+        if kind.event_type is not NoReturn:
+            return decode(kind.event_type, value)
+        problem = "unexpected"
+    except DecodeError as error:
+        problem = error.without_value
+    what = "reply" if is_reply else "event"
+    raise ClusterError(f"the agent sent a wrong {what} to the request {kind.method.value!r}: {problem}")

@@ -1,0 +1,164 @@
+"""The methods of an agent by which a cluster is planned and changed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NoReturn
+
+from tfcluster.core.accounts import OtherAccounts
+from tfcluster.core.devices import Device
+from tfcluster.core.reconcile import ObservedState
+from tfcluster.core.status import ClusterStatus
+from tfcluster.core.topology import ClusterTopology
+from tfcluster.errors import ClusterError
+from tfcluster.protocol.api import Method, Request
+
+
+@dataclass(frozen=True)
+class TopologyRequest(Request[NoReturn, ClusterTopology], method=Method.TOPOLOGY, is_slow=True):
+    """Return the complete topology that is up, including all secret values.
+
+    Attributes:
+        settled: Whether to wait until no plan is being executed.
+    """
+
+    settled: bool = True
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """What a host allocated for the tasks of a topology, by task name.
+
+    Attributes:
+        ports: The port of each task for which the topology names none.
+        gpus: The GPUs of each task that requests some, as CUDA_VISIBLE_DEVICES names them.
+    """
+
+    ports: dict[str, int]
+    gpus: dict[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True)
+class PrepareReply:
+    """The result of the preflight of a host.
+
+    Attributes:
+        tensorflow: The version of the host's TensorFlow; None if it could not be loaded.
+        choices: The allocated ports and GPUs; empty if there are problems.
+        found: The observed state of the cluster on the host; None if it is not up there.
+        problems: Everything that prevents the host from starting its tasks.
+        accounts: Other accounts that can connect to the host's servers; None if there are none.
+    """
+
+    tensorflow: str | None
+    choices: Allocation
+    found: ObservedState | None
+    problems: tuple[ClusterError, ...]
+    accounts: OtherAccounts | None
+
+
+@dataclass(frozen=True)
+class PrepareRequest(Request[NoReturn, PrepareReply], method=Method.PREPARE, is_slow=True):
+    """Run the preflight checks for a topology; allocate ports and GPUs, and hold the ports.
+
+    Attributes:
+        topology: The desired topology.
+        dry: Whether no `ApplyRequest` will follow.
+    """
+
+    topology: ClusterTopology
+    dry: bool
+
+
+@dataclass(frozen=True)
+class Listening:
+    """The event of `ListenRequest`.
+
+    Attributes:
+        ports: The ports on which the agent accepts connections.
+    """
+
+    ports: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class ListenRequest(Request[Listening, NoReturn], method=Method.LISTEN):
+    """Accept connections on the held ports of servers that do not run yet, until the request is cancelled.
+
+    This is the half of the connectivity check of a cluster on several hosts that answers; see `ReachRequest`.
+    """
+
+
+@dataclass(frozen=True)
+class ReachReply:
+    """The reply to `ReachRequest`.
+
+    Attributes:
+        failures: The cause of the failure for each address to which the connection failed.
+    """
+
+    failures: dict[str, str]
+
+
+@dataclass(frozen=True)
+class ReachRequest(Request[NoReturn, ReachReply], method=Method.REACH):
+    """Connect to ports of other hosts, all at the same time.
+
+    Attributes:
+        addresses: The addresses, each `host:port`.
+        timeout: Seconds that each connection may take.
+    """
+
+    addresses: tuple[str, ...]
+    timeout: float
+
+
+@dataclass(frozen=True)
+class ApplyReply:
+    """The reply to `ApplyRequest`.
+
+    Attributes:
+        topology: The topology that is up now. If another command has changed the cluster in the meantime, it has the
+            ports of that command.
+    """
+
+    topology: ClusterTopology
+
+
+@dataclass(frozen=True)
+class ApplyRequest(Request[ClusterStatus, ApplyReply], method=Method.APPLY, is_slow=True):
+    """Execute a plan. This continues to the end if the command disconnects.
+
+    The events are the status at each change.
+
+    Attributes:
+        wanted: The desired topology, before ports and GPUs were allocated.
+        base: The topology that `PrepareRequest` observed on this host; None if there was none.
+        topology: The topology to which the plan leads.
+        lost: The data and runs that the plan may lose; None accepts any loss.
+        ends: The tasks, on any host, whose processes the plan terminates.
+    """
+
+    wanted: ClusterTopology
+    base: ClusterTopology | None
+    topology: ClusterTopology
+    lost: tuple[str, ...] | None
+    ends: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class DevicesReply:
+    """The reply to `DevicesRequest`.
+
+    Attributes:
+        devices: The devices.
+        silent: Why tasks reported no devices, one text for each of these tasks.
+    """
+
+    devices: tuple[Device, ...]
+    silent: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class DevicesRequest(Request[NoReturn, DevicesReply], method=Method.DEVICES):
+    """Ask all tasks for their TensorFlow devices."""

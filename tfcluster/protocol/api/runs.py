@@ -1,0 +1,143 @@
+"""The methods of an agent that concern runs of programs. They go to the agent on the host of the head task."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from tfcluster.core.programs import ProgramTraits
+from tfcluster.core.states import RunState
+from tfcluster.protocol.api import Done, Method, Request
+
+
+@dataclass(frozen=True)
+class RunEvent:
+    """An event of a run.
+
+    Attributes:
+        record: The event as the run's file contains it and `run -o json` prints it. Its field `event` is the kind of
+            event: `run` (the first: `run`, `program`, `devices`), `output` (a `line` that the run printed), `result`
+            (the last: `run`, `program`, `state`, `seconds`, `result`, `devices`, `notes`, and `error` if it failed), or
+            a kind that the program defines, with fields of its own.
+    """
+
+    record: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class RunRequest(Request[RunEvent, Done], method=Method.RUN, is_slow=True):
+    """Submit a run and send its events up to the result.
+
+    If the run has an upload, the command sends it as soon as the agent grants a window, which is after the first event.
+
+    Attributes:
+        program: The name of a program.
+        traits: What the cluster has to know of the program.
+        parameters: The program's own parameters.
+        patterns: TensorFlow device strings that choose the devices; empty to let the cluster choose.
+        gpus: The number of GPU devices to use; None for what is available.
+        strict: Whether fewer GPUs than requested are an error.
+        timeout: Seconds after which the run is stopped, counted from its submission; None for no limit.
+        log_placement: Whether the servers log the placement of each operation.
+        detach: Whether to send only the first event, as soon as the command may disconnect.
+        owned: Whether the run is cancelled if the command disconnects.
+        upload: The name of the uploaded file; None if there is no upload.
+    """
+
+    program: str
+    traits: ProgramTraits
+    parameters: dict[str, Any]
+    patterns: tuple[str, ...]
+    gpus: int | None
+    strict: bool
+    timeout: float | None
+    log_placement: bool
+    detach: bool
+    owned: bool
+    upload: str | None
+
+
+@dataclass(frozen=True)
+class AttachRequest(Request[RunEvent, Done], method=Method.ATTACH):
+    """Send the events of a run up to the result, from the first one that the command has not received yet.
+
+    Attributes:
+        run: The run's id, or a unique prefix of it.
+        events: How many events, without lines of output, the command has received.
+        output: How many lines of output the command has received.
+        owned: As for `RunRequest`.
+    """
+
+    run: str
+    events: int
+    output: int
+    owned: bool
+
+
+@dataclass(frozen=True)
+class CancelReply:
+    """The reply to `CancelRequest`, as `cancel -o json` has it.
+
+    Attributes:
+        run: The run's id.
+    """
+
+    run: str
+
+
+@dataclass(frozen=True)
+class CancelRequest(Request[NoReturn, CancelReply], method=Method.CANCEL):
+    """Cancel a run. A run that has ended already is not changed.
+
+    Attributes:
+        run: The run's id, or a unique prefix of it.
+    """
+
+    run: str
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """A run, as `runs -o json` has it.
+
+    Attributes:
+        run: The run's id.
+        program: The name of the program.
+        parameters: The program's own parameters.
+        state: The state.
+        seconds: The duration in seconds.
+        started: The Unix time of the submission, in seconds.
+        result: The program's result; None if the run did not succeed.
+        error: Why the run failed, as `ClusterError.to_json` has it; None if it did not fail.
+    """
+
+    run: str
+    program: str
+    parameters: dict[str, Any]
+    state: RunState
+    seconds: float | None
+    started: float
+    result: dict[str, Any] | None
+    error: dict[str, Any] | None
+
+
+@dataclass(frozen=True)
+class RunsReply:
+    """The reply to `RunsRequest`.
+
+    Attributes:
+        runs: The runs, the oldest first.
+    """
+
+    runs: tuple[RunSummary, ...]
+
+
+@dataclass(frozen=True)
+class RunsRequest(Request[NoReturn, RunsReply], method=Method.RUNS):
+    """List the runs of the cluster.
+
+    Attributes:
+        lines: How many of the last runs to list; None for all.
+    """
+
+    lines: int | None
