@@ -45,7 +45,7 @@ _begun: list[subprocess.Popen[bytes]] = []
 
 
 class LocalAgentConnection(SocketChannel):
-    """A connection to a cluster's agent on this machine that carries one request and its response."""
+    """A connection to a cluster's agent on this machine."""
 
     def __init__(self, connection: socket.socket) -> None:
         super().__init__(connection)

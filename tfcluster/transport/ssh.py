@@ -50,7 +50,7 @@ class HostReport:
 
 
 class SshAgentConnection(SocketChannel):
-    """A connection to a cluster's agent on another host that carries one request and its response.
+    """A connection to a cluster's agent on another host.
 
     Args:
         there: The transport to the host.
