@@ -16,9 +16,10 @@ import pytest
 from tests.agent.hosts import PI, TASKS, Hosts, hosts_in, shorts, task_of, topology_of
 from tests.conftest import make_sandbox, wait_for
 from tfcluster.errors import ClusterError
-from tfcluster.protocol.api.cluster import ApplyRequest, DevicesRequest, ReachRequest, TopologyRequest
+from tfcluster.protocol.api.cluster import ApplyRequest, DevicesReply, DevicesRequest, ReachRequest, TopologyRequest
 from tfcluster.protocol.api.runs import AttachRequest, CancelRequest
 from tfcluster.protocol.api.tasks import RestartRequest
+from tfcluster.protocol.serialization import decode
 
 #: Longer than any test: something of it is ended.
 EXPFIT = {"modes": ["data-parallel"], "steps": 10_000_000, "rate": 0.01, "batch": 16, "seed": 1}
@@ -38,8 +39,8 @@ def test_each_agent_tells_of_its_own_host(pair: Hosts) -> None:
     assert [host["host"] for host in a["hosts"] + b["hosts"]] == ["a", "b"]
     assert a["hosts"][0]["agent_pid"] != b["hosts"][0]["agent_pid"]
     assert a["hosts"][0]["tensorflow"] == b["hosts"][0]["tensorflow"] is not None
-    devices = pair.ask("b", DevicesRequest())["devices"]
-    assert {device["task"] for device in devices} == {"/job:ps/task:0", "/job:worker/task:1"}
+    devices = decode(DevicesReply, pair.ask("b", DevicesRequest())).devices
+    assert {device.task for device in devices} == {"/job:ps/task:0", "/job:worker/task:1"}
     topology = json.loads(json.dumps(pair.topology.to_json()))
     assert pair.ask("a", TopologyRequest()) == pair.ask("b", TopologyRequest()) == topology
     with pytest.raises(ClusterError, match="no task 'worker:1'"):
