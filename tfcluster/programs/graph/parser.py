@@ -1,13 +1,15 @@
-"""The tokenizer and parser of `run graph`, which turn `x = 2; y = (x + 300) * -x` into named operations.
+"""Parse the expression of `run graph`, such as `x = 2; y = (x + 300) * -x`, into named operations.
 
-Every syntax error shows its line and column.
+Python's own parser applies the precedence of operators. Before that, the tokens of each statement are checked, because
+the language is smaller than Python's and every error shows its line and column.
 """
 
 from __future__ import annotations
 
+import ast
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tfcluster import settings
@@ -19,7 +21,9 @@ _TOKEN = re.compile(
     r"|(?P<name>[A-Za-z][A-Za-z0-9_]*)|(?P<sign>\*\*|[-+*/()=;\n])"
 )
 _SEPARATORS = (";", "\n")
-_BARE_NAME = "result"
+_SIGNS = ("+", "-")
+_OPERATORS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.Pow: "**"}
+_UNNAMED = "result"
 
 
 @dataclass(frozen=True)
@@ -58,7 +62,7 @@ class Expression:
     result: str
 
 
-def parse(source: str, given: Mapping[str, float] | None = None) -> Expression:
+def parse(source: str, overrides: Mapping[str, float] | None = None) -> Expression:
     """Parse statements `name = expression`, separated by semicolons or newlines.
 
     The last statement may be an expression without a name; its name is then `result`. Operator precedence is that
@@ -66,16 +70,16 @@ def parse(source: str, given: Mapping[str, float] | None = None) -> Expression:
 
     Args:
         source: The text.
-        given: Values of names, which override what the text assigns to these names.
+        overrides: Values of names, which replace what the text assigns to these names.
 
     Returns:
         The parsed program.
 
     Raises:
         ClusterError: The text has a syntax error (usage error); the message shows line, column and a caret. Or a
-            name in `given` does not occur in the text.
+            name in `overrides` does not occur in the text.
     """
-    return _Parser(source, dict(given or {})).program()
+    return _Parser(source, dict(overrides or {})).parse()
 
 
 def syntax_error(
@@ -93,10 +97,10 @@ def syntax_error(
     line, start = source.count("\n", 0, at) + 1, source.rfind("\n", 0, at) + 1
     column = at - start
     text = source[start:].partition("\n")[0].replace("\t", " ")
-    left = max(0, column - settings.ERROR_CONTEXT_CHARS)
-    excerpt = text[left : column + settings.ERROR_CONTEXT_CHARS].rstrip()
+    first = max(0, column - settings.ERROR_CONTEXT_CHARS)
+    excerpt = text[first : column + settings.ERROR_CONTEXT_CHARS].rstrip()
     return ClusterError(
-        f"expression:{line}:{column + 1}: {message}\n  {excerpt}\n  {' ' * (column - left)}^",
+        f"expression:{line}:{column + 1}: {message}\n  {excerpt}\n  {' ' * (column - first)}^",
         hint=hint,
         exit_code=exit_code,
     )
@@ -113,29 +117,27 @@ class _Token:
 
 
 class _Parser:
-    """A recursive-descent parser of one source, with one method for each level of operator precedence."""
+    """Parses one source, statement by statement."""
 
-    def __init__(self, source: str, given: dict[str, float]) -> None:
+    def __init__(self, source: str, overrides: dict[str, float]) -> None:
         self._source = source
-        self._given = given
-        self._unused = set(given)
-        self._tokens = _tokens(source)
-        self._next = 0
-        self._depth = 0
+        self._overrides = overrides
+        self._unused = set(overrides)
+        self._tokens = _tokenize(source)
         self._operations: list[Operation] = []
         self._names: dict[str, int] = {}
         self._name = ""
 
-    def program(self) -> Expression:
-        for name, value in self._given.items():
+    def parse(self) -> Expression:
+        for name, value in self._overrides.items():
             self._name = name
-            self._names[name] = self._number(0, value)
+            self._names[name] = self._emit("number", 0, number=value)
         self._name = ""
-        while self._token.kind != "end":
-            if not self._take(*_SEPARATORS):
-                self._statement()
+        at = 0
+        while (token := self._tokens[at]).kind != "end":
+            at = at + 1 if token.text in _SEPARATORS else self._parse_statement(at)
         if not self._name:
-            raise self._mistake(self._token, "there is no expression", "Write one, as 'x = 5; (x - 8) * (x + 1)'.")
+            raise self._error(token, "there is no expression", "Write one, as 'x = 5; (x - 8) * (x + 1)'.")
         for name in sorted(self._unused):
             raise ClusterError(
                 f"{name} is given a value, but the expression has no {name}",
@@ -144,116 +146,118 @@ class _Parser:
             )
         return Expression(self._source, tuple(self._operations), self._names, self._name)
 
-    def _statement(self) -> None:
-        start, first = self._token, len(self._operations)
-        named = start.kind == "name" and self._tokens[self._next + 1].text == "="
-        self._name = start.text if named else self._free_name()
-        if named:
-            self._next += 2
-            if self._name in self._names and self._name not in self._given:
-                raise self._mistake(start, f"{self._name} has a value already", "Give the new value a name of its own.")
-        value = self._sum()
-        if self._token.kind != "end" and not self._take(*_SEPARATORS):
-            raise self._mistake(self._token, f"{self._token} where an operator or ; should be")
-        if not named and any(token.text not in _SEPARATORS for token in self._tokens[self._next : -1]):
-            raise self._mistake(start, "only the last statement may have no name", "Write it as name = expression.")
-        if named and self._name in self._given:
+    def _parse_statement(self, at: int) -> int:
+        """Parse the statement that begins at a token; return the index of the token behind it."""
+        start, first = self._tokens[at], len(self._operations)
+        is_named = start.kind == "name" and self._tokens[at + 1].text == "="
+        self._name = start.text if is_named else self._free_name()
+        if is_named:
+            at += 2
+            if self._name in self._names and self._name not in self._overrides:
+                raise self._error(start, f"{self._name} has a value already", "Give the new value a name of its own.")
+        end = self._check_value(at)
+        if not is_named and any(token.text not in _SEPARATORS for token in self._tokens[end:-1]):
+            raise self._error(start, "only the last statement may have no name", "Write it as name = expression.")
+        value = self._build_value(self._tokens[at:end])
+        if is_named and self._name in self._overrides:
             self._unused.discard(self._name)
             del self._operations[first:]
         else:
             # A name that only aliases another one gets its own `copy` operation, which can be placed on a device.
-            self._names[self._name] = self._emit("copy", start, value) if value < first else value
+            self._names[self._name] = self._emit("copy", start.at, value) if value < first else value
+        return end
 
     def _free_name(self) -> str:
-        name, number = _BARE_NAME, 2
+        name, number = _UNNAMED, 2
         while name in self._names:
-            name, number = f"{_BARE_NAME}{number}", number + 1
+            name, number = f"{_UNNAMED}{number}", number + 1
         return name
 
-    def _sum(self) -> int:
-        value = self._product()
-        while token := self._take("+", "-"):
-            value = self._emit(token.text, token, value, self._product())
-        return value
+    def _check_value(self, at: int) -> int:
+        """Check the tokens of a value up to the end of its statement; return the index of the token behind it.
 
-    def _product(self) -> int:
-        value = self._signed()
-        while token := self._take("*", "/"):
-            value = self._emit(token.text, token, value, self._signed())
-        return value
+        Operands and operators have to alternate, and every name must have a value. The depth of nesting counts open
+        parentheses, signs and exponents, so that neither Python's parser nor the visitor of its tree recurses too deep.
+        """
+        depths: list[int] = []  # the depth outside of each open parenthesis
+        depth, count, needs_operand = 0, len(self._operations), True
+        while True:
+            token = self._tokens[at]
+            if needs_operand:
+                if token.kind in ("number", "name"):
+                    self._check_operand(token)
+                    needs_operand = False
+                elif token.text == "(":
+                    depths.append(depth)
+                elif token.text not in _SIGNS:
+                    raise self._error(token, f"{token} where a number, a name or ( should be")
+                depth += needs_operand
+                count += token.text != "+" and token.text != "(" and token.kind != "name"
+            elif token.text == ")" and depths:
+                depth = depths.pop()
+            elif token.text in _OPERATORS.values():
+                depth = depth + 1 if token.text == "**" else depths[-1] + 1 if depths else 0
+                count, needs_operand = count + 1, True
+            elif depths or token.text not in (*_SEPARATORS, ""):
+                raise self._error(token, f"{token} where an operator or {')' if depths else ';'} should be")
+            else:
+                return at
+            if depth > settings.EXPRESSION_MAX_DEPTH:
+                message = f"this is nested more than {settings.EXPRESSION_MAX_DEPTH} deep"
+                raise self._error(token, message, "Give parts of it names.")
+            if needs_operand and count > settings.EXPRESSION_MAX_OPERATIONS:
+                operations = pluralize(settings.EXPRESSION_MAX_OPERATIONS, "operation")
+                raise self._error(token, f"there are more than {operations}")
+            at += 1
 
-    def _signed(self) -> int:
-        token = self._take("+", "-")
-        if token is None:
-            return self._power()
-        value = self._nested(token, self._signed)
-        return self._emit("negative", token, value) if token.text == "-" else value
-
-    def _power(self) -> int:
-        value = self._atom()
-        token = self._take("**")
-        return self._emit("**", token, value, self._nested(token, self._signed)) if token else value
-
-    def _atom(self) -> int:
-        token = self._token
-        if self._take("("):
-            value = self._nested(token, self._sum)
-            if not self._take(")"):
-                raise self._mistake(self._token, f"{self._token} where an operator or ) should be")
-            return value
-        self._next += 1
+    def _check_operand(self, token: _Token) -> None:
         if token.kind == "number":
             if not math.isfinite(float(token.text)):
-                raise self._mistake(token, "this number is too large", "The largest one is about 1.8e308.")
-            return self._number(token.at, float(token.text))
-        if token.kind != "name":
-            raise self._mistake(token, f"{token} where a number, a name or ( should be")
+                raise self._error(token, "this number is too large", "The largest one is about 1.8e308.")
+            return
         if token.text not in self._names:
             names = ", ".join(self._names)
             hint = f"Names with a value here: {names}." if names else f"Write {token.text} = … before it."
-            raise self._mistake(token, f"{token.text} has no value", hint)
+            raise self._error(token, f"{token.text} has no value", hint)
         self._unused.discard(token.text)
-        return self._names[token.text]
 
-    def _nested(self, token: _Token, read: Callable[[], int]) -> int:
-        self._depth += 1
-        if self._depth > settings.EXPRESSION_MAX_DEPTH:
-            raise self._mistake(
-                token, f"this is nested more than {settings.EXPRESSION_MAX_DEPTH} deep", "Give parts of it names."
-            )
-        value = read()
-        self._depth -= 1
-        return value
+    def _build_value(self, tokens: list[_Token]) -> int:
+        """Emit the operations of a value; return the index of the last one."""
+        text, start = "", tokens[0].at
+        for token in tokens:
+            # Each operand becomes a Python name of the same length: any name is allowed, also `if`, and any number.
+            stand_in = token.text if token.kind == "sign" else "x" * len(token.text)
+            text = text.ljust(token.at - start) + stand_in
+        by_column = {token.at - start: token for token in tokens}
 
-    def _number(self, at: int, value: float) -> int:
-        self._operations.append(Operation("number", (), value, self._name, at))
+        def visit(node: ast.expr) -> int:
+            match node:
+                case ast.Name():
+                    token = by_column[node.col_offset]
+                    if token.kind == "name":
+                        return self._names[token.text]
+                    return self._emit("number", token.at, number=float(token.text))
+                case ast.UnaryOp(op=sign, operand=operand):
+                    value = visit(operand)
+                    return self._emit("negative", start + node.col_offset, value) if type(sign) is ast.USub else value
+                case ast.BinOp(left=left, op=operator, right=right):
+                    operands = visit(left), visit(right)
+                    before = (each for each in reversed(tokens) if each.at < start + right.col_offset)
+                    sign_token = next(each for each in before if each.text != "(")
+                    return self._emit(_OPERATORS[type(operator)], sign_token.at, *operands)
+            raise AssertionError(f"the tokens of {ast.dump(node)} have been checked")
+
+        return visit(ast.parse(text, mode="eval").body)
+
+    def _emit(self, operator: str, at: int, *operands: int, number: float = 0.0) -> int:
+        self._operations.append(Operation(operator, operands, number, self._name, at))
         return len(self._operations) - 1
 
-    def _emit(self, operator: str, token: _Token, *operands: int) -> int:
-        if len(self._operations) >= settings.EXPRESSION_MAX_OPERATIONS:
-            raise self._mistake(
-                token, f"there are more than {pluralize(settings.EXPRESSION_MAX_OPERATIONS, 'operation')}"
-            )
-        self._operations.append(Operation(operator, operands, 0.0, self._name, token.at))
-        return len(self._operations) - 1
-
-    @property
-    def _token(self) -> _Token:
-        return self._tokens[self._next]
-
-    def _take(self, *texts: str) -> _Token | None:
-        """Consume and return the next token if its text is one of these; else return None."""
-        token = self._token
-        if token.text not in texts:
-            return None
-        self._next += 1
-        return token
-
-    def _mistake(self, token: _Token, message: str, hint: str = "") -> ClusterError:
+    def _error(self, token: _Token, message: str, hint: str = "") -> ClusterError:
         return syntax_error(self._source, token.at, message, hint)
 
 
-def _tokens(source: str) -> list[_Token]:
+def _tokenize(source: str) -> list[_Token]:
     """Split the source into tokens; newlines inside parentheses count as blanks."""
     tokens: list[_Token] = []
     at = depth = 0
