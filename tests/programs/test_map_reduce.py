@@ -21,11 +21,11 @@ from hypothesis import strategies as st
 
 from tfcluster import settings
 from tfcluster.errors import ClusterError
+from tfcluster.programs import executor as module
+from tfcluster.programs import session_pool as devices_module
 from tfcluster.programs.context import Context
+from tfcluster.programs.executor import StepTimeoutError
 from tfcluster.programs.map_reduce import DeviceLostError, ShardResult, map_reduce, map_shards
-from tfcluster.programs.map_reduce import executor as module
-from tfcluster.programs.map_reduce import session_pool as devices_module
-from tfcluster.programs.map_reduce.executor import StepTimeoutError
 from tfcluster.programs.sessions import open_session, serves
 
 

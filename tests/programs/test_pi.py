@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tfcluster.programs import session_pool as devices_module
 from tfcluster.programs.context import Context
-from tfcluster.programs.map_reduce import session_pool as devices_module
 from tfcluster.programs.pi import run as pi
 from tfcluster.programs.pi.run import counter_of, estimate, shard_size
 
@@ -141,7 +141,7 @@ def run_here(monkeypatch: pytest.MonkeyPatch, devices: int, samples: int, seed: 
         return tf.compat.v1.Session(graph=graph, config=tf.compat.v1.ConfigProto(device_count={"CPU": 2}))
 
     monkeypatch.setattr(devices_module, "open_session", session)
-    monkeypatch.setattr(devices_module._Task, "_refuse_when_gone", lambda task: None)
+    monkeypatch.setattr(devices_module._Task, "_check_server", lambda task: None)
     names = tuple(f"/job:localhost/replica:0/task:0/device:CPU:{number}" for number in range(devices))
     context = Context("pi-1", {"localhost": ["localhost:1"]}, names, lambda event, **fields: None)
     return context, pi.run(context, samples=samples, seed=seed)

@@ -52,6 +52,14 @@ class Context:
     notes: list[str] = field(default_factory=list)
     began: float = field(default_factory=time.monotonic)
 
+    def work_of(self, device: str) -> dict[str, int]:
+        """Return the work counters of a device, which become part of the run's result.
+
+        Args:
+            device: Full name of the device.
+        """
+        return self.work.setdefault(device.replace("/replica:0", ""), {"ops": 0})
+
     def progress(self, done: int, total: int, unit: str) -> None:
         """Emit a progress event.
 

@@ -1,8 +1,9 @@
-"""TensorFlow sessions on the cluster, with device filters and timeouts, and the placement of their operations."""
+"""TensorFlow sessions on the cluster: device filters, timeouts, what a lost server is, and placement of operations."""
 
 from __future__ import annotations
 
 import contextlib
+import socket
 from collections.abc import Iterable, Iterator
 from typing import Any
 from weakref import WeakSet
@@ -13,16 +14,30 @@ from tfcluster import settings
 from tfcluster.programs.context import Context
 
 # Graphs that were already emitted to the client. A graph may be used by several sessions, one after another.
-_told_of: WeakSet[Any] = WeakSet()
-# Sessions of unresponsive servers, leaked deliberately: a session that is garbage-collected closes itself, which blocks
-# on its server.
-_unanswered: list[Any] = []
+_emitted_graphs: WeakSet[Any] = WeakSet()
+# Sessions of lost servers; see `leak`.
+_leaked: list[Any] = []
+
+#: Errors which mean that a server is down or has been restarted, and not that the computation is wrong.
+SERVER_LOST = (
+    ConnectionError,
+    tf.errors.UnavailableError,
+    tf.errors.AbortedError,
+    tf.errors.CancelledError,
+    tf.errors.DeadlineExceededError,
+)
 
 
 def task_of(device: str) -> str:
     """Return the task of a device, such as `/job:worker/task:1`."""
     spec = tf.DeviceSpec.from_string(device)
     return f"/job:{spec.job}/task:{spec.task}"
+
+
+def short_task(device: str) -> str:
+    """Return the short name of a device's task, such as `worker:1`."""
+    parts = dict(part.split(":", 1) for part in device.strip("/").split("/"))
+    return f"{parts['job']}:{parts['task']}"
 
 
 def without_replica(device: str) -> str:
@@ -71,7 +86,7 @@ def open_session(
     config.operation_timeout_in_ms = settings.STEP_TIMEOUT_MS if timeout_ms is None else timeout_ms
     if context.log_placement:
         config.log_device_placement = True
-        _tell_of_graph(context, graph)
+        _emit_graph(context, graph)
     master = tf.DeviceSpec.from_string(tasks[0])
     return tf.compat.v1.Session(f"grpc://{context.addresses[master.job][master.task]}", graph=graph, config=config)
 
@@ -87,20 +102,65 @@ def serves(context: Context, device: str) -> bool:
         try:
             session.run(tf.no_op())
         except tf.errors.OpError:
-            _unanswered.append(session)
+            leak(session)
             return False
     session.close()
     return True
 
 
-def _tell_of_graph(context: Context, graph: tf.Graph) -> None:
+def check_listening(context: Context, device: str, timeout: float) -> None:
+    """Check that a process listens at the address of a device's task.
+
+    A session whose server died blocks until its timeout. One that is opened on a task that is down waits for gRPC's
+    back-off even when the task has recovered.
+
+    Args:
+        context: The run.
+        device: Full name of the device.
+        timeout: Seconds to wait for the connection.
+
+    Raises:
+        ConnectionError: The connection is refused.
+        TimeoutError: The connection is neither refused nor accepted in time, for example by a busy host.
+        OSError: The host cannot be reached.
+    """
+    spec = tf.DeviceSpec.from_string(device)
+    host, _, port = context.addresses[spec.job][spec.task].rpartition(":")
+    socket.create_connection((host.strip("[]"), int(port)), timeout).close()
+
+
+def leak(session: Any) -> None:
+    """Keep a session of a lost server deliberately, instead of closing it.
+
+    To close a session, or to let it be garbage-collected, blocks on a server that hangs (SIGSTOP), and does not end the
+    call in progress either. Its connections are closed when the driver exits.
+
+    Args:
+        session: The session; None is allowed.
+    """
+    if session is not None:
+        _leaked.append(session)
+
+
+def close(session: Any) -> None:
+    """Close a session, ignoring errors of servers that are down.
+
+    Args:
+        session: The session; None is allowed.
+    """
+    if session is not None:
+        with contextlib.suppress(tf.errors.OpError):
+            session.close()
+
+
+def _emit_graph(context: Context, graph: tf.Graph) -> None:
     """Emit an event with the operations of a graph, once per graph.
 
     An operation is [name, type, [names of inputs]], where control inputs count as inputs.
     """
-    if graph in _told_of:
+    if graph in _emitted_graphs:
         return
-    _told_of.add(graph)
+    _emitted_graphs.add(graph)
     operations = [
         [
             strip_run_scope(operation.name, context),

@@ -9,9 +9,10 @@ import pytest
 import tensorflow as tf
 
 from tfcluster.programs.context import Context
+from tfcluster.programs.linear.batches import rows_of, split_batch
 from tfcluster.programs.linear.config import TrainingConfig
 from tfcluster.programs.linear.dataset import made
-from tfcluster.programs.linear.model import ScoringGraph, StateGraph, TrainingGraph, rows_of, shares_of
+from tfcluster.programs.linear.model import ScoringGraph, StateGraph, TrainingGraph
 from tfcluster.programs.linear.roles import Roles
 
 DEVICES = [f"/job:localhost/replica:0/task:0/device:CPU:{number}" for number in range(3)]
@@ -105,7 +106,7 @@ def test_batches_go_through_all_rows_each_time_in_another_order() -> None:
 def test_the_parts_of_a_batch_together_are_the_batch() -> None:
     what = plan(batch=50)
     step = tf.constant(7, tf.int64)
-    parts = [rows_of(what, step, begin, end - begin).numpy() for begin, end in shares_of(50, 3)]
+    parts = [rows_of(what, step, begin, end - begin).numpy() for begin, end in split_batch(50, 3)]
     assert [len(part) for part in parts] == [16, 17, 17]
     assert np.array_equal(np.concatenate(parts), rows_of(what, step, 0, 50).numpy())
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tfcluster.programs.linear.roles import Roles, assign, cpu_of, names, short_task
+from tfcluster.programs.linear.roles import Roles, assign, cpu_of, names
+from tfcluster.programs.sessions import short_task
 
 
 def cluster(**jobs: int) -> dict[str, list[str]]:

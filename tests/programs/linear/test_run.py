@@ -87,7 +87,7 @@ def fail(patch: pytest.MonkeyPatch, most: int, error: type[tf.errors.OpError]) -
 
 def test_a_worker_that_is_but_slow_trains_in_smaller_blocks(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
     fail(monkeypatch, 1, tf.errors.DeadlineExceededError)
-    monkeypatch.setattr(worker, "next_size", lambda count, seconds: count)
+    monkeypatch.setattr(worker, "next_size", lambda size, count, seconds, target: count)
     assert train(context, steps=6)["steps"] == 6
 
 

@@ -8,12 +8,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tfcluster import settings
+from tfcluster.programs.linear.batches import split_batch
 from tfcluster.programs.linear.checkpoints import Summaries
 from tfcluster.programs.linear.config import TrainingConfig
-from tfcluster.programs.linear.model import shares_of
 from tfcluster.programs.linear.parameter_client import ParameterClient
 from tfcluster.programs.linear.step_scheduler import StepScheduler
-from tfcluster.programs.sessions import without_replica
 
 
 class TrainingCoordinator:
@@ -109,7 +108,7 @@ class TrainingCoordinator:
         """Add the operation counts of a worker's graph, by device, to the statistics of the run."""
         with self._lock:
             for device, count in operations.items():
-                work = self.plan.context.work.setdefault(device, {"ops": 0})
+                work = self.plan.context.work_of(device)
                 work["ops"] += count
 
     def record(self, worker: str, devices: Sequence[str], steps: int, seconds: float, found: Mapping[str, Any]) -> None:
@@ -126,8 +125,8 @@ class TrainingCoordinator:
         step = int(found["step"])
         with self._lock:
             self.steps += steps
-            for device, (begin, end) in zip(devices, shares_of(self.plan.batch, len(devices)), strict=True):
-                work = self.plan.context.work.setdefault(without_replica(device), {"ops": 0})
+            for device, (begin, end) in zip(devices, split_batch(self.plan.batch, len(devices)), strict=True):
+                work = self.plan.context.work_of(device)
                 work["steps"] = work.get("steps", 0) + steps
                 work["examples"] = work.get("examples", 0) + steps * (end - begin)
             if self._summaries is not None:

@@ -8,12 +8,11 @@ from typing import Any
 import tensorflow as tf
 
 from tfcluster import settings
-from tfcluster.programs.linear.checks import is_finite
+from tfcluster.programs.linear.config import is_finite
 from tfcluster.programs.linear.coordinator import TrainingCoordinator
 from tfcluster.programs.linear.model import ScoringGraph
-from tfcluster.programs.linear.parameter_client import abandon, check_listening, close
-from tfcluster.programs.linear.roles import short_task
-from tfcluster.programs.sessions import open_session, without_replica
+from tfcluster.programs.linear.parameter_client import check_all_listening
+from tfcluster.programs.sessions import close, leak, open_session, short_task
 
 
 class Evaluator(threading.Thread):
@@ -48,7 +47,7 @@ class Evaluator(threading.Thread):
                 self._score(session.run(scoring.results))
                 self._error = None
             except (tf.errors.OpError, ConnectionError) as error:
-                abandon(session)
+                leak(session)
                 session, self._error = None, error
             if ended:
                 break
@@ -59,7 +58,7 @@ class Evaluator(threading.Thread):
 
     def _open(self, scoring: ScoringGraph) -> Any:
         used = [self._device, *self._team.plan.servers]
-        check_listening(self._team.plan.context, used)
+        check_all_listening(self._team.plan.context, used)
         return open_session(self._team.plan.context, scoring.graph, used, timeout_ms=settings.PARAMETER_CALL_TIMEOUT_MS)
 
     def _score(self, found: dict[str, Any]) -> None:
@@ -73,5 +72,5 @@ class Evaluator(threading.Thread):
         self._team.plan.context.emit(
             "metric", worker=self.name, step=step, **values, seconds=round(self._team.seconds, 6)
         )
-        work = self._team.plan.context.work.setdefault(without_replica(self._device), {"ops": 0})
+        work = self._team.plan.context.work_of(self._device)
         work["scores"] = len(self.scores)

@@ -13,13 +13,13 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 from typing import Any
 
 import tensorflow as tf
 
+from tfcluster.programs.linear.batches import BatchShare, split_batch
 from tfcluster.programs.linear.config import TrainingConfig
-from tfcluster.programs.linear.roles import cpu_of, job_of
+from tfcluster.programs.linear.roles import job_of
 from tfcluster.programs.sessions import run_graph
 
 v1 = tf.compat.v1
@@ -27,7 +27,6 @@ v1 = tf.compat.v1
 # float64 is more precise than measured coordinates are, so the result reflects the arithmetic and not its rounding.
 _TYPE = tf.float64
 _MOMENTUM = 0.9
-_SHUFFLE_ROUNDS = 4
 _loops = threading.Lock()
 
 
@@ -181,8 +180,8 @@ class TrainingGraph:
             variables = Variables(plan)
             self.first, self.count = v1.placeholder(tf.int64, []), v1.placeholder(tf.int64, [])
             shares = [
-                _Share(plan, device, begin, end)
-                for device, (begin, end) in zip(devices, shares_of(plan.batch, len(devices)), strict=True)
+                BatchShare(plan, device, begin, end)
+                for device, (begin, end) in zip(devices, split_batch(plan.batch, len(devices)), strict=True)
                 if end > begin
             ]
 
@@ -223,74 +222,6 @@ class ScoringGraph:
             self.results = {"step": variables.step.read_value(), "loss": loss, "w": w, "b": b}
 
 
-class _Share:
-    """One device's share of each batch: the positions `begin` … `end - 1`."""
-
-    def __init__(self, plan: TrainingConfig, device: str, begin: int, end: int) -> None:
-        self._plan = plan
-        self._device = device
-        self._begin, self._size = begin, end - begin
-        self._whole = plan.batch == len(plan.points)
-        part = slice(begin, end) if self._whole else slice(None)
-        with v1.device(device):
-            self._x, self._y = tf.constant(plan.points.x[part]), tf.constant(plan.points.y[part])
-
-    def differentiate(self, step: Any, w: Any, b: Any) -> tuple[Any, Any]:
-        """Return the share's contribution to the batch's loss and to its gradient.
-
-        Args:
-            step: The number of the step, which determines the rows of the batch.
-            w: The slope.
-            b: The intercept.
-
-        Returns:
-            The loss, and its derivatives with respect to w and b as float64 [2].
-        """
-        with v1.device(self._device):
-            x, y = self._x, self._y
-            if not self._whole:
-                task = tf.DeviceSpec.from_string(self._device)
-                with v1.device(cpu_of(task.job, task.task)):  # RandomIndexShuffle has no GPU kernel
-                    rows = rows_of(self._plan, step, self._begin, self._size)
-                x, y = tf.gather(x, rows), tf.gather(y, rows)
-            error = w * x + b - y
-            slope, intercept = tf.reduce_sum(2 * error * x), tf.reduce_sum(2 * error)
-            batch = self._plan.batch
-            return tf.reduce_sum(error * error) / batch, tf.stack([slope, intercept]) / batch
-
-
-def rows_of(plan: TrainingConfig, step: Any, begin: int, size: int) -> Any:
-    """Return the rows of the data at the positions `begin` … `begin + size - 1` of a step's batch.
-
-    Batches iterate over all rows, then over all rows in another random order (a shuffle per epoch).
-
-    Args:
-        plan: The settings of the training.
-        step: The number of the step.
-        begin: First position in the batch.
-        size: Number of positions.
-
-    Returns:
-        The row numbers, int64 [size].
-    """
-    rows = len(plan.points)
-    place = step * plan.batch + begin + tf.range(size, dtype=tf.int64)
-    # A batch has fewer examples than the data has rows, so it ends in the epoch in which it begins or in the next.
-    epoch = place[0] // rows
-    key = tf.stack([_random_words(plan.seed, epoch), _random_words(plan.seed, epoch + 1)])
-    return tf.raw_ops.RandomIndexShuffle(
-        index=place % rows,
-        seed=tf.gather(key, place // rows - epoch),
-        max_index=tf.constant(rows - 1, tf.int64),
-        rounds=_SHUFFLE_ROUNDS,
-    )
-
-
-def _random_words(seed: int, number: Any) -> Any:
-    """Return three random uint32 values. RandomIndexShuffle uses only their lowest bits."""
-    return tf.random.stateless_uniform([3], tf.stack([tf.constant(seed, tf.int64), number]), None, None, tf.uint32)
-
-
 @contextlib.contextmanager
 def _loops_of_operations() -> Iterator[None]:
     """Build while loops directly as operations (control flow v1) inside this context.
@@ -307,17 +238,3 @@ def _loops_of_operations() -> Iterator[None]:
         finally:
             if functions:
                 v1.enable_control_flow_v2()
-
-
-def shares_of(batch: int, devices: int) -> list[tuple[int, int]]:
-    """Split a batch into one share per device, with sizes that differ by at most one.
-
-    Args:
-        batch: Examples in a batch.
-        devices: Number of devices.
-
-    Returns:
-        The first position of each share, and the position after its last.
-    """
-    bounds = [batch * number // devices for number in range(devices + 1)]
-    return list(pairwise(bounds))

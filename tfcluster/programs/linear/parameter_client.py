@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import socket
 import threading
 import time
 from collections.abc import Sequence
@@ -16,18 +14,14 @@ from tfcluster.errors import ClusterError
 from tfcluster.programs.context import Context
 from tfcluster.programs.linear.config import TrainingConfig
 from tfcluster.programs.linear.model import StateGraph
-from tfcluster.programs.linear.roles import short_task
 from tfcluster.programs.linear.step_scheduler import StepScheduler
-from tfcluster.programs.sessions import open_session
+from tfcluster.programs.sessions import SERVER_LOST, check_listening, close, leak, open_session, short_task
 
-#: Errors which mean that a server is down or has been restarted, and not that the graph or the data are wrong. gRPC
-#: reports a connection that ends in the middle of a message as an internal or an unknown error.
+#: Errors which mean that a server is down or has been restarted, and not that the graph or the data are wrong. A
+#: restarted server has no variables any more. gRPC reports a connection that ends in the middle of a message as an
+#: internal or an unknown error.
 LOSSES = (
-    ConnectionError,
-    tf.errors.UnavailableError,
-    tf.errors.AbortedError,
-    tf.errors.CancelledError,
-    tf.errors.DeadlineExceededError,
+    *SERVER_LOST,
     tf.errors.FailedPreconditionError,
     tf.errors.NotFoundError,
     tf.errors.InternalError,
@@ -35,8 +29,6 @@ LOSSES = (
 )
 
 Values = dict[str, Any]
-
-_abandoned: list[Any] = []
 
 
 class ParameterClient:
@@ -143,14 +135,14 @@ class ParameterClient:
         while True:
             try:
                 if self._session is None:
-                    check_listening(self._context, self._servers)
+                    check_all_listening(self._context, self._servers)
                     self._session = open_session(
                         self._context, self._state.graph, self._servers, timeout_ms=settings.PARAMETER_CALL_TIMEOUT_MS
                     )
                 action()
                 return
             except LOSSES as error:
-                abandon(self._session)
+                leak(self._session)
                 self._session = None
                 deadline = deadline or time.monotonic() + settings.PARAMETER_RECOVERY_SECONDS
                 if time.monotonic() >= deadline:
@@ -167,10 +159,8 @@ class ParameterClient:
         )
 
 
-def check_listening(context: Context, devices: Sequence[str]) -> None:
+def check_all_listening(context: Context, devices: Sequence[str]) -> None:
     """Check that the task of every device accepts connections.
-
-    If a session were opened on a task that does not, gRPC would back off exponentially before it reconnects.
 
     Args:
         context: The run.
@@ -180,37 +170,13 @@ def check_listening(context: Context, devices: Sequence[str]) -> None:
         ConnectionError: A task does not accept connections.
     """
     for device in devices:
-        if not _listens(_address(context, device)):
+        if not _listens(context, device):
             raise ConnectionError(f"nothing listens at {short_task(device)}")
-
-
-def abandon(session: Any) -> None:
-    """Leak a failed session deliberately instead of closing it.
-
-    Closing the session, or letting it be garbage-collected, would block on a server that hangs. Its connections are
-    closed when the driver exits.
-
-    Args:
-        session: The session; None is allowed.
-    """
-    if session is not None:
-        _abandoned.append(session)
-
-
-def close(session: Any) -> None:
-    """Close a session, ignoring errors of servers that are down.
-
-    Args:
-        session: The session; None is allowed.
-    """
-    if session is not None:
-        with contextlib.suppress(tf.errors.OpError):
-            session.close()
 
 
 def answers(context: Context, device: str) -> bool:
     """Return whether the server of a device's task accepts connections and runs a trivial step in time."""
-    if not _listens(_address(context, device)):
+    if not _listens(context, device):
         return False
     graph = tf.Graph()
     with graph.as_default(), tf.device(device):
@@ -223,16 +189,9 @@ def answers(context: Context, device: str) -> bool:
     return True
 
 
-def _address(context: Context, device: str) -> str:
-    task = tf.DeviceSpec.from_string(device)
-    address: str = context.addresses[task.job][task.task]
-    return address
-
-
-def _listens(address: str) -> bool:
-    host, _, port = address.rpartition(":")
+def _listens(context: Context, device: str) -> bool:
     try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=settings.PARAMETER_CONNECT_SECONDS).close()
+        check_listening(context, device, settings.PARAMETER_CONNECT_SECONDS)
     except OSError:
         return False
     return True

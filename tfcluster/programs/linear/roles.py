@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from tfcluster.programs.sessions import short_task
+
 PS_JOB = "ps"
 #: Jobs whose first task evaluates the parameters separately from the training.
 SCORING_JOBS = ("evaluator", "scorer")
@@ -66,9 +68,3 @@ def names(roles: Roles) -> dict[str, str]:
         device: task if tasks.count(task) == 1 else f"{task}/{device.rpartition('/device:')[2]}"
         for device, task in zip(roles.replicas, tasks, strict=True)
     }
-
-
-def short_task(device: str) -> str:
-    """Return the short name of a device's task, such as `worker:1`."""
-    parts = dict(part.split(":", 1) for part in device.strip("/").split("/"))
-    return f"{parts['job']}:{parts['task']}"

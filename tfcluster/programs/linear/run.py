@@ -13,8 +13,7 @@ from tfcluster import settings
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.programs.context import Context
 from tfcluster.programs.linear.checkpoints import Checkpoints, Summaries
-from tfcluster.programs.linear.checks import refuse_divergence
-from tfcluster.programs.linear.config import LEARNING_RATES, TrainingConfig
+from tfcluster.programs.linear.config import LEARNING_RATES, TrainingConfig, refuse_divergence
 from tfcluster.programs.linear.coordinator import TrainingCoordinator
 from tfcluster.programs.linear.dataset import Dataset, made, read_csv
 from tfcluster.programs.linear.evaluator import Evaluator

@@ -1,11 +1,14 @@
-"""Schedule the steps of a training: hand out blocks of steps to workers and requeue the blocks of lost workers."""
+"""Schedule the steps of a training: hand out blocks of steps to workers and requeue the blocks of lost workers.
+
+Unlike shards, steps change shared variables. Each therefore counts once: no straggler has a backup task, and after a
+parameter server was lost, the steps since the restored snapshot are scheduled again, also those that were done.
+"""
 
 from __future__ import annotations
 
-import threading
 from dataclasses import dataclass
 
-from tfcluster import settings
+from tfcluster.programs.scheduler import WorkScheduler
 
 
 @dataclass(frozen=True)
@@ -23,7 +26,7 @@ class StepRange:
     generation: int = 0
 
 
-class StepScheduler:
+class StepScheduler(WorkScheduler):
     """Schedules the remaining steps of a training. Thread-safe; all workers share it.
 
     Args:
@@ -33,7 +36,7 @@ class StepScheduler:
     """
 
     def __init__(self, first: int, steps: int, workers: int) -> None:
-        self._changed = threading.Condition()
+        super().__init__()
         self._first = first
         self._end = first + steps
         self._workers = workers
@@ -42,7 +45,6 @@ class StepScheduler:
         self._under_way: set[StepRange] = set()
         self._generation = 0
         self._opening: StepRange | None = None
-        self._stopped = False
 
     @property
     def steps(self) -> int:
@@ -126,23 +128,5 @@ class StepScheduler:
             self._under_way.clear()
             self._changed.notify_all()
 
-    def stop(self) -> None:
-        """Stop handing out blocks."""
-        with self._changed:
-            self._stopped = True
-            self._changed.notify_all()
-
     def _left(self) -> bool:
         return bool(self._returned) or self._next < self._end
-
-
-def next_size(count: int, seconds: float) -> int:
-    """Return the number of steps of the next block, such that it should take `BLOCK_SECONDS`.
-
-    A block grows at most fourfold, because the duration of the first steps after a start is not representative.
-
-    Args:
-        count: Number of steps of the previous block.
-        seconds: Duration of the previous block.
-    """
-    return max(1, min(4 * count, int(count * settings.TRAINING_CALL_SECONDS / max(seconds, 1e-6))))

@@ -11,7 +11,7 @@ from typing import Any
 from tfcluster import settings
 from tfcluster.errors import ClusterError
 from tfcluster.programs.linear.checkpoints import Checkpoints
-from tfcluster.programs.linear.checks import is_finite, refuse_divergence
+from tfcluster.programs.linear.config import is_finite, refuse_divergence
 from tfcluster.programs.linear.coordinator import TrainingCoordinator
 from tfcluster.programs.linear.parameter_client import ParameterClient, Values
 

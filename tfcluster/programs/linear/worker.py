@@ -11,13 +11,13 @@ from typing import Any
 import tensorflow as tf
 
 from tfcluster import settings
-from tfcluster.programs.linear.checks import refuse_divergence
+from tfcluster.programs.linear.config import refuse_divergence
 from tfcluster.programs.linear.coordinator import TrainingCoordinator
 from tfcluster.programs.linear.model import TrainingGraph
-from tfcluster.programs.linear.parameter_client import LOSSES, abandon, answers, check_listening, close
-from tfcluster.programs.linear.roles import short_task
-from tfcluster.programs.linear.step_scheduler import StepRange, next_size
-from tfcluster.programs.sessions import count_operations, open_session
+from tfcluster.programs.linear.parameter_client import LOSSES, answers, check_all_listening
+from tfcluster.programs.linear.step_scheduler import StepRange
+from tfcluster.programs.scheduler import next_size
+from tfcluster.programs.sessions import close, count_operations, leak, open_session, short_task
 
 v1 = tf.compat.v1
 
@@ -84,7 +84,7 @@ class Worker(threading.Thread):
                 self._team.ledger.requeue(block)
                 self._failures += 1
                 if self._failures >= settings.WORKER_FAILURES_MAX:
-                    abandon(self._session)
+                    leak(self._session)
                     self._session = None
                     self._team.note(f"{self.name}: failed {self._failures} times in a row: {_told(error)}")
                     return
@@ -98,7 +98,7 @@ class Worker(threading.Thread):
             refuse_divergence(int(found["step"]), {name: found[name] for name in ("w", "b", "loss")})
             seconds = time.monotonic() - began
             self._team.record(self.name, self._devices, block.count, seconds, found)
-            size = next_size(block.count, seconds)
+            size = next_size(block.count, block.count, seconds, settings.TRAINING_CALL_SECONDS)
 
     def _steps(self, block: StepRange, options: Any = None, metadata: Any = None) -> dict[str, Any]:
         assert self._graph is not None, "a replica prepares before it trains"
@@ -119,7 +119,7 @@ class Worker(threading.Thread):
         deadline: float | None = None
         is_extended = False
         while not self._team.stopped:
-            abandon(self._session)
+            leak(self._session)
             self._session = None
             self._team.parameters.restore_what_is_lost()
             # The timeout starts when the parameter servers are up, because a worker cannot recover without them.
@@ -172,7 +172,7 @@ class Worker(threading.Thread):
     def _open(self) -> None:
         assert self._graph is not None, "a replica prepares before it trains"
         used = [*self._devices, *self._team.plan.servers]
-        check_listening(self._team.plan.context, used)
+        check_all_listening(self._team.plan.context, used)
         self._session = open_session(
             self._team.plan.context, self._graph.graph, used, timeout_ms=settings.PARAMETER_CALL_TIMEOUT_MS
         )

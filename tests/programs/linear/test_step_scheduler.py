@@ -7,7 +7,9 @@ import threading
 
 import pytest
 
-from tfcluster.programs.linear.step_scheduler import StepRange, StepScheduler, next_size
+from tfcluster import settings
+from tfcluster.programs.linear.step_scheduler import StepRange, StepScheduler
+from tfcluster.programs.scheduler import next_size
 
 
 def take(ledger: StepScheduler, size: int) -> StepRange:
@@ -131,4 +133,4 @@ def test_a_setback_never_goes_forward_nor_before_the_start() -> None:
     [(8, 0.01, 32), (100, 0.3, 100), (100, 0.6, 50), (1, 5.0, 1), (8, 0.0, 32), (1000, 0.1, 3000)],
 )
 def test_blocks_grow_to_the_time_they_should_take(count: int, seconds: float, expected: int) -> None:
-    assert next_size(count, seconds) == expected
+    assert next_size(count, count, seconds, settings.TRAINING_CALL_SECONDS) == expected

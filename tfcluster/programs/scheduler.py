@@ -1,4 +1,8 @@
-"""Schedule shards on devices: pending and running shards, requeueing after losses, and backup tasks for stragglers."""
+"""Schedule numbered work on devices: what every scheduler has, and the scheduler of shards.
+
+Shards are independent of each other: they may be done in any order, and a straggler may be done twice (a backup task).
+The steps of a training are neither, so `linear.step_scheduler` shares the base class only.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,39 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tfcluster import settings
+
+
+def next_size(size: int, count: int, seconds: float, target: float) -> int:
+    """Return how much work a device should take next, such that it takes `target` seconds.
+
+    The amount grows at most fourfold, because the duration of the first steps after a start is not representative.
+
+    Args:
+        size: The amount that the device asked for before.
+        count: The amount that it got.
+        seconds: How long it took for that.
+        target: How long the next work should take, in seconds.
+    """
+    return max(1, min(4 * size, int(count * target / max(seconds, 1e-6))))
+
+
+class WorkScheduler:
+    """What hands out work to threads until it is stopped: the base class of schedulers. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._stopped = False
+
+    def stop(self) -> None:
+        """Stop handing out work, and wake the threads that wait for it."""
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
+
+    def pause(self, seconds: float) -> None:
+        """Sleep for `seconds`, or until the scheduler is stopped."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._stopped, seconds)
 
 
 @dataclass
@@ -29,7 +66,7 @@ class ShardRange:
     began: float = 0.0
 
 
-class ShardScheduler:
+class ShardScheduler(WorkScheduler):
     """Hands out shards to the threads of devices. Thread-safe.
 
     Args:
@@ -40,13 +77,12 @@ class ShardScheduler:
     """
 
     def __init__(self, shards: int, devices: Sequence[str], own: Mapping[str, Sequence[range]] | None = None) -> None:
-        self._changed = threading.Condition()
+        super().__init__()
         self._devices = len(devices)
         self._own = {device: deque(_spans((own or {}).get(device, ()))) for device in devices}
         self._free = deque(_spans(_gaps(shards, own or {})))
         self._under_way: dict[int, ShardRange] = {}
         self._slowest = 0.0
-        self._stopped = False
 
     def take(self, device: str, size: int, now: float) -> ShardRange | None:
         """Take the next shards for a device.
@@ -125,17 +161,6 @@ class ShardScheduler:
                 return False
             self._changed.wait(settings.MAP_STRAGGLER_POLL_SECONDS if seconds is None else seconds)
             return not self._stopped
-
-    def pause(self, seconds: float) -> None:
-        """Sleep for `seconds`, or until the scheduler is stopped."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._stopped, seconds)
-
-    def stop(self) -> None:
-        """Stop handing out shards."""
-        with self._changed:
-            self._stopped = True
-            self._changed.notify_all()
 
     def _is_in_doubt(self, span: ShardRange, device: str, now: float) -> bool:
         bound = settings.MAP_STRAGGLER_SECONDS + settings.MAP_STRAGGLER_FACTOR * span.count * self._slowest

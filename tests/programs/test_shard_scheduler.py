@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tfcluster.programs.map_reduce.scheduler import ShardRange, ShardScheduler
+from tfcluster.programs.scheduler import ShardRange, ShardScheduler
 
 
 def bounds(span: ShardRange | None) -> tuple[int, int] | None:

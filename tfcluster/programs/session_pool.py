@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import queue
-import socket
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,12 +14,20 @@ import tensorflow as tf
 
 from tfcluster import settings
 from tfcluster.programs.context import Context
-from tfcluster.programs.map_reduce.executor import DeviceLostError, StepTimeoutError
-from tfcluster.programs.map_reduce.progress import work_of
-from tfcluster.programs.sessions import count_operations, open_session, run_graph, serves, task_of, without_replica
-
-# Lost sessions, leaked deliberately: a session that is garbage-collected closes itself, which blocks on its server.
-_LOST: list[Any] = []
+from tfcluster.programs.executor import DeviceLostError, StepTimeoutError
+from tfcluster.programs.sessions import (
+    SERVER_LOST,
+    check_listening,
+    close,
+    count_operations,
+    leak,
+    open_session,
+    run_graph,
+    serves,
+    short_task,
+    task_of,
+    without_replica,
+)
 
 
 @dataclass(frozen=True)
@@ -127,7 +134,7 @@ class _Task:
 
     def __init__(self, context: Context, devices: Sequence[str], graph: _Graph, as_written: bool) -> None:
         spec = tf.DeviceSpec.from_string(devices[0])
-        self.short = f"{spec.job}:{spec.task}"
+        self.short = short_task(devices[0])
         self.losses = 0
         self._is_lost = False
         self._address = context.addresses[spec.job][spec.task]
@@ -145,14 +152,14 @@ class _Task:
         feed = {computation.inputs[name]: value for name, value in feed.items()}
         session = self._opened()
         try:
-            values = self._watched(lambda: self._step(session, device, computation.outputs, feed))
-        except _LOSSES as error:
+            values = self._call_server(lambda: self._step(session, device, computation.outputs, feed))
+        except SERVER_LOST as error:
             if isinstance(error, tf.errors.DeadlineExceededError) and self._answers():
                 raise StepTimeoutError(settings.STEP_TIMEOUT_MS / 1000) from error
             with self._lock:
                 if self._session is session:
                     self._session = None
-                    _LOST.append(session)
+                    leak(session)
                     self._count_loss()
             raise DeviceLostError(self._trouble(error), worked=True) from error
         self._is_lost = False
@@ -162,17 +169,15 @@ class _Task:
         """Close the session, which ends its steps in progress."""
         with self._lock:
             session, self._session = self._session, None
-        if session is not None:
-            with contextlib.suppress(tf.errors.OpError):
-                session.close()
+        close(session)
 
     def _opened(self) -> Any:
         with self._lock:
             if self._session is None:
                 try:
-                    self._refuse_when_gone()
-                    self._session = self._watched(self._open)
-                except _LOSSES as error:
+                    self._check_server()
+                    self._session = self._call_server(self._open)
+                except SERVER_LOST as error:
                     self._count_loss()
                     raise DeviceLostError(self._trouble(error), worked=False) from error
             return self._session
@@ -186,13 +191,14 @@ class _Task:
         metadata = tf.compat.v1.RunMetadata()
         values = session.run(outputs, feed, tf.compat.v1.RunOptions(output_partition_graphs=True), metadata)
         self._uncounted.discard(device)
-        work_of(self._context, device)["ops"] = count_operations(metadata).get(without_replica(device), 0)
+        self._context.work_of(device)["ops"] = count_operations(metadata).get(without_replica(device), 0)
         return values
 
-    def _watched(self, call: Callable[[], Any]) -> Any:
+    def _call_server(self, call: Callable[[], Any]) -> Any:
         """Run a call to the server in a thread, and check meanwhile that the server is up.
 
-        If the server is down, the call is left to its thread.
+        If the server is down, the call is left to its thread. Each call has a thread of its own, because a call to a
+        server that hangs (SIGSTOP) cannot be cancelled: closing the session blocks too, and does not end the call.
 
         Returns:
             The value that the call returns.
@@ -214,7 +220,7 @@ class _Task:
             try:
                 value, error = outcome.get(timeout=settings.SESSION_SERVER_POLL_SECONDS)
             except queue.Empty:
-                self._refuse_when_gone()
+                self._check_server()
                 continue
             if error is not None:
                 raise error
@@ -223,7 +229,7 @@ class _Task:
     def _answers(self) -> bool:
         """Return whether the task responds to another session, after a step timed out."""
         try:
-            return bool(self._watched(lambda: serves(self._context, self._devices[0])))
+            return bool(self._call_server(lambda: serves(self._context, self._devices[0])))
         except ConnectionError:
             return False
 
@@ -232,29 +238,18 @@ class _Task:
         self.losses += not self._is_lost
         self._is_lost = True
 
-    def _refuse_when_gone(self) -> None:
+    def _check_server(self) -> None:
         """Check that a process listens at the task's address. A server that is slow to accept counts as up.
 
         Raises:
             ConnectionError: The connection is refused.
         """
-        host, _, port = self._address.rpartition(":")
         with contextlib.suppress(TimeoutError):
-            socket.create_connection((host.strip("[]"), int(port)), settings.SESSION_CONNECT_SECONDS).close()
+            check_listening(self._context, self._devices[0], settings.SESSION_CONNECT_SECONDS)
 
     def _trouble(self, error: Exception) -> str:
         how = "is gone" if isinstance(error, ConnectionError) else "does not serve this run any more"
         return f"{self.short} at {self._address} {how}"
-
-
-#: Errors which mean that a server is down or has been restarted, and not that the computation is wrong.
-_LOSSES = (
-    ConnectionError,
-    tf.errors.UnavailableError,
-    tf.errors.AbortedError,
-    tf.errors.CancelledError,
-    tf.errors.DeadlineExceededError,
-)
 
 
 def _within_task(device: str) -> str:

@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 
 from tfcluster import settings
 from tfcluster.errors import ClusterError
-from tfcluster.programs.map_reduce.scheduler import ShardRange, ShardScheduler
+from tfcluster.programs.scheduler import ShardRange, ShardScheduler, next_size
 
 Value = TypeVar("Value")
 
@@ -139,10 +139,8 @@ class _Worker(Generic[Value]):
                     if not self._work.wait():
                         return
                 elif (seconds := self._do(span)) is not None:
-                    size, pause = (
-                        max(1, min(4 * size, int(span.count * settings.MAP_STEP_SECONDS / seconds))),
-                        settings.MAP_RETRY_INITIAL_SECONDS,
-                    )
+                    size = next_size(size, span.count, seconds, settings.MAP_STEP_SECONDS)
+                    pause = settings.MAP_RETRY_INITIAL_SECONDS
                 else:
                     self._work.pause(pause)
                     size, pause = settings.MAP_FIRST_STEP_SHARDS, min(2 * pause, settings.MAP_RETRY_MAX_SECONDS)

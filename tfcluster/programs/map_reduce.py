@@ -1,17 +1,63 @@
-"""`map_reduce`: compute a function of the shard number on the cluster's devices and reduce its values in order."""
+"""MapReduce: map on the cluster's devices, reduce in the run's driver. A public API, which pi and mean also use.
+
+The work is split into numbered shards, and each free device takes the next shard. A shard whose task was lost is
+computed again, and the result is bit-identical regardless of which device computed it. In your own script:
+
+    from tfcluster.programs.map_reduce import map_reduce
+
+    total = map_reduce(lambda shard: tf.reduce_sum(tf.range(1000 * shard, 1000 * (shard + 1))), shards=500)
+
+`map_reduce` is sufficient for most scripts. It is built on `map_shards`, which hands out shards to any function, and on
+`SessionPool`, which runs a computation on each device in a separate session per task.
+"""
 
 from __future__ import annotations
 
 import operator
+import time
 from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
-from tfcluster.programs.context import current_run
-from tfcluster.programs.map_reduce.executor import map_shards
-from tfcluster.programs.map_reduce.progress import Progress
-from tfcluster.programs.map_reduce.session_pool import Computation, SessionPool
+from tfcluster import settings
+from tfcluster.programs.context import Context, current_run
+from tfcluster.programs.executor import DeviceLostError, ShardResult, map_shards
+from tfcluster.programs.session_pool import Computation, SessionPool
+
+__all__ = ["Computation", "DeviceLostError", "Progress", "SessionPool", "ShardResult", "map_reduce", "map_shards"]
+
+
+class Progress:
+    """Counts the work done by each device and emits progress events.
+
+    Args:
+        context: The run.
+        total: Total amount of work, in `unit`.
+        unit: The unit of work, in the plural, such as `samples`.
+    """
+
+    def __init__(self, context: Context, total: int, unit: str) -> None:
+        self._context = context
+        self._total = total
+        self._unit = unit
+        self._done = 0
+        self._reported: float | None = None
+
+    def add(self, device: str, done: int) -> None:
+        """Add work done by a device.
+
+        Args:
+            device: Full name of the device.
+            done: Amount of work, in the unit of this progress.
+        """
+        work = self._context.work_of(device)
+        work[self._unit] = work.get(self._unit, 0) + done
+        self._done += done
+        now = time.monotonic()
+        if self._reported is None or now - self._reported >= settings.PROGRESS_INTERVAL_SECONDS:
+            self._reported = now
+            self._context.progress(self._done, self._total, self._unit)
 
 
 def map_reduce(function: Callable[[Any], Any], shards: int, reduce: Callable[[Any, Any], Any] = operator.add) -> Any:
