@@ -89,12 +89,24 @@ class SshHosts:
         wrapper = self.folder / "bin" / "ssh"
         wrapper.parent.mkdir()
         ssh = self.command(shutil.which("ssh") or "ssh", "-F", str(self.folder / "ssh_config"))
-        wrapper.write_text(f'#!/bin/sh\nexec {" ".join(ssh)} "$@"\n')
+        wrapper.write_text(f'#!/bin/sh\necho "$@" >>{self._ssh_log}\nexec {" ".join(ssh)} "$@"\n')
         wrapper.chmod(0o755)
         self.use_key("user_key")
         self.know(*self.names)
         for name in self.names:
             self.start(name)
+
+    @property
+    def _ssh_log(self) -> Path:
+        return self.folder / "ssh_calls"
+
+    def ssh_calls(self) -> list[str]:
+        """The arguments of each ssh that has been started so far, each on a line."""
+        return self._ssh_log.read_text().splitlines() if self._ssh_log.exists() else []
+
+    def sessions(self) -> int:
+        """The number of sessions so far in which a Python was started on a host."""
+        return sum("session=json" in line for line in self.ssh_calls())
 
     def use_key(self, key: str) -> None:
         """Have ssh offer a key, `user_key` being the one that the hosts accept."""
@@ -109,8 +121,8 @@ class SshHosts:
         public = (self.folder / f"{key}.pub").read_text()
         (self.folder / "known_hosts").write_text("".join(f"{self.address(name)} {public}" for name in names))
 
-    def start(self, name: str) -> None:
-        """Start a host's sshd; returns when it accepts connections."""
+    def start(self, name: str, *options: str) -> None:
+        """Start a host's sshd, with further options; returns when it accepts connections."""
         variables = {**self._user_folders(name), "TEST_MARK": self.mark, "PATH": os.environ["PATH"]}
         config = self.folder / f"{name}.sshd_config"
         config.write_text(
@@ -118,6 +130,7 @@ class SshHosts:
             f"AuthorizedKeysFile {self.folder / 'authorized_keys'}\nStrictModes no\nPermitRootLogin yes\nUsePAM no\n"
             "PasswordAuthentication no\nKbdInteractiveAuthentication no\nPrintMotd no\nMaxSessions 100\n"
             "MaxStartups 100\nUseDNS no\n"
+            + "".join(f"{option}\n" for option in options)
             + f"SetEnv {' '.join(f'{name}={value}' for name, value in variables.items())}\n"
         )
         with (self.folder / f"{name}.sshd_log").open("ab") as log:

@@ -80,7 +80,7 @@ class PlayedChannel(LocalAgentConnection):
     """A connection that breaks when the host goes away."""
 
     def __init__(self, there: Played, agent: LocalAgentConnection) -> None:
-        self.__dict__.update(agent.__dict__)
+        super().__init__(agent._connection.dup())  # the other one closes its own
         self._there = there
 
     def wait_readable(self, seconds: float | None, *fds: int) -> bool:

@@ -27,7 +27,10 @@ TOO_LONG = {
     "tfcluster.transport.ssh",
 }
 CIRCULAR = {
-    "tfcluster.transport.remote_bootstrap": {"tfcluster.transport.dry_run_server", "tfcluster.transport.stdio_proxy"},
+    "tfcluster.transport.remote_bootstrap": {
+        "tfcluster.transport.dry_run_server",
+        "tfcluster.transport.remote_session",
+    },
 }
 
 

@@ -85,6 +85,20 @@ def ssh_control_path(cluster: str, destination: str) -> Path:
     return _runtime_dir(_SSH_SUFFIX, plain=True) / digest
 
 
+def forwarded_socket_path(cluster: str, host: str, destination: str) -> Path:
+    """Return the path of the socket here that ssh forwards to the socket of the cluster's agent on another host.
+
+    Args:
+        cluster: The cluster's name.
+        host: The host's name in the cluster.
+        destination: The host as an ssh destination.
+
+    Raises:
+        ClusterError: No private folder can be created; see `_runtime_dir`.
+    """
+    return ssh_control_path(cluster, f"{destination}\0{host}")
+
+
 def locks_dir() -> Path:
     """Return the private folder for the lock files shared by all of this user's agents on this machine.
 

@@ -24,6 +24,23 @@ def hosts() -> Iterator[SshHosts]:
 
 
 @pytest.fixture
+def without_forwarding(hosts: SshHosts) -> Iterator[None]:
+    """The sshd of h0 does not forward sockets."""
+    hosts.kill("h0")
+    hosts.start("h0", "AllowStreamLocalForwarding no")
+    yield
+    hosts.kill("h0")
+    hosts.start("h0")
+
+
+@pytest.fixture(params=["forwarded", "proxied"])
+def both_ways(request: pytest.FixtureRequest) -> None:
+    """Runs a test twice: the agent's socket is forwarded by ssh, or a session carries the bytes instead."""
+    if request.param == "proxied":
+        request.getfixturevalue("without_forwarding")
+
+
+@pytest.fixture
 def reach(hosts: SshHosts) -> Iterator[Reaching]:
     """Makes the way to a host: its name, and what else the host of the topology has. One cluster for each test."""
     cluster = f"c{uuid.uuid4().hex[:8]}"

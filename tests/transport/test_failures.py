@@ -44,7 +44,7 @@ Host key verification failed.
         ("Connection timed out during banner exchange\n", "banner exchange", "firewall"),
         ("ssh: connect to host alpha port 22: No route to host", "No route to host", "firewall"),
         ("ssh: connect to host alpha port 22: Network is unreachable", "Network is unreachable", "firewall"),
-        ("/home/me/.ssh/config: line 3: Bad configuration option: hots\n", "hots", "Mend ~/.ssh/config"),
+        ("/home/me/.ssh/config: line 3: Bad configuration option: hots\n", "hots", "Correct ~/.ssh/config"),
         ("kex_exchange_identification: read: Connection reset by peer\n", "reset by peer", "`ssh tf@alpha` tells more"),
         ("Timeout, server 10.0.0.1 not responding.\r\n", "not responding", "`ssh tf@alpha` tells more"),
         ("one\x1b[2J\x07 two\tthree\n \n", ": one\x1b[2J\x07 two", "`ssh tf@alpha` tells more"),

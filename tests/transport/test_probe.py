@@ -98,7 +98,7 @@ def test_a_variable_of_the_spec_is_not_set_and_folders_are_looked_for_where_they
     found, probe = there.probe()
     assert probe is not None
     assert found.unexamined == ("env: PYTHONPATH, LD_PRELOAD: not set for this, so what that changes is not examined",)
-    (pid,) = (pid for pid, words in hosts.processes().items() if "said=json" in words and " -c " in words)
+    (pid,) = (pid for pid, words in hosts.processes().items() if "session=json" in words and " -c " in words)
     variables = Path(f"/proc/{pid}/environ").read_bytes()
     assert not [name for name in (b"PYTHONPATH", b"LD_PRELOAD", bytes(state)) if name in variables]
     (state / "tfcluster").mkdir(parents=True)

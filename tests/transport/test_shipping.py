@@ -72,12 +72,12 @@ def test_an_old_python_can_read_how_it_begins() -> None:
 
 def test_what_lies_where_it_begins_is_not_imported(tmp_path: Path) -> None:
     (tmp_path / "json.py").write_text("raise SystemExit('imported')")
-    said = json.dumps({"boot": "def main(said): print(json.dumps('begun'))"}) + "\n"
+    first_line = json.dumps({"boot": "def main(session): print(json.dumps('begun'))"}) + "\n"
     run = subprocess.run(
         code_bundle.command(sys.executable),
         shell=True,
         cwd=tmp_path,
-        input=said,
+        input=first_line,
         capture_output=True,
         text=True,
         check=False,

@@ -35,13 +35,18 @@ BYTES = 8 << 20
 
 def relays(hosts: SshHosts) -> list[int]:
     """The processes on the hosts that hand on what ssh brings."""
-    return [pid for pid, words in hosts.processes().items() if "said=json" in words]
+    return [pid for pid, words in hosts.processes().items() if "session=json" in words]
 
 
 def agent_pid(there: SshTransport, hosts: SshHosts) -> int:
     """The pid of the agent on a host, as `ps` shows it."""
-    (pid,) = (pid for pid, words in hosts.processes().items() if words.startswith(f"tfcluster: {there.cluster} agent"))
+    (pid,) = agents(there, hosts)
     return pid
+
+
+def agents(there: SshTransport, hosts: SshHosts) -> list[int]:
+    title = f"tfcluster: {there.cluster} agent"
+    return [pid for pid, words in hosts.processes().items() if words.startswith(title)]
 
 
 def agent_socket(there: SshTransport, hosts: SshHosts) -> Path:
@@ -52,7 +57,10 @@ def agent_socket(there: SshTransport, hosts: SshHosts) -> Path:
 
 @contextmanager
 def played(there: SshTransport, hosts: SshHosts, play: Callable[[socket.socket], None]) -> Iterator[None]:
-    """An agent on a host that does what the test says with its one connection."""
+    """An agent on a host that does what the test says with a command's connection, after the greetings.
+
+    The session on the host that finds the agent connects to it before the command.
+    """
     folder = hosts.home(there.host) / "state" / "tfcluster" / there.cluster / there.host
     folder.mkdir(parents=True)
     path = hosts.home(there.host) / "run" / "played"
@@ -61,9 +69,15 @@ def played(there: SshTransport, hosts: SshHosts, play: Callable[[socket.socket],
     with socket.create_server(str(path), family=socket.AF_UNIX) as listener:
 
         def serve() -> None:
-            connection, _ = listener.accept()
-            with connection:
-                play(connection)
+            session, _ = listener.accept()
+            with session:
+                connection, _ = listener.accept()
+                with connection:
+                    greeting = b""
+                    while not greeting.endswith(b"\n"):
+                        greeting += connection.recv(1)
+                    connection.sendall(greeting)
+                    play(connection)
 
         playing = threading.Thread(target=serve, daemon=True)
         playing.start()
@@ -75,6 +89,14 @@ def played(there: SshTransport, hosts: SshHosts, play: Callable[[socket.socket],
             for file in (LOCK, "journal.json"):
                 (folder / file).unlink()
     assert not playing.is_alive()
+
+
+def open_played(there: SshTransport) -> Channel:
+    """Connect, and receive the greeting."""
+    channel = there.open(start=False)
+    while not channel.receive(30).endswith(b"\n"):
+        continue
+    return channel
 
 
 def everything_from(channel: Channel) -> bytes:
@@ -118,6 +140,7 @@ def test_a_state_folder_of_its_own(hosts: SshHosts, reach: Reaching) -> None:
     assert channel.wait_for_end(30)
 
 
+@pytest.mark.usefixtures("both_ways")
 def test_bytes_arrive_as_they_are_both_ways(hosts: SshHosts, reach: Reaching) -> None:
     """More of them than all buffers on the way hold: whoever does not read makes the other one wait."""
     there = reach()
@@ -136,7 +159,7 @@ def test_bytes_arrive_as_they_are_both_ways(hosts: SshHosts, reach: Reaching) ->
         all_sent.set()
 
     with played(there, hosts, play):
-        channel = there.open(start=False)
+        channel = open_played(there)
         sending = threading.Thread(target=send, daemon=True)
         sending.start()
         assert not channel.wait_readable(0.2)
@@ -149,28 +172,30 @@ def test_bytes_arrive_as_they_are_both_ways(hosts: SshHosts, reach: Reaching) ->
     assert answer == hashlib.sha256(data).hexdigest().encode() + data
 
 
-def test_whoever_hangs_up_is_noticed_there(hosts: SshHosts, reach: Reaching) -> None:
+@pytest.mark.usefixtures("both_ways")
+def test_a_command_that_hangs_up_is_noticed_there(hosts: SshHosts, reach: Reaching) -> None:
     """The agent is told, and one that takes no notice keeps no process of ours."""
     there = reach()
-    heard: list[bytes] = []
+    received: list[bytes] = []
     may_end = threading.Event()
 
     def play(connection: socket.socket) -> None:
-        heard.append(connection.recv(100))
-        heard.append(connection.recv(100))
+        received.append(connection.recv(100))
+        received.append(connection.recv(100))
         may_end.wait(60)
 
     with played(there, hosts, play):
-        channel = there.open(start=False)
+        channel = open_played(there)
         channel.send(b"hello")
-        wait_for(lambda: heard)
+        wait_for(lambda: received)
         channel.close()
-        wait_for(lambda: len(heard) == 2)
+        wait_for(lambda: len(received) == 2)
         wait_for(lambda: not relays(hosts))
         may_end.set()
-    assert heard == [b"hello", b""]
+    assert received == [b"hello", b""]
 
 
+@pytest.mark.usefixtures("both_ways")
 def test_a_killed_command_leaves_nothing_there(hosts: SshHosts, reach: Reaching) -> None:
     there = reach()
     program = (
@@ -187,9 +212,9 @@ def test_a_killed_command_leaves_nothing_there(hosts: SshHosts, reach: Reaching)
     ) as command:
         assert command.stdout is not None
         assert command.stdout.readline() == b"open\n"
-        assert relays(hosts)
         command.kill()
     wait_for(lambda: not relays(hosts))
+    wait_for(lambda: not agents(there, hosts))  # without a command and a cluster, it ends by itself
 
 
 def test_sessions_share_one_connection(hosts: SshHosts, reach: Reaching) -> None:
@@ -218,7 +243,7 @@ def test_an_agent_outlives_its_sshd(hosts: SshHosts, reach: Reaching) -> None:
         kept.connect(str(agent_socket(there, hosts)))
         hosts.kill("h0")
         try:
-            assert channel.receive(60) == b""
+            everything_from(channel)
             channel.close()
             with pytest.raises(HostUnreachableError):
                 there.open(start=True)
@@ -230,8 +255,7 @@ def test_an_agent_outlives_its_sshd(hosts: SshHosts, reach: Reaching) -> None:
         again = there.open(start=False)
         assert agent_pid(there, hosts) == pid
         again.close()
-    assert again.wait_for_end(30)
-    assert not process.is_alive()
+    wait_for(lambda: not process.is_alive())
 
 
 def test_a_lost_link_is_noticed_and_comes_back(hosts: SshHosts, reach: Reaching) -> None:
@@ -246,7 +270,7 @@ def test_a_lost_link_is_noticed_and_comes_back(hosts: SshHosts, reach: Reaching)
         kept.connect(str(agent_socket(there, hosts)))
         hosts.network.unplug("h0")
         try:
-            assert channel.receive(60) == b""
+            everything_from(channel)
             with pytest.raises(HostUnreachableError):
                 there.open(start=False)
         finally:
@@ -262,6 +286,7 @@ def test_a_lost_link_is_noticed_and_comes_back(hosts: SshHosts, reach: Reaching)
 def test_an_agent_that_hangs(hosts: SshHosts, reach: Reaching) -> None:
     there = reach()
     channel = there.open(start=True)
+    assert channel.receive(60)
     pid = agent_pid(there, hosts)
     os.kill(pid, signal.SIGSTOP)
     try:
@@ -269,6 +294,7 @@ def test_an_agent_that_hangs(hosts: SshHosts, reach: Reaching) -> None:
             HostUnreachableError, match=rf"the agent there \(pid {pid}\) has not answered within 0\.2 s"
         ):
             channel.receive(0.2)
+        channel.close()
         assert channel.wait_for_end(0.1) is False
     finally:
         os.kill(pid, signal.SIGCONT)

@@ -35,6 +35,9 @@ class RpcConnection:
         reader: Receives from the command.
         writer: Sends to the command.
         is_last: Returns whether no other command is connected.
+
+    Attributes:
+        has_request: Whether there has been a request.
     """
 
     def __init__(
@@ -44,6 +47,7 @@ class RpcConnection:
         self._reader = reader
         self._writer = writer
         self._is_last = is_last
+        self.has_request = False
         self._requests: dict[int, asyncio.Task[None]] = {}
         self._uploads: dict[int, Upload] = {}
         # StreamWriter.drain of Python 3.10 does not support several callers at the same time.
@@ -68,7 +72,7 @@ class RpcConnection:
                     frames = decoder.feed(data)
                     if not greeted and decoder.has_greeting:
                         greeted = True
-                        await self._write(encode_greeting())
+                        await self._write(encode_greeting(is_up=not self._agent.idle))
                     for frame in frames:
                         await self._receive(frame)
                 except ClusterError as error:
@@ -79,6 +83,7 @@ class RpcConnection:
 
     async def _receive(self, frame: Frame) -> None:
         if frame.kind is FrameKind.REQUEST:
+            self.has_request = True
             if frame.id in self._requests:
                 raise ClusterError(f"two requests have the number {frame.id}")
             self._uploads[frame.id] = Upload(lambda size: self._send(frame.id, FrameKind.WINDOW, size))

@@ -24,6 +24,8 @@ class RpcServer:
         self._agent = agent
         self._connections: set[RpcConnection] = set()
         self._idle_exit: asyncio.TimerHandle | None = None
+        # Descriptors of connections that stay open until this process has exited, which tells the commands that wait.
+        self._kept: list[int] = []
 
     async def serve(self, agent_socket: AgentSocket) -> None:
         """Serve until the agent shuts down, or is idle and has no connections.
@@ -50,8 +52,17 @@ class RpcServer:
             pass  # the command disconnected
         finally:
             self._connections.remove(connection)
-            self._schedule_idle_exit(self._agent.awaiting or 0.0)
+            if self._exits():
+                with contextlib.suppress(OSError):  # the command has closed the connection
+                    self._kept.append(os.dup(writer.get_extra_info("socket").fileno()))
+            if connection.has_request or self._idle_exit is None:
+                self._schedule_idle_exit(self._agent.awaiting or 0.0)
             writer.close()
+
+    def _exits(self) -> bool:
+        """Return whether the agent shuts down, or exits because it is idle and no command is connected."""
+        is_unused = self._agent.idle and not self._agent.awaiting and not self._connections
+        return is_unused or self._agent.quitting.is_set()
 
     def _schedule_idle_exit(self, delay: float) -> None:
         """Schedule the exit of an idle agent; replaces an exit that was scheduled before.
@@ -61,8 +72,11 @@ class RpcServer:
         """
 
         def exit_if_idle() -> None:
+            self._idle_exit = None
             if self._agent.idle and not self._connections:
                 self._agent.quitting.set()
+            while self._kept and not self._agent.quitting.is_set():
+                os.close(self._kept.pop())
 
         if self._idle_exit is not None:
             self._idle_exit.cancel()

@@ -12,7 +12,7 @@ from typing import Any
 
 from tfcluster import settings
 from tfcluster.errors import ClusterError
-from tfcluster.protocol.frames import Frame, FrameDecoder, FrameKind, encode_chunk, encode_frame, encode_greeting
+from tfcluster.protocol.frames import Frame, FrameDecoder, FrameKind, encode_chunk, encode_frame
 from tfcluster.transport.base import Channel
 
 _NO_REQUEST = 0
@@ -25,7 +25,7 @@ class AgentConnection:
     its own is needed. A frame is passed on even if the thread that waits for it has been abandoned.
 
     Args:
-        channel: The connection.
+        channel: The connection, over which the greeting has been sent.
 
     Attributes:
         channel: The connection.
@@ -35,7 +35,6 @@ class AgentConnection:
         self.channel = channel
         self._decoder = FrameDecoder(is_agent=False)
         self._ids = itertools.count(1)
-        self._unsent_greeting = encode_greeting()
         self._sending = threading.Lock()
         self._arrived: dict[int, deque[Frame]] = {}
         self._changed = threading.Condition()
@@ -63,9 +62,8 @@ class AgentConnection:
         number = next(self._ids)
         self._arrived[number] = deque()
         with self._sending:
-            greeting, self._unsent_greeting = self._unsent_greeting, b""
             # If the agent has disconnected, what it sent before shows why; `take` raises that.
-            self.channel.send(greeting + encode_frame(Frame(number, FrameKind.REQUEST, body)))
+            self.channel.send(encode_frame(Frame(number, FrameKind.REQUEST, body)))
         return number
 
     def send_chunk(self, number: int, data: bytes) -> None:

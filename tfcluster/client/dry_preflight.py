@@ -20,7 +20,7 @@ from tfcluster.errors import ClusterError
 from tfcluster.protocol.api.cluster import PrepareReply
 from tfcluster.protocol.serialization import decode
 from tfcluster.transport.base import not_running
-from tfcluster.transport.unexamined import of_environment
+from tfcluster.transport.dry_run_probe import environment_notes
 
 
 def probe_hosts(
@@ -67,7 +67,7 @@ def _probe_host(cluster: Cluster, wanted: ClusterTopology, listen: bool, host: s
     fields = {name: value for name, value in reply.items() if name not in ("installation", "listens")}
     examined = examined_of(decode(PrepareReply, fields), contact)
     examined.probe = probe
-    variables = of_environment(cluster.hosts[host]) if contact is not None else []
+    variables = environment_notes(cluster.hosts[host]) if contact is not None else []
     if examined.found is not None:  # the running agent has checked everything, with the spec's environment variables
         examined.unexamined = [note for note in notes if note not in variables]
         return examined

@@ -73,9 +73,13 @@ def encode_chunk(request: int, data: bytes) -> bytes:
     return encode_frame(Frame(request, FrameKind.CHUNK, len(data), data))
 
 
-def encode_greeting() -> bytes:
-    """Encode the first line that each side sends."""
-    return encode({"version": VERSION, "tfcluster": __version__})
+def encode_greeting(*, is_up: bool | None = None) -> bytes:
+    """Encode the first line that each side sends; the agent sends it when it has received the command's.
+
+    Args:
+        is_up: For the agent: whether its cluster is up.
+    """
+    return encode({"version": VERSION, "tfcluster": __version__, "up": is_up})
 
 
 def encode_rejection(error: ClusterError) -> bytes:

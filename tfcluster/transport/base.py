@@ -1,9 +1,15 @@
-"""The interfaces that every transport to a host's agent implements, local or over ssh."""
+"""What the transports to agents have in common: the connection to an agent, and the interface to a host."""
 
 from __future__ import annotations
 
+import contextlib
+import select
+import socket
+import time
+import weakref
 from typing import Protocol
 
+from tfcluster import settings
 from tfcluster.errors import ClusterError, ExitCode
 
 
@@ -21,8 +27,17 @@ class HostUnreachableError(ClusterError):
         self.host = host
 
 
-class Channel(Protocol):
-    """A connection to an agent."""
+class Channel:
+    """A byte stream between a command and an agent: the agent's Unix socket here, the same socket forwarded elsewhere.
+
+    Args:
+        connection: A connected socket.
+    """
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        weakref.finalize(self, connection.close)
+        self._is_at_end = False
 
     def send(self, data: bytes) -> bool:
         """Send data.
@@ -30,6 +45,11 @@ class Channel(Protocol):
         Returns:
             False if the agent has closed the connection. `receive` detects that too.
         """
+        try:
+            self._connection.sendall(data)
+        except ConnectionError:
+            return False
+        return True
 
     def wait_readable(self, seconds: float | None, *fds: int) -> bool:
         """Wait until the agent has sent something or has closed the connection, or until a descriptor is readable.
@@ -41,6 +61,8 @@ class Channel(Protocol):
         Returns:
             Whether the agent has sent something or has closed the connection.
         """
+        own = self._connection.fileno()
+        return own in select.select([own, *fds], [], [], seconds)[0]
 
     def receive(self, timeout: float | None) -> bytes:
         """Wait for data and return it.
@@ -54,29 +76,71 @@ class Channel(Protocol):
         Raises:
             ClusterError: Nothing arrived within `timeout` seconds.
         """
+        if not self.wait_readable(timeout):
+            raise self.timeout_error(f"{timeout:g} s")
+        try:
+            data = self._connection.recv(settings.IO_BLOCK_BYTES)
+        except ConnectionError:
+            data = b""
+        self._is_at_end = not data
+        return data
 
-    def timeout_error(self, time: str) -> ClusterError:
-        """Return the error for an agent that has not sent anything for some time.
-
-        Args:
-            time: The time that has passed, such as `5 s`.
-        """
-
-    def close(self) -> None:
-        """Close the connection."""
-
-    def wait_for_end(self, timeout: float) -> bool:
-        """Wait until the agent's process has exited.
+    def is_refused(self, timeout: float) -> bool:
+        """Wait for the first byte from the agent, without receiving it.
 
         Args:
             timeout: The maximum time to wait in seconds.
 
         Returns:
-            True if the process exited within that time.
+            True if the connection was closed before anything arrived.
 
         Raises:
-            HostUnreachableError: The agent's host cannot be reached.
+            ClusterError: Nothing happened within `timeout` seconds.
         """
+        if not self.wait_readable(timeout):
+            raise self.timeout_error(f"{timeout:g} s")
+        try:
+            return not self._connection.recv(1, socket.MSG_PEEK)
+        except ConnectionError:
+            return True
+
+    def close(self) -> None:
+        """Hang up: nothing more is sent, and what still arrives is ignored.
+
+        The socket stays open as long as this object, so that `wait_for_end` can notice the agent's exit.
+        """
+        with contextlib.suppress(OSError):  # the agent has closed the connection
+            self._connection.shutdown(socket.SHUT_WR)
+
+    def wait_for_end(self, timeout: float) -> bool:
+        """Wait until the agent's process has exited, after `close`.
+
+        An agent that is about to exit does not close its connections: the kernel does, once the process is gone.
+
+        Args:
+            timeout: The maximum time to wait in seconds.
+
+        Returns:
+            False if the wait timed out. True if the process has exited, or has closed the connection because it does
+            not exit.
+
+        Raises:
+            HostUnreachableError: The connection to the host broke.
+        """
+        deadline = time.monotonic() + timeout
+        while not self._is_at_end:
+            if not self.wait_readable(max(0.0, deadline - time.monotonic())):
+                return False
+            self.receive(0.0)
+        return True
+
+    def timeout_error(self, duration: str) -> ClusterError:
+        """Return the error for an agent that has not sent anything for some time.
+
+        Args:
+            duration: The time that has passed, such as `5 s`.
+        """
+        raise NotImplementedError
 
 
 class HostTransport(Protocol):
@@ -91,7 +155,7 @@ class HostTransport(Protocol):
     host: str
 
     def open(self, *, start: bool) -> Channel:
-        """Connect to the agent.
+        """Connect to the agent, and send the greeting of the protocol.
 
         If the agent has died while its cluster is up, start a new one, which adopts the cluster. If the cluster turns
         out not to be up, close what is shared between commands.
@@ -100,7 +164,7 @@ class HostTransport(Protocol):
             start: Start an agent if there is none, even if the cluster is not up.
 
         Returns:
-            A connection.
+            The connection. The first line to be received is the agent's greeting.
 
         Raises:
             ClusterError: There is no agent, or none could be started.

@@ -23,13 +23,13 @@ _PACKAGE = Path(__file__).parent.parent
 # After the first line nothing is sent until the host has answered, so that readline() cannot read ahead into the data
 # that follows. The program removes the current directory from sys.path.
 _BEGIN = (
-    "import sys;sys.path[:]=filter(None,sys.path);import json;said=json.loads(sys.stdin.readline());"
-    'exec(said["boot"if sys.version_info>=(3,10)else"old"]);main(said)'
+    "import sys;sys.path[:]=filter(None,sys.path);import json;session=json.loads(sys.stdin.readline());"
+    'exec(session["boot"if sys.version_info>=(3,10)else"old"]);main(session)'
 )
 _OLD = f"""
-def main(said):
-    found = {{"version": sys.version.split()[0], "python": sys.executable}}
-    sys.stdout.write("\\n{MARK}" + json.dumps({{"old": found}}) + "\\n")
+def main(session):
+    python = {{"version": sys.version.split()[0], "python": sys.executable}}
+    sys.stdout.write("\\n{MARK}" + json.dumps({{"old": python}}) + "\\n")
 """
 
 
@@ -45,8 +45,8 @@ def command(python: str, *, isolated: bool = False) -> str:
     return f"{quote_path(python)} {quote([*options, '-c', _BEGIN])}"
 
 
-def first_words() -> dict[str, str]:
-    """Return the fields of the first JSON object that bootstrap the host's Python: its program and the code's hash."""
+def bootstrap() -> dict[str, str]:
+    """Return the fields of a session's first line that start the code: the bootstrap program and the code's hash."""
     return {"boot": Path(remote_bootstrap.__file__).read_text(), "old": _OLD, "code": code_name()}
 
 

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 import sys
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tfcluster import settings
-from tfcluster.core.hosts import THIS_MACHINE
+from tfcluster.core.hosts import THIS_MACHINE, Host
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError
-from tfcluster.transport.openssh import SshSession
 from tfcluster.transport.ssh_errors import lines_of
+from tfcluster.transport.ssh_session import InterpreterError, Session
 
 # On this machine the code is imported from the folder that the command imported it from; see `local`.
 _PROGRAM = """
@@ -27,6 +26,8 @@ from tfcluster.transport.dry_run_server import serve
 serve(json.loads(sys.stdin.readline()))
 """
 _PACKAGE_ROOT = Path(__file__).parent.parent.parent
+# Prefixes of the environment variables that affect what Python or the dynamic linker loads.
+_LOADER_PREFIXES = ("PYTHON", "LD_")
 
 
 class Probe:
@@ -34,46 +35,14 @@ class Probe:
 
     Args:
         session: The session with the process.
-        reply: Reads the next reply from the session; its second argument is the timeout in seconds.
 
     Attributes:
         listens: Whether the process accepts connections on the ports that it has allocated.
     """
 
-    def __init__(self, session: SshSession, reply: Callable[[SshSession, float], dict[str, Any]]) -> None:
+    def __init__(self, session: Session) -> None:
         self.listens = False
         self._session = session
-        self._reply = reply
-
-    @property
-    def shipped_bytes(self) -> int:
-        """Return the size in bytes of the code that was sent to the process."""
-        return self._session.shipped_bytes
-
-    def survey(self) -> dict[str, Any]:
-        """Survey the host.
-
-        Returns:
-            The reply to the request `survey`; see `dry_run_server.serve`.
-
-        Raises:
-            ClusterError: The process exited, or the host has become unreachable.
-        """
-        return self._ask("survey", settings.REMOTE_SURVEY_SECONDS)
-
-    def clock(self) -> tuple[float, float]:
-        """Compare the host's clock with this machine's.
-
-        Returns:
-            The seconds by which the host's clock is ahead, and the maximum error of that number in seconds.
-
-        Raises:
-            ClusterError: As for `survey`.
-        """
-        before = time.time()
-        theirs = self._ask("time", settings.SSH_FIRST_MESSAGE_SECONDS)["time"]
-        after = time.time()
-        return theirs - (before + after) / 2, (after - before) / 2
 
     def prepare(self, topology: ClusterTopology, *, listen: bool) -> dict[str, Any]:
         """Run the preflight checks for the host's tasks of a topology and choose ports and GPUs without reserving them.
@@ -87,21 +56,20 @@ class Probe:
             packages.
 
         Raises:
-            ClusterError: As for `survey`.
+            ClusterError: The checks failed, the process exited, or the host has become unreachable.
         """
-        told = self._ask(
-            "prepare", settings.DRY_RUN_PREPARE_SECONDS, topology=topology.masked().to_json(), listen=listen
-        )
-        self.listens = told["listens"]
-        return told
+        arguments = {"topology": topology.masked().to_json(), "listen": listen}
+        reply = self._session.request("prepare", settings.DRY_RUN_PREPARE_SECONDS, **arguments)
+        self.listens = reply["listens"]
+        return reply
 
     def topology(self) -> ClusterTopology:
         """Fetch the topology of the cluster that is up on the host.
 
         Raises:
-            ClusterError: The cluster is not up on the host, or as for `survey`.
+            ClusterError: The cluster is not up on the host, or as for `prepare`.
         """
-        return ClusterTopology.from_json(self._ask("topology", settings.DRY_RUN_PREPARE_SECONDS))
+        return ClusterTopology.from_json(self._session.request("topology", settings.DRY_RUN_PREPARE_SECONDS))
 
     def failures(self, addresses: Sequence[str], timeout: float) -> Mapping[str, str]:
         """Check whether the host can connect to other hosts by TCP.
@@ -114,30 +82,31 @@ class Probe:
             The addresses that could not be connected to, each with the reason.
 
         Raises:
-            ClusterError: As for `survey`.
+            ClusterError: As for `prepare`.
         """
-        told = self._ask("reach", timeout + settings.DRY_RUN_MARGIN_SECONDS, addresses=list(addresses), timeout=timeout)
-        failures: dict[str, str] = told["failures"]
+        seconds = timeout + settings.DRY_RUN_MARGIN_SECONDS
+        reply = self._session.request("reach", seconds, addresses=list(addresses), timeout=timeout)
+        failures: dict[str, str] = reply["failures"]
         return failures
 
     def close(self) -> None:
         """Close the session, upon which the process exits and its ports become free."""
         self._session.finish()
 
-    def _ask(self, question: str, seconds: float, **what: Any) -> dict[str, Any]:
-        self._session.say(json.dumps({"ask": question, **what}).encode() + b"\n")
-        return self._reply(self._session, seconds)
 
-
-class _LocalSession(SshSession):
+class _LocalSession(Session):
     """A session with a process on this machine instead of ssh. The process inherits the command's environment."""
 
     def __init__(self) -> None:
-        self._start(THIS_MACHINE, [sys.executable, "-c", _PROGRAM, str(_PACKAGE_ROOT)])
+        super().__init__(THIS_MACHINE, [sys.executable, "-c", _PROGRAM, str(_PACKAGE_ROOT)])
 
-    def _failure(self) -> ClusterError:
-        code, words = self._ended()
-        last = "".join(f": {line}" for line in lines_of(words)[-1:])
+    def with_host(self, error: ClusterError) -> ClusterError:
+        """See `Session.with_host`. On this machine, messages do not name it."""
+        return error
+
+    def exit_error(self, code: int, stderr: str) -> ClusterError:
+        """See `Session.exit_error`."""
+        last = "".join(f": {line}" for line in lines_of(stderr)[-1:])
         return ClusterError(f"the process that examines this machine ended with exit code {code}{last}")
 
 
@@ -155,28 +124,60 @@ def begin_here(cluster: str, host: str) -> Probe:
         ClusterError: The process cannot be started.
     """
     session = _LocalSession()
-    said: dict[str, Any] = {"cluster": cluster, "host": host, "state": None, "env": {}, "stamp": None, "ssh": None}
-    session.say(json.dumps(said).encode() + b"\n")
+    first_line: dict[str, Any] = {
+        "cluster": cluster,
+        "host": host,
+        "state": None,
+        "env": {},
+        "stamp": None,
+        "ssh": None,
+    }
+    session.send(json.dumps(first_line).encode() + b"\n")
     try:
-        _reply(session, settings.SSH_FIRST_MESSAGE_SECONDS)
+        session.reply_of(session.receive(settings.SSH_FIRST_MESSAGE_SECONDS))
     except BaseException:
         session.end()
         raise
-    return Probe(session, _reply)
+    return Probe(session)
 
 
-def _reply(session: SshSession, seconds: float) -> dict[str, Any]:
-    """Read the next reply of a probe process on this machine.
+def note_missing_interpreter(host: Host, problem: InterpreterError) -> str:
+    """Return the note that the Python of a host with setup commands does not run, as these commands may install it."""
+    if problem.is_missing:
+        return f"python: {host.interpreter} does not exist yet; `setup:` may make it: not examined"
+    what = problem.message.removeprefix(f"host {host.name!r}: ")
+    return f"python: {what}; `setup:` may change that: not examined"
+
+
+def split_problems(
+    host: Host, missing: Sequence[ClusterError], survey: Mapping[str, Any]
+) -> tuple[list[ClusterError], list[str]]:
+    """Separate the problems of a host from what a dry run cannot determine without changing the host.
 
     Args:
-        session: The session with the process.
-        seconds: The timeout in seconds.
+        host: The host.
+        missing: An error for each package that is not installed for the host's Python.
+        survey: The reply to the request `survey`; see `dry_run_server.serve`.
 
-    Raises:
-        ClusterError: The process replied with an error, exited, or did not reply in time.
+    Returns:
+        The problems, and the notes about what was not checked.
     """
-    said = session.hear(seconds)
-    if "error" in said:
-        raise ClusterError.from_json(said["error"])
-    reply: dict[str, Any] = said["reply"]
-    return reply
+    problems = [*missing, *map(ClusterError.from_json, survey["folders"])]
+    notes = environment_notes(host)
+    if not survey["setup"]:
+        notes += [f"{problem.message}; `setup:` may change that: not examined" for problem in problems]
+        return [], [*notes, "`setup:` has not been run there: what it changes is not examined"]
+    if missing and survey["pythonpath"]:
+        reason = "there is a PYTHONPATH there, which an examination leaves out: not examined"
+        notes += [f"{problem.message}; {reason}" for problem in missing]
+        return problems[len(missing) :], notes
+    return problems, notes
+
+
+def environment_notes(host: Host) -> list[str]:
+    """Return a note that names the host's variables that affect what is loaded there, as a dry run does not set them.
+
+    The list is empty if the host has no such variables.
+    """
+    names = [name for name in host.env if name.startswith(_LOADER_PREFIXES)]
+    return [f"env: {', '.join(names)}: not set for this, so what that changes is not examined"] if names else []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import json
 import os
 import select
 import socket
@@ -15,11 +16,11 @@ from pathlib import Path
 from tfcluster import settings
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.paths import LOCAL_HOST, LOCK, journal_path, state_folder, state_home
-from tfcluster.process_handle import MARK, NO_MARK, peer_credentials
+from tfcluster.process_handle import MARK, NO_MARK, ProcessHandle, peer_credentials
 from tfcluster.protocol.codec import Decoder, encode
+from tfcluster.protocol.frames import encode_greeting
 from tfcluster.runtime_dir import agent_socket
-from tfcluster.transport.base import not_running
-from tfcluster.transport.socket_channel import SocketChannel
+from tfcluster.transport.base import Channel, not_running
 
 # The bootstrap program of the agent. The agent runs the same code as the command that starts it, whether or not this or
 # another version is installed: sys.argv[1] is on the path only while the package is imported, and all of the package's
@@ -44,7 +45,7 @@ _NOT_THERE = (FileNotFoundError, ConnectionRefusedError, NotADirectoryError, Per
 _begun: list[subprocess.Popen[bytes]] = []
 
 
-class LocalAgentConnection(SocketChannel):
+class LocalAgentConnection(Channel):
     """A connection to a cluster's agent on this machine."""
 
     def __init__(self, connection: socket.socket) -> None:
@@ -54,28 +55,13 @@ class LocalAgentConnection(SocketChannel):
             connection.close()
             raise ClusterError("the agent's socket belongs to another user")
 
-    def shutdown_write(self) -> None:
-        """Shut down the sending half of the connection. The agent can still respond."""
-        with contextlib.suppress(OSError):  # the agent has closed the connection
-            self._connection.shutdown(socket.SHUT_WR)
-
-    def timeout_error(self, time: str) -> ClusterError:
-        """See `SocketChannel.timeout_error`."""
+    def timeout_error(self, duration: str) -> ClusterError:
+        """See `Channel.timeout_error`."""
         return ClusterError(
-            f"the agent (pid {self.pid}) has not answered within {time}",
+            f"the agent (pid {self.pid}) has not answered within {duration}",
             hint=f"If it hangs, `kill -9 {self.pid}`: the tasks go on, and the next command starts another agent.",
             exit_code=ExitCode.UNREACHABLE,
         )
-
-    def wait_for_end(self, timeout: float) -> bool:
-        """See `Channel.wait_for_end`."""
-        try:
-            pidfd = os.pidfd_open(self.pid)
-        except ProcessLookupError:
-            return True
-        ended = bool(select.select([pidfd], [], [], timeout)[0])
-        os.close(pidfd)
-        return ended
 
 
 class LocalTransport:
@@ -96,6 +82,7 @@ class LocalTransport:
         while True:
             agent = connect(self.cluster, self.host)
             if agent is not None:
+                agent.send(encode_greeting())
                 return agent
             if not start and not self.is_up():
                 raise not_running(self.cluster)
@@ -103,11 +90,22 @@ class LocalTransport:
             # An agent that shuts down closes its socket first and releases its state folder after it has cleaned up.
             if now > began + (settings.AGENT_CONNECT_SECONDS if self.is_up() else settings.AGENT_EXIT_SECONDS):
                 raise self._nothing_listens()
-            if now < next_start:
+            # While the folder is locked, another agent could not start. It is tried nevertheless in the end: after a
+            # reboot, the pid in the lock file may be that of any process.
+            if now < next_start or (self._is_locked() and now < next_start + settings.AGENT_START_IF_LOCKED_SECONDS):
                 time.sleep(settings.AGENT_CONNECT_INTERVAL_SECONDS)
                 continue
-            start_agent(self.cluster, self.host)  # on a busy host this alone can take longer than _MEETING_SECONDS
+            start_agent(self.cluster, self.host)  # on a busy host this alone can take longer than the deadline
             next_start = time.monotonic() + settings.AGENT_START_INTERVAL_SECONDS
+
+    def _is_locked(self) -> bool:
+        """Tell whether the process that the lock file names runs: an agent that is shutting down, or has no socket."""
+        try:
+            lock = json.loads((state_folder(self.cluster, self.host) / LOCK).read_bytes())
+            process = ProcessHandle.from_pid(lock["pid"])
+            return process is not None and process.is_alive()
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+            return False
 
     def _nothing_listens(self) -> ClusterError:
         return ClusterError(

@@ -35,28 +35,28 @@ CANNOT_KEEP = "cannot keep tfcluster's code"
 KEEP_HINT = "Make room there, or name a folder that can be written to by `state:` in the spec."
 
 
-def main(said: dict[str, Any]) -> None:
+def main(session: dict[str, Any]) -> None:
     """Serve the session that the client's first line describes, with the version of the code that it names.
 
     Args:
-        said: The first line; see `stdio_proxy.serve` and `dry_run_server.serve`. Of its fields this module itself uses
-            `code`, the content hash of the code; `keep`, whether files may be written; and `state`.
+        session: The first line; see `remote_session.serve` and `dry_run_server.serve`. Of its fields this module itself
+            uses `code`, the content hash of the code; `keep`, whether files may be written; and `state`.
     """
-    tell({"begun": True})
+    send_message({"begun": True})
     try:
-        if said["keep"]:
-            _import_from(_find(said) or _keep(said, _receive(said)))
+        if session["keep"]:
+            _import_from(_find(session) or _keep(session, _receive(session)))
         else:
-            sys.meta_path.insert(0, MemoryImporter(_receive(said)))
+            sys.meta_path.insert(0, MemoryImporter(_receive(session)))
     except (OSError, zlib.error, ValueError) as problem:
-        tell({"error": {"message": f"{CANNOT_KEEP}: {problem}", "hint": KEEP_HINT, "exit_code": 1}})
+        send_message({"error": {"message": f"{CANNOT_KEEP}: {problem}", "hint": KEEP_HINT, "exit_code": 1}})
         return
-    if said["keep"]:
-        from tfcluster.transport.stdio_proxy import serve
+    if session["keep"]:
+        from tfcluster.transport.remote_session import serve
     else:
         _add_user_site()
         from tfcluster.transport.dry_run_server import serve
-    serve(said)
+    serve(session)
 
 
 def _import_from(folder: str) -> None:
@@ -100,9 +100,9 @@ class MemoryImporter:
             if file in self._files:
                 is_package = file.endswith("/__init__.py")
                 loader: Any = self  # has a loader's methods; this module imports as little as possible
-                found = importlib.machinery.ModuleSpec(name, loader, origin=file, is_package=is_package)
-                found.has_location = True  # so that the module has a __file__
-                return found
+                spec = importlib.machinery.ModuleSpec(name, loader, origin=file, is_package=is_package)
+                spec.has_location = True  # so that the module has a __file__
+                return spec
         return None
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> None:
@@ -115,7 +115,7 @@ class MemoryImporter:
         exec(compile(self._files[file], file, "exec", dont_inherit=True), vars(module))
 
 
-def tell(message: dict[str, Any]) -> None:
+def send_message(message: dict[str, Any]) -> None:
     """Send one message to the client, as a marked line on standard output."""
     sys.stdout.write(f"\n{MARK}{json.dumps(message)}\n")
     sys.stdout.flush()
@@ -131,27 +131,27 @@ def name_of(packed: bytes) -> str:
     return hashlib.sha256(packed).hexdigest()
 
 
-def _find(said: dict[str, Any]) -> str | None:
-    for root in roots(said):
-        folder = os.path.join(root, said["code"])
+def _find(session: dict[str, Any]) -> str | None:
+    for root in roots(session):
+        folder = os.path.join(root, session["code"])
         if _holds(folder):
             return folder
     return None
 
 
-def roots(said: dict[str, Any]) -> Iterator[str]:
+def roots(session: dict[str, Any]) -> Iterator[str]:
     """Yield the candidate folders for the cache, in order of preference."""
     cache = os.environ.get("XDG_CACHE_HOME", "")
     yield os.path.join(cache if os.path.isabs(cache) else os.path.expanduser("~/.cache"), "tfcluster", "code")
-    if said["state"]:  # the spec has `state:` for hosts whose home folder is not writable
-        yield os.path.join(os.path.abspath(os.path.expanduser(said["state"])), ".code")
+    if session["state"]:  # the spec has `state:` for hosts whose home folder is not writable
+        yield os.path.join(os.path.abspath(os.path.expanduser(session["state"])), ".code")
 
 
-def _receive(said: dict[str, Any]) -> dict[str, str]:
+def _receive(session: dict[str, Any]) -> dict[str, str]:
     """Request the code from the client.
 
     Args:
-        said: The client's first line.
+        session: The client's first line.
 
     Returns:
         The source texts by path.
@@ -159,19 +159,19 @@ def _receive(said: dict[str, Any]) -> dict[str, str]:
     Raises:
         ValueError: The code that arrived does not have the requested hash.
     """
-    tell({"need": "code"})
+    send_message({"need": "code"})
     packed = zlib.decompress(sys.stdin.buffer.read(int(sys.stdin.buffer.readline())))
-    if name_of(packed) != said["code"]:
+    if name_of(packed) != session["code"]:
         raise ValueError("what arrived is not what was named")
     files: dict[str, str] = json.loads(packed)
     return files
 
 
-def _keep(said: dict[str, Any], files: dict[str, str]) -> str:
+def _keep(session: dict[str, Any], files: dict[str, str]) -> str:
     """Write the code to the first candidate folder that is writable.
 
     Args:
-        said: The client's first line.
+        session: The client's first line.
         files: The source texts by path.
 
     Returns:
@@ -181,9 +181,9 @@ def _keep(said: dict[str, Any], files: dict[str, str]) -> str:
         OSError: None of the folders is writable.
     """
     problem = None
-    for root in roots(said):
+    for root in roots(session):
         try:
-            return _install(root, said["code"], files)
+            return _install(root, session["code"], files)
         except OSError as error:
             problem = problem or error
     assert problem is not None, "there is at least one place"
@@ -200,12 +200,12 @@ def _install(root: str, name: str, files: dict[str, str]) -> str:
         locked = _lock(lock, fcntl.LOCK_EX)
         if not _holds(folder):  # another session may have installed the code meanwhile
             _remove(folder)
-            made = tempfile.mkdtemp(prefix=".", dir=root)
+            new = tempfile.mkdtemp(prefix=".", dir=root)
             try:
-                _write(made, files)
-                os.rename(made, folder)
+                _write(new, files)
+                os.rename(new, folder)
             except OSError:
-                _remove(made)
+                _remove(new)
                 raise
         if locked:
             _tidy(root)
@@ -240,8 +240,8 @@ def _write(folder: str, files: dict[str, str]) -> None:
 def _holds(folder: str) -> bool:
     """Tell whether only this user can access a folder, and its files have the hash that is the folder's name."""
     try:
-        found = os.lstat(folder)
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        status = os.lstat(folder)
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
             return False
         return name_of(pack(dict(_files(folder)))) == os.path.basename(folder)
     except (OSError, ValueError):
@@ -263,10 +263,10 @@ def _files(folder: str) -> Iterator[tuple[str, str]]:
 
 def _tidy(root: str) -> None:
     """Prune the cache: remove old versions of the code that no agent runs, and remains of interrupted installations."""
-    found = [entry for entry in os.scandir(root) if entry.is_dir(follow_symlinks=False)]
-    found.sort(key=lambda entry: entry.stat().st_mtime, reverse=True)
-    versions = [entry.path for entry in found if not entry.name.startswith(".")]
-    for path in (*(entry.path for entry in found if entry.name.startswith(".")), *versions[_KEPT:]):
+    entries = [entry for entry in os.scandir(root) if entry.is_dir(follow_symlinks=False)]
+    entries.sort(key=lambda entry: entry.stat().st_mtime, reverse=True)
+    versions = [entry.path for entry in entries if not entry.name.startswith(".")]
+    for path in (*(entry.path for entry in entries if entry.name.startswith(".")), *versions[_KEPT:]):
         with contextlib.suppress(OSError):
             if not _is_used(path):
                 _remove(path)

@@ -10,12 +10,13 @@ from typing import Any
 from tfcluster import settings
 from tfcluster.core.hosts import Host
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.transport import code_bundle, openssh, unexamined
+from tfcluster.protocol.frames import encode_greeting
+from tfcluster.transport import code_bundle
 from tfcluster.transport.base import Channel, HostUnreachableError
-from tfcluster.transport.dry_run_probe import Probe
-from tfcluster.transport.openssh import InterpreterError, SshSession
+from tfcluster.transport.dry_run_probe import Probe, note_missing_interpreter, split_problems
 from tfcluster.transport.provision import run_setup, stamp_name
-from tfcluster.transport.socket_channel import SocketChannel
+from tfcluster.transport.ssh_master import RemoteAgent, SshMaster
+from tfcluster.transport.ssh_session import InterpreterError, Session, SshChannel, start_ssh_session
 
 
 @dataclass(frozen=True)
@@ -49,38 +50,6 @@ class HostReport:
     unexamined: tuple[str, ...] = ()
 
 
-class SshAgentConnection(SocketChannel):
-    """A connection to a cluster's agent on another host.
-
-    Args:
-        there: The transport to the host.
-        session: The ssh session whose stdio proxy is connected to the agent.
-        process: The `pid` and `start_time` of the agent's process.
-    """
-
-    def __init__(self, there: SshTransport, session: SshSession, process: dict[str, Any]) -> None:
-        super().__init__(session.connection)
-        self._there = there
-        self._session = session
-        self._process = process
-
-    def timeout_error(self, time: str) -> ClusterError:
-        """See `SocketChannel.timeout_error`."""
-        return HostUnreachableError(
-            self._there.host,
-            f"the agent there (pid {self._process['pid']}) has not answered within {time}",
-            "Either the connection is lost, or the agent hangs: try again.",
-        )
-
-    def close(self) -> None:
-        """See `Channel.close`."""
-        self._session.end()
-
-    def wait_for_end(self, timeout: float) -> bool:
-        """See `Channel.wait_for_end`."""
-        return self._there.ends(self._process, timeout)
-
-
 class SshTransport:
     """The transport to the agent of a cluster on another host.
 
@@ -93,50 +62,99 @@ class SshTransport:
         self.cluster = cluster
         self.host = host.name
         self._host = host
+        self._master = SshMaster(cluster, host)
 
     def open(self, *, start: bool) -> Channel:
-        """See `HostTransport.open`."""
-        session = self._begin("open", start=start)
+        """See `HostTransport.open`.
+
+        Where the agent listens is known from an earlier command, unless it has died since. If it is not known, a
+        session on the host finds the agent or starts one.
+        """
+        known = self._master.read_agent()
+        channel = self._connect(known) if known else None
+        if channel is not None:
+            return channel
+        session = self._start_session()
         try:
-            return SshAgentConnection(self, session, self._reply(session, settings.REMOTE_OPEN_SECONDS))
+            reply = session.request("open", settings.REMOTE_OPEN_SECONDS, start=start)
+            agent = RemoteAgent(reply["socket"], reply["pid"], known is None or known.is_forwardable)
+            channel = self._connect(agent)
+            if channel is None:
+                return self._proxy(session, agent)
         except BaseException as error:
             session.end()
             if isinstance(error, ClusterError) and error.exit_code is ExitCode.NOT_RUNNING:
                 self.disconnect()
             raise
+        session.end()
+        return channel
 
-    def is_up(self) -> bool:
-        """See `HostTransport.is_up`."""
-        return bool(self._ask("look")["up"])
-
-    def has_state(self) -> bool:
-        """See `HostTransport.has_state`."""
-        found = bool(self._ask("look")["state"])
-        if not found:
-            self.disconnect()
-        return found
-
-    def ends(self, process: dict[str, Any], timeout: float) -> bool:
-        """Wait until a process on the host has exited.
-
-        Args:
-            process: Its `pid` and `start_time`.
-            timeout: The maximum time to wait in seconds.
+    def _connect(self, agent: RemoteAgent) -> Channel | None:
+        """Connect to the forwarded socket of an agent.
 
         Returns:
-            True if the process exited within that time.
+            The connection; None if the agent does not listen, or the host's ssh server does not forward sockets.
 
         Raises:
             HostUnreachableError: The host cannot be reached.
         """
-        return bool(self._ask("wait", patience=timeout, **process, timeout=timeout)["ended"])
+        connection = self._master.connect(agent)
+        if connection is None:
+            return None
+        channel = SshChannel(connection, self.host, agent.pid, self._master)
+        channel.send(encode_greeting())
+        return None if channel.is_refused(settings.SSH_GREETING_SECONDS) else channel
+
+    def _proxy(self, session: Session, agent: RemoteAgent) -> Channel:
+        """Have a session carry the bytes of the connection, as ssh does not forward the agent's socket."""
+        if not session.request("proxy", settings.REMOTE_REPLY_SECONDS)["connected"]:
+            raise HostUnreachableError(self.host, "its agent went away before it answered", "Try again.")
+        self._master.write_agent(replace(agent, is_forwardable=False))
+        channel = SshChannel(session.connection, self.host, agent.pid, self._master, session)
+        channel.send(encode_greeting())
+        return channel
+
+    def is_up(self) -> bool:
+        """See `HostTransport.is_up`."""
+        is_up = self._greeting_of_agent().get("up")
+        return is_up if isinstance(is_up, bool) else bool(self._state()["up"])
+
+    def has_state(self) -> bool:
+        """See `HostTransport.has_state`."""
+        if self._greeting_of_agent():
+            return True
+        exists = bool(self._state()["exists"])
+        if not exists:
+            self.disconnect()
+        return exists
+
+    def _greeting_of_agent(self) -> dict[str, Any]:
+        """Return the greeting of the agent if it can be had without a session; else an empty dictionary."""
+        known = self._master.read_agent()
+        channel = self._connect(known) if known else None
+        if channel is None:
+            return {}
+        line = b""
+        while not line.endswith(b"\n") and (data := channel.receive(settings.SSH_GREETING_SECONDS)):
+            line += data
+        greeting: dict[str, Any] = json.loads(line) if line.endswith(b"\n") else {}
+        return greeting
+
+    def _state(self) -> dict[str, Any]:
+        session = self._start_session()
+        try:
+            return session.request("state", settings.REMOTE_REPLY_SECONDS)
+        finally:
+            session.end()
 
     def disconnect(self) -> None:
         """See `HostTransport.disconnect`. This closes the ssh connection that all commands share."""
-        openssh.disconnect(self.cluster, self._host)
+        self._master.close()
 
     def examine(self) -> HostReport:
-        """Provision and survey the host: run its setup commands once, send the code bundle, and probe it.
+        """Prepare the host in one session: send the code bundle, survey the host, and start the agent.
+
+        Before, its setup commands are run in a session of their own, unless they have been run there.
 
         Returns:
             The report. Failures are reported as problems, not raised.
@@ -144,16 +162,26 @@ class SshTransport:
         problems: list[ClusterError] = []
         try:
             if self._host.setup:
-                run_setup(self.cluster, self._host)
+                run_setup(self._host, self._master.control_path)
         except HostUnreachableError as problem:
             return HostReport(self.host, (problem,))
         except ClusterError as problem:
             problems.append(problem)
         try:
-            found = self._survey()
+            session = self._start_session()
         except ClusterError as problem:
             return HostReport(self.host, (*problems, problem))
-        return replace(found, problems=(*problems, *found.problems))
+        try:
+            report, _ = self._survey(session)
+            report = replace(report, problems=(*problems, *report.problems))
+            if not report.problems:
+                reply = session.request("open", settings.REMOTE_OPEN_SECONDS, start=True)
+                self._master.forward(RemoteAgent(reply["socket"], reply["pid"]))
+            return report
+        except ClusterError as problem:
+            return HostReport(self.host, (*problems, problem))
+        finally:
+            session.end()
 
     def probe(self) -> tuple[HostReport, Probe | None]:
         """Start a dry-run probe, which changes nothing on the host. Of the spec it runs only the Python that it names.
@@ -165,144 +193,95 @@ class SshTransport:
         """
         try:
             stamp = stamp_name(self._host) if self._host.setup else None
-            session = self._begin("probe", keep=False, ssh=self._host.destination, stamp=stamp)
+            session = self._start_session(is_dry_run=True, stamp=stamp)
         except InterpreterError as problem:
             if self._host.setup:
-                return HostReport(self.host, unexamined=(unexamined.interpreter(self._host, problem),)), None
+                return HostReport(self.host, unexamined=(note_missing_interpreter(self._host, problem),)), None
             return HostReport(self.host, (problem,)), None
         except ClusterError as problem:
             return HostReport(self.host, (problem,)), None
-        probe = Probe(session, self._reply)
+        probe = Probe(session)
         try:
-            # Sends the code bundle, which all further requests need.
-            self._reply(session, settings.REMOTE_REPLY_SECONDS)
-            found = probe.survey()
-            offset, error = probe.clock()
+            report, has_packages = self._survey(session)
         except ClusterError as problem:
             probe.close()
             return HostReport(self.host, (problem,)), None
-        contact = self._surveyed(found, probe.shipped_bytes, offset, error)
-        if found["problems"]:
+        if not has_packages:
             probe.close()
-            return contact, None
-        return contact, probe
+            return report, None
+        return report, probe
 
-    def _surveyed(self, found: dict[str, Any], shipped_bytes: int, offset: float, error: float) -> HostReport:
-        """Make the report of a survey, whether or not the session was a dry run.
+    def _survey(self, session: Session) -> tuple[HostReport, bool]:
+        """Survey the host, and compare its clock with this machine's.
 
-        Args:
-            found: The reply to the survey.
-            shipped_bytes: The size of the code bundle that was sent, in bytes.
-            offset: The seconds by which the host's clock is ahead.
-            error: The maximum error of `offset` in seconds.
+        Returns:
+            The report, and whether the packages that an agent needs are installed.
         """
-        problems = list(map(ClusterError.from_json, found["problems"]))
+        survey = session.request("survey", settings.REMOTE_SURVEY_SECONDS)
+        before = time.time()
+        remote = session.request("time", settings.SSH_FIRST_MESSAGE_SECONDS)["time"]
+        after = time.time()
+        problems = list(map(ClusterError.from_json, survey["problems"]))
+        has_packages = not problems
         notes: list[str] = []
-        if "setup" in found:
-            problems, notes = unexamined.split(self._host, problems, found)
-        return HostReport(
+        if "setup" in survey:  # a dry run
+            problems, notes = split_problems(self._host, problems, survey)
+        report = HostReport(
             host=self.host,
-            problems=tuple(map(self._of_host, problems)),
-            python=found["python"],
-            python_version=found["version"],
-            tensorflow=found["tensorflow"],
-            free_bytes=found["free_bytes"],
-            clock_offset=offset,
-            clock_error=error,
-            shipped_bytes=shipped_bytes,
+            problems=tuple(map(session.with_host, problems)),
+            python=survey["python"],
+            python_version=survey["version"],
+            tensorflow=survey["tensorflow"],
+            free_bytes=survey["free_bytes"],
+            clock_offset=remote - (before + after) / 2,
+            clock_error=(after - before) / 2,
+            shipped_bytes=session.shipped_bytes,
             unexamined=tuple(notes),
         )
+        return report, has_packages
 
-    def _survey(self) -> HostReport:
-        session = self._begin("examine", ssh=self._host.destination)
-        try:
-            found = self._reply(session, settings.REMOTE_SURVEY_SECONDS)
-            before = time.time()
-            session.say(b"\n")
-            theirs = self._reply(session, settings.SSH_FIRST_MESSAGE_SECONDS)["time"]
-            after = time.time()
-        finally:
-            session.end()
-        offset, error = theirs - (before + after) / 2, (after - before) / 2
-        return self._surveyed(found, session.shipped_bytes, offset, error)
-
-    def _ask(self, do: str, *, patience: float = 0.0, **what: Any) -> dict[str, Any]:
-        """Make one request in a session of its own.
+    def _start_session(self, *, is_dry_run: bool = False, stamp: str | None = None) -> Session:
+        """Start tfcluster's code on the host, under the Python that the spec names.
 
         Args:
-            do: The request; see `stdio_proxy.serve`.
-            patience: The seconds that the host may take for the request in addition to the usual timeout.
-            **what: The arguments of the request.
+            is_dry_run: Leave nothing behind on the host and on this machine, and isolate the Python from its
+                environment. If false, the code is cached on the host and the ssh connection is shared.
+            stamp: For a dry run: the return value of `stamp_name`, or None if the host has no setup commands.
 
         Returns:
-            The reply.
-        """
-        session = self._begin(do, **what)
-        try:
-            return self._reply(session, settings.REMOTE_REPLY_SECONDS + patience)
-        finally:
-            session.end()
-
-    def _begin(self, do: str, *, keep: bool = True, **what: Any) -> SshSession:
-        """Begin a session in which the host's Python serves a request.
-
-        Args:
-            do: The request; see `stdio_proxy.serve` and `dry_run_server.serve`.
-            keep: Cache the code on the host and share the ssh connection. If false, the session leaves nothing behind
-                on either side, and the Python is isolated from its environment.
-            **what: The arguments of the request.
-
-        Returns:
-            The session. The caller ends it.
+            The session, which handles the requests of `remote_session.serve` or of `dry_run_server.serve`. The caller
+            ends it.
 
         Raises:
             HostUnreachableError: The host cannot be reached.
             InterpreterError: The host's Python does not run, or is too old.
+            ClusterError: The code cannot be stored on the host.
         """
-        command = code_bundle.command(self._host.interpreter, isolated=not keep)
-        session = SshSession(self.cluster, self._host, command, shared=keep)
-        said = {
-            **{"do": do, "keep": keep, **what, **code_bundle.first_words()},
+        command = code_bundle.command(self._host.interpreter, isolated=is_dry_run)
+        session = start_ssh_session(self._host, command, None if is_dry_run else self._master.control_path)
+        first_line = {
             **{"cluster": self.cluster, "host": self.host, "state": self._host.state, "env": dict(self._host.env)},
+            **{"ssh": self._host.destination, "keep": not is_dry_run, "stamp": stamp, **code_bundle.bootstrap()},
         }
         try:
-            session.say(json.dumps(said).encode() + b"\n")
-            begun = session.hear(settings.SSH_FIRST_MESSAGE_SECONDS)
+            session.send(json.dumps(first_line).encode() + b"\n")
+            message = session.receive(settings.SSH_FIRST_MESSAGE_SECONDS)
+            if "old" in message:
+                raise _too_old(self.host, message["old"])
+            message = session.receive(settings.REMOTE_REPLY_SECONDS)
+            if "need" in message:
+                session.shipped_bytes = len(code_bundle.archive())
+                session.send(b"%d\n" % session.shipped_bytes + code_bundle.archive())
+                message = session.receive(settings.REMOTE_REPLY_SECONDS)
+            session.reply_of(message)
         except BaseException:
             session.end()
             raise
-        if "old" in begun:
-            session.end()
-            raise _too_old(self.host, begun["old"])
         return session
 
-    def _reply(self, session: SshSession, seconds: float) -> dict[str, Any]:
-        """Read the host's reply, and send the code bundle first if the host requests it.
 
-        Args:
-            session: The session.
-            seconds: The timeout in seconds.
-
-        Raises:
-            ClusterError: The host replied with an error, or did not reply.
-        """
-        said = session.hear(seconds)
-        if "need" in said:
-            session.shipped_bytes = len(code_bundle.archive())
-            session.say(b"%d\n" % session.shipped_bytes + code_bundle.archive())
-            said = session.hear(seconds)
-        if "error" in said:
-            raise self._of_host(ClusterError.from_json(said["error"]))
-        reply: dict[str, Any] = said["reply"]
-        return reply
-
-    def _of_host(self, problem: ClusterError) -> ClusterError:
-        """Prefix an error that the host reported with the host's name."""
-        return ClusterError(f"host {self.host!r}: {problem.message}", hint=problem.hint, exit_code=problem.exit_code)
-
-
-def _too_old(host: str, found: dict[str, str]) -> InterpreterError:
+def _too_old(host: str, python: dict[str, str]) -> InterpreterError:
     return InterpreterError(
-        f"host {host!r}: {found['python']} is Python {found['version']}, and tfcluster needs 3.10 or newer",
+        f"host {host!r}: {python['python']} is Python {python['version']}, and tfcluster needs 3.10 or newer",
         hint="Name a newer one by `python:` in the spec.",
     )

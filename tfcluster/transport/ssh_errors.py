@@ -6,14 +6,15 @@ import re
 import shlex
 
 from tfcluster.core.hosts import Host
+from tfcluster.errors import ClusterError
 from tfcluster.transport.base import HostUnreachableError
 
 #: The exit code of ssh if ssh itself failed, not the command that it ran.
 SSH_FAILED = 255
 
-_LOOK = "`{ssh}` tells more."
+_SSH_HINT = "`{ssh}` tells more."
 # Patterns of ssh's output, each with a message that precedes ssh's last line and a hint. The first match counts.
-_KINDS = (
+_ERRORS = (
     (
         r"REMOTE HOST IDENTIFICATION HAS CHANGED",
         "it shows another host key than the one known here",
@@ -41,44 +42,65 @@ _KINDS = (
         "",
         "Write the name as ssh knows it to `ssh:` in the spec, or add it to ~/.ssh/config.",
     ),
-    (r"Connection refused", "", "Is sshd running there, and on that port? " + _LOOK),
+    (r"Connection refused", "", "Is sshd running there, and on that port? " + _SSH_HINT),
     (
         r"timed out|No route to host|Network is unreachable|Host is down",
         "",
-        "Is it on, and does a firewall let ssh through? " + _LOOK,
+        "Is it on, and does a firewall let ssh through? " + _SSH_HINT,
     ),
-    (r"bad configuration option", "", "Mend ~/.ssh/config."),
+    (r"bad configuration option", "", "Correct ~/.ssh/config."),
 )
 _KNOWN_KEY = re.compile(r"Offending .*key in (\S+):(\d+)")
 
 
-def lines_of(words: str) -> list[str]:
+def lines_of(output: str) -> list[str]:
     """Return the lines of another program's output without blank lines.
 
     Of a Python traceback only the last line is kept.
     """
-    lines = [line.strip() for line in words.expandtabs().splitlines()]
+    lines = [line.strip() for line in output.expandtabs().splitlines()]
     lines = [line for line in lines if line]
     trace = next((number for number, line in enumerate(lines) if line.startswith("Traceback (")), len(lines))
     return [*lines[:trace], *lines[trace:][-1:]]
 
 
-def unreachable(host: Host, words: str) -> HostUnreachableError:
+def no_ssh(error: OSError) -> ClusterError:
+    """Return the error that ssh cannot be run on this machine."""
+    return ClusterError(f"cannot run ssh: {error.strerror}", hint="Install OpenSSH's client.")
+
+
+def no_response(host: Host, seconds: float, output: str = "") -> HostUnreachableError:
+    """Return the error for a host from which no message has come.
+
+    Args:
+        host: The host.
+        seconds: How long nothing has come.
+        output: The last lines that a shell there has printed.
+    """
+    return HostUnreachableError(
+        host.name,
+        f"nothing has come from it within {seconds:g} s{output}",
+        f"`ssh {shlex.quote(host.destination)} true` tells whether it answers.",
+    )
+
+
+def unreachable(host: Host, output: str) -> HostUnreachableError:
     """Return the error for an ssh that could not connect to a host.
 
     Args:
         host: The host.
-        words: The output of ssh.
+        output: The output of ssh.
     """
-    last = (lines_of(words) or ["the connection broke, and ssh said nothing"])[-1]
-    said, hint = next(
-        ((said, hint) for pattern, said, hint in _KINDS if re.search(pattern, words, re.IGNORECASE)), ("", _LOOK)
+    last = (lines_of(output) or ["the connection broke, and ssh said nothing"])[-1]
+    message, hint = next(
+        ((message, hint) for pattern, message, hint in _ERRORS if re.search(pattern, output, re.IGNORECASE)),
+        ("", _SSH_HINT),
     )
     destination = shlex.quote(host.destination)
-    key = _KNOWN_KEY.search(words)
+    key = _KNOWN_KEY.search(output)
     known = f" (line {key[2]} of {key[1]})" if key else ""
     return HostUnreachableError(
         host.name,
-        f"{said} ({last})" if said else last,
+        f"{message} ({last})" if message else last,
         hint.format(ssh=f"ssh {destination}", destination=destination, known=known),
     )

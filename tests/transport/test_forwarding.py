@@ -1,0 +1,253 @@
+"""The agent's socket, forwarded by ssh: when a session on the host is needed, and how a stale socket is replaced."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import wait_for
+from tests.hosts import HERE, SshHosts
+from tests.transport.conftest import Reaching
+from tfcluster import settings
+from tfcluster.client.rpc import AgentClient
+from tfcluster.errors import ClusterError
+from tfcluster.protocol.api.runs import RunsReply, RunsRequest
+from tfcluster.runtime_dir import forwarded_socket_path, ssh_control_path
+from tfcluster.transport.base import HostUnreachableError
+from tfcluster.transport.ssh import SshTransport
+from tfcluster.transport.ssh_master import SshMaster
+
+
+def sockets_here(hosts: SshHosts) -> list[Path]:
+    """Everything in the folder for sockets on the machine where commands run."""
+    return list((hosts.home(HERE) / "run" / "tfcluster").iterdir())
+
+
+def agent_pid(transport: SshTransport, hosts: SshHosts) -> int:
+    (pid,) = (
+        pid for pid, line in hosts.processes().items() if line.startswith(f"tfcluster: {transport.cluster} agent")
+    )
+    return pid
+
+
+def use(transport: SshTransport) -> None:
+    """Send a request to the agent, as a command does."""
+    assert AgentClient(transport).call(RunsRequest(None), start=True) == RunsReply(())
+
+
+@contextmanager
+def kept_alive(transport: SshTransport, hosts: SshHosts) -> Iterator[None]:
+    """Have the agent connected, as it would exit after a request otherwise: it has no cluster."""
+    process = Path(f"/proc/{agent_pid(transport, hosts)}")
+    lock = hosts.home(transport.host) / "state" / "tfcluster" / transport.cluster / transport.host / "lock"
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(json.loads(lock.read_text())["socket"])
+        yield
+    wait_for(lambda: not process.exists())
+
+
+def test_one_session_prepares_a_host(hosts: SshHosts, reach: Reaching) -> None:
+    before = hosts.sessions()
+    transport = reach()
+    assert transport.examine().problems == ()
+    channel = transport.open(start=True)
+    assert hosts.sessions() - before == 1
+    use(reach())
+    assert reach().has_state()
+    assert not reach().is_up()
+    assert hosts.sessions() - before == 1
+    channel.close()
+    assert channel.wait_for_end(30)
+    transport.disconnect()
+    assert sockets_here(hosts) == []
+
+
+def test_the_forwarded_socket_is_private(hosts: SshHosts, reach: Reaching) -> None:
+    channel = reach().open(start=True)
+    assert {path.stat().st_mode & 0o077 for path in sockets_here(hosts) if path.is_socket()} == {0}
+    channel.close()
+    assert channel.wait_for_end(30)
+
+
+@pytest.mark.usefixtures("without_forwarding")
+def test_a_server_that_forbids_forwarding_is_asked_once(hosts: SshHosts, reach: Reaching) -> None:
+    before = hosts.sessions()
+    transport = reach()
+    channel = transport.open(start=True)
+    assert hosts.sessions() - before == 1
+    calls = len(hosts.ssh_calls())
+    use(reach())
+    use(reach())
+    assert [line for line in hosts.ssh_calls()[calls:] if "-O" in line.split()] == []
+    channel.close()
+    assert channel.wait_for_end(30)
+    transport.disconnect()
+    assert sockets_here(hosts) == []
+
+
+def control(transport: SshTransport, command: str) -> str:
+    """Give a command to the process of the shared connection; return what it answers."""
+    path = str(ssh_control_path(transport.cluster, "h0"))
+    ssh = ("ssh", "-F", "none", "-S", path, "-O", command, "h0")
+    return subprocess.run(ssh, check=False, capture_output=True, text=True, timeout=60).stderr
+
+
+def remove_socket(transport: SshTransport, hosts: SshHosts) -> None:
+    forwarded_socket_path(transport.cluster, "h0", "h0").unlink()
+
+
+def end_master(transport: SshTransport, hosts: SshHosts) -> None:
+    control(transport, "exit")
+    wait_for(lambda: not ssh_control_path(transport.cluster, "h0").exists())
+
+
+def kill_master(transport: SshTransport, hosts: SshHosts) -> None:
+    match = re.search(r"pid=(\d+)", control(transport, "check"))
+    assert match
+    os.kill(int(match[1]), signal.SIGKILL)
+    wait_for(lambda: not Path(f"/proc/{match[1]}/fd/0").exists())
+
+
+def restart_sshd(transport: SshTransport, hosts: SshHosts) -> None:
+    hosts.kill("h0")
+    hosts.start("h0")
+
+
+@pytest.mark.parametrize("damage", [remove_socket, end_master, kill_master, restart_sshd])
+def test_a_stale_socket_is_forwarded_again_without_a_session(
+    hosts: SshHosts, reach: Reaching, damage: Callable[[SshTransport, SshHosts], None]
+) -> None:
+    transport = reach()
+    channel = transport.open(start=True)
+    with kept_alive(transport, hosts):
+        channel.close()
+        sessions = hosts.sessions()
+        damage(transport, hosts)
+        use(reach())
+        use(reach())
+        assert hosts.sessions() == sessions
+
+
+def test_a_link_that_was_cut(hosts: SshHosts, reach: Reaching, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settings, "SSH_KEEPALIVE_SECONDS", 1)
+    monkeypatch.setattr(settings, "SSH_CONNECT_SECONDS", 1)
+    monkeypatch.setattr(settings, "SSH_GREETING_SECONDS", 1)
+    transport = reach()
+    channel = transport.open(start=True)
+    with kept_alive(transport, hosts):
+        sessions = hosts.sessions()
+        hosts.network.unplug("h0")
+        try:
+            with pytest.raises(HostUnreachableError):  # ssh has not noticed yet
+                reach().open(start=False)
+            while channel.receive(60):
+                continue
+            with pytest.raises(HostUnreachableError):
+                reach().open(start=False)
+        finally:
+            hosts.network.plug_in("h0")
+        use(reach())
+        assert hosts.sessions() == sessions
+
+
+def test_an_agent_that_has_died_is_followed_by_another(hosts: SshHosts, reach: Reaching) -> None:
+    transport = reach()
+    transport.open(start=True)
+    pid = agent_pid(transport, hosts)
+    sessions = hosts.sessions()
+    os.kill(pid, signal.SIGKILL)
+    use(reach())
+    assert hosts.sessions() - sessions == 1
+
+
+def test_an_agent_that_listens_elsewhere_now_is_found(hosts: SshHosts, reach: Reaching, tmp_path: Path) -> None:
+    channel = reach().open(start=True)
+    channel.close()
+    assert channel.wait_for_end(30)
+    folder = tmp_path / "with: a \\ colon"
+    folder.mkdir(mode=0o700)
+    moved = reach(env={"XDG_RUNTIME_DIR": str(folder)})
+    channel = moved.open(start=True)
+    sessions = hosts.sessions()
+    use(moved)
+    assert hosts.sessions() == sessions
+    channel.close()
+    assert channel.wait_for_end(30)
+
+
+@pytest.mark.parametrize("name", ["long" * 50, "100%", "$HOME"])
+def test_other_folders_for_sockets(
+    hosts: SshHosts, reach: Reaching, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    folder = tmp_path / name
+    folder.mkdir(mode=0o700)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder))
+    transport = reach(env={"XDG_RUNTIME_DIR": str(folder)})
+    channel = transport.open(start=True)
+    use(transport)
+    channel.close()
+    assert channel.wait_for_end(30)
+    transport.disconnect()
+
+
+def test_commands_that_start_at_once_share_a_socket(hosts: SshHosts, reach: Reaching) -> None:
+    transport = reach()
+    transport.examine()
+    program = (
+        "import sys, json; from tfcluster.core.hosts import Host; from tfcluster.transport.ssh import SshTransport;"
+        "channel = SshTransport(sys.argv[1], Host.from_json(json.loads(sys.argv[2]))).open(start=False);"
+        "print(json.loads(channel.receive(30))['version'], flush=True); sys.stdin.read()"
+    )
+    host = {"name": "h0", "address": hosts.address("h0"), "ssh": "h0", "python": sys.executable, "setup": []}
+    sessions = hosts.sessions()
+    remove_socket(transport, hosts)
+    commands = [
+        subprocess.Popen(
+            [sys.executable, "-c", program, transport.cluster, json.dumps(host)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            cwd=Path(__file__).parent.parent.parent,
+        )
+        for _ in range(5)
+    ]
+    for command in commands:
+        assert command.stdout is not None
+        assert command.stdout.readline() != b""
+    for command in commands:
+        command.communicate()
+        assert command.returncode == 0
+    assert hosts.sessions() == sessions
+
+
+def test_a_record_that_cannot_be_read_is_ignored(hosts: SshHosts, reach: Reaching) -> None:
+    transport = reach()
+    transport.examine()
+    (record,) = (path for path in sockets_here(hosts) if path.suffix == ".json")
+    for text in ("", "[]", "{", '{"socket": 1}', '{"socket": "/nowhere", "pid": 1, "is_forwardable": true}'):
+        record.write_text(text)
+        use(transport)
+
+
+def test_without_a_private_folder_nothing_is_forwarded(
+    hosts: SshHosts, reach: Reaching, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared = hosts.folder / "shared" / "tfcluster"
+    shared.mkdir(parents=True)
+    shared.chmod(0o755)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(shared.parent))
+    with pytest.raises(ClusterError, match="not a folder that only you can enter"):
+        reach().open(start=True)
+
+
+def test_the_record_is_what_was_written(hosts: SshHosts, reach: Reaching) -> None:
+    assert SshMaster(reach().cluster, hosts.host("h0")).read_agent() is None

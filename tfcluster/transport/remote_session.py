@@ -1,0 +1,188 @@
+"""The host's end of an ssh session: survey the host, find or start the agent, and forward bytes if ssh does not."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import select
+import shlex
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from tfcluster import settings
+from tfcluster.errors import ClusterError
+from tfcluster.paths import set_state_home, state_home
+from tfcluster.runtime_dir import agent_socket
+from tfcluster.tf_install import find_tensorflow_library, tensorflow_version
+from tfcluster.transport.local import LocalAgentConnection, LocalTransport, connect
+from tfcluster.transport.remote_bootstrap import send_message
+
+_INPUT, _OUTPUT = 0, 1
+Handler = Callable[..., dict[str, Any]]
+
+
+def serve(session: dict[str, Any]) -> None:
+    """Handle the requests of a session until the command ends it.
+
+    Args:
+        session: The first line of the session: `cluster`; `host`, the name of this machine in the cluster; `state`, the
+            host's folder for the state of all clusters, or None; `env`, the host's variables in the spec; `ssh`, the
+            destination for ssh. The requests are:
+            `survey` -> as `survey` returns;
+            `time` -> {time}, in Unix seconds;
+            `open` {start}: find the agent, or start it, and stay connected to it until the session ends
+            -> {socket, pid};
+            `proxy`: connect to the agent -> {connected}; after this reply, the session carries the bytes of the
+            connection in both directions, for hosts whose ssh server does not forward the agent's socket;
+            `state` -> {up, exists}, as LocalTransport.is_up and LocalTransport.has_state return.
+    """
+    os.environ.update(session["env"])
+    if session["state"]:
+        set_state_home(Path(session["state"]).expanduser().absolute())
+    server = _Server(session)
+    serve_requests(
+        {
+            "survey": lambda: survey(session["ssh"]),
+            "time": lambda: {"time": time.time()},
+            "open": server.open,
+            "proxy": server.proxy,
+            "state": server.state,
+        }
+    )
+    if server.proxied is not None:
+        _relay(server.proxied)
+
+
+def serve_requests(handlers: Mapping[str, Handler]) -> None:
+    """Reply to requests, one a line of standard input, until the input or the session of a `proxy` request ends.
+
+    Args:
+        handlers: The handler of each request.
+    """
+    with contextlib.suppress(BrokenPipeError):
+        send_message({"reply": {}})  # the code has been imported
+        while line := sys.stdin.readline():
+            request = json.loads(line)
+            name = request.pop("ask")
+            message = _respond(handlers[name], request)
+            send_message(message)
+            if name == "proxy" and "reply" in message and message["reply"]["connected"]:
+                return
+    os._exit(0)  # without waiting for threads, such as one that resolves a name
+
+
+def _respond(handler: Handler, arguments: dict[str, Any]) -> dict[str, Any]:
+    try:
+        return {"reply": handler(**arguments)}
+    except ClusterError as error:
+        return {"error": error.to_json()}
+    except Exception as error:
+        return {"error": ClusterError(f"{type(error).__name__}: {error}").to_json()}
+
+
+class _Server:
+    """The requests about the agent.
+
+    Attributes:
+        proxied: The connection whose bytes the session carries; None if there was no such request.
+    """
+
+    def __init__(self, session: Mapping[str, Any]) -> None:
+        self._transport = LocalTransport(session["cluster"], session["host"])
+        # Without this connection, an agent that was started for a command could exit before the command is connected.
+        self._agent: LocalAgentConnection | None = None
+        self.proxied: LocalAgentConnection | None = None
+
+    def open(self, start: bool) -> dict[str, Any]:
+        self._agent = self._transport.open(start=start)
+        path = agent_socket(self._transport.cluster, self._transport.host)
+        return {"socket": str(path), "pid": self._agent.pid}
+
+    def proxy(self) -> dict[str, Any]:
+        self.proxied = connect(self._transport.cluster, self._transport.host)
+        self._agent = None
+        return {"connected": self.proxied is not None}
+
+    def state(self) -> dict[str, Any]:
+        return {"up": self._transport.is_up(), "exists": self._transport.has_state()}
+
+
+def _relay(agent: LocalAgentConnection) -> None:
+    """Forward bytes in both directions until the agent closes the connection or the command stops reading."""
+    threading.Thread(target=_relay_input, args=[agent], daemon=True).start()
+    while data := agent.receive(None):
+        while data:
+            try:
+                data = data[os.write(_OUTPUT, data) :]
+            except OSError:  # the session has ended
+                return
+
+
+def _relay_input(agent: LocalAgentConnection) -> None:
+    """Forward standard input and its end to the agent, and exit the process once the command has disconnected."""
+    while (data := os.read(_INPUT, settings.IO_BLOCK_BYTES)) and agent.send(data):
+        continue
+    agent.close()
+    # Without this wait, an agent that hangs would keep this process forever: without a terminal the process receives no
+    # signal when its session ends.
+    poll = select.poll()
+    poll.register(_OUTPUT, 0)  # poll reports an error or a hang-up even if no event is requested
+    poll.poll()
+    os._exit(0)
+
+
+def survey(destination: str) -> dict[str, Any]:
+    """Survey this host for what an agent needs in order to start, without importing TensorFlow.
+
+    The agent itself runs all further checks.
+
+    Args:
+        destination: The destination for ssh, for the commands in the hints of the problems.
+
+    Returns:
+        `python`, `version`, `tensorflow` and `free_bytes`, as in `HostReport`, and `problems`, a list of ClusterErrors
+        as JSON.
+    """
+    return {
+        "python": sys.executable,
+        "version": sys.version.split()[0],
+        "tensorflow": tensorflow_version(),
+        "free_bytes": _free_bytes(),
+        "problems": [problem.to_json() for problem in _missing_packages(destination)],
+    }
+
+
+def _missing_packages(destination: str) -> list[ClusterError]:
+    """Return an error for each package that an agent needs and that is not installed for this Python.
+
+    Args:
+        destination: The destination for ssh, for the command in the hint.
+    """
+    missing = {}
+    try:
+        find_tensorflow_library()
+    except ClusterError as problem:
+        missing["tensorflow"] = problem.message
+    if importlib.util.find_spec("psutil") is None:
+        missing["psutil"] = f"psutil is not installed for {sys.executable}"
+    # The command is quoted twice, because two shells parse it: the one in which it is typed and the host's.
+    command = f"ssh {shlex.quote(destination)} {shlex.quote(shlex.quote(sys.executable))}"
+    hint = f"Install with `{command} -m pip install {' '.join(missing)}`."
+    return [ClusterError(message, hint=hint) for message in missing.values()]
+
+
+def _free_bytes() -> int:
+    """Return the free disk space for the state of clusters in bytes, or 0 if it cannot be determined."""
+    folder = state_home()
+    existing = next(path for path in (folder, *folder.parents) if os.path.exists(path))
+    try:
+        statistics = os.statvfs(existing)
+    except OSError:
+        return 0
+    return statistics.f_bavail * statistics.f_frsize

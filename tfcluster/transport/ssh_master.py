@@ -1,0 +1,254 @@
+"""The ssh connection to a host that commands share, and the socket of the host's agent that it forwards.
+
+OpenSSH calls the process that owns the connection a ControlMaster. It runs in the background, opens sessions and
+forwards sockets without another authentication, and exits some minutes after the last command.
+
+The forwarded socket makes an agent on another host reachable as one on this machine is: by connect(). A record of where
+it leads lies beside it, so that a later command can have it forwarded again without a session on the host.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from tfcluster import settings
+from tfcluster.core.hosts import Host
+from tfcluster.errors import ClusterError
+from tfcluster.runtime_dir import forwarded_socket_path, ssh_control_path
+from tfcluster.transport.ssh_errors import SSH_FAILED, no_response, no_ssh, unreachable
+
+# The paths of sockets that ssh forwards: it expands % and $.
+_FORWARDABLE = re.compile(r"[^%$\0\n]+")
+
+
+def ssh_command(host: Host, *arguments: str, control_path: Path | None) -> list[str]:
+    """Return the command line of an ssh to a host, for use without a terminal.
+
+    Args:
+        host: The host.
+        *arguments: What ssh has to run on the host; none for a login shell.
+        control_path: The control socket of the shared connection, which is created if it does not exist. None for a
+            connection that ends with this ssh and leaves nothing behind on this machine.
+    """
+    sharing: dict[str, object] = {"ControlMaster": "no", "ControlPersist": "no", "ControlPath": "none"}
+    if control_path is not None:
+        sharing = {
+            "ControlMaster": "auto",
+            "ControlPersist": settings.SSH_PERSIST_SECONDS,
+            "ControlPath": control_path,
+            "StreamLocalBindUnlink": "yes",  # a forwarded socket replaces the file that an earlier ssh left
+        }
+    options = {
+        "BatchMode": "yes",  # ssh must not ask for a password: there is no terminal
+        "LogLevel": "ERROR",  # suppresses the banner, but not the errors
+        "RemoteCommand": "none",
+        "ClearAllForwardings": "yes",
+        "ConnectTimeout": settings.SSH_CONNECT_SECONDS,
+        "ServerAliveInterval": settings.SSH_KEEPALIVE_SECONDS,
+        "ServerAliveCountMax": settings.SSH_KEEPALIVE_PROBES,
+        **sharing,
+    }
+    words = (word for name, value in options.items() for word in ("-o", f"{name}={value}"))
+    return ["ssh", "-T", *words, "--", host.destination, *arguments]
+
+
+@dataclass(frozen=True)
+class RemoteAgent:
+    """Where an agent on another host listens.
+
+    Attributes:
+        socket: The path of its socket there.
+        pid: Its pid there.
+        is_forwardable: False if the host's ssh server has been found not to forward the socket.
+    """
+
+    socket: str
+    pid: int
+    is_forwardable: bool = True
+
+
+class SshMaster:
+    """The shared ssh connection from this machine to one host of a cluster.
+
+    Args:
+        cluster: The cluster's name.
+        host: The host.
+    """
+
+    def __init__(self, cluster: str, host: Host) -> None:
+        self._cluster = cluster
+        self._host = host
+
+    @property
+    def control_path(self) -> Path:
+        """Return the path of the control socket.
+
+        Raises:
+            ClusterError: There is no private folder for the control socket.
+        """
+        return ssh_control_path(self._cluster, self._host.destination)
+
+    @property
+    def _socket_path(self) -> Path:
+        return forwarded_socket_path(self._cluster, self._host.name, self._host.destination)
+
+    def is_connected(self) -> bool:
+        """Tell whether the shared connection exists, as far as ssh has noticed."""
+        connection = _connect(self.control_path)
+        if connection is not None:
+            connection.close()
+        return connection is not None
+
+    def read_agent(self) -> RemoteAgent | None:
+        """Return where the host's agent listens according to the record; None if there is no record."""
+        try:
+            record = json.loads(self._socket_path.with_suffix(".json").read_bytes())
+            return RemoteAgent(str(record["socket"]), int(record["pid"]), bool(record["is_forwardable"]))
+        except (OSError, ValueError, TypeError, KeyError, RecursionError):
+            return None
+
+    def write_agent(self, agent: RemoteAgent) -> None:
+        """Record where the host's agent listens. Without a record, the next command asks the host."""
+        record = self._socket_path.with_suffix(".json")
+        new = record.with_suffix(f".{os.getpid()}")
+        with contextlib.suppress(OSError):
+            new.write_text(json.dumps(asdict(agent)))
+            new.replace(record)
+
+    def connect(self, agent: RemoteAgent) -> socket.socket | None:
+        """Connect to the forwarded socket, and have it forwarded first if it is not, or leads elsewhere.
+
+        That the connection is accepted says nothing of the agent: if it does not listen, or the host's ssh server does
+        not forward sockets, ssh closes the connection.
+
+        Args:
+            agent: The agent.
+
+        Returns:
+            The connection; None if ssh does not forward the socket.
+
+        Raises:
+            HostUnreachableError: The host cannot be reached.
+        """
+        return self._connect_if_forwarded(agent) or (_connect(self._socket_path) if self.forward(agent) else None)
+
+    def _connect_if_forwarded(self, agent: RemoteAgent) -> socket.socket | None:
+        record = self.read_agent()
+        return _connect(self._socket_path) if record and record.socket == agent.socket else None
+
+    def forward(self, agent: RemoteAgent) -> bool:
+        """Have the socket of an agent forwarded, and record where the agent listens.
+
+        Args:
+            agent: The agent.
+
+        Returns:
+            False if ssh does not forward it. Whether the host's ssh server does is not known until it is used.
+
+        Raises:
+            HostUnreachableError: The host cannot be reached.
+        """
+        if not (agent.is_forwardable and _FORWARDABLE.fullmatch(agent.socket)):
+            return False
+        if not self.is_connected():
+            self._start()
+        local = self._socket_path
+        forwarding = ":".join(re.sub(r"[\\:]", r"\\\g<0>", str(path)) for path in (local, agent.socket))
+        with _lock(local.parent):
+            connection = self._connect_if_forwarded(agent)
+            if connection is None:
+                # ssh takes a socket for forwarded, and does not create it again, even if its file has been removed.
+                self._control("cancel", "-L", forwarding)
+                if not self._control("forward", "-L", forwarding):
+                    return False
+            else:  # another command was faster
+                connection.close()
+            self.write_agent(agent)
+        return True
+
+    def _start(self) -> None:
+        """Establish the shared connection."""
+        command = ssh_command(self._host, "true", control_path=self.control_path)
+        # A file, since the process in the background would keep a pipe open.
+        with tempfile.TemporaryFile() as stderr:
+            try:
+                code = subprocess.run(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=stderr,
+                    timeout=settings.SSH_FIRST_MESSAGE_SECONDS,
+                    check=False,
+                    start_new_session=True,  # a Ctrl-C is for the command, not for the connection
+                ).returncode
+            except OSError as error:
+                raise no_ssh(error) from error
+            except subprocess.TimeoutExpired:
+                raise no_response(self._host, settings.SSH_FIRST_MESSAGE_SECONDS) from None
+            if code == SSH_FAILED:
+                stderr.seek(0)
+                raise unreachable(self._host, stderr.read().decode(errors="replace"))
+
+    def close(self) -> None:
+        """Close the shared connection as soon as its last session has ended, and remove the forwarded socket."""
+        with contextlib.suppress(ClusterError, OSError):
+            if self.control_path.exists():
+                self._control("stop")
+            for path in (self._socket_path, self._socket_path.with_suffix(".json")):
+                path.unlink(missing_ok=True)
+
+    def _control(self, command: str, *arguments: str) -> bool:
+        """Have the process of the shared connection carry out a command; see `-O` in ssh(1).
+
+        Returns:
+            Whether it did.
+        """
+        # Without the user's configuration: forwardings that it asks for would be set up, too.
+        words = ["ssh", "-F", "none", "-S", str(self.control_path), "-O", command, *arguments, "--"]
+        try:
+            process = subprocess.run(
+                [*words, self._host.destination],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                timeout=settings.SSH_CONTROL_SECONDS,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            return False
+        except OSError as error:
+            raise no_ssh(error) from error
+        return process.returncode == 0
+
+
+def _connect(path: Path) -> socket.socket | None:
+    """Connect to a Unix socket; return None if nothing listens there."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.connect(str(path))
+    except OSError:
+        connection.close()
+        return None
+    return connection
+
+
+@contextlib.contextmanager
+def _lock(folder: Path) -> Iterator[None]:
+    """Lock a folder, so that two commands do not replace each other's sockets in it."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with contextlib.suppress(OSError):  # the file system does not support locks
+            fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)

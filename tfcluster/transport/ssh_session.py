@@ -1,0 +1,270 @@
+"""A session on a host: run one command there by ssh and exchange messages with it; and a connection to the agent."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import select
+import shlex
+import socket
+import subprocess
+import tempfile
+import time
+import weakref
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+from tfcluster import settings
+from tfcluster.core.hosts import Host
+from tfcluster.errors import ClusterError
+from tfcluster.transport.base import Channel, HostUnreachableError
+from tfcluster.transport.remote_bootstrap import MARK
+from tfcluster.transport.ssh_errors import SSH_FAILED, lines_of, no_response, no_ssh, unreachable
+from tfcluster.transport.ssh_master import SshMaster, ssh_command
+
+# The exit codes of every shell for a command that cannot be run or found.
+_NOT_RUN = (126, 127)
+
+
+class InterpreterError(ClusterError):
+    """A host was reached, but the Python that the spec names for it could not run the bootstrap program.
+
+    Attributes:
+        is_missing: The Python does not exist on the host.
+    """
+
+    def __init__(self, message: str, *, hint: str, is_missing: bool = False) -> None:
+        super().__init__(message, hint=hint)
+        self.is_missing = is_missing
+
+
+class Session:
+    """A process with which messages are exchanged over its standard input and output; the caller ends it.
+
+    What the process sends is a marked line for each message. Other lines, which a login shell may print, are kept for
+    error messages.
+
+    Args:
+        host: The host on which the messages are handled.
+        command: The command line of the process on this machine.
+
+    Attributes:
+        host: The host.
+        connection: The socket that is connected to the process's standard input and output.
+        shipped_bytes: The size of the code bundle that was sent in this session, in bytes; 0 if none was sent.
+
+    Raises:
+        ClusterError: The process cannot be started.
+    """
+
+    def __init__(self, host: Host, command: list[str]) -> None:
+        self.host = host
+        self.shipped_bytes = 0
+        self._has_message = False  # whether a marked line has arrived
+        self._lines: deque[bytes] = deque()
+        self._incomplete_line = b""
+        self._output = b""  # the last unmarked lines
+        self._received_bytes = 0
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - `end` closes it
+        self.connection, process_end = socket.socketpair()
+        try:
+            with process_end:
+                self._process = subprocess.Popen(
+                    command,
+                    stdin=process_end.fileno(),
+                    stdout=process_end.fileno(),
+                    stderr=self._stderr,  # a file, since the shared connection's process may keep a pipe open
+                    start_new_session=True,  # a Ctrl-C is for the command, which may still send to the host
+                )
+        except OSError as error:
+            self.connection.close()
+            self._stderr.close()
+            raise no_ssh(error) from error
+
+    def send(self, data: bytes) -> None:
+        """Send data to the process. If it has exited, `receive` detects that."""
+        with contextlib.suppress(ConnectionError):
+            self.connection.sendall(data)
+
+    def receive(self, seconds: float) -> dict[str, Any]:
+        """Wait for the next message and return it.
+
+        Args:
+            seconds: The timeout in seconds.
+
+        Raises:
+            HostUnreachableError: ssh failed, or the timeout expired.
+            ClusterError: The process exited.
+        """
+        deadline = time.monotonic() + seconds
+        while True:
+            while not self._lines:
+                data = self._incomplete_line + self._receive_bytes(deadline, seconds)
+                *lines, self._incomplete_line = data.split(b"\n")
+                self._lines.extend(lines)
+            line = self._lines.popleft()
+            if line.startswith(MARK.encode()):
+                self._has_message = True
+                message: dict[str, Any] = json.loads(line[len(MARK) :])
+                return message
+            self._output = (self._output + line + b"\n")[-settings.SSH_NOISE_KEPT_BYTES :]
+
+    def request(self, name: str, seconds: float, **arguments: Any) -> dict[str, Any]:
+        """Send a request to tfcluster's code in the process, and return its reply.
+
+        Args:
+            name: The request; see `remote_session.serve` and `dry_run_server.serve`.
+            seconds: The timeout in seconds.
+            **arguments: The arguments of the request.
+
+        Raises:
+            HostUnreachableError: ssh failed, or the timeout expired.
+            ClusterError: The request failed, or the process exited.
+        """
+        self.send(json.dumps({"ask": name, **arguments}).encode() + b"\n")
+        return self.reply_of(self.receive(seconds))
+
+    def reply_of(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Return the reply that a message contains.
+
+        Raises:
+            ClusterError: The message contains an error.
+        """
+        if "error" in message:
+            raise self.with_host(ClusterError.from_json(message["error"]))
+        reply: dict[str, Any] = message["reply"]
+        return reply
+
+    def with_host(self, error: ClusterError) -> ClusterError:
+        """Return an error that the process reported with the host's name."""
+        return ClusterError(f"host {self.host.name!r}: {error.message}", hint=error.hint, exit_code=error.exit_code)
+
+    def _receive_bytes(self, deadline: float, seconds: float) -> bytes:
+        if not select.select([self.connection], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            raise no_response(self.host, seconds, self.last_output())
+        try:
+            data = self.connection.recv(settings.IO_BLOCK_BYTES)
+        except ConnectionError:
+            data = b""
+        if not data:
+            self._output += self._incomplete_line
+            raise self.exit_error(*self._wait())
+        self._received_bytes += len(data)
+        if self._received_bytes > settings.SSH_NOISE_MAX_BYTES and not self._has_message:
+            raise ClusterError(
+                f"host {self.host.name!r}: its shell prints without end before anything is run{self.last_output()}",
+                hint=f"`ssh {shlex.quote(self.host.destination)} true` shows it.",
+            )
+        return data
+
+    def last_output(self) -> str:
+        """Return the last unmarked lines that were printed, each after a newline; empty if there are none."""
+        lines = lines_of(self._output.decode(errors="replace"))
+        return "".join(f"\n  {line}" for line in lines[-settings.SSH_ERROR_LINES :])
+
+    def _wait(self) -> tuple[int, str]:
+        """Wait a moment for the process, which has closed its output, to exit.
+
+        Returns:
+            The exit code, and the standard error. If the process has not exited, the exit code is that of an ssh that
+            failed.
+        """
+        try:
+            code = self._process.wait(settings.SSH_EXIT_SECONDS)
+        except subprocess.TimeoutExpired:
+            code = SSH_FAILED
+        self._stderr.seek(0)
+        return code, self._stderr.read().decode(errors="replace")
+
+    def has_lost_host(self) -> bool:
+        """Return whether the process, which has closed its output, is an ssh that has lost the connection."""
+        return self._wait()[0] == SSH_FAILED
+
+    def exit_error(self, code: int, stderr: str) -> ClusterError:
+        """Return the error for a process that has exited before it sent the expected message.
+
+        Args:
+            code: Its exit code.
+            stderr: Its standard error.
+        """
+        if code == SSH_FAILED:
+            return unreachable(self.host, stderr)
+        self._output += stderr.encode()
+        if code in _NOT_RUN:
+            return InterpreterError(
+                f"host {self.host.name!r}: there is no {self.host.interpreter} to run{self.last_output()}",
+                hint="Name its Python 3.10 or newer by `python:` in the spec.",
+                is_missing=True,
+            )
+        return InterpreterError(
+            f"host {self.host.name!r}: ssh ended with exit code {code} before the host had answered"
+            f"{self.last_output()}",
+            hint=f"`ssh {shlex.quote(self.host.destination)} true` tells whether commands can be run there.",
+        )
+
+    def finish(self) -> None:
+        """Close the process's standard input, wait a moment for its exit, and end the session."""
+        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+            self.connection.shutdown(socket.SHUT_WR)
+            self._process.wait(settings.SSH_EXIT_SECONDS)
+        self.end()
+
+    def end(self) -> None:
+        """End the session at once, even if the process is still running."""
+        self.connection.close()
+        self._process.kill()
+        self._process.wait()
+        self._stderr.close()
+
+
+def start_ssh_session(host: Host, command: str, control_path: Path | None) -> Session:
+    """Run a command on a host by ssh.
+
+    Args:
+        host: The host.
+        command: A command line for the host's shell.
+        control_path: As for `ssh_command`.
+
+    Raises:
+        ClusterError: ssh is not installed on this machine.
+    """
+    return Session(host, ssh_command(host, command, control_path=control_path))
+
+
+class SshChannel(Channel):
+    """A connection to a cluster's agent on another host.
+
+    Args:
+        connection: The connection to the forwarded socket, or to the session that carries the bytes instead.
+        host: The host's name in the cluster.
+        pid: The agent's pid there.
+        master: The shared connection to the host.
+        session: The session; None if the socket is forwarded.
+    """
+
+    def __init__(
+        self, connection: socket.socket, host: str, pid: int, master: SshMaster, session: Session | None = None
+    ) -> None:
+        super().__init__(connection)
+        self._host = host
+        self._pid = pid
+        self._master = master
+        self._session = session
+        if session is not None:
+            weakref.finalize(self, session.end)
+
+    def timeout_error(self, duration: str) -> ClusterError:
+        """See `Channel.timeout_error`."""
+        return HostUnreachableError(
+            self._host,
+            f"the agent there (pid {self._pid}) has not answered within {duration}",
+            "Either the connection is lost, or the agent hangs: try again.",
+        )
+
+    def wait_for_end(self, timeout: float) -> bool:
+        """See `Channel.wait_for_end`."""
+        has_ended = super().wait_for_end(timeout)
+        if has_ended and (self._session.has_lost_host() if self._session else not self._master.is_connected()):
+            raise HostUnreachableError(self._host, "the connection broke before its agent had ended", "Try again.")
+        return has_ended
