@@ -21,7 +21,6 @@ PROGRAM_PARTS = re.compile(r"tfcluster\.programs\.\w+\.(options|run|render)")
 #: What is yet to be split, and imports that are yet to be removed.
 TOO_LONG = {
     "tfcluster.agent.agent",
-    "tfcluster.agent.handlers.apply",
     "tfcluster.agent.tasks.supervisor",
     "tfcluster.programs.linear.model",
     "tfcluster.transport.ssh",

@@ -1,12 +1,17 @@
-"""Handles of processes by pid and start time, so that a process that reuses a pid is never signalled by mistake."""
+"""Handles of processes by pid and start time, so that a process that reuses a pid is never signalled by mistake.
+
+The processes of a cluster have a mark in their environment, by which they can be found without any file.
+"""
 
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
 import signal
 import socket
 import struct
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -228,3 +233,43 @@ def format_exit_status(status: int | None) -> str:
         except ValueError:
             return f"signal {os.WTERMSIG(status)}"
     return f"exit code {os.WEXITSTATUS(status)}"
+
+
+def mark_of(state_folder: Path) -> str:
+    """Return the mark of the cluster and host to which a state directory belongs.
+
+    Args:
+        state_folder: The state directory.
+    """
+    place = f"{os.getuid()}:{os.path.realpath(state_folder)}"
+    return hashlib.sha256(os.fsencode(place)).hexdigest()[: len(NO_MARK)]
+
+
+def marked_processes(mark: str) -> list[ProcessHandle]:
+    """List the processes of this user that have a mark, except this one and its children.
+
+    Args:
+        mark: The mark.
+
+    Returns:
+        The processes.
+    """
+    processes = []
+    for pid in [int(name) for name in os.listdir("/proc") if name.isdigit()]:
+        # Read the start time before the environment: if the pid is reused in between, the handle does not match the new
+        # process.
+        with suppress(OSError):
+            process = ProcessHandle.from_pid(pid)
+            if process is not None and os.getpid() not in (pid, int(_fields(pid)[1])) and _is_marked(pid, mark):
+                processes.append(process)
+    return processes
+
+
+def _is_marked(pid: int, mark: str) -> bool:
+    folder = Path(f"/proc/{pid}")
+    if folder.stat().st_uid != os.getuid():
+        return False
+    # A process in a container does not belong to this cluster, even if its state directory has the same path.
+    if not os.path.samestat((folder / "root").stat(), os.stat("/")):
+        return False
+    return f"{MARK}={mark}".encode() in (folder / "environ").read_bytes().split(b"\0")

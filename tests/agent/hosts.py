@@ -18,16 +18,17 @@ from tests.conftest import Sandbox, wait_for
 from tfcluster.client.agent_connection import AgentConnection
 from tfcluster.client.rpc import ResponseStream
 from tfcluster.core.hosts import Host
-from tfcluster.core.reconcile import ObservedState, onto
+from tfcluster.core.plan import kept_servers, plan
+from tfcluster.core.reconcile import ObservedState, merge_with_observed
 from tfcluster.core.topology import ClusterTopology, RestartPolicy, Task
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.programs.registry import find
 from tfcluster.protocol.api import Done, Request
-from tfcluster.protocol.api.cluster import ApplyRequest, PrepareRequest
+from tfcluster.protocol.api.cluster import ApplyRequest, ObserveRequest, PrepareRequest
 from tfcluster.protocol.api.logs import EventEvent, EventsRequest
 from tfcluster.protocol.api.runs import RunEvent, RunRequest
 from tfcluster.protocol.api.tasks import DownRequest, StatusRequest
-from tfcluster.protocol.serialization import decode, to_json
+from tfcluster.protocol.serialization import to_json
 from tfcluster.transport.local import LocalTransport
 
 CLUSTER = "two"
@@ -89,6 +90,7 @@ class Hosts:
 
     sandbox: Sandbox
     topology: ClusterTopology = field(default_factory=topology_of)
+    streams: list[OwnStream[Any, Any]] = field(default_factory=list)
 
     def stream(self, host: str, request: Request[E, R], *, start: bool = False) -> OwnStream[E, R]:
         """Send a request to a host's agent over a connection of its own."""
@@ -101,8 +103,22 @@ class Hosts:
             return to_json(response.result())
 
     def prepare(self, wanted: ClusterTopology) -> dict[str, Any]:
-        """What PREPARE says, by host."""
-        return {host: self.ask(host, PrepareRequest(wanted, dry=False), start=True) for host in "ab"}
+        """What OBSERVE and PREPARE say, by host."""
+        observed = {host: self.observe(host) for host in "ab"}
+        topology = _merged(wanted, observed)
+        replies = {host: self.ask(host, PrepareRequest(topology)) for host in "ab"}
+        return {host: {**replies[host], "observed": observed[host], "topology": topology} for host in "ab"}
+
+    def observe(self, host: str) -> ObservedState | None:
+        """What OBSERVE says; the agent runs as long as the stream is open, and listens on the ports that it holds."""
+        stream = self.stream(host, ObserveRequest(), start=True)
+        self.streams.append(stream)
+        return next(stream).observed
+
+    def release(self) -> None:
+        """Close what `observe` has opened."""
+        while self.streams:
+            self.streams.pop().close()
 
     def up(self, wanted: ClusterTopology) -> None:
         """Bring the cluster up, or to another topology, and wait until all its tasks are ready."""
@@ -111,15 +127,16 @@ class Hosts:
     def apply(self, wanted: ClusterTopology, prepared: Mapping[str, Any]) -> None:
         """The same, with what PREPARE has said before."""
         assert [told["problems"] for told in prepared.values()] == [[], []]
-        founds = [decode(ObservedState, told["found"]) for told in prepared.values() if told["found"]]
-        topology = wanted
-        if founds:
-            topology = onto(wanted, replace(founds[0], generations=_merged(each.generations for each in founds)))
+        topology: ClusterTopology = next(told["topology"] for told in prepared.values())
         for told in prepared.values():
-            topology = topology.with_choices(**told["choices"])
+            topology = topology.with_allocation(**told["allocation"])
+        states = [told["observed"] for told in prepared.values() if told["observed"]]
+        if states:
+            whole = _whole(states)
+            topology = replace(topology, kept=kept_servers(plan(topology, whole), whole))
         for host, told in prepared.items():
-            base = decode(ClusterTopology, told["found"]["topology"]) if told["found"] else None
-            self.ask(host, ApplyRequest(wanted, base, topology, lost=None, ends=()), start=True)
+            assert self.ask(host, change(topology, told["observed"]), start=True) == {"conflict": None}
+        self.release()
         self.topology = topology
         self.wait_until_ready()
 
@@ -190,8 +207,20 @@ class Hosts:
         return self.sandbox.folder / "state" / "tfcluster" / CLUSTER / host
 
 
-def _merged(parts: Any) -> dict[str, int]:
-    return {name: generation for part in parts for name, generation in part.items()}
+def change(topology: ClusterTopology, observed: ObservedState | None) -> ApplyRequest:
+    """The request to carry out a plan that was made from an observed state."""
+    return ApplyRequest(observed.revision if observed else None, topology, "", None, ())
+
+
+def _whole(states: Sequence[ObservedState]) -> ObservedState:
+    """What all hosts observe together."""
+    generations = {name: generation for state in states for name, generation in state.generations.items()}
+    return replace(states[0], tasks=tuple(task for state in states for task in state.tasks), generations=generations)
+
+
+def _merged(wanted: ClusterTopology, observed: Mapping[str, ObservedState | None]) -> ClusterTopology:
+    states = [state for state in observed.values() if state is not None]
+    return merge_with_observed(wanted, _whole(states)) if states else wanted
 
 
 @contextlib.contextmanager
@@ -204,5 +233,6 @@ def hosts_in(sandbox: Sandbox) -> Iterator[Hosts]:
         try:
             yield hosts
         finally:
+            hosts.release()
             for host in "ab":
                 hosts.down(host)

@@ -11,7 +11,7 @@ import pytest
 from tests.agent.hosts import PI, TASKS, Hosts, shorts, task_of, topology_of
 from tests.conftest import wait_for
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.protocol.api.cluster import DevicesRequest, Listening, ListenRequest, ReachRequest
+from tfcluster.protocol.api.cluster import DevicesRequest, Observation, ObserveRequest, ReachRequest
 from tfcluster.protocol.api.logs import EventsRequest
 from tfcluster.protocol.api.tasks import RestartRequest
 
@@ -25,16 +25,16 @@ def can_connect(port: int) -> bool:
 
 def test_hosts_try_each_others_ports_before_a_server_listens(hosts: Hosts) -> None:
     prepared = hosts.prepare(topology_of())
-    ports = {host: sorted(told["choices"]["ports"].values()) for host, told in prepared.items()}
+    ports = {host: sorted(told["allocation"]["ports"].values()) for host, told in prepared.items()}
     addresses = [f"localhost:{port}" for port in ports["b"]]
     refused = hosts.ask("a", ReachRequest(tuple(addresses), 30.0))["failures"]
     assert refused == dict.fromkeys(addresses, "Connection refused"), "held, and nobody listens"
-    listening = hosts.stream("b", ListenRequest())
-    assert next(listening) == Listening(tuple(ports["b"]))
+    listening = hosts.stream("b", ObserveRequest())
+    assert next(listening) == Observation(None, tuple(ports["b"]))
     assert hosts.ask("a", ReachRequest(tuple(addresses), 30.0)) == {"failures": {}}
     with socket.socket() as caller:
         caller.connect(("127.0.0.1", ports["b"][0]))
-        other = hosts.stream("b", ListenRequest())  # of another command at the same time
+        other = hosts.stream("b", ObserveRequest())  # of another command at the same time
         next(other)
         other.close()
         listening.close()
@@ -50,21 +50,23 @@ def test_hosts_try_each_others_ports_before_a_server_listens(hosts: Hosts) -> No
 
 def test_ports_are_quiet_again_however_the_listening_ends(hosts: Hosts) -> None:
     prepared = hosts.prepare(topology_of())
-    listening = hosts.stream("b", ListenRequest())
+    listening = hosts.stream("b", ObserveRequest())
     next(listening)
     hosts.apply(topology_of(), prepared)  # while it goes on
     listening.close()
-    listening = hosts.stream("b", ListenRequest())
-    assert next(listening) == Listening(()), "the servers listen themselves"
+    listening = hosts.stream("b", ObserveRequest())
+    assert next(listening).ports == (), "the servers listen themselves"
     listening.close()
     hosts.down("b")
+    hosts.down("a")
     hosts.prepare(topology_of())
-    listening = hosts.stream("b", ListenRequest())
+    listening = hosts.stream("b", ObserveRequest())
     (pid,) = [pid for pid, title in hosts.sandbox.processes().items() if " agent on b" in title]
     port = next(listening).ports[0]
     os.kill(pid, signal.SIGKILL)
     wait_for(lambda: not can_connect(port))
     listening.close()
+    hosts.release()
     hosts.events("b")  # has the next agent tidy up
 
 
@@ -76,10 +78,11 @@ def test_problems_are_told_together_and_hold_nothing(hosts: Hosts) -> None:
         tasks = (task_of("worker:0", "a", port=port), task_of("worker:1", "b", address_host="192.0.2.7", gpus=100))
         told = hosts.prepare(topology_of(tasks))
     (a,), (address, gpus) = told["a"]["problems"], told["b"]["problems"]
-    assert a["message"].startswith(f"worker:0: port {port} is taken by ")
-    assert address["message"].startswith("worker:1: 192.0.2.7 is not an address of b: ")
-    assert gpus["message"].startswith("the tasks ask for 100 GPUs (worker:1 100), b has ")
-    assert told["a"]["choices"] == told["b"]["choices"] == {"ports": {}, "gpus": {}}
+    assert a["error"]["message"].startswith(f"worker:0: port {port} is taken by ")
+    assert address["error"]["message"].startswith("worker:1: 192.0.2.7 is not an address of b: ")
+    assert gpus["error"]["message"].startswith("the tasks ask for 100 GPUs (worker:1 100), b has ")
+    assert told["a"]["allocation"] == told["b"]["allocation"] == {"ports": {}, "gpus": {}}
+    hosts.release()
     wait_for(lambda: not hosts.sandbox.leftovers())
 
 

@@ -30,7 +30,7 @@ from tfcluster.spec.load import parse_spec
 LAYOUT = resolve_spec(
     parse_spec("{name: demo, jobs: {ps: {tasks: 1, env: {A: ü}}, worker: ['[::1]:2223', localhost]}}", "c", "c"),
     "cluster.yaml",
-).with_choices({"/job:ps/task:0": 2222}, {"/job:ps/task:0": ["0", "GPU-5f"]})
+).with_allocation({"/job:ps/task:0": 2222}, {"/job:ps/task:0": ["0", "GPU-5f"]})
 SECRETS = Path("/run/user/1000/tfcluster/demo.localhost.0123.secrets")
 RECORD = Record(
     LAYOUT,

@@ -52,7 +52,7 @@ def test_secret_values_are_in_one_private_file_and_nowhere_else(hosts: Hosts) ->
     # A topology that differs in it alone is told without it.
     changed = [replace(task, env={**task.env, "TOKEN": "another"}) if task.env else task for task in WITH_SECRET]
     for told in hosts.prepare(topology_of(changed)).values():
-        assert told["found"]["topology"]["tasks"][1]["env"]["TOKEN"] == SECRET, "by which a change is seen"
+        assert told["observed"].topology.tasks[1].env["TOKEN"] == SECRET, "by which a change is seen"
     hosts.down("a")
     hosts.down("b")
     wait_for(lambda: not hosts.sandbox.leftovers())

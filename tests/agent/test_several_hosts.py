@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from tests.agent.hosts import PI, TASKS, Hosts, hosts_in, shorts, task_of, topology_of
+from tests.agent.hosts import PI, TASKS, Hosts, change, hosts_in, shorts, task_of, topology_of
 from tests.conftest import make_sandbox, wait_for
 from tfcluster.errors import ClusterError
-from tfcluster.protocol.api.cluster import ApplyRequest, DevicesReply, DevicesRequest, ReachRequest, TopologyRequest
+from tfcluster.protocol.api.cluster import DevicesReply, DevicesRequest, ReachRequest, TopologyRequest
 from tfcluster.protocol.api.runs import AttachRequest, CancelRequest
 from tfcluster.protocol.api.tasks import RestartRequest
 from tfcluster.protocol.serialization import decode
@@ -117,11 +117,13 @@ def test_what_a_run_leaves_on_another_hosts_ps_is_cleared(pair: Hosts, tmp_path:
 def test_a_run_that_came_after_the_plan_is_not_lost_with_a_task_on_another_host(pair: Hosts) -> None:
     run = pair.run("expfit", EXPFIT)
     identity = next(run).record["run"]
-    topology = pair.topology
-    plan = ApplyRequest(topology, topology, topology, lost=(), ends=("/job:worker/task:1",))
-    with pytest.raises(ClusterError, match=f"which would lose run {identity}: nothing was done"):
-        pair.ask("a", plan)
-    pair.ask("a", replace(plan, lost=(f"run {identity}",)))
+    observed = pair.observe("a")
+    assert observed is not None
+    desired = replace(pair.topology, kept=dict(observed.generations))
+    plan = replace(change(desired, observed), terminating=("/job:worker/task:1",), accepted_loss=())
+    assert pair.ask("a", plan) == {"conflict": f"the plan would also end run {identity}"}
+    assert pair.ask("a", replace(plan, accepted_loss=(f"run {identity}",))) == {"conflict": None}
+    pair.release()
     pair.ask("a", CancelRequest(identity))
     assert pair.result(run)["state"] == "cancelled"
 
@@ -179,9 +181,9 @@ def test_an_agent_that_died_is_followed_by_one_that_has_its_own_tasks(pair: Host
 
 def test_ports_of_other_hosts_are_neither_held_nor_missed(pair: Hosts) -> None:
     told = pair.prepare(topology_of([*TASKS, task_of("worker:2", "a")]))
-    assert list(told["a"]["choices"]["ports"]) == ["/job:worker/task:2"]
-    assert told["b"]["choices"]["ports"] == {}
-    assert [found["found"]["generations"].keys() for found in told.values()] == [
+    assert list(told["a"]["allocation"]["ports"]) == ["/job:worker/task:2"]
+    assert told["b"]["allocation"]["ports"] == {}
+    assert [each["observed"].generations.keys() for each in told.values()] == [
         {"/job:worker/task:0"},
         {"/job:ps/task:0", "/job:worker/task:1"},
     ]

@@ -68,6 +68,6 @@ def test_a_cluster_that_is_forgotten_leaves_its_logs() -> None:
 def test_a_damaged_book_is_named(text: str) -> None:
     cluster_registry_path("far").parent.mkdir(parents=True)
     cluster_registry_path("far").write_text(text)
-    with pytest.raises(ClusterError, match="cannot read on which hosts cluster 'far' is") as caught:
+    with pytest.raises(ClusterError, match="cannot read the hosts of cluster 'far'") as caught:
         cluster_of("far")
     assert str(cluster_registry_path("far")) in caught.value.message

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from tfcluster.core.plan import RESTART, START, STOP, PlannedAction, plan
-from tfcluster.core.reconcile import ObservedState, onto
+from tfcluster.core.plan import ActionKind, PlannedAction, plan
+from tfcluster.core.reconcile import ObservedState, merge_with_observed
 from tfcluster.core.resolve import resolve_spec
 from tfcluster.core.states import TaskState
 from tfcluster.core.status import LastExit, TaskStatus
@@ -35,7 +35,7 @@ def with_ports(topology: ClusterTopology, before: ClusterTopology | None = None)
     for task in topology.tasks:
         if task.gpus and not task.gpu_ids:
             gpus[task.name] = [f"{task.short}-{number}" for number in range(task.gpus)]
-    return topology.with_choices(ports, gpus)
+    return topology.with_allocation(ports, gpus)
 
 
 def found_of(
@@ -81,12 +81,14 @@ def up(text: str, spec_file: str = "cluster.yaml") -> ObservedState:
 
 def carried_out(wanted: ClusterTopology, found: ObservedState) -> tuple[ObservedState, tuple[PlannedAction, ...]]:
     """The cluster after the plan that leads to a topology, and the plan."""
-    complete = with_ports(onto(wanted, found), found.topology)
+    complete = with_ports(merge_with_observed(wanted, found), found.topology)
     operations = plan(complete, found)
-    touched = {each.task.name for each in operations if each.task and each.kind in (STOP, RESTART)}
+    touched = {
+        each.task.name for each in operations if each.task and each.kind in (ActionKind.STOP, ActionKind.RESTART)
+    }
     generations = {name: number for name, number in found.generations.items() if name not in touched}
     for operation in operations:
-        if operation.task is not None and operation.kind in (RESTART, START):
+        if operation.task is not None and operation.kind in (ActionKind.RESTART, ActionKind.START):
             generations[operation.task.name] = complete.generation
     return found_of(complete, generations), operations
 

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.core.clusters import carried_out, found_of, known_on, topology_of, up, with_ports, with_restarted
-from tfcluster.core.plan import PEER_UNKNOWN, RESTART, START, STOP, PlannedAction, plan
-from tfcluster.core.reconcile import ObservedState, onto, scaled
+from tfcluster.core.plan import ActionKind, PlannedAction, plan
+from tfcluster.core.reconcile import ObservedState, merge_with_observed, scale
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError, ExitCode
 
@@ -24,7 +24,7 @@ def workers(count: int, limit: int | None = None) -> str:
 
 
 def kinds(wanted: ClusterTopology, found: ObservedState) -> list[tuple[str, str]]:
-    return [(each.kind, each.task.short if each.task else "") for each in carried_out(wanted, found)[1]]
+    return [(each.kind.value, each.task.short if each.task else "") for each in carried_out(wanted, found)[1]]
 
 
 def places(topology: ClusterTopology) -> dict[str, int | None]:
@@ -90,9 +90,9 @@ def test_an_address_kept_again_counts_as_unknown_while_somebody_was_started_with
 
 def test_kept_gpus_stay_where_they_are() -> None:
     found = up("jobs: {worker: {tasks: 2, gpus: 1}}")
-    one = onto(topology_of("jobs: {worker: {tasks: 3, gpus: 1}}"), found)
+    one = merge_with_observed(topology_of("jobs: {worker: {tasks: 3, gpus: 1}}"), found)
     assert [task.gpu_ids for task in one.tasks] == [("worker:0-0",), ("worker:1-0",), ()]
-    other = onto(topology_of("jobs: {worker: {tasks: 1, gpus: 2, max: 2}}"), found)
+    other = merge_with_observed(topology_of("jobs: {worker: {tasks: 1, gpus: 2, max: 2}}"), found)
     assert [task.gpu_ids for task in (*other.tasks, *other.reserved)] == [(), ()]
 
 
@@ -110,7 +110,7 @@ def test_what_was_found_survives_json() -> None:
 
 def test_scaled_tasks_are_like_the_last_one_of_their_job() -> None:
     found = up("jobs: {ps: {tasks: 1}, worker: {tasks: [localhost, '127.0.0.2'], cpus: 2, env: {A: b}}}")
-    topology = scaled(found.topology, {"worker": 4, "ps": 2})
+    topology = scale(found.topology, {"worker": 4, "ps": 2})
     assert [task.short for task in topology.tasks] == ["ps:0", "ps:1", "worker:0", "worker:1", "worker:2", "worker:3"]
     added = topology.tasks[-1]
     assert (added.address_host, added.port, added.cpus, added.env) == ("127.0.0.2", None, 2, {"A": "b"})
@@ -119,9 +119,9 @@ def test_scaled_tasks_are_like_the_last_one_of_their_job() -> None:
 
 def test_scaling_within_max_and_back_keeps_the_addresses() -> None:
     found = up(workers(2, 4))
-    grown, _ = carried_out(scaled(found.topology, {"worker": 4}), found)
+    grown, _ = carried_out(scale(found.topology, {"worker": 4}), found)
     assert places(grown.topology) == {}
-    shrunk, _ = carried_out(scaled(grown.topology, {"worker": 1}), grown)
+    shrunk, _ = carried_out(scale(grown.topology, {"worker": 1}), grown)
     assert places(shrunk.topology) == {"worker:1": 2224, "worker:2": 2225, "worker:3": 2226}
     assert len(shrunk.topology.known_addresses()["worker"]) == 4
     back, operations = carried_out(topology_of(workers(2, 4)), shrunk)
@@ -131,22 +131,22 @@ def test_scaling_within_max_and_back_keeps_the_addresses() -> None:
 
 def test_scaling_a_job_to_nothing_and_back() -> None:
     found = up(workers(2))
-    gone, _ = carried_out(scaled(found.topology, {"worker": 0}), found)
+    gone, _ = carried_out(scale(found.topology, {"worker": 0}), found)
     assert gone.topology.addresses() == gone.topology.known_addresses() == {"ps": ["localhost:2222"]}
-    assert kinds(scaled(gone.topology, {"worker": 2}), gone) == [("start", "worker:0"), ("start", "worker:1")]
+    assert kinds(scale(gone.topology, {"worker": 2}), gone) == [("start", "worker:0"), ("start", "worker:1")]
 
 
 @pytest.mark.parametrize(
     ("counts", "message"),
     [
         ({"trainer": 1}, "cluster 'c' has no job 'trainer'"),
-        ({"worker": 0, "ps": 0}, "no task of cluster 'c' would be left"),
+        ({"worker": 0, "ps": 0}, "no task of cluster 'c' would remain"),
         ({"worker": 1001}, "worker=1001: a job has at most 1000 tasks"),
     ],
 )
 def test_what_cannot_be_scaled_to_is_a_usage_error(counts: dict[str, int], message: str) -> None:
     with pytest.raises(ClusterError) as caught:
-        scaled(up(workers(2)).topology, counts)
+        scale(up(workers(2)).topology, counts)
     assert caught.value.message == message
     assert caught.value.hint
     assert caught.value.exit_code is ExitCode.USAGE
@@ -161,7 +161,7 @@ THREE = "hosts: {alpha: {address: 10.0.0.1, env: {A: a, H: a}}, beta: {address: 
 
 def test_an_added_task_goes_on_the_host_whose_turn_it_is_with_the_environment_of_that_host() -> None:
     found = up(f"jobs: {{ps: {{tasks: 1}}, worker: {{tasks: 1, hosts: [alpha, beta], env: {{A: job}}}}}}\n{THREE}")
-    topology = scaled(found.topology, {"worker": 3, "ps": 3})
+    topology = scale(found.topology, {"worker": 3, "ps": 3})
     assert {task.short: (task.host, task.address_host, task.env, task.from_host) for task in topology.tasks} == {
         "ps:0": ("alpha", "10.0.0.1", {"A": "a", "H": "a"}, ("A", "H")),
         "ps:1": ("beta", "10.0.0.2", {"H": "b"}, ("H",)),
@@ -176,7 +176,7 @@ def test_a_job_that_the_spec_has_no_more_cannot_be_scaled() -> None:
     found, _ = carried_out(topology_of("jobs: {ps: {tasks: 1}}"), up(workers(1)))
     assert places(found.topology) == {"worker:0": 2223}, "the ps knows it"
     with pytest.raises(ClusterError, match="has no job 'worker'"):
-        scaled(found.topology, {"worker": 1})
+        scale(found.topology, {"worker": 1})
 
 
 def test_ports_are_kept_on_their_hosts() -> None:
@@ -189,7 +189,7 @@ def test_ports_are_kept_on_their_hosts() -> None:
 
 def test_gpus_are_not_kept_on_another_host() -> None:
     found = up("jobs: {a: {tasks: 2, gpus: 1}}\nhosts: [alpha, beta]")
-    topology = onto(topology_of("jobs: {a: {tasks: 2, gpus: 1, hosts: [alpha]}}\nhosts: [alpha]"), found)
+    topology = merge_with_observed(topology_of("jobs: {a: {tasks: 2, gpus: 1, hosts: [alpha]}}\nhosts: [alpha]"), found)
     assert [task.gpu_ids for task in topology.tasks] == [("a:0-0",), ()]
 
 
@@ -199,8 +199,8 @@ def test_who_knows_one_host_alone_forgets_no_address() -> None:
     found, _ = carried_out(two, before)
     for name in found.generations:
         found = with_restarted(found, name)
-    assert places(onto(two, known_on("alpha", found))) == {"a:2": 2222}
-    assert places(onto(two, found)) == {}
+    assert places(merge_with_observed(two, known_on("alpha", found))) == {"a:2": 2222}
+    assert places(merge_with_observed(two, found)) == {}
 
 
 JOBS: st.SearchStrategy[dict[str, dict[str, Any]]] = st.dictionaries(
@@ -273,13 +273,13 @@ def test_after_every_plan_each_server_knows_every_other_and_none_was_restarted_i
         wanted = topology_of(text)
         before, (found, operations) = found, carried_out(wanted, found)
         for operation in operations:
-            if operation.task is not None and operation.kind == RESTART and operation.cause.startswith(PEER_UNKNOWN):
+            if operation.task is not None and operation.kind == ActionKind.RESTART and operation.has_unknown_peers:
                 server = operation.task.name
                 assert any(not knows(server, each.job, each.index, each.address) for each in found.topology.tasks)
-            if operation.task is not None and operation.kind == STOP:
+            if operation.task is not None and operation.kind == ActionKind.STOP:
                 del known[operation.task.name]
         for operation in operations:
-            if operation.task is not None and operation.kind in (START, RESTART):
+            if operation.task is not None and operation.kind in (ActionKind.START, ActionKind.RESTART):
                 known[operation.task.name] = found.topology.known_addresses()
         assert known.keys() == found.generations.keys() == {task.name for task in wanted.tasks}
         for server in known:
@@ -287,13 +287,18 @@ def test_after_every_plan_each_server_knows_every_other_and_none_was_restarted_i
         # What is there is what is wanted, and nobody else can get an address that a server still knows.
         for task, there in zip(wanted.tasks, found.topology.tasks, strict=True):
             assert task.port in (None, there.port)
-            assert replace(task, port=there.port, gpu_ids=there.gpu_ids, known_from=there.known_from) == there
+            assert (
+                replace(task, port=there.port, gpu_ids=there.gpu_ids, valid_from_generation=there.valid_from_generation)
+                == there
+            )
         places = [(task.host, task.port) for task in (*found.topology.tasks, *found.topology.reserved)]
         assert len(places) == len(set(places))
         assert carried_out(wanted, found)[1] == ()
         for host in {task.host for task in (*before.topology.tasks, *wanted.tasks)}:
             alone = plan(found.topology, known_on(host, before))
             assert on(host, alone) == on(host, operations), "an agent sees its own part of the plan"
-        restarted = {each.task.name for each in operations if each.task and each.kind in (RESTART, START)}
+        restarted = {
+            each.task.name for each in operations if each.task and each.kind in (ActionKind.RESTART, ActionKind.START)
+        }
         for name in before.generations.keys() & known.keys():
             assert (before.generations[name] != found.generations[name]) is (name in restarted)

@@ -61,7 +61,7 @@ def test_every_field_of_the_spec_reaches_the_layout() -> None:
             task("local", 3, "::1", None),
         ),
         logs=LogLimits(size=2000, count=3),
-        spread={"ps": ("localhost",), "worker": ("localhost",), "local": ("localhost",)},
+        host_order={"ps": ("localhost",), "worker": ("localhost",), "local": ("localhost",)},
     )
 
 
@@ -87,7 +87,7 @@ def test_tasks_are_spread_over_hosts_by_their_index() -> None:
         Host("alpha", "fd00::1", "tf@alpha", "/opt/python", "/scratch", {"A": "a", "B": "b"}, ("make",)),
         Host("beta", "beta", "beta", "python3"),
     )
-    assert topology.spread == {
+    assert topology.host_order == {
         "ps": ("beta", "alpha", "beta"),
         "worker": ("localhost",),
         "local": ("alpha", "localhost", "beta"),
@@ -156,7 +156,7 @@ def test_the_head_is_chief_master_worker_or_first(jobs: str, head: str) -> None:
 
 def test_choices_fill_only_what_they_name() -> None:
     before = topology_of(FULL)
-    after = before.with_choices(
+    after = before.with_allocation(
         {"/job:ps/task:0": 5000, "/job:local/task:3": 5001}, {"/job:worker/task:1": ["1", "GPU-5f"]}
     )
     assert [each.gpu_ids for each in after.tasks] == [(), (), ("1", "GPU-5f"), (), (), (), ()]
@@ -164,7 +164,7 @@ def test_choices_fill_only_what_they_name() -> None:
     assert after.tasks[6].address == "[::1]:5001"
     assert without_choices(after) == without_choices(before)
     assert before.tasks[0].port is None
-    assert after.with_choices({}, {}) == after
+    assert after.with_allocation({}, {}) == after
 
 
 def without_choices(topology: ClusterTopology) -> list[Task]:
@@ -173,7 +173,7 @@ def without_choices(topology: ClusterTopology) -> list[Task]:
 
 def test_a_layout_survives_json() -> None:
     for text in (FULL.replace("cpus: 2", "cpus: 2, max: 3"), HOSTED):
-        topology = topology_of(text).with_choices({"/job:ps/task:0": 5000}, {"/job:worker/task:0": ["0", "1"]})
+        topology = topology_of(text).with_allocation({"/job:ps/task:0": 5000}, {"/job:worker/task:0": ["0", "1"]})
         assert ClusterTopology.from_json(json.loads(json.dumps(topology.to_json()))) == topology
 
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from tests.core.clusters import carried_out, found_of, known_on, topology_of, up, with_ports
-from tfcluster.core.plan import PlannedAction, data_losses, is_pure_start, plan, summary
-from tfcluster.core.reconcile import ObservedState, onto, scaled
+from tfcluster.core.plan import data_losses, kept_servers, plan, summary
+from tfcluster.core.reconcile import ObservedState, merge_with_observed, scale
 from tfcluster.core.states import TaskState
 from tfcluster.core.status import LastExit
 
@@ -145,21 +145,21 @@ def test_a_new_cluster_starts_every_task_in_order() -> None:
         pytest.param(
             spec(PS, WORKER),
             spec(PS, "worker: {tasks: 1}"),
-            ["stop worker:1:2224: no longer wanted"],
+            ["stop worker:1:2224: removed"],
             id="shrinking",
         ),
         pytest.param(
             spec("ps: {tasks: 2}", WORKER),
             spec(PS, WORKER),
-            ["stop ps:1:2223: no longer wanted; LOST: the variables of ps:1"],
+            ["stop ps:1:2223: removed; LOST: the variables of ps:1"],
             id="one ps less",
         ),
         pytest.param(
             spec(PS, WORKER),
             spec(PS, "trainer: {tasks: 1}"),
             [
-                "stop worker:0:2223: no longer wanted",
-                "stop worker:1:2224: no longer wanted",
+                "stop worker:0:2223: removed",
+                "stop worker:1:2224: removed",
                 f"restart ps:0:2222: {MUST} trainer:0; LOST: the variables of ps:0",
                 "start trainer:0:2225: new",
             ],
@@ -303,30 +303,41 @@ def test_a_server_without_a_process_loses_nothing_and_learns_the_addresses_anywa
 def test_runs_that_would_fail_are_named() -> None:
     runs = {"pi-3f9a": ["/job:worker/task:0", "/job:worker/task:1"], "mean-1": ["/job:worker/task:1"]}
     found = found_of(with_ports(topology_of(spec(PS, WORKER))), runs=runs)
-    wanted = onto(topology_of(spec(PS, "worker: {tasks: 1, cpus: 2}")), found)
+    wanted = merge_with_observed(topology_of(spec(PS, "worker: {tasks: 1, cpus: 2}")), found)
     operations = plan(wanted, found)
-    assert [operation.lost for operation in operations] == [("run pi-3f9a", "run mean-1"), ("run pi-3f9a",)]
+    assert [operation.data_loss for operation in operations] == [("run pi-3f9a", "run mean-1"), ("run pi-3f9a",)]
     assert data_losses(operations) == ["run pi-3f9a", "run mean-1"]
 
 
-def test_only_starts_of_tasks_that_are_there_leave_a_cluster_as_another_command_wants_it() -> None:
-    found = found_of(with_ports(topology_of(SPEC)), states={"ps:0": TaskState.FAILED})
+def test_kept_servers_are_those_that_no_action_touches_with_their_generation() -> None:
+    observed = found_of(
+        with_ports(topology_of(spec(PS, "worker: {tasks: 4}"))),
+        states={"worker:1": TaskState.BACKING_OFF, "worker:2": TaskState.FAILED},
+    )
+    actions = carried_out(topology_of(spec(PS, "worker: {tasks: 3}", restart="{policy: never}")), observed)[1]
+    assert kept_servers(actions, observed) == {
+        "/job:ps/task:0": 0,
+        "/job:worker/task:0": 0,
+        "/job:worker/task:1": None,
+    }
 
-    def operations(text: str) -> tuple[PlannedAction, ...]:
-        return carried_out(topology_of(text), found)[1]
 
-    assert is_pure_start(operations(SPEC), found)
-    assert is_pure_start((), found)
-    assert not is_pure_start(operations(SPEC.replace("{tasks: 1}", "{tasks: 1, max: 3}")), found)
-    assert not is_pure_start(operations(SPEC.replace("}}", "}, restart: {policy: never}}")), found)
-    assert not is_pure_start(operations(SPEC.replace("{tasks: 1}", "{tasks: 2}")), found)
-    assert not is_pure_start(operations(SPEC.replace("ps: {tasks: 1}, ", "")), found)
+def test_the_revision_changes_with_the_topology_and_the_servers_but_not_with_runs() -> None:
+    observed = up(spec(PS, WORKER))
+    same = [ObservedState.from_json(observed.to_json()), replace(observed, runs={"pi-3f9a": ["/job:ps/task:0"]})]
+    assert {each.revision for each in same} == {observed.revision}
+    other = [
+        up(spec(PS, "worker: {tasks: 3}")),
+        replace(observed, generations={}),
+        replace(observed, topology=replace(observed.topology, generation=1)),
+    ]
+    assert observed.revision not in {each.revision for each in other}
 
 
 def test_a_summary_counts_what_was_done() -> None:
     found = up(spec(PS, WORKER))
     shrunk_and_changed = carried_out(topology_of(spec(PS, "worker: {tasks: 1, cpus: 2}")), found)[1]
-    grown = carried_out(replace(scaled(found.topology, {"worker": 3}), spec="other"), found)[1]
+    grown = carried_out(replace(scale(found.topology, {"worker": 3}), spec="other"), found)[1]
     assert summary(shrunk_and_changed) == "1 task restarted, 1 stopped"
     assert summary(grown) == "1 task started, 3 restarted"
     assert summary(grown[-1:]) == summary(()) == ""

@@ -151,7 +151,7 @@ def test_a_change_that_cannot_be_completed_is_reported(sandbox: Sandbox) -> None
         stranger.bind(("", port))
         stranger.listen()
         sandbox("status", code=None)
-        events = wait_for(lambda: "not changed" in (told := sandbox("events").stdout) and told)
+        events = wait_for(lambda: "update-failed" in (told := sandbox("events").stdout) and told)
         assert f"port {port} is taken by process {os.getpid()}" in events
     sandbox("up", spec, "--yes")
     assert sandbox.status()["state"] == "running"

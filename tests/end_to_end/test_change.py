@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 from tests.conftest import Sandbox, wait_for
-from tfcluster.client.apply import apply
+from tfcluster.client.apply import PlanConflictError, apply
 from tfcluster.client.cluster import Cluster
-from tfcluster.client.up import prepare_scaled
+from tfcluster.client.up import plan_scale
 from tfcluster.core.plan import data_losses
-from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.errors import ExitCode
 
 pytestmark = pytest.mark.usefixtures("cold")
 
@@ -215,7 +215,7 @@ def test_runs_are_not_ended_without_a_yes(sandbox: Sandbox) -> None:
     before = pids(sandbox)
     (keeper,) = wait_for(lambda: keepers(sandbox))
     sandbox.spec(text.replace("tasks: 2}", "tasks: 1}\nrestart: {policy: always}\nlogs: {count: 2}"))
-    assert sandbox("up").stdout.splitlines()[-1] == "busy is up already: no task was touched"
+    assert sandbox("up").stdout.splitlines()[-1] == "busy is up already: no task was changed"
     assert pids(sandbox) == before
     wait_for(lambda: len(keepers(sandbox)) == 1 and keeper not in keepers(sandbox))
 
@@ -226,18 +226,18 @@ def test_a_plan_is_carried_out_only_on_the_cluster_that_it_was_made_from(
     sandbox("up", sandbox.spec("name: base\njobs:\n  ps: {tasks: 1}\n  worker: {tasks: 2, max: 4}\n"))
     for name in ("XDG_STATE_HOME", "XDG_RUNTIME_DIR"):
         monkeypatch.setenv(name, sandbox.environment[name])
-    shrink = prepare_scaled(Cluster("base"), {"worker": 1}, dry=False)
-    assert data_losses(shrink.operations) == []
+    shrink = plan_scale(Cluster("base"), {"worker": 1}, dry=False)
+    assert data_losses(shrink.actions) == []
     run = sandbox.start("run", "pi", "--samples", "1e14", "-o", "json")
     assert run.stdout is not None
     name = json.loads(run.stdout.readline())["run"]
     before = pids(sandbox)
-    with pytest.raises(ClusterError, match=f"which would lose run {name}: nothing was done"):
-        list(apply(shrink, whatever_is_lost=False))
+    with pytest.raises(PlanConflictError, match=f"the plan would also end run {name}.: nothing was done"):
+        apply(shrink, accept_any_loss=False, show_status=lambda status: None)
     assert pids(sandbox) == before
     sandbox("scale", "worker=3")
-    with pytest.raises(ClusterError, match="was changed by another command meanwhile") as caught:
-        list(apply(shrink, whatever_is_lost=True))
+    with pytest.raises(PlanConflictError, match="has changed since the plan was made") as caught:
+        apply(shrink, accept_any_loss=True, show_status=lambda status: None)
     assert caught.value.exit_code is ExitCode.FAILED
     assert len(pids(sandbox)) == 4
     run.send_signal(signal.SIGINT)
@@ -323,10 +323,10 @@ def test_after_an_unexpected_error_the_cluster_can_be_changed_and_taken_down(san
 def test_what_cannot_be_scaled_is_wrong_usage(demo: Sandbox) -> None:
     for count in ("worker", "worker=", "worker=-1", "worker=x", "worker=1.5"):
         error = demo("scale", count, code=2).stderr
-        assert f"error: {count!r} is no job with a number of tasks" in error
-        assert "hint: Write JOB=N" in error
+        assert f"error: expected JOB=N, got {count!r}" in error
+        assert "hint: For example, `tfcluster scale worker=4`" in error
     assert "two numbers of tasks, 1 and 2" in demo("scale", "worker=1", "worker=2", code=2).stderr
     assert "has no job 'trainer'" in demo("scale", "trainer=1", code=2).stderr
-    assert "no task of cluster 'demo' would be left" in demo("scale", "worker=0", "ps=0", code=2).stderr
+    assert "no task of cluster 'demo' would remain" in demo("scale", "worker=0", "ps=0", code=2).stderr
     assert "at most 1000 tasks" in demo("scale", "worker=1001", code=2).stderr
     assert "is not running" in demo("scale", "worker=1", "-c", "nobody", code=3).stderr

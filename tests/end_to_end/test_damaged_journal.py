@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Callable
@@ -72,6 +73,25 @@ def test_down_stops_what_runs(sandbox: Sandbox, damage: str) -> None:
     assert sandbox.leftovers() == []
     sandbox("up", spec)
     assert sandbox.status()["state"] == "running"
+
+
+def test_down_stops_what_runs_although_the_state_home_was_deleted(sandbox: Sandbox) -> None:
+    sandbox("up", sandbox.spec(SPEC))
+    pids = {task["pid"] for task in sandbox.status()["tasks"]}
+    sandbox.kill_agent()
+    shutil.rmtree(sandbox.folder / "state")
+    error = sandbox("status", "-c", "hurt", code=3).stderr
+    assert "was deleted, but processes of cluster 'hurt' are running" in error
+    assert "`tfcluster down -c hurt`" in error
+    assert pids <= set(sandbox.processes())
+    with running("sleep", "600", env={"TFCLUSTER_AGENT_MARK": "0" * 32, "TEST_MARK": sandbox.mark}) as other:
+        down = sandbox("down", "-c", "hurt")
+        assert other.poll() is None
+    assert "journal.json is missing" in down.stderr
+    assert "processes of the cluster stopped" in down.stderr
+    assert sandbox.leftovers() == []
+    sandbox("down", "-c", "hurt", code=3)
+    assert sandbox.leftovers() == []
 
 
 def test_a_good_copy_is_enough(sandbox: Sandbox) -> None:

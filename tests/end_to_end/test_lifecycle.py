@@ -81,8 +81,8 @@ def test_up_of_another_spec_with_the_same_name_loses_nothing_without_a_yes(demo:
     error = demo("up", other, code=2).stderr
     assert error.splitlines() == [
         "error: cluster 'demo' would lose the variables of ps:0: nothing was changed",
-        f"stop ps:0 on localhost at {before[0]['address']}: no longer wanted; LOST: the variables of ps:0",
-        "hint: `--yes` does it all the same, `--dry-run` shows the whole plan.",
+        f"stop ps:0 on localhost at {before[0]['address']}: removed; LOST: the variables of ps:0",
+        "hint: Add --yes to do it anyway; `--dry-run` shows the whole plan.",
     ]
     assert [task["pid"] for task in demo.status()["tasks"]] == [task["pid"] for task in before]
 

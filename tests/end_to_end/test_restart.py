@@ -55,7 +55,7 @@ def test_restart_on_purpose(sandbox: Sandbox) -> None:
     refused = sandbox("restart", code=2).stderr
     assert refused.splitlines() == [
         "error: cluster 'again' would lose the variables of ps:0: nothing was restarted",
-        "hint: `--yes` does it all the same.",
+        "hint: Add --yes to restart anyway.",
     ]
     assert "no task 'worker:9'" in sandbox("restart", "worker:9", code=2).stderr
     assert pids(sandbox) == first
@@ -98,7 +98,7 @@ def test_restart_on_purpose(sandbox: Sandbox) -> None:
             encoding="utf-8",
             timeout=60,
         )
-        terminal.expect("LOST: the variables of ps:0\r\nGo on, and lose that\\? \\[y/N\\]: ")
+        terminal.expect("LOST: the variables of ps:0\r\nContinue and lose that\\? \\[y/N\\]: ")
         terminal.sendline(answer)
         terminal.expect(pexpect.EOF)
         terminal.close()

@@ -217,9 +217,8 @@ def test_two_ups_of_different_specs_at_once(sandbox: Sandbox) -> None:
     two = sandbox.spec("name: same\njobs:\n  trainer: {tasks: 1}\n", "two.yaml")
     ups = [sandbox.start("up", spec, "--yes") for spec in (one, two)]
     errors = [up.communicate(timeout=60)[1] for up in ups]
-    codes = sorted(up.returncode for up in ups)
-    assert codes in ([0, 0], [0, 1]), errors  # one after the other, or the later one is told
-    assert ("was changed by another command meanwhile" in "".join(errors)) is (codes == [0, 1])
+    # The agent rejects the later plan, and its `up` plans again; the earlier `up` may still wait for the replaced task.
+    assert sorted(up.returncode for up in ups) in ([0, 0], [0, 4]), errors
     (task,) = sandbox.status()["tasks"]
     assert task["job"] in ("worker", "trainer")
 

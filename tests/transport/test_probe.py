@@ -29,9 +29,9 @@ def test_one_connection_of_its_own_carries_all_and_ends_with_it(hosts: SshHosts,
     assert (problems(found), found.unexamined, found.python) == ([], (), sys.executable)
     assert found.shipped_bytes == len(code_bundle.archive())
     assert abs(found.clock_offset) <= found.clock_error + 0.001
-    told = probe.prepare(LAYOUT, listen=True)
-    assert (told["problems"], told["found"], len(told["choices"]["ports"])) == ([], None, 2)
-    port = min(told["choices"]["ports"].values())
+    told, _ = probe.prepare(LAYOUT, listen=True)
+    assert (told.problems, len(told.allocation.ports)) == ((), 2)
+    port = min(told.allocation.ports.values())
     assert probe.failures([f"127.0.0.1:{port}", "127.0.0.1:1"], 5.0) == {"127.0.0.1:1": "Connection refused"}
     assert len(hosts.run("h0", "ss", "-Htn", "state", "established", "sport", "=", ":22").splitlines()) == 1
     assert files(hosts) == before
@@ -58,7 +58,7 @@ def test_a_process_on_this_machine_ends_when_it_is_left(hosts: SshHosts) -> None
     before = files(hosts)
     probe = begin_here("demo", "h0")
     assert hosts.processes()
-    assert probe.prepare(LAYOUT, listen=False)["problems"] == []
+    assert probe.prepare(LAYOUT, listen=False)[0].problems == ()
     probe.close()
     assert not hosts.processes()
     assert files(hosts) == before
@@ -103,8 +103,8 @@ def test_a_variable_of_the_spec_is_not_set_and_folders_are_looked_for_where_they
     assert not [name for name in (b"PYTHONPATH", b"LD_PRELOAD", bytes(state)) if name in variables]
     (state / "tfcluster").mkdir(parents=True)
     (state / "tfcluster" / there.cluster).touch()  # so no folder can be made there
-    told = probe.prepare(LAYOUT, listen=False)
-    assert [problem["message"] for problem in told["problems"]] == [
+    told, _ = probe.prepare(LAYOUT, listen=False)
+    assert [failure.error.message for failure in told.problems] == [
         f"{state}/tfcluster/{there.cluster}/h0: cannot make the state folder: "
         f"{state}/tfcluster/{there.cluster} is not a folder"
     ]
@@ -115,9 +115,9 @@ def test_gpus_are_those_that_a_variable_of_the_spec_allows(reach: Reaching) -> N
     _, probe = reach(env={"CUDA_VISIBLE_DEVICES": "3,5"}).probe()
     assert probe is not None
     jobs = "name: demo\nhosts: {h0: {address: 127.0.0.1}}\njobs: {worker: {tasks: 1, gpus: 2}}\n"
-    told = probe.prepare(topology_of(jobs), listen=False)
+    told, _ = probe.prepare(topology_of(jobs), listen=False)
     probe.close()
-    assert told["choices"]["gpus"] == {"/job:worker/task:0": ["3", "5"]}
+    assert told.allocation.gpus == {"/job:worker/task:0": ("3", "5")}
 
 
 def test_a_home_that_cannot_be_written_is_told(hosts: SshHosts, reach: Reaching) -> None:

@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from tfcluster.core.devices import Device
-from tfcluster.core.plan import PlannedAction, plan
+from tfcluster.core.plan import ActionKind, PlannedAction, plan
 from tfcluster.core.states import ClusterState, RunState, TaskState
 from tfcluster.core.status import ClusterStatus, HostStatus, LastExit, RunStatus, TaskStatus
 from tfcluster.core.topology import ClusterTopology, RestartPolicy, Task
@@ -323,7 +323,7 @@ def test_the_way_up(capsys: pytest.CaptureFixture[str]) -> None:
         view.update(cluster(*ready))
     view.finish(cluster(*ready[:2]), plan(LAYOUT, None), 0.4567)
     view.finish(cluster(*ready[:2]), (), 0.4567)
-    view.finish(cluster(*ready[:2]), [PlannedAction("update", None, "restart policy changed")], 0.4567)
+    view.finish(cluster(*ready[:2]), [PlannedAction(ActionKind.UPDATE, None, "restart policy changed")], 0.4567)
     out, err = capsys.readouterr()
     assert err == (
         "demo: 0 of 6 tasks ready, waiting for worker:0, worker:1, worker:2, worker:3 and 2 more\n"
@@ -337,7 +337,7 @@ worker:0  localhost:2222  ready
 worker:1  localhost:2223  ready
 demo is up: 2 tasks started in 0.46 s
 demo is up already: nothing changed
-demo is up already: no task was touched
+demo is up already: no task was changed
 """
     )
 
@@ -366,9 +366,9 @@ def test_a_plan_that_loses_something(capsys: pytest.CaptureFixture[str]) -> None
     view = UpView("demo", silent=False)
     ps, worker = LAYOUT.tasks
     operations = [
-        PlannedAction("stop", worker, "no longer wanted", ("run pi-3f9a",)),
-        PlannedAction("restart", ps, "cpus 1 -> 2", ("the variables of ps:0", "run pi-3f9a")),
-        PlannedAction("update", None, "restart policy changed"),
+        PlannedAction(ActionKind.STOP, worker, "removed", ("run pi-3f9a",)),
+        PlannedAction(ActionKind.RESTART, ps, "cpus 1 -> 2", ("the variables of ps:0", "run pi-3f9a")),
+        PlannedAction(ActionKind.UPDATE, None, "restart policy changed"),
     ]
     view.show_plan(operations)
     with view:
@@ -380,7 +380,7 @@ def test_a_plan_that_loses_something(capsys: pytest.CaptureFixture[str]) -> None
         _without_end_blanks(out)
         == """\
 OPERATION  TASK      HOST       ADDRESS         CAUSE
-stop       worker:0  localhost  [::1]:2223      no longer wanted
+stop       worker:0  localhost  [::1]:2223      removed
 restart    ps:0      localhost  localhost:2222  cpus 1 -> 2
 update     -         -          -               restart policy changed
 LOST: run pi-3f9a

@@ -35,13 +35,14 @@ from tfcluster.agent.upload import Upload
 from tfcluster.core.states import ClusterState, TaskState, cluster_state
 from tfcluster.core.status import ClusterStatus, HostStatus
 from tfcluster.errors import ClusterError
+from tfcluster.process_handle import mark_of, marked_processes
 from tfcluster.processes.c_api import TensorFlow
 from tfcluster.protocol.api import Done, Method, Reply, Request, Response
 from tfcluster.protocol.api.cluster import (
     ApplyRequest,
     DevicesReply,
     DevicesRequest,
-    ListenRequest,
+    ObserveRequest,
     PrepareRequest,
     ReachRequest,
     TopologyRequest,
@@ -104,7 +105,7 @@ class Agent:
         self._handlers: dict[type[Request[Any, Any]], Callable[[Any], Response[Any, Any]]] = {
             TopologyRequest: self._changes.topology,
             PrepareRequest: self._changes.prepare,
-            ListenRequest: self._changes.listen,
+            ObserveRequest: self._changes.observe,
             ReachRequest: reach,
             ApplyRequest: self._changes.apply,
             WatchRequest: self._watch,
@@ -125,15 +126,6 @@ class Agent:
     def idle(self) -> bool:
         """Return whether the agent has no cluster to supervise."""
         return self._supervisor.topology is None and not (self._unreadable and self._unreadable.is_stopping)
-
-    @property
-    def awaiting(self) -> float | None:
-        """Return the time until an `up` that has run the preflight is expected to send the cluster.
-
-        Returns:
-            The time in seconds; None if no `up` is pending.
-        """
-        return self._changes.awaited
 
     async def adopt(self) -> None:
         """Restore the cluster from the journal and adopt the processes of an earlier agent, if there was one."""
@@ -205,11 +197,20 @@ class Agent:
         Raises:
             ClusterError: During iteration: the request failed.
         """
+        if isinstance(request, DownRequest) and self._has_unrecorded_processes():
+            missing = ClusterError(f"{self._folder.journal.path} is missing")
+            self._unreadable = UnreadableCluster(self._cluster, self._host, self._folder, missing, self.quitting)
         if self._unreadable is not None:
             return self._unreadable.down(request) if isinstance(request, DownRequest) else self._unreadable.refuse()
         if isinstance(request, RunRequest):
             return self._run_calls.run(request, upload)
         return self._handlers[type(request)](request)
+
+    def _has_unrecorded_processes(self) -> bool:
+        """Return whether processes of the cluster run although the journal is gone: somebody deleted its folder."""
+        if self._supervisor.topology is not None or self._unreadable is not None:
+            return False
+        return bool(marked_processes(mark_of(self._folder.path)))
 
     async def _watch(self, request: WatchRequest) -> Response[ClusterStatus, Done]:
         loop = asyncio.get_running_loop()

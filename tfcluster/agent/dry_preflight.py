@@ -10,12 +10,12 @@ from typing import Any
 from tfcluster.agent.accounts import other_accounts
 from tfcluster.agent.gpus import gpu_ids
 from tfcluster.agent.ports import PortAllocator
-from tfcluster.agent.preflight import examine
+from tfcluster.agent.preflight import Candidate, run_checks
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError
 from tfcluster.processes.c_api import TensorFlow
 from tfcluster.processes.connect_check import connection_failures
-from tfcluster.protocol.api.cluster import PrepareReply
+from tfcluster.protocol.api.cluster import FailedCheck, PrepareReply
 from tfcluster.protocol.serialization import decode, to_json
 from tfcluster.tf_install import find_tensorflow_library
 
@@ -45,25 +45,21 @@ class DryPreflight:
                 are free again as soon as this method returns.
 
         Returns:
-            The fields of a PrepareReply, with an additional `installation`: the errors of the TensorFlow installation.
+            The fields of a PrepareReply, and `installation`: the failures of the TensorFlow installation.
         """
         version, installation = None, []
         try:
             version = TensorFlow(find_tensorflow_library()).version
-        except ClusterError as problem:
-            installation.append(problem.to_json())
-        choices, problems = examine(
-            decode(ClusterTopology, topology), self._host, self._folder, self._ports, gpu_ids(self._environment)
-        )
-        accounts = other_accounts()
+        except ClusterError as error:
+            installation.append(to_json(FailedCheck("tensorflow", error)))
+        desired, gpus = decode(ClusterTopology, topology), gpu_ids(self._environment)
+        allocation, failures = run_checks(Candidate(desired, self._host, self._folder, self._ports, gpus))
         if listen:
             self._listening.enter_context(self._ports.listening(self._ports.held))
         else:
             self._ports.keep_only(())
-        return {
-            **to_json(PrepareReply(version, choices, None, tuple(problems), accounts)),
-            "installation": installation,
-        }
+        reply = PrepareReply(version, allocation, tuple(failures), other_accounts())
+        return {**to_json(reply), "installation": installation}
 
     def failures(self, addresses: list[str], timeout: float) -> dict[str, str]:
         """Connect to other hosts.

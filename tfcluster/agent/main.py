@@ -15,11 +15,12 @@ from pathlib import Path
 from tfcluster import settings
 from tfcluster.agent.agent import Agent
 from tfcluster.agent.agent_socket import AgentSocket
-from tfcluster.agent.process_marks import mark_of, mark_this_process
+from tfcluster.agent.process_marks import mark_this_process
 from tfcluster.agent.rpc_server import RpcServer
 from tfcluster.agent.state_dir import StateDir
 from tfcluster.errors import ClusterError
 from tfcluster.paths import set_state_home, state_folder
+from tfcluster.process_handle import mark_of
 from tfcluster.processes import daemonize
 from tfcluster.processes.files import remove_unless_file
 from tfcluster.protocol.codec import encode

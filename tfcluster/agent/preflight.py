@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import socket
 import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
@@ -18,95 +19,95 @@ from tfcluster.errors import ClusterError
 from tfcluster.processes.listen_guard import check_support
 from tfcluster.processes.netinfo import addresses_of
 from tfcluster.processes.port_isolation import OPEN_HINT, PortIsolationError
-from tfcluster.protocol.api.cluster import Allocation
+from tfcluster.protocol.api.cluster import Allocation, FailedCheck
 
 
-def examine(
-    topology: ClusterTopology,
-    host: str,
-    folder: Path,
-    ports: PortAllocator,
-    gpus: Sequence[str],
-    ours: Collection[int] = (),
-) -> tuple[Allocation, list[ClusterError]]:
-    """Run the preflight checks for a topology, and allocate ports and GPUs for the tasks on this host.
+@dataclass(frozen=True)
+class Candidate:
+    """A topology that this host is checked for, and what the host has for it.
 
-    Holds every port that the topology names for this host, allocates the ports that it leaves out, and assigns GPUs.
-
-    Args:
-        topology: The cluster; tasks that already have GPUs keep them.
+    Attributes:
+        topology: The topology; tasks that already have GPUs keep them.
         host: The cluster's name for this host.
         folder: The directory for the cluster's state.
         ports: The allocator that holds the ports.
         gpus: The host's GPUs.
-        ours: The ports of the running cluster, which its own tasks use.
+        own_ports: The ports of the running cluster, which its own tasks use.
+    """
+
+    topology: ClusterTopology
+    host: str
+    folder: Path
+    ports: PortAllocator
+    gpus: Sequence[str]
+    own_ports: Collection[int] = ()
+
+    @property
+    def tasks(self) -> tuple[Task, ...]:
+        """Return the tasks on this host."""
+        return self.topology.on(self.host)
+
+
+def run_checks(candidate: Candidate) -> tuple[Allocation, list[FailedCheck]]:
+    """Run all `CHECKS` for a topology, and allocate ports and GPUs for the tasks on this host.
+
+    Holds every port that the topology names for this host, allocates the ports that it leaves out, and assigns GPUs.
+
+    Args:
+        candidate: The topology and this host.
 
     Returns:
-        The allocation, and all errors that keep the host from starting its tasks. If there are any errors, the
-        allocation is empty and no additional port is held.
+        The allocation, and all failures that keep the host from starting its tasks. If there are any, the allocation
+        is empty and no additional port is held.
     """
-    before = ports.held
-    problems = [*_taken_ports(topology, host, ports, ours), *_foreign_addresses(topology.on(host), host)]
-    problems += [*_lack_of_gpus(topology.on(host), host, gpus), *_lack_of_space(folder), *_lack_of_grpc()]
-    problems += _ports_stand_open(topology)
-    if not problems:
+    ports, ports_before = candidate.ports, candidate.ports.held
+    failures = [FailedCheck(name, error) for name, check in CHECKS.items() for error in check(candidate)]
+    if not failures:
         try:
-            return _choose(topology, host, ports, gpus, ours), []
-        except ClusterError as problem:
-            problems.append(problem)
-    ports.keep_only({*before, *ours})  # keep the ports that were held before: other commands may be about to use them
-    return Allocation({}, {}), problems
+            return _allocate(candidate), []
+        except ClusterError as error:
+            failures.append(FailedCheck("ports", error))
+    # Keep the ports that were held before: other commands may be about to use them.
+    ports.keep_only({*ports_before, *candidate.own_ports})
+    return Allocation({}, {}), failures
 
 
-def _choose(
-    topology: ClusterTopology, host: str, ports: PortAllocator, gpus: Sequence[str], ours: Collection[int]
-) -> Allocation:
-    places = [task for task in (*topology.tasks, *topology.reserved) if task.host == host]
-    without = [task for task in places if task.port is None]
-    chosen = zip(without, ports.choose(len(without), ours), strict=True)
-    tasks = topology.on(host)
-    used = {gpu for task in tasks for gpu in task.gpu_ids}
-    left = (gpu for gpu in gpus if gpu not in used)
+def _allocate(candidate: Candidate) -> Allocation:
+    topology = candidate.topology
+    places = [task for task in (*topology.tasks, *topology.reserved) if task.host == candidate.host]
+    without_port = [task for task in places if task.port is None]
+    ports = zip(without_port, candidate.ports.choose(len(without_port), candidate.own_ports), strict=True)
+    used_gpus = {gpu for task in candidate.tasks for gpu in task.gpu_ids}
+    free_gpus = (gpu for gpu in candidate.gpus if gpu not in used_gpus)
     return Allocation(
-        {task.name: port for task, port in chosen},
-        {task.name: tuple(islice(left, task.gpus)) for task in tasks if task.gpus and not task.gpu_ids},
+        {task.name: port for task, port in ports},
+        {task.name: tuple(islice(free_gpus, task.gpus)) for task in candidate.tasks if task.gpus and not task.gpu_ids},
     )
 
 
-def hold_ports(topology: ClusterTopology, host: str, ports: PortAllocator, ours: Collection[int]) -> None:
+def hold_ports(candidate: Candidate) -> None:
     """Hold every port of a topology on this host; all of them are allocated already.
 
     Args:
-        topology: The topology.
-        host: The cluster's name for this host.
-        ports: The allocator that holds the ports.
-        ours: The ports of the running cluster, which are not held again.
+        candidate: The topology and this host.
 
     Raises:
         ClusterError: Another process has taken a port in the meantime; no additional port is held.
     """
-    before = ports.held
-    if problems := _taken_ports(topology, host, ports, ours):
-        ports.keep_only({*before, *ours})
-        told = "\n".join(problem.message for problem in problems)
-        raise ClusterError(told, hint="Nothing was changed. Run the command again: it makes a new plan.")
+    ports_before = candidate.ports.held
+    if errors := list(check_ports(candidate)):
+        candidate.ports.keep_only({*ports_before, *candidate.own_ports})
+        message = "\n".join(error.message for error in errors)
+        raise ClusterError(message, hint="Nothing was changed. Run the command again: it makes a new plan.")
 
 
-def _taken_ports(
-    topology: ClusterTopology, host: str, ports: PortAllocator, ours: Collection[int]
-) -> list[ClusterError]:
-    """Hold the ports that the topology names for this host.
-
-    Returns:
-        An error for each port that cannot be held.
-    """
+def check_ports(candidate: Candidate) -> Iterator[ClusterError]:
+    """Hold the ports that the topology names for this host, and yield an error for each that cannot be held."""
     hint = "Stop that process, or give the task another port in the spec, or leave the port out."
-    return [
-        ClusterError(problem, hint=hint)
-        for task in (*topology.tasks, *topology.reserved)
-        if task.host == host and task.port and task.port not in ours
-        if (problem := _hold(task.short, task.port, ports))
-    ]
+    for task in (*candidate.topology.tasks, *candidate.topology.reserved):
+        is_needed = task.host == candidate.host and task.port not in candidate.own_ports
+        if is_needed and task.port and (reason := _hold(task.short, task.port, candidate.ports)):
+            yield ClusterError(reason, hint=hint)
 
 
 def _hold(short: str, port: int, ports: PortAllocator) -> str | None:
@@ -128,14 +129,13 @@ def _hold(short: str, port: int, ports: PortAllocator) -> str | None:
     return f"{short}: port {port} is taken by {port_owner(port)}"
 
 
-def _foreign_addresses(tasks: Sequence[Task], host: str) -> Iterator[ClusterError]:
+def check_addresses(candidate: Candidate) -> Iterator[ClusterError]:
     """Yield an error for each task address of this host that does not belong to this machine."""
-    for address in dict.fromkeys(task.address_host for task in tasks):
-        askers = ", ".join(task.short for task in tasks if task.address_host == address)
-        if why := _why_not_ours(address):
+    for address in dict.fromkeys(task.address_host for task in candidate.tasks):
+        tasks = ", ".join(task.short for task in candidate.tasks if task.address_host == address)
+        if reason := _why_not_local(address):
             yield ClusterError(
-                f"{askers}: {address} is not an address of {host}: {why}",
-                hint=_own_address(),
+                f"{tasks}: {address} is not an address of {candidate.host}: {reason}", hint=_own_address()
             )
 
 
@@ -150,7 +150,7 @@ def _own_address() -> str:
     return "Name an address that `ip address` shows there, or a name that leads to one."
 
 
-def _why_not_ours(address: str) -> str | None:
+def _why_not_local(address: str) -> str | None:
     """Check that a socket of this machine can bind an address or one of the addresses to which a host name resolves.
 
     Args:
@@ -159,63 +159,77 @@ def _why_not_ours(address: str) -> str | None:
     Returns:
         Why no socket can bind any of them; None if a socket can.
     """
-    why = None
+    reason = None
     try:
-        for family, kind, protocol, _, found in socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM):
+        for family, kind, protocol, _, resolved in socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM):
             try:
                 with socket.socket(family, kind, protocol) as probe:
-                    probe.bind(found)
+                    probe.bind(resolved)
                 return None
             except OSError as error:  # for example an IPv6 address on a kernel without IPv6
-                why = error.strerror
+                reason = error.strerror
     except OSError as error:
         return error.strerror
-    return why
+    return reason
 
 
-def _lack_of_gpus(tasks: Sequence[Task], host: str, gpus: Sequence[str]) -> Iterator[ClusterError]:
-    needed = sum(task.gpus for task in tasks)
-    if needed > len(gpus):
-        askers = ", ".join(f"{task.short} {task.gpus}" for task in tasks if task.gpus)
+def check_gpus(candidate: Candidate) -> Iterator[ClusterError]:
+    """Yield an error if the tasks request more GPUs than this host has."""
+    needed = sum(task.gpus for task in candidate.tasks)
+    if needed > len(candidate.gpus):
+        requests = ", ".join(f"{task.short} {task.gpus}" for task in candidate.tasks if task.gpus)
         yield ClusterError(
-            f"the tasks ask for {pluralize(needed, 'GPU')} ({askers}), {host} has {len(gpus)}",
+            f"the tasks ask for {pluralize(needed, 'GPU')} ({requests}), {candidate.host} has {len(candidate.gpus)}",
             hint="Lower `gpus:` in the spec; `cpus: N` gives a task several CPU devices instead.",
         )
 
 
-def _lack_of_space(folder: Path) -> Iterator[ClusterError]:
+def check_disk(candidate: Candidate) -> Iterator[ClusterError]:
+    """Yield an error if the disk with the state directory is nearly full."""
     try:
-        found = os.statvfs(folder)
+        disk = os.statvfs(candidate.folder)
     except OSError:  # the directory was just deleted; it is recreated before anything is written
         return
-    free = found.f_bavail * found.f_frsize
-    if free < settings.MIN_FREE_DISK_BYTES or (found.f_files and not found.f_favail):
+    free = disk.f_bavail * disk.f_frsize
+    if free < settings.MIN_FREE_DISK_BYTES or (disk.f_files and not disk.f_favail):
         yield ClusterError(
-            f"{folder}: {free // 2**20} MiB and {found.f_favail} files are free there, for the journal and the logs it "
-            f"takes {settings.MIN_FREE_DISK_BYTES // 2**20} MiB",
+            f"{candidate.folder}: {free // 2**20} MiB and {disk.f_favail} files are free there; the journal and the "
+            f"logs need {settings.MIN_FREE_DISK_BYTES // 2**20} MiB",
             hint="Make room, or set XDG_STATE_HOME (for another host `state:` in the spec) to a folder that has some.",
         )
 
 
-def _ports_stand_open(topology: ClusterTopology) -> Iterator[ClusterError]:
+def check_grpc(candidate: Candidate) -> Iterator[ClusterError]:
+    """Yield an error if gRPC, which the health checks use, is not installed."""
+    if find_spec("grpc") is None:
+        yield ClusterError(
+            f"gRPC is not installed for {sys.executable}, and the health checks of the servers need it",
+            hint=f"Type `{sys.executable} -m pip install grpcio`.",
+        )
+
+
+def check_port_isolation(candidate: Candidate) -> Iterator[ClusterError]:
     """Check that this host can restrict the servers' ports to the cluster's hosts, if the spec asks for it.
 
     Yields:
         An error if it cannot (port isolation is not supported, or a host's address is unknown).
     """
-    if topology.network != "closed":
+    if candidate.topology.network != "closed":
         return
     try:
-        check_support(addresses_of(topology.hosts))
+        check_support(addresses_of(candidate.topology.hosts))
     except PortIsolationError as error:
         yield ClusterError(str(error), hint=OPEN_HINT)
     except OSError as error:
         yield ClusterError(str(error), hint="Write an IP address to `address:`, or make the name known there.")
 
 
-def _lack_of_grpc() -> Iterator[ClusterError]:
-    if find_spec("grpc") is None:
-        yield ClusterError(
-            f"{sys.executable} has no gRPC, by which servers are asked whether they answer",
-            hint=f"Type `{sys.executable} -m pip install grpcio`.",
-        )
+#: What an agent checks on its host before anything starts, by name; each check yields what prevents the start.
+CHECKS: dict[str, Callable[[Candidate], Iterator[ClusterError]]] = {
+    "ports": check_ports,  # needs every port that the spec names to be free, and holds it
+    "addresses": check_addresses,  # needs every address of the host's tasks to be one of its own
+    "gpus": check_gpus,  # needs as many GPUs as the tasks request
+    "disk": check_disk,  # needs room for the journal and the logs
+    "grpc": check_grpc,  # needs grpcio for the health checks
+    "isolation": check_port_isolation,  # needs a kernel that can restrict ports, unless `network: open`
+}

@@ -1,35 +1,23 @@
-"""Find the processes of a cluster by a mark in the environment that each of them inherits from its agent.
+"""Mark the processes of a cluster, and end those that have the mark.
 
-The kernel shows the environment with which a process was started (/proc/PID/environ), and a forked process has the
-same one as its parent. The agent overwrites a placeholder in its own environment with the mark; all processes that it
-forks, and all that these fork, can then be found by the mark without any file. A program started by exec gets a new
-environment.
+The mark is a variable in the environment that each process inherits from its agent. The kernel shows the environment
+with which a process was started (/proc/PID/environ), and a forked process has the same one as its parent. The agent
+overwrites a placeholder in its own environment with the mark; all processes that it forks, and all that these fork, can
+then be found by the mark without any file. A program started by exec gets a new environment.
 """
 
 from __future__ import annotations
 
 import asyncio
 import ctypes
-import hashlib
 import os
 import select
 import signal
 from collections.abc import Collection
-from contextlib import suppress
 from pathlib import Path
 
 from tfcluster import settings
 from tfcluster.process_handle import MARK, NO_MARK, ProcessHandle, environment_address, send_signal
-
-
-def mark_of(state_folder: Path) -> str:
-    """Return the mark of the cluster and host to which a state directory belongs.
-
-    Args:
-        state_folder: The state directory.
-    """
-    place = f"{os.getuid()}:{os.path.realpath(state_folder)}"
-    return hashlib.sha256(os.fsencode(place)).hexdigest()[: len(NO_MARK)]
 
 
 def mark_this_process(mark: str) -> None:
@@ -45,37 +33,6 @@ def mark_this_process(mark: str) -> None:
     if place >= 0 and address:
         ctypes.memmove(address + place + len(placeholder) - 1, mark.encode(), len(mark))
     os.environ[MARK] = mark
-
-
-def marked_processes(mark: str) -> list[ProcessHandle]:
-    """List the processes of this user that have a mark, except this one.
-
-    Args:
-        mark: The mark.
-
-    Returns:
-        The processes.
-    """
-    pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
-    found = []
-    for pid in pids:
-        # Read the start time before the environment: if the pid is reused in between, the handle does not match the new
-        # process.
-        with suppress(OSError):
-            process = ProcessHandle.from_pid(pid)
-            if process is not None and pid != os.getpid() and _is_marked(pid, mark):
-                found.append(process)
-    return found
-
-
-def _is_marked(pid: int, mark: str) -> bool:
-    folder = Path(f"/proc/{pid}")
-    if folder.stat().st_uid != os.getuid():
-        return False
-    # A process in a container does not belong to this cluster, even if its state directory has the same path.
-    if not os.path.samestat((folder / "root").stat(), os.stat("/")):
-        return False
-    return f"{MARK}={mark}".encode() in (folder / "environ").read_bytes().split(b"\0")
 
 
 async def end_processes(processes: Collection[ProcessHandle], grace: float) -> int:

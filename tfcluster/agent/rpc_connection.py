@@ -128,7 +128,7 @@ class RpcConnection:
 
     async def _send_last(self, number: int, kind: FrameKind, value: Any) -> None:
         """Send the end of a response, with whether the agent exits after the command has disconnected."""
-        ends = self._agent.idle and not self._agent.awaiting and self._is_last() and len(self._requests) == 1
+        ends = self._agent.idle and self._is_last() and len(self._requests) == 1
         with contextlib.suppress(ConnectionError):
             await self._send(number, kind, {"value": to_json(value), "ends": ends})
 

@@ -56,12 +56,12 @@ class RpcServer:
                 with contextlib.suppress(OSError):  # the command has closed the connection
                     self._kept.append(os.dup(writer.get_extra_info("socket").fileno()))
             if connection.has_request or self._idle_exit is None:
-                self._schedule_idle_exit(self._agent.awaiting or 0.0)
+                self._schedule_idle_exit(0.0)
             writer.close()
 
     def _exits(self) -> bool:
         """Return whether the agent shuts down, or exits because it is idle and no command is connected."""
-        is_unused = self._agent.idle and not self._agent.awaiting and not self._connections
+        is_unused = self._agent.idle and not self._connections
         return is_unused or self._agent.quitting.is_set()
 
     def _schedule_idle_exit(self, delay: float) -> None:

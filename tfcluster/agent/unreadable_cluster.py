@@ -1,16 +1,16 @@
-"""A cluster with a damaged journal: the agent can only stop its processes."""
+"""A cluster whose journal is damaged or missing: the agent can only stop its processes."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import Any
 
-from tfcluster.agent.journal import JournalError
-from tfcluster.agent.process_marks import end_processes, mark_of, marked_processes
+from tfcluster.agent.process_marks import end_processes
 from tfcluster.agent.state_dir import StateDir
 from tfcluster.core.states import ClusterState
 from tfcluster.core.status import ClusterStatus, HostStatus
 from tfcluster.errors import ClusterError
+from tfcluster.process_handle import mark_of, marked_processes
 from tfcluster.protocol.api import Reply, Response
 from tfcluster.protocol.api.tasks import DownReply, DownRequest
 
@@ -30,7 +30,7 @@ class UnreadableCluster:
     """
 
     def __init__(
-        self, cluster: str, host: str, folder: StateDir, problem: JournalError, quitting: asyncio.Event
+        self, cluster: str, host: str, folder: StateDir, problem: ClusterError, quitting: asyncio.Event
     ) -> None:
         self.is_down = False
         self._cluster = cluster
@@ -49,7 +49,7 @@ class UnreadableCluster:
         """Reject a request.
 
         Raises:
-            JournalError: Always.
+            ClusterError: Always.
         """
         raise self._problem
         yield  # makes this function an async generator
@@ -65,7 +65,7 @@ class UnreadableCluster:
         yield self._status()
         await asyncio.wait({self._stopping})
         stopped = _processes(self._stopping.result())
-        yield Reply(DownReply(f"{self._problem.message}; {stopped} of the cluster stopped all the same"))
+        yield Reply(DownReply(f"{self._problem.message}; {stopped} of the cluster stopped nevertheless"))
 
     async def _stop(self, grace: float) -> int:
         """Stop the processes and remove the journal.

@@ -20,32 +20,31 @@ from tfcluster.cli.output import echo_json
 @grace_option
 @output_option
 def command(cluster: str | None, all_clusters: bool, grace: float, output: str) -> None:
-    """Stop everything that `up` started, the ps last; the logs and the runs' records stay.
+    """Stop everything that `up` started, the ps last; the logs and the records of runs are kept.
 
-    On several hosts the runs end first, then those hosts are stopped that have no ps, then those that have one. Where
-    a host cannot be reached the others are stopped all the same: this exits with 5 then, and the next `down` goes on.
-    Exits with 3 when the cluster is not running.
+    On several hosts the runs end first, then the hosts without a ps stop, then those with one. If a host cannot be
+    reached, the others are stopped nevertheless, this exits with 5, and the next `down` stops that host.
+    Exits with 3 if the cluster is not running.
     """
     from tfcluster.client import down
     from tfcluster.errors import ClusterError
     from tfcluster.ui.progress_views import DownView
 
-    failed: list[ClusterError] = []
+    errors: list[ClusterError] = []
     for each in down.clusters_to_stop(cluster, all_clusters):
         view = DownView(each.name, silent=output == "json")
         try:
             with view:
-                for status in down.take_down(each, grace):
-                    view.update(status)
+                down.take_down(each, grace, view.update)
         except ClusterError as error:  # continue with the other clusters
-            failed.append(error)
+            errors.append(error)
             continue
         if output == "json":
             echo_json({"cluster": each.name, "state": "stopped"})
         else:
             view.finish()
-    if failed:
-        hints = " ".join(dict.fromkeys(error.hint for error in failed))
+    if errors:
+        hints = " ".join(dict.fromkeys(error.hint for error in errors))
         raise ClusterError(
-            "\n".join(error.message for error in failed), hint=hints, exit_code=max(error.exit_code for error in failed)
+            "\n".join(error.message for error in errors), hint=hints, exit_code=max(error.exit_code for error in errors)
         )

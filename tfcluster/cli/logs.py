@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 @click.command("logs", short_help="Show what the tasks print.", epilog="Example: tfcluster logs worker:0 ps -n 20 -f")
 @click.argument("tasks", nargs=-1, metavar="[TASK]...")
-@click.option("-f", "--follow", is_flag=True, help="Go on with what the tasks print from now on.")
+@click.option("-f", "--follow", is_flag=True, help="Also show what the tasks print from now on, until interrupted.")
 @click.option("-n", "--tail", type=click.IntRange(min=0), metavar="N", help="Only the last N lines of each.")
 @since_option
-@click.option("-t", "--timestamps", is_flag=True, help="Show when each line came, in UTC.")
-@click.option("--no-prefix", is_flag=True, help="Leave out the tasks' names.")
-@click.option("--placement", is_flag=True, help="Only where operations of runs with --log-placement were placed.")
+@click.option("-t", "--timestamps", is_flag=True, help="Show the time of each line, in UTC.")
+@click.option("--no-prefix", is_flag=True, help="Do not show the tasks' names.")
+@click.option("--placement", is_flag=True, help="Only the placements of operations of runs with --log-placement.")
 @cluster_option
 @output_option
 def command(
@@ -36,10 +36,10 @@ def command(
     output: str,
 ) -> None:
     """Show the logs of all tasks, or of each TASK: worker:1, /job:worker/task:1, or worker for all of a job.
-    The id of a run in place of a task shows what its program printed.
+    The id of a run instead of a task shows what its program printed.
 
-    Lines of several tasks come in the order of their time. Following goes on when a task is started again, and when
-    the cluster's agent is. The logs of a cluster that is down can be read too.
+    Lines of several tasks are sorted by time. --follow continues when a task or the cluster's agent is restarted. The
+    logs of a cluster that is down can be read too.
     """
     from tfcluster.client.logs import read_logs
     from tfcluster.client.resolve import resolve_cluster
@@ -78,15 +78,15 @@ def _show_placements(lines: Iterator[dict[str, Any]], view: LogView, output: str
     short_help="Show what happened to the tasks, and why.",
     epilog="Example: tfcluster events -f",
 )
-@click.option("-f", "--follow", is_flag=True, help="Go on with what happens from now on.")
+@click.option("-f", "--follow", is_flag=True, help="Also show new events, until interrupted.")
 @click.option("-n", "--tail", type=click.IntRange(min=0), metavar="N", help="Only the last N events.")
 @since_option
 @cluster_option
 @output_option
 def events_command(follow: bool, tail: int | None, since: float | None, cluster: str | None, output: str) -> None:
-    """Show what happened to the cluster's tasks and why: started, ready, died, adopted by another agent.
+    """Show the events of the cluster's tasks with their causes: started, ready, died, adopted by another agent.
 
-    The events are kept across agents and after `down`.
+    The events are kept when the agent is replaced, and after `down`.
     """
     from tfcluster.client.logs import read_events
     from tfcluster.client.resolve import resolve_cluster

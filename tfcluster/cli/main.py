@@ -26,11 +26,11 @@ _COMMANDS = {
     "devices": "Show every device of every task.",
     "logs": "Show what the tasks print.",
     "events": "Show what happened to the tasks, and why.",
-    "restart": "End tasks and start them anew.",
+    "restart": "Restart tasks.",
     "scale": "Change how many tasks the jobs of a cluster have.",
     "down": "Stop a cluster.",
     "validate": "Check a spec without starting anything.",
-    "doctor": "Examine the hosts of a spec.",
+    "doctor": "Check the hosts of a spec.",
     "init": "Write a commented cluster.yaml to start from.",
     "completion": "Print the completion script for a shell.",
 }
@@ -40,7 +40,6 @@ _LOCATIONS = {
     "cancel": "runs:cancel_command",
     "devices": "status:devices_command",
     "events": "logs:events_command",
-    "scale": "up:scale_command",
 }
 
 

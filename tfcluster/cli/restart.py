@@ -14,11 +14,11 @@ from tfcluster.cli.output import confirm, echo, echo_json
 
 @click.command(
     "restart",
-    short_help="End tasks and start them anew.",
+    short_help="Restart tasks.",
     epilog="Example: tfcluster restart worker --rolling",
 )
 @click.argument("tasks", nargs=-1, metavar="[TASK]...")
-@click.option("--rolling", is_flag=True, help="One task after another, each when the one before is ready.")
+@click.option("--rolling", is_flag=True, help="Restart one task at a time, waiting for each to become ready.")
 @grace_option
 @click.option(
     "--timeout",
@@ -28,7 +28,7 @@ from tfcluster.cli.output import confirm, echo, echo_json
     metavar="S",
     help="Seconds to wait until they are ready; with --rolling, for each.",
 )
-@click.option("--yes", is_flag=True, help="Do not ask, also where variables are lost.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation, even if variables are lost.")
 @cluster_option
 @output_option
 def command(
@@ -40,20 +40,20 @@ def command(
     cluster: str | None,
     output: str,
 ) -> None:
-    """Restart each TASK (worker:1, or worker for the whole job; all when left out) and wait until it answers.
+    """Restart each TASK (worker:1, or worker for the whole job; default: all) and wait until it is ready.
 
-    Their restarts are counted anew; a task that failed or is stopped is simply started. A run that computes on a
-    task that is restarted fails, and the variables that it holds are lost: those of a ps, or of any task in a
-    cluster without a ps. Then this asks, or wants --yes.
+    This resets their restart counts; a task that failed or is stopped is started. A run that computes on a restarted
+    task fails, and the variables that the task holds are lost: those of a ps, or of any task in a cluster without a
+    ps. In that case the command asks for confirmation, or requires --yes.
 
-    Exits with 4 when a task does not get ready.
+    Exits with 4 if a task does not become ready.
     """
     began = time.monotonic()
     from tfcluster.client import restart
     from tfcluster.client.resolve import resolve_cluster
 
     chosen = resolve_cluster(cluster)
-    planned = restart.plan_restart(chosen, tasks)
+    planned, topology = restart.plan_restart(chosen, tasks)
     may_ask = output == "text" and sys.stdin.isatty() and sys.stdout.isatty()
     _confirm(planned.cluster, planned.holders, planned.runs, yes=yes, may_ask=may_ask)
     from tfcluster.ui.progress_views import RestartView
@@ -62,11 +62,16 @@ def command(
     status = None
     try:
         with view:
-            for status in restart.carry_out(chosen, planned, rolling=rolling, grace=grace, timeout=timeout):
+            statuses = restart.restart_tasks(chosen, topology, planned, rolling=rolling, grace=grace, timeout=timeout)
+            for status in statuses:
                 view.update(status)
     except KeyboardInterrupt:
-        what = "the task at hand goes on restarting, the next are left alone" if rolling else "they go on restarting"
-        echo(f"{planned.cluster}: {what}: see `tfcluster status`", err=True)
+        what = (
+            "the current task continues to restart, further tasks are not restarted"
+            if rolling
+            else "the tasks continue to restart"
+        )
+        echo(f"{planned.cluster}: {what}; see `tfcluster status`", err=True)
         raise
     assert status is not None, "there is at least one status"
     if output == "json":
@@ -91,7 +96,7 @@ def _confirm(cluster: str, holders: tuple[str, ...], runs: tuple[str, ...], *, y
     from tfcluster.errors import ClusterError, ExitCode
 
     if runs:
-        echo(f"runs that compute on what is restarted fail: {', '.join(runs)}", err=True)
+        echo(f"runs that compute on restarted tasks fail: {', '.join(runs)}", err=True)
     if not holders:
         return
     lost = f"the variables of {', '.join(holders)}"
@@ -100,8 +105,8 @@ def _confirm(cluster: str, holders: tuple[str, ...], runs: tuple[str, ...], *, y
     elif not may_ask:
         raise ClusterError(
             f"cluster {cluster!r} would lose {lost}: nothing was restarted",
-            hint="`--yes` does it all the same.",
+            hint="Add --yes to restart anyway.",
             exit_code=ExitCode.USAGE,
         )
-    elif not confirm(f"LOST: {lost}\nGo on, and lose that?"):
+    elif not confirm(f"LOST: {lost}\nContinue and lose that?"):
         raise ClusterError("nothing was restarted")

@@ -9,24 +9,24 @@ from tfcluster.cli.output import echo, echo_json
 
 
 @click.command("runs", short_help="List the cluster's runs.", epilog="Example: tfcluster runs -n 5")
-@click.option("-n", "--lines", type=click.IntRange(min=0), metavar="N", help="Only the last N runs.")
+@click.option("-n", "--tail", type=click.IntRange(min=0), metavar="N", help="Only the last N runs.")
 @cluster_option
 @output_option
-def command(lines: int | None, cluster: str | None, output: str) -> None:
-    """List the cluster's runs, the oldest first: what ran, with which inputs, how it ended and what it found.
+def command(tail: int | None, cluster: str | None, output: str) -> None:
+    """List the cluster's runs, the oldest first, with their inputs, states and results.
 
-    The last hundred that ended are kept, also after `down`.
+    The records of the latest hundred runs that have ended are kept, also after `down`.
     """
     from tfcluster.client.resolve import resolve_cluster
     from tfcluster.client.runs import list_runs
 
-    found = list_runs(resolve_cluster(cluster), lines)
+    runs = list_runs(resolve_cluster(cluster), tail)
     if output == "json":
-        echo_json(found)
+        echo_json(runs)
     else:
         from tfcluster.ui.listings import show_runs
 
-        show_runs(found)
+        show_runs(runs)
 
 
 @click.command(
@@ -40,8 +40,8 @@ def command(lines: int | None, cluster: str | None, output: str) -> None:
 def attach_command(run: str, cluster: str | None, output: str) -> int:
     """Show a RUN's progress and output from its beginning to its result, and exit as `run` itself would.
 
-    RUN is an id, or enough of its beginning. Ctrl-C ends the showing and leaves the run alone; `tfcluster cancel`
-    stops it. A run that has ended, also of a cluster that is down, is shown from its record.
+    RUN is an id or a unique prefix of one. Ctrl-C detaches and does not affect the run; `tfcluster cancel` stops it.
+    A run that has ended is shown from its record, even if the cluster is down.
     """
     from tfcluster.cli.run_events import RunOutput, show
     from tfcluster.client.resolve import resolve_cluster
@@ -60,7 +60,7 @@ def attach_command(run: str, cluster: str | None, output: str) -> int:
 @cluster_option
 @output_option
 def cancel_command(runs: tuple[str, ...], cluster: str | None, output: str) -> None:
-    """Stop each RUN, given by its id or enough of its beginning; one that has ended is left as it is."""
+    """Stop each RUN, given by its id or a unique prefix of it; a run that has ended is not changed."""
     from tfcluster.client.resolve import resolve_cluster
     from tfcluster.client.runs import cancel_run
 

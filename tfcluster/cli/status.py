@@ -20,29 +20,21 @@ def command(cluster: str | None, output: str) -> int:
     not running.
     """
     from tfcluster.client.resolve import resolve_cluster
+    from tfcluster.client.snapshot import take_snapshot, unreachable
     from tfcluster.core.states import ClusterState
     from tfcluster.errors import ExitCode
-    from tfcluster.protocol.api.tasks import StatusRequest
 
     chosen = resolve_cluster(cluster)
-    if chosen.is_here:
-        status = chosen.leader().call(StatusRequest())
-        problem = None
-    else:
-        from tfcluster.client.snapshot import look, unreachable
-
-        snapshot = look(chosen)
-        status = snapshot.status
-        problem = unreachable(chosen.name, snapshot.away) if snapshot.away else None
+    snapshot = take_snapshot(chosen)
     if output == "json":
-        echo_json(status.to_json())
+        echo_json(snapshot.status.to_json())
     else:
         from tfcluster.ui.listings import show_status
 
-        show_status(status)
-    if problem is not None:
-        raise problem
-    return int(ExitCode.DONE if status.state is ClusterState.RUNNING else ExitCode.UNHEALTHY)
+        show_status(snapshot.status)
+    if snapshot.errors:
+        raise unreachable(chosen.name, snapshot.errors)
+    return int(ExitCode.DONE if snapshot.status.state is ClusterState.RUNNING else ExitCode.UNHEALTHY)
 
 
 @click.command(

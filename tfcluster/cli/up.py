@@ -1,21 +1,21 @@
-"""The commands `tfcluster up` and `scale`: plan, ask for confirmation before data is lost, apply, and wait."""
+"""The command `tfcluster up`, and its phases, which `scale` shares: plan, confirm data losses, apply, and wait."""
 
 from __future__ import annotations
 
 import contextlib
 import importlib
-import re
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from tfcluster import settings
-from tfcluster.cli.options import Command, cluster_option, output_option, seconds
+from tfcluster.cli.options import Command, output_option, seconds
 from tfcluster.cli.output import confirm, echo, echo_json
 from tfcluster.errors import ClusterError, ExitCode
 
@@ -28,9 +28,11 @@ def changing_options(function: Command) -> Command:
     """Add the options of a command that changes a cluster."""
     options: list[Callable[[Command], Command]] = [
         click.option(
-            "--dry-run", is_flag=True, help="Print what would be done, where, why, and what is lost; change nothing."
+            "--dry-run",
+            is_flag=True,
+            help="Print the planned actions with their causes and data losses only.",
         ),
-        click.option("--yes", is_flag=True, help="Do not ask, also where variables or runs are lost."),
+        click.option("--yes", is_flag=True, help="Do not ask for confirmation, even if variables or runs are lost."),
         click.option(
             "--timeout",
             type=seconds(0.1),
@@ -47,7 +49,7 @@ def changing_options(function: Command) -> Command:
 
 
 @contextlib.contextmanager
-def examining(cluster: str, output: str) -> Iterator[Callable[[int, int], None]]:
+def preflight_progress(cluster: str, output: str) -> Iterator[Callable[[int, int], None]]:
     """Show the progress of a preflight of several hosts on a status line.
 
     Args:
@@ -74,78 +76,129 @@ def examining(cluster: str, output: str) -> Iterator[Callable[[int, int], None]]
             view.end()
 
 
-def carry_out(prepared: UpPlan, *, dry_run: bool, yes: bool, timeout: float, output: str, began: float) -> None:
-    """Show a plan, ask for confirmation if data is lost, apply the plan, and wait until every task is ready.
+@dataclass(frozen=True)
+class ChangeOptions:
+    """The values of the `changing_options`.
 
-    Args:
-        prepared: The plan.
+    Attributes:
         dry_run: Only show the plan.
         yes: Do not ask for confirmation.
-        timeout: The maximum number of seconds to wait.
+        timeout: The maximum number of seconds to wait until every task is ready.
         output: `text` or `json`.
+    """
+
+    dry_run: bool
+    yes: bool
+    timeout: float
+    output: str
+
+
+def change_cluster(make_plan: Callable[[], UpPlan], options: ChangeOptions, began: float) -> None:
+    """Make a plan, show it, ask for confirmation if data is lost, carry it out, and wait until every task is ready.
+
+    If the cluster changes between planning and carrying out, this plans again.
+
+    Args:
+        make_plan: Makes the plan.
+        options: The options of the command.
         began: The time at which the command began, in monotonic seconds.
 
     Raises:
         ClusterError: The user did not confirm the data loss, or the plan failed.
     """
+    from tfcluster.client.apply import PlanConflictError
+
+    accepted_loss: set[str] = set()
+    for remaining_attempts in reversed(range(settings.PLANS_MAX)):
+        plan = make_plan()
+        _show_plan(plan, options)
+        if options.dry_run:
+            return
+        _confirm_losses(plan, accepted_loss, options)
+        try:
+            _carry_out(plan, options, began)
+            return
+        except PlanConflictError:
+            if not remaining_attempts:
+                raise
+
+
+def _show_plan(plan: UpPlan, options: ChangeOptions) -> None:
+    from tfcluster.ui.progress_views import UpView
+
+    if options.dry_run and options.output == "json":
+        echo_json(plan.to_json())
+    elif options.dry_run or (plan.observed is not None and plan.actions and options.output == "text"):
+        UpView(plan.topology.cluster, silent=False).show_plan(plan.actions)
+
+
+def _carry_out(plan: UpPlan, options: ChangeOptions, began: float) -> None:
+    """Carry out a plan and wait until every task is ready."""
     from tfcluster.client.apply import apply
     from tfcluster.client.wait import watch_until_ready
     from tfcluster.ui.progress_views import UpView
 
-    cluster, operations = prepared.topology.cluster, prepared.operations
-    view = UpView(cluster, silent=output == "json")
-    if dry_run and output == "json":
-        echo_json(prepared.to_json())
-    elif dry_run or (prepared.base is not None and operations and output == "text"):
-        view.show_plan(operations)
-    if dry_run:
-        return
-    if not yes:
-        _confirm_losses(prepared, may_ask=output == "text" and sys.stdin.isatty() and sys.stdout.isatty())
-    status = None
+    cluster, status = plan.topology.cluster, None
+    view = UpView(cluster, silent=options.output == "json")
     try:
         with view:
-            for status in apply(prepared, whatever_is_lost=yes):
-                view.stopping(status, operations)
-            for status in watch_until_ready(prepared.cluster, prepared.topology, timeout):
+            apply(
+                plan,
+                accept_any_loss=options.yes,
+                show_status=lambda status: view.stopping(status, plan.actions),
+            )
+            for status in watch_until_ready(plan.cluster, plan.topology, options.timeout):
                 view.update(status)
     except KeyboardInterrupt:
         echo(
-            f"{cluster} may be changed in part, or go on changing: `tfcluster status` shows it, the same command again "
-            "goes on, `tfcluster down` stops it",
+            f"{cluster} may be partly changed, and the change may continue: `tfcluster status` shows it, the same "
+            "command again completes it, `tfcluster down` stops the cluster",
             err=True,
         )
         raise
     assert status is not None, "there is at least one status"
-    if output == "json":
+    if options.output == "json":
         echo_json(status.to_json())
     else:
-        view.finish(status, operations, time.monotonic() - began)
+        view.finish(status, plan.actions, time.monotonic() - began)
 
 
-def _confirm_losses(prepared: UpPlan, *, may_ask: bool) -> None:
-    from tfcluster.core.plan import PEER_UNKNOWN, data_losses
+def _confirm_losses(plan: UpPlan, accepted_loss: set[str], options: ChangeOptions) -> None:
+    """Ask for confirmation of the data losses that the user has not accepted yet.
 
-    lost = data_losses(prepared.operations)
-    if not lost:
+    Args:
+        plan: The plan.
+        accepted_loss: The losses accepted so far; updated in place.
+        options: The options of the command.
+
+    Raises:
+        ClusterError: The user did not confirm, or cannot be asked.
+    """
+    from tfcluster.client.host_preflight import close_inspectors
+    from tfcluster.core.plan import data_losses
+
+    lost = data_losses(plan.actions)
+    if options.yes or accepted_loss.issuperset(lost):
         return
-    if may_ask:
-        if not confirm("Go on, and lose that?"):
+    try:
+        if options.output != "text" or not sys.stdin.isatty() or not sys.stdout.isatty():
+            raise _unconfirmed(plan, lost)
+        if not confirm("Continue and lose that?"):
             raise ClusterError("nothing was changed")
-        return
-    hint = "`--yes` does it all the same, `--dry-run` shows the whole plan."
-    if any(PEER_UNKNOWN in operation.cause for operation in prepared.operations):
+    except BaseException:
+        close_inspectors(plan.hosts)
+        raise
+    accepted_loss.update(lost)
+
+
+def _unconfirmed(plan: UpPlan, lost: Sequence[str]) -> ClusterError:
+    """Build the error that data would be lost and the user cannot be asked."""
+    hint = "Add --yes to do it anyway; `--dry-run` shows the whole plan."
+    if any(action.has_unknown_peers for action in plan.actions):
         hint += " A job that comes up with `max: N` in the spec grows to N tasks without restarting any."
-    raise ClusterError(
-        "\n".join(
-            [
-                f"cluster {prepared.topology.cluster!r} would lose {', '.join(lost)}: nothing was changed",
-                *(str(operation) for operation in prepared.operations if operation.lost),
-            ]
-        ),
-        hint=hint,
-        exit_code=ExitCode.USAGE,
-    )
+    details = [str(action) for action in plan.actions if action.data_loss]
+    message = f"cluster {plan.topology.cluster!r} would lose {', '.join(lost)}: nothing was changed"
+    return ClusterError("\n".join([message, *details]), hint=hint, exit_code=ExitCode.USAGE)
 
 
 @click.command(
@@ -159,98 +212,44 @@ def _confirm_losses(prepared: UpPlan, *, may_ask: bool) -> None:
     metavar="NOTATION",
     help="A cluster in one line instead of a file: 'master|localhost:2222,worker|localhost:2223;localhost:2224'.",
 )
-@click.option("--mixed-tensorflow", is_flag=True, help="Go on where the hosts have different versions of TensorFlow.")
+@click.option(
+    "--allow-version-mismatch", is_flag=True, help="Continue even if the hosts have different versions of TensorFlow."
+)
 @changing_options
 def command(
     spec: Path | None,
     cluster_spec: str | None,
-    mixed_tensorflow: bool,
+    allow_version_mismatch: bool,
     dry_run: bool,
     yes: bool,
     timeout: float,
     output: str,
 ) -> None:
-    """Start the cluster of SPEC (./cluster.yaml when left out) and wait until every task answers.
+    """Start the cluster of SPEC (default: ./cluster.yaml) and wait until every task is ready.
 
-    A second `up` of the same spec changes nothing; after an edit it starts, restarts and stops only what the edit is
-    about. It asks, or wants --yes, before a ps loses its variables or a run its tasks.
+    A second `up` of the same spec changes nothing; after an edit it starts, restarts and stops only the tasks that the
+    edit affects. It asks for confirmation, or requires --yes, before a ps loses its variables or a run its tasks.
 
-    All hosts are examined before anything starts, and everything that is wrong on any of them is told at once. A spec
-    is code: `up` runs its `setup:` commands and its `python:` on the hosts. --dry-run runs of it only `python:`, in
-    isolated mode, and changes nothing on any host.
+    All hosts are checked before anything starts, and all problems of all hosts are reported at once. A spec is code:
+    `up` runs its `setup:` commands and its `python:` on the hosts. --dry-run runs only `python:`, in isolated mode, and
+    changes nothing on any host.
 
-    Exits with 4 when a task does not get ready, 5 when a host cannot be reached.
+    Exits with 4 if a task does not become ready, 5 if a host cannot be reached.
     """
     began = time.monotonic()
     from tfcluster.client import up
 
     if not dry_run:
         # Prestart the agent before the imports for reading the spec, so that these and the agent's run in parallel.
-        up.begin()
+        up.prestart_agent()
     from tfcluster.client.resolve import load_topology
 
     topology = load_topology(spec, cluster_spec)
     # Importing rich takes as long as starting a server, so import it while the agent loads TensorFlow's library.
     threading.Thread(target=importlib.import_module, args=["tfcluster.ui.progress_views"], daemon=True).start()
-    with examining(topology.cluster, output) as progress:
-        prepared = up.prepare(topology, dry=dry_run, progress=progress, mixed=mixed_tensorflow)
-    carry_out(prepared, dry_run=dry_run, yes=yes, timeout=timeout, output=output, began=began)
 
+    def make_plan() -> UpPlan:
+        with preflight_progress(topology.cluster, output) as progress:
+            return up.plan_up(topology, dry=dry_run, progress=progress, allow_version_mismatch=allow_version_mismatch)
 
-_COUNT = re.compile(r"([A-Za-z][A-Za-z0-9_]*)=([0-9]{1,9})")
-
-
-@click.command(
-    "scale",
-    short_help="Change how many tasks the jobs of a cluster have.",
-    epilog="Example: tfcluster scale worker=4 --dry-run",
-)
-@click.argument("counts", metavar="JOB=N...", nargs=-1, required=True)
-@cluster_option
-@changing_options
-def scale_command(
-    counts: tuple[str, ...], cluster: str | None, dry_run: bool, yes: bool, timeout: float, output: str
-) -> None:
-    """Give jobs another number of tasks while the cluster runs; N is the number afterwards, 0 removes the job.
-
-    Added tasks are like the last one of their job, removed ones are the last. Up to `max:` of the spec nothing is
-    restarted; beyond it the servers that run must learn of the new ones, and a ps that is restarted loses its
-    variables: then this asks, or wants --yes. The spec's file stays as it is: `up` goes back to what it says.
-    """
-    began = time.monotonic()
-    from tfcluster.client import up
-    from tfcluster.client.resolve import resolve_cluster
-
-    wanted = _parse(counts)
-    threading.Thread(target=importlib.import_module, args=["tfcluster.ui.progress_views"], daemon=True).start()
-    chosen = resolve_cluster(cluster)
-    with examining(chosen.name, output) as progress:
-        prepared = up.prepare_scaled(chosen, wanted, dry=dry_run, progress=progress)
-    carry_out(prepared, dry_run=dry_run, yes=yes, timeout=timeout, output=output, began=began)
-
-
-def _parse(counts: tuple[str, ...]) -> dict[str, int]:
-    """Parse JOB=N arguments.
-
-    Returns:
-        The number of tasks, by job.
-
-    Raises:
-        ClusterError: An argument is not of this form, or two arguments contradict each other.
-    """
-    found: dict[str, int] = {}
-    for text in counts:
-        match = _COUNT.fullmatch(text)
-        if match is None:
-            raise ClusterError(
-                f"{text!r} is no job with a number of tasks",
-                hint="Write JOB=N, for example `tfcluster scale worker=4`.",
-                exit_code=ExitCode.USAGE,
-            )
-        if found.setdefault(match[1], int(match[2])) != int(match[2]):
-            raise ClusterError(
-                f"job {match[1]!r} is given two numbers of tasks, {found[match[1]]} and {match[2]}",
-                hint="Name each job once.",
-                exit_code=ExitCode.USAGE,
-            )
-    return found
+    change_cluster(make_plan, ChangeOptions(dry_run, yes, timeout, output), began)

@@ -3,195 +3,172 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 
 from tfcluster import settings
 from tfcluster.client import registry
 from tfcluster.client.cluster import Cluster
-from tfcluster.client.down import stop_on
-from tfcluster.client.output import tell
+from tfcluster.client.down import stop_hosts
+from tfcluster.client.host_preflight import close_inspectors
+from tfcluster.client.output import warn
 from tfcluster.client.parallel import StreamContext, merge_streams
-from tfcluster.client.preflight import let_go
 from tfcluster.client.rpc import AgentDisconnectedError
 from tfcluster.client.snapshot import lines_of
 from tfcluster.client.up import UpPlan
 from tfcluster.core.aggregate_status import HostUnavailable, whole
 from tfcluster.core.hosts import Host
-from tfcluster.core.plan import data_losses, terminated_tasks
+from tfcluster.core.plan import ActionKind, data_losses, summary, terminated_tasks
 from tfcluster.core.status import ClusterStatus
-from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.protocol.api.cluster import ApplyRequest
 
 
-def apply(prepared: UpPlan, *, whatever_is_lost: bool) -> Iterator[ClusterStatus]:
+class PlanConflictError(ClusterError):
+    """The cluster has changed since the plan was made, and this host has not carried it out: plan again."""
+
+
+def apply(plan: UpPlan, *, accept_any_loss: bool, show_status: Callable[[ClusterStatus], None]) -> None:
     """Carry out a plan on all hosts.
 
-    When the iterator ends, every task that has to start is starting; it need not be ready yet.
+    The deciding host applies it first, then all others do in parallel. If two commands change the cluster concurrently,
+    the deciding host rejects one of them before anything has changed.
+
+    When this returns, every task that has to start is starting; it need not be ready yet.
 
     Args:
-        prepared: The plan.
-        whatever_is_lost: Accept every data loss, including one that the plan does not list, such as that of a run
+        plan: The plan.
+        accept_any_loss: Accept every data loss, including one that the plan does not list, such as that of a run
             that was submitted since.
-
-    Yields:
-        The cluster's status at each change while tasks are being stopped.
+        show_status: Called with the cluster's status at each change while tasks are being stopped.
 
     Raises:
-        ClusterError: An agent failed to apply the plan, or its cluster is not the one that the plan was made from.
+        PlanConflictError: The cluster has changed since the plan was made.
+        ClusterError: An agent failed to apply the plan.
     """
-    lost = None if whatever_is_lost else data_losses(prepared.operations)
-    if prepared.cluster.is_here and prepared.leaving is None:
-        if prepared.operations:
-            head = prepared.cluster.head
-            yield from _apply_on(prepared, prepared.topology, lost, head, StreamContext(head))
-        return
-    yield from _apply_everywhere(prepared, lost)
-
-
-def _apply_everywhere(prepared: UpPlan, lost: list[str] | None) -> Iterator[ClusterStatus]:
-    """Apply the plan on one deciding host first, then on all others.
-
-    If two commands change the cluster concurrently, the deciding host rejects one of them before anything has changed.
-
-    Args:
-        prepared: The plan.
-        lost: The data losses that the user accepted; None accepts all.
-
-    Yields:
-        The aggregate status of all hosts at each change.
-    """
-    # Write the registry before anything starts: if this command dies, the next one still knows the hosts.
-    noted = registry.read(prepared.cluster.name) is not None
-    leaving = tuple(prepared.leaving.hosts.values()) if prepared.leaving else ()
-    _note(prepared, leaving)
-    topology = prepared.base or prepared.topology
     try:
-        if prepared.operations:
-            first = _decisive_host(prepared)
-            told: dict[str, ClusterStatus | HostUnavailable] = {}
-            deciding = _apply_on(prepared, prepared.topology, lost, first, StreamContext(first))
-            try:
-                while True:
-                    told[first] = next(deciding)
-                    yield whole(topology, told)
-            except StopIteration as end:
-                decided: ClusterTopology = end.value  # that of a concurrent command if it came first, with its ports
-            except ClusterError as error:
-                is_certain = (
-                    not isinstance(error, AgentDisconnectedError) and error.exit_code is not ExitCode.UNREACHABLE
-                )
-                if is_certain and prepared.base is None and not noted:
-                    registry.remove(prepared.cluster.name)
-                raise
-            others = [host for host in prepared.examined if host != first]
-            streams = {host: partial(_apply_on, prepared, decided, lost, host) for host in others}
-            for _ in _carry_on(told, streams):
-                yield whole(topology, told)
-            # A `status` that ran before anything was up may have removed the registry entry: write it again.
-            _note(prepared, leaving)
-        if prepared.leaving is not None:
-            _note(prepared, tuple(prepared.leaving.hosts[host] for host in _leave(prepared, prepared.leaving)))
+        if plan.actions:
+            _apply_on_all(plan, None if accept_any_loss else data_losses(plan.actions), show_status)
+        if plan.removed_hosts:
+            _register(plan, _stop_removed_hosts(plan))
     finally:
-        let_go(prepared.examined)
+        close_inspectors(plan.hosts)
 
 
-def _decisive_host(prepared: UpPlan) -> str:
-    decisive = (prepared.base or prepared.topology).head().host
-    return decisive if decisive in prepared.examined else prepared.cluster.head
+def _apply_on_all(plan: UpPlan, accepted_loss: list[str] | None, show_status: Callable[[ClusterStatus], None]) -> None:
+    topology = plan.observed.topology if plan.observed else plan.topology
+    statuses: dict[str, ClusterStatus | HostUnavailable] = {}
+
+    def apply_on(hosts: Collection[str]) -> dict[str, ClusterError]:
+        errors: dict[str, ClusterError] = {}
+        streams = {host: partial(_apply_on_host, plan, accepted_loss, host) for host in hosts}
+        with contextlib.closing(merge_streams(streams)) as items:
+            for host, item in items:
+                if isinstance(item, ClusterError):
+                    errors[host] = item
+                else:
+                    statuses[host] = item
+                    show_status(whole(topology, statuses))
+        return errors
+
+    # Write the registry before anything starts: if this command dies, the next one still knows the hosts.
+    is_new = registry.read(plan.cluster.name) is None
+    _register(plan, plan.removed_hosts)
+    deciding_host = _deciding_host(plan)
+    if errors := apply_on([deciding_host]):
+        error = errors[deciding_host]
+        is_unknown = isinstance(error, AgentDisconnectedError) or error.exit_code is ExitCode.UNREACHABLE
+        if is_new and plan.observed is None and not is_unknown and not isinstance(error, PlanConflictError):
+            registry.remove(plan.cluster.name)
+        raise error
+    if errors := apply_on([host for host in plan.hosts if host != deciding_host]):
+        raise _combined(errors)
+    # A `status` that ran before anything was up may have removed the registry entry: write it again.
+    _register(plan, plan.removed_hosts)
 
 
-def _note(prepared: UpPlan, besides: tuple[Host, ...]) -> None:
+def _combined(errors: dict[str, ClusterError]) -> ClusterError:
+    """Build the error for hosts that failed to apply a plan that all other hosts have applied."""
+    conflicts = [error for error in errors.values() if isinstance(error, PlanConflictError)]
+    if len(conflicts) == len(errors):
+        return conflicts[0]
+    hints = dict.fromkeys(error.hint for error in errors.values() if error.hint)
+    return ClusterError(
+        "\n".join([*lines_of(errors), "The other hosts have applied the change."]),
+        hint=" ".join([*hints, "`tfcluster up` again completes it, `tfcluster down` stops the whole cluster."]),
+        exit_code=max(error.exit_code for error in errors.values()),
+    )
+
+
+def _deciding_host(plan: UpPlan) -> str:
+    topology = plan.observed.topology if plan.observed else plan.topology
+    host = topology.head().host
+    return host if host in plan.hosts else plan.cluster.head
+
+
+def _register(plan: UpPlan, other_hosts: Collection[Host]) -> None:
     """Write the cluster's hosts to the registry, and further hosts that may still run some of its tasks."""
-    cluster = prepared.cluster
-    if cluster.is_here and not besides:
+    cluster = plan.cluster
+    if cluster.is_here and not other_hosts:
         registry.remove(cluster.name)
     else:
-        registry.write(Cluster(cluster.name, (*cluster.hosts.values(), *besides), cluster.head))
+        registry.write(Cluster(cluster.name, (*cluster.hosts.values(), *other_hosts), cluster.head))
 
 
-def _carry_on(
-    told: dict[str, ClusterStatus | HostUnavailable],
-    streams: Mapping[str, Callable[[StreamContext], Iterator[ClusterStatus]]],
-) -> Iterator[None]:
-    """Read the statuses of several hosts into `told`.
-
-    Args:
-        told: The latest status of each host; updated in place.
-        streams: The stream of statuses to read, by host.
-
-    Yields:
-        None at each change of `told`.
-
-    Raises:
-        ClusterError: Some hosts failed to apply the plan; all others have applied it by then.
-    """
-    if not streams:
-        return
-    wrong: dict[str, ClusterError] = {}
-    with contextlib.closing(merge_streams(streams)) as statuses:
-        for host, status in statuses:
-            if isinstance(status, ClusterError):
-                wrong[host] = status
-            else:
-                told[host] = status
-                yield
-    if wrong:
-        hints = dict.fromkeys(error.hint for error in wrong.values() if error.hint)
-        raise ClusterError(
-            "\n".join([*lines_of(wrong), "the other hosts are changed, and go on"]),
-            hint=" ".join([*hints, "`tfcluster up` again does what is left, `tfcluster down` stops all of it."]),
-            exit_code=max(error.exit_code for error in wrong.values()),
-        )
-
-
-def _apply_on(
-    prepared: UpPlan, topology: ClusterTopology, lost: list[str] | None, host: str, strand: StreamContext
-) -> Generator[ClusterStatus, None, ClusterTopology]:
+def _apply_on_host(
+    plan: UpPlan, accepted_loss: list[str] | None, host: str, context: StreamContext
+) -> Iterator[ClusterStatus]:
     """Apply the plan on one host.
 
     Yields:
         The host's status at each change while tasks are being stopped.
-
-    Returns:
-        The topology that the host has afterwards.
     """
-    found = prepared.examined[host].found
-    connection = prepared.everywhere.connect(host)
+    observed = plan.hosts[host].observed
+    client = plan.all_hosts.connect(host)
     request = ApplyRequest(
-        wanted=prepared.wanted,
-        base=found.topology if found else None,
-        topology=topology,
-        lost=None if lost is None else tuple(lost),
-        ends=tuple(terminated_tasks(prepared.operations)),
+        base_revision=observed.revision if observed else None,
+        topology=plan.topology,
+        summary=_summary_on(plan, host),
+        accepted_loss=None if accepted_loss is None else tuple(accepted_loss),
+        terminating=tuple(terminated_tasks(plan.actions)),
     )
-    response = connection.stream(request, start=found is None)
-    with contextlib.closing(response):
+    stream = client.stream(request, start=observed is None)
+    with contextlib.closing(stream):
         try:
-            yield from strand.events(response)
-            return response.result().topology
+            yield from context.events(stream)
+            conflict = stream.result().conflict
         except ClusterError as error:
-            response.close_and_reap()
-            if isinstance(error, AgentDisconnectedError) and found is None and not connection.transport.is_up():
+            stream.close_and_reap()
+            if isinstance(error, AgentDisconnectedError) and observed is None and not client.transport.is_up():
                 raise AgentDisconnectedError(
-                    f"the agent of {prepared.wanted.cluster!r} on {host} died before it had started a task: none runs",
+                    f"the agent of {plan.topology.cluster!r} on {host} died before it had started a task: none runs",
                     hint="Type the command again.",
                 ) from None
             raise
+    if conflict is not None:
+        raise PlanConflictError(
+            f"cluster {plan.topology.cluster!r} has changed since the plan was made ({conflict}): nothing was done",
+            hint="Run the command again: it plans from the current state.",
+        )
 
 
-def _leave(prepared: UpPlan, leaving: Cluster) -> list[str]:
+def _summary_on(plan: UpPlan, host: str) -> str:
+    """Summarize the planned actions on one host, for its event log."""
+    actions = [action for action in plan.actions if action.task is None or action.task.host == host]
+    updates = dict.fromkeys(action.cause for action in actions if action.kind is ActionKind.UPDATE)
+    return ", ".join(filter(None, [summary(actions), *updates]))
+
+
+def _stop_removed_hosts(plan: UpPlan) -> list[Host]:
     """Stop everything that the cluster has on the hosts that are removed from it.
 
     Returns:
         The hosts on which tasks may still be running.
     """
-    left = [host for host in leaving.hosts if host not in prepared.examined]
-    for host, status in stop_on(
-        leaving, [host for host in leaving.hosts if host not in left], settings.STOP_GRACE_SECONDS
-    ):
+    remaining = {host.name: host for host in plan.removed_hosts if host.name not in plan.hosts}
+    removed_hosts = {host.name: host for host in plan.removed_hosts if host.name in plan.hosts}
+    for name, status in stop_hosts(plan.all_hosts, removed_hosts, settings.STOP_GRACE_SECONDS):
         if isinstance(status, ClusterError):
-            tell("\n".join(lines_of({host: status})))
-            left.append(host)
-    return left
+            warn("\n".join(lines_of({name: status})))
+            remaining[name] = removed_hosts[name]
+    return list(remaining.values())

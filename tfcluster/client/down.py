@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 
 from tfcluster import settings
 from tfcluster.client import registry
 from tfcluster.client.cluster import Cluster
 from tfcluster.client.parallel import StreamContext, map_hosts, merge_streams
+from tfcluster.client.reconnect import Reconnector, RetryPolicy
 from tfcluster.client.resolve import cluster_of, resolve_cluster
-from tfcluster.client.rpc import AgentClient, AgentDisconnectedError
+from tfcluster.client.rpc import AgentClient
+from tfcluster.client.snapshot import ClusterSnapshot, NoStatusError, lines_of, take_snapshot, unreachable
+from tfcluster.core.aggregate_status import HostUnavailable, whole
+from tfcluster.core.states import ACTIVE_RUN_STATES
 from tfcluster.core.status import ClusterStatus
+from tfcluster.core.topology import PS_JOB
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.paths import LOCAL_HOST, running_clusters
 from tfcluster.protocol.api.runs import AttachRequest, CancelRequest
-from tfcluster.protocol.api.tasks import DownRequest
+from tfcluster.protocol.api.tasks import DownReply, DownRequest
 from tfcluster.transport.base import not_running
+from tfcluster.transport.local import LocalTransport
 
 
 def clusters_to_stop(named: str | None, everything: bool) -> list[Cluster]:
@@ -40,91 +46,132 @@ def clusters_to_stop(named: str | None, everything: bool) -> list[Cluster]:
     return [cluster_of(name) for name in running]
 
 
-def take_down(cluster: Cluster, grace: float) -> Iterator[ClusterStatus]:
-    """Stop a cluster; when the iterator ends, none of its processes is running.
+def take_down(cluster: Cluster, grace: float, show_status: Callable[[ClusterStatus], None]) -> None:
+    """Stop a cluster; when this returns, none of its processes is running.
+
+    The runs are cancelled first. Then the hosts without a ps stop, and then those with one, so that workers stop before
+    the ps whose variables they use.
 
     Args:
         cluster: The cluster.
         grace: Seconds between SIGTERM and SIGKILL.
-
-    Yields:
-        The cluster's status at each change.
+        show_status: Called with the cluster's status at each change.
 
     Raises:
         ClusterError: The cluster is not running; or a host could not be reached, and its tasks may still be running:
             the other hosts are stopped, and the next `down` stops that host.
     """
-    if cluster.is_here:
-        yield from _stop_host(cluster.leader(), grace, StreamContext(cluster.head))
-    else:
-        yield from _take_down_everywhere(cluster, grace)
-
-
-def _take_down_everywhere(cluster: Cluster, grace: float) -> Iterator[ClusterStatus]:
-    """Cancel the runs, then stop the hosts without a ps, then those with one.
-
-    Workers stop before the ps whose variables they use.
-    """
-    from tfcluster.client.snapshot import NoStatusError, look, unreachable
-    from tfcluster.core.aggregate_status import HostUnavailable, whole
-    from tfcluster.core.states import ACTIVE_RUN_STATES
-    from tfcluster.core.topology import PS_JOB
-
     try:
-        found = look(cluster)
+        snapshot = take_snapshot(cluster)
     except NoStatusError as error:
-        away = _stop_refusing(cluster, error.away, grace)
-        _note(cluster, away)
-        if away:
-            raise _left_behind(cluster, unreachable(cluster.name, away), []) from None
+        lost_hosts = _stop_without_status(cluster, error.errors, grace)
+        _register_remaining(cluster, lost_hosts)
+        if lost_hosts:
+            raise _incomplete(cluster, lost_hosts, []) from None
         return
-    away = _stop_refusing(cluster, found.away, grace)
-    told: dict[str, ClusterStatus | HostUnavailable] = {**found.told}
-    runs = [run.run for run in found.status.runs if run.state in ACTIVE_RUN_STATES]
-    if cluster.head in told and runs:
+    except ClusterError as error:
+        if error.exit_code is not ExitCode.NOT_RUNNING or not _stop_unrecorded(cluster, grace):
+            raise
+        return
+    errors = _stop_without_status(cluster, snapshot.errors, grace)
+    _cancel_runs(cluster, snapshot)
+    errors |= _stop_in_order(cluster, snapshot, grace, show_status)
+    _register_remaining(cluster, errors)
+    lost_hosts = {host: error for host, error in errors.items() if error.exit_code is ExitCode.UNREACHABLE}
+    if len(lost_hosts) < len(errors):
+        raise ClusterError("\n".join(_messages(cluster, errors)), hint=_hint(errors))
+    if lost_hosts:
+        tasks = [f"{task.short} on {task.host}" for task in snapshot.topology.tasks if task.host in lost_hosts]
+        raise _incomplete(cluster, lost_hosts, tasks)
+
+
+def _messages(cluster: Cluster, errors: Mapping[str, ClusterError]) -> list[str]:
+    """Return the lines of the errors' messages, with the names of the hosts if there are several."""
+    return [error.message for error in errors.values()] if cluster.is_here else lines_of(errors)
+
+
+def _hint(errors: Mapping[str, ClusterError]) -> str:
+    hints = dict.fromkeys(error.hint for error in errors.values() if error.hint)
+    return " ".join(hints) or "Type `tfcluster down` again."
+
+
+def _cancel_runs(cluster: Cluster, snapshot: ClusterSnapshot) -> None:
+    """Cancel the active runs, and wait for some time until they have ended."""
+    runs = [run.run for run in snapshot.status.runs if run.state in ACTIVE_RUN_STATES]
+    # On a cluster with one host, its agent cancels the runs itself.
+    if runs and cluster.head in snapshot.statuses and len(cluster.hosts) > 1:
         map_hosts([cluster.head], lambda host: _cancel(cluster.connect(host), runs), settings.DOWN_RUNS_SECONDS)
-    with_ps = {task.host for task in found.topology.tasks if task.job == PS_JOB}
-    phases = [[host for host in told if host not in with_ps], [host for host in told if host in with_ps]]
-    wrong: dict[str, ClusterError] = {}
-    for hosts in phases:
-        for host, status in stop_on(cluster, hosts, grace):
+
+
+def _cancel(client: AgentClient, runs: Collection[str]) -> None:
+    """Cancel runs and wait until they have ended."""
+    for run in runs:
+        client.call(CancelRequest(run))
+    for run in runs:
+        client.call(AttachRequest(run, events=0, output=0, owned=False))
+
+
+def _stop_in_order(
+    cluster: Cluster, snapshot: ClusterSnapshot, grace: float, show_status: Callable[[ClusterStatus], None]
+) -> dict[str, ClusterError]:
+    """Stop the hosts without a ps, then those with one.
+
+    Returns:
+        The error of each host that is not stopped, by host.
+    """
+    statuses: dict[str, ClusterStatus | HostUnavailable] = {**snapshot.statuses}
+    hosts_with_ps = {task.host for task in snapshot.topology.tasks if task.job == PS_JOB}
+    errors: dict[str, ClusterError] = {}
+    for has_ps in (False, True):
+        hosts = [host for host in snapshot.statuses if (host in hosts_with_ps) is has_ps]
+        for host, status in stop_hosts(cluster, hosts, grace):
             if isinstance(status, ClusterError):
-                wrong[host] = status
+                errors[host] = status
             else:
-                told[host] = status
-                yield whole(found.topology, told)
-    away |= {host: error for host, error in wrong.items() if error.exit_code is ExitCode.UNREACHABLE}
-    _note(cluster, {*away, *wrong})
-    failed = {host: error for host, error in wrong.items() if host not in away}
-    if failed:
-        from tfcluster.client.snapshot import lines_of
-
-        raise ClusterError("\n".join(lines_of({**failed, **away})), hint="Type `tfcluster down` again.")
-    if away:
-        tasks = [f"{task.short} on {task.host}" for task in found.topology.tasks if task.host in away]
-        raise _left_behind(cluster, unreachable(cluster.name, away), tasks)
+                statuses[host] = status
+                show_status(whole(snapshot.topology, statuses))
+    return errors
 
 
-def _stop_refusing(cluster: Cluster, away: Mapping[str, ClusterError], grace: float) -> dict[str, ClusterError]:
+def _stop_without_status(cluster: Cluster, errors: Mapping[str, ClusterError], grace: float) -> dict[str, ClusterError]:
     """Stop the hosts that can be reached but report no status, because their agent cannot parse its journal.
 
     Args:
         cluster: The cluster.
-        away: The error of each host that reported no status, by host.
+        errors: The error of each host that reported no status, by host.
         grace: Seconds between SIGTERM and SIGKILL.
 
     Returns:
         The error of each host that is not stopped, by host.
     """
-    refusing = [host for host, error in away.items() if error.exit_code is not ExitCode.UNREACHABLE]
-    left = {host: error for host, error in away.items() if host not in refusing}
-    for host, status in stop_on(cluster, refusing, grace):
+    reachable = [host for host, error in errors.items() if error.exit_code is not ExitCode.UNREACHABLE]
+    remaining = {host: error for host, error in errors.items() if host not in reachable}
+    for host, status in stop_hosts(cluster, reachable, grace):
         if isinstance(status, ClusterError):
-            left[host] = status
-    return left
+            remaining[host] = status
+    return remaining
 
 
-def stop_on(
+def _stop_unrecorded(cluster: Cluster, grace: float) -> bool:
+    """Stop the processes that a cluster has on this machine although its state directory was deleted.
+
+    Returns:
+        Whether there were any.
+
+    Raises:
+        ClusterError: They could not be stopped.
+    """
+    if LOCAL_HOST not in cluster.hosts or not LocalTransport(cluster.name).has_unrecorded_processes():
+        return False
+    stream = partial(_stop_host, cluster.connect(LOCAL_HOST), grace, True)
+    with contextlib.closing(merge_streams({LOCAL_HOST: stream})) as items:
+        for _, status in items:
+            if isinstance(status, ClusterError):
+                raise status
+    return True
+
+
+def stop_hosts(
     cluster: Cluster, hosts: Collection[str], grace: float
 ) -> Iterator[tuple[str, ClusterStatus | ClusterError]]:
     """Stop everything that a cluster has on some of its hosts, on all of them in parallel.
@@ -137,9 +184,7 @@ def stop_on(
     Yields:
         Each host with its status at each change, or with the error that ended its stream.
     """
-    streams = {host: partial(_stop_host, cluster.connect(host), grace) for host in hosts}
-    if not streams:
-        return
+    streams = {host: partial(_stop_host, cluster.connect(host), grace, False) for host in hosts}
     with contextlib.closing(merge_streams(streams)) as statuses:
         for host, status in statuses:
             # A concurrent `down` stopped the host first, which is the desired result.
@@ -147,66 +192,69 @@ def stop_on(
                 yield host, status
 
 
-def _stop_host(connection: AgentClient, grace: float, strand: StreamContext) -> Iterator[ClusterStatus]:
+def _stop_host(client: AgentClient, grace: float, start: bool, context: StreamContext) -> Iterator[ClusterStatus]:
     """Stop everything on one host; if its agent dies meanwhile, retry with the next agent.
+
+    Args:
+        client: The host's agent.
+        grace: Seconds between SIGTERM and SIGKILL.
+        start: Start an agent even if there is no journal.
+        context: The context of the stream.
 
     Yields:
         The host's status at each change; the iterator ends when the agent has exited.
     """
-    for left in reversed(range(settings.DOWN_AGENTS)):
-        response = connection.stream(DownRequest(grace))
-        try:
-            yield from strand.events(response)
-            if warning := response.result().warning:
-                strand.tell(f"warning: {warning}")
-            break
-        except ClusterError as error:
-            if not connection.transport.is_up():
-                response.close_and_reap()
-                # A concurrent `down` was faster, and the agent has exited.
-                raise not_running(connection.transport.cluster) from None
-            # The agent that replaces one that died reads from the journal what remains to be stopped.
-            if not (isinstance(error, AgentDisconnectedError) and left):
-                raise
-    if not response.wait_for_agent_end():
+    # The agent that replaces one that died reads from the journal what remains to be stopped.
+    policy = RetryPolicy(settings.DOWN_AGENTS, timeout=settings.STATUS_TIMEOUT_SECONDS, retry_initial=False)
+    reconnector: Reconnector[ClusterStatus, DownReply] = Reconnector(client, context, policy)
+    try:
+        for status in reconnector.events(lambda: client.stream(DownRequest(grace), start=start)):
+            if status is not None:
+                yield status
+    except ClusterError:
+        if reconnector.stream is not None and not client.transport.is_up():
+            reconnector.stream.close_and_reap()
+            # A concurrent `down` was faster, and the agent has exited.
+            raise not_running(client.transport.cluster) from None
+        raise
+    stream = reconnector.stream
+    assert stream is not None, "a response is complete"
+    if warning := stream.result().warning:
+        context.warn(f"warning: {warning}")
+    if not stream.wait_for_agent_end():
         raise ClusterError(
-            f"all tasks of {connection.transport.cluster!r} are stopped, but its agent has not ended",
-            hint="`tfcluster status` tells whether it has since.",
+            f"all tasks of {client.transport.cluster!r} are stopped, but its agent is still running",
+            hint="`tfcluster status` shows whether it has exited since.",
         )
-    connection.transport.disconnect()
+    client.transport.disconnect()
 
 
-def _cancel(connection: AgentClient, runs: Collection[str]) -> None:
-    """Cancel runs and wait until they have ended."""
-    for run in runs:
-        connection.call(CancelRequest(run))
-    for run in runs:
-        connection.call(AttachRequest(run, events=0, output=0, owned=False))
-
-
-def _note(cluster: Cluster, left: Collection[str]) -> None:
+def _register_remaining(cluster: Cluster, remaining: Collection[str]) -> None:
     """Keep only the hosts that still have to be stopped in the registry; this machine needs no entry."""
-    if not {*left} - {LOCAL_HOST}:
+    if not {*remaining} - {LOCAL_HOST}:
         registry.remove(cluster.name)
         return
-    hosts = tuple(host for name, host in cluster.hosts.items() if name in left)
-    registry.write(Cluster(cluster.name, hosts, cluster.head if cluster.head in left else hosts[0].name))
+    hosts = tuple(host for name, host in cluster.hosts.items() if name in remaining)
+    registry.write(Cluster(cluster.name, hosts, cluster.head if cluster.head in remaining else hosts[0].name))
 
 
-def _left_behind(cluster: Cluster, error: ClusterError, tasks: Sequence[str]) -> ClusterError:
+def _incomplete(cluster: Cluster, errors: Mapping[str, ClusterError], tasks: Sequence[str]) -> ClusterError:
     """Build the error for hosts that could not be reached, which lists the tasks that may still be running there.
 
     Args:
         cluster: The cluster.
-        error: The reason why the hosts could not be reached.
+        errors: The reason why each host could not be reached, by host.
         tasks: The tasks that are known to have run there, each with its host.
 
     Returns:
         The error to raise; it says that everything else is stopped.
     """
+    if cluster.is_here:
+        return next(iter(errors.values()))
+    error = unreachable(cluster.name, errors)
     what = f"still running there, perhaps: {', '.join(tasks)}" if tasks else "what it had there may still run"
     return ClusterError(
-        f"{error.message}\n{what}; all else of {cluster.name!r} is stopped",
-        hint=f"{error.hint} Then `tfcluster down -c {cluster.name}` finishes the job.",
+        f"{error.message}\n{what}; the rest of {cluster.name!r} is stopped",
+        hint=f"{error.hint} Then `tfcluster down -c {cluster.name}` completes it.",
         exit_code=error.exit_code,
     )

@@ -141,7 +141,7 @@ class InterruptibleContext(StreamContext):
         super().__init__(host)
         self._interrupt = interrupt
 
-    def pause(self, seconds: float) -> None:
+    def sleep(self, seconds: float) -> None:
         """Wait for a number of seconds, or until a signal was handled."""
         select.select([self._interrupt], [], [], seconds)
         self._interrupt.handle()

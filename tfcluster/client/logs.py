@@ -12,9 +12,9 @@ from typing import Any
 
 from tfcluster import settings
 from tfcluster.client.cluster import Cluster
-from tfcluster.client.parallel import StreamContext, map_hosts, merge_streams
-from tfcluster.client.reconnect import ReconnectPolicy
-from tfcluster.client.rpc import AgentClient, AgentDisconnectedError
+from tfcluster.client.parallel import StreamContext, map_hosts, merge_streams, partition
+from tfcluster.client.reconnect import Reconnector, RetryPolicy
+from tfcluster.client.rpc import AgentClient, ResponseStream
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.protocol.api.logs import EventsRequest, LogPositions, LogsRequest
 from tfcluster.protocol.serialization import to_json
@@ -55,13 +55,12 @@ def read_logs(
         ClusterError: The cluster never ran, a task is unknown, or a host cannot be reached (raised after the lines of
             the other hosts).
     """
-    if cluster.is_here:
-        wanted: Mapping[str, Sequence[str]] = dict.fromkeys(cluster.hosts, tasks)
-    else:
+    routes: Mapping[str, Sequence[str]] = dict.fromkeys(cluster.hosts, tasks)
+    if len(routes) > 1:
         from tfcluster.client.log_routing import hosts_for_logs
 
-        wanted = hosts_for_logs(cluster, tasks)
-    requests = {host: LogsRequest(tuple(names), lines, since, follow, {}) for host, names in wanted.items()}
+        routes = hosts_for_logs(cluster, tasks)
+    requests = {host: LogsRequest(tuple(names), lines, since, follow, {}) for host, names in routes.items()}
     return _read_all(cluster, requests, {} if after is None else after)
 
 
@@ -107,30 +106,41 @@ def _read_all(
         for host, request in requests.items()
     }
     follow = any(request.follow for request in requests.values())
-    if cluster.is_here:
-        (stream,) = streams.values()
-        yield from stream(StreamContext(*streams))
-        return
-    wrong: dict[str, ClusterError] = {}
-    for host, line in merge_streams(streams) if follow else _by_time(streams, wrong):
+    errors: dict[str, ClusterError] = {}
+    for host, line in merge_streams(streams) if follow else _by_time(streams, errors):
         if isinstance(line, ClusterError):
-            wrong[host] = line
+            errors[host] = line
         else:
-            yield {**line, "host": host} if isinstance(requests[host], EventsRequest) else line
-    never = [error for error in wrong.values() if error.exit_code is ExitCode.NOT_RUNNING]
-    if never and len(never) == len(requests):
-        raise never[0]
-    away = {host: error for host, error in wrong.items() if error not in never}
-    if away:
+            yield {**line, "host": host} if isinstance(requests[host], EventsRequest) and not cluster.is_here else line
+    _raise_errors(cluster, errors, len(requests))
+
+
+def _raise_errors(cluster: Cluster, errors: Mapping[str, ClusterError], count: int) -> None:
+    """Raise the errors of the hosts that were read, unless the cluster never ran there.
+
+    Args:
+        cluster: The cluster.
+        errors: The error of each host that failed, by host.
+        count: The number of hosts that were read.
+    """
+    if not errors:
+        return
+    if cluster.is_here:
+        raise next(iter(errors.values()))
+    never_ran = [error for error in errors.values() if error.exit_code is ExitCode.NOT_RUNNING]
+    if len(never_ran) == count:
+        raise never_ran[0]
+    others = {host: error for host, error in errors.items() if error not in never_ran}
+    if others:
         from tfcluster.client.snapshot import unreachable
 
-        raise unreachable(cluster.name, away)
+        raise unreachable(cluster.name, others)
 
 
 def _by_time(
-    streams: Mapping[str, partial[Iterator[Line]]], wrong: dict[str, ClusterError]
+    streams: Mapping[str, partial[Iterator[Line]]], errors: dict[str, ClusterError]
 ) -> Iterator[tuple[str, Line]]:
-    """Merge the lines of several hosts in the order of their time; the errors are stored in `wrong`, by host."""
+    """Merge the lines of several hosts in the order of their time; the errors are stored in `errors`, by host."""
 
     def begin(host: str) -> Iterator[Line]:
         """Open a host's stream and wait for its first line, so that all hosts work on their request in parallel."""
@@ -142,55 +152,45 @@ def _by_time(
             for line in lines:
                 yield host, line
         except ClusterError as error:
-            wrong[host] = error
+            errors[host] = error
 
-    begun = map_hosts(streams, begin, settings.LOG_FIRST_LINE_SECONDS)
-    wrong.update({host: lines for host, lines in begun.items() if isinstance(lines, ClusterError)})
-    parts = [tagged(host, lines) for host, lines in begun.items() if not isinstance(lines, ClusterError)]
-    return heapq.merge(*parts, key=lambda part: part[1]["time"])
+    opened, failed = partition(map_hosts(streams, begin, settings.LOG_FIRST_LINE_SECONDS))
+    errors.update(failed)
+    return heapq.merge(*(tagged(host, lines) for host, lines in opened.items()), key=lambda part: part[1]["time"])
 
 
 def _read(
-    connection: AgentClient,
+    client: AgentClient,
     request: LogsRequest | EventsRequest,
     after: dict[str, int],
-    strand: StreamContext,
+    context: StreamContext,
 ) -> Iterator[Line]:
     """Read the lines of one host; if its agent dies or the connection breaks, reconnect and resume after the last line.
 
     Args:
-        connection: The host's agent.
+        client: The host's agent.
         request: Which lines to read; with `follow`, until the cluster goes down.
         after: The offset at which to continue in each log; updated in place.
-        strand: The context of the stream.
+        context: The context of the stream.
     """
-    follow = request.follow
-    lasting = ReconnectPolicy(
-        connection,
-        strand,
-        settings.LOG_AGENTS,
-        patience=None if follow else settings.LOG_RECONNECT_SECONDS,
-        insistent=follow,
-    )
-    if not lasting.opened(connection.transport.has_state):
-        raise not_running(connection.transport.cluster)
-    follows = follow
-    while True:
+    # A host that is lost while its logs are followed is retried until it is back; otherwise only for some seconds.
+    timeout = None if request.follow else settings.LOG_RECONNECT_SECONDS
+    policy = RetryPolicy(settings.LOG_AGENTS, timeout, retry_initial=request.follow)
+    reconnector: Reconnector[Any, Any] = Reconnector(client, context, policy)
+    if not reconnector.connect(client.transport.has_state):
+        raise not_running(client.transport.cluster)
+    follows = request.follow
+
+    def open_stream() -> ResponseStream[Any, Any]:
         # If the cluster is down, an agent is started to read the logs of its host.
-        request = replace(request, follow=follows, after=dict(after))
-        response = lasting.opened(partial(connection.stream, request, start=True))
-        try:
-            for event in strand.events(response):
-                if isinstance(event, LogPositions):
-                    after.update(event.after)
-                    continue
-                after[event.log] = event.next
-                lasting.heard()
-                yield to_json(event.line)
-            return
-        except AgentDisconnectedError as error:
-            lasting.lost(error)
+        return client.stream(replace(request, follow=follows, after=dict(after)), start=True)
+
+    for event in reconnector.events(open_stream, leave=True):
+        if event is None:
             # If the cluster went down with its agent, only the remaining lines have to be read.
-            follows = follows and lasting.opened(connection.transport.is_up)
-        finally:
-            response.close_and_reap()  # wait for the exit of an agent that was started for this request only
+            follows = follows and reconnector.connect(client.transport.is_up)
+        elif isinstance(event, LogPositions):
+            after.update(event.after)
+        else:
+            after[event.log] = event.next
+            yield to_json(event.line)

@@ -7,7 +7,7 @@ import sys
 from tfcluster.control_characters import escape_control_characters
 
 
-def tell(text: str) -> None:
+def warn(text: str) -> None:
     """Print a warning or a note to standard error.
 
     Call it from the main thread only: another thread that blocks while it writes could keep the command from exiting.

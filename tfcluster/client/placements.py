@@ -15,7 +15,7 @@ from typing import Any
 from tfcluster import settings
 from tfcluster.client.cluster import Cluster
 from tfcluster.client.logs import Positions, read_logs
-from tfcluster.client.output import tell
+from tfcluster.client.output import warn
 from tfcluster.errors import ClusterError, ExitCode
 
 Event = dict[str, Any]
@@ -123,6 +123,6 @@ class Placements:
                 raise
             # The run does not depend on this host; its log is read once the host can be reached again.
             if not self._warned:
-                tell(error.message)
+                warn(error.message)
             self._warned = True
         self._polled_at = time.monotonic()

@@ -1,108 +1,143 @@
-"""Reconnect and retry with back-off after a connection broke: a remote host's tasks and runs continue meanwhile."""
+"""Reconnect and retry with back-off when an agent dies or a connection breaks; tasks and runs continue meanwhile."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from tfcluster import settings
 from tfcluster.client.parallel import StreamContext
-from tfcluster.client.rpc import AgentClient, AgentDisconnectedError
+from tfcluster.client.rpc import AgentClient, AgentDisconnectedError, ResponseStream
 from tfcluster.errors import ClusterError, ExitCode
 
+E = TypeVar("E")
+R = TypeVar("R")
 T = TypeVar("T")
 
 
-class ReconnectPolicy:
-    """The policy by which a command repeats a request when the agent dies or the connection breaks.
+@dataclass(frozen=True)
+class RetryPolicy:
+    """How often and for how long a request is repeated.
 
-    Args:
-        connection: The host's agent.
-        strand: The context of the stream; prints a message once when the host is lost and when it is back.
+    Attributes:
         agents: The number of agents in a row that may die without sending an event before that is an error. For a
             remote host they are not counted, because a broken connection looks the same.
-        patience: The number of seconds for which a remote host that was lost is retried; None for no limit.
-        insistent: Also retry if the host could not be reached in the first place.
+        timeout: The number of seconds for which a remote host that was lost is retried; None for no limit.
+        retry_initial: Also retry if the host could not be reached in the first place.
     """
 
-    def __init__(
-        self,
-        connection: AgentClient,
-        strand: StreamContext,
-        agents: int,
-        *,
-        patience: float | None = None,
-        insistent: bool = True,
-    ) -> None:
-        self._connection = connection
-        self._strand = strand
-        self._agents = agents
-        self._patience = patience
-        self._insistent = insistent
-        self._lost_agents = 0
-        self._away_since: float | None = None
-        self._pause = settings.RECONNECT_INITIAL_SECONDS
+    agents: int
+    timeout: float | None = None
+    retry_initial: bool = True
 
-    def opened(self, open_answer: Callable[[], T]) -> T:
-        """Call `open_answer` until the host can be reached.
+
+class Reconnector(Generic[E, R]):
+    """Repeats a request to one host by a policy.
+
+    Args:
+        client: The host's agent.
+        context: The context of the stream; prints a message once when the host is lost and when it is back.
+        policy: The policy.
+
+    Attributes:
+        stream: The latest response that `events` has read; None if there was none.
+    """
+
+    def __init__(self, client: AgentClient, context: StreamContext, policy: RetryPolicy) -> None:
+        self.stream: ResponseStream[E, R] | None = None
+        self._client = client
+        self._context = context
+        self._policy = policy
+        self._retry_initial = policy.retry_initial
+        self._dead_agents = 0
+        self._lost_since: float | None = None
+        self._delay = settings.RECONNECT_INITIAL_SECONDS
+
+    def events(
+        self, open_stream: Callable[[], ResponseStream[E, R]], *, leave: bool = False
+    ) -> Generator[E | None, None, None]:
+        """Send a request, and again whenever its response breaks off, until a response is complete.
 
         Args:
-            open_answer: Sends the request.
+            open_stream: Sends the request.
+            leave: Wait for the exit of an agent that was started for this request only.
 
-        Returns:
-            The value that `open_answer` returned.
+        Yields:
+            Each event; None each time when the response has broken off.
 
         Raises:
-            ClusterError: It failed for another reason, or a remote host could not be reached in time.
+            ClusterError: The request failed, or the limit of the policy is exceeded.
+        """
+        while True:
+            stream = self.stream = self.connect(open_stream)
+            try:
+                for event in self._context.events(stream):
+                    self._dead_agents, self._delay = 0, settings.RECONNECT_INITIAL_SECONDS
+                    yield event
+                return
+            except AgentDisconnectedError as error:
+                failure = error
+            finally:
+                if leave:
+                    stream.close_and_reap()
+                else:
+                    stream.close()
+            self._wait_after(failure)
+            yield None
+
+    def connect(self, operation: Callable[[], T]) -> T:
+        """Call an operation until the host can be reached and its agent responds.
+
+        Args:
+            operation: The operation.
+
+        Returns:
+            The value that the operation returned.
+
+        Raises:
+            ClusterError: It failed for another reason, or the limit of the policy is exceeded.
         """
         while True:
             try:
-                answer = open_answer()
+                value = operation()
             except AgentDisconnectedError as error:
-                self.lost(error)
+                self._wait_after(error)
                 continue
             except ClusterError as error:
-                is_away = self._connection.elsewhere and error.exit_code is ExitCode.UNREACHABLE
-                if not (is_away and self._insistent and self._time_is_left()):
+                is_lost = self._client.elsewhere and error.exit_code is ExitCode.UNREACHABLE
+                if not (is_lost and self._retry_initial and self._has_time()):
                     raise
-                self._is_away(error.message)
+                self._back_off(error.message)
                 continue
-            self._insistent = True
-            if self._away_since is not None:
-                self._away_since = None
-                self._strand.tell(f"{self._strand.host}: connected again")
-            return answer
+            self._retry_initial = True
+            if self._lost_since is not None:
+                self._lost_since = None
+                self._context.warn(f"{self._context.host}: connected again")
+            return value
 
-    def heard(self) -> None:
-        """Reset the count of dead agents and the back-off, as an event was received."""
-        self._lost_agents = 0
-        self._pause = settings.RECONNECT_INITIAL_SECONDS
-
-    def lost(self, error: AgentDisconnectedError) -> None:
-        """Handle a response that broke off: wait until it is time to retry.
-
-        Args:
-            error: The error by which the response ended.
+    def _wait_after(self, error: AgentDisconnectedError) -> None:
+        """Wait until it is time to retry after a disconnection.
 
         Raises:
-            AgentDisconnectedError: The limit of agents or of time is exceeded.
+            AgentDisconnectedError: The limit of the policy is exceeded.
         """
-        self._lost_agents += 1
-        if self._connection.elsewhere and self._time_is_left():
-            self._is_away(f"{self._strand.host}: connection lost")
-        elif self._connection.elsewhere or self._lost_agents >= self._agents:
+        self._dead_agents += 1
+        if self._client.elsewhere and self._has_time():
+            self._back_off(f"{self._context.host}: connection lost")
+        elif self._client.elsewhere or self._dead_agents >= self._policy.agents:
             raise error
         else:
-            self._strand.pause(settings.RECONNECT_INITIAL_SECONDS)
+            self._context.sleep(settings.RECONNECT_INITIAL_SECONDS)
 
-    def _is_away(self, why: str) -> None:
-        if self._away_since is None:
-            self._away_since = time.monotonic()
-            self._strand.tell(f"{why}, trying again")
-        self._strand.pause(self._pause)
-        self._pause = min(2 * self._pause, settings.RECONNECT_MAX_SECONDS)
+    def _back_off(self, reason: str) -> None:
+        if self._lost_since is None:
+            self._lost_since = time.monotonic()
+            self._context.warn(f"{reason}, trying again")
+        self._context.sleep(self._delay)
+        self._delay = min(2 * self._delay, settings.RECONNECT_MAX_SECONDS)
 
-    def _time_is_left(self) -> bool:
-        since = self._away_since
-        return self._patience is None or since is None or time.monotonic() < since + self._patience
+    def _has_time(self) -> bool:
+        timeout, since = self._policy.timeout, self._lost_since
+        return timeout is None or since is None or time.monotonic() < since + timeout

@@ -27,14 +27,14 @@ def read(name: str) -> Cluster | None:
     """
     path = cluster_registry_path(name)
     try:
-        noted = json.loads(path.read_text())
-        return Cluster(name, tuple(map(Host.from_json, noted["hosts"])), noted["head"])
+        entry = json.loads(path.read_text())
+        return Cluster(name, tuple(map(Host.from_json, entry["hosts"])), entry["head"])
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise ClusterError(
-            f"{path}: cannot read on which hosts cluster {name!r} is: {error}",
-            hint="Where you know its spec, remove the file: `up` and `down` in the spec's folder write and clear it.",
+            f"{path}: cannot read the hosts of cluster {name!r}: {error}",
+            hint="If you have its spec, remove the file: `up` and `down` in the folder of the spec write it again.",
         ) from error
 
 
@@ -47,18 +47,18 @@ def write(cluster: Cluster) -> None:
         ClusterError: The entry cannot be written; without it no later command would find the cluster.
     """
     path = cluster_registry_path(cluster.name)
-    fresh = path.with_suffix(f".{os.getpid()}")
-    noted = {"head": cluster.head, "hosts": [asdict(host) for host in cluster.hosts.values()]}
+    temporary = path.with_suffix(f".{os.getpid()}")
+    entry = {"head": cluster.head, "hosts": [asdict(host) for host in cluster.hosts.values()]}
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-            json.dump(noted, file)
-        fresh.replace(path)
+        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+            json.dump(entry, file)
+        temporary.replace(path)
     except OSError as error:
         with contextlib.suppress(OSError):
-            fresh.unlink()
+            temporary.unlink()
         raise ClusterError(
-            f"{path}: cannot note on which hosts cluster {cluster.name!r} is: {error.strerror}",
+            f"{path}: cannot write the hosts of cluster {cluster.name!r}: {error.strerror}",
             hint="Set XDG_STATE_HOME to a folder that you can write to.",
         ) from error
 

@@ -33,7 +33,7 @@ def resolve_cluster(named: str | None) -> Cluster:
         return cluster_of(running[0])
     own = _own_cluster()
     if own is not None and (not running or own.name in running):
-        return _noted(own.name) or own
+        return _registered(own.name) or own
     if running:
         raise ClusterError(
             "several clusters are running: " + ", ".join(running),
@@ -56,8 +56,8 @@ def cluster_of(name: str) -> Cluster:
     Raises:
         ClusterError: The registry entry cannot be read.
     """
-    if (noted := _noted(name)) is not None:
-        return noted
+    if (registered := _registered(name)) is not None:
+        return registered
     if DEFAULT_SPEC.exists() and not journal_path(name).exists():
         try:
             own = _own_cluster()
@@ -68,7 +68,7 @@ def cluster_of(name: str) -> Cluster:
     return Cluster(name)
 
 
-def _noted(name: str) -> Cluster | None:
+def _registered(name: str) -> Cluster | None:
     if not cluster_registry_path(name).exists():
         return None
     from tfcluster.client import registry
@@ -105,8 +105,8 @@ def load_topology(spec: Path | None, notation: str | None) -> ClusterTopology:
         spec = DEFAULT_SPEC
         if not spec.exists():
             raise ClusterError(
-                "there is no cluster.yaml here and no spec was named",
-                hint="`tfcluster init` writes a commented cluster.yaml; or name one: `tfcluster up SPEC`.",
+                "there is no cluster.yaml here, and no spec was given",
+                hint="`tfcluster init` writes a commented cluster.yaml; or give one: `tfcluster up SPEC`.",
                 exit_code=ExitCode.USAGE,
             )
     from tfcluster.spec.load import load_spec  # imports pydantic, which most commands do not need

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 
 from tfcluster import settings
 from tfcluster.client.cluster import Cluster
-from tfcluster.client.parallel import map_hosts, split
+from tfcluster.client.parallel import map_hosts, partition
+from tfcluster.client.snapshot import lines_of, take_snapshot, unreachable
 from tfcluster.client.wait import watch_until_ready
 from tfcluster.core.states import ACTIVE_RUN_STATES, HAS_PROCESS
 from tfcluster.core.status import ClusterStatus
 from tfcluster.core.topology import PS_JOB, ClusterTopology, matching_tasks
 from tfcluster.errors import ClusterError
-from tfcluster.protocol.api.tasks import RestartRequest, StatusRequest
+from tfcluster.protocol.api.tasks import RestartRequest
 
 
 @dataclass(frozen=True)
@@ -26,63 +27,59 @@ class Restart:
         holders: Those of the tasks that hold variables, which are lost with their processes: the ps, or every task of
             a cluster without a ps, where any task can hold variables. A task without a process has nothing to lose.
         runs: The active runs; those that compute on one of the tasks fail.
-        hosts: The host of each task, by its short name; empty for a cluster on this machine only.
-        topology: The cluster's topology; None for a cluster on this machine only.
+        hosts: The host of each task, by its short name.
     """
 
     cluster: str
     tasks: tuple[str, ...]
     holders: tuple[str, ...]
     runs: tuple[str, ...]
-    hosts: Mapping[str, str] = field(default_factory=dict)
-    topology: ClusterTopology | None = None
+    hosts: Mapping[str, str]
 
 
-def plan_restart(cluster: Cluster, wanted: Sequence[str]) -> Restart:
+def plan_restart(cluster: Cluster, names: Sequence[str]) -> tuple[Restart, ClusterTopology]:
     """Plan a restart of tasks without changing anything.
 
     Args:
         cluster: The cluster.
-        wanted: Tasks or jobs, as `worker:1` or `worker`; none for all tasks.
+        names: Tasks or jobs, as `worker:1` or `worker`; none for all tasks.
 
     Returns:
-        The plan.
+        The plan, and the cluster's topology.
 
     Raises:
         ClusterError: The cluster is not running, it has no such task, or the host of one cannot be reached.
     """
-    if cluster.is_here:
-        return restart_of(cluster.leader().call(StatusRequest()), wanted)
-    from tfcluster.client.snapshot import look, unreachable
-
-    found = look(cluster)
-    restart = restart_of(found.status, wanted)
-    hosts = {task.short: task.host for task in found.status.tasks if task.short in restart.tasks}
-    if away := {host: error for host, error in found.away.items() if host in hosts.values()}:
-        raise unreachable(cluster.name, away)
-    return replace(restart, hosts=hosts, topology=found.topology)
+    snapshot = take_snapshot(cluster)
+    restart = restart_of(snapshot.status, names)
+    hosts = restart.hosts.values()
+    if errors := {host: error for host, error in snapshot.errors.items() if host in hosts}:
+        raise unreachable(cluster.name, errors)
+    return restart, snapshot.topology
 
 
-def restart_of(status: ClusterStatus, wanted: Sequence[str]) -> Restart:
-    """Plan a restart of tasks of a cluster with this status; `wanted` and the errors are those of `plan_restart`."""
-    shorts = matching_tasks(wanted, [task.short for task in status.tasks])
-    tasks = sorted((task for task in status.tasks if task.short in shorts), key=lambda task: task.job != PS_JOB)
+def restart_of(status: ClusterStatus, names: Sequence[str]) -> Restart:
+    """Plan a restart of tasks of a cluster with this status; `names` and the errors are those of `plan_restart`."""
+    chosen = matching_tasks(names, [task.short for task in status.tasks])
+    tasks = sorted((task for task in status.tasks if task.short in chosen), key=lambda task: task.job != PS_JOB)
     has_ps = any(task.job == PS_JOB for task in status.tasks)
     return Restart(
         cluster=status.cluster,
         tasks=tuple(task.short for task in tasks),
         holders=tuple(task.short for task in tasks if task.state in HAS_PROCESS and (task.job == PS_JOB or not has_ps)),
         runs=tuple(run.run for run in status.runs if run.state in ACTIVE_RUN_STATES),
+        hosts={task.short: task.host for task in tasks},
     )
 
 
-def carry_out(
-    cluster: Cluster, restart: Restart, *, rolling: bool, grace: float, timeout: float
+def restart_tasks(
+    cluster: Cluster, topology: ClusterTopology, restart: Restart, *, rolling: bool, grace: float, timeout: float
 ) -> Iterator[ClusterStatus]:
     """Restart the tasks and wait until all of them are ready.
 
     Args:
         cluster: The cluster.
+        topology: The cluster's topology.
         restart: The plan.
         rolling: Restart one task at a time, waiting for each to become ready; otherwise restart all at once.
         grace: Seconds between SIGTERM and SIGKILL.
@@ -96,15 +93,12 @@ def carry_out(
             restarted.
     """
     for group in [[task] for task in restart.tasks] if rolling else [list(restart.tasks)]:
-        if cluster.is_here:
-            cluster.leader().call(RestartRequest(tuple(group), grace))
-        else:
-            _restart_everywhere(cluster, restart.hosts, group, grace)
-        yield from watch_until_ready(cluster, restart.topology, timeout, only=group, among=restart.tasks)
+        _request_restart(cluster, restart.hosts, group, grace)
+        yield from watch_until_ready(cluster, topology, timeout, only=group, among=restart.tasks)
 
 
-def _restart_everywhere(cluster: Cluster, hosts: Mapping[str, str], tasks: Collection[str], grace: float) -> None:
-    """Restart tasks on all their hosts in parallel.
+def _request_restart(cluster: Cluster, hosts: Mapping[str, str], tasks: Collection[str], grace: float) -> None:
+    """Have the agents restart tasks, on all their hosts in parallel.
 
     Raises:
         ClusterError: A host failed to restart its tasks; the other hosts have restarted theirs.
@@ -116,12 +110,10 @@ def _restart_everywhere(cluster: Cluster, hosts: Mapping[str, str], tasks: Colle
     def restart_on(host: str) -> None:
         cluster.connect(host).call(RestartRequest(tuple(by_host[host]), grace))
 
-    _, wrong = split(map_hosts(by_host, restart_on, settings.RESTART_TIMEOUT_SECONDS))
-    if wrong:
-        from tfcluster.client.snapshot import lines_of
-
+    _, errors = partition(map_hosts(by_host, restart_on, settings.RESTART_TIMEOUT_SECONDS))
+    if errors:
         raise ClusterError(
-            "\n".join(lines_of(wrong)),
-            hint=" ".join(dict.fromkeys(error.hint for error in wrong.values() if error.hint)),
-            exit_code=max(error.exit_code for error in wrong.values()),
+            "\n".join(lines_of(errors) if len(cluster.hosts) > 1 else [error.message for error in errors.values()]),
+            hint=" ".join(dict.fromkeys(error.hint for error in errors.values() if error.hint)),
+            exit_code=max(error.exit_code for error in errors.values()),
         )

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, BinaryIO
 
 from tfcluster import settings
@@ -14,8 +13,8 @@ from tfcluster.client.interrupts import GracefulInterrupt, InterruptibleContext,
 from tfcluster.client.lease import keep_leases_alive
 from tfcluster.client.parallel import StreamContext
 from tfcluster.client.placements import Placements
-from tfcluster.client.reconnect import ReconnectPolicy
-from tfcluster.client.rpc import AgentDisconnectedError, ResponseStream
+from tfcluster.client.reconnect import Reconnector, RetryPolicy
+from tfcluster.client.rpc import ResponseStream
 from tfcluster.core.programs import ProgramTraits
 from tfcluster.errors import ExitCode
 from tfcluster.protocol.api import Done
@@ -160,47 +159,60 @@ def _follow(
         placements: The placements to merge with the events; None for none.
     """
     output = 0
-    connection = cluster.leader()
-    host = connection.transport.host
+    client = cluster.leader()
+    first = [response]
+
+    def attach_again() -> RunResponse:
+        if first:
+            return first.pop()
+        request = api.AttachRequest(run, events, output, owned)
+        return client.stream(request, start=True, interrupt=interrupt)
+
+    host = client.transport.host
     context = StreamContext(host) if interrupt is None else InterruptibleContext(host, interrupt)
-    lasting = ReconnectPolicy(connection, context, settings.STREAM_AGENTS)
+    if placements is not None:
+        context = _PlacementContext(context, placements)
+    # A run continues while its agent is dead or its host cannot be reached.
+    policy = RetryPolicy(settings.STREAM_AGENTS)
+    reconnector: Reconnector[api.RunEvent, Done] = Reconnector(client, context, policy)
     with keep_leases_alive(cluster):
+        for event in reconnector.events(attach_again, leave=True):
+            if event is None:
+                continue
+            record = event.record
+            if record["event"] != "placement":
+                run = record.get("run", run)
+                output += record["event"] == "output"
+                events += record["event"] != "output"
+            yield record
+
+
+class _PlacementContext(StreamContext):
+    """Interleaves the events of a run with its placements, all of which come before the result.
+
+    Args:
+        context: The context of the stream without placements.
+        placements: The placements.
+    """
+
+    def __init__(self, context: StreamContext, placements: Placements) -> None:
+        super().__init__(context.host)
+        self.sleep = context.sleep  # type: ignore[method-assign]
+        self._placements = placements
+
+    def events(self, stream: ResponseStream[Any, Any]) -> Iterator[Any]:
+        """See `StreamContext.events`."""
         while True:
+            while not stream.wait_readable(settings.PLACEMENT_POLL_SECONDS):
+                yield from map(api.RunEvent, self._placements.poll())
             try:
-                events_of_run = (event.record for event in response)
-                for event in events_of_run if placements is None else _among(response, placements):
-                    if event["event"] == "placement":
-                        yield event
-                        continue
-                    lasting.heard()
-                    run = event.get("run", run)
-                    if event["event"] == "output":
-                        output += 1
-                    else:
-                        events += 1
-                    yield event
+                event = next(stream)
+            except StopIteration:
                 return
-            except AgentDisconnectedError as error:
-                lasting.lost(error)
-            finally:
-                response.close_and_reap()  # wait for the exit of an agent that was started for this request only
-            request = api.AttachRequest(run, events, output, owned)
-            response = lasting.opened(partial(connection.stream, request, start=True, interrupt=interrupt))
-
-
-def _among(response: RunResponse, placements: Placements) -> Generator[Event, None, None]:
-    """Interleave the events of a run with its placements, all of which come before the result."""
-    while True:
-        while not response.wait_readable(settings.PLACEMENT_POLL_SECONDS):
-            yield from placements.poll()
-        try:
-            event = next(response).record
-        except StopIteration:
-            return
-        if event["event"] == "result":
-            # Complete by now, as a server logs the placement of an operation before it executes it.
-            yield from placements.poll(last=True)
-        yield event
+            if event.record["event"] == "result":
+                # Complete by now, as a server logs the placement of an operation before it executes it.
+                yield from map(api.RunEvent, self._placements.poll(last=True))
+            yield event
 
 
 def exit_code(result: Event) -> ExitCode:

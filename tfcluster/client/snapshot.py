@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from tfcluster import settings
 from tfcluster.client import registry
 from tfcluster.client.cluster import Cluster
-from tfcluster.client.parallel import map_hosts, split
+from tfcluster.client.parallel import map_hosts, partition
 from tfcluster.core.aggregate_status import HostUnavailable, whole
 from tfcluster.core.devices import Device
 from tfcluster.core.status import ClusterStatus
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.protocol.api.cluster import DevicesRequest, TopologyRequest
+from tfcluster.paths import LOCAL_HOST
+from tfcluster.protocol.api.cluster import DevicesReply, DevicesRequest, TopologyRequest
 from tfcluster.protocol.api.tasks import StatusRequest
 from tfcluster.transport.base import not_running
 
@@ -26,57 +27,60 @@ class ClusterSnapshot:
     Attributes:
         topology: The latest topology that any of its hosts has.
         status: The aggregate status.
-        away: The error of each host that could not report its status, by host.
-        told: The status that each of the other hosts reported, by host.
+        errors: The error of each host that could not report its status, by host.
+        statuses: The status that each of the other hosts reported, by host.
     """
 
     topology: ClusterTopology
     status: ClusterStatus
-    away: dict[str, ClusterError]
-    told: dict[str, ClusterStatus]
+    errors: dict[str, ClusterError]
+    statuses: dict[str, ClusterStatus]
 
 
 class NoStatusError(ClusterError):
     """No host of a cluster could report its status.
 
     Attributes:
-        away: The error of each host, by host.
+        errors: The error of each host, by host.
     """
 
-    def __init__(self, cluster: str, away: Mapping[str, ClusterError]) -> None:
-        error = unreachable(cluster, away)
+    def __init__(self, cluster: Cluster, errors: Mapping[str, ClusterError]) -> None:
+        # The only error of a cluster on this machine needs no host name.
+        error = next(iter(errors.values())) if cluster.is_here else unreachable(cluster.name, errors)
         super().__init__(error.message, hint=error.hint, exit_code=error.exit_code)
-        self.away = away
+        self.errors = errors
 
 
-def look(cluster: Cluster) -> ClusterSnapshot:
+def take_snapshot(cluster: Cluster) -> ClusterSnapshot:
     """Take a snapshot: query all hosts of a cluster in parallel.
 
     Raises:
-        ClusterError: The cluster is running on none of its hosts (then it is removed from the registry), or none of
-            them can be reached.
+        NoStatusError: None of its hosts can report its status.
+        ClusterError: The cluster is running on none of its hosts; then it is removed from the registry.
     """
 
-    def ask(host: str) -> tuple[ClusterTopology, ClusterStatus]:
-        connection = cluster.connect(host)
-        status = connection.call(StatusRequest())
-        return connection.call(TopologyRequest(settled=False)), status
+    def query(host: str) -> tuple[ClusterTopology, ClusterStatus]:
+        client = cluster.connect(host)
+        status = client.call(StatusRequest())
+        return client.call(TopologyRequest(settled=False)), status
 
-    told, wrong = split(map_hosts(cluster.hosts, ask, settings.STATUS_TIMEOUT_SECONDS))
-    away = {host: error for host, error in wrong.items() if error.exit_code is not ExitCode.NOT_RUNNING}
-    if not told and not away:
+    # A hanging agent on this machine is reported by its own timeout, with its pid.
+    timeout = None if cluster.is_here else settings.STATUS_TIMEOUT_SECONDS
+    reports, failures = partition(map_hosts(cluster.hosts, query, timeout))
+    errors = {host: error for host, error in failures.items() if error.exit_code is not ExitCode.NOT_RUNNING}
+    if not reports and not errors:
         registry.remove(cluster.name)
-        raise not_running(cluster.name)
-    if not told:
-        raise NoStatusError(cluster.name, away)
-    topology = latest_topology([topology for topology, _ in told.values()])
+        raise failures[LOCAL_HOST] if cluster.is_here else not_running(cluster.name)
+    if not reports:
+        raise NoStatusError(cluster, errors)
+    topology = latest_topology([topology for topology, _ in reports.values()])
     # Some of the topology's hosts may no longer be in the registry, because they are certainly down.
     hosts = dict.fromkeys([*(host.name for host in topology.hosts), *cluster.hosts])
-    answers: dict[str, ClusterStatus | HostUnavailable] = {
-        host: told[host][1] if host in told else "unreachable" if host in away else "down" for host in hosts
+    statuses: dict[str, ClusterStatus | HostUnavailable] = {
+        host: reports[host][1] if host in reports else "unreachable" if host in errors else "down" for host in hosts
     }
     return ClusterSnapshot(
-        topology, whole(topology, answers), away, {host: status for host, (_, status) in told.items()}
+        topology, whole(topology, statuses), errors, {host: status for host, (_, status) in reports.items()}
     )
 
 
@@ -85,17 +89,16 @@ def latest_topology(topologies: list[ClusterTopology]) -> ClusterTopology:
     return max(topologies, key=lambda topology: topology.generation)
 
 
-def unreachable(cluster: str, away: Mapping[str, ClusterError], more: str = "") -> ClusterError:
+def unreachable(cluster: str, errors: Mapping[str, ClusterError]) -> ClusterError:
     """Build the error for hosts of a cluster that cannot be reached.
 
     Args:
         cluster: The cluster's name.
-        away: The error of each host, by host.
-        more: A hint that precedes those of the errors.
+        errors: The error of each host, by host.
     """
-    hints = [more, *(error.hint for error in away.values())]
+    hints = [error.hint for error in errors.values()]
     return ClusterError(
-        "\n".join(lines_of(away)),
+        "\n".join(lines_of(errors)),
         hint=" ".join(dict.fromkeys(filter(None, hints))) or f"`tfcluster status -c {cluster}` tries again.",
         exit_code=ExitCode.UNREACHABLE,
     )
@@ -129,21 +132,23 @@ def list_devices(cluster: Cluster) -> tuple[list[tuple[str, Device]], ClusterErr
     Raises:
         ClusterError: The cluster is not running, or none of its hosts can be reached.
     """
-    told, wrong = split(
-        map_hosts(cluster.hosts, lambda host: cluster.connect(host).call(DevicesRequest()), _ANSWER_SECONDS)
-    )
-    away = {host: error for host, error in wrong.items() if error.exit_code is not ExitCode.NOT_RUNNING}
-    if not told:
-        raise next(iter([*away.values(), not_running(cluster.name)]))
-    devices = [(host, device) for host, reply in told.items() for device in reply.devices]
-    silent = [problem for reply in told.values() for problem in reply.silent]
-    if away:
-        error = unreachable(cluster.name, away)
+
+    def query(host: str) -> DevicesReply:
+        return cluster.connect(host).call(DevicesRequest())
+
+    replies, errors = partition(map_hosts(cluster.hosts, query, settings.DEVICES_TIMEOUT_SECONDS))
+    errors = {host: error for host, error in errors.items() if error.exit_code is not ExitCode.NOT_RUNNING}
+    if not replies:
+        raise next(iter([*errors.values(), not_running(cluster.name)]))
+    devices = [(host, device) for host, reply in replies.items() for device in reply.devices]
+    silent = [problem for reply in replies.values() for problem in reply.silent]
+    if errors:
+        error = unreachable(cluster.name, errors)
         return devices, ClusterError("\n".join([error.message, *silent]), hint=error.hint, exit_code=error.exit_code)
     if silent:
         return devices, ClusterError(
             "\n".join(silent),
-            hint="`tfcluster status` shows the tasks, `tfcluster logs TASK` what one said last.",
+            hint="`tfcluster status` shows the tasks, `tfcluster logs TASK` the latest output of one.",
             exit_code=ExitCode.UNHEALTHY,
         )
     return devices, None

@@ -2,172 +2,105 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tfcluster import settings
 from tfcluster.client import registry
+from tfcluster.client.checks import VERSIONS, CheckResult, Severity, to_error
 from tfcluster.client.cluster import Cluster
-from tfcluster.client.connectivity import check_connectivity
-from tfcluster.client.dry_preflight import probe_hosts, release, topology_of
-from tfcluster.client.output import tell
-from tfcluster.client.parallel import map_hosts, split
-from tfcluster.client.preflight import HostPreflight, Progress, abort, examine, no_progress
-from tfcluster.client.preflight_errors import (
-    ACCOUNTS_HINT,
-    PreflightProblem,
-    accounts_note,
-    clock_warning,
-    different_versions,
-    refused_connections,
-    told,
+from tfcluster.client.host_preflight import (
+    HostPreflight,
+    Progress,
+    abort,
+    close_inspectors,
+    no_progress,
+    observe_hosts,
 )
-from tfcluster.client.snapshot import latest_topology
+from tfcluster.client.output import warn
+from tfcluster.client.preflight import Preflight, run_preflight
 from tfcluster.core.hosts import THIS_MACHINE, Host
-from tfcluster.core.plan import PlannedAction, data_losses, plan
-from tfcluster.core.reconcile import ObservedState, onto, scaled
+from tfcluster.core.plan import PlannedAction, data_losses, kept_servers, plan
+from tfcluster.core.reconcile import ObservedState, scale
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.paths import journal_path
-from tfcluster.protocol.api.cluster import TopologyRequest
 from tfcluster.transport import local
 from tfcluster.transport.base import not_running
-
-#: The note for a host on which no probe process could be started.
-UNEXAMINED_TASKS = "its ports, GPUs, addresses and folders: not examined, as that takes its Python with all packages"
 
 
 @dataclass(frozen=True)
 class UpPlan:
-    """The plan of `up` or `scale`, with the preflight results that it is based on.
+    """The plan of `up` or `scale`, with the preflight that it is based on.
 
     Attributes:
         cluster: The cluster with the hosts that it will have.
-        everywhere: The cluster with these hosts and those that are removed from it.
-        leaving: The cluster with the hosts that are removed from it; None if there are none.
-        wanted: The desired topology.
-        base: The topology of the running cluster, from which the plan starts; None if none is running.
+        all_hosts: The cluster with these hosts and those that are removed from it.
+        removed_hosts: The hosts that are removed from the cluster.
         topology: The desired topology with every port allocated.
-        operations: The planned actions.
-        examined: The preflight result of each host, including the removed ones.
+        observed: The observed state of the cluster, from which the plan starts; None if it is not running.
+        actions: The planned actions.
+        hosts: The preflight of each host, including the removed ones that can be reached.
+        unexamined: The results of the checks that a dry run could not make.
     """
 
     cluster: Cluster
-    everywhere: Cluster
-    leaving: Cluster | None
-    wanted: ClusterTopology
-    base: ClusterTopology | None
+    all_hosts: Cluster
+    removed_hosts: tuple[Host, ...]
     topology: ClusterTopology
-    operations: tuple[PlannedAction, ...]
-    examined: Mapping[str, HostPreflight]
+    observed: ObservedState | None
+    actions: tuple[PlannedAction, ...]
+    hosts: Mapping[str, HostPreflight]
+    unexamined: Sequence[CheckResult] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan as JSON values."""
-        operations = [operation.to_json() for operation in self.operations]
-        versions = sorted({each.tensorflow for each in self.examined.values() if each.tensorflow})
+        versions = sorted({each.tensorflow for each in self.hosts.values() if each.tensorflow})
         return {
             "cluster": self.topology.cluster,
             "tensorflow": ", ".join(versions),
-            "operations": operations,
-            "lost": data_losses(self.operations),
-            "not_examined": [{"host": host, "what": what} for host, what in unexamined(self.examined)],
+            "operations": [action.to_json() for action in self.actions],
+            "lost": data_losses(self.actions),
+            "not_examined": [{"host": each.host, "what": each.text} for each in self.unexamined],
         }
 
 
-def begin() -> None:
-    """Prestart an agent while the spec is still being read; it has no effect if no `prepare` follows."""
+def prestart_agent() -> None:
+    """Start an agent while the spec is still being read; it exits if no `plan_up` follows."""
     local.begin()
 
 
-def prepare(wanted: ClusterTopology, *, dry: bool, progress: Progress = no_progress, mixed: bool = False) -> UpPlan:
+def plan_up(
+    topology: ClusterTopology, *, dry: bool, progress: Progress = no_progress, allow_version_mismatch: bool = False
+) -> UpPlan:
     """Run the preflight of all hosts and plan; this starts no task, but agents on the hosts that have none.
 
     Args:
-        wanted: The topology of the spec.
+        topology: The topology of the spec.
         dry: Change nothing on any host, start no agent, and run no command of the spec.
         progress: Called with the number of hosts examined so far, if there are several.
-        mixed: Allow hosts with different versions of TensorFlow.
+        allow_version_mismatch: Allow hosts with different versions of TensorFlow.
 
     Returns:
-        The plan.
+        The plan. Carry it out with `apply`, or release the hosts with `abort`.
 
     Raises:
         ClusterError: The hosts cannot run the cluster; the message lists every problem of every host.
     """
-    before = _hosts_before(wanted)
-    cluster = Cluster(wanted.cluster, wanted.hosts, wanted.head().host)
-    gone = tuple(host for host in before if host.name not in cluster.hosts)
-    everywhere = Cluster(wanted.cluster, (*wanted.hosts, *gone), cluster.head)
-    examined = (probe_hosts if dry else examine)(everywhere, wanted, progress=progress)
-    try:
-        _pass_over(gone, examined)
-        for host, what in unexamined(examined):
-            tell(f"host {host!r}: {what}")
-        _refuse_problems(examined, mixed=mixed, alone=everywhere.is_here)
-        found, topology, operations = planned(wanted, examined)
-        fresh = [host for host in cluster.hosts if examined[host].found is None]
-        if not dry and (problems := refused_connections(*check_connectivity(everywhere, topology, fresh))):
-            raise told(problems, alone=False)
-    except BaseException:
-        if not dry:
-            abort(everywhere, examined)
-        raise
-    finally:
-        release(examined)
-    leaving = Cluster(wanted.cluster, gone, gone[0].name) if gone else None
-    base = found.topology if found else None
-    return UpPlan(cluster, everywhere, leaving, wanted, base, topology, operations, examined)
+    cluster = Cluster(topology.cluster, topology.hosts, topology.head().host)
+    registered = _registered_hosts(topology)
+    removed_hosts = tuple(host for host in registered if host.name not in cluster.hosts)
+    all_hosts = Cluster(topology.cluster, (*topology.hosts, *removed_hosts), cluster.head)
+
+    def plan_from(hosts: dict[str, HostPreflight]) -> UpPlan:
+        _skip_unreachable(removed_hosts, hosts)
+        preflight = run_preflight(all_hosts, hosts, lambda observed: topology)
+        return _plan(cluster, all_hosts, removed_hosts, preflight, allow_version_mismatch=allow_version_mismatch)
+
+    return _with_hosts(all_hosts, plan_from, dry=dry, progress=progress)
 
 
-def unexamined(examined: Mapping[str, HostPreflight]) -> list[tuple[str, str]]:
-    """List what could not be examined without changing a host.
-
-    Returns:
-        Pairs of a host and a note that says what was not examined and why.
-    """
-    found = []
-    for host, each in examined.items():
-        found += [(host, what) for what in each.unexamined]
-        if not each.is_whole and not each.problems:
-            found.append((host, UNEXAMINED_TASKS))
-    return found
-
-
-def _pass_over(gone: Iterable[Host], examined: dict[str, HostPreflight]) -> None:
-    """Skip removed hosts that cannot be reached, with a message: the cluster needs nothing from them but their end."""
-    for host in gone:
-        for problem in examined[host.name].problems:
-            if problem.exit_code is ExitCode.UNREACHABLE:
-                tell(f"{problem.message}: what the cluster has there stays until `tfcluster down`")
-                del examined[host.name]
-                break
-
-
-def _refuse_problems(examined: Mapping[str, HostPreflight], *, mixed: bool, alone: bool) -> None:
-    """Raise the problems of the preflight, or print its warnings and notes if there are none.
-
-    Raises:
-        ClusterError: A problem prevents the cluster from coming up.
-    """
-    problems = [PreflightProblem(host, each) for host, found in examined.items() for each in found.problems]
-    if not mixed:
-        problems += different_versions(examined)
-    if problems:
-        raise told(problems, alone=alone)
-    for host, each in examined.items():
-        if (warning := clock_warning(each)) is not None:
-            tell(f"warning: host {host!r}: {warning}")
-        # Print this note only when servers are started on the host: users do not read a note that every command
-        # repeats. `doctor` always prints it.
-        if each.accounts is not None and each.found is None:
-            where = "this machine" if alone else f"host {host!r}"
-            tell(f"note: {where}: {accounts_note(each.accounts, alone=alone)}. {ACCOUNTS_HINT}")
-
-
-def prepare_scaled(
-    cluster: Cluster, counts: Mapping[str, int], *, dry: bool, progress: Progress = no_progress
-) -> UpPlan:
+def plan_scale(cluster: Cluster, counts: Mapping[str, int], *, dry: bool, progress: Progress = no_progress) -> UpPlan:
     """Plan to scale jobs of a running cluster to another number of tasks.
 
     Args:
@@ -177,97 +110,128 @@ def prepare_scaled(
         progress: Called with the number of hosts examined so far, if there are several.
 
     Returns:
-        The plan.
+        The plan. Carry it out with `apply`, or release the hosts with `abort`.
 
     Raises:
         ClusterError: The cluster is not running or cannot have that many tasks, or a host cannot be reached.
     """
 
-    def ask(host: str) -> ClusterTopology:
+    def scaled_topology(observed: ObservedState | None) -> ClusterTopology:
+        if observed is None:
+            raise not_running(cluster.name)
+        return scale(observed.topology, counts)
+
+    def plan_from(hosts: dict[str, HostPreflight]) -> UpPlan:
+        if all(each.problems for each in hosts.values()):  # no host can say what is running
+            raise next(error for each in hosts.values() for _, error in each.problems)
+        preflight = run_preflight(cluster, hosts, scaled_topology)
+        return _plan(cluster, cluster, (), preflight, allow_version_mismatch=True)
+
+    if cluster.is_here and not cluster.reach(cluster.head).is_up():
+        raise not_running(cluster.name)  # do not start an agent for this
+    return _with_hosts(cluster, plan_from, dry=dry, progress=progress)
+
+
+def _with_hosts(
+    cluster: Cluster, plan_from: Callable[[dict[str, HostPreflight]], UpPlan], *, dry: bool, progress: Progress
+) -> UpPlan:
+    """Plan from the observed hosts of a cluster; release them if that fails, or if this is a dry run."""
+    hosts = observe_hosts(cluster, dry=dry, progress=progress)
+    try:
+        made = plan_from(hosts)
+    except BaseException:
         if dry:
-            return topology_of(cluster, host)
-        return cluster.connect(host).call(TopologyRequest(settled=True))
-
-    topologies, wrong = split(map_hosts(cluster.hosts, ask, settings.TOPOLOGY_TIMEOUT_SECONDS))
-    if not topologies:
-        raise next(iter(wrong.values()))
-    prepared = prepare(
-        scaled(latest_topology(list(topologies.values())), counts), dry=dry, progress=progress, mixed=True
-    )
-    if prepared.base is None:  # the cluster went down in the meantime
-        if not dry:
-            abort(prepared.everywhere, prepared.examined)
-        raise not_running(cluster.name)
-    return prepared
+            close_inspectors(hosts)
+        else:
+            abort(cluster, hosts)
+        raise
+    if dry:
+        close_inspectors(hosts)
+    return made
 
 
-def _hosts_before(wanted: ClusterTopology) -> tuple[Host, ...]:
+def _plan(
+    cluster: Cluster,
+    all_hosts: Cluster,
+    removed_hosts: tuple[Host, ...],
+    preflight: Preflight,
+    *,
+    allow_version_mismatch: bool,
+) -> UpPlan:
+    """Compute the plan from a preflight.
+
+    Raises:
+        ClusterError: A check has failed that prevents the cluster from coming up.
+    """
+    results = [each for each in preflight.results if not (allow_version_mismatch and each.check == VERSIONS)]
+    unexamined = [result for result in results if result.severity is Severity.NOT_EXAMINED]
+    is_local = all_hosts.is_here
+    for result in unexamined:
+        warn(f"host {result.host!r}: {result.text}")
+    if (error := to_error(results, is_local=is_local)) is not None:
+        raise error
+    _print_warnings(results, preflight.hosts, is_local=is_local)
+    topology, observed = preflight.desired, preflight.observed
+    actions = _plan_actions(topology, observed, preflight.hosts)
+    if observed is not None:
+        topology = replace(topology, kept=kept_servers(actions, observed))
+    return UpPlan(cluster, all_hosts, removed_hosts, topology, observed, actions, preflight.hosts, unexamined)
+
+
+def _print_warnings(results: Sequence[CheckResult], hosts: Mapping[str, HostPreflight], *, is_local: bool) -> None:
+    for result in results:
+        if result.severity is Severity.WARNING:
+            warn(f"warning: host {result.host!r}: {result.text}")
+    for result in results:
+        # Print a note only when servers are started on the host: users do not read a note that every command repeats.
+        # `doctor` always prints it.
+        if result.severity is Severity.NOTE and hosts[result.host].observed is None:
+            where = "this machine" if is_local else f"host {result.host!r}"
+            warn(f"note: {where}: {result.text}. {result.hint}")
+
+
+def _skip_unreachable(removed_hosts: Sequence[Host], hosts: dict[str, HostPreflight]) -> None:
+    """Skip removed hosts that cannot be reached, with a message: the cluster only needs to be stopped there."""
+    for host in removed_hosts:
+        for check, error in hosts[host.name].problems:
+            if check == "reach":
+                warn(f"{error.message}: what the cluster has there stays until `tfcluster down`")
+                del hosts[host.name]
+                break
+
+
+def _registered_hosts(topology: ClusterTopology) -> tuple[Host, ...]:
     """Return the hosts that the cluster has so far, as far as this machine knows.
 
     Raises:
         ClusterError: The spec gives the name of such a host to another machine or state folder.
     """
-    noted = registry.read(wanted.cluster)
-    before = tuple(noted.hosts.values()) if noted else (THIS_MACHINE,) * journal_path(wanted.cluster).exists()
-    now = {host.name: host for host in wanted.hosts}
-    for host in before:
-        new = now.get(host.name, host)
+    registered = registry.read(topology.cluster)
+    is_here = journal_path(topology.cluster).exists()
+    hosts = tuple(registered.hosts.values()) if registered else (THIS_MACHINE,) * is_here
+    desired = {host.name: host for host in topology.hosts}
+    for host in hosts:
+        new = desired.get(host.name, host)
         if (new.ssh, new.state) != (host.ssh, host.state):
             raise ClusterError(
-                f"cluster {wanted.cluster!r} is up on host {host.name}, which is another place in this spec: "
+                f"cluster {topology.cluster!r} is up on host {host.name}, which is another place in this spec: "
                 f"ssh {new.ssh}, state {new.state} (it was ssh {host.ssh}, state {host.state})",
-                hint=f"Give the new one another name, or `tfcluster down -c {wanted.cluster}` first.",
+                hint=f"Give the new one another name, or `tfcluster down -c {topology.cluster}` first.",
                 exit_code=ExitCode.USAGE,
             )
-    return before
+    return hosts
 
 
-def planned(
-    wanted: ClusterTopology, examined: Mapping[str, HostPreflight]
-) -> tuple[ObservedState | None, ClusterTopology, tuple[PlannedAction, ...]]:
-    """Compute the plan from the preflight results.
-
-    Args:
-        wanted: The topology of the spec.
-        examined: The preflight result of each host.
-
-    Returns:
-        The observed state of the whole cluster (None if it is not running), the desired topology with all ports and
-        GPUs carried over from it or newly allocated, and the planned actions.
-    """
-    parts = {host: each.found for host, each in examined.items() if each.found is not None}
-    found = _put_together(list(parts.values()))
-    topology = wanted if found is None else onto(wanted, found)
-    for host, each in examined.items():
-        open_ports = {
-            task.name for task in (*topology.tasks, *topology.reserved) if task.host == host and task.port is None
-        }
-        ports = {name: port for name, port in each.choices.ports.items() if name in open_ports}
-        topology = topology.with_choices(ports, each.choices.gpus)
-    return found, topology, _operations(topology, found, parts)
-
-
-def _put_together(parts: Sequence[ObservedState]) -> ObservedState | None:
-    """Merge the observed states of all hosts; if a change was not applied everywhere, take its latest topology."""
-    if not parts:
-        return None
-    return ObservedState(
-        topology=latest_topology([part.topology for part in parts]),
-        tasks=tuple(task for part in parts for task in part.tasks),
-        generations={task: number for part in parts for task, number in part.generations.items()},
-        runs={run: tasks for part in parts for run, tasks in part.runs.items()},
-    )
-
-
-def _operations(
-    topology: ClusterTopology, found: ObservedState | None, parts: Mapping[str, ObservedState]
+def _plan_actions(
+    topology: ClusterTopology, observed: ObservedState | None, hosts: Mapping[str, HostPreflight]
 ) -> tuple[PlannedAction, ...]:
     """Plan the actions; for a host that has an older topology than the others, plan them from that topology."""
-    if found is None:
+    if observed is None:
         return plan(topology, None)
-    older = {host: part.topology for host, part in parts.items() if part.topology != found.topology}
-    operations = [each for each in plan(topology, found) if each.task is None or each.task.host not in older]
+    topologies = {host: each.observed.topology for host, each in hosts.items() if each.observed is not None}
+    older = {host: each for host, each in topologies.items() if each != observed.topology}
+    actions = [each for each in plan(topology, observed) if each.task is None or each.task.host not in older]
     for host, base in older.items():
-        theirs = plan(topology, replace(found, topology=base))
-        operations += [each for each in theirs if each.task is not None and each.task.host == host]
-    return tuple(operations)
+        from_base = plan(topology, replace(observed, topology=base))
+        actions += [each for each in from_base if each.task is not None and each.task.host == host]
+    return tuple(actions)

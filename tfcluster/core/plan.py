@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import PurePath
 from typing import Any
 
@@ -13,12 +14,19 @@ from tfcluster.core.status import TaskStatus
 from tfcluster.core.text import pluralize, summarize_list
 from tfcluster.core.topology import PS_JOB, ClusterTopology, Task
 
-STOP, RESTART, START, UPDATE = "stop", "restart", "start", "update"
-#: The kinds of action, in the order in which they are executed.
-KINDS = (STOP, RESTART, START, UPDATE)
-_DONE = {START: "started", RESTART: "restarted", STOP: "stopped"}
-#: Part of the cause of a restart that `max:` in the spec would have avoided.
-PEER_UNKNOWN = "it must know the address of"
+
+class ActionKind(Enum):
+    """The kinds of action, in the order in which they are carried out."""
+
+    STOP = "stop"
+    RESTART = "restart"
+    START = "start"
+    UPDATE = "update"  # a change that needs no new process
+
+
+_ORDER = list(ActionKind)
+_DONE = {ActionKind.START: "started", ActionKind.RESTART: "restarted", ActionKind.STOP: "stopped"}
+_TERMINATING = (ActionKind.STOP, ActionKind.RESTART)
 
 
 @dataclass(frozen=True)
@@ -26,35 +34,38 @@ class PlannedAction:
     """One action of a plan, with its cause and the data that it loses.
 
     Attributes:
-        kind: `stop`, `restart`, `start`, or `update` for a change that needs no new process.
+        kind: The kind of action.
         task: The task; None if the action concerns the whole cluster.
         cause: Why the action is needed.
-        lost: Descriptions of what the action loses: variables and runs.
+        data_loss: Descriptions of what the action loses: variables and runs.
+        has_unknown_peers: Whether the server does not know the address of another task. `max:` in the spec would have
+            avoided that.
     """
 
-    kind: str
+    kind: ActionKind
     task: Task | None
     cause: str
-    lost: tuple[str, ...] = ()
+    data_loss: tuple[str, ...] = ()
+    has_unknown_peers: bool = False
 
     def __str__(self) -> str:
         where = f" {self.task.short} on {self.task.host} at {self.task.address}" if self.task else ""
-        lost = f"; LOST: {', '.join(self.lost)}" if self.lost else ""
-        return f"{self.kind}{where}: {self.cause}{lost}"
+        lost = f"; LOST: {', '.join(self.data_loss)}" if self.data_loss else ""
+        return f"{self.kind.value}{where}: {self.cause}{lost}"
 
     def to_json(self) -> dict[str, Any]:
         """Return the action as JSON values."""
         return {
-            "operation": self.kind,
+            "operation": self.kind.value,
             "task": self.task.name if self.task else None,
             "host": self.task.host if self.task else None,
             "address": self.task.address if self.task else None,
             "cause": self.cause,
-            "lost": list(self.lost),
+            "lost": list(self.data_loss),
         }
 
 
-def plan(wanted: ClusterTopology, found: ObservedState | None) -> tuple[PlannedAction, ...]:
+def plan(desired: ClusterTopology, observed: ObservedState | None) -> tuple[PlannedAction, ...]:
     """Compute the actions that lead from the observed state to the desired topology.
 
     A task that has to change gets a new process. So does a running server that does not know the address of
@@ -62,28 +73,45 @@ def plan(wanted: ClusterTopology, found: ObservedState | None) -> tuple[PlannedA
     A task that moves to another host is stopped on the old host and started on the new one.
 
     Args:
-        wanted: The desired topology, merged with the observed one by `onto`.
-        found: The observed state of the running cluster of that name; None if the cluster is not running. If it
+        desired: The desired topology, merged with the observed one by `merge_with_observed`.
+        observed: The observed state of the running cluster of that name; None if the cluster is not running. If it
             covers one host only, the actions on tasks of that host are the same as in the complete plan, and the
             other actions must be ignored.
 
     Returns:
-        The actions in the order in which they are executed; empty if nothing has to change.
+        The actions in the order in which they are carried out; empty if nothing has to change.
     """
-    if found is None:
-        return tuple(PlannedAction(START, task, "new") for task in wanted.tasks)
-    operations = [*_task_operations(wanted, found), *_updates(wanted, found.topology)]
-    return tuple(sorted(operations, key=_order))
+    if observed is None:
+        return tuple(PlannedAction(ActionKind.START, task, "new") for task in desired.tasks)
+    actions = [*_task_actions(desired, observed), *_updates(desired, observed.topology)]
+    return tuple(sorted(actions, key=_order))
 
 
-def data_losses(operations: Sequence[PlannedAction]) -> list[str]:
+def kept_servers(actions: Sequence[PlannedAction], observed: ObservedState) -> dict[str, int | None]:
+    """Return the tasks that a plan leaves alone.
+
+    Args:
+        actions: The plan.
+        observed: The observed state from which it was made.
+
+    Returns:
+        By task name, the generation in which the task's server was started; None for a task that waits for its next
+        restart. Tasks that are to be started, restarted or stopped are missing.
+    """
+    touched = {each.task.name for each in actions if each.task is not None and each.kind is not ActionKind.UPDATE}
+    return {
+        status.task: observed.generations.get(status.task) for status in observed.tasks if status.task not in touched
+    }
+
+
+def data_losses(actions: Sequence[PlannedAction]) -> list[str]:
     """Return descriptions of everything that the actions lose, without duplicates."""
-    return list(dict.fromkeys(lost for operation in operations for lost in operation.lost))
+    return list(dict.fromkeys(lost for action in actions for lost in action.data_loss))
 
 
-def terminated_tasks(operations: Sequence[PlannedAction]) -> list[str]:
+def terminated_tasks(actions: Sequence[PlannedAction]) -> list[str]:
     """Return the names of the tasks whose processes the actions terminate."""
-    return [each.task.name for each in operations if each.kind in (STOP, RESTART) and each.task is not None]
+    return [each.task.name for each in actions if each.kind in _TERMINATING and each.task is not None]
 
 
 def affected_runs(tasks: Collection[str], runs: Mapping[str, Collection[str]]) -> list[str]:
@@ -96,82 +124,78 @@ def affected_runs(tasks: Collection[str], runs: Mapping[str, Collection[str]]) -
     return [f"run {run}" for run, used in runs.items() if not set(used).isdisjoint(tasks)]
 
 
-def summary(operations: Sequence[PlannedAction]) -> str:
+def summary(actions: Sequence[PlannedAction]) -> str:
     """Summarize how many tasks were started, restarted and stopped.
 
     Returns:
         For example `2 tasks started, 1 stopped`; empty if the actions concern no task's process.
     """
-    kinds = [operation.kind for operation in operations]
+    kinds = [action.kind for action in actions]
     counts = [(kinds.count(kind), word) for kind, word in _DONE.items() if kind in kinds]
     first = [f"{pluralize(count, 'task')} {word}" for count, word in counts[:1]]
     return ", ".join([*first, *(f"{count} {word}" for count, word in counts[1:])])
 
 
-def is_pure_start(operations: Sequence[PlannedAction], found: ObservedState) -> bool:
-    """Return whether the actions only start tasks that the running cluster already has: no task is new or changed."""
-    there = {(task.name, task.host) for task in found.topology.tasks}
-    return all(each.kind == START and each.task and (each.task.name, each.task.host) in there for each in operations)
-
-
-def _order(operation: PlannedAction) -> tuple[int, bool]:
+def _order(action: PlannedAction) -> tuple[int, bool]:
     """Return the sort key of the execution order: by kind, and a ps before the tasks that need its variables."""
-    return KINDS.index(operation.kind), operation.task is not None and operation.task.job != PS_JOB
+    return _ORDER.index(action.kind), action.task is not None and action.task.job != PS_JOB
 
 
-def _task_operations(wanted: ClusterTopology, found: ObservedState) -> Iterator[PlannedAction]:
-    there = {task.name: task for task in found.topology.tasks}
-    states = {status.task: status for status in found.tasks}
-    hosts = {task.name: task.host for task in wanted.tasks}
-    network = _difference("network", found.topology.network, wanted.network)
-    unknown = {generation: _unknown(wanted, found, generation) for generation in set(found.generations.values())}
-    for task in found.topology.tasks:
+def _task_actions(desired: ClusterTopology, observed: ObservedState) -> Iterator[PlannedAction]:
+    existing = {task.name: task for task in observed.topology.tasks}
+    states = {status.task: status for status in observed.tasks}
+    hosts = {task.name: task.host for task in desired.tasks}
+    network = _difference("network", observed.topology.network, desired.network)
+    generations = set(observed.generations.values())
+    unknown_peers = {generation: _unknown_peers(desired, observed, generation) for generation in generations}
+    for task in observed.topology.tasks:
         if hosts.get(task.name) != task.host:
-            yield PlannedAction(STOP, task, _gone(task, hosts.get(task.name)), _lost_with(task, found))
-    for task in wanted.tasks:
-        old, status = there.get(task.name), states.get(task.name)
+            cause = _removal_cause(task, hosts.get(task.name))
+            yield PlannedAction(ActionKind.STOP, task, cause, _loss_with(task, observed))
+    for task in desired.tasks:
+        old, status = existing.get(task.name), states.get(task.name)
         if old is None or old.host != task.host:
-            yield PlannedAction(START, task, "new" if old is None else _gone(old, task.host))
+            yield PlannedAction(ActionKind.START, task, "new" if old is None else _removal_cause(old, task.host))
             continue
         causes = [*_differences(old, task), *network]
         if status is None or status.state in TERMINAL_STATES:
-            yield PlannedAction(START, task, ", ".join([_at_rest(status), *causes]))
+            yield PlannedAction(ActionKind.START, task, ", ".join([_stopped_cause(status), *causes]))
             continue
-        if task.name in found.generations and (others := unknown[found.generations[task.name]]):
-            others = [other for other in others if other != task.short]
-            causes += [f"{PEER_UNKNOWN} {summarize_list(others)}"] * bool(others)
+        peers = unknown_peers[observed.generations[task.name]] if task.name in observed.generations else []
+        if peers := [peer for peer in peers if peer != task.short]:
+            causes.append(f"it must know the address of {summarize_list(peers)}")
         if causes:
-            yield PlannedAction(RESTART, task, ", ".join(causes), _lost_with(old, found))
-        elif updates := [*_silent_differences(old, task)]:
-            yield PlannedAction(UPDATE, task, ", ".join(updates))
+            yield PlannedAction(ActionKind.RESTART, task, ", ".join(causes), _loss_with(old, observed), bool(peers))
+        elif updates := [*_differences_without_restart(old, task)]:
+            yield PlannedAction(ActionKind.UPDATE, task, ", ".join(updates))
 
 
-def _updates(wanted: ClusterTopology, found: ClusterTopology) -> Iterator[PlannedAction]:
-    causes = _difference("logs", found.logs, wanted.logs, told=False)
-    causes += _difference("lease", found.lease, wanted.lease)
-    old_hosts, new_hosts = ({host.name: host for host in each.hosts} for each in (found, wanted))
+def _updates(desired: ClusterTopology, observed: ClusterTopology) -> Iterator[PlannedAction]:
+    causes = _difference("logs", observed.logs, desired.logs, show_values=False)
+    causes += _difference("lease", observed.lease, desired.lease)
+    old_hosts, new_hosts = ({host.name: host for host in each.hosts} for each in (observed, desired))
     for name in dict.fromkeys([*old_hosts, *new_hosts]):
         causes += _presence("host", name, old_hosts, new_hosts) or _difference(
-            f"host {name}", old_hosts[name], new_hosts[name], told=False
+            f"host {name}", old_hosts[name], new_hosts[name], show_values=False
         )
-    if PurePath(found.spec).name != PurePath(wanted.spec).name:  # the same file may be named by another path
-        causes += _difference("spec file", found.spec, wanted.spec)
-    for job in dict.fromkeys([*found.max, *wanted.max]):
-        causes += _difference(f"max of {job}", found.max.get(job), wanted.max.get(job))
-    for job in [job for job in wanted.spread if job in found.spread]:
-        causes += _difference(f"hosts of {job}", found.spread[job], wanted.spread[job], told=False)
-    yield from (PlannedAction(UPDATE, None, cause) for cause in causes)
+    if PurePath(observed.spec).name != PurePath(desired.spec).name:  # the same file may be named by another path
+        causes += _difference("spec file", observed.spec, desired.spec)
+    for job in dict.fromkeys([*observed.max, *desired.max]):
+        causes += _difference(f"max of {job}", observed.max.get(job), desired.max.get(job))
+    for job in [job for job in desired.host_order if job in observed.host_order]:
+        causes += _difference(f"hosts of {job}", observed.host_order[job], desired.host_order[job], show_values=False)
+    yield from (PlannedAction(ActionKind.UPDATE, None, cause) for cause in causes)
 
 
-def _unknown(wanted: ClusterTopology, found: ObservedState, generation: int) -> list[str]:
+def _unknown_peers(desired: ClusterTopology, observed: ObservedState, generation: int) -> list[str]:
     """Return the short names of the desired tasks whose address a server started in a generation does not know."""
-    there = {task.name: task for task in (*found.topology.reserved, *found.topology.tasks)}
+    existing = {task.name: task for task in (*observed.topology.reserved, *observed.topology.tasks)}
 
     def is_known(task: Task) -> bool:
-        old = there.get(task.name)
-        return old is not None and old.address == task.address and old.known_in(generation)
+        old = existing.get(task.name)
+        return old is not None and old.address == task.address and old.is_valid_in(generation)
 
-    return [task.short for task in wanted.tasks if not is_known(task)]
+    return [task.short for task in desired.tasks if not is_known(task)]
 
 
 def _differences(old: Task, new: Task) -> Iterator[str]:
@@ -185,15 +209,15 @@ def _differences(old: Task, new: Task) -> Iterator[str]:
     yield from _difference("gpus", old.gpus, new.gpus)
     for name in dict.fromkeys([*old.env, *new.env]):
         yield from _presence("env", name, old.env, new.env) or _difference(
-            f"env {name}", old.env[name], new.env[name], told=False
+            f"env {name}", old.env[name], new.env[name], show_values=False
         )
 
 
-def _silent_differences(old: Task, new: Task) -> Iterator[str]:
+def _differences_without_restart(old: Task, new: Task) -> Iterator[str]:
     """Yield the differences of a task that need no new process."""
-    yield from _difference("restart policy", old.restart, new.restart, told=False)
-    yield from _difference("which env is secret", old.secrets, new.secrets, told=False)
-    yield from _difference("which env is the host's", old.from_host, new.from_host, told=False)
+    yield from _difference("restart policy", old.restart, new.restart, show_values=False)
+    yield from _difference("which env is secret", old.secrets, new.secrets, show_values=False)
+    yield from _difference("which env is the host's", old.from_host, new.from_host, show_values=False)
 
 
 def _presence(what: str, name: str, old: Container[str], new: Container[str]) -> list[str]:
@@ -202,33 +226,33 @@ def _presence(what: str, name: str, old: Container[str], new: Container[str]) ->
     return [f"{what} {name} {'added' if name in new else 'removed'}"]
 
 
-def _difference(what: str, old: object, new: object, *, told: bool = True) -> list[str]:
+def _difference(what: str, old: object, new: object, *, show_values: bool = True) -> list[str]:
     if old == new:
         return []
-    return [f"{what} {_word(old)} -> {_word(new)}" if told else f"{what} changed"]
+    return [f"{what} {_shown(old)} -> {_shown(new)}" if show_values else f"{what} changed"]
 
 
-def _word(value: object) -> str:
+def _shown(value: object) -> str:
     return "none" if value is None else str(value)
 
 
-def _lost_with(task: Task, found: ObservedState) -> tuple[str, ...]:
+def _loss_with(task: Task, observed: ObservedState) -> tuple[str, ...]:
     """Return descriptions of what is lost when the process of a task ends.
 
     Variables are on the ps tasks; in a cluster without a ps they may be on any task.
     """
-    if task.name not in found.generations:
+    if task.name not in observed.generations:
         return ()
-    has_ps = any(each.job == PS_JOB for each in found.topology.tasks)
+    has_ps = any(each.job == PS_JOB for each in observed.topology.tasks)
     variables = [f"the variables of {task.short}"] * (task.job == PS_JOB or not has_ps)
-    return (*variables, *affected_runs([task.name], found.runs))
+    return (*variables, *affected_runs([task.name], observed.runs))
 
 
-def _gone(task: Task, host: str | None) -> str:
-    return "no longer wanted" if host is None else f"host {task.host} -> {host}"
+def _removal_cause(task: Task, host: str | None) -> str:
+    return "removed" if host is None else f"host {task.host} -> {host}"
 
 
-def _at_rest(status: TaskStatus | None) -> str:
+def _stopped_cause(status: TaskStatus | None) -> str:
     if status is None:
         return "its host does not have it"
     how = f" ({status.last_exit.reason})" if status.last_exit else ""

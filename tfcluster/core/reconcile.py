@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -29,13 +31,22 @@ class ObservedState:
     generations: Mapping[str, int]
     runs: Mapping[str, Collection[str]]
 
-    def nobody_knows(self, task: Task) -> bool:
+    def is_unknown_to_all(self, task: Task) -> bool:
         """Return whether it is certain that no running server knows the address of a task.
 
         This is certain only if the status of every task of the cluster is known.
         """
         is_whole = {status.task for status in self.tasks} >= {each.name for each in self.topology.tasks}
-        return is_whole and not any(map(task.known_in, self.generations.values()))
+        return is_whole and not any(map(task.is_valid_in, self.generations.values()))
+
+    @property
+    def revision(self) -> str:
+        """Return a value that changes with everything from which a plan is made, except the runs.
+
+        An agent carries out a plan only if the state of its host still has the revision from which the plan was made.
+        """
+        content = json.dumps([self.topology.to_json(), dict(self.generations)], sort_keys=True)
+        return f"{self.topology.generation}-{hashlib.sha256(content.encode()).hexdigest()[:16]}"
 
     def to_json(self) -> dict[str, Any]:
         """Return the observed state as JSON values."""
@@ -57,90 +68,114 @@ class ObservedState:
         )
 
 
-def onto(wanted: ClusterTopology, found: ObservedState) -> ClusterTopology:
+def merge_with_observed(desired: ClusterTopology, observed: ObservedState) -> ClusterTopology:
     """Merge the desired topology with the observed one.
 
     What the desired topology leaves open is carried over: a task that existed keeps its port and its GPUs, unless it
     moves to another host. A removed task keeps its address in `reserved` as long as running servers may know it, so
     that no other task gets this address.
 
+    For example, `worker: {tasks: 1}` merged with a running cluster in which worker:0 has port 2223 and worker:1 has
+    port 2224 gives worker:0 at 2223, and worker:1 reserved at 2224.
+
     Args:
-        wanted: The desired topology, from a spec or from `scaled`.
-        found: The observed state of the running cluster.
+        desired: The desired topology, from a spec or from `scale`.
+        observed: The observed state of the running cluster.
 
     Returns:
         The topology of the next generation. Only ports and GPUs that were never allocated before remain to be chosen.
     """
-    there = {task.name: task for task in (*found.topology.reserved, *found.topology.tasks)}
-    running = {task.name for task in found.topology.tasks}
-    generation = found.topology.generation + 1
-    owners = {_place(task): task.name for task in (*wanted.tasks, *wanted.reserved) if task.port is not None}
-
-    def settle(task: Task) -> Task:
-        old = there.get(task.name)
-        has_gpus = old is not None and task.name in running and (old.host, old.gpus) == (task.host, task.gpus)
-        gpu_ids = old.gpu_ids if old is not None and has_gpus else ()
-        if old is None or not _keeps_address(task, old, owners):
-            return replace(task, gpu_ids=gpu_ids, known_from=generation, known_until=None)
-        return replace(task, port=old.port, gpu_ids=gpu_ids, known_from=old.known_from, known_until=None)
-
-    def settle_reserved(task: Task) -> Task:
-        settled, old = replace(settle(task), gpu_ids=()), there.get(task.name)
-        # No server is restarted because of a task that does not run. If a running server was started while the
-        # address was not reserved, the address therefore counts as unknown to all servers started so far.
-        if old is not None and not all(old.known_in(each) for each in found.generations.values()):
-            return replace(settled, known_from=generation)
-        return settled
-
-    tasks = tuple(map(settle, wanted.tasks))
-    reserved = tuple(map(settle_reserved, wanted.reserved))
-    kept = {task.name for task in (*tasks, *reserved)}
+    carry_over = _CarryOver(desired, observed)
+    tasks = tuple(map(carry_over.task, desired.tasks))
+    reserved = tuple(map(carry_over.reserved, desired.reserved))
+    generation = observed.topology.generation + 1
+    names = {task.name for task in (*tasks, *reserved)}
     places = {_place(task) for task in (*tasks, *reserved)}
-    left = (
-        replace(task, gpu_ids=(), known_until=generation if task.known_until is None else task.known_until)
-        for task in (*found.topology.tasks, *found.topology.reserved)
-        if task.name not in kept and _place(task) not in places and not _is_forgotten(task, found)
+    removed = (
+        replace(task, gpu_ids=(), valid_until_generation=task.valid_until_generation or generation)
+        for task in (*observed.topology.tasks, *observed.topology.reserved)
+        if task.name not in names and _place(task) not in places and not _is_forgotten(task, observed)
     )
-    return replace(wanted, tasks=tasks, reserved=(*reserved, *left), generation=generation)
+    return replace(desired, tasks=tasks, reserved=(*reserved, *removed), generation=generation)
 
 
-def scaled(found: ClusterTopology, counts: Mapping[str, int]) -> ClusterTopology:
+class _CarryOver:
+    """Carries over to desired tasks what the observed ones have."""
+
+    def __init__(self, desired: ClusterTopology, observed: ObservedState) -> None:
+        before = observed.topology
+        self._observed = observed
+        self._existing = {task.name: task for task in (*before.reserved, *before.tasks)}
+        self._running = {task.name for task in before.tasks}
+        # The tasks for which the desired topology names a port, by host and port.
+        self._owners = {_place(task): task.name for task in (*desired.tasks, *desired.reserved) if task.port}
+
+    def task(self, task: Task) -> Task:
+        """Return a desired task with the port and the GPUs that it has so far, as far as it can keep them."""
+        old = self._existing.get(task.name)
+        gpu_ids: tuple[str, ...] = ()
+        if old is not None and task.name in self._running and (old.host, old.gpus) == (task.host, task.gpus):
+            gpu_ids = old.gpu_ids
+        if old is None or not self._keeps_address(task, old):
+            generation = self._observed.topology.generation + 1
+            return replace(task, gpu_ids=gpu_ids, valid_from_generation=generation, valid_until_generation=None)
+        valid_from = old.valid_from_generation
+        return replace(
+            task, port=old.port, gpu_ids=gpu_ids, valid_from_generation=valid_from, valid_until_generation=None
+        )
+
+    def reserved(self, task: Task) -> Task:
+        """Return a desired task that does not run with the port that it has so far, if it can keep it."""
+        carried_over, old = replace(self.task(task), gpu_ids=()), self._existing.get(task.name)
+        # No server is restarted because of a task that does not run. If a running server was started while the address
+        # was not reserved, the address therefore counts as unknown to all servers started so far.
+        if old is not None and not all(old.is_valid_in(each) for each in self._observed.generations.values()):
+            return replace(carried_over, valid_from_generation=self._observed.topology.generation + 1)
+        return carried_over
+
+    def _keeps_address(self, task: Task, old: Task) -> bool:
+        if (task.host, task.address_host) != (old.host, old.address_host) or old.port is None:
+            return False
+        return task.port == old.port or (task.port is None and self._owners.get(_place(old), task.name) == task.name)
+
+
+def scale(observed: ClusterTopology, counts: Mapping[str, int]) -> ClusterTopology:
     """Return the topology with a different number of tasks in some jobs.
 
     An added task is placed on the next host in the job's placement order and otherwise copies the last task of its
     job.
 
     Args:
-        found: The topology of the running cluster.
+        observed: The topology of the running cluster.
         counts: The desired number of tasks by job; 0 removes the job.
 
     Raises:
         ClusterError: A job does not exist, no task would remain, or a number is too large.
     """
-    kept = [task for task in found.reserved if task.known_until is None]
-    samples = {task.job: task for task in (*found.reserved, *found.tasks) if task.job in found.spread}
+    kept = [task for task in observed.reserved if task.valid_until_generation is None]
+    samples = {task.job: task for task in (*observed.reserved, *observed.tasks) if task.job in observed.host_order}
     for job, count in counts.items():
         if job not in samples:
             raise _refused(
-                f"cluster {found.cluster!r} has no job {job!r}",
-                f"Its jobs are {', '.join(found.addresses())}; `tfcluster up SPEC` adds one that the spec has.",
+                f"cluster {observed.cluster!r} has no job {job!r}",
+                f"Its jobs are {', '.join(observed.addresses())}; `tfcluster up SPEC` adds one that the spec has.",
             )
         if count > settings.MAX_TASKS_PER_JOB:
             raise _refused(f"{job}={count}: a job has at most {settings.MAX_TASKS_PER_JOB} tasks", "Ask for fewer.")
     tasks: list[Task] = []
     reserved: list[Task] = []
-    for job in dict.fromkeys([*found.addresses(), *samples]):
-        places = [task for task in (*found.tasks, *kept) if task.job == job]
-        before = sum(task.job == job for task in found.tasks)
+    for job in dict.fromkeys([*observed.addresses(), *samples]):
+        places = [task for task in (*observed.tasks, *kept) if task.job == job]
+        before = sum(task.job == job for task in observed.tasks)
         count = counts.get(job, before)
-        places += [_next(samples[job], index, found) for index in range(len(places), count)]
+        places += [_next(samples[job], index, observed) for index in range(len(places), count)]
         tasks += places[:count]
-        reserved += places[count : max(found.max.get(job, 0), count)]
+        reserved += places[count : max(observed.max.get(job, 0), count)]
     if not tasks:
         raise _refused(
-            f"no task of cluster {found.cluster!r} would be left", f"`tfcluster down -c {found.cluster}` stops it."
+            f"no task of cluster {observed.cluster!r} would remain", f"`tfcluster down -c {observed.cluster}` stops it."
         )
-    return replace(found, tasks=tuple(tasks), reserved=tuple(reserved))
+    return replace(observed, tasks=tuple(tasks), reserved=tuple(reserved))
 
 
 def _place(task: Task) -> tuple[str, int | None]:
@@ -151,26 +186,13 @@ def _place(task: Task) -> tuple[str, int | None]:
     return task.host, task.port
 
 
-def _keeps_address(task: Task, old: Task, owners: Mapping[tuple[str, int | None], str]) -> bool:
-    """Return whether a task keeps its previous address.
-
-    Args:
-        task: The task in the desired topology.
-        old: The same task in the observed topology.
-        owners: The task for which the desired topology names a port explicitly, by host and port.
-    """
-    if (task.host, task.address_host) != (old.host, old.address_host) or old.port is None:
-        return False
-    return task.port == old.port or (task.port is None and owners.get(_place(old), task.name) == task.name)
-
-
-def _is_forgotten(task: Task, found: ObservedState) -> bool:
-    return task.known_until is not None and found.nobody_knows(task)
+def _is_forgotten(task: Task, observed: ObservedState) -> bool:
+    return task.valid_until_generation is not None and observed.is_unknown_to_all(task)
 
 
 def _next(sample: Task, index: int, topology: ClusterTopology) -> Task:
     """Return a new task of a job, copied from another task of the job and placed by the job's placement order."""
-    names = topology.spread[sample.job]
+    names = topology.host_order[sample.job]
     host = next(host for host in topology.hosts if host.name == names[index % len(names)])
     own = {name: value for name, value in sample.env.items() if name not in sample.from_host}
     return replace(
@@ -181,8 +203,8 @@ def _next(sample: Task, index: int, topology: ClusterTopology) -> Task:
         port=None,
         env={**host.env, **own},
         gpu_ids=(),
-        known_from=0,
-        known_until=None,
+        valid_from_generation=0,
+        valid_until_generation=None,
         from_host=tuple(name for name in host.env if name not in own),
     )
 

@@ -25,11 +25,11 @@ def resolve_spec(spec: Spec, spec_file: str) -> ClusterTopology:
     Returns:
         The topology, in which ports and GPUs may remain to be allocated.
     """
-    spread = {name: spec.placement_hosts(job) for name, job in spec.jobs.items()}
-    used = {host for hosts in spread.values() for host in hosts}
+    host_order = {name: spec.placement_hosts(job) for name, job in spec.jobs.items()}
+    used = {host for hosts in host_order.values() for host in hosts}
     hosts = {host.name: host for host in _hosts(spec) if host.name in used}
     places = [
-        _task(name, index, address, hosts[spread[name][index % len(spread[name])]], spec)
+        _task(name, index, address, hosts[host_order[name][index % len(host_order[name])]], spec)
         for name, job in spec.jobs.items()
         for index, address in enumerate((*job.tasks, *[None] * ((job.max or 0) - len(job.tasks))))
     ]
@@ -42,7 +42,7 @@ def resolve_spec(spec: Spec, spec_file: str) -> ClusterTopology:
         reserved=tuple(place for place in places if place.index >= len(spec.jobs[place.job].tasks)),
         max={name: job.max for name, job in spec.jobs.items() if job.max is not None},
         hosts=tuple(hosts.values()),
-        spread=spread,
+        host_order=host_order,
         lease=spec.lease,
     )
 

@@ -53,9 +53,10 @@ class Task:
         env: The environment variables that are set for it.
         restart: Its restart policy.
         gpu_ids: The GPUs that it has to itself, as CUDA_VISIBLE_DEVICES names them; empty until they are allocated.
-        known_from: The first generation of the topology whose servers know its address. A server belongs to the
-            generation in which it was started.
-        known_until: The first generation whose servers no longer know its address; None while new servers learn it.
+        valid_from_generation: The first generation of the topology whose servers know its address. A server belongs to
+            the generation in which it was started.
+        valid_until_generation: The first generation whose servers no longer know its address; None while new servers
+            learn it.
         secrets: The names of the variables in `env` whose values are secret.
         from_host: The names of the variables in `env` that come from its host and not from its job.
     """
@@ -70,8 +71,8 @@ class Task:
     env: dict[str, str]
     restart: RestartPolicy
     gpu_ids: tuple[str, ...] = ()
-    known_from: int = 0
-    known_until: int | None = None
+    valid_from_generation: int = 0
+    valid_until_generation: int | None = None
     secrets: tuple[str, ...] = ()
     from_host: tuple[str, ...] = ()
 
@@ -91,9 +92,10 @@ class Task:
         host = f"[{self.address_host}]" if ":" in self.address_host else self.address_host
         return host if self.port is None else f"{host}:{self.port}"
 
-    def known_in(self, generation: int) -> bool:
+    def is_valid_in(self, generation: int) -> bool:
         """Return whether a server that was started in a generation of the topology knows the task's address."""
-        return self.known_from <= generation and (self.known_until is None or generation < self.known_until)
+        until = self.valid_until_generation
+        return self.valid_from_generation <= generation and (until is None or generation < until)
 
 
 @dataclass(frozen=True)
@@ -126,8 +128,10 @@ class ClusterTopology:
         hosts: The machines that the tasks are on.
         generation: The number of changes made to the cluster. A server knows the addresses of the topology in which
             it was started, as long as it runs.
-        spread: The placement order: the names of the hosts for the tasks of a job, by job. The task with an index is
-            on the host at this index, wrapping around after the last host.
+        host_order: The placement order: the names of the hosts for the tasks of a job, by job. The task with an index
+            is on the host at this index, wrapping around after the last host.
+        kept: The tasks that the change to this generation leaves alone, with the generation in which the server of
+            each was started, or None if it waits for its next restart; any other server is stopped first.
         lease: The lease in seconds: a host that no command has reached for this long stops its part of the cluster;
             None for no lease.
     """
@@ -141,8 +145,9 @@ class ClusterTopology:
     max: dict[str, int] = field(default_factory=dict)
     hosts: tuple[Host, ...] = (THIS_MACHINE,)
     generation: int = 0
-    spread: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    host_order: dict[str, tuple[str, ...]] = field(default_factory=dict)
     lease: float | None = None
+    kept: dict[str, int | None] = field(default_factory=dict)
 
     def addresses(self) -> dict[str, list[str]]:
         """Return the addresses of the tasks by job, in the form of TensorFlow's ClusterSpec."""
@@ -150,7 +155,7 @@ class ClusterTopology:
 
     def known_addresses(self) -> dict[str, list[str]]:
         """Return the addresses that a server started now knows, by job, including those reserved for later tasks."""
-        return _addresses(task for task in (*self.tasks, *self.reserved) if task.known_until is None)
+        return _addresses(task for task in (*self.tasks, *self.reserved) if task.valid_until_generation is None)
 
     def ports_on(self, host: str) -> set[int]:
         """Return the ports of all tasks of a host, including reserved tasks."""
@@ -169,7 +174,7 @@ class ClusterTopology:
                     return task
         return self.tasks[0]
 
-    def with_choices(self, ports: Mapping[str, int], gpus: Mapping[str, Sequence[str]]) -> ClusterTopology:
+    def with_allocation(self, ports: Mapping[str, int], gpus: Mapping[str, Sequence[str]]) -> ClusterTopology:
         """Return the topology completed with the ports and GPUs that a host allocated.
 
         Args:
@@ -209,8 +214,9 @@ class ClusterTopology:
             max=value["max"],
             hosts=tuple(map(Host.from_json, value["hosts"])),
             generation=value["generation"],
-            spread={job: tuple(names) for job, names in value["spread"].items()},
+            host_order={job: tuple(names) for job, names in value["host_order"].items()},
             lease=value["lease"],
+            kept=value["kept"],
         )
 
 
@@ -226,11 +232,11 @@ def _task_from_json(value: dict[str, Any]) -> Task:
     return Task(**{**value, **tuples, "restart": RestartPolicy(**value["restart"])})
 
 
-def matching_tasks(wanted: Sequence[str], shorts: Sequence[str]) -> list[str]:
+def matching_tasks(arguments: Sequence[str], shorts: Sequence[str]) -> list[str]:
     """Resolve the task arguments of a command to short names of tasks.
 
     Args:
-        wanted: Each a short name (`worker:1`), TensorFlow's name (`/job:worker/task:1`) or a job (`worker`).
+        arguments: Each a short name (`worker:1`), TensorFlow's name (`/job:worker/task:1`) or a job (`worker`).
         shorts: Short names of the cluster's tasks.
 
     Returns:
@@ -239,8 +245,8 @@ def matching_tasks(wanted: Sequence[str], shorts: Sequence[str]) -> list[str]:
     Raises:
         ClusterError: An argument matches no task.
     """
-    names = [_short(name) for name in wanted]
-    for given, name in zip(wanted, names, strict=True):
+    names = [_short(name) for name in arguments]
+    for given, name in zip(arguments, names, strict=True):
         if not any(_names(name, short) for short in shorts):
             raise ClusterError(
                 f"no task {given!r}",

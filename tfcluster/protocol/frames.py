@@ -22,7 +22,7 @@ from tfcluster.errors import ClusterError
 from tfcluster.protocol.codec import Message, decode_line, encode
 
 #: The protocol version. It changes whenever a request, reply or event changes, because both sides decode strictly.
-VERSION = 3
+VERSION = 4
 
 _SHOWN = 80  # the maximum number of characters of unexpected data in an error message
 

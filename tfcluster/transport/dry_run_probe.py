@@ -10,8 +10,11 @@ from typing import Any
 
 from tfcluster import settings
 from tfcluster.core.hosts import THIS_MACHINE, Host
+from tfcluster.core.reconcile import ObservedState
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError
+from tfcluster.protocol.api.cluster import FailedCheck, PrepareReply
+from tfcluster.protocol.serialization import decode
 from tfcluster.transport.ssh_errors import lines_of
 from tfcluster.transport.ssh_session import InterpreterError, Session
 
@@ -44,7 +47,7 @@ class Probe:
         self.listens = False
         self._session = session
 
-    def prepare(self, topology: ClusterTopology, *, listen: bool) -> dict[str, Any]:
+    def prepare(self, topology: ClusterTopology, *, listen: bool) -> tuple[PrepareReply, tuple[FailedCheck, ...]]:
         """Run the preflight checks for the host's tasks of a topology and choose ports and GPUs without reserving them.
 
         Args:
@@ -52,24 +55,25 @@ class Probe:
             listen: Accept connections on the allocated ports until `close`.
 
         Returns:
-            The fields of a PrepareReply, with one more field: `installation` lists the problems with the installed
-            packages.
+            The result, and the problems with the installed packages.
 
         Raises:
             ClusterError: The checks failed, the process exited, or the host has become unreachable.
         """
-        arguments = {"topology": topology.masked().to_json(), "listen": listen}
-        reply = self._session.request("prepare", settings.DRY_RUN_PREPARE_SECONDS, **arguments)
-        self.listens = reply["listens"]
-        return reply
+        timeout = settings.DRY_RUN_PREPARE_SECONDS
+        reply = self._session.request("prepare", timeout, topology=topology.masked().to_json(), listen=listen)
+        self.listens = reply.pop("listens")
+        installation = decode(tuple[FailedCheck, ...], reply.pop("installation"))
+        return decode(PrepareReply, reply), installation
 
-    def topology(self) -> ClusterTopology:
-        """Fetch the topology of the cluster that is up on the host.
+    def observe(self) -> ObservedState | None:
+        """Return the observed state of the cluster on the host; None if the cluster is not up there.
 
         Raises:
-            ClusterError: The cluster is not up on the host, or as for `prepare`.
+            ClusterError: The agent has died, or as for `prepare`.
         """
-        return ClusterTopology.from_json(self._session.request("topology", settings.DRY_RUN_PREPARE_SECONDS))
+        observed = self._session.request("observe", settings.DRY_RUN_PREPARE_SECONDS)["observed"]
+        return decode(ObservedState, observed) if observed else None
 
     def failures(self, addresses: Sequence[str], timeout: float) -> Mapping[str, str]:
         """Check whether the host can connect to other hosts by TCP.

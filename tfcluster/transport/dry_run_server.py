@@ -15,11 +15,10 @@ from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.paths import LOCK, set_state_home, state_folder
 from tfcluster.protocol.api import Request, encode_request
-from tfcluster.protocol.api.cluster import PrepareRequest, TopologyRequest
+from tfcluster.protocol.api.cluster import ObserveRequest, PrepareRequest
 from tfcluster.protocol.frames import Frame, FrameDecoder, FrameKind, encode_frame, encode_greeting
 from tfcluster.protocol.serialization import decode
 from tfcluster.runtime_dir import check_runtime_dir
-from tfcluster.transport.base import not_running
 from tfcluster.transport.local import LocalAgentConnection, LocalTransport, connect
 from tfcluster.transport.remote_bootstrap import CANNOT_KEEP, KEEP_HINT, roots
 from tfcluster.transport.remote_session import serve_requests, survey
@@ -51,7 +50,7 @@ def serve(session: dict[str, Any]) -> None:
             `prepare` {topology, listen} -> the fields of a PrepareReply; `installation`: the
             problems with the installed packages; `listens`: whether connections to the ports are accepted;
             `reach` {addresses, timeout} -> the fields of a ReachReply;
-            `topology` -> the fields of a ClusterTopology.
+            `observe` -> {observed}, as in an Observation.
     """
     for name in _FOLDERS:
         if name in session["env"]:
@@ -65,7 +64,7 @@ def serve(session: dict[str, Any]) -> None:
             "time": lambda: {"time": time.time()},
             "prepare": server.prepare,
             "reach": server.reach,
-            "topology": server.topology,
+            "observe": server.observe,
         }
     )
 
@@ -104,24 +103,24 @@ class _Server:
         agent = self._agent()
         if agent is not None:
             with contextlib.closing(agent):
-                reply = _ask(agent, PrepareRequest(decode(ClusterTopology, topology), dry=True))
+                reply = _ask(agent, PrepareRequest(decode(ClusterTopology, topology)))
                 return {**reply, "installation": [], "listens": False}
         reply = self._examine().prepare(topology, listen)
         if why := _why_not_writable(self._folder):
             problem = ClusterError(f"{self._folder}: cannot make the state folder: {why}", hint=_STATE_HINT)
-            reply["problems"].append(problem.to_json())
+            reply["problems"].append({"check": "folders", "error": problem.to_json()})
         try:
             check_runtime_dir()
         except ClusterError as problem:
-            reply["problems"].append(problem.to_json())
+            reply["problems"].append({"check": "folders", "error": problem.to_json()})
         return {**reply, "listens": listen}
 
-    def topology(self) -> dict[str, Any]:
+    def observe(self) -> dict[str, Any]:
         agent = self._agent()
         if agent is None:
-            raise not_running(self._transport.cluster)
+            return {"observed": None}
         with contextlib.closing(agent):
-            return _ask(agent, TopologyRequest(settled=True))
+            return _ask(agent, ObserveRequest())
 
     def reach(self, addresses: list[str], timeout: float) -> dict[str, Any]:
         return {"failures": self._examine().failures(addresses, timeout)}
@@ -169,7 +168,7 @@ def _ask(agent: LocalAgentConnection, request: Request[Any, Any]) -> dict[str, A
         request: The request.
 
     Returns:
-        The fields of the agent's reply.
+        The fields of the agent's reply, or of its first event.
 
     Raises:
         ClusterError: The agent replied with an error, or closed the connection before it replied.
@@ -180,9 +179,8 @@ def _ask(agent: LocalAgentConnection, request: Request[Any, Any]) -> dict[str, A
         for frame in decoder.feed(data):
             if frame.kind is FrameKind.ERROR:
                 raise ClusterError.from_json(frame.body["value"])
-            if frame.kind is FrameKind.REPLY:
-                reply: dict[str, Any] = frame.body["value"]
-                return reply
+            answer: dict[str, Any] = frame.body["value"] if frame.kind is FrameKind.REPLY else frame.body
+            return answer
     raise ClusterError("the agent went away before it answered", hint="Try again.")
 
 

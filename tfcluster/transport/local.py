@@ -16,7 +16,7 @@ from pathlib import Path
 from tfcluster import settings
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.paths import LOCAL_HOST, LOCK, journal_path, state_folder, state_home
-from tfcluster.process_handle import MARK, NO_MARK, ProcessHandle, peer_credentials
+from tfcluster.process_handle import MARK, NO_MARK, ProcessHandle, mark_of, marked_processes, peer_credentials
 from tfcluster.protocol.codec import Decoder, encode
 from tfcluster.protocol.frames import encode_greeting
 from tfcluster.runtime_dir import agent_socket
@@ -85,7 +85,7 @@ class LocalTransport:
                 agent.send(encode_greeting())
                 return agent
             if not start and not self.is_up():
-                raise not_running(self.cluster)
+                raise self._not_running()
             now = time.monotonic()
             # An agent that shuts down closes its socket first and releases its state folder after it has cleaned up.
             if now > began + (settings.AGENT_CONNECT_SECONDS if self.is_up() else settings.AGENT_EXIT_SECONDS):
@@ -115,6 +115,20 @@ class LocalTransport:
             "The tasks go on, and the next command starts another agent.",
             exit_code=ExitCode.UNREACHABLE,
         )
+
+    def _not_running(self) -> ClusterError:
+        if not self.has_unrecorded_processes():
+            return not_running(self.cluster)
+        folder = state_folder(self.cluster, self.host)
+        return ClusterError(
+            f"{folder} was deleted, but processes of cluster {self.cluster!r} are running",
+            hint=f"`tfcluster down -c {self.cluster}` stops them.",
+            exit_code=ExitCode.NOT_RUNNING,
+        )
+
+    def has_unrecorded_processes(self) -> bool:
+        """Return whether processes of the cluster run on this machine although its state directory was deleted."""
+        return not self.has_state() and bool(marked_processes(mark_of(state_folder(self.cluster, self.host))))
 
     def is_up(self) -> bool:
         """See `HostTransport.is_up`."""

@@ -9,7 +9,7 @@ from typing import Any
 from rich.table import Table
 
 from tfcluster import settings
-from tfcluster.client.doctor import Check
+from tfcluster.client.checks import CheckResult, Severity
 from tfcluster.core.devices import Device
 from tfcluster.core.status import ClusterStatus, TaskStatus
 from tfcluster.errors import ClusterError
@@ -159,17 +159,13 @@ def _values(values: Mapping[str, Any]) -> str:
     )
 
 
-def show_checks(checks: Sequence[Check]) -> None:
+def show_checks(checks: Sequence[CheckResult]) -> None:
     """Print a table of checks: the host, the check, its result, and what to type to fix a problem."""
-    rows = [(check.host, check.check, _state(check), check.result, check.hint or "-") for check in checks]
+    rows = [(check.host, check.check, _state(check), check.text, check.hint or "-") for check in checks]
     console().print(
         table(("HOST", "CHECK", "STATE", "RESULT", "WHAT TO TYPE"), rows, wrapped=("RESULT", "WHAT TO TYPE"))
     )
 
 
-def _state(check: Check) -> str:
-    if not check.examined:
-        return "not examined"
-    if not check.ok:
-        return "problem"
-    return "note" if check.hint else "ok"
+def _state(check: CheckResult) -> str:
+    return "problem" if check.severity in (Severity.WARNING, Severity.ERROR) else check.severity.value

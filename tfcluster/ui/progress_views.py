@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from rich.table import Table
 
-from tfcluster.core.plan import RESTART, STOP, PlannedAction, data_losses, summary
+from tfcluster.core.plan import PlannedAction, data_losses, summary, terminated_tasks
 from tfcluster.core.states import TERMINAL_STATES, TaskState
 from tfcluster.core.status import ClusterStatus, TaskStatus
 from tfcluster.core.text import pluralize, summarize_list
@@ -24,28 +24,28 @@ class UpView(StatusLine):
         super().__init__(silent=silent)
         self._cluster = cluster
 
-    def show_plan(self, operations: Sequence[PlannedAction]) -> None:
+    def show_plan(self, actions: Sequence[PlannedAction]) -> None:
         """Print the planned actions and the data that is lost by them."""
         screen = console()
-        if not operations:
+        if not actions:
             screen.print(f"{self._cluster} is up already: nothing to do")
             return
         columns = ("OPERATION", "TASK", "HOST", "ADDRESS", "CAUSE")
-        screen.print(table(columns, list(map(_row, operations)), wrapped=["CAUSE"]))
-        for lost in data_losses(operations):
+        screen.print(table(columns, list(map(_row, actions)), wrapped=["CAUSE"]))
+        for lost in data_losses(actions):
             screen.print(Text.assemble(("LOST", "bold red"), f": {lost}"), soft_wrap=True)
 
-    def stopping(self, status: ClusterStatus, operations: Sequence[PlannedAction]) -> None:
+    def stopping(self, status: ClusterStatus, actions: Sequence[PlannedAction]) -> None:
         """Show the tasks that have to stop and have not stopped yet.
 
         Args:
             status: The status of the cluster.
-            operations: The planned actions.
+            actions: The planned actions.
         """
-        names = {each.task.name for each in operations if each.task and each.kind in (STOP, RESTART)}
-        left = [task.short for task in status.tasks if task.task in names and task.state not in TERMINAL_STATES]
-        if left:
-            self.show(f"{self._cluster}: stopping {summarize_list(left)}")
+        names = terminated_tasks(actions)
+        running = [task.short for task in status.tasks if task.task in names and task.state not in TERMINAL_STATES]
+        if running:
+            self.show(f"{self._cluster}: stopping {summarize_list(running)}")
 
     def update(self, status: ClusterStatus) -> None:
         """Show the tasks that are not ready yet."""
@@ -54,18 +54,18 @@ class UpView(StatusLine):
             ready = f"{len(status.tasks) - len(waiting)} of {pluralize(len(status.tasks), 'task')} ready"
             self.show(f"{self._cluster}: {ready}, waiting for {summarize_list(waiting)}")
 
-    def finish(self, status: ClusterStatus, operations: Sequence[PlannedAction], seconds: float) -> None:
+    def finish(self, status: ClusterStatus, actions: Sequence[PlannedAction], seconds: float) -> None:
         """Print the tasks and a summary of the actions.
 
         Args:
             status: The status of the cluster, which is ready.
-            operations: The actions that were carried out.
+            actions: The actions that were carried out.
             seconds: Their duration in seconds.
         """
         screen = console()
-        done = summary(operations)
+        done = summary(actions)
         if not done:
-            screen.print(f"{self._cluster} is up already: {'no task was touched' if operations else 'nothing changed'}")
+            screen.print(f"{self._cluster} is up already: {'no task was changed' if actions else 'nothing changed'}")
             return
         screen.print(tasks_table(status.tasks))
         screen.print(f"{self._cluster} is up: {done} in {seconds:.2f} s")
@@ -79,10 +79,10 @@ def tasks_table(tasks: Sequence[TaskStatus]) -> Table:
     return table(("TASK", "HOST", "ADDRESS", "STATE"), rows)
 
 
-def _row(operation: PlannedAction) -> tuple[str, str, str, str, str]:
-    task = operation.task
+def _row(action: PlannedAction) -> tuple[str, str, str, str, str]:
+    task = action.task
     where = (task.short, task.host, task.address) if task else ("-", "-", "-")
-    return (operation.kind, *where, operation.cause)
+    return (action.kind.value, *where, action.cause)
 
 
 class RestartView(UpView):
@@ -125,9 +125,9 @@ class DownView(StatusLine):
     def update(self, status: ClusterStatus) -> None:
         """Show the tasks that are still running."""
         self._tasks = len(status.tasks)
-        left = [task.short for task in status.tasks if task.state not in TERMINAL_STATES]
-        if left:
-            self.show(f"{self._cluster}: stopping {summarize_list(left)}")
+        running = [task.short for task in status.tasks if task.state not in TERMINAL_STATES]
+        if running:
+            self.show(f"{self._cluster}: stopping {summarize_list(running)}")
 
     def finish(self) -> None:
         """Print that the cluster is down."""

@@ -1,34 +1,23 @@
-"""RPC handlers of `up` and `scale`: run the preflight checks, and apply (reconcile) a plan."""
+"""RPC handlers of `up` and `scale`: observe and check this host, and carry out a plan (reconcile)."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import NoReturn
 
 from tfcluster import settings
 from tfcluster.agent.accounts import other_accounts
 from tfcluster.agent.gpus import gpu_ids
 from tfcluster.agent.ports import PortAllocator
-from tfcluster.agent.preflight import examine, hold_ports
+from tfcluster.agent.preflight import Candidate, hold_ports, run_checks
 from tfcluster.agent.runs.manager import RunManager
 from tfcluster.agent.state_dir import StateDir
 from tfcluster.agent.tasks.supervisor import Supervisor
-from tfcluster.core.plan import (
-    RESTART,
-    START,
-    STOP,
-    UPDATE,
-    PlannedAction,
-    affected_runs,
-    data_losses,
-    is_pure_start,
-    plan,
-    summary,
-)
-from tfcluster.core.reconcile import ObservedState, onto
+from tfcluster.core.plan import affected_runs
+from tfcluster.core.reconcile import ObservedState
 from tfcluster.core.states import HAS_PROCESS, TERMINAL_STATES
 from tfcluster.core.status import ClusterStatus
 from tfcluster.core.text import pluralize
@@ -37,11 +26,11 @@ from tfcluster.errors import ClusterError
 from tfcluster.processes.c_api import TensorFlow
 from tfcluster.protocol.api import Reply, Response
 from tfcluster.protocol.api.cluster import (
-    Allocation,
     ApplyReply,
     ApplyRequest,
-    Listening,
-    ListenRequest,
+    FailedCheck,
+    Observation,
+    ObserveRequest,
     PrepareReply,
     PrepareRequest,
     TopologyRequest,
@@ -51,9 +40,8 @@ from tfcluster.protocol.api.cluster import (
 class ApplyHandler:
     """Handles the requests that change the cluster.
 
-    Attributes:
-        awaited: Seconds within which an `up` that has run the preflight on this agent, which has no cluster yet, must
-            send the cluster; None if no `up` is pending.
+    The command makes the plan. The agent carries it out if the state of its host is still the one that the plan was
+    made from, and rejects it otherwise (compare-and-swap).
     """
 
     def __init__(
@@ -67,7 +55,6 @@ class ApplyHandler:
         status: Callable[[], ClusterStatus],
         refuse_when_going_down: Callable[[], None],
     ) -> None:
-        self.awaited: float | None = None
         self._host = host
         self._folder = folder
         self._supervisor = supervisor
@@ -76,7 +63,7 @@ class ApplyHandler:
         self._load = load
         self._status = status
         self._refuse_when_going_down = refuse_when_going_down
-        self._under_way: asyncio.Task[None] | None = None
+        self._in_progress: asyncio.Task[None] | None = None
 
     async def topology(self, request: TopologyRequest) -> Response[NoReturn, ClusterTopology]:
         """Return the topology of the cluster that is up."""
@@ -84,146 +71,121 @@ class ApplyHandler:
             await self.settled()
         yield Reply(self._supervisor.require_cluster())
 
-    async def prepare(self, request: PrepareRequest) -> Response[NoReturn, PrepareReply]:
-        """Run the preflight checks for a topology."""
+    async def observe(self, request: ObserveRequest) -> Response[Observation, NoReturn]:
+        """Report the observed state, and keep the agent running and listening until the request is cancelled."""
         await self.settled()
         self._refuse_when_going_down()
         self._supervisor.checks.start()
-        wanted, found = request.topology, self._found()
-        choices, problems = self._examine(wanted, found)
+        topology = self._supervisor.topology
+        free_ports = self._ports.held - (topology.ports_on(self._host) if topology else set())
+        with ExitStack() as stack:
+            # Leave it to other commands to stop listening if this one does not need it.
+            ports = stack.enter_context(self._ports.listening(free_ports)) if free_ports else []
+            yield Observation(self._observed_or_none(), tuple(ports))
+            await asyncio.get_running_loop().create_future()
+
+    async def prepare(self, request: PrepareRequest) -> Response[NoReturn, PrepareReply]:
+        """Run the preflight checks for a topology, and allocate ports and GPUs.
+
+        If the cluster is up, new ports are held only when the plan is carried out.
+        """
+        current, ports_before = self._supervisor.topology, self._ports.held
+        allocation, failures = run_checks(self._candidate(request.topology))
+        if current is not None:
+            self._ports.keep_only({*ports_before, *current.ports_on(self._host)})
         version = None
         try:
             version = self._load().version
-        except ClusterError as problem:
-            problems.append(problem)
-        if found is None and not request.dry and not problems:
-            self.awaited = (
-                settings.AGENT_APPLY_SECONDS if len(wanted.hosts) == 1 else settings.AGENT_APPLY_SECONDS_MULTI_HOST
-            )
-        yield Reply(PrepareReply(version, choices, found, tuple(problems), other_accounts()))
-
-    def _examine(self, wanted: ClusterTopology, found: ObservedState | None) -> tuple[Allocation, list[ClusterError]]:
-        """Run the preflight checks and allocate ports and GPUs.
-
-        If the cluster is up, new ports are not held yet; they are held when the plan is executed.
-
-        Args:
-            wanted: The desired topology.
-            found: The observed state; None if the cluster is down.
-
-        Returns:
-            The allocation and the errors; see `examine`.
-        """
-        if found is None:
-            return examine(wanted, self._host, self._folder.path, self._ports, gpu_ids())
-        ours, before = found.topology.ports_on(self._host), self._ports.held
-        try:
-            return examine(onto(wanted, found), self._host, self._folder.path, self._ports, gpu_ids(), ours)
-        finally:
-            self._ports.keep_only({*before, *ours})
-
-    async def listen(self, request: ListenRequest) -> Response[Listening, NoReturn]:
-        """Listen on the held ports of servers that do not run yet, until the request is cancelled."""
-        topology = self._supervisor.topology
-        ours = topology.ports_on(self._host) if topology else set()
-        with self._ports.listening(self._ports.held - ours) as ports:
-            yield Listening(tuple(ports))
-            await asyncio.get_running_loop().create_future()
+        except ClusterError as error:
+            failures.append(FailedCheck("tensorflow", error))
+        yield Reply(PrepareReply(version, allocation, tuple(failures), other_accounts()))
 
     async def apply(self, request: ApplyRequest) -> Response[ClusterStatus, ApplyReply]:
-        """Execute the plan that leads to a topology; see `ApplyRequest`."""
+        """Carry out a plan if the state of this host is the one from which it was made; see `ApplyRequest`."""
         await self.settled()
         self._refuse_when_going_down()
-        complete, found = request.topology, self._found()
-        self.awaited = None
-        self._ports.quiet()
-        if found is None:
-            if request.base is not None:
-                self._supervisor.require_cluster()  # raises an error if the cluster went down in the meantime
-            self._start_anew(complete)
-            yield Reply(ApplyReply(complete))
+        desired, observed = request.topology, self._observed_or_none()
+        if (observed.revision if observed else None) != request.base_revision:
+            yield Reply(ApplyReply(_conflict(desired, observed)))
             return
-        if request.base is None or request.base != found.topology:
-            complete = onto(request.wanted, found)
-            if not is_pure_start(self._plan(complete, found), found):
-                raise _changed_meanwhile(complete, found)
-        losing = {*data_losses(self._plan(complete, found)), *affected_runs(request.ends, found.runs)}
-        if request.lost is not None and (more := losing - set(request.lost)):
-            raise _more_is_lost(complete, sorted(more))
-        hold_ports(complete, self._host, self._ports, found.topology.ports_on(self._host))
-        under_way = self._under_way = asyncio.ensure_future(self._carry_out(complete, found))
-        async for _ in self._supervisor.changed.until(under_way):
+        self._ports.quiet()
+        if observed is None:
+            self._start_anew(desired)
+            yield Reply(ApplyReply(None))
+            return
+        lost_runs = affected_runs(request.terminating, observed.runs)
+        if request.accepted_loss is not None and (more := sorted(set(lost_runs) - set(request.accepted_loss))):
+            yield Reply(ApplyReply(f"the plan would also end {', '.join(more)}"))
+            return
+        hold_ports(self._candidate(desired))
+        task = self._in_progress = asyncio.ensure_future(self._carry_out(desired, request.summary))
+        async for _ in self._supervisor.changed.until(task):
             yield self._status()
-        if under_way.cancelled():
+        if task.cancelled():
             self._refuse_when_going_down()
-        under_way.result()
-        yield Reply(ApplyReply(complete))
+        task.result()
+        yield Reply(ApplyReply(None))
 
     def resume(self) -> None:
         """Continue a change that an earlier agent began; if that fails, the event log says why."""
         topology = self._supervisor.next
         if topology is not None:
-            self._under_way = asyncio.ensure_future(self._resume(topology))
+            self._in_progress = asyncio.ensure_future(self._resume(topology))
 
     async def _resume(self, topology: ClusterTopology) -> None:
         supervisor = self._supervisor
         # The state machines must first handle the exits of processes that ended while there was no agent.
         while any(task.process is None and task.machine.state in HAS_PROCESS for task in supervisor.tasks.values()):
             await supervisor.changed.since(supervisor.changed.count)
-        found = self._found_now()
         try:
-            hold_ports(topology, self._host, self._ports, found.topology.ports_on(self._host))
-            await self._carry_out(topology, found)
+            hold_ports(self._candidate(topology))
+            await self._carry_out(topology, "completed the change that an earlier agent began")
         except ClusterError as error:
             supervisor.next = None
-            supervisor.history.record("not changed", detail=error.message)
+            supervisor.history.record("update-failed", detail=error.message)
 
     async def settled(self) -> None:
-        """Wait until no plan is being executed."""
-        while self._under_way is not None and not self._under_way.done():
-            await asyncio.wait({self._under_way})
+        """Wait until no plan is being carried out."""
+        while self._in_progress is not None and not self._in_progress.done():
+            await asyncio.wait({self._in_progress})
 
     async def abandon(self) -> None:
-        """Cancel the plan that is being executed, because the cluster goes down."""
-        if self._under_way is not None:
-            self._under_way.cancel()
-            await asyncio.wait({self._under_way})  # also returns if it has failed or finished already
+        """Cancel the plan that is being carried out, because the cluster goes down."""
+        if self._in_progress is not None:
+            self._in_progress.cancel()
+            await asyncio.wait({self._in_progress})  # also returns if it has failed or finished already
+
+    def _candidate(self, topology: ClusterTopology) -> Candidate:
+        current = self._supervisor.topology
+        own_ports = current.ports_on(self._host) if current else ()
+        return Candidate(topology, self._host, self._folder.path, self._ports, gpu_ids(), own_ports)
 
     def _start_anew(self, topology: ClusterTopology) -> None:
-        hold_ports(topology, self._host, self._ports, ())  # the preflight may have run on an agent that has died since
+        hold_ports(self._candidate(topology))  # the preflight may have run on an agent that has died since
         tasks = topology.on(self._host)
         self._supervisor.history.record("up", detail=f"{pluralize(len(tasks), 'task')}, agent {os.getpid()}")
         self._ports.keep_only(topology.ports_on(self._host))
         self._supervisor.apply(topology, [task.name for task in tasks])
 
-    async def _carry_out(self, topology: ClusterTopology, found: ObservedState) -> None:
-        """Stop the tasks that the topology removes or changes, then adopt the topology and start its new tasks.
+    async def _carry_out(self, topology: ClusterTopology, summary: str) -> None:
+        """Stop the tasks that the topology does not keep, then adopt the topology and start its tasks.
 
         Until all these tasks have stopped, the journal contains both topologies, so that the next agent continues if
         this one dies.
 
         Args:
             topology: The new topology.
-            found: The observed state before the change.
+            summary: What this does, for the event log.
         """
-        operations = self._plan(topology, found)
         try:
-            if self._to_be_stopped(topology):
+            if self._unkept_tasks(topology):
                 self._supervisor.next = topology
                 self._supervisor.write_journal()
             # Check again after each stop: a server that died and restarted meanwhile knows only the old addresses.
-            while stopping := self._to_be_stopped(topology):
+            while stopping := self._unkept_tasks(topology):
                 await self._supervisor.stop(settings.STOP_GRACE_SECONDS, stopping)
-            now = self._found_now()
-            start = [
-                operation.task.name
-                for operation in self._plan(topology, now)
-                if operation.kind == START and operation.task is not None
-            ]
-            updates = dict.fromkeys(operation.cause for operation in operations if operation.kind == UPDATE)
-            told = ", ".join([summary(operations), *updates]).removeprefix(", ")
-            self._supervisor.history.record("changed", detail=told)
-            self._supervisor.apply(topology, start)
+            self._supervisor.history.record("updated", detail=summary)
+            self._supervisor.apply(topology, self._stopped_tasks(topology))
         except BaseException:
             self._supervisor.next = None  # the next agent must not continue a change that failed or was cancelled
             with suppress(ClusterError):
@@ -232,25 +194,26 @@ class ApplyHandler:
         finally:
             self._ports.keep_only(self._supervisor.require_cluster().ports_on(self._host))
 
-    def _to_be_stopped(self, topology: ClusterTopology) -> list[str]:
+    def _unkept_tasks(self, topology: ClusterTopology) -> list[str]:
         """Return the tasks that must stop before the agent can adopt the topology."""
-        found = self._found_now()
-        at_rest = {status.task for status in found.tasks if status.state in TERMINAL_STATES}
+        names = {task.name for task in topology.on(self._host)} & topology.kept.keys()
         return [
-            operation.task.name
-            for operation in self._plan(topology, found)
-            if operation.kind in (STOP, RESTART) and operation.task is not None and operation.task.name not in at_rest
+            name
+            for name, task in self._supervisor.tasks.items()
+            if task.machine.state not in TERMINAL_STATES
+            and (name not in names or (task.process is not None and task.generation != topology.kept[name]))
         ]
 
-    def _plan(self, topology: ClusterTopology, found: ObservedState) -> tuple[PlannedAction, ...]:
-        """Return the planned actions on this host; this agent does not know the state of the other hosts."""
-        return tuple(each for each in plan(topology, found) if each.task is None or each.task.host == self._host)
+    def _stopped_tasks(self, topology: ClusterTopology) -> list[str]:
+        """Return the tasks of the topology that have to be started on this host."""
+        tasks = self._supervisor.tasks
+        names = [task.name for task in topology.on(self._host)]
+        return [name for name in names if name not in tasks or tasks[name].machine.state in TERMINAL_STATES]
 
-    def _found(self) -> ObservedState | None:
-        return None if self._supervisor.topology is None else self._found_now()
-
-    def _found_now(self) -> ObservedState:
-        topology = self._supervisor.require_cluster()
+    def _observed_or_none(self) -> ObservedState | None:
+        topology = self._supervisor.topology
+        if topology is None:
+            return None
         return ObservedState(
             topology=topology,
             tasks=self._status().tasks,
@@ -259,17 +222,7 @@ class ApplyHandler:
         )
 
 
-def _changed_meanwhile(wanted: ClusterTopology, found: ObservedState) -> ClusterError:
-    return ClusterError(
-        f"cluster {wanted.cluster!r} was changed by another command meanwhile (it has {found.topology.spec} now): "
-        "nothing was done",
-        hint="Run the command again: it plans from what is up now.",
-    )
-
-
-def _more_is_lost(wanted: ClusterTopology, more: list[str]) -> ClusterError:
-    return ClusterError(
-        f"cluster {wanted.cluster!r} has changed since the plan was made, which would lose {', '.join(more)}: "
-        "nothing was done",
-        hint="Run the command again: it plans from what is up now.",
-    )
+def _conflict(desired: ClusterTopology, observed: ObservedState | None) -> str:
+    if observed is None:
+        return f"cluster {desired.cluster!r} is not running"
+    return f"it is now generation {observed.topology.generation}, from {observed.topology.spec}"

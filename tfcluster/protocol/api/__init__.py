@@ -29,8 +29,8 @@ class Method(str, Enum):
     """The names of the methods in requests."""
 
     TOPOLOGY = "topology"
+    OBSERVE = "observe"
     PREPARE = "prepare"
-    LISTEN = "listen"
     REACH = "reach"
     APPLY = "apply"
     WATCH = "watch"

@@ -39,54 +39,66 @@ class Allocation:
 
 
 @dataclass(frozen=True)
+class Observation:
+    """The event of `ObserveRequest`.
+
+    Attributes:
+        observed: The observed state of the cluster on the host; None if it is not up there.
+        ports: The held ports of servers that do not run yet, on which the agent accepts connections.
+    """
+
+    observed: ObservedState | None
+    ports: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class ObserveRequest(Request[Observation, NoReturn], method=Method.OBSERVE, is_slow=True):
+    """Observe the cluster, and keep the agent running until the request is cancelled.
+
+    Until then, the agent also accepts connections on the ports that it holds when the request arrives. This is the half
+    of the connectivity check of a cluster on several hosts that answers; see `ReachRequest`.
+    """
+
+
+@dataclass(frozen=True)
+class FailedCheck:
+    """A check that failed, and why.
+
+    Attributes:
+        check: The name of the check.
+        error: The reason, with a fix.
+    """
+
+    check: str
+    error: ClusterError
+
+
+@dataclass(frozen=True)
 class PrepareReply:
     """The result of the preflight of a host.
 
     Attributes:
         tensorflow: The version of the host's TensorFlow; None if it could not be loaded.
-        choices: The allocated ports and GPUs; empty if there are problems.
-        found: The observed state of the cluster on the host; None if it is not up there.
+        allocation: The allocated ports and GPUs; empty if there are problems.
         problems: Everything that prevents the host from starting its tasks.
         accounts: Other accounts that can connect to the host's servers; None if there are none.
     """
 
     tensorflow: str | None
-    choices: Allocation
-    found: ObservedState | None
-    problems: tuple[ClusterError, ...]
+    allocation: Allocation
+    problems: tuple[FailedCheck, ...]
     accounts: OtherAccounts | None
 
 
 @dataclass(frozen=True)
 class PrepareRequest(Request[NoReturn, PrepareReply], method=Method.PREPARE, is_slow=True):
-    """Run the preflight checks for a topology; allocate ports and GPUs, and hold the ports.
+    """Run the preflight checks for a topology, and allocate ports and GPUs.
 
     Attributes:
-        topology: The desired topology.
-        dry: Whether no `ApplyRequest` will follow.
+        topology: The desired topology, merged with the one of the running cluster.
     """
 
     topology: ClusterTopology
-    dry: bool
-
-
-@dataclass(frozen=True)
-class Listening:
-    """The event of `ListenRequest`.
-
-    Attributes:
-        ports: The ports on which the agent accepts connections.
-    """
-
-    ports: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class ListenRequest(Request[Listening, NoReturn], method=Method.LISTEN):
-    """Accept connections on the held ports of servers that do not run yet, until the request is cancelled.
-
-    This is the half of the connectivity check of a cluster on several hosts that answers; see `ReachRequest`.
-    """
 
 
 @dataclass(frozen=True)
@@ -118,32 +130,33 @@ class ApplyReply:
     """The reply to `ApplyRequest`.
 
     Attributes:
-        topology: The topology that is up now. If another command has changed the cluster in the meantime, it has the
-            ports of that command.
+        conflict: Why the plan does not fit the state of the host, in which case nothing was done; None if the plan was
+            carried out.
     """
 
-    topology: ClusterTopology
+    conflict: str | None
 
 
 @dataclass(frozen=True)
 class ApplyRequest(Request[ClusterStatus, ApplyReply], method=Method.APPLY, is_slow=True):
-    """Execute a plan. This continues to the end if the command disconnects.
+    """Carry out a plan. This continues to the end if the command disconnects.
 
     The events are the status at each change.
 
     Attributes:
-        wanted: The desired topology, before ports and GPUs were allocated.
-        base: The topology that `PrepareRequest` observed on this host; None if there was none.
-        topology: The topology to which the plan leads.
-        lost: The data and runs that the plan may lose; None accepts any loss.
-        ends: The tasks, on any host, whose processes the plan terminates.
+        base_revision: The revision of this host's observed state from which the plan was made; None if the cluster was
+            down.
+        topology: The topology to which the plan leads; its `kept` says which servers stay.
+        summary: What the plan does on this host, for the event log.
+        accepted_loss: The data and runs that the plan may lose; None accepts any loss.
+        terminating: The tasks, on any host, whose processes the plan terminates.
     """
 
-    wanted: ClusterTopology
-    base: ClusterTopology | None
+    base_revision: str | None
     topology: ClusterTopology
-    lost: tuple[str, ...] | None
-    ends: tuple[str, ...]
+    summary: str
+    accepted_loss: tuple[str, ...] | None
+    terminating: tuple[str, ...]
 
 
 @dataclass(frozen=True)

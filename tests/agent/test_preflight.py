@@ -1,4 +1,4 @@
-"""Examining a host for a topology: named ports are held or told, ports left out are chosen."""
+"""The preflight checks of a host: named ports are held or reported, missing ports and GPUs are allocated."""
 
 from __future__ import annotations
 
@@ -16,32 +16,38 @@ import pytest
 from tfcluster import settings
 from tfcluster.agent import preflight as module
 from tfcluster.agent.ports import PortAllocator
-from tfcluster.agent.preflight import examine, hold_ports
+from tfcluster.agent.preflight import Candidate, hold_ports, run_checks
 from tfcluster.core.hosts import Host
 from tfcluster.core.resolve import resolve_spec
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError
 from tfcluster.processes import bpf
-from tfcluster.protocol.api.cluster import Allocation
+from tfcluster.protocol.api.cluster import Allocation, FailedCheck
 from tfcluster.spec.load import parse_spec
 
 
-def choices_of(
-    topology: ClusterTopology, ports: PortAllocator, gpus: Sequence[str], ours: Collection[int] = ()
+def allocation_of(
+    topology: ClusterTopology, ports: PortAllocator, gpus: Sequence[str], own_ports: Collection[int] = ()
 ) -> Allocation:
     """What a host chooses that nothing keeps from it."""
-    choices, problems = examine(topology, "localhost", Path("/"), ports, gpus, ours)
-    assert not problems, [problem.message for problem in problems]
-    return choices
+    allocation, failures = run_checks(Candidate(topology, "localhost", Path("/"), ports, gpus, own_ports))
+    assert not failures
+    return allocation
 
 
 def problems_of(
     topology: ClusterTopology, ports: PortAllocator, gpus: Sequence[str], host: str = "localhost"
 ) -> list[ClusterError]:
-    choices, problems = examine(topology, host, Path("/"), ports, gpus)
-    assert choices == Allocation({}, {})
-    assert not ports.held, "nothing is held for a cluster that cannot start"
-    return problems
+    return [failure.error for failure in failures_of(topology, ports, gpus, host)]
+
+
+def failures_of(
+    topology: ClusterTopology, ports: PortAllocator, gpus: Sequence[str], host: str = "localhost"
+) -> list[FailedCheck]:
+    allocation, failures = run_checks(Candidate(topology, host, Path("/"), ports, gpus))
+    assert allocation == Allocation({}, {})
+    assert not ports.held, "no port is held for a cluster that cannot start"
+    return failures
 
 
 def elsewhere(topology: ClusterTopology, host: str, address: str) -> ClusterTopology:
@@ -90,26 +96,26 @@ def is_held(port: int) -> bool:
         return False
 
 
-def test_named_ports_are_held_and_not_chosen(ports: PortAllocator, free: int) -> None:
-    assert choices_of(topology_of(f"ps: ['localhost:{free}']"), ports, []) == Allocation({}, {})
+def test_named_ports_are_held_and_not_allocated(ports: PortAllocator, free: int) -> None:
+    assert allocation_of(topology_of(f"ps: ['localhost:{free}']"), ports, []) == Allocation({}, {})
     assert is_held(free)
 
 
-def test_ports_left_out_are_chosen_by_task_and_held(
+def test_missing_ports_are_allocated_by_task_and_held(
     ports: PortAllocator, free: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Counting up begins at the very port that a later task names.
     monkeypatch.setattr(settings, "FIRST_PORT", free)
     monkeypatch.setattr(settings, "LAST_PORT", 65535)
     topology = topology_of(f"ps: {{tasks: 1}}, worker: [localhost, 'localhost:{free}', localhost]")
-    chosen = choices_of(topology, ports, []).ports
+    chosen = allocation_of(topology, ports, []).ports
     assert list(chosen) == ["/job:ps/task:0", "/job:worker/task:0", "/job:worker/task:2"]
     assert free not in chosen.values()
     assert len(set(chosen.values())) == 3
     assert all(map(is_held, chosen.values()))
 
 
-def test_every_taken_port_is_told_with_who_has_it(ports: PortAllocator, taken: list[int], free: int) -> None:
+def test_every_taken_port_is_reported_with_its_owner(ports: PortAllocator, taken: list[int], free: int) -> None:
     one, two = taken
     topology = topology_of(f"ps: ['localhost:{one}'], worker: ['localhost:{free}', 'localhost:{two}', localhost]")
     first, second = problems_of(topology, ports, ["0"])
@@ -118,7 +124,7 @@ def test_every_taken_port_is_told_with_who_has_it(ports: PortAllocator, taken: l
     assert "Stop that process" in first.hint
 
 
-def test_a_port_that_cannot_be_used_is_told_with_the_reason(
+def test_a_port_that_cannot_be_used_is_reported_with_the_reason(
     ports: PortAllocator, free: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(self: socket.socket, address: tuple[object, ...]) -> None:
@@ -130,47 +136,51 @@ def test_a_port_that_cannot_be_used_is_told_with_the_reason(
     assert problem.message == f"ps:0: port {free} cannot be used: Permission denied"
 
 
-def test_gpus_are_handed_out_once_each_to_those_that_ask(ports: PortAllocator) -> None:
+def test_each_gpu_is_assigned_once_to_tasks_that_request_gpus(ports: PortAllocator) -> None:
     topology = topology_of("ps: {tasks: 1}, worker: {tasks: 2, gpus: 2}, chief: {tasks: 1, gpus: 1}")
-    assert choices_of(topology, ports, ["3", "1", "GPU-5f", "0", "7", "8"]).gpus == {
+    assert allocation_of(topology, ports, ["3", "1", "GPU-5f", "0", "7", "8"]).gpus == {
         "/job:worker/task:0": ("3", "1"),
         "/job:worker/task:1": ("GPU-5f", "0"),
         "/job:chief/task:0": ("7",),
     }
 
 
-def test_too_few_gpus_are_told_with_who_asks(ports: PortAllocator) -> None:
+def test_too_few_gpus_are_reported_with_the_requests(ports: PortAllocator) -> None:
     topology = topology_of("ps: {tasks: 1}, worker: {tasks: 2, gpus: 2}, chief: {tasks: 1, gpus: 1}")
     (problem,) = problems_of(topology, ports, ["0", "1", "2", "3"])
     assert problem.message == "the tasks ask for 5 GPUs (worker:0 2, worker:1 2, chief:0 1), localhost has 4"
     assert problem.hint == "Lower `gpus:` in the spec; `cpus: N` gives a task several CPU devices instead."
 
 
-def test_all_problems_are_told_at_once(ports: PortAllocator, taken: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_failures_are_reported_at_once_with_their_checks(
+    ports: PortAllocator, taken: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(settings, "MIN_FREE_DISK_BYTES", 1 << 62)
     monkeypatch.setattr(module, "find_spec", lambda name: None)
     monkeypatch.delenv("SSH_CONNECTION", raising=False)
     topology = topology_of(f"ps: ['localhost:{taken[0]}'], worker: {{tasks: 1, gpus: 1}}")
     topology = elsewhere(topology, "gamma", "192.0.2.1")
-    port, address, gpus, space, grpc = problems_of(topology, ports, [], "gamma")
+    failures = failures_of(topology, ports, [], "gamma")
+    assert [failure.check for failure in failures] == ["ports", "addresses", "gpus", "disk", "grpc"]
+    port, address, gpus, space, grpc = (failure.error for failure in failures)
     assert port.message.startswith(f"ps:0: port {taken[0]} is taken by ")
     assert address.message.startswith("ps:0, worker:0: 192.0.2.1 is not an address of gamma: ")
     assert "`ip address`" in address.hint
     assert gpus.message == "the tasks ask for 1 GPU (worker:0 1), gamma has 0"
     assert space.message.startswith("/: ")
     assert " files are free there" in space.message
-    assert grpc.message.startswith(f"{sys.executable} has no gRPC")
+    assert grpc.message.startswith(f"gRPC is not installed for {sys.executable}")
     assert grpc.hint == f"Type `{sys.executable} -m pip install grpcio`."
     assert all(problem.hint for problem in (port, gpus, space))
 
 
 @pytest.mark.parametrize("address", ["localhost", "127.0.0.1", "127.8.9.10"])
-def test_an_address_of_this_machine_is_taken(ports: PortAllocator, address: str) -> None:
+def test_an_address_of_this_machine_is_accepted(ports: PortAllocator, address: str) -> None:
     topology = elsewhere(topology_of("worker: {tasks: 1}"), "gamma", address)
-    assert examine(topology, "gamma", Path("/"), ports, [])[1] == []
+    assert run_checks(Candidate(topology, "gamma", Path("/"), ports, []))[1] == []
 
 
-def test_the_address_by_which_ssh_came_is_told(ports: PortAllocator, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_hint_names_the_address_that_ssh_used(ports: PortAllocator, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SSH_CONNECTION", "10.0.0.1 51234 10.0.0.7 22")
     topology = elsewhere(topology_of("worker: {tasks: 1}"), "gamma", "192.0.2.1")
     (problem,) = problems_of(topology, ports, [], "gamma")
@@ -182,9 +192,7 @@ def apart(topology: ClusterTopology) -> ClusterTopology:
     return replace(topology, hosts=(*topology.hosts, Host("beta", "192.0.2.2")))
 
 
-def test_ports_that_cannot_be_closed_are_told_before_anything_starts(
-    ports: PortAllocator, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_port_isolation_is_reported(ports: PortAllocator, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*arguments: object) -> None:
         raise PermissionError(errno.EPERM, "Operation not permitted")
 
@@ -193,11 +201,11 @@ def test_ports_that_cannot_be_closed_are_told_before_anything_starts(
     (problem,) = problems_of(apart(topology), ports, [])
     assert "CAP_NET_ADMIN choose who connects to the servers' ports" in problem.message
     assert "`network: open`" in problem.hint
-    assert examine(topology, "localhost", Path("/"), ports, [])[1] == [], "nothing leads to it from elsewhere"
-    assert examine(replace(apart(topology), network="open"), "localhost", Path("/"), ports, [])[1] == []
+    assert run_checks(Candidate(topology, "localhost", Path("/"), ports, []))[1] == [], "only local peers"
+    assert run_checks(Candidate(replace(apart(topology), network="open"), "localhost", Path("/"), ports, []))[1] == []
 
 
-def test_a_host_whose_address_is_not_known_is_told(ports: PortAllocator) -> None:
+def test_a_host_with_an_unknown_address_is_reported(ports: PortAllocator) -> None:
     topology = apart(topology_of("worker: {tasks: 1}"))
     topology = replace(topology, hosts=(*topology.hosts, Host("gamma", "x" * 64)))  # no label of a name is so long
     (problem,) = problems_of(topology, ports, [])
@@ -205,7 +213,7 @@ def test_a_host_whose_address_is_not_known_is_told(ports: PortAllocator) -> None
     assert "`address:`" in problem.hint
 
 
-def test_a_name_that_leads_nowhere_is_told(ports: PortAllocator, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_that_does_not_resolve_is_reported(ports: PortAllocator, monkeypatch: pytest.MonkeyPatch) -> None:
     def look_up(*arguments: object, **named: object) -> None:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
@@ -215,51 +223,51 @@ def test_a_name_that_leads_nowhere_is_told(ports: PortAllocator, monkeypatch: py
     assert problem.message == "worker:0: nowhere is not an address of gamma: Name or service not known"
 
 
-def test_what_other_hosts_have_is_not_examined(ports: PortAllocator, taken: list[int]) -> None:
+def test_tasks_of_other_hosts_are_not_checked(ports: PortAllocator, taken: list[int]) -> None:
     topology = topology_of(f"ps: ['localhost:{taken[0]}'], worker: {{tasks: 1, gpus: 1, max: 3}}")
     moved = tuple(replace(task, host="gamma") if task.job == "worker" else task for task in topology.tasks)
     reserved = tuple(replace(task, host="gamma" if task.index == 1 else "delta") for task in topology.reserved)
     topology = replace(topology, tasks=moved, reserved=reserved)
-    choices, problems = examine(topology, "gamma", Path("/"), ports, ["0"])
+    allocation, problems = run_checks(Candidate(topology, "gamma", Path("/"), ports, ["0"]))
     assert problems == []
-    assert list(choices.ports) == ["/job:worker/task:0", "/job:worker/task:1"]
-    assert choices.gpus == {"/job:worker/task:0": ("0",)}
-    hold_ports(topology, "gamma", ports, ())
-    assert ports.held == set(choices.ports.values())
-    assert examine(topology, "nowhere", Path("/"), ports, []) == (Allocation({}, {}), [])
+    assert list(allocation.ports) == ["/job:worker/task:0", "/job:worker/task:1"]
+    assert allocation.gpus == {"/job:worker/task:0": ("0",)}
+    hold_ports(Candidate(topology, "gamma", Path("/"), ports, ()))
+    assert ports.held == set(allocation.ports.values())
+    assert run_checks(Candidate(topology, "nowhere", Path("/"), ports, [])) == (Allocation({}, {}), [])
 
 
-def test_addresses_that_are_only_reserved_have_a_port_and_no_gpus(ports: PortAllocator) -> None:
+def test_reserved_tasks_get_a_port_and_no_gpus(ports: PortAllocator) -> None:
     topology = topology_of("worker: {tasks: 1, max: 3, gpus: 1}")
-    choices = choices_of(topology, ports, ["0"])
-    assert list(choices.ports) == ["/job:worker/task:0", "/job:worker/task:1", "/job:worker/task:2"]
-    assert all(map(is_held, choices.ports.values()))
-    assert choices.gpus == {"/job:worker/task:0": ("0",)}
+    allocation = allocation_of(topology, ports, ["0"])
+    assert list(allocation.ports) == ["/job:worker/task:0", "/job:worker/task:1", "/job:worker/task:2"]
+    assert all(map(is_held, allocation.ports.values()))
+    assert allocation.gpus == {"/job:worker/task:0": ("0",)}
 
 
-def test_gpus_that_a_task_has_are_given_to_nobody_else(ports: PortAllocator) -> None:
-    topology = topology_of("worker: {tasks: 3, gpus: 1}").with_choices({}, {"/job:worker/task:1": ("0",)})
-    gpus = choices_of(topology, ports, ["0", "1", "2"]).gpus
+def test_gpus_of_a_task_are_not_assigned_to_others(ports: PortAllocator) -> None:
+    topology = topology_of("worker: {tasks: 3, gpus: 1}").with_allocation({}, {"/job:worker/task:1": ("0",)})
+    gpus = allocation_of(topology, ports, ["0", "1", "2"]).gpus
     assert gpus == {"/job:worker/task:0": ("1",), "/job:worker/task:2": ("2",)}
 
 
-def test_the_ports_of_the_cluster_itself_are_neither_examined_nor_chosen(
+def test_the_ports_of_the_running_cluster_are_neither_checked_nor_allocated(
     ports: PortAllocator, taken: list[int], monkeypatch: pytest.MonkeyPatch, free: int
 ) -> None:
     monkeypatch.setattr(settings, "FIRST_PORT", free)
     monkeypatch.setattr(settings, "LAST_PORT", 65535)
     topology = topology_of(f"worker: ['localhost:{taken[0]}', localhost]")
-    chosen = choices_of(topology, ports, [], ours={taken[0], free}).ports
+    chosen = allocation_of(topology, ports, [], own_ports={taken[0], free}).ports
     assert list(chosen) == ["/job:worker/task:1"]
     assert free not in chosen.values()
 
 
-def test_ports_of_a_plan_are_held_all_or_none(ports: PortAllocator, taken: list[int], free: int) -> None:
+def test_hold_ports_holds_all_or_none(ports: PortAllocator, taken: list[int], free: int) -> None:
     topology = topology_of(f"worker: ['localhost:{free}', 'localhost:{taken[0]}']")
     with pytest.raises(ClusterError) as caught:
-        hold_ports(topology, "localhost", ports, ())
+        hold_ports(Candidate(topology, "localhost", Path("/"), ports, ()))
     assert caught.value.message.startswith(f"worker:1: port {taken[0]} is taken by process {os.getpid()} (")
     assert caught.value.hint == "Nothing was changed. Run the command again: it makes a new plan."
     assert not ports.held
-    hold_ports(topology, "localhost", ports, {taken[0]})
+    hold_ports(Candidate(topology, "localhost", Path("/"), ports, (), {taken[0]}))
     assert ports.held == {free}

@@ -1,19 +1,20 @@
-"""Several hosts at once: each bounded, none waited for by the others, and this machine alone without a thread."""
+"""Calling hosts in parallel: timeouts, errors of single hosts, merged streams, Ctrl-C."""
 
 from __future__ import annotations
 
+import signal
 import threading
 from collections.abc import Iterator
 
 import pytest
 
 from tests.conftest import wait_for
-from tfcluster.client.parallel import StreamContext, map_hosts, merge_streams, split
+from tfcluster.client.parallel import StreamContext, map_hosts, merge_streams, partition
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.paths import LOCAL_HOST
 
 
-def test_all_are_asked_at_once_and_what_goes_wrong_is_that_hosts_own() -> None:
+def test_hosts_are_called_in_parallel_and_errors_belong_to_their_host() -> None:
     meeting = threading.Barrier(3)
 
     def ask(host: str) -> str:
@@ -23,41 +24,65 @@ def test_all_are_asked_at_once_and_what_goes_wrong_is_that_hosts_own() -> None:
         return host.upper()
 
     done: list[int] = []
-    told, wrong = split(map_hosts("abc", ask, 30.0, done.append))
+    told, wrong = partition(map_hosts("abc", ask, 30.0, done.append))
     assert told == {"a": "A", "c": "C"}
     assert {host: error.message for host, error in wrong.items()} == {"b": "no"}
     assert done == [1, 2, 3]
 
 
-def test_nobody_waits_for_a_host_that_hangs() -> None:
+def test_a_host_that_hangs_times_out() -> None:
     hang = threading.Event()
     found = map_hosts(["a", "b"], lambda host: hang.wait(60) if host == "b" else True, 0.2)
     hang.set()
     error = found["b"]
     assert found["a"] is True
     assert isinstance(error, ClusterError)
-    assert error.message == "host 'b' cannot be reached: it has not answered within 0.2 s"
+    assert error.message == "host 'b' cannot be reached: timed out after 0.2 s"
     assert error.exit_code is ExitCode.UNREACHABLE
 
 
-def test_a_mistake_of_ours_is_raised_where_somebody_sees_it() -> None:
+def test_an_unexpected_exception_is_raised_in_the_callers_thread() -> None:
     with pytest.raises(ZeroDivisionError):
         map_hosts(["a", "b"], lambda host: 1 // (host == "a"), 30.0)
     with pytest.raises(ZeroDivisionError):
-        list(merge_streams(dict.fromkeys("ab", lambda strand: iter([1 // (strand.host == "a")]))))
+        list(merge_streams(dict.fromkeys("ab", lambda context: iter([1 // (context.host == "a")]))))
 
 
-def test_this_machine_alone_needs_no_thread() -> None:
-    assert map_hosts([LOCAL_HOST], lambda _: threading.current_thread(), None)[LOCAL_HOST] is threading.main_thread()
-    streams = {LOCAL_HOST: lambda _: iter([threading.current_thread()])}
-    assert list(merge_streams(streams)) == [(LOCAL_HOST, threading.main_thread())]
+def test_one_host_has_the_timeout_and_the_progress_of_many() -> None:
+    hang = threading.Event()
+    done: list[int] = []
+    outcome = map_hosts([LOCAL_HOST], lambda host: hang.wait(60), 0.2, done.append)[LOCAL_HOST]
+    hang.set()
+    assert isinstance(outcome, ClusterError)
+    assert done == []
+    assert map_hosts([LOCAL_HOST], lambda host: host, 60.0, done.append) == {LOCAL_HOST: LOCAL_HOST}
+    assert done == [1]
 
 
-def test_streams_come_as_they_come_and_end_with_what_went_wrong() -> None:
+@pytest.mark.parametrize("hosts", [[LOCAL_HOST], ["a", "b"]])
+def test_an_interrupt_ends_the_wait_for_hosts_that_hang(hosts: list[str]) -> None:
+    hang, called = threading.Event(), threading.Barrier(len(hosts) + 1)
+
+    def call(host: str) -> None:
+        called.wait(60)
+        hang.wait(60)
+
+    def interrupt() -> None:
+        called.wait(60)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    threading.Thread(target=interrupt).start()
+    with pytest.raises(KeyboardInterrupt):
+        map_hosts(hosts, call, None)
+    assert not hang.is_set(), "the hosts have not answered"
+    hang.set()
+
+
+def test_streams_are_merged_in_order_of_arrival_and_end_with_their_error() -> None:
     second = threading.Event()
 
-    def stream(strand: StreamContext) -> Iterator[str]:
-        if strand.host == "slow":
+    def stream(context: StreamContext) -> Iterator[str]:
+        if context.host == "slow":
             second.wait(30)
             yield "slow"
         else:
@@ -72,14 +97,14 @@ def test_streams_come_as_they_come_and_end_with_what_went_wrong() -> None:
     assert items == [("fast", "fast"), ("fast", "broken"), ("slow", "slow")]
 
 
-def test_closing_ends_streams_that_go_on_and_such_that_nobody_reads() -> None:
+def test_closing_ends_endless_and_silent_streams() -> None:
     before = set(threading.enumerate())
 
-    def endless(strand: StreamContext) -> Iterator[int]:
+    def endless(context: StreamContext) -> Iterator[int]:
         while True:
             yield 1
-            if strand.host == "quiet":
-                strand.pause(600.0)
+            if context.host == "quiet":
+                context.sleep(600.0)
 
     streams = merge_streams({"loud": endless, "quiet": endless})
     assert next(streams)[1] == 1
@@ -88,9 +113,9 @@ def test_closing_ends_streams_that_go_on_and_such_that_nobody_reads() -> None:
     wait_for(lambda: set(threading.enumerate()) <= before)
 
 
-def test_what_a_strand_says_is_said_by_the_thread_that_reads(capsys: pytest.CaptureFixture[str]) -> None:
-    def stream(strand: StreamContext) -> Iterator[int]:
-        strand.tell(f"{strand.host}: connection lost")
+def test_warnings_of_streams_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    def stream(context: StreamContext) -> Iterator[int]:
+        context.warn(f"{context.host}: connection lost")
         yield 1
 
     assert sorted(merge_streams({"a": stream, "b": stream})) == [("a", 1), ("b", 1)]
@@ -98,7 +123,7 @@ def test_what_a_strand_says_is_said_by_the_thread_that_reads(capsys: pytest.Capt
 
 
 def test_the_items_of_one_host_stay_in_their_order() -> None:
-    def stream(strand: StreamContext) -> Iterator[int]:
+    def stream(context: StreamContext) -> Iterator[int]:
         yield from range(10_000)  # more than may wait to be read
 
     found: dict[str, list[object]] = {"a": [], "b": []}

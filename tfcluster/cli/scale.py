@@ -1,0 +1,80 @@
+"""The command `tfcluster scale`."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import click
+
+from tfcluster.cli.options import cluster_option
+from tfcluster.cli.up import ChangeOptions, change_cluster, changing_options, preflight_progress
+from tfcluster.errors import ClusterError, ExitCode
+
+if TYPE_CHECKING:
+    from tfcluster.client.up import UpPlan
+
+_COUNT = re.compile(r"([A-Za-z][A-Za-z0-9_]*)=([0-9]{1,9})")
+
+
+@click.command(
+    "scale",
+    short_help="Change how many tasks the jobs of a cluster have.",
+    epilog="Example: tfcluster scale worker=4 --dry-run",
+)
+@click.argument("counts", metavar="JOB=N...", nargs=-1, required=True)
+@cluster_option
+@changing_options
+def command(
+    counts: tuple[str, ...], cluster: str | None, dry_run: bool, yes: bool, timeout: float, output: str
+) -> None:
+    """Change the number of tasks of jobs while the cluster runs; N is the new number, and 0 removes the job.
+
+    Added tasks are like the last task of their job; the last tasks are removed. Up to `max:` of the spec nothing is
+    restarted; beyond it, running servers must learn the addresses of new ones, and a ps that is restarted loses its
+    variables: in that case this asks for confirmation, or requires --yes. The file of the spec does not change, so
+    `up` returns to the numbers in it.
+    """
+    began = time.monotonic()
+    from tfcluster.client import up
+    from tfcluster.client.resolve import resolve_cluster
+
+    desired = _parse(counts)
+    threading.Thread(target=importlib.import_module, args=["tfcluster.ui.progress_views"], daemon=True).start()
+    chosen = resolve_cluster(cluster)
+
+    def make_plan() -> UpPlan:
+        with preflight_progress(chosen.name, output) as progress:
+            return up.plan_scale(chosen, desired, dry=dry_run, progress=progress)
+
+    change_cluster(make_plan, ChangeOptions(dry_run, yes, timeout, output), began)
+
+
+def _parse(counts: tuple[str, ...]) -> dict[str, int]:
+    """Parse JOB=N arguments.
+
+    Returns:
+        The number of tasks, by job.
+
+    Raises:
+        ClusterError: An argument is not of this form, or two arguments contradict each other.
+    """
+    desired: dict[str, int] = {}
+    for text in counts:
+        match = _COUNT.fullmatch(text)
+        if match is None:
+            raise ClusterError(
+                f"expected JOB=N, got {text!r}",
+                hint="For example, `tfcluster scale worker=4`.",
+                exit_code=ExitCode.USAGE,
+            )
+        if desired.setdefault(match[1], int(match[2])) != int(match[2]):
+            raise ClusterError(
+                f"job {match[1]!r} has two numbers of tasks, {desired[match[1]]} and {match[2]}",
+                hint="Name each job once.",
+                exit_code=ExitCode.USAGE,
+            )
+    return desired
