@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import select
+import signal
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -154,5 +157,30 @@ def test_an_idle_agent_lives_as_long_as_a_command_is_connected(hosts: Hosts) -> 
     assert other is not None
     other.close()
     assert ResponseStream(transport, connection, RunsRequest(None)).result().runs == ()
+    connection.close()
+    wait_for(lambda: not hosts.sandbox.leftovers())
+
+
+def test_sigterm_ends_the_agent_and_its_tasks_continue(hosts: Hosts, client: AgentClient) -> None:
+    (before,), (host,) = client.call(StatusRequest()).tasks, client.call(StatusRequest()).hosts
+    assert host.agent_pid is not None
+    events = client.stream(FOLLOW)
+    next(events)
+    pidfd = os.pidfd_open(host.agent_pid)
+    os.kill(host.agent_pid, signal.SIGTERM)
+    assert select.select([pidfd], [], [], 60)[0]
+    os.close(pidfd)
+    with pytest.raises(AgentDisconnectedError):
+        list(events)
+    (after,), (next_host,) = client.call(StatusRequest()).tasks, client.call(StatusRequest()).hosts
+    assert (after.pid, after.restarts) == (before.pid, 0)
+    assert next_host.agent_pid != host.agent_pid
+    assert [event["event"] for event in hosts.events("a")][-2:] == ["agent-stopped", "agent started"]
+
+
+def test_sigterm_ends_an_idle_agent_without_a_trace(hosts: Hosts) -> None:
+    connection = LocalTransport(CLUSTER, "a").open(start=True)
+    os.kill(connection.pid, signal.SIGTERM)
+    assert connection.wait_for_end(60.0)
     connection.close()
     wait_for(lambda: not hosts.sandbox.leftovers())

@@ -51,6 +51,7 @@ class UploadAgent:
 
     def __init__(self, path: Path) -> None:
         self.lease = Lease()
+        self.dispatcher = self
         self.cancelled = 0
         self._path = path
 

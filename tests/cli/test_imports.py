@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+import tfcluster
+
+ROOT = Path(tfcluster.__file__).parent.parent
 HEAVY = (
     "tensorflow",
     "numpy",
@@ -32,7 +35,7 @@ with contextlib.redirect_stdout(io.StringIO()) as output:
 {chr(10).join("    " + line for line in program.strip().splitlines())}
 print(json.dumps([name for name in {HEAVY!r} if name in sys.modules]))
 """
-    environment = {**os.environ, "XDG_STATE_HOME": str(folder), "XDG_RUNTIME_DIR": str(folder)}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "XDG_STATE_HOME": str(folder), "XDG_RUNTIME_DIR": str(folder)}
     environment = {name: value for name, value in environment.items() if not name.startswith("TFCLUSTER")}
     answer = subprocess.run(
         [sys.executable, "-c", script], cwd=folder, env=environment, stdout=subprocess.PIPE, text=True, check=True

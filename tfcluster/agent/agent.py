@@ -1,19 +1,19 @@
-"""The agent's RPC dispatch: connects each method of the protocol to its handler and runs the periodic checks."""
+"""The agent of one cluster on one host: creates its parts, adopts what an earlier agent left, runs periodic checks."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import os
+import signal
 import sys
-from collections.abc import Callable
 from functools import partial
-from typing import Any, NoReturn
+from types import FrameType
 
 from tfcluster import settings
 from tfcluster.agent.agent_socket import AgentSocket
+from tfcluster.agent.dispatcher import Dispatcher
 from tfcluster.agent.handlers.apply import ApplyHandler
-from tfcluster.agent.handlers.connectivity import reach
 from tfcluster.agent.handlers.logs import LogHandlers
 from tfcluster.agent.handlers.runs import RunHandlers
 from tfcluster.agent.handlers.tasks import TaskHandlers
@@ -31,25 +31,11 @@ from tfcluster.agent.state_dir import StateDir
 from tfcluster.agent.tasks.probe_client import ProbeClient
 from tfcluster.agent.tasks.supervisor import Supervisor
 from tfcluster.agent.unreadable_cluster import UnreadableCluster
-from tfcluster.agent.upload import Upload
 from tfcluster.core.states import ClusterState, TaskState, cluster_state
 from tfcluster.core.status import ClusterStatus, HostStatus
-from tfcluster.errors import ClusterError
+from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.process_handle import mark_of, marked_processes
 from tfcluster.processes.c_api import TensorFlow
-from tfcluster.protocol.api import Done, Method, Reply, Request, Response
-from tfcluster.protocol.api.cluster import (
-    ApplyRequest,
-    DevicesReply,
-    DevicesRequest,
-    ObserveRequest,
-    PrepareRequest,
-    ReachRequest,
-    TopologyRequest,
-)
-from tfcluster.protocol.api.logs import EventsRequest, LogsRequest
-from tfcluster.protocol.api.runs import AttachRequest, CancelRequest, RunRequest, RunsRequest
-from tfcluster.protocol.api.tasks import DownRequest, RestartRequest, StatusRequest, WatchRequest
 from tfcluster.runtime_dir import secrets_path
 from tfcluster.tf_install import find_tensorflow_library
 
@@ -66,6 +52,7 @@ class Agent:
     Attributes:
         quitting: The shutdown event: set when the agent has nothing left to do.
         lease: The cluster's lease, which the requests of commands renew.
+        dispatcher: Handles the requests of commands.
     """
 
     def __init__(self, cluster: str, host: str, folder: StateDir, agent_socket: AgentSocket) -> None:
@@ -99,28 +86,10 @@ class Agent:
         self._changes = ApplyHandler(
             host, folder, self._supervisor, self._ports, self._runs, self._load, self._cluster_status, refuse
         )
-        self._task_calls = TaskHandlers(self._supervisor, refuse)
-        self._run_calls = RunHandlers(folder, self._supervisor, self._elsewhere, self._runs, refuse)
-        self._log_calls = LogHandlers(folder, self._supervisor, self.quitting)
-        self._handlers: dict[type[Request[Any, Any]], Callable[[Any], Response[Any, Any]]] = {
-            TopologyRequest: self._changes.topology,
-            PrepareRequest: self._changes.prepare,
-            ObserveRequest: self._changes.observe,
-            ReachRequest: reach,
-            ApplyRequest: self._changes.apply,
-            WatchRequest: self._watch,
-            StatusRequest: self._status,
-            DevicesRequest: self._devices,
-            RestartRequest: self._task_calls.restart,
-            DownRequest: self._going_down.down,
-            LogsRequest: self._log_calls.logs,
-            EventsRequest: self._log_calls.events,
-            RunsRequest: self._run_calls.runs,
-            AttachRequest: self._run_calls.attach,
-            CancelRequest: self._run_calls.cancel,
-        }
-        request_types: list[type[Request[Any, Any]]] = [*self._handlers, RunRequest]
-        self._request_types = {kind.method: kind for kind in request_types}
+        tasks = TaskHandlers(self._supervisor, self._changes.settled, self._cluster_status, refuse)
+        runs = RunHandlers(folder, self._supervisor, self._elsewhere, self._runs, refuse)
+        logs = LogHandlers(folder, self._supervisor, self.quitting)
+        self.dispatcher = Dispatcher(self._changes, tasks, runs, logs, self._going_down, self._detect_missing_journal)
 
     @property
     def idle(self) -> bool:
@@ -133,6 +102,7 @@ class Agent:
             record = self._folder.journal.read(self._host)
         except JournalError as problem:
             self._unreadable = UnreadableCluster(self._cluster, self._host, self._folder, problem, self.quitting)
+            self.dispatcher.unreadable = self._unreadable
             return
         if record is not None:
             with contextlib.suppress(OSError):  # the first probe tries again
@@ -152,7 +122,13 @@ class Agent:
         self._changes.resume()
 
     async def watch(self) -> None:
-        """Check the tasks, the state directory, the log writer and the fork server periodically until cancelled."""
+        """Check the tasks, the state directory, the log writer and the fork server periodically until cancelled.
+
+        SIGTERM ends the agent, see `_terminate`.
+        """
+        # Not add_signal_handler: through its wakeup descriptor, a signal to a process that was just forked would reach
+        # the agent.
+        signal.signal(signal.SIGTERM, partial(self._on_sigterm, asyncio.get_running_loop(), os.getpid()))
         changed = self._supervisor.changed
         await asyncio.gather(
             run_forever(
@@ -167,6 +143,26 @@ class Agent:
             run_forever(self._react_to_changes, lambda: changed.since(changed.count)),
         )
 
+    def _on_sigterm(self, loop: asyncio.AbstractEventLoop, agent: int, number: int, frame: FrameType | None) -> None:
+        if os.getpid() == agent:
+            loop.call_soon_threadsafe(self._terminate)
+        else:  # a child that has not reset the handler yet
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+
+    def _terminate(self) -> None:
+        """Exit because of SIGTERM: tasks and runs continue, and the next agent adopts them.
+
+        This does not wait for anything and cancels nothing, because the end of a request would cancel its run.
+        """
+        if self.idle:
+            self.quitting.set()
+            return
+        detail = f"pid {os.getpid()}, by SIGTERM; the tasks continue, and the next command starts another agent"
+        self._supervisor.history.record("agent-stopped", detail=detail)
+        print(f"the agent stopped: {detail}", file=sys.stderr, flush=True)
+        os._exit(int(ExitCode.TERMINATED))
+
     def stop(self) -> None:
         """Release all resources of the agent; the tasks' log files and the runs' directories stay."""
         self._prober.stop()
@@ -180,59 +176,14 @@ class Agent:
             self._secrets.forget()
         self._folder.leave()
 
-    def request_type(self, method: Method) -> type[Request[Any, Any]]:
-        """Return the class of the requests for a method."""
-        return self._request_types[method]
-
-    def respond(self, request: Request[Any, Any], upload: Upload) -> Response[Any, Any]:
-        """Dispatch a request to its handler.
-
-        Args:
-            request: The request.
-            upload: What the command sends after the request.
-
-        Returns:
-            The response. The caller closes it.
-
-        Raises:
-            ClusterError: During iteration: the request failed.
-        """
-        if isinstance(request, DownRequest) and self._has_unrecorded_processes():
+    def _detect_missing_journal(self) -> None:
+        """Let `down` stop processes of the cluster that run although the journal is gone: its folder was deleted."""
+        if self._supervisor.topology is not None or self._unreadable is not None:
+            return
+        if marked_processes(mark_of(self._folder.path)):
             missing = ClusterError(f"{self._folder.journal.path} is missing")
             self._unreadable = UnreadableCluster(self._cluster, self._host, self._folder, missing, self.quitting)
-        if self._unreadable is not None:
-            return self._unreadable.down(request) if isinstance(request, DownRequest) else self._unreadable.refuse()
-        if isinstance(request, RunRequest):
-            return self._run_calls.run(request, upload)
-        return self._handlers[type(request)](request)
-
-    def _has_unrecorded_processes(self) -> bool:
-        """Return whether processes of the cluster run although the journal is gone: somebody deleted its folder."""
-        if self._supervisor.topology is not None or self._unreadable is not None:
-            return False
-        return bool(marked_processes(mark_of(self._folder.path)))
-
-    async def _watch(self, request: WatchRequest) -> Response[ClusterStatus, Done]:
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + request.timeout
-        while True:
-            with contextlib.suppress(asyncio.TimeoutError):  # while a plan is executed, tasks that it stops look failed
-                await asyncio.wait_for(self._changes.settled(), deadline - loop.time())
-            seen = self._supervisor.changed.count
-            yield self._cluster_status()
-            try:
-                await asyncio.wait_for(self._supervisor.changed.since(seen), deadline - loop.time())
-            except asyncio.TimeoutError:
-                yield Reply(Done())
-                return
-
-    async def _status(self, request: StatusRequest) -> Response[NoReturn, ClusterStatus]:
-        yield Reply(self._cluster_status())
-
-    async def _devices(self, request: DevicesRequest) -> Response[NoReturn, DevicesReply]:
-        self._supervisor.require_cluster()
-        devices, silent = await self._supervisor.checks.devices_now(settings.DEVICE_LIST_SECONDS)
-        yield Reply(DevicesReply(tuple(devices), tuple(silent)))
+            self.dispatcher.unreadable = self._unreadable
 
     def _restore_files(self) -> None:
         """Restore the files through which commands and other agents find this agent, if they were deleted."""

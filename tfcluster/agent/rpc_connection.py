@@ -118,8 +118,8 @@ class RpcConnection:
             del self._requests[number], self._uploads[number]
 
     async def _send_response(self, number: int, body: Any) -> None:
-        request = decode_request(self._agent.request_type(method_of(body)), body)
-        async with contextlib.aclosing(self._agent.respond(request, self._uploads[number])) as response:
+        request = decode_request(self._agent.dispatcher.request_type(method_of(body)), body)
+        async with contextlib.aclosing(self._agent.dispatcher.respond(request, self._uploads[number])) as response:
             async for item in response:
                 if isinstance(item, Reply):
                     await self._send_last(number, FrameKind.REPLY, item.value)

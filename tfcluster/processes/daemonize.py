@@ -29,8 +29,9 @@ def detach(title: str, *, log: Path | None = None, keep: Iterable[int] = (), par
     """
     if parent is not None:
         set_parent_death_signal(parent)
-    # The agent's event loop has installed its own handler.
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    # The agent has handlers of its own.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
     os.setsid()
     # A garbage collection would write to, and thereby copy, every page that is shared with the agent.
     gc.freeze()

@@ -1,14 +1,19 @@
-"""RPC handlers for the tasks of a running cluster: restart."""
+"""RPC handlers for the tasks of a running cluster: status, watch, devices, restart."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
 from typing import NoReturn
 
+from tfcluster import settings
 from tfcluster.agent.tasks.supervisor import Supervisor
+from tfcluster.core.status import ClusterStatus
 from tfcluster.core.topology import matching_tasks
 from tfcluster.protocol.api import Done, Reply, Response
-from tfcluster.protocol.api.tasks import RestartRequest
+from tfcluster.protocol.api.cluster import DevicesReply, DevicesRequest
+from tfcluster.protocol.api.tasks import RestartRequest, StatusRequest, WatchRequest
 
 
 class TaskHandlers:
@@ -16,12 +21,47 @@ class TaskHandlers:
 
     Args:
         supervisor: The tasks.
+        wait_idle: Waits until no plan is being executed.
+        status: Returns the status of the cluster.
         refuse_when_going_down: Raises a ClusterError while the cluster goes down.
     """
 
-    def __init__(self, supervisor: Supervisor, refuse_when_going_down: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        supervisor: Supervisor,
+        wait_idle: Callable[[], Awaitable[None]],
+        status: Callable[[], ClusterStatus],
+        refuse_when_going_down: Callable[[], None],
+    ) -> None:
         self._supervisor = supervisor
+        self._wait_idle = wait_idle
+        self._status = status
         self._refuse_when_going_down = refuse_when_going_down
+
+    async def status(self, request: StatusRequest) -> Response[NoReturn, ClusterStatus]:
+        """Return the status of the cluster."""
+        yield Reply(self._status())
+
+    async def watch(self, request: WatchRequest) -> Response[ClusterStatus, Done]:
+        """Send the status at each change; see `WatchRequest`."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + request.timeout
+        while True:
+            with contextlib.suppress(asyncio.TimeoutError):  # while a plan is executed, tasks that it stops look failed
+                await asyncio.wait_for(self._wait_idle(), deadline - loop.time())
+            seen = self._supervisor.changed.count
+            yield self._status()
+            try:
+                await asyncio.wait_for(self._supervisor.changed.since(seen), deadline - loop.time())
+            except asyncio.TimeoutError:
+                yield Reply(Done())
+                return
+
+    async def devices(self, request: DevicesRequest) -> Response[NoReturn, DevicesReply]:
+        """Ask all tasks for their devices."""
+        self._supervisor.require_cluster()
+        devices, silent = await self._supervisor.checks.devices_now(settings.DEVICE_LIST_SECONDS)
+        yield Reply(DevicesReply(tuple(devices), tuple(silent)))
 
     async def restart(self, request: RestartRequest) -> Response[NoReturn, Done]:
         """Restart tasks; see `RestartRequest`."""
