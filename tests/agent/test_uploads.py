@@ -102,7 +102,9 @@ def serve(agent: UploadAgent, use: Callable[[socket.socket], None]) -> UploadAge
 
 def upload_from(source: Any, errors: list[ClusterError]) -> Callable[[socket.socket], None]:
     def use(connection: socket.socket) -> None:
-        agent = AgentConnection(LocalAgentConnection(connection))
+        channel = LocalAgentConnection(connection)
+        channel.send(encode_greeting())
+        agent = AgentConnection(channel)
         try:
             response = ResponseStream(LocalTransport("played"), agent, RUN)
             assert next(response) == RunEvent({"event": "run"})
