@@ -182,8 +182,10 @@ def test_sigterm_ends_the_agent_and_its_tasks_continue(hosts: Hosts, client: Age
 
 
 def test_sigterm_ends_an_idle_agent_without_a_trace(hosts: Hosts) -> None:
-    connection = LocalTransport(CLUSTER, "a").open(start=True)
-    os.kill(connection.pid, signal.SIGTERM)
-    assert connection.wait_for_end(60.0)
-    connection.close()
+    transport = LocalTransport(CLUSTER, "a")
+    connection = AgentConnection(transport.open(start=True))
+    assert ResponseStream(transport, connection, RunsRequest(None)).result().runs == ()
+    (pid,) = [pid for pid, title in hosts.sandbox.processes().items() if " agent on a" in title]
+    os.kill(pid, signal.SIGTERM)
     wait_for(lambda: not hosts.sandbox.leftovers())
+    connection.close()
