@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from dataclasses import fields, is_dataclass
-from typing import Any, NoReturn, cast, get_args, get_type_hints
+from typing import Any, NoReturn, cast, get_args
 
 import pytest
 from hypothesis import given, settings
@@ -71,7 +71,7 @@ def test_every_message_is_restored_from_its_json_form(kind: Any) -> None:
         restored = decode(kind, as_sent(value))
         assert type(restored) is kind
         assert comparable(restored) == comparable(value)
-        if "ClusterError" not in repr(get_type_hints(kind)):
+        if "ClusterError" not in repr(value):  # errors are equal only to themselves
             assert restored == value
 
     check()
