@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +11,7 @@ import pytest
 
 from tests.agent.test_journal import LAYOUT
 from tfcluster import settings
-from tfcluster.agent.tasks.adoption import recorded, resumed
+from tfcluster.agent.journal_record import drop_unreleased, restore, to_record
 from tfcluster.agent.tasks.state_machine import Action, TaskEvent, TaskStateMachine
 from tfcluster.agent.tasks.task_runtime import TaskRuntime
 from tfcluster.core.states import HAS_PROCESS, TERMINAL_STATES, TaskState
@@ -29,108 +31,141 @@ def task(machine: TaskStateMachine, process: ProcessHandle | None) -> TaskRuntim
 
 
 def through_the_journal(
-    machine: TaskStateMachine, process: ProcessHandle | None, now: float
+    machine: TaskStateMachine, process: ProcessHandle | None, now: float, probes: int = 1000
 ) -> tuple[TaskStateMachine, TaskEvent | None]:
-    return resumed(FRESH, recorded(task(machine, process)), now)
+    return restore(FRESH, to_record(task(machine, process)), now, probes)
 
 
 @pytest.mark.parametrize("state", sorted(TERMINAL_STATES))
 def test_what_is_at_rest_stays_there(state: TaskState) -> None:
-    machine = replace(FRESH, state=state, restarts=4, ends=(1.0, 2.0))
+    machine = replace(FRESH, state=state, restarts=4, exit_times=(1.0, 2.0))
     assert through_the_journal(machine, None, 50.0) == (machine, None)
 
 
 def test_what_waits_goes_on_waiting_for_the_same_moment() -> None:
-    machine = replace(FRESH, state=TaskState.BACKING_OFF, restarts=1, ends=(1.0, 2.0), wake_at=3.0)
+    machine = replace(FRESH, state=TaskState.BACKING_OFF, restarts=1, exit_times=(1.0, 2.0), deadline=3.0)
     assert through_the_journal(machine, None, 2.5) == (machine, None)
     assert through_the_journal(machine, None, 99.0) == (machine, None), "overdue, it is due at once"
 
 
 def test_what_waited_before_a_boot_waits_no_longer() -> None:
-    record = recorded(task(replace(FRESH, state=TaskState.BACKING_OFF, wake_at=3.0), None))
-    assert resumed(FRESH, replace(record, wake_at=None), 0.5)[0].wake_at == 0.5
+    record = to_record(task(replace(FRESH, state=TaskState.BACKING_OFF, deadline=3.0), None))
+    assert restore(FRESH, replace(record, deadline=None), 0.5, 0)[0].deadline == 0.5
 
 
-@pytest.mark.parametrize("state", sorted(HAS_PROCESS - {TaskState.STOPPING}))
-def test_what_ran_is_what_it_was_until_it_answers_or_does_not(state: TaskState) -> None:
-    misses = settings.FAILED_PROBES_MAX + 1 if state is TaskState.UNRESPONSIVE else 2
-    machine = replace(FRESH, state=state, restarts=2, ends=(1.0,), misses=misses)
-    found, owed = through_the_journal(machine, PROCESS, 5.0)
-    assert found == replace(machine, misses=settings.FAILED_PROBES_MAX if state is TaskState.UNRESPONSIVE else 0)
-    assert owed is None
-    assert found.after(TaskEvent.PROBE_OK, 5.0, 0.5)[0].state is TaskState.READY
+SERVING = sorted(HAS_PROCESS - {TaskState.STOPPING})
 
 
-@pytest.mark.parametrize(
-    ("state", "misses"),
-    [(TaskState.READY, 2 * settings.FAILED_PROBES_MAX), (TaskState.UNRESPONSIVE, settings.FAILED_PROBES_MAX)],
-)
-def test_what_has_served_is_not_waited_for_as_if_it_were_starting(state: TaskState, misses: int) -> None:
-    machine, _ = through_the_journal(replace(FRESH, state=state), PROCESS, 5.0)
+@pytest.mark.parametrize("state", SERVING)
+def test_whether_a_server_answers_is_not_recorded(state: TaskState) -> None:
+    """So a transition between these states needs no write."""
+    records = {to_record(task(replace(FRESH, state=each, failed_probes=3), PROCESS)) for each in (state, SERVING[0])}
+    assert len(records) == 1
+
+
+@pytest.mark.parametrize("state", SERVING)
+def test_an_old_server_has_until_its_probes_fail(state: TaskState) -> None:
+    machine = replace(FRESH, state=state, restarts=2, exit_times=(1.0,), failed_probes=2)
+    restored, event = through_the_journal(machine, PROCESS, 5.0)
+    assert (restored, event) == (replace(machine, state=TaskState.READY, failed_probes=0), None)
     actions = []
-    for _ in range(misses):
-        machine, action = machine.after(TaskEvent.PROBE_FAILED, 5.0, 0.5)
+    for _ in range(2 * settings.FAILED_PROBES_MAX):
+        restored, action = restored.handle(TaskEvent.PROBE_FAILED, 5.0, 0.5)
         actions.append(action)
-    assert actions == [None] * (misses - 1) + [Action.KILL]
+    assert actions == [None] * (2 * settings.FAILED_PROBES_MAX - 1) + [Action.KILL]
+
+
+@pytest.mark.parametrize("state", SERVING)
+@pytest.mark.parametrize("probes", [0, 5, settings.FAILED_PROBES_MAX_STARTING - settings.FAILED_PROBES_MAX - 1])
+def test_a_young_server_has_the_rest_of_the_time_for_starting(state: TaskState, probes: int) -> None:
+    restored, event = through_the_journal(replace(FRESH, state=state), PROCESS, 5.0, probes)
+    assert (restored.state, event) == (TaskState.STARTING, None)
+    assert restored.handle(TaskEvent.PROBE_OK, 5.0, 0.5)[0].state is TaskState.READY
+    actions = []
+    for _ in range(settings.FAILED_PROBES_MAX_STARTING - probes):
+        restored, action = restored.handle(TaskEvent.PROBE_FAILED, 5.0, 0.5)
+        actions.append(action)
+    assert actions == [None] * (settings.FAILED_PROBES_MAX_STARTING - probes - 1) + [Action.KILL]
+
+
+def test_a_dead_process_was_a_server_unless_it_has_noted_that_it_was_not_released() -> None:
+    process = ProcessHandle(2**22, 1)
+    record = to_record(task(replace(FRESH, state=TaskState.READY), process))
+    assert drop_unreleased(record, lambda: set()) == record
+    assert drop_unreleased(record, lambda: {process}).process is None
+
+
+def test_a_process_that_waits_to_be_released_is_killed() -> None:
+    with subprocess.Popen(["sleep", "600"]) as child:
+        process = ProcessHandle.from_pid(child.pid)
+        record = to_record(task(replace(FRESH, state=TaskState.STARTING), process))
+        assert drop_unreleased(record, lambda: set()).process is None
+        assert child.wait() == -signal.SIGKILL
 
 
 @pytest.mark.parametrize("state", sorted(HAS_PROCESS - {TaskState.STOPPING, TaskState.STARTING}))
 def test_an_end_that_no_agent_has_counted_is_counted(state: TaskState) -> None:
-    machine = replace(FRESH, state=state, ends=(1.0,))
+    machine = replace(FRESH, state=state, exit_times=(1.0,))
     found, owed = through_the_journal(machine, None, 5.0)
     assert owed is TaskEvent.FAILED_EXIT
-    assert found.after(owed, 5.0, 0.5)[0].ends == (1.0, 5.0)
+    assert found.handle(owed, 5.0, 0.5)[0].exit_times == (1.0, 5.0)
 
 
 @pytest.mark.parametrize("policy", ["never", "on-failure", "always"])
 def test_what_was_about_to_start_is_started_whatever_the_policy(policy: str) -> None:
-    machine = replace(FRESH, policy=replace(POLICY, policy=policy), state=TaskState.STARTING, restarts=2, ends=(1.0,))
-    found, owed = resumed(TaskStateMachine(machine.policy), recorded(task(machine, None)), 5.0)
+    machine = replace(
+        FRESH, policy=replace(POLICY, policy=policy), state=TaskState.STARTING, restarts=2, exit_times=(1.0,)
+    )
+    found, owed = restore(TaskStateMachine(machine.policy), to_record(task(machine, None)), 5.0, 0)
     assert owed is TaskEvent.UNSTARTED
-    assert found.after(owed, 5.0, 0.5) == (machine, Action.SPAWN)
+    assert found.handle(owed, 5.0, 0.5) == (machine, Action.SPAWN)
 
 
 def test_what_is_being_stopped_is_stopped() -> None:
-    machine = replace(FRESH, state=TaskState.STOPPING, wake_at=9.0)
+    machine = replace(FRESH, state=TaskState.STOPPING, deadline=9.0)
     found, owed = through_the_journal(machine, PROCESS, 5.0)
     assert owed is TaskEvent.STOP
-    stopping, action = found.after(owed, 5.0, 0.5)
-    assert (stopping.state, action, stopping.wake_at) == (TaskState.STOPPING, Action.TERMINATE, 5.0 + FRESH.grace)
+    stopping, action = found.handle(owed, 5.0, 0.5)
+    assert (stopping.state, action, stopping.deadline) == (
+        TaskState.STOPPING,
+        Action.TERMINATE,
+        5.0 + FRESH.stop_timeout,
+    )
     found, owed = through_the_journal(machine, None, 5.0)
     assert (found.state, owed) == (TaskState.STOPPED, None)
 
 
 def test_what_is_being_stopped_to_be_started_anew_is() -> None:
-    machine = replace(FRESH, state=TaskState.STOPPING, again=True)
+    machine = replace(FRESH, state=TaskState.STOPPING, restart_pending=True)
     found, owed = through_the_journal(machine, PROCESS, 5.0)
     assert (found.state, owed) == (TaskState.STARTING, TaskEvent.RESTART)
     found, owed = through_the_journal(machine, None, 5.0)
     assert (found.state, owed) == (TaskState.STOPPED, TaskEvent.START)
 
 
-def test_how_it_ended_and_since_when_it_runs_are_recorded() -> None:
-    record = recorded(task(FRESH, PROCESS))
+def test_how_it_ended_and_since_when_it_runs_are_to_record() -> None:
+    record = to_record(task(FRESH, PROCESS))
     assert (record.process, record.started, record.last_exit) == (PROCESS, 1700000000.0, LastExit("SIGKILL", 1.0))
 
 
 @pytest.mark.parametrize("agents", [1, 2, 5, 100])
 def test_the_limit_holds_across_agents(agents: int) -> None:
     """A task that dies at once, supervised by agents each of which dies after some of the steps."""
-    machine, process = FRESH.after(TaskEvent.START, 0.0, 0.5)[0], PROCESS
+    machine, process = FRESH.handle(TaskEvent.START, 0.0, 0.5)[0], PROCESS
     spawned, now, steps = 1, 0.0, 0
     while machine.state not in TERMINAL_STATES:
         steps += 1
         if steps % max(1, 12 // agents) == 0:  # this agent dies, the next one comes
             machine, owed = through_the_journal(machine, process, now)
             if owed is not None:
-                machine, _ = machine.after(owed, now, 0.5)
+                machine, _ = machine.handle(owed, now, 0.5)
         if machine.state is TaskState.BACKING_OFF:
-            assert machine.wake_at is not None
-            now = max(now, machine.wake_at)
-            machine, action = machine.after(TaskEvent.TIMER, now, 0.5)
+            assert machine.deadline is not None
+            now = max(now, machine.deadline)
+            machine, action = machine.handle(TaskEvent.TIMER, now, 0.5)
             assert action is Action.SPAWN
             spawned += 1
         else:
-            machine, _ = machine.after(TaskEvent.FAILED_EXIT, now, 0.5)
+            machine, _ = machine.handle(TaskEvent.FAILED_EXIT, now, 0.5)
     assert machine.state is TaskState.FAILED
-    assert (spawned, machine.restarts, len(machine.ends)) == (1 + POLICY.limit, POLICY.limit, POLICY.limit + 1)
+    assert (spawned, machine.restarts, len(machine.exit_times)) == (1 + POLICY.limit, POLICY.limit, POLICY.limit + 1)

@@ -158,7 +158,7 @@ def test_a_disk_that_refuses_any_step_of_a_writing(
                 assert Journal(path).read() == expected
 
 
-@pytest.mark.parametrize("steps", range(3))
+@pytest.mark.parametrize("steps", range(4))
 def test_a_removal_that_is_refused_leaves_the_record(tmp_path: Path, steps: int) -> None:
     journal = Journal(tmp_path / "journal.json")
     journal.write(NEW)

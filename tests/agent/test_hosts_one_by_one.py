@@ -142,6 +142,6 @@ def test_a_host_that_no_command_asks_for_goes_down_by_itself(hosts: Hosts, monke
     wait_for(lambda: not hosts.sandbox.leftovers(), 60)
     told = [(each["event"], each["detail"]) for each in hosts.events("b")]
     assert told[-1] == ("down", "")
-    why = "no command has asked for 0.5 s, the cluster's lease: its part here goes down"
-    assert ("lease over", why) in told
+    why = "no command for 0.5 s, the cluster's lease: its tasks on this host are being stopped"
+    assert ("lease-expired", why) in told
     wait_for(lambda: not hosts.sandbox.leftovers())

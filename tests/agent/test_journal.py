@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tfcluster.agent import journal as module
+from tfcluster.agent import journal_record as module
 from tfcluster.agent.atomic_file import AtomicFiles
 from tfcluster.agent.journal import Journal, JournalError
 from tfcluster.agent.journal_record import Record, TaskRecord
@@ -35,8 +36,10 @@ SECRETS = Path("/run/user/1000/tfcluster/demo.localhost.0123.secrets")
 RECORD = Record(
     LAYOUT,
     {
-        "/job:ps/task:0": TaskRecord(ProcessHandle(17, 123456), 1700000000.25, 3, TaskState.READY, ends=(11.5, 12.25)),
-        "/job:worker/task:0": TaskRecord(None, 1700000001.5, 0, TaskState.BACKING_OFF, (7.0,), wake_at=8.5),
+        "/job:ps/task:0": TaskRecord(
+            ProcessHandle(17, 123456), 1700000000.25, 3, TaskState.STARTING, exit_times=(11.5, 12.25)
+        ),
+        "/job:worker/task:0": TaskRecord(None, 1700000001.5, 0, TaskState.BACKING_OFF, (7.0,), deadline=8.5),
         "/job:worker/task:1": TaskRecord(
             None, 0.0, 5, TaskState.FAILED, last_exit=LastExit("SIGKILL", 1700000002.0, "why")
         ),
@@ -81,7 +84,7 @@ def copy_of(journal: Journal) -> Path:
 def test_a_journal_cut_at_any_byte_is_refused_where_it_has_no_copy(journal: Journal) -> None:
     journal.write(RECORD)
     copy_of(journal).unlink()
-    for length in reversed(range(journal.path.stat().st_size)):
+    for length in reversed(range(journal.path.stat().st_size - 1)):  # without its newline it is whole
         os.truncate(journal.path, length)
         assert refuses(journal), length
 
@@ -108,6 +111,140 @@ def test_a_copy_alone_is_no_journal(journal: Journal) -> None:
     assert journal.read() is None
 
 
+NEW_PS = TaskRecord(ProcessHandle(18, 234567), 1700000003.0, 4, TaskState.STARTING, exit_times=(11.5, 12.25, 20.0))
+CHANGED = replace(RECORD, tasks={**RECORD.tasks, "/job:ps/task:0": NEW_PS})
+
+
+def test_a_change_is_appended_to_the_journal_and_its_copy(journal: Journal) -> None:
+    journal.write(RECORD)
+    snapshot = journal.path.read_bytes()
+    assert journal.append({"/job:ps/task:0": NEW_PS})
+    assert journal.path.read_bytes().startswith(snapshot)
+    assert len(journal.path.read_bytes().splitlines()) == 2
+    assert copy_of(journal).read_bytes() == journal.path.read_bytes()
+    assert Journal(journal.path).read("localhost") == CHANGED
+    assert journal.append({"/job:ps/task:0": RECORD.tasks["/job:ps/task:0"]})
+    assert Journal(journal.path).read("localhost") == RECORD, "the latest change counts"
+
+
+def test_a_change_costs_the_same_however_many_tasks_there_are(journal: Journal) -> None:
+    sizes = []
+    for tasks in (RECORD.tasks, {**RECORD.tasks, **{f"/job:x/task:{index}": NEW_PS for index in range(1000)}}):
+        journal.write(replace(RECORD, tasks=tasks))
+        size = journal.path.stat().st_size
+        assert journal.append({"/job:ps/task:0": NEW_PS})
+        sizes.append(journal.path.stat().st_size - size)
+    assert sizes[0] == sizes[1]
+
+
+def test_a_torn_last_line_is_ignored(journal: Journal) -> None:
+    """An agent that is killed in the middle of a write leaves it."""
+    journal.write(RECORD)
+    size = journal.path.stat().st_size
+    journal.append({"/job:ps/task:0": NEW_PS})
+    copy_of(journal).unlink()
+    for length in reversed(range(size, journal.path.stat().st_size)):
+        os.truncate(journal.path, length)
+        assert journal.read("localhost") == RECORD, length
+
+
+def test_a_journal_that_lost_its_end_is_read_from_its_copy(journal: Journal) -> None:
+    journal.write(RECORD)
+    journal.append({"/job:ps/task:0": NEW_PS})
+    for length in reversed(range(journal.path.stat().st_size)):
+        os.truncate(journal.path, length)
+        assert journal.read("localhost") == CHANGED, length
+
+
+@pytest.mark.parametrize("line", [b"{}", b"x", b"", b"null", b'{"task": "/job:x/task:0", "record": null}', b"\xff"])
+def test_a_damaged_line_before_the_last_one_is_refused(journal: Journal, line: bytes) -> None:
+    journal.write(RECORD)
+    snapshot = journal.path.read_bytes()
+    journal.append({"/job:ps/task:0": NEW_PS})
+    change = journal.path.read_bytes()[len(snapshot) :]
+    copy_of(journal).unlink()
+    journal.path.write_bytes(snapshot + line + b"\n" + change)
+    assert refuses(journal)
+
+
+def test_a_change_of_a_task_that_does_not_exist_is_refused(journal: Journal) -> None:
+    journal.write(RECORD)
+    journal.append({"/job:x/task:0": NEW_PS})
+    with pytest.raises(JournalError, match="no such task"):
+        journal.read("localhost")
+
+
+def test_only_the_agent_that_wrote_the_snapshot_appends(journal: Journal) -> None:
+    journal.write(RECORD)
+    assert not Journal(journal.path).append({"/job:ps/task:0": NEW_PS})
+
+
+@pytest.mark.parametrize("suffix", [".json", ".copy"])
+def test_nothing_is_appended_to_a_file_that_was_removed_or_replaced(journal: Journal, suffix: str) -> None:
+    path = journal.path.with_suffix(suffix)
+    journal.write(RECORD)
+    path.unlink()
+    assert not journal.append({"/job:ps/task:0": NEW_PS})
+    path.touch()
+    assert not journal.append({"/job:ps/task:0": NEW_PS})
+    journal.write(RECORD)
+    assert journal.append({"/job:ps/task:0": NEW_PS})
+
+
+def test_a_long_journal_asks_for_a_snapshot(journal: Journal) -> None:
+    journal.write(RECORD)
+    changes = 0
+    while journal.append({"/job:ps/task:0": NEW_PS}):
+        changes += 1
+    assert changes > 100
+    journal.write(CHANGED)
+    assert len(journal.path.read_bytes().splitlines()) == 1
+    assert journal.append({"/job:ps/task:0": NEW_PS})
+
+
+def test_a_change_that_does_not_fit_on_the_disk_leaves_the_journal_as_it_was(
+    journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.write
+    journal.write(RECORD)
+    snapshot = journal.path.read_bytes()
+    for room in (0, 7):  # in the second file, too
+        for number in (1, 2):
+            calls = count(1)
+
+            def write_partly(
+                fd: int, data: bytes, calls: Iterator[int] = calls, room: int = room, number: int = number
+            ) -> int:
+                return real(fd, data[:room] if next(calls) == number else data)
+
+            with monkeypatch.context() as patch:
+                patch.setattr(os, "write", write_partly)
+                with pytest.raises(OSError, match="No space left"):
+                    journal.append({"/job:ps/task:0": NEW_PS})
+            assert journal.path.read_bytes() == copy_of(journal).read_bytes() == snapshot
+            assert not journal.append({"/job:ps/task:0": NEW_PS}), "a snapshot brings what could not be written"
+            journal.write(RECORD)
+
+
+def test_what_was_not_released_is_known_until_the_next_snapshot(journal: Journal) -> None:
+    assert journal.unreleased() == frozenset()
+    journal.write(RECORD)
+    journal.note_unreleased(ProcessHandle(17, 123456))
+    journal.note_unreleased(ProcessHandle(18, 123457))
+    assert Journal(journal.path).unreleased() == {ProcessHandle(17, 123456), ProcessHandle(18, 123457)}
+    journal.write(RECORD)
+    assert journal.unreleased() == frozenset()
+
+
+def test_no_journal_leaves_a_descriptor_open(journal: Journal) -> None:
+    before = os.listdir("/proc/self/fd")
+    for _ in range(3):
+        journal.write(RECORD)
+        journal.append({"/job:ps/task:0": NEW_PS})
+    journal.remove()
+    assert os.listdir("/proc/self/fd") == before
+
+
 def damage_by_folder(path: Path) -> None:
     path.unlink()
     path.mkdir()
@@ -123,9 +260,9 @@ def damage_by_size(path: Path) -> None:
     os.truncate(path, 2**40)
 
 
-def damage_by_wake_at(path: Path) -> None:
+def damage_by_deadline(path: Path) -> None:
     value = json.loads(path.read_text())
-    value["tasks"]["/job:worker/task:0"]["wake_at"] = "x"
+    value["tasks"]["/job:worker/task:0"]["deadline"] = "x"
     path.write_text(json.dumps(value))
 
 
@@ -138,7 +275,7 @@ def damage_by_task(path: Path) -> None:
 #: What is wrong, and what is said of it.
 DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "shape": (lambda path: path.write_text('{"topology": 1}'), "missing"),
-    "type": (damage_by_wake_at, "tasks./job:worker/task:0.wake_at: expected a number, got 'x'"),
+    "type": (damage_by_deadline, "tasks./job:worker/task:0.deadline: expected a number, got 'x'"),
     "task": (damage_by_task, "tasks./job:worker/task:7: there is no such task in the topology"),
     "depth": (lambda path: path.write_text("[" * 100_000), "too deep inside each other"),
     "text": (lambda path: path.write_bytes(b"\xff{}"), "decode"),
@@ -234,9 +371,10 @@ def test_after_a_boot_no_process_is_ours_and_no_time_means_anything(
     monkeypatch.setattr(module, "boot_id", lambda: "another")
     found = journal.read()
     assert found is not None
-    assert {(task.process, task.ends, task.wake_at) for task in found.tasks.values()} == {(None, (), None)}
+    assert {(task.process, task.exit_times, task.deadline) for task in found.tasks.values()} == {(None, (), None)}
     assert [task.restarts for task in found.tasks.values()] == [3, 0, 5]
-    assert [task.state for task in found.tasks.values()] == [task.state for task in RECORD.tasks.values()]
+    # A server that ran has exited; nothing else is known of it.
+    assert [task.state for task in found.tasks.values()] == [TaskState.READY, TaskState.BACKING_OFF, TaskState.FAILED]
 
 
 @pytest.mark.parametrize("text", [b"x", b"null", b"1", b'"x"', b"[]", b"{}", b"\xff\xfe", b"\0" * 100, b"{}{}"])
@@ -267,7 +405,7 @@ def written(journal: Journal) -> Any:
         ("tasks", "/job:ps/task:0", "process"),
         ("tasks", "/job:ps/task:0", "process", "start_time"),
         ("tasks", "/job:ps/task:0", "state"),
-        ("tasks", "/job:ps/task:0", "ends"),
+        ("tasks", "/job:ps/task:0", "exit_times"),
         ("tasks", "/job:ps/task:0", "last_exit"),
         ("boot",),
     ],

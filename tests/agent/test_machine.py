@@ -17,7 +17,7 @@ from tfcluster.core.topology import RestartPolicy
 
 POLICY = RestartPolicy("on-failure", initial=0.1, max=30.0, limit=5, window=60.0)
 NOW = 100.0
-WHOLE = 1.0  # the chance by which nothing of a wait is left out
+WHOLE = 1.0  # the jitter by which nothing of a wait is left out
 
 # What a task in each state does at each event, under the policy on-failure; `.` is nothing at all.
 _TABLE = """
@@ -45,8 +45,8 @@ _ACTIONS = {"NEW": Action.SPAWN, "TERM": Action.TERMINATE, "KILL": Action.KILL, 
 def in_state(state: TaskState, policy: RestartPolicy = POLICY) -> TaskStateMachine:
     """A machine as it is in a state, with its time come where it waits for one."""
     waits = state in (TaskState.BACKING_OFF, TaskState.STOPPING)
-    misses = settings.FAILED_PROBES_MAX if state is TaskState.UNRESPONSIVE else 0
-    return TaskStateMachine(policy, state, restarts=2, misses=misses, wake_at=NOW if waits else None)
+    failed_probes = settings.FAILED_PROBES_MAX if state is TaskState.UNRESPONSIVE else 0
+    return TaskStateMachine(policy, state, restarts=2, failed_probes=failed_probes, deadline=NOW if waits else None)
 
 
 def _rows() -> list[tuple[TaskState, TaskEvent, str]]:
@@ -68,7 +68,7 @@ def test_the_table_has_every_state_and_every_event() -> None:
 @pytest.mark.parametrize(("state", "event", "cell"), _rows())
 def test_every_state_and_event(state: TaskState, event: TaskEvent, cell: str) -> None:
     before = in_state(state)
-    after, action = before.after(event, NOW, WHOLE)
+    after, action = before.handle(event, NOW, WHOLE)
     if cell == ".":
         assert (after, action) == (before, None)
         return
@@ -79,30 +79,30 @@ def test_every_state_and_event(state: TaskState, event: TaskEvent, cell: str) ->
 
 @pytest.mark.parametrize("start", [TaskState.STOPPED, TaskState.FAILED])
 def test_a_start_forgets_what_happened_before(start: TaskState) -> None:
-    before = TaskStateMachine(POLICY, start, restarts=4, ends=(98.0, 99.0), misses=3, grace=7.0)
-    assert before.after(TaskEvent.START, NOW, WHOLE) == (
-        TaskStateMachine(POLICY, TaskState.STARTING, grace=7.0),
+    before = TaskStateMachine(POLICY, start, restarts=4, exit_times=(98.0, 99.0), failed_probes=3, stop_timeout=7.0)
+    assert before.handle(TaskEvent.START, NOW, WHOLE) == (
+        TaskStateMachine(POLICY, TaskState.STARTING, stop_timeout=7.0),
         Action.SPAWN,
     )
 
 
 def test_a_stop_waits_its_grace_and_kills_once() -> None:
-    ready = replace(in_state(TaskState.READY), grace=3.0)
-    stopping, _ = ready.after(TaskEvent.STOP, NOW, WHOLE)
-    assert stopping.wake_at == NOW + 3.0
-    assert stopping.after(TaskEvent.STOP, NOW + 1, WHOLE) == (stopping, None)
-    assert stopping.after(TaskEvent.TIMER, NOW + 2.9, WHOLE) == (stopping, None)
-    killed, action = stopping.after(TaskEvent.TIMER, NOW + 3.0, WHOLE)
+    ready = replace(in_state(TaskState.READY), stop_timeout=3.0)
+    stopping, _ = ready.handle(TaskEvent.STOP, NOW, WHOLE)
+    assert stopping.deadline == NOW + 3.0
+    assert stopping.handle(TaskEvent.STOP, NOW + 1, WHOLE) == (stopping, None)
+    assert stopping.handle(TaskEvent.TIMER, NOW + 2.9, WHOLE) == (stopping, None)
+    killed, action = stopping.handle(TaskEvent.TIMER, NOW + 3.0, WHOLE)
     assert action is Action.KILL
-    assert killed.after(TaskEvent.TIMER, NOW + 9.0, WHOLE) == (killed, None)
-    stopped, _ = killed.after(TaskEvent.FAILED_EXIT, NOW + 9.0, WHOLE)
-    assert (stopped.state, stopped.wake_at) == (TaskState.STOPPED, None)
+    assert killed.handle(TaskEvent.TIMER, NOW + 9.0, WHOLE) == (killed, None)
+    stopped, _ = killed.handle(TaskEvent.FAILED_EXIT, NOW + 9.0, WHOLE)
+    assert (stopped.state, stopped.deadline) == (TaskState.STOPPED, None)
 
 
 def test_a_stop_while_backing_off_wakes_nobody_any_more() -> None:
-    stopped, _ = in_state(TaskState.BACKING_OFF).after(TaskEvent.STOP, NOW, WHOLE)
-    assert stopped.wake_at is None
-    assert stopped.after(TaskEvent.TIMER, NOW + 100, WHOLE) == (stopped, None)
+    stopped, _ = in_state(TaskState.BACKING_OFF).handle(TaskEvent.STOP, NOW, WHOLE)
+    assert stopped.deadline is None
+    assert stopped.handle(TaskEvent.TIMER, NOW + 100, WHOLE) == (stopped, None)
 
 
 @pytest.mark.parametrize("policy", ["never", "on-failure", "always"])
@@ -111,55 +111,60 @@ def test_a_stop_while_backing_off_wakes_nobody_any_more() -> None:
 def test_a_restart_ends_the_process_and_starts_anew_whatever_the_policy(
     state: TaskState, end: TaskEvent, policy: str
 ) -> None:
-    before = replace(in_state(state, replace(POLICY, policy=policy)), ends=(98.0, 99.0), grace=3.0)
-    stopping, action = before.after(TaskEvent.RESTART, NOW, WHOLE)
-    assert (stopping.state, stopping.wake_at, stopping.wanted, action) == (
+    before = replace(in_state(state, replace(POLICY, policy=policy)), exit_times=(98.0, 99.0), stop_timeout=3.0)
+    stopping, action = before.handle(TaskEvent.RESTART, NOW, WHOLE)
+    assert (stopping.state, stopping.deadline, stopping.desired_running, action) == (
         TaskState.STOPPING,
         NOW + 3.0,
         True,
         Action.TERMINATE,
     )
-    assert stopping.after(TaskEvent.RESTART, NOW + 1, WHOLE) == (stopping, None)
-    killed, action = stopping.after(TaskEvent.TIMER, NOW + 3.0, WHOLE)
-    assert (killed.state, killed.wanted, action) == (TaskState.STOPPING, True, Action.KILL)
-    fresh = TaskStateMachine(before.policy, TaskState.STARTING, grace=3.0)
-    assert stopping.after(end, NOW + 2, WHOLE) == (fresh, Action.SPAWN)
-    assert killed.after(end, NOW + 4, WHOLE) == (fresh, Action.SPAWN)
+    assert stopping.handle(TaskEvent.RESTART, NOW + 1, WHOLE) == (stopping, None)
+    killed, action = stopping.handle(TaskEvent.TIMER, NOW + 3.0, WHOLE)
+    assert (killed.state, killed.desired_running, action) == (TaskState.STOPPING, True, Action.KILL)
+    fresh = TaskStateMachine(before.policy, TaskState.STARTING, stop_timeout=3.0)
+    assert stopping.handle(end, NOW + 2, WHOLE) == (fresh, Action.SPAWN)
+    assert killed.handle(end, NOW + 4, WHOLE) == (fresh, Action.SPAWN)
 
 
 @pytest.mark.parametrize("state", [TaskState.BACKING_OFF, TaskState.FAILED, TaskState.STOPPED])
 def test_a_restart_of_a_task_without_a_process_is_a_start(state: TaskState) -> None:
-    before = replace(in_state(state), ends=(98.0, 99.0), grace=7.0)
-    assert before.after(TaskEvent.RESTART, NOW, WHOLE) == (
-        TaskStateMachine(POLICY, TaskState.STARTING, grace=7.0),
+    before = replace(in_state(state), exit_times=(98.0, 99.0), stop_timeout=7.0)
+    assert before.handle(TaskEvent.RESTART, NOW, WHOLE) == (
+        TaskStateMachine(POLICY, TaskState.STARTING, stop_timeout=7.0),
         Action.SPAWN,
     )
 
 
 def test_a_stop_during_a_restart_is_a_stop_within_the_shorter_grace() -> None:
-    restarting, _ = replace(in_state(TaskState.READY), grace=60.0).after(TaskEvent.RESTART, NOW, WHOLE)
-    stopping, action = replace(restarting, grace=2.0).after(TaskEvent.STOP, NOW + 1, WHOLE)
-    assert (stopping.state, stopping.wanted, stopping.wake_at, action) == (TaskState.STOPPING, False, NOW + 3.0, None)
-    assert stopping.after(TaskEvent.RESTART, NOW + 1, WHOLE) == (stopping, None), "a task that goes down stays down"
-    assert stopping.after(TaskEvent.FAILED_EXIT, NOW + 2, WHOLE)[0].state is TaskState.STOPPED
-    longer, _ = replace(restarting, grace=90.0).after(TaskEvent.STOP, NOW + 1, WHOLE)
-    assert longer.wake_at == NOW + 60.0
-    killed, _ = restarting.after(TaskEvent.TIMER, NOW + 60.0, WHOLE)
-    assert killed.after(TaskEvent.STOP, NOW + 61.0, WHOLE)[0].wake_at is None, "it has been killed already"
+    restarting, _ = replace(in_state(TaskState.READY), stop_timeout=60.0).handle(TaskEvent.RESTART, NOW, WHOLE)
+    stopping, action = replace(restarting, stop_timeout=2.0).handle(TaskEvent.STOP, NOW + 1, WHOLE)
+    assert (stopping.state, stopping.desired_running, stopping.deadline, action) == (
+        TaskState.STOPPING,
+        False,
+        NOW + 3.0,
+        None,
+    )
+    assert stopping.handle(TaskEvent.RESTART, NOW + 1, WHOLE) == (stopping, None), "a task that goes down stays down"
+    assert stopping.handle(TaskEvent.FAILED_EXIT, NOW + 2, WHOLE)[0].state is TaskState.STOPPED
+    longer, _ = replace(restarting, stop_timeout=90.0).handle(TaskEvent.STOP, NOW + 1, WHOLE)
+    assert longer.deadline == NOW + 60.0
+    killed, _ = restarting.handle(TaskEvent.TIMER, NOW + 60.0, WHOLE)
+    assert killed.handle(TaskEvent.STOP, NOW + 61.0, WHOLE)[0].deadline is None, "it has been killed already"
 
 
 def test_a_second_stop_may_give_less_time_and_not_more() -> None:
-    stopping, _ = replace(in_state(TaskState.READY), grace=60.0).after(TaskEvent.STOP, NOW, WHOLE)
-    assert replace(stopping, grace=0.0).after(TaskEvent.STOP, NOW + 1, WHOLE)[0].wake_at == NOW + 1
-    assert replace(stopping, grace=90.0).after(TaskEvent.STOP, NOW + 1, WHOLE)[0].wake_at == NOW + 60.0
-    killed, _ = stopping.after(TaskEvent.TIMER, NOW + 60.0, WHOLE)
-    assert killed.after(TaskEvent.STOP, NOW + 61.0, WHOLE) == (killed, None)
+    stopping, _ = replace(in_state(TaskState.READY), stop_timeout=60.0).handle(TaskEvent.STOP, NOW, WHOLE)
+    assert replace(stopping, stop_timeout=0.0).handle(TaskEvent.STOP, NOW + 1, WHOLE)[0].deadline == NOW + 1
+    assert replace(stopping, stop_timeout=90.0).handle(TaskEvent.STOP, NOW + 1, WHOLE)[0].deadline == NOW + 60.0
+    killed, _ = stopping.handle(TaskEvent.TIMER, NOW + 60.0, WHOLE)
+    assert killed.handle(TaskEvent.STOP, NOW + 61.0, WHOLE) == (killed, None)
 
 
 @pytest.mark.parametrize("state", TaskState)
 def test_a_task_is_wanted_until_it_is_stopped_or_has_failed(state: TaskState) -> None:
     at_an_end = {TaskState.STOPPING, TaskState.STOPPED, TaskState.FAILED}
-    assert in_state(state).wanted is (state not in at_an_end)
+    assert in_state(state).desired_running is (state not in at_an_end)
 
 
 @pytest.mark.parametrize("state", sorted(HAS_PROCESS - {TaskState.STOPPING}))
@@ -177,21 +182,21 @@ def test_a_task_is_wanted_until_it_is_stopped_or_has_failed(state: TaskState) ->
 def test_the_policy_decides_what_an_exit_leads_to(
     policy: str, event: TaskEvent, expected: TaskState, state: TaskState
 ) -> None:
-    after, action = in_state(state, replace(POLICY, policy=policy)).after(event, NOW, WHOLE)
+    after, action = in_state(state, replace(POLICY, policy=policy)).handle(event, NOW, WHOLE)
     assert (after.state, action) == (expected, None)
-    assert after.misses == 0
+    assert after.failed_probes == 0
 
 
-def delays(policy: RestartPolicy, ends: int, run_seconds: float = 0.0) -> list[float]:
+def delays(policy: RestartPolicy, exits: int, run_seconds: float = 0.0) -> list[float]:
     """The waits of a task that ends again and again, each time `run_seconds` after it was started."""
     machine, now, waits = in_state(TaskState.READY, policy), NOW, []
-    for number in range(ends):
-        machine, _ = machine.after(TaskEvent.FAILED_EXIT, now, WHOLE)
+    for number in range(exits):
+        machine, _ = machine.handle(TaskEvent.FAILED_EXIT, now, WHOLE)
         assert machine.state is TaskState.BACKING_OFF
-        assert machine.wake_at is not None
-        waits.append(machine.wake_at - now)
-        now = machine.wake_at
-        machine, action = machine.after(TaskEvent.TIMER, now, WHOLE)
+        assert machine.deadline is not None
+        waits.append(machine.deadline - now)
+        now = machine.deadline
+        machine, action = machine.handle(TaskEvent.TIMER, now, WHOLE)
         assert (machine.state, machine.restarts, action) == (TaskState.STARTING, 3 + number, Action.SPAWN)
         now += run_seconds
     return waits
@@ -202,47 +207,51 @@ def test_waits_are_none_then_initial_then_double_up_to_the_most() -> None:
     assert delays(policy, 7) == pytest.approx([0.0, 0.5, 1.0, 2.0, 3.0, 3.0, 3.0])
 
 
-@pytest.mark.parametrize(("chance", "wait"), [(0.0, 2.0), (0.5, 3.0), (1.0, 4.0)])
-def test_one_half_of_a_wait_is_left_to_chance(chance: float, wait: float) -> None:
+@pytest.mark.parametrize(("jitter", "wait"), [(0.0, 2.0), (0.5, 3.0), (1.0, 4.0)])
+def test_one_half_of_a_wait_is_left_to_chance(jitter: float, wait: float) -> None:
     policy = replace(POLICY, initial=1.0, limit=9)
-    machine = TaskStateMachine(policy, TaskState.READY, ends=(NOW - 3.0, NOW - 2.0, NOW - 1.0))
-    after, _ = machine.after(TaskEvent.FAILED_EXIT, NOW, chance)
-    assert after.wake_at == NOW + wait
+    machine = TaskStateMachine(policy, TaskState.READY, exit_times=(NOW - 3.0, NOW - 2.0, NOW - 1.0))
+    after, _ = machine.handle(TaskEvent.FAILED_EXIT, NOW, jitter)
+    assert after.deadline == NOW + wait
 
 
-@pytest.mark.parametrize("chance", [0.0, 0.5, 1.0])
-def test_the_first_restart_comes_at_once_whatever_the_chance(chance: float) -> None:
-    after, _ = in_state(TaskState.READY).after(TaskEvent.FAILED_EXIT, NOW, chance)
-    assert after.wake_at == NOW
+@pytest.mark.parametrize("jitter", [0.0, 0.5, 1.0])
+def test_the_first_restart_comes_at_once_whatever_the_chance(jitter: float) -> None:
+    after, _ = in_state(TaskState.READY).handle(TaskEvent.FAILED_EXIT, NOW, jitter)
+    assert after.deadline == NOW
 
 
 def test_the_wait_never_passes_the_most_however_often_it_ends() -> None:
-    ends = tuple(float(number) for number in range(5000))
+    exit_times = tuple(float(number) for number in range(5000))
     policy = replace(POLICY, limit=10_000, window=1e9)
-    after, _ = TaskStateMachine(policy, TaskState.READY, ends=ends).after(TaskEvent.FAILED_EXIT, 5000.0, WHOLE)
-    assert after.wake_at == 5000.0 + policy.max
+    after, _ = TaskStateMachine(policy, TaskState.READY, exit_times=exit_times).handle(
+        TaskEvent.FAILED_EXIT, 5000.0, WHOLE
+    )
+    assert after.deadline == 5000.0 + policy.max
 
 
 def test_too_early_is_not_due() -> None:
-    waiting = replace(in_state(TaskState.BACKING_OFF), wake_at=NOW + 0.5)
-    assert waiting.after(TaskEvent.TIMER, NOW + 0.49, WHOLE) == (waiting, None)
-    assert waiting.after(TaskEvent.TIMER, NOW + 0.5, WHOLE)[1] is Action.SPAWN
+    waiting = replace(in_state(TaskState.BACKING_OFF), deadline=NOW + 0.5)
+    assert waiting.handle(TaskEvent.TIMER, NOW + 0.49, WHOLE) == (waiting, None)
+    assert waiting.handle(TaskEvent.TIMER, NOW + 0.5, WHOLE)[1] is Action.SPAWN
 
 
 def test_so_many_restarts_within_the_window_are_the_limit() -> None:
     policy = replace(POLICY, limit=3, initial=1.0)
     assert delays(policy, 3, run_seconds=1.0) == pytest.approx([0.0, 1.0, 2.0])
-    machine = TaskStateMachine(policy, TaskState.READY, restarts=3, ends=(NOW - 59.9, NOW - 2.0, NOW - 1.0))
-    failed, action = machine.after(TaskEvent.FAILED_EXIT, NOW, WHOLE)
-    assert (failed.state, failed.wake_at, failed.restarts, action) == (TaskState.FAILED, None, 3, None)
+    machine = TaskStateMachine(policy, TaskState.READY, restarts=3, exit_times=(NOW - 59.9, NOW - 2.0, NOW - 1.0))
+    failed, action = machine.handle(TaskEvent.FAILED_EXIT, NOW, WHOLE)
+    assert (failed.state, failed.deadline, failed.restarts, action) == (TaskState.FAILED, None, 3, None)
 
 
 def test_ends_before_the_window_are_forgotten() -> None:
-    machine = TaskStateMachine(replace(POLICY, limit=2), TaskState.READY, ends=(NOW - 61.0, NOW - 60.0, NOW - 59.0))
-    after, _ = machine.after(TaskEvent.FAILED_EXIT, NOW, WHOLE)
+    machine = TaskStateMachine(
+        replace(POLICY, limit=2), TaskState.READY, exit_times=(NOW - 61.0, NOW - 60.0, NOW - 59.0)
+    )
+    after, _ = machine.handle(TaskEvent.FAILED_EXIT, NOW, WHOLE)
     assert after.state is TaskState.BACKING_OFF
-    assert after.ends == (NOW - 59.0, NOW)
-    assert after.wake_at == NOW + POLICY.initial
+    assert after.exit_times == (NOW - 59.0, NOW)
+    assert after.deadline == NOW + POLICY.initial
 
 
 def test_a_task_that_ends_once_in_a_window_restarts_at_once_for_ever() -> None:
@@ -252,14 +261,16 @@ def test_a_task_that_ends_once_in_a_window_restarts_at_once_for_ever() -> None:
 def test_a_limit_of_one_is_one_restart() -> None:
     policy = replace(POLICY, limit=1)
     assert delays(policy, 1) == [0.0]
-    after, _ = TaskStateMachine(policy, TaskState.READY, ends=(NOW - 1.0,)).after(TaskEvent.FAILED_EXIT, NOW, WHOLE)
+    after, _ = TaskStateMachine(policy, TaskState.READY, exit_times=(NOW - 1.0,)).handle(
+        TaskEvent.FAILED_EXIT, NOW, WHOLE
+    )
     assert after.state is TaskState.FAILED
 
 
 def missed(machine: TaskStateMachine, times: int) -> tuple[TaskStateMachine, list[Action | None]]:
     actions = []
     for _ in range(times):
-        machine, action = machine.after(TaskEvent.PROBE_FAILED, NOW, WHOLE)
+        machine, action = machine.handle(TaskEvent.PROBE_FAILED, NOW, WHOLE)
         actions.append(action)
     return machine, actions
 
@@ -267,7 +278,7 @@ def missed(machine: TaskStateMachine, times: int) -> tuple[TaskStateMachine, lis
 def test_a_task_is_unresponsive_after_so_many_misses_in_a_row() -> None:
     almost, actions = missed(in_state(TaskState.READY), settings.FAILED_PROBES_MAX - 1)
     assert (almost.state, set(actions)) == (TaskState.READY, {None})
-    answered, _ = almost.after(TaskEvent.PROBE_OK, NOW, WHOLE)
+    answered, _ = almost.handle(TaskEvent.PROBE_OK, NOW, WHOLE)
     assert missed(answered, settings.FAILED_PROBES_MAX - 1)[0].state is TaskState.READY
     silent, actions = missed(almost, 1)
     assert (silent.state, actions) == (TaskState.UNRESPONSIVE, [None])
@@ -279,14 +290,14 @@ def test_an_unresponsive_task_is_killed_after_as_many_misses_again_and_restarted
     assert actions == [None] * (settings.FAILED_PROBES_MAX - 1) + [Action.KILL]
     assert killed.state is TaskState.UNRESPONSIVE
     assert missed(killed, settings.FAILED_PROBES_MAX)[1] == [None] * settings.FAILED_PROBES_MAX
-    ended, _ = killed.after(TaskEvent.FAILED_EXIT, NOW, WHOLE)
+    ended, _ = killed.handle(TaskEvent.FAILED_EXIT, NOW, WHOLE)
     assert ended.state is TaskState.BACKING_OFF
 
 
 def test_an_unresponsive_task_that_answers_again_has_all_its_misses_before_it() -> None:
     silent, _ = missed(in_state(TaskState.READY), 2 * settings.FAILED_PROBES_MAX - 1)
-    answered, _ = silent.after(TaskEvent.PROBE_OK, NOW, WHOLE)
-    assert (answered.state, answered.misses) == (TaskState.READY, 0)
+    answered, _ = silent.handle(TaskEvent.PROBE_OK, NOW, WHOLE)
+    assert (answered.state, answered.failed_probes) == (TaskState.READY, 0)
 
 
 def test_with_the_policy_never_nothing_is_killed_for_its_silence() -> None:
@@ -314,7 +325,7 @@ def test_state_and_process_agree_through_any_life(
     policy: str, limit: int, steps: list[tuple[TaskEvent, float, float]]
 ) -> None:
     machine, has_process, now = TaskStateMachine(replace(POLICY, policy=policy, limit=limit)), False, NOW
-    for event, seconds, chance in steps:
+    for event, seconds, jitter in steps:
         now += seconds
         if event in (TaskEvent.FAILED_EXIT, TaskEvent.CLEAN_EXIT, TaskEvent.UNSTARTABLE):
             if not has_process:
@@ -327,7 +338,7 @@ def test_state_and_process_agree_through_any_life(
             if machine.state is TaskState.STOPPING and event is TaskEvent.UNSTARTED:
                 continue
             has_process = False  # it has none, though it counts as one that has
-        machine, action = machine.after(event, now, chance)
+        machine, action = machine.handle(event, now, jitter)
         if action is Action.SPAWN:
             assert not has_process
             has_process = True
@@ -335,32 +346,32 @@ def test_state_and_process_agree_through_any_life(
             assert has_process
         assert has_process is (machine.state in HAS_PROCESS)
         if machine.state is TaskState.BACKING_OFF:
-            assert machine.wake_at is not None
-            assert machine.wake_at <= now + POLICY.max
+            assert machine.deadline is not None
+            assert machine.deadline <= now + POLICY.max
         elif machine.state is not TaskState.STOPPING:
-            assert machine.wake_at is None
+            assert machine.deadline is None
 
 
 @pytest.mark.parametrize("policy", ["never", "on-failure", "always"])
 def test_what_lacks_something_is_not_tried_again(policy: str) -> None:
-    failed, action = in_state(TaskState.STARTING, replace(POLICY, policy=policy)).after(
+    failed, action = in_state(TaskState.STARTING, replace(POLICY, policy=policy)).handle(
         TaskEvent.UNSTARTABLE, NOW, WHOLE
     )
-    assert (failed.state, failed.wake_at, action) == (TaskState.FAILED, None, None)
+    assert (failed.state, failed.deadline, action) == (TaskState.FAILED, None, None)
 
 
 def test_a_port_that_is_taken_is_waited_for_without_a_limit() -> None:
-    machine, _ = TaskStateMachine(POLICY).after(TaskEvent.START, NOW, WHOLE)
+    machine, _ = TaskStateMachine(POLICY).handle(TaskEvent.START, NOW, WHOLE)
     now = NOW
     for _ in range(100):
-        machine, action = machine.after(TaskEvent.BLOCKED, now, WHOLE)
-        assert (machine.state, action, machine.restarts, machine.ends) == (TaskState.BACKING_OFF, None, 0, ())
-        assert machine.wake_at is not None
-        assert machine.wake_at > now
-        now = machine.wake_at
-    assert machine.after(TaskEvent.TIMER, now, WHOLE)[0].state is TaskState.STARTING
+        machine, action = machine.handle(TaskEvent.BLOCKED, now, WHOLE)
+        assert (machine.state, action, machine.restarts, machine.exit_times) == (TaskState.BACKING_OFF, None, 0, ())
+        assert machine.deadline is not None
+        assert machine.deadline > now
+        now = machine.deadline
+    assert machine.handle(TaskEvent.TIMER, now, WHOLE)[0].state is TaskState.STARTING
 
 
 def test_a_port_that_is_taken_fails_a_task_that_is_never_restarted() -> None:
-    machine, _ = TaskStateMachine(replace(POLICY, policy="never")).after(TaskEvent.START, NOW, WHOLE)
-    assert machine.after(TaskEvent.BLOCKED, NOW, WHOLE) == (replace(machine, state=TaskState.FAILED), None)
+    machine, _ = TaskStateMachine(replace(POLICY, policy="never")).handle(TaskEvent.START, NOW, WHOLE)
+    assert machine.handle(TaskEvent.BLOCKED, NOW, WHOLE) == (replace(machine, state=TaskState.FAILED), None)

@@ -69,21 +69,21 @@ def test_the_group_of_the_process_is_found_and_stays_known_after_its_end(
     kernel.counts(file, 3)
     kernel.counts_on_host(5)
     watch = kernel.watch()
-    assert watch.named() == ""
+    assert watch.describe() == ""
     (kernel.proc / "17" / "cgroup").unlink()
     kernel.counts(file, 4)
     kernel.counts_on_host(6)
-    assert watch.named() == " (out of memory)"
+    assert watch.describe() == " (out of memory)"
 
 
 @pytest.mark.parametrize("memberships", ["", "0::/\n", VERSION_1, VERSION_2])
 def test_without_a_counter_for_the_group_that_of_the_host_is_a_hint(tmp_path: Path, memberships: str) -> None:
     kernel = Kernel(tmp_path, memberships)
-    assert kernel.watch().named() == ""
+    assert kernel.watch().describe() == ""
     kernel.counts_on_host(5)
     watch = kernel.watch()
     kernel.counts_on_host(6)
-    assert watch.named() == ", while the kernel's out-of-memory killer struck on this host"
+    assert watch.describe() == ", while the kernel's out-of-memory killer struck on this host"
 
 
 def test_a_kill_of_long_ago_was_that_of_something_else(tmp_path: Path) -> None:
@@ -93,9 +93,9 @@ def test_a_kill_of_long_ago_was_that_of_something_else(tmp_path: Path) -> None:
     kernel.counts(f"{GROUP}/memory.events", 1)
     for second in range(2, 40, 2):
         watch.sample(100.0 + second)
-        assert watch.named() == " (out of memory)"
+        assert watch.describe() == " (out of memory)"
     watch.sample(140.0)
-    assert watch.named() == ""
+    assert watch.describe() == ""
 
 
 def test_a_real_end_for_want_of_memory_is_told_from_a_kill() -> None:
@@ -109,8 +109,8 @@ def test_a_real_end_for_want_of_memory_is_told_from_a_kill() -> None:
         watches = [OomDetector(process.pid, 0.0) for process in (patient, hungry)]
         patient.kill()
         patient.communicate()
-        assert watches[0].named() != " (out of memory)"
+        assert watches[0].describe() != " (out of memory)"
         group.limit(64 << 20)
         hungry.communicate(b"\n")
         assert hungry.returncode == -signal.SIGKILL
-        assert watches[1].named() == " (out of memory)"
+        assert watches[1].describe() == " (out of memory)"

@@ -40,5 +40,5 @@ def test_the_share_of_a_core_is_measured_over_long_enough(
     readings = iter([*samples, use(10.0, 100.0)])
     monkeypatch.setattr(task_runtime, "read_usage", lambda pid: next(readings))
     for _ in samples:
-        task.sample_use()
+        task.sample_usage()
     assert task.status().cpu_percent == percent

@@ -39,7 +39,7 @@ def test_every_command_finds_the_cluster_of_an_agent_that_died(sandbox: Sandbox)
     sandbox("down")
     assert sandbox.leftovers() == []
     events = [json.loads(line) for line in sandbox("events", "-c", "heir", "-o", "json").stdout.splitlines()]
-    assert [event["event"] for event in events].count("agent started") == len(commands) + 1
+    assert [event["event"] for event in events].count("agent-started") == len(commands) + 1
     assert sandbox.leftovers() == [], "an agent that only read the events has ended before its command"
 
 

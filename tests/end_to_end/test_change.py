@@ -112,14 +112,15 @@ def is_free(port: int) -> bool:
 _FULL_DISK = """
 import errno
 import os
-_write = Journal.write
 
-def _write_unless_full(journal, record):
-    if os.path.exists({full!r}):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(journal.path))
-    _write(journal, record)
+def _unless_full(write):
+    def write_unless_full(journal, content):
+        if os.path.exists({full!r}):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(journal.path))
+        return write(journal, content)
+    return write_unless_full
 
-Journal.write = _write_unless_full
+Journal.write, Journal.append = _unless_full(Journal.write), _unless_full(Journal.append)
 """
 
 

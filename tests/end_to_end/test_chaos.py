@@ -149,7 +149,7 @@ class Chaos:
             next(at for name, at in ready if name == struck and at > since - 0.001) - since
             for struck, since in self.struck
         ]
-        return seconds, sum(event["event"] == "agent started" and event["time"] > self.began for event in events)
+        return seconds, sum(event["event"] == "agent-started" and event["time"] > self.began for event in events)
 
 
 @pytest.mark.slow

@@ -36,7 +36,7 @@ def edited(edit: Callable[[Any], None]) -> Callable[[Path], None]:
 
 DAMAGE: dict[str, Callable[[Path], object]] = {
     "cut": lambda path: os.truncate(path, 100),
-    "wake_at": edited(lambda value: value["tasks"]["/job:ps/task:0"].update(wake_at="x")),
+    "deadline": edited(lambda value: value["tasks"]["/job:ps/task:0"].update(deadline="x")),
     "deep": lambda path: path.write_text("[" * 100_000),
     "task": edited(lambda value: value["tasks"].update({"/job:x/task:0": value["tasks"]["/job:ps/task:0"]})),
     "less": edited(lambda value: value["tasks"].pop("/job:ps/task:0")),
@@ -97,7 +97,7 @@ def test_down_stops_what_runs_although_the_state_home_was_deleted(sandbox: Sandb
 def test_a_good_copy_is_enough(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec(SPEC))
     pids = [task["pid"] for task in sandbox.status()["tasks"]]
-    for damage in ("wake_at", "deep", "folder", "task"):
+    for damage in ("deadline", "deep", "folder", "task"):
         sandbox.kill_agent()
         journal = journal_of(sandbox).read_text()
         DAMAGE[damage](journal_of(sandbox))

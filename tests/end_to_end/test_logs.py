@@ -116,8 +116,8 @@ def test_a_stopped_log_collector_is_replaced_and_nothing_is_lost(sandbox: Sandbo
     found = numbers_in(sandbox("logs").stdout.splitlines())
     assert found == [*range(found[0], 30_000)]
     told = [json.loads(line) for line in sandbox("events", "-o", "json").stdout.splitlines()]
-    (killed,) = [event for event in told if event["event"] == "log-writer-killed"]
-    assert f"pid {stopped}, had been stopped" in killed["detail"]
+    (killed,) = [event for event in told if event["event"] == "log-writer-restarted"]
+    assert f"pid {stopped}, was stopped" in killed["detail"]
 
 
 def test_following_loses_and_doubles_nothing_whatever_happens(sandbox: Sandbox) -> None:

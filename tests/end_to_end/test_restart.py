@@ -120,7 +120,7 @@ def test_each_job_has_its_policy_and_its_limit(sandbox: Sandbox) -> None:
     os.kill(worker, signal.SIGKILL)
     sandbox.wait_until("failed")
     died = [detail for task, _, detail in events(sandbox, "died") if task == "ps:0"]
-    assert died[0] == "SIGKILL; it is started again at once"
+    assert died[0] == "SIGKILL; restarting immediately"
     assert re.fullmatch(r"SIGKILL; backing off 0\.[12]\d* s", died[1]), died
     assert events(sandbox, "failed") == [
         ("ps:0", "failed", "SIGKILL; more than 2 restarts in 3600 s"),
@@ -151,7 +151,7 @@ def test_a_server_that_hangs_is_unresponsive_and_then_replaced(sandbox: Sandbox)
     before = sandbox.task("worker:0")
     os.kill(before["pid"], signal.SIGSTOP)
     wait_for(lambda: events(sandbox, "unresponsive"))
-    wait_for(lambda: events(sandbox, "killed"))
+    wait_for(lambda: events(sandbox, "health-check-killed"))
     after = wait_for(lambda: sandbox.wait_until("running")["tasks"][0])
     assert (after["pid"] != before["pid"], after["restarts"]) == (True, 1)
     assert after["last_exit"]["reason"] == "SIGKILL"

@@ -273,13 +273,13 @@ def test_events_include_their_cause(sandbox: Sandbox) -> None:
         ("worker:0", "died"),
         ("worker:0", "started"),
         ("worker:0", "ready"),
-        (None, "agent started"),
+        (None, "agent-started"),
         ("worker:0", "adopted"),
         ("worker:0", "stopping"),
         ("worker:0", "stopped"),
         (None, "down"),
     ]
-    assert events[3]["detail"] == "SIGKILL; it is started again at once"
+    assert events[3]["detail"] == "SIGKILL; restarting immediately"
 
 
 def test_a_journal_that_cannot_be_written_for_a_while(sandbox: Sandbox) -> None:

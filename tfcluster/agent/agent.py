@@ -62,7 +62,7 @@ class Agent:
         self._folder = folder
         self._socket = agent_socket
         self._ports = PortAllocator()
-        self._prober = ProbeClient(f"tfcluster: {cluster} prober")
+        self._prober = ProbeClient(f"tfcluster: {cluster} health prober")
         self._keeper = LogCollector(f"tfcluster: {cluster} log writer", folder)
         self.lease = Lease()
         self._secrets = SecretStore(secrets_path(agent_socket.path))
@@ -107,7 +107,7 @@ class Agent:
         if record is not None:
             with contextlib.suppress(OSError):  # the first probe tries again
                 self._prober.start()
-            self._supervisor.history.record("agent started", detail=f"pid {os.getpid()}, the last one died")
+            self._supervisor.history.record("agent-started", detail=f"pid {os.getpid()}; the previous agent died")
             with contextlib.suppress(ClusterError):  # tasks that run can be watched and stopped without TensorFlow
                 self._load()
             await self._supervisor.adopt(record)
@@ -206,15 +206,17 @@ class Agent:
             return
         if self._folder.repair() or not self._folder.journal.path.is_file():
             self._supervisor.write_journal()
-            detail = "; ".join([f"{self._folder.path} had been deleted", *self._supervisor.lost_output()])
-            self._supervisor.history.record("mended", detail=detail)
+            detail = "; ".join([f"{self._folder.path} had been deleted", *self._supervisor.deleted_log_warning()])
+            self._supervisor.history.record("state-dir-repaired", detail=detail)
 
     def _restore_socket(self) -> None:
         """Recreate the socket, and the file with the secret values next to it, if they were deleted."""
         if not self._socket.is_in_place():
             self._socket.restore()
             if not self.idle:
-                self._supervisor.history.record("mended", detail=f"the agent listens at {self._socket.path} again")
+                self._supervisor.history.record(
+                    "state-dir-repaired", detail=f"the agent listens at {self._socket.path} again"
+                )
         self._folder.publish_socket(self._socket.path)
         self._secrets.path = secrets_path(self._socket.path)
         topology = self._supervisor.topology
@@ -224,11 +226,11 @@ class Agent:
     def _check_helpers(self) -> None:
         ended = self._keeper.end_if_stopped()
         if ended is not None:
-            detail = f"the log writer, pid {ended}, had been stopped by a signal; another one takes its place"
-            self._supervisor.history.record("log-writer-killed", detail=detail)
+            detail = f"the log writer, pid {ended}, was stopped by a signal and was replaced"
+            self._supervisor.history.record("log-writer-restarted", detail=detail)
         ended = self._runs.fork_server.kill_if_stopped()
         if ended is not None:
-            detail = f"the fork server, pid {ended}, had been stopped by a signal; another one takes its place"
+            detail = f"the fork server, pid {ended}, was stopped by a signal and was replaced"
             self._supervisor.history.record("fork-server-killed", detail=detail)
 
     def _load(self) -> TensorFlow:
@@ -252,7 +254,9 @@ class Agent:
     def _tell_runs(self) -> None:
         """Tell the runs which tasks are down."""
         tasks = self._supervisor.tasks
-        down = {name: task.trouble() for name, task in tasks.items() if task.machine.state is not TaskState.READY}
+        down = {
+            name: task.describe_problem() for name, task in tasks.items() if task.machine.state is not TaskState.READY
+        }
         self._runs.on_task_health(self._every_task(), {**down, **self._elsewhere.down})
 
     def _every_task(self) -> list[str]:

@@ -1,38 +1,22 @@
-"""The agent's journal: the topology and the state of each task in one file, from which the next agent recovers."""
+"""The agent's journal: a snapshot and the changes since then in one file, from which the next agent recovers."""
 
 from __future__ import annotations
 
-import json
+import errno
+import os
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from tfcluster import settings
 from tfcluster.agent.atomic_file import AtomicFiles
-from tfcluster.agent.journal_record import Record, TaskRecord, check
-from tfcluster.core.topology import ClusterTopology
+from tfcluster.agent.journal_record import Record, TaskRecord, encode_changes, encode_snapshot, parse
 from tfcluster.errors import ClusterError
-from tfcluster.process_handle import boot_id
+from tfcluster.process_handle import ProcessHandle
 from tfcluster.processes.files import read_file, remove_unless_file
-from tfcluster.protocol.serialization import decode
 
 # The exceptions that reading a damaged journal raises; a DecodeError is a ValueError.
 _UNREADABLE = (OSError, ValueError, RecursionError)
-
-
-@dataclass(frozen=True)
-class _Written:
-    """The JSON document in the file; see Record for the other fields.
-
-    Attributes:
-        boot: The boot id of the machine when the document was written.
-    """
-
-    boot: str
-    topology: ClusterTopology
-    tasks: dict[str, TaskRecord]
-    secrets: Path
-    next: ClusterTopology | None
 
 
 class JournalError(ClusterError):
@@ -61,24 +45,36 @@ def _in_words(error: BaseException) -> str:
 
 
 class Journal:
-    """The journal: a file that holds the record, and a copy of that file.
+    """The journal: JSON lines, the first of which is a snapshot; each further one is the new record of a task.
 
-    Every write replaces the whole file atomically, so an agent that is killed between any two steps leaves either the
-    previous record or the new one. The data is synced to the disk before the rename (an fsync takes 0.3 to a few
-    milliseconds on flash), so a power loss leaves one of the two as well. The directory is not synced: a power loss may
-    bring back the previous record, which is harmless, because after a power loss no process is alive that only the
-    newer record names. The copy is for the case that something else damages the file; it is written after the file,
-    and is not synced.
+    A change costs one short `write`, however many tasks there are. It is not synced to the disk: a journal has to
+    survive the agent, for which the page cache is enough. After a crash of the machine no process of the cluster is
+    alive, and the next agent recognizes that by the boot id, so it does not matter that the latest changes are lost. An
+    agent that is killed during a `write` leaves a last line without a newline, which a reader ignores.
+
+    A snapshot replaces the file atomically, and is synced before the rename (0.3 to a few milliseconds on flash), so
+    that a crash of the machine does not leave an empty file in place of the topology. It is written when the topology
+    changes, by each new agent, and when many changes have accumulated.
+
+    The same is written to a copy, for the case that something else damages the file. The copy is written after the
+    file: it contains the same bytes or, after a kill, the beginning of them.
+
+    Args:
+        path: The file.
+        files: The file operations of snapshots.
     """
 
     def __init__(self, path: Path, files: AtomicFiles | None = None) -> None:
         self.path = path
         self._new = path.with_suffix(".new")
         self._copy = path.with_suffix(".copy")
+        self._unreleased = path.with_suffix(".unreleased")
         self._files = files or AtomicFiles()
+        self._fds: list[int] = []  # the file and its copy; empty if only a snapshot can be written
+        self._snapshot_size = self._size = 0
 
     def write(self, record: Record) -> None:
-        """Replace the record.
+        """Replace the content of the journal by a snapshot.
 
         Args:
             record: The new record.
@@ -86,8 +82,8 @@ class Journal:
         Raises:
             OSError: The file cannot be written; the previous record is unchanged.
         """
-        written = _Written(boot_id(), record.topology, record.tasks, record.secrets, record.next)
-        data = json.dumps({**asdict(written), "secrets": str(record.secrets)}).encode()
+        data = encode_snapshot(record)
+        self.close()
         try:
             for path in (self._new, self._copy):
                 remove_unless_file(path)
@@ -103,6 +99,64 @@ class Journal:
         except OSError:
             with suppress(OSError):  # no copy is better than an outdated one
                 self._files.unlink(self._copy)
+        with suppress(OSError):  # the snapshot names every process that the file named
+            self._files.unlink(self._unreleased)
+        self._snapshot_size = self._size = len(data)
+        with suppress(OSError):  # no descriptor is left, or the copy could not be written: each change is a snapshot
+            for path in (self.path, self._copy):
+                self._fds.append(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC))
+
+    def append(self, tasks: Mapping[str, TaskRecord]) -> bool:
+        """Append the new records of some tasks.
+
+        Args:
+            tasks: The records, by the task's name.
+
+        Returns:
+            False if nothing was done because a snapshot must be written instead: there is none of this agent, the file
+            was removed, or it has grown long.
+
+        Raises:
+            OSError: The records cannot be written; the journal is unchanged.
+        """
+        changes = self._size - self._snapshot_size
+        if (
+            changes > max(settings.JOURNAL_CHANGES_MIN_BYTES, settings.JOURNAL_CHANGES_FACTOR * self._snapshot_size)
+            or not self._is_in_place()
+        ):
+            return False
+        data = encode_changes(tasks)
+        for fd in self._fds:
+            try:
+                if os.write(fd, data) < len(data):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
+            except OSError:
+                self._cut()
+                raise
+        self._size += len(data)
+        return True
+
+    def _cut(self) -> None:
+        """Remove a change that was written in part; then only a snapshot can follow."""
+        for fd in self._fds:
+            with suppress(OSError):
+                os.ftruncate(fd, self._size)
+        self.close()
+
+    def _is_in_place(self) -> bool:
+        """Return whether the files that this agent has opened are still those at their paths."""
+        try:
+            return len(self._fds) == 2 and all(
+                os.path.samestat(os.fstat(fd), os.stat(path))
+                for fd, path in zip(self._fds, (self.path, self._copy), strict=True)
+            )
+        except OSError:
+            return False
+
+    def close(self) -> None:
+        """Close the files; the next change has to be a snapshot."""
+        while self._fds:
+            os.close(self._fds.pop())
 
     def read(self, host: str | None = None) -> Record | None:
         """Read the record, from the copy if the file is damaged.
@@ -116,13 +170,20 @@ class Journal:
         Raises:
             JournalError: Both the file and the copy are damaged. They are left unchanged.
         """
+        copy = None
+        with suppress(OSError, ValueError):
+            copy = read_file(self._copy, settings.STATE_FILE_MAX_BYTES)
         try:
-            return _read(self.path, host)
+            data = read_file(self.path, settings.STATE_FILE_MAX_BYTES)
+            if copy is not None and copy.startswith(data):  # the end of the file was cut off
+                data = copy
+            return parse(data, host)
         except FileNotFoundError:
             return None  # ignore the copy: `remove` removes the file last when a cluster goes down
         except _UNREADABLE as error:
             with suppress(*_UNREADABLE):
-                return _read(self._copy, host)
+                if copy is not None:
+                    return parse(copy, host)
             raise JournalError(self.path, error) from error
 
     def remove(self) -> None:
@@ -131,34 +192,39 @@ class Journal:
         Raises:
             OSError: A file cannot be removed; the record is unchanged.
         """
-        for path in (self._new, self._copy, self.path):
+        self.close()
+        for path in (self._new, self._unreleased, self._copy, self.path):
             remove_unless_file(path)
             self._files.unlink(path)
 
+    def note_unreleased(self, process: ProcessHandle) -> None:
+        """Record that a process in the journal exits without having begun its work, because its agent has died.
 
-def _read(path: Path, host: str | None) -> Record:
-    """Read a record from a file.
+        The process itself calls this. It may be dead when the next agent starts, which must not count its exit as one
+        of a server then.
+
+        Args:
+            process: The process.
+        """
+        with suppress(OSError):  # the disk is full: the exit counts
+            fd = os.open(self._unreleased, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK, 0o600)
+            os.write(fd, b"%d %d\n" % (process.pid, process.start_time))
+            os.close(fd)
+
+    def unreleased(self) -> frozenset[ProcessHandle]:
+        """Return the processes that have called `note_unreleased` since the latest snapshot."""
+        try:
+            lines = read_file(self._unreleased, settings.STATE_FILE_MAX_BYTES).decode().splitlines()
+            return frozenset(ProcessHandle(*map(int, line.split())) for line in lines)
+        except (OSError, ValueError, TypeError):
+            return frozenset()
+
+
+def journal_error(path: Path, error: OSError) -> ClusterError:
+    """Return the error for users that the journal cannot be written.
 
     Args:
-        path: The file.
-        host: As in Journal.read.
-
-    Returns:
-        The record.
-
-    Raises:
-        OSError: The file cannot be read.
-        ValueError: The file does not contain a valid record.
-        RecursionError: Lists or objects in the file are nested too deeply.
+        path: The journal.
+        error: The error that was raised.
     """
-    value = json.loads(read_file(path, settings.STATE_FILE_MAX_BYTES))
-    if not isinstance(value, dict):
-        raise ValueError("not a JSON object")
-    value.setdefault("next", None)  # a file of a version without this field
-    written = decode(_Written, value)
-    check(written.topology, written.tasks, written.secrets, host)
-    tasks = written.tasks
-    if written.boot != boot_id():
-        # The machine rebooted: no process has survived, and the monotonic clock has restarted.
-        tasks = {name: replace(task, process=None, ends=(), wake_at=None) for name, task in tasks.items()}
-    return Record(written.topology, tasks, written.secrets, written.next)
+    return ClusterError(f"{error.filename or path}: cannot write the journal: {error.strerror}")

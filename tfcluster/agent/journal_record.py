@@ -1,15 +1,20 @@
-"""The schema of the journal: the records from which the next agent adopts a cluster, and their validation."""
+"""The lines of the journal, from which the next agent adopts a cluster: schema, validation, and the way back."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+import json
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from tfcluster.core.states import TaskState
+from tfcluster import settings
+from tfcluster.agent.tasks.state_machine import TaskEvent, TaskStateMachine
+from tfcluster.agent.tasks.task_runtime import TaskRuntime
+from tfcluster.core.states import TERMINAL_STATES, TaskState
 from tfcluster.core.status import LastExit
 from tfcluster.core.topology import ClusterTopology
-from tfcluster.process_handle import ProcessHandle
+from tfcluster.process_handle import ProcessHandle, boot_id
+from tfcluster.protocol.serialization import decode
 
 # Linux assigns no larger pid (PID_MAX_LIMIT), and counts clock ticks and inodes with 64 bits.
 _MAX_PID = 2**22
@@ -27,12 +32,14 @@ class TaskRecord:
         process: The task's process; None if it has none.
         started: Unix time in seconds at which the process was started.
         restarts: How often the task was restarted automatically.
-        state: The task's state.
-        ends: Times at which the process exited by itself, in monotonic seconds. That clock continues when an agent
-            dies, is not affected by changes of the date, and stops while the machine is suspended, as the tasks do.
-        wake_at: When the task is to be restarted, in monotonic seconds; None if it is not waiting for a restart.
+        state: The task's state. While the task has a process and is to run, it is STARTING: whether the process
+            answers is found out again by the next agent's probes, so it is not worth a write.
+        exit_times: Times at which the process exited by itself, in monotonic seconds. That clock continues when an
+            agent dies, is not affected by changes of the date, and stops while the machine is suspended, as the tasks
+            do.
+        deadline: When the task is to be restarted, in monotonic seconds; None if it is not waiting for a restart.
         last_exit: How the task's latest process exited.
-        again: Whether the task is being stopped in order to be restarted.
+        restart_pending: Whether the task is being stopped in order to be restarted.
         generation: The generation of the topology with which the process was started.
     """
 
@@ -40,10 +47,10 @@ class TaskRecord:
     started: float
     restarts: int
     state: TaskState
-    ends: tuple[float, ...] = ()
-    wake_at: float | None = None
+    exit_times: tuple[float, ...] = ()
+    deadline: float | None = None
     last_exit: LastExit | None = None
-    again: bool = False
+    restart_pending: bool = False
     generation: int = 0
 
 
@@ -64,7 +71,93 @@ class Record:
     next: ClusterTopology | None = None
 
 
-def check(topology: ClusterTopology, tasks: Mapping[str, TaskRecord], secrets: Path, host: str | None) -> None:
+@dataclass(frozen=True)
+class _Snapshot:
+    """The first line of the file; see Record for the other fields.
+
+    Attributes:
+        boot: The boot id of the machine when the snapshot was written.
+    """
+
+    boot: str
+    topology: ClusterTopology
+    tasks: dict[str, TaskRecord]
+    secrets: Path
+    next: ClusterTopology | None
+
+
+@dataclass(frozen=True)
+class _Change:
+    """Each further line of the file: the new record of one task.
+
+    Attributes:
+        task: The name of the task.
+        record: The record, which replaces the earlier one.
+    """
+
+    task: str
+    record: TaskRecord
+
+
+def _line(value: object) -> bytes:
+    return json.dumps(value).encode() + b"\n"
+
+
+def encode_snapshot(record: Record) -> bytes:
+    """Return the first line of a journal.
+
+    Args:
+        record: The content of the journal.
+    """
+    snapshot = _Snapshot(boot_id(), record.topology, record.tasks, record.secrets, record.next)
+    return _line({**asdict(snapshot), "secrets": str(record.secrets)})
+
+
+def encode_changes(tasks: Mapping[str, TaskRecord]) -> bytes:
+    """Return further lines of a journal.
+
+    Args:
+        tasks: The new records of some tasks, by name.
+    """
+    return b"".join(_line(asdict(_Change(name, record))) for name, record in tasks.items())
+
+
+def parse(data: bytes, host: str | None) -> Record:
+    """Parse the content of a journal.
+
+    Args:
+        data: The content.
+        host: As in Journal.read.
+
+    Returns:
+        The record.
+
+    Raises:
+        ValueError: The content is not a valid record.
+        RecursionError: Lists or objects are nested too deeply.
+    """
+    first, _, rest = data.partition(b"\n")
+    snapshot = decode(_Snapshot, json.loads(first))
+    tasks = {**snapshot.tasks, **dict(_changed_tasks(rest.split(b"\n")[:-1]))}
+    _check(snapshot.topology, tasks, snapshot.secrets, host)
+    if snapshot.boot != boot_id():
+        tasks = {name: _after_boot(task) for name, task in tasks.items()}
+    return Record(snapshot.topology, tasks, snapshot.secrets, snapshot.next)
+
+
+def _changed_tasks(lines: Iterable[bytes]) -> Iterator[tuple[str, TaskRecord]]:
+    for number, line in enumerate(lines, 2):
+        change = decode(_Change, json.loads(line), f"line {number}")
+        yield change.task, change.record
+
+
+def _after_boot(task: TaskRecord) -> TaskRecord:
+    """Return a task's record after a reboot: no process has survived, and the monotonic clock has restarted."""
+    state = TaskState.READY if task.state is TaskState.STARTING and task.process is not None else task.state
+    return replace(task, state=state, process=None, exit_times=(), deadline=None)
+
+
+def _check(topology: ClusterTopology, tasks: Mapping[str, TaskRecord], secrets: Path, host: str | None) -> None:
     """Reject a record that no agent can have written, even if each value has the right type.
 
     Args:
@@ -110,6 +203,81 @@ def _problems_of_tasks(tasks: Mapping[str, TaskRecord]) -> Iterator[str]:
         process, ended = task.process, task.last_exit
         if process is not None and not (0 < process.pid <= _MAX_PID and 0 <= process.start_time <= _MAX_TICKS):
             yield f"tasks.{name}.process: there can be no such process"
-        times = (task.started, *task.ends, task.wake_at or 0.0, ended.time if ended else 0.0)
+        times = (task.started, *task.exit_times, task.deadline or 0.0, ended.time if ended else 0.0)
         if any(abs(time) > _MAX_TIME for time in times):
             yield f"tasks.{name}: a time that is too far away"
+
+
+def to_record(task: TaskRuntime) -> TaskRecord:
+    """Return the record of a task: what the next agent needs in order to adopt it."""
+    machine, state = task.machine, task.machine.state
+    if task.process is not None and state in (TaskState.READY, TaskState.UNRESPONSIVE):
+        state = TaskState.STARTING
+    return TaskRecord(
+        process=task.process,
+        started=task.started,
+        restarts=machine.restarts,
+        state=state,
+        exit_times=machine.exit_times,
+        # While there is a process, the deadline is that of its exit. It is not recorded: the next agent gives the
+        # process the whole grace period again.
+        deadline=machine.deadline if state is TaskState.BACKING_OFF else None,
+        last_exit=task.last_exit,
+        restart_pending=machine.restart_pending,
+        generation=task.generation,
+    )
+
+
+def restore(
+    machine: TaskStateMachine, record: TaskRecord, now: float, probes: int
+) -> tuple[TaskStateMachine, TaskEvent | None]:
+    """Restore a task's state machine from its record.
+
+    Args:
+        machine: The initial state machine of the task.
+        record: The record that an earlier agent wrote.
+        now: The current time, in monotonic seconds.
+        probes: How many health checks there were time for since the task's process was started.
+
+    Returns:
+        The restored machine, and the event that must be dispatched to it next; None for no event.
+    """
+    machine = replace(machine, state=record.state, restarts=record.restarts, exit_times=record.exit_times)
+    if record.state in TERMINAL_STATES:
+        return machine, None
+    if record.state is TaskState.BACKING_OFF:
+        return replace(machine, deadline=now if record.deadline is None else record.deadline), None
+    if record.state is TaskState.STOPPING and record.process is None:
+        return replace(machine, state=TaskState.STOPPED), TaskEvent.START if record.restart_pending else None
+    if record.state is TaskState.STOPPING:
+        # The process needs another signal, and the machine requests that only for a task that is running.
+        event = TaskEvent.RESTART if record.restart_pending else TaskEvent.STOP
+        return replace(machine, state=TaskState.STARTING), event
+    if record.process is None:
+        return machine, TaskEvent.UNSTARTED if record.state is TaskState.STARTING else TaskEvent.FAILED_EXIT
+    # The time that a server has to start does not begin again with each agent. One that is older than that counts as
+    # ready until its probes fail.
+    if probes < settings.FAILED_PROBES_MAX_STARTING - settings.FAILED_PROBES_MAX:
+        return replace(machine, state=TaskState.STARTING, failed_probes=probes), None
+    return replace(machine, state=TaskState.READY), None
+
+
+def drop_unreleased(record: TaskRecord, unreleased: Callable[[], Collection[ProcessHandle]]) -> TaskRecord:
+    """Return a task's record without its process if the earlier agent died before it released the process.
+
+    Such a process exits by itself. It may not have done so yet, so it is killed here too. It is recognized by its
+    session: a server first creates a session of its own, and a process that was not released is still in the session
+    of its agent.
+
+    Args:
+        record: The record.
+        unreleased: Returns the processes that have noted that they exit because they were not released.
+    """
+    process = record.process
+    if record.state is not TaskState.STARTING or process is None or process.leads_session():
+        return record
+    if process.is_alive():
+        process.kill()
+    elif process not in unreleased():  # it was released, and has exited since
+        return record
+    return replace(record, process=None)

@@ -90,8 +90,8 @@ class Shutdown:
         topology = self._supervisor.topology
         if topology is None or self.under_way or not lease.is_over(topology.lease):
             return
-        detail = f"no command has asked for {topology.lease:g} s, the cluster's lease: its part here goes down"
-        self._supervisor.history.record("lease over", detail=detail)
+        detail = f"no command for {topology.lease:g} s, the cluster's lease: its tasks on this host are being stopped"
+        self._supervisor.history.record("lease-expired", detail=detail)
         self._begin(settings.STOP_GRACE_SECONDS)
 
     def _begin(self, grace: float) -> asyncio.Task[None]:

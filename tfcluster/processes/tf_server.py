@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 from pathlib import Path
@@ -24,12 +25,9 @@ def serve(tensorflow: TensorFlow, topology: ClusterTopology, task: Task, log: Pa
         topology: The topology of the cluster.
         task: The task to serve.
         log: The file for standard output and standard error.
-        agent: The child's end of a socket pair with the agent. A line from the agent means that this process has been
-            recorded in the journal. End of file means that the agent died before that, so this process exits, as no
-            later agent would know of it. This process sends one line: that it serves, or the error.
+        agent: The child's end of a socket pair with the agent. This process sends one line: that it serves, or the
+            error.
     """
-    if not agent.recv(1):
-        return
     try:
         daemonize.detach(f"tfcluster: {topology.cluster} {task.short}", log=log, keep=[agent.fileno()])
         os.environ.update(_environment(topology, task))
@@ -47,7 +45,8 @@ def _start(tensorflow: TensorFlow, topology: ClusterTopology, task: Task, agent:
     else:
         server = tensorflow.new_server(definition)
     server.start()
-    agent.sendall(encode({"serving": True}))
+    with contextlib.suppress(ConnectionError):  # the agent has died: the next one adopts this server
+        agent.sendall(encode({"serving": True}))
     agent.close()
     server.join()
 

@@ -66,7 +66,7 @@ def _iso(time: float) -> str:
     return datetime.fromtimestamp(time, timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-_STYLES = {"died": "red", "killed": "red"}
+_STYLES = {"died": "red", "health-check-killed": "red"}
 
 
 def show_event(event: dict[str, Any]) -> None:

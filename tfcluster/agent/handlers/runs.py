@@ -97,7 +97,7 @@ class RunHandlers:
         silent, (devices, troubles) = await asyncio.gather(
             self._supervisor.checks.all_now(settings.RUN_PROBE_SECONDS), self._elsewhere.probe_all()
         )
-        _refuse_when_down([*(task.trouble() for task in silent), *troubles])
+        _refuse_when_down([*(task.describe_problem() for task in silent), *troubles])
         devices += [device for task in self._supervisor.tasks.values() for device in task.devices]
         return sorted((device for device in devices if device.task in names), key=lambda each: names.index(each.task))
 

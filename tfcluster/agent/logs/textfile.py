@@ -34,6 +34,25 @@ def tail(path: Path, lines: int) -> tuple[list[str], int]:
     return [line.decode(errors="replace") for line in found], end
 
 
+def tail_of_buffer(log_buffer: Path, lines: int, size: int) -> tuple[str, ...]:
+    """Read the last lines of a task's log buffer.
+
+    Args:
+        log_buffer: The log buffer. A missing file counts as empty.
+        lines: Maximum number of lines.
+        size: Maximum number of bytes: a line of megabytes is truncated instead of being read.
+
+    Returns:
+        The lines.
+    """
+    try:
+        with log_buffer.open("rb") as file:
+            data = _read_at(file, max(0, file.seek(0, os.SEEK_END) - size), size)
+    except OSError:
+        return ()
+    return tuple(data.lstrip(b"\0").decode(errors="replace").splitlines()[-lines:])  # it begins with a hole
+
+
 def behind_newline(file: BinaryIO, end: int, count: int) -> int:
     """Return the offset after the `count`th newline before `end`, counting backwards, or 0 if there are fewer."""
     start = end

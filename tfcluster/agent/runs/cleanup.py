@@ -52,7 +52,7 @@ class ContainerCleaner:
     def _servers(self) -> _Servers:
         """Return the servers that exist now."""
         tasks = self._supervisor.tasks.values()
-        local: _Servers = {task.task.short: task.process for task in tasks if task.process}
+        local: _Servers = {task.spec.short: task.process for task in tasks if task.process}
         topology = self._supervisor.topology
         remote = [task for task in topology.tasks if task.host != self._supervisor.host] if topology else []
         return {**local, **{task.short: None for task in remote}}

@@ -45,7 +45,7 @@ class HealthMonitor:
     def all_soon(self) -> None:
         """Sample the resource usage of every task, and start a health check of each in the background."""
         for task in self._tasks().values():
-            task.sample_use()
+            task.sample_usage()
             if task.machine.state in HAS_PROCESS and not task.being_checked:
                 self._in_background(self.one(task))
 
@@ -60,7 +60,7 @@ class HealthMonitor:
         """
         tasks = list(self._tasks().values())
         asked = [task for task in tasks if task.machine.state is TaskState.READY]
-        answers = await asyncio.gather(*(self._prober.ask(task.task.address, timeout) for task in asked))
+        answers = await asyncio.gather(*(self._prober.ask(task.spec.address, timeout) for task in asked))
         silent = set()
         for task, answer in zip(asked, answers, strict=True):
             if answer.verdict is ProbeOutcome.PROBE_OK:
@@ -80,7 +80,7 @@ class HealthMonitor:
         """
         silent = await self.all_now(timeout)
         answered = [task for task in self._tasks().values() if task not in silent]
-        return [device for task in answered for device in task.devices], [task.trouble() for task in silent]
+        return [device for task in answered for device in task.devices], [task.describe_problem() for task in silent]
 
     def until_ready(self, task: TaskRuntime) -> None:
         """Start probing, in the background, a task whose process has reported that it serves, until it is ready."""
@@ -96,7 +96,7 @@ class HealthMonitor:
         asked_of = task.process
         task.being_checked = True
         try:
-            answer = await self._prober.ask(task.task.address, settings.PROBE_TIMEOUT_SECONDS)
+            answer = await self._prober.ask(task.spec.address, settings.PROBE_TIMEOUT_SECONDS)
         finally:
             task.being_checked = False
         if asked_of is None or task.process != asked_of:

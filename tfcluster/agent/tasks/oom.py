@@ -71,7 +71,7 @@ class OomDetector:
             self._samples.append(self._read())
             self._sampled = now
 
-    def named(self) -> str:
+    def describe(self) -> str:
         """Describe the OOM kills that may explain the process's end by a SIGKILL that this agent did not send.
 
         Returns:

@@ -1,4 +1,4 @@
-"""The lifecycle of a task as a pure state machine: (machine, event, now, chance) -> (machine, action).
+"""The lifecycle of a task as a pure state machine: (machine, event, now, jitter) -> (machine, action).
 
 The time (monotonic seconds) and the random number are arguments, so that every transition can be tested without a
 clock, randomness or a process.
@@ -27,7 +27,7 @@ class TaskEvent(Enum):
     UNSTARTABLE = auto()  # the task cannot be started, and retrying would not help
     BLOCKED = auto()  # another process uses the task's port
     UNSTARTED = auto()  # the previous agent died before it released the process
-    TIMER = auto()  # the machine's `wake_at` has passed
+    TIMER = auto()  # the machine's `deadline` has passed
 
 
 class Action(Enum):
@@ -46,34 +46,34 @@ class TaskStateMachine:
         policy: The restart policy of the task.
         state: The task's state.
         restarts: Number of automatic restarts since the task was last started on request.
-        ends: Times, in monotonic seconds, at which the task exited by itself, within the policy's window.
-        misses: Number of failed probes in a row.
-        wake_at: When the event TIMER is due, in monotonic seconds; None for no timer.
-        grace: Seconds between SIGTERM and SIGKILL when the task is stopped.
-        again: Whether the task is being stopped in order to be started again.
+        exit_times: Times, in monotonic seconds, at which the task exited by itself, within the policy's window.
+        failed_probes: Number of failed probes in a row.
+        deadline: When the event TIMER is due, in monotonic seconds; None for no timer.
+        stop_timeout: Seconds between SIGTERM and SIGKILL when the task is stopped.
+        restart_pending: Whether the task is being stopped in order to be started again.
     """
 
     policy: RestartPolicy
     state: TaskState = TaskState.STOPPED
     restarts: int = 0
-    ends: tuple[float, ...] = ()
-    misses: int = 0
-    wake_at: float | None = None
-    grace: float = settings.STOP_GRACE_SECONDS
-    again: bool = False
+    exit_times: tuple[float, ...] = ()
+    failed_probes: int = 0
+    deadline: float | None = None
+    stop_timeout: float = settings.STOP_GRACE_SECONDS
+    restart_pending: bool = False
 
     @property
-    def wanted(self) -> bool:
+    def desired_running(self) -> bool:
         """Whether the task is meant to run."""
-        return self.state in DESIRED_RUNNING or self.again
+        return self.state in DESIRED_RUNNING or self.restart_pending
 
-    def after(self, event: TaskEvent, now: float, chance: float) -> tuple[TaskStateMachine, Action | None]:
+    def handle(self, event: TaskEvent, now: float, jitter: float) -> tuple[TaskStateMachine, Action | None]:
         """Handle an event.
 
         Args:
             event: The event.
             now: The current time, in monotonic seconds.
-            chance: A random number from 0 to 1, for the jitter of the back-off.
+            jitter: A random number from 0 to 1, for the jitter of the back-off.
 
         Returns:
             The machine after the event, unchanged if the event has no effect, and the action to take, if any.
@@ -85,94 +85,94 @@ class TaskStateMachine:
         if event is TaskEvent.RESTART:
             return self._restart(now)
         if event in (TaskEvent.FAILED_EXIT, TaskEvent.CLEAN_EXIT):
-            return self._ended(event, now, chance) if self.state in HAS_PROCESS else (self, None)
+            return self._handle_exit(event, now, jitter) if self.state in HAS_PROCESS else (self, None)
         if event is TaskEvent.UNSTARTABLE:
-            return self._give_up() if self.state in HAS_PROCESS else (self, None)
+            return self._fail() if self.state in HAS_PROCESS else (self, None)
         if event is TaskEvent.BLOCKED:
-            return self._blocked(now, chance)
+            return self._handle_blocked(now, jitter)
         if event is TaskEvent.UNSTARTED:
             return self, Action.SPAWN if self.state is TaskState.STARTING else None
         if event is TaskEvent.TIMER:
-            return self._due(now)
-        return self._checked(event)
+            return self._handle_timer(now)
+        return self._handle_probe(event)
 
     def _start(self) -> tuple[TaskStateMachine, Action | None]:
-        fresh = TaskStateMachine(self.policy, TaskState.STARTING, grace=self.grace)
+        fresh = TaskStateMachine(self.policy, TaskState.STARTING, stop_timeout=self.stop_timeout)
         return fresh, Action.SPAWN
 
     def _stop(self, now: float) -> tuple[TaskStateMachine, Action | None]:
         if self.state is TaskState.STOPPING:
             # The earliest deadline of all stop requests applies, unless the task has been killed already.
-            wake_at = None if self.wake_at is None else min(self.wake_at, now + self.grace)
-            return replace(self, again=False, wake_at=wake_at), None
+            deadline = None if self.deadline is None else min(self.deadline, now + self.stop_timeout)
+            return replace(self, restart_pending=False, deadline=deadline), None
         if self.state is TaskState.STOPPED:
             return self, None
         if self.state in HAS_PROCESS:
-            return replace(self, state=TaskState.STOPPING, wake_at=now + self.grace), Action.TERMINATE
-        return replace(self, state=TaskState.STOPPED, wake_at=None), None
+            return replace(self, state=TaskState.STOPPING, deadline=now + self.stop_timeout), Action.TERMINATE
+        return replace(self, state=TaskState.STOPPED, deadline=None), None
 
     def _restart(self, now: float) -> tuple[TaskStateMachine, Action | None]:
         if self.state not in HAS_PROCESS:
             return self._start()
         stopping, action = self._stop(now)
         # A task that is stopping already keeps its outcome: it either stays stopped or is started again.
-        return (replace(stopping, again=True), action) if action else (self, None)
+        return (replace(stopping, restart_pending=True), action) if action else (self, None)
 
-    def _ended(self, event: TaskEvent, now: float, chance: float) -> tuple[TaskStateMachine, Action | None]:
-        if self.again:
+    def _handle_exit(self, event: TaskEvent, now: float, jitter: float) -> tuple[TaskStateMachine, Action | None]:
+        if self.restart_pending:
             return self._start()
-        ended = replace(self, misses=0, wake_at=None)
+        exited = replace(self, failed_probes=0, deadline=None)
         if self.state is TaskState.STOPPING:
-            return replace(ended, state=TaskState.STOPPED), None
+            return replace(exited, state=TaskState.STOPPED), None
         if self.policy.policy == "never" or (self.policy.policy == "on-failure" and event is TaskEvent.CLEAN_EXIT):
-            rest = TaskState.STOPPED if event is TaskEvent.CLEAN_EXIT else TaskState.FAILED
-            return replace(ended, state=rest), None
-        ends = (*(end for end in self.ends if end > now - self.policy.window), now)
-        if len(ends) > self.policy.limit:
-            return replace(ended, state=TaskState.FAILED, ends=ends), None
-        wake_at = now + _delay(self.policy, len(ends), chance)
-        return replace(ended, state=TaskState.BACKING_OFF, ends=ends, wake_at=wake_at), None
+            state = TaskState.STOPPED if event is TaskEvent.CLEAN_EXIT else TaskState.FAILED
+            return replace(exited, state=state), None
+        exit_times = (*(time for time in self.exit_times if time > now - self.policy.window), now)
+        if len(exit_times) > self.policy.limit:
+            return replace(exited, state=TaskState.FAILED, exit_times=exit_times), None
+        deadline = now + _delay(self.policy, len(exit_times), jitter)
+        return replace(exited, state=TaskState.BACKING_OFF, exit_times=exit_times, deadline=deadline), None
 
-    def _give_up(self) -> tuple[TaskStateMachine, Action | None]:
-        rest = TaskState.STOPPED if self.state is TaskState.STOPPING else TaskState.FAILED
-        return replace(self, state=rest, misses=0, wake_at=None, again=False), None
+    def _fail(self) -> tuple[TaskStateMachine, Action | None]:
+        state = TaskState.STOPPED if self.state is TaskState.STOPPING else TaskState.FAILED
+        return replace(self, state=state, failed_probes=0, deadline=None, restart_pending=False), None
 
-    def _blocked(self, now: float, chance: float) -> tuple[TaskStateMachine, Action | None]:
+    def _handle_blocked(self, now: float, jitter: float) -> tuple[TaskStateMachine, Action | None]:
         """Wait until the port may be free. This says nothing about the task, so it does not count as an exit."""
         if self.state is TaskState.STOPPING:
-            return self._ended(TaskEvent.FAILED_EXIT, now, chance)
+            return self._handle_exit(TaskEvent.FAILED_EXIT, now, jitter)
         if self.state is TaskState.STARTING and self.policy.policy == "never":
             return replace(self, state=TaskState.FAILED), None
         if self.state in (TaskState.STARTING, TaskState.BACKING_OFF):
-            return replace(self, state=TaskState.BACKING_OFF, wake_at=now + settings.PORT_RETRY_SECONDS), None
+            return replace(self, state=TaskState.BACKING_OFF, deadline=now + settings.PORT_RETRY_SECONDS), None
         return self, None
 
-    def _due(self, now: float) -> tuple[TaskStateMachine, Action | None]:
-        if self.wake_at is None or now < self.wake_at:
+    def _handle_timer(self, now: float) -> tuple[TaskStateMachine, Action | None]:
+        if self.deadline is None or now < self.deadline:
             return self, None
         if self.state is TaskState.BACKING_OFF:
-            return replace(self, state=TaskState.STARTING, restarts=self.restarts + 1, wake_at=None), Action.SPAWN
-        return replace(self, wake_at=None), Action.KILL
+            return replace(self, state=TaskState.STARTING, restarts=self.restarts + 1, deadline=None), Action.SPAWN
+        return replace(self, deadline=None), Action.KILL
 
-    def _checked(self, event: TaskEvent) -> tuple[TaskStateMachine, Action | None]:
+    def _handle_probe(self, event: TaskEvent) -> tuple[TaskStateMachine, Action | None]:
         if self.state not in HAS_PROCESS or self.state is TaskState.STOPPING:
             return self, None
         if event is TaskEvent.PROBE_OK:
-            return replace(self, state=TaskState.READY, misses=0), None
-        misses = self.misses + 1
+            return replace(self, state=TaskState.READY, failed_probes=0), None
+        failed_probes = self.failed_probes + 1
         # A server that is still starting has not answered yet. It is killed only if it takes far too long.
         if self.state is TaskState.STARTING:
-            if misses < settings.FAILED_PROBES_MAX_STARTING or self.policy.policy == "never":
-                return replace(self, misses=misses), None
-            return replace(self, misses=0), Action.KILL
-        if misses < settings.FAILED_PROBES_MAX:
-            return replace(self, misses=misses), None
-        if self.policy.policy == "never" or misses < 2 * settings.FAILED_PROBES_MAX:
-            return replace(self, state=TaskState.UNRESPONSIVE, misses=misses), None
-        return replace(self, misses=0), Action.KILL
+            if failed_probes < settings.FAILED_PROBES_MAX_STARTING or self.policy.policy == "never":
+                return replace(self, failed_probes=failed_probes), None
+            return replace(self, failed_probes=0), Action.KILL
+        if failed_probes < settings.FAILED_PROBES_MAX:
+            return replace(self, failed_probes=failed_probes), None
+        if self.policy.policy == "never" or failed_probes < 2 * settings.FAILED_PROBES_MAX:
+            return replace(self, state=TaskState.UNRESPONSIVE, failed_probes=failed_probes), None
+        return replace(self, failed_probes=0), Action.KILL
 
 
-def _delay(policy: RestartPolicy, ends: int, chance: float) -> float:
+def _delay(policy: RestartPolicy, exits: int, jitter: float) -> float:
     """Return the back-off in seconds: 0 after the first exit, then `initial`, doubling up to `max`, with jitter.
 
     The jitter is the "equal jitter" of M. Brooker, Exponential Backoff And Jitter (AWS Architecture Blog, 2015): half
@@ -181,11 +181,11 @@ def _delay(policy: RestartPolicy, ends: int, chance: float) -> float:
 
     Args:
         policy: The restart policy.
-        ends: Number of exits within the policy's window.
-        chance: A random number from 0 to 1.
+        exits: Number of exits within the policy's window.
+        jitter: A random number from 0 to 1.
     """
-    if ends <= 1:
+    if exits <= 1:
         return 0.0
     # The exponent is limited because a float overflows at 2**1024. The delay reaches `max` long before.
-    longest = min(policy.max, policy.initial * 2.0 ** min(ends - 2, 64))
-    return longest * (1.0 + chance) / 2.0
+    longest = min(policy.max, policy.initial * 2.0 ** min(exits - 2, 64))
+    return longest * (1.0 + jitter) / 2.0

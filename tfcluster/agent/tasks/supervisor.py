@@ -1,42 +1,32 @@
-"""Supervisor of this host's tasks: carries out the actions of their state machines and writes the journal."""
+"""Supervisor of this host's tasks: starts, stops, restarts and adopts them, and writes the cluster to the journal."""
 
 from __future__ import annotations
 
 import asyncio
-import random
-import signal
-import sys
 import time
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import replace
 
+from tfcluster import settings
 from tfcluster.agent.change_notifier import ChangeNotifier
-from tfcluster.agent.journal_record import Record
+from tfcluster.agent.journal import journal_error
+from tfcluster.agent.journal_record import Record, TaskRecord, drop_unreleased, restore, to_record
 from tfcluster.agent.logs.collector import LogCollector
 from tfcluster.agent.logs.event_log import EventLog
 from tfcluster.agent.ports import PortAllocator
 from tfcluster.agent.secret_store import SecretStore, without_values
 from tfcluster.agent.state_dir import StateDir
-from tfcluster.agent.tasks.adoption import recorded, resumed, without_unstarted
+from tfcluster.agent.tasks.dispatcher import Dispatcher
 from tfcluster.agent.tasks.health_monitor import HealthMonitor
 from tfcluster.agent.tasks.probe_client import ProbeClient
-from tfcluster.agent.tasks.state_machine import Action, TaskEvent, TaskStateMachine
-from tfcluster.agent.tasks.step import Step
+from tfcluster.agent.tasks.state_machine import TaskEvent, TaskStateMachine
 from tfcluster.agent.tasks.task_launcher import TaskLauncher
 from tfcluster.agent.tasks.task_runtime import TaskRuntime
-from tfcluster.agent.tasks.transition_event import describe_transition
 from tfcluster.core.states import TERMINAL_STATES, TaskState
 from tfcluster.core.topology import PS_JOB, ClusterTopology
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.process_handle import send_signal
 from tfcluster.processes.c_api import TensorFlow
-
-#: The text that explains the exit of a process that the agent ended because of an event.
-_WHY_ENDED = {
-    TaskEvent.PROBE_FAILED: "it did not answer, so its agent ended it",
-    TaskEvent.RESTART: "`tfcluster restart` ended it",
-}
 
 
 class Supervisor:
@@ -48,7 +38,7 @@ class Supervisor:
         secrets: The store of the secret values in the topology.
         ports: The allocator that reserves and holds the tasks' ports.
         prober: The client that probes the tasks.
-        keeper: The supervisor of the log writer.
+        log_collector: The supervisor of the log writer.
         load: Loads TensorFlow and returns it.
 
     Attributes:
@@ -68,7 +58,7 @@ class Supervisor:
         secrets: SecretStore,
         ports: PortAllocator,
         prober: ProbeClient,
-        keeper: LogCollector,
+        log_collector: LogCollector,
         load: Callable[[], TensorFlow],
     ) -> None:
         self.host = host
@@ -77,11 +67,14 @@ class Supervisor:
         self.tasks: dict[str, TaskRuntime] = {}
         self.changed = ChangeNotifier()
         self.history = EventLog(folder.events)
-        self.checks = HealthMonitor(prober, lambda: self.tasks, self._feed)
+        self.checks = HealthMonitor(prober, lambda: self.tasks, self._dispatch)
         self._folder = folder
         self._secrets = secrets
-        self._keeper = keeper
-        self._processes = TaskLauncher(folder, ports, load, self._feed, self.checks.until_ready)
+        self._log_collector = log_collector
+        self._launcher = TaskLauncher(folder, ports, load, self._dispatch, self.checks.until_ready)
+        self._dispatcher = Dispatcher(
+            folder.journal, self._launcher, self.history, self.changed, self.require_cluster, self.write_journal
+        )
 
     def require_cluster(self) -> ClusterTopology:
         """Return the topology of the cluster.
@@ -114,19 +107,20 @@ class Supervisor:
         """
         before = self.topology, self.next, self.tasks
         attributes = [(task, vars(task).copy()) for task in self.tasks.values()]
-        self._take(topology)
+        self._set_topology(topology)
         self.next = None
-        steps = [self._step(self.tasks[name], TaskEvent.START) for name in start]
+        transitions = [self._dispatcher.make_transition(self.tasks[name], TaskEvent.START) for name in start]
         try:
             self.write_journal()
         except ClusterError:
-            for step in steps:
-                step.undo()
+            for transition in transitions:
+                transition.undo()
             self.topology, self.next, self.tasks = before
             for task, values in attributes:
                 vars(task).update(values)
             raise
-        self._finish(steps)
+        self._dispatcher.publish(transitions)
+        self._dispatcher.release(transitions)
 
     async def adopt(self, record: Record) -> None:
         """Adopt the tasks in the journal of an earlier agent: watch those that still run, restart others by policy.
@@ -136,41 +130,50 @@ class Supervisor:
         Args:
             record: The content of the journal.
         """
-        self._take(self._secrets.shown(record.topology, record.secrets))
+        self._set_topology(self._secrets.shown(record.topology, record.secrets))
         if record.next is not None:
             self.next = self._secrets.shown(record.next, record.secrets)
-        events = []
-        for name, written in record.tasks.items():
-            task, known = self.tasks[name], without_unstarted(written)
-            task.started, task.last_exit, task.generation = known.started, known.last_exit, known.generation
-            task.machine, owed = resumed(task.machine, known, time.monotonic())
-            if owed is not None:
-                events.append((task, owed))
-            if known.process is not None:
-                self._processes.watch(task, known.process)
-            self._processes.hold_port(task)
-            self._set_timer(task)
+        events = [
+            (self.tasks[name], event)
+            for name, each in record.tasks.items()
+            if (event := self._restore_task(self.tasks[name], each)) is not None
+        ]
         # Dispatch all events together: a journal written between two of them would lack the processes of later tasks.
-        self._feed_all(events)
+        self._dispatcher.dispatch(events)
         for task in self.tasks.values():
             if task.process is not None and task.pidfd is not None:
-                self.history.record("adopted", task=task.task.short, detail=f"pid {task.process.pid}")
-        if record.secrets != self._secrets.path:  # the earlier agent had another XDG_RUNTIME_DIR
-            with suppress(ClusterError, OSError):
-                self.write_journal()
+                self.history.record("adopted", task=task.spec.short, detail=f"pid {task.process.pid}")
+        with suppress(ClusterError, OSError):  # the disk is full: the earlier agent's journal stays
+            self.write_journal()  # without the changes that the earlier agent appended
+            if record.secrets != self._secrets.path:  # the earlier agent had another XDG_RUNTIME_DIR
                 record.secrets.unlink(missing_ok=True)
         await asyncio.gather(*(self.checks.one(task) for task in self.tasks.values() if task.pidfd is not None))
 
-    def lost_output(self) -> list[str]:
+    def _restore_task(self, task: TaskRuntime, record: TaskRecord) -> TaskEvent | None:
+        """Restore the state of a task from the journal, and watch its process if it has one.
+
+        Returns:
+            The event that must be dispatched to the task; None for no event.
+        """
+        record = drop_unreleased(record, self._folder.journal.unreleased)
+        task.started, task.last_exit, task.generation = record.started, record.last_exit, record.generation
+        probes = int(max(0.0, time.time() - record.started) / settings.HEALTH_INTERVAL_SECONDS)
+        task.machine, event = restore(task.machine, record, time.monotonic(), probes)
+        if record.process is not None:
+            self._launcher.watch(task, record.process)
+        self._launcher.reserve_port(task)
+        self._dispatcher.set_timer(task)
+        return event
+
+    def deleted_log_warning(self) -> list[str]:
         """Return a warning that names the running tasks whose log buffer was deleted, so that their output is lost.
 
         Returns:
             A list with one sentence, or an empty list if no output is lost.
         """
-        lost = [
-            task.task.short for task in self.tasks.values() if task.process is not None and not task.log_buffer.exists()
-        ]
-        return [f"what {', '.join(lost)} print is lost until they are restarted"] if lost else []
+        running = [task for task in self.tasks.values() if task.process is not None]
+        names = [task.spec.short for task in running if not task.log_buffer.exists()]
+        return [f"the output of {', '.join(names)} is lost until they are restarted"] if names else []
 
     def generations(self) -> dict[str, int]:
         """Return, by task name, the topology generation in which each task that has a process was started."""
@@ -185,13 +188,15 @@ class Supervisor:
         """
         chosen = [task for name, task in self.tasks.items() if names is None or name in names]
         for task in chosen:
-            task.machine = replace(task.machine, grace=grace)
+            task.machine = replace(task.machine, stop_timeout=grace)
         for ps in (False, True):
-            tasks = [task for task in chosen if (task.task.job == PS_JOB) is ps]
-            self._feed_all([(task, TaskEvent.STOP) for task in tasks])
+            tasks = [task for task in chosen if (task.spec.job == PS_JOB) is ps]
+            self._dispatcher.dispatch([(task, TaskEvent.STOP) for task in tasks])
             while any(task.machine.state not in TERMINAL_STATES for task in tasks):
                 await self.changed.since(self.changed.count)
-                self._feed_all([(task, TaskEvent.STOP) for task in tasks])  # a task may have been restarted meanwhile
+                self._dispatcher.dispatch(
+                    [(task, TaskEvent.STOP) for task in tasks]
+                )  # a task may have been restarted meanwhile
 
     def shorten_grace(self, grace: float) -> None:
         """Limit the grace period of tasks that are being stopped, or will be stopped later.
@@ -200,9 +205,9 @@ class Supervisor:
             grace: Maximum number of seconds until SIGKILL, counted from now or from a later stop.
         """
         for task in self.tasks.values():
-            task.machine = replace(task.machine, grace=min(task.machine.grace, grace))
+            task.machine = replace(task.machine, stop_timeout=min(task.machine.stop_timeout, grace))
         stopping = [task for task in self.tasks.values() if task.machine.state is TaskState.STOPPING]
-        self._feed_all([(task, TaskEvent.STOP) for task in stopping])
+        self._dispatcher.dispatch([(task, TaskEvent.STOP) for task in stopping])
 
     def restart(self, names: Iterable[str], grace: float) -> None:
         """Restart tasks, all at the same time: starting servers do not wait for each other.
@@ -213,115 +218,37 @@ class Supervisor:
         """
         tasks = [self.tasks[name] for name in names]
         for task in tasks:
-            task.machine = replace(task.machine, grace=grace)
-        self._feed_all((task, TaskEvent.RESTART) for task in tasks)
+            task.machine = replace(task.machine, stop_timeout=grace)
+        self._dispatcher.dispatch((task, TaskEvent.RESTART) for task in tasks)
 
-    def _take(self, topology: ClusterTopology | None) -> None:
+    def _set_topology(self, topology: ClusterTopology | None) -> None:
         before, self.topology = self.tasks, topology
         self.tasks = {}
         for task in topology.on(self.host) if topology else ():
             kept = before.get(task.name)  # reuse it: the callbacks that watch its process refer to it
             if kept is None:
                 kept = TaskRuntime(task, TaskStateMachine(task.restart), self._folder.log_buffer_of(task.short))
-            kept.task, kept.machine = task, replace(kept.machine, policy=task.restart)
+            kept.spec, kept.machine = task, replace(kept.machine, policy=task.restart)
             self.tasks[task.name] = kept
         if topology:
-            self._keeper.start(topology.logs)
+            self._log_collector.start(topology.logs)
 
     def write_journal(self) -> None:
-        """Write the state of every task, and the topology, to the journal.
+        """Write a snapshot to the journal: the topology and the state of every task.
 
         Raises:
             ClusterError: The journal cannot be written.
         """
         assert self.topology is not None, "events come to tasks, and tasks from a topology"
-        tasks = {name: recorded(task) for name, task in self.tasks.items()}
+        tasks = {name: to_record(task) for name, task in self.tasks.items()}
         try:
             self._folder.repair()
             # Write the secret values first: without them the next agent could not start the tasks.
-            hidden = self._secrets.hidden(self.topology, self.next)
+            topology = self._secrets.hidden(self.topology, self.next)
             following = without_values(self.next) if self.next else None
-            self._folder.journal.write(Record(hidden, tasks, self._secrets.path, following))
+            self._folder.journal.write(Record(topology, tasks, self._secrets.path, following))
         except OSError as error:
-            path = error.filename or self._folder.journal.path
-            raise ClusterError(f"{path}: cannot write the journal: {error.strerror}") from error
+            raise journal_error(self._folder.journal.path, error) from error
 
-    def _feed(self, task: TaskRuntime, event: TaskEvent) -> None:
-        self._feed_all([(task, event)])
-
-    def _feed_all(self, events: Iterable[tuple[TaskRuntime, TaskEvent]]) -> None:
-        """Dispatch events to the tasks' state machines, and write the journal once for all changes that result."""
-        steps = [self._step(task, event) for task, event in events]
-        if any(step.is_news for step in steps):
-            try:
-                self.write_journal()
-            except ClusterError as error:
-                forked = [step.child for step in steps if step.child is not None]
-                for child in forked:  # no journal records them: make them exit
-                    child.hang_up()
-                self._tell(steps)
-                if forked:
-                    raise
-                # Processes that have exited or are exiting need no record: the next agent finds that they are gone.
-                print(error.message, file=sys.stderr, flush=True)
-                return
-        self._finish(steps)
-
-    def _step(self, task: TaskRuntime, event: TaskEvent) -> Step:
-        """Dispatch an event to a task's state machine and carry out the resulting action.
-
-        A process that is forked waits to be released.
-
-        Returns:
-            The transition that was made.
-        """
-        before, child = task.machine, None
-        task.machine, action = before.after(event, time.monotonic(), random.random())
-        if action is Action.SPAWN:
-            assert self.topology is not None, "a task belongs to a topology"
-            child = self._processes.fork(task, self.topology)
-        elif action is not None and task.pidfd is not None:
-            send_signal(task.pidfd, signal.SIGTERM if action is Action.TERMINATE else signal.SIGKILL)
-            task.killed = task.killed or action is Action.KILL
-            if event in _WHY_ENDED:
-                task.report = _WHY_ENDED[event]
-        self._set_timer(task)
-        return Step(task, event, before, action, child, describe_transition(task, before, event))
-
-    def _finish(self, steps: Iterable[Step]) -> None:
-        """Record transitions in the event log, and release the processes that were forked.
-
-        The journal contains the processes by now: if this agent dies, the next one can adopt them.
-        """
-        self._tell(steps)
-        for step in steps:
-            if step.child is not None:
-                step.child.send({})
-
-    def _tell(self, steps: Iterable[Step]) -> None:
-        for step in steps:
-            if step.describe_transition is not None:
-                self.history.record(
-                    step.describe_transition[0], task=step.task.task.short, detail=step.describe_transition[1]
-                )
-        if any(step.is_news for step in steps):
-            self.changed.tell()
-
-    def _set_timer(self, task: TaskRuntime) -> None:
-        if task.timer is not None:
-            task.timer.cancel()
-            task.timer = None
-        if task.machine.wake_at is not None:
-            delay = max(0.0, task.machine.wake_at - time.monotonic())
-            task.timer = asyncio.get_running_loop().call_later(delay, self._wake, task)
-
-    def _wake(self, task: TaskRuntime) -> None:
-        """Dispatch the timer event of a task, or BLOCKED if its back-off is over and another process uses its port."""
-        if task.machine.state is TaskState.BACKING_OFF and (blocked := self._processes.blocked(task)):
-            if blocked != task.report:
-                self._processes.note_blocked(task, blocked)
-                self.history.record("blocked", task=task.task.short, detail=blocked)
-                self.changed.tell()
-            self._feed(task, TaskEvent.BLOCKED)
-        else:
-            self._feed(task, TaskEvent.TIMER)
+    def _dispatch(self, task: TaskRuntime, event: TaskEvent) -> None:
+        self._dispatcher.dispatch([(task, event)])

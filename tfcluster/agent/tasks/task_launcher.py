@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -34,7 +35,7 @@ class TaskLauncher:
         folder: The cluster's state directory.
         ports: The allocator that reserves and holds the tasks' ports.
         load: Loads TensorFlow and returns it.
-        feed: Dispatches the exit of a process to the task's state machine.
+        dispatch: Dispatches the exit of a process to the task's state machine.
         serves: Called when a task's process reports that it serves.
     """
 
@@ -43,15 +44,15 @@ class TaskLauncher:
         folder: StateDir,
         ports: PortAllocator,
         load: Callable[[], TensorFlow],
-        feed: Callable[[TaskRuntime, TaskEvent], None],
+        dispatch: Callable[[TaskRuntime, TaskEvent], None],
         serves: Callable[[TaskRuntime], None],
     ) -> None:
         self._folder = folder
         self._ports = ports
         self._load = load
-        self._feed = feed
+        self._dispatch = dispatch
         self._serves = serves
-        self._holders: dict[int, tuple[float, str]] = {}  # by port: time of the lookup, and the message
+        self._port_owners: dict[int, tuple[float, str]] = {}  # by port: time of the lookup, and the message
 
     def fork(self, task: TaskRuntime, topology: ClusterTopology) -> subprocesses.ChildProcess | None:
         """Fork a task's server, which waits until it is released by a first message.
@@ -68,32 +69,44 @@ class TaskLauncher:
             The process, or None if none was forked.
         """
         task.started, task.generation = time.time(), topology.generation
-        task.report = ""
+        task.startup_error = ""
         task.killed = False
-        if names := lost(task.task):
-            task.report = f"secret {', '.join(names)} is lost, no journal holds it: `tfcluster up SPEC` gives it again"
-            asyncio.get_running_loop().call_soon(self._note_failure, task)
+        if names := lost(task.spec):
+            task.startup_error = (
+                f"secret {', '.join(names)} is lost, no journal holds it: `tfcluster up SPEC` gives it again"
+            )
+            asyncio.get_running_loop().call_soon(self._record_failure, task)
             return None
         if blocked := self.blocked(task):
             self.note_blocked(task, blocked)
-            asyncio.get_running_loop().call_soon(self._feed, task, TaskEvent.BLOCKED)
+            asyncio.get_running_loop().call_soon(self._dispatch, task, TaskEvent.BLOCKED)
             return None
         try:
             self._folder.repair()  # the task's log is written to this directory
             child = self._fork(task, topology)
         except (OSError, ClusterError) as error:
-            task.report = f"no process could be started for it: {error}"
-            asyncio.get_running_loop().call_soon(self._note_end, task, None)
+            task.startup_error = f"no process could be started for it: {error}"
+            asyncio.get_running_loop().call_soon(self._record_exit, task, None)
             return None
-        self._has_process(task, child.process, child.pidfd)
-        child.on_message(partial(self._reported, task), lambda: None)
+        self._set_process(task, child.process, child.pidfd)
+        child.on_message(partial(self._on_message, task), lambda: None)
         return child
 
     def _fork(self, task: TaskRuntime, topology: ClusterTopology) -> subprocesses.ChildProcess:
-        log_buffer = self._folder.log_buffer_of(task.task.short)
-        prepare(log_buffer, self._folder.log_of(task.task.short))
-        body = partial(serve, self._load(), topology, task.task, log_buffer)
-        return subprocesses.fork_child(body, partial(self._ended, task))
+        log_buffer = self._folder.log_buffer_of(task.spec.short)
+        prepare(log_buffer, self._folder.log_of(task.spec.short))
+        body = partial(serve, self._load(), topology, task.spec, log_buffer)
+        return subprocesses.fork_child(partial(self._run_released, body), partial(self._on_exit, task))
+
+    def _run_released(self, body: Callable[[socket.socket], None], agent: socket.socket) -> None:
+        """Run the body of a task's process when the agent releases it, which it does by a message.
+
+        If the agent dies before that, no later agent might know of the process, so it exits.
+        """
+        if agent.recv(1):
+            body(agent)
+        elif (process := ProcessHandle.from_pid(os.getpid())) is not None:
+            self._folder.journal.note_unreleased(process)
 
     def blocked(self, task: TaskRuntime) -> str:
         """Hold a task's port for the task, unless another process uses it.
@@ -101,20 +114,20 @@ class TaskLauncher:
         Returns:
             Text that names the process which uses the port; empty if the port is held for the task.
         """
-        port = task.task.port
+        port = task.spec.port
         if port is None:
             return ""
         try:
             if self._ports.hold(port):
-                self._holders.pop(port, None)
+                self._port_owners.pop(port, None)
                 return ""
         except OSError:  # if descriptors are scarce the server needs them more; other errors it reports itself
             return ""
         # Finding the owner of the port requires a scan of the descriptors of all processes, so the result is cached.
         now = time.monotonic()
-        if port not in self._holders or now > self._holders[port][0] + settings.PORT_OWNER_CACHE_SECONDS:
-            self._holders[port] = now, f"port {port} is taken by {port_owner(port)}"
-        return self._holders[port][1]
+        if port not in self._port_owners or now > self._port_owners[port][0] + settings.PORT_OWNER_CACHE_SECONDS:
+            self._port_owners[port] = now, f"port {port} is taken by {port_owner(port)}"
+        return self._port_owners[port][1]
 
     def note_blocked(self, task: TaskRuntime, blocked: str) -> None:
         """Set the reason why a task is not started, for its status.
@@ -123,7 +136,7 @@ class TaskLauncher:
             task: The task.
             blocked: The reason, as `blocked` returns it.
         """
-        task.report = blocked
+        task.startup_error = blocked
         task.last_exit = LastExit(NOT_STARTED, time.time(), blocked)
 
     def watch(self, task: TaskRuntime, process: ProcessHandle) -> None:
@@ -136,44 +149,44 @@ class TaskLauncher:
         Raises:
             OSError: No file descriptor is left for a pidfd.
         """
-        self._has_process(task, process, subprocesses.when_ended(process, partial(self._ended, task)))
+        self._set_process(task, process, subprocesses.when_ended(process, partial(self._on_exit, task)))
 
-    def _has_process(self, task: TaskRuntime, process: ProcessHandle, pidfd: int | None) -> None:
+    def _set_process(self, task: TaskRuntime, process: ProcessHandle, pidfd: int | None) -> None:
         task.process, task.pidfd = process, pidfd
         task.memory = OomDetector(process.pid, time.monotonic())
 
-    def _reported(self, task: TaskRuntime, message: Message) -> None:
+    def _on_message(self, task: TaskRuntime, message: Message) -> None:
         if "error" in message:
-            task.report = message["error"]
+            task.startup_error = message["error"]
         else:
             self._serves(task)
 
-    def hold_port(self, task: TaskRuntime) -> None:
+    def reserve_port(self, task: TaskRuntime) -> None:
         """Hold a task's port, or only reserve it while an adopted server listens on it."""
-        if task.task.port is None:
+        if task.spec.port is None:
             return
         with suppress(OSError):  # if descriptors are scarce, the server needs them more
-            self._ports.reserve(task.task.port)
+            self._ports.reserve(task.spec.port)
             if task.process is None:
-                self._ports.hold(task.task.port)
+                self._ports.hold(task.spec.port)
 
-    def _ended(self, task: TaskRuntime, status: int | None) -> None:
-        by_kernel = ""
+    def _on_exit(self, task: TaskRuntime, status: int | None) -> None:
+        oom_note = ""
         if task.memory is not None and not task.killed and was_killed(status):
-            by_kernel = task.memory.named()
-        task.forget_process()
+            oom_note = task.memory.describe()
+        task.clear_process()
         if status is None:
-            task.report = task.report or "its exit status is not known: an earlier agent had started it"
+            task.startup_error = task.startup_error or "its exit status is not known: an earlier agent had started it"
         # Defer this: the process's own error report may not have been read yet when its exit is noticed.
-        asyncio.get_running_loop().call_soon(self._note_end, task, status, by_kernel)
-        if task.machine.wanted:
-            self.hold_port(task)  # immediately, because no process listens on it now
+        asyncio.get_running_loop().call_soon(self._record_exit, task, status, oom_note)
+        if task.machine.desired_running:
+            self.reserve_port(task)  # immediately, because no process listens on it now
 
-    def _note_failure(self, task: TaskRuntime) -> None:
-        task.last_exit = LastExit(NOT_STARTED, time.time(), task.report)
-        self._feed(task, TaskEvent.UNSTARTABLE)
+    def _record_failure(self, task: TaskRuntime) -> None:
+        task.last_exit = LastExit(NOT_STARTED, time.time(), task.startup_error)
+        self._dispatch(task, TaskEvent.UNSTARTABLE)
 
-    def _note_end(self, task: TaskRuntime, status: int | None, by_kernel: str = "") -> None:
-        task.last_exit = LastExit(format_exit_status(status) + by_kernel, time.time(), task.report)
+    def _record_exit(self, task: TaskRuntime, status: int | None, oom_note: str = "") -> None:
+        task.last_exit = LastExit(format_exit_status(status) + oom_note, time.time(), task.startup_error)
         clean = status is not None and os.WIFEXITED(status) and os.WEXITSTATUS(status) == 0
-        self._feed(task, TaskEvent.CLEAN_EXIT if clean else TaskEvent.FAILED_EXIT)
+        self._dispatch(task, TaskEvent.CLEAN_EXIT if clean else TaskEvent.FAILED_EXIT)

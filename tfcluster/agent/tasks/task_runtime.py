@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tfcluster import settings
-from tfcluster.agent.tasks.log_tail import tail_of_log
+from tfcluster.agent.logs.textfile import tail_of_buffer
 from tfcluster.agent.tasks.oom import OomDetector
 from tfcluster.agent.tasks.resource_usage import ResourceUsage, read_usage
 from tfcluster.agent.tasks.state_machine import TaskStateMachine
@@ -20,9 +20,9 @@ from tfcluster.process_handle import ProcessHandle
 
 #: The exit reason of a task for which no process was started.
 NOT_STARTED = "not started"
-_AFTER_DEATH = {
-    TaskState.BACKING_OFF: "waits to be started again",
-    TaskState.STARTING: "is being started again",
+_AFTER_EXIT = {
+    TaskState.BACKING_OFF: "is backing off",
+    TaskState.STARTING: "is restarting",
     TaskState.FAILED: "has failed",
 }
 
@@ -32,7 +32,7 @@ class TaskRuntime:
     """The runtime state of one task.
 
     Attributes:
-        task: The specification of the task in the topology.
+        spec: The specification of the task in the topology.
         machine: The task's state machine.
         log_buffer: The log buffer: the file that the task's process prints into.
         process: The task's process; None while it has none.
@@ -41,7 +41,7 @@ class TaskRuntime:
         generation: The generation of the topology in which the process was started.
         devices: The devices that the task reported in its latest answer to a probe.
         last_exit: How the latest process ended; None if none has ended.
-        report: The error that the process reported while it started, or another explanation of its exit.
+        startup_error: The error that the process reported while it started, or another explanation of its exit.
         being_checked: Whether a health check is in progress.
         timer: The timer that triggers the next event of the state machine; None if none is set.
         samples: The latest two samples of resource usage, the newest first.
@@ -49,7 +49,7 @@ class TaskRuntime:
         killed: Whether this agent has sent SIGKILL to the process.
     """
 
-    task: Task
+    spec: Task
     machine: TaskStateMachine
     log_buffer: Path
     process: ProcessHandle | None = None
@@ -58,39 +58,39 @@ class TaskRuntime:
     generation: int = 0
     devices: tuple[Device, ...] = ()
     last_exit: LastExit | None = None
-    report: str = ""
+    startup_error: str = ""
     being_checked: bool = False
     timer: asyncio.TimerHandle | None = None
     samples: tuple[ResourceUsage, ...] = ()
     memory: OomDetector | None = None
     killed: bool = False
 
-    def forget_process(self) -> None:
+    def clear_process(self) -> None:
         """Clear all state of the task's process after it has exited."""
         self.process = self.pidfd = self.memory = None
         self.devices = self.samples = ()
 
-    def sample_use(self) -> None:
+    def sample_usage(self) -> None:
         """Sample the resource usage and OOM counters of the task's process, to compare later values with them."""
         if self.process is not None and (usage := read_usage(self.process.pid)) is not None:
             self.samples = (usage, *self.samples[:1])
         if self.memory is not None:
             self.memory.sample(time.monotonic())
 
-    def trouble(self) -> str:
+    def describe_problem(self) -> str:
         """Return why the task cannot serve, as text such as `worker:1 died (SIGKILL) and has failed`."""
         state = self.machine.state
         if state in (TaskState.READY, TaskState.UNRESPONSIVE):
-            return f"{self.task.short} at {self.task.address} does not answer"
-        if state is TaskState.STOPPING and self.machine.again:
-            return f"{self.task.short} is being restarted by `tfcluster restart`"
+            return f"{self.spec.short} at {self.spec.address} does not answer"
+        if state is TaskState.STOPPING and self.machine.restart_pending:
+            return f"{self.spec.short} is being restarted by `tfcluster restart`"
         if self.last_exit is not None and self.last_exit.reason == NOT_STARTED:
-            return f"{self.task.short} is {state.value}: {self.last_exit.detail}"
+            return f"{self.spec.short} is {state.value}: {self.last_exit.detail}"
         if self.last_exit is not None:
             detail = f": {self.last_exit.detail}" if self.last_exit.detail else ""
-            then = _AFTER_DEATH.get(state, f"is {state.value}")
-            return f"{self.task.short} died ({self.last_exit.reason}{detail}) and {then}"
-        return f"{self.task.short} is {state.value}"
+            next_step = _AFTER_EXIT.get(state, f"is {state.value}")
+            return f"{self.spec.short} died ({self.last_exit.reason}{detail}) and {next_step}"
+        return f"{self.spec.short} is {state.value}"
 
     def status(self) -> TaskStatus:
         """Return the task's entry in the output of `status`."""
@@ -98,11 +98,11 @@ class TaskRuntime:
         running = self.process is not None and self.machine.state in HAS_PROCESS
         ready = self.machine.state is TaskState.READY
         return TaskStatus(
-            task=self.task.name,
-            job=self.task.job,
-            index=self.task.index,
-            host=self.task.host,
-            address=self.task.address,
+            task=self.spec.name,
+            job=self.spec.job,
+            index=self.spec.index,
+            host=self.spec.host,
+            address=self.spec.address,
             state=self.machine.state,
             pid=self.process.pid if self.process else None,
             restarts=self.machine.restarts,
@@ -110,16 +110,19 @@ class TaskRuntime:
             cpu_percent=self._percent(usage) if usage else None,
             rss_bytes=usage.rss_bytes if usage else None,
             devices=tuple(device.name for device in self.devices) if ready else (),
-            last_exit=self._told_exit(),
+            last_exit=self._last_exit_with_log(),
         )
 
     def _percent(self, usage: ResourceUsage) -> float:
         """Return the CPU usage in percent of one core since the newest sample that is old enough, or else the start."""
-        far = (sample for sample in self.samples if usage.at - sample.at >= settings.CPU_SAMPLE_MIN_SECONDS)
-        return usage.percent_since(next(far, None))
+        old_enough = (sample for sample in self.samples if usage.at - sample.at >= settings.CPU_SAMPLE_MIN_SECONDS)
+        return usage.percent_since(next(old_enough, None))
 
-    def _told_exit(self) -> LastExit | None:
+    def _last_exit_with_log(self) -> LastExit | None:
         """Return how the latest process ended, with the end of the log if the task has stopped or failed."""
         if self.last_exit is None or self.machine.state not in TERMINAL_STATES:
             return self.last_exit
-        return replace(self.last_exit, log=tail_of_log(self.log_buffer))
+        return replace(
+            self.last_exit,
+            log=tail_of_buffer(self.log_buffer, settings.FAILED_TASK_LOG_LINES, settings.FAILED_TASK_LOG_BYTES),
+        )
