@@ -20,7 +20,7 @@ AGENT_FIRST_REQUEST_SECONDS = 10.0  # then an agent without a cluster exits; a s
 AGENT_DRAIN_SECONDS = 1.0  # for an agent that exits to send the last messages of its streams
 AGENT_FILES_INTERVAL_SECONDS = 1.0  # between two checks of its socket and locks: commands search for much longer
 AGENT_BACKLOG = 64  # commands that connect at the same time
-AGENT_LOG_MAX_BYTES = 1 << 20  # a longer log of the agent itself is truncated when the next agent starts
+AGENT_STDERR_MAX_BYTES = 1 << 20  # a longer file is renamed when the next agent starts
 PREFLIGHT_EXIT_SECONDS = 10.0  # for agents and probes of a preflight, also on hosts that cannot be reached any more
 
 # Requests to an agent, and the protocol.

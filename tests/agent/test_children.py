@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import resource
 import select
@@ -15,6 +16,7 @@ import pytest
 
 from tests.conftest import wait_for
 from tfcluster.agent.subprocesses import ChildProcess, fork_child
+from tfcluster.protocol.codec import Message, encode
 
 
 @contextmanager
@@ -130,3 +132,42 @@ def test_of_the_end_of_a_child_that_is_reaped_nobody_is_told() -> None:
         return told
 
     assert asyncio.run(reap()) == []
+
+
+def test_a_child_has_no_objects_of_the_agent_to_collect_and_none_of_its_signal_handlers() -> None:
+    """A destroyed socket of the agent would close whatever has its number in the child."""
+
+    def report(agent: socket.socket) -> None:
+        facts = {
+            "collectable": any(isinstance(each, Canary) for each in gc.get_objects()),
+            "enabled": gc.isenabled(),
+            "handlers": [signal.getsignal(number) == signal.SIG_DFL for number in (signal.SIGINT, signal.SIGTERM)],
+            "wakeup": signal.set_wakeup_fd(-1),
+            "blocked": sorted(signal.pthread_sigmask(signal.SIG_BLOCK, ())),
+        }
+        agent.send(encode(facts))
+
+    class Canary:
+        """Refers to itself, so that only the collector destroys it, as a socket that the event loop has forgotten."""
+
+        def __init__(self) -> None:
+            self.itself = self
+
+    async def fork() -> Message:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, lambda: None)
+        message: asyncio.Future[Message] = loop.create_future()
+        Canary()
+        child = fork_child(report, lambda status: None)
+        child.on_message(message.set_result, lambda: None)
+        try:
+            return await message
+        finally:
+            child.reap()
+
+    gc.collect()
+    facts = asyncio.run(fork())
+    expected = {"collectable": False, "enabled": True, "handlers": [True, True], "wakeup": -1, "blocked": []}
+    assert facts == expected
+    assert gc.isenabled()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import signal
-import sys
 from functools import partial
 from types import FrameType
 
@@ -38,6 +38,8 @@ from tfcluster.process_handle import mark_of, marked_processes
 from tfcluster.processes.c_api import TensorFlow
 from tfcluster.runtime_dir import secrets_path
 from tfcluster.tf_install import find_tensorflow_library
+
+_logger = logging.getLogger(__name__)
 
 
 class Agent:
@@ -197,7 +199,7 @@ class Agent:
                 troubles.append(str(error))
         trouble = "\n".join(troubles)
         if trouble not in ("", self._trouble):
-            print(trouble, file=sys.stderr, flush=True)
+            _logger.warning("%s", trouble)
         self._trouble = trouble
 
     def _mend(self) -> None:

@@ -1,4 +1,4 @@
-"""The main program of the agent's daemon process: readiness, log redirection, exit."""
+"""The main program of the agent's daemon process: readiness, logging, signals, exit."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import asyncio
 import contextlib
 import io
 import json
+import logging
 import os
 import resource
+import signal
 import sys
 from functools import partial
 from pathlib import Path
@@ -15,6 +17,7 @@ from pathlib import Path
 from tfcluster import settings
 from tfcluster.agent.agent import Agent
 from tfcluster.agent.agent_socket import AgentSocket
+from tfcluster.agent.logs.event_log import AgentLogHandler
 from tfcluster.agent.process_marks import mark_this_process
 from tfcluster.agent.rpc_server import RpcServer
 from tfcluster.agent.state_dir import StateDir
@@ -25,12 +28,15 @@ from tfcluster.processes import daemonize
 from tfcluster.processes.files import remove_unless_file
 from tfcluster.protocol.codec import encode
 
+_logger = logging.getLogger(__name__)
+
 
 def main(line: str) -> None:
     """Run the agent of a cluster on this host until it exits.
 
     One line on standard output (the readiness message) tells the process that started the agent that the socket is
-    ready, whether this agent or an earlier one serves it, or what the error is. Standard error is the agent's log.
+    ready, whether this agent or an earlier one serves it, or what the error is. Standard error receives only what
+    libraries in C print, and tracebacks of processes that have just been forked; see `AgentLogHandler` for the log.
 
     Args:
         line: The configuration from the process that starts the agent: a JSON object with `cluster`, `host` (the
@@ -49,8 +55,10 @@ def main(line: str) -> None:
             starter.tell({"reply": {"serves": False}})
             return
         mark_this_process(mark_of(folder.path))
-        _redirect_log(folder.agent_log)
-        folder.on_recreated = partial(_redirect_log, folder.agent_log)
+        _redirect_stderr(folder.agent_stderr)
+        folder.on_recreated = partial(_redirect_stderr, folder.agent_stderr)
+        logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[AgentLogHandler(folder.agent_log)])
+        logging.getLogger("asyncio").setLevel(logging.WARNING)
         agent_socket = AgentSocket(cluster, host)
         folder.publish_socket(agent_socket.path)
         daemonize.set_process_title(f"tfcluster: {cluster} agent on {host}")
@@ -65,6 +73,7 @@ def main(line: str) -> None:
 
 
 async def _run(cluster: str, host: str, folder: StateDir, agent_socket: AgentSocket, starter: _ReadinessPipe) -> None:
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, _terminate)
     service = Agent(cluster, host, folder, agent_socket)
     await service.adopt()
     watching = asyncio.ensure_future(service.watch())
@@ -74,6 +83,16 @@ async def _run(cluster: str, host: str, folder: StateDir, agent_socket: AgentSoc
     # Before the lock is released: after that the socket at this path may belong to the next agent.
     agent_socket.remove()
     service.stop()
+
+
+def _terminate() -> None:
+    """Exit because of SIGTERM. The event loop calls this; the signal handler itself only sets a flag for the loop.
+
+    The tasks keep running, as after SIGKILL: the next agent adopts them. `tfcluster down` stops them.
+    """
+    _logger.warning("terminated by SIGTERM; the tasks keep running, and the next command starts another agent")
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 class _ReadinessPipe:
@@ -121,11 +140,13 @@ class _BestEffortStderr(io.TextIOBase):
         return len(text)
 
 
-def _redirect_log(path: Path) -> None:
+def _redirect_stderr(path: Path) -> None:
+    """Append standard error to a file; a long file of earlier agents is renamed."""
     remove_unless_file(path)
-    log = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-    if os.fstat(log).st_size > settings.AGENT_LOG_MAX_BYTES:
-        os.ftruncate(log, 0)
-    os.dup2(log, 2)
-    os.close(log)
+    with contextlib.suppress(FileNotFoundError):
+        if path.stat().st_size > settings.AGENT_STDERR_MAX_BYTES:
+            path.replace(path.with_suffix(".1"))
+    output = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    os.dup2(output, 2)
+    os.close(output)
     sys.stderr = _BestEffortStderr()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import sys
+import logging
 import traceback
 from collections.abc import Awaitable, Callable
+
+_logger = logging.getLogger(__name__)
 
 
 async def run_forever(work: Callable[[], None], pause: Callable[[], Awaitable[None]]) -> None:
@@ -24,6 +26,6 @@ async def run_forever(work: Callable[[], None], pause: Callable[[], Awaitable[No
         except Exception:
             failure = traceback.format_exc()
         if failure not in ("", logged):
-            print(failure, file=sys.stderr, end="", flush=True)
+            _logger.error("periodic work failed: %s", failure.rstrip())
         logged = failure
         await pause()

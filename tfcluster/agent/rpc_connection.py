@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import traceback
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -22,6 +22,8 @@ from tfcluster.protocol.frames import (
     encode_rejection,
 )
 from tfcluster.protocol.serialization import to_json
+
+_logger = logging.getLogger(__name__)
 
 
 class RpcConnection:
@@ -111,7 +113,7 @@ class RpcConnection:
         except ConnectionError:
             pass  # the command has disconnected, which `serve` notices, too
         except Exception as error:
-            traceback.print_exc()  # standard error is the agent's log
+            _logger.exception("a request failed")
             problem = ClusterError(f"the agent failed: {type(error).__name__}: {error}")
             await self._send_last(number, FrameKind.ERROR, problem)
         finally:

@@ -71,8 +71,13 @@ class StateDir:
 
     @property
     def agent_log(self) -> Path:
-        """Return the path of the agent's own log: it contains tracebacks of the agent's failures."""
+        """Return the path of the newest file of the agent's own log; see `AgentLogHandler`."""
         return self.logs / "agent.log"
+
+    @property
+    def agent_stderr(self) -> Path:
+        """Return the path of the file to which libraries in C print in the agent's process."""
+        return self.logs / "agent.stderr"
 
     @property
     def fork_server_log(self) -> Path:
@@ -207,7 +212,7 @@ class StateDir:
     def leave(self) -> None:
         """Remove everything that only a running cluster needs, and unlock the directory; logs and runs stay."""
         self.journal.remove()
-        for log in (self.agent_log, self.fork_server_log):
+        for log in (self.agent_log, self.agent_stderr, self.fork_server_log):
             with suppress(OSError):  # the file does not exist, or cannot be removed and does no harm
                 if not log.stat().st_size:
                     log.unlink()

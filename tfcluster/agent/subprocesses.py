@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import os
 import signal
 import socket
@@ -13,6 +14,9 @@ from collections.abc import Callable
 from tfcluster.process_handle import ProcessHandle, exit_status, send_signal
 from tfcluster.processes.daemonize import close_fds
 from tfcluster.protocol.codec import Decoder, Message, encode
+
+# The signals for which the agent's event loop has handlers.
+_HANDLED_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class ChildProcess:
@@ -133,13 +137,14 @@ def fork_child(body: Callable[[socket.socket], None], ended: Callable[[int], Non
     ours, theirs = socket.socketpair()
     with theirs:
         try:
-            pid = os.fork()
+            pid = _fork()
         except OSError:
             ours.close()
             raise
         if pid == 0:
             try:
                 close_fds({0, 1, 2, theirs.fileno()})
+                gc.enable()
                 with contextlib.suppress(ConnectionError):  # the agent died with unread data: nothing to report
                     body(theirs)
             except BaseException:  # no exception may reach the copy of the agent's event loop
@@ -168,6 +173,37 @@ def fork_child(body: Callable[[socket.socket], None], ended: Callable[[int], Non
             os.close(pidfd)
         raise
     return child
+
+
+def _fork() -> int:
+    """Fork; the child has no garbage collector and none of the agent's signal handlers.
+
+    The child closes the agent's descriptors by their numbers, while the agent's objects (sockets, streams) still refer
+    to these. A garbage collection in the child that destroyed such an object would close whatever has its number by
+    then. Therefore no collection runs between the fork and `gc.freeze`, which exempts these objects for good.
+
+    The agent's signal handlers only write to the descriptor that wakes its event loop, and the child shares it. Until
+    the child has the default handlers, the signals are blocked; then those that have arrived take effect.
+
+    Returns:
+        As os.fork.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, _HANDLED_SIGNALS)
+    pid = -1
+    try:
+        pid = os.fork()
+        if pid == 0:
+            gc.freeze()
+            signal.set_wakeup_fd(-1)
+            for number in _HANDLED_SIGNALS:
+                signal.signal(number, signal.SIG_DFL)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        if was_enabled and pid != 0:
+            gc.enable()
+    return pid
 
 
 def when_ended(process: ProcessHandle, ended: Callable[[int | None], None]) -> int | None:

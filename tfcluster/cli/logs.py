@@ -21,6 +21,13 @@ if TYPE_CHECKING:
 @since_option
 @click.option("-t", "--timestamps", is_flag=True, help="Show the time of each line, in UTC.")
 @click.option("--no-prefix", is_flag=True, help="Do not show the tasks' names.")
+@click.option(
+    "--agent",
+    is_flag=False,
+    flag_value="",
+    metavar="[HOST]",
+    help="The log of the agent on HOST, or of all the cluster's agents, in place of the tasks' logs.",
+)
 @click.option("--placement", is_flag=True, help="Only the placements of operations of runs with --log-placement.")
 @cluster_option
 @output_option
@@ -31,6 +38,7 @@ def command(
     since: float | None,
     timestamps: bool,
     no_prefix: bool,
+    agent: str | None,
     placement: bool,
     cluster: str | None,
     output: str,
@@ -46,7 +54,9 @@ def command(
     from tfcluster.ui.log_view import LogView
 
     view = LogView(prefix=not no_prefix, timestamps=timestamps)
-    lines = read_logs(resolve_cluster(cluster), tasks, lines=tail, since=since, follow=follow)
+    if agent is not None and (tasks or placement):
+        raise click.UsageError("--agent shows no logs of tasks: leave out TASK and --placement")
+    lines = read_logs(resolve_cluster(cluster), tasks, lines=tail, since=since, follow=follow, agent=agent)
     if placement:
         _show_placements(lines, view, output)
         return

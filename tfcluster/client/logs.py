@@ -16,7 +16,7 @@ from tfcluster.client.parallel import StreamContext, map_hosts, merge_streams, p
 from tfcluster.client.reconnect import Reconnector, RetryPolicy
 from tfcluster.client.rpc import AgentClient, ResponseStream
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.protocol.api.logs import EventsRequest, LogPositions, LogsRequest
+from tfcluster.protocol.api.logs import AGENT_LOG, EventsRequest, LogPositions, LogsRequest
 from tfcluster.protocol.serialization import to_json
 from tfcluster.transport.base import not_running
 
@@ -33,6 +33,7 @@ def read_logs(
     since: float | None = None,
     follow: bool = False,
     after: Positions | None = None,
+    agent: str | None = None,
 ) -> Iterator[Line]:
     """Read lines of the tasks' logs, each as {task, time, line}.
 
@@ -47,6 +48,7 @@ def read_logs(
             that cannot be reached is retried until it is back.
         after: The offset at which to start in each log, instead of `lines` and `since`; updated in place to the
             offset at which to continue.
+        agent: Read the log of the agent on this host instead, or of all agents if it is empty; None for the tasks.
 
     Returns:
         An iterator over the lines.
@@ -56,7 +58,12 @@ def read_logs(
             the other hosts).
     """
     routes: Mapping[str, Sequence[str]] = dict.fromkeys(cluster.hosts, tasks)
-    if len(routes) > 1:
+    if agent is not None:
+        if agent and agent not in routes:
+            hint = f"The hosts are {', '.join(routes)}."
+            raise ClusterError(f"{cluster.name} has no host {agent!r}", hint=hint, exit_code=ExitCode.USAGE)
+        routes = dict.fromkeys([agent] if agent else routes, (AGENT_LOG,))
+    elif len(routes) > 1:
         from tfcluster.client.log_routing import hosts_for_logs
 
         routes = hosts_for_logs(cluster, tasks)

@@ -17,10 +17,12 @@ from tfcluster.agent.state_dir import StateDir
 from tfcluster.agent.tasks.supervisor import Supervisor
 from tfcluster.core.topology import matching_tasks
 from tfcluster.errors import ClusterError
+from tfcluster.paths import LOCAL_HOST
 from tfcluster.processes.logs.rotating_log import Line
 from tfcluster.processes.run_spec import OUTPUT
 from tfcluster.protocol.api import Done, Reply, Response
 from tfcluster.protocol.api.logs import (
+    AGENT_LOG,
     ClusterEvent,
     EventEvent,
     EventsRequest,
@@ -92,6 +94,9 @@ class LogHandlers:
         names = [task.short for task in topology.on(self._supervisor.host)] if topology else self._folder.logged_tasks()
         found: Streams = {}
         for arguments in [[name] for name in wanted] or [[]]:
+            if arguments == [AGENT_LOG]:
+                found |= self._agent_logs()
+                continue
             try:
                 shorts = matching_tasks(arguments, names)
                 found |= {
@@ -104,6 +109,16 @@ class LogHandlers:
                 output = self._folder.runs / run / OUTPUT  # raw output: it is not rotated
                 found[run] = LogReader(output.with_suffix(".kept"), output)
         return found
+
+    def _agent_logs(self) -> Streams:
+        """Open the agent's own log, and what libraries in C have printed in its process."""
+        host = self._supervisor.host
+        name = "agent" if host == LOCAL_HOST else f"agent on {host}"
+        stderr = self._folder.agent_stderr  # raw output: it is not rotated
+        return {
+            name: LogReader(self._folder.agent_log),
+            f"{name}, stderr": LogReader(stderr.with_suffix(".kept"), stderr),
+        }
 
     def _run(self, named: str) -> str | None:
         """Find a run.

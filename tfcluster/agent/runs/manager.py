@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import shutil
 import time
-import traceback
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import replace
 from functools import partial
@@ -30,6 +30,8 @@ from tfcluster.protocol.codec import Message
 
 # Why a run is stopped: the state that it will end in, and the error, if any.
 _StopReason = tuple[RunState, ClusterError | None]
+
+_logger = logging.getLogger(__name__)
 
 
 class RunManager:
@@ -289,7 +291,7 @@ class RunManager:
                     await self._check_tasks()  # a lost task may be the reason of the failure
                 await self._clear(run.id)
             except Exception:  # goes into the agent's log; the run ends nevertheless
-                traceback.print_exc()
+                _logger.exception("the cleanup of %s failed", run.id)
         shutil.rmtree(run.upload, ignore_errors=True)
         run.record = final_record(run, self.fork_server.log if run.process is None else run.output)
         self.store.try_write(run.record)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
-import sys
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
@@ -21,6 +21,8 @@ from tfcluster.processes.run_spec import RunSpec
 from tfcluster.protocol.serialization import decode
 
 _FILE = "record.json"
+
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -146,7 +148,7 @@ class RunStore:
             self.write(record)
         except OSError as error:
             folder = self.folder(record.run)
-            print(f"{folder}: cannot write the run's record: {error.strerror}", file=sys.stderr, flush=True)
+            _logger.error("%s: cannot write the run's record: %s", folder, error.strerror)
 
     def read(self, run: str) -> RunRecord | None:
         """Return the record of a run, or None if it is missing or cannot be parsed."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
@@ -12,6 +13,8 @@ from tfcluster.agent.tasks.state_machine import TaskEvent
 from tfcluster.agent.tasks.task_runtime import TaskRuntime
 from tfcluster.core.devices import Device
 from tfcluster.core.states import HAS_PROCESS, TaskState
+
+_logger = logging.getLogger(__name__)
 
 
 class HealthMonitor:
@@ -105,6 +108,8 @@ class HealthMonitor:
             return
         if answer.verdict is ProbeOutcome.PROBE_OK:
             task.devices = answer.devices
+        else:
+            _logger.info("did not answer a probe", extra={"task": task.spec.short})
         self._feed(task, TaskEvent.PROBE_OK if answer.verdict is ProbeOutcome.PROBE_OK else TaskEvent.PROBE_FAILED)
 
     async def _until_ready(self, task: TaskRuntime) -> None:

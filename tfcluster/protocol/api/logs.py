@@ -10,6 +10,9 @@ from dataclasses import dataclass
 
 from tfcluster.protocol.api import Done, Method, Request
 
+#: In a request for logs, the agent's own log. No task, job or run has such a name.
+AGENT_LOG = ":agent"
+
 
 @dataclass(frozen=True)
 class LogPositions:

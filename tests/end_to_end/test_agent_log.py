@@ -1,0 +1,85 @@
+"""The agent's own log: `logs --agent` shows it, also that of an earlier agent, and it is rotated."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Sandbox, wait_for
+
+pytestmark = pytest.mark.usefixtures("cold")
+
+SPEC = "name: logged\njobs:\n  worker: {tasks: 2}\n"
+
+
+def agent_log(sandbox: Sandbox, *arguments: str) -> list[str]:
+    return sandbox("logs", "--agent", *arguments).stdout.splitlines()
+
+
+def test_it_has_the_transitions_with_their_causes_and_outlives_the_agent(sandbox: Sandbox) -> None:
+    sandbox("up", sandbox.spec(SPEC))
+    os.kill(sandbox.task("worker:0")["pid"], signal.SIGKILL)
+    wait_for(lambda: sandbox.task("worker:0")["restarts"] == 1)
+    sandbox.wait_until("running")
+    agent = sandbox.status()["hosts"][0]["agent_pid"]
+    os.kill(agent, signal.SIGTERM)
+    wait_for(lambda: not Path(f"/proc/{agent}").exists())
+    lines = agent_log(sandbox)
+    expected = [
+        f"INFO    up: 2 tasks, agent {agent}",
+        "INFO    worker:0 started: pid",
+        "INFO    worker:0 died: SIGKILL; restarting immediately",
+        "WARNING terminated by SIGTERM; the tasks keep running",
+        "INFO    agent-started: pid",
+        "INFO    worker:1 adopted: pid",
+    ]
+    positions = [next(at for at, line in enumerate(lines) if text in line) for text in expected]
+    assert positions == sorted(positions)
+    assert {line.partition(" | ")[0] for line in lines} == {"agent"}
+    assert agent_log(sandbox, "localhost", "--tail", "1") == agent_log(sandbox)[-1:]
+    sandbox("down")
+    assert agent_log(sandbox, "-c", "logged")[-1].endswith("INFO    down")
+
+
+def test_a_request_that_fails_leaves_its_traceback(sandbox: Sandbox) -> None:
+    broken = "def _fail(*arguments): raise KeyError('broken')\nTaskHandlers.restart = _fail\n"
+    changes = json.dumps({"tfcluster.agent.handlers.tasks": broken})
+    sandbox("up", sandbox.spec(SPEC), env={"TEST_CHANGES": changes})
+    sandbox("restart", "worker:0", "--yes", code=1)
+    lines = agent_log(sandbox)
+    assert any("ERROR   a request failed" in line for line in lines)
+    assert any("Traceback (most recent call last)" in line for line in lines)
+    assert any("KeyError: 'broken'" in line for line in lines)
+
+
+def test_following_it_goes_on_with_the_next_agent(sandbox: Sandbox) -> None:
+    sandbox("up", sandbox.spec(SPEC))
+    follower = sandbox.start("logs", "--agent", "-f", "--tail", "0")
+    assert follower.stdout is not None
+    sandbox.kill_agent()
+    while "agent-started" not in (line := follower.stdout.readline()):
+        assert line
+    sandbox("down")
+    assert "INFO    down" in follower.communicate(timeout=60)[0]
+
+
+def test_it_is_rotated(sandbox: Sandbox) -> None:
+    env = sandbox.with_settings({"EVENT_LOG_FILE_BYTES": 500})
+    sandbox("up", sandbox.spec(SPEC), env=env)
+    for _ in range(3):
+        sandbox("restart", "worker", "--yes", env=env)
+    sandbox.wait_until("running")
+    [newest] = sandbox.folder.glob("state/**/logs/agent.log")
+    assert newest.with_name("agent.log.1").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"), [(("beta",), "no host 'beta'"), (("--", "worker:0"), "leave out TASK")]
+)
+def test_what_it_cannot_show_is_an_error(sandbox: Sandbox, arguments: tuple[str, ...], message: str) -> None:
+    sandbox("up", sandbox.spec(SPEC))
+    assert message in sandbox("logs", "--agent", *arguments, code=2).stderr
