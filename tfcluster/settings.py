@@ -101,6 +101,7 @@ PROBE_RETRY_SECONDS = 0.05  # of a task that is starting: a command may be waiti
 PROBE_RETRIES = 20
 PROBE_LATE_SECONDS = 1.0  # a failure that is reported later shows that the prober or the machine stalled, not the task
 PROBE_BROKEN_SECONDS = 10.0  # then the prober itself is broken: importing gRPC or a busy host takes less
+PROBE_THREADS_MAX = 256  # servers that may hang at the same time without delaying the probes of others
 PROBE_RECONNECT_MS = 50  # gRPC's back-off is short: the agent decides when to retry
 PROBE_RECONNECT_MAX_MS = 500
 FAILED_PROBES_MAX = 3  # in a row, until a task that was ready counts as unresponsive
