@@ -27,7 +27,7 @@ class Servers:
         hosts = zip("abcde", ["here"] * 4 + ["there"], strict=True)
         self.topology = task(tasks=[task(short=name, address=name, host=host) for name, host in hosts])
         self.tasks: dict[str, Any] = {
-            name: task(task=task(short=name, address=name), process=ProcessHandle(number, 1) if name != "d" else None)
+            name: task(spec=task(short=name, address=name), process=ProcessHandle(number, 1) if name != "d" else None)
             for number, name in enumerate("abcd")
         }
         self.history = SimpleNamespace(record=lambda event, task, detail: self.recorded.append((task, detail)))
