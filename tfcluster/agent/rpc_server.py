@@ -48,8 +48,8 @@ class RpcServer:
         try:
             if peer_credentials(writer.get_extra_info("socket"))[1] == os.getuid():
                 await connection.serve()
-        except ConnectionError:
-            pass  # the command disconnected
+        except (ConnectionError, asyncio.CancelledError):
+            pass  # the command disconnected, or the event loop ends: asyncio would log the cancellation as an error
         finally:
             self._connections.remove(connection)
             if self._exits():
