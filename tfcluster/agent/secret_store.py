@@ -53,17 +53,30 @@ class SecretStore:
         # writes the new one.
         data = json.dumps({**self._journaled, **values}).encode()
         if data != self._written or not self.path.exists():
-            new = self.path.with_name(f"{self.path.name}.new")
-            try:
-                self._files.write(new, data, durable=False)
-                self._files.replace(new, self.path)
-            except OSError:
-                with suppress(OSError):
-                    self._files.unlink(new)
-                raise
-            self._written = data
+            self._write(data)
         self._journaled = values
         return without_values(topology)
+
+    def prune(self) -> None:
+        """Remove the values of earlier topologies from the file, once the journal no longer contains these.
+
+        Raises:
+            OSError: The file cannot be written, and is unchanged.
+        """
+        data = json.dumps(self._journaled).encode()
+        if self._journaled and data != self._written:
+            self._write(data)
+
+    def _write(self, data: bytes) -> None:
+        new = self.path.with_name(f"{self.path.name}.new")
+        try:
+            self._files.write(new, data, durable=False)
+            self._files.replace(new, self.path)
+        except OSError:
+            with suppress(OSError):
+                self._files.unlink(new)
+            raise
+        self._written = data
 
     def is_missing_for(self, topology: ClusterTopology) -> bool:
         """Return whether a topology has secret values but the file does not exist.

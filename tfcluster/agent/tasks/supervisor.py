@@ -249,6 +249,8 @@ class Supervisor:
             self._folder.journal.write(Record(topology, tasks, self._secrets.path, following))
         except OSError as error:
             raise journal_error(self._folder.journal.path, error) from error
+        with suppress(OSError):  # the disk is full: the next snapshot tries again
+            self._secrets.prune()
 
     def _dispatch(self, task: TaskRuntime, event: TaskEvent) -> None:
         self._dispatcher.dispatch([(task, event)])
