@@ -178,7 +178,7 @@ def test_sigterm_ends_the_agent_and_its_tasks_continue(hosts: Hosts, client: Age
     assert (after.pid, after.restarts) == (before.pid, 0)
     assert next_host.agent_pid != host.agent_pid
     names = [event["event"] for event in hosts.events("a")]
-    assert names[names.index("agent-stopped") + 1] == "agent started"
+    assert names[names.index("agent-stopped") + 1] == "agent-started"
 
 
 def test_sigterm_ends_an_idle_agent_without_a_trace(hosts: Hosts) -> None:

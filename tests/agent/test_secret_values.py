@@ -88,7 +88,7 @@ def test_the_values_of_a_layout_are_kept_until_the_journal_has_the_next_one(valu
         later = SecretStore(values.path)
         assert later.shown(hidden, values.path) == LAYOUT
         assert later.shown(without_values(following), values.path) == following
-    values.hidden(following)
+    values.prune()
     assert "hunter2" not in values.path.read_text()
     later = SecretStore(values.path)
     assert later.shown(without_values(following), values.path) == following

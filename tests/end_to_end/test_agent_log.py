@@ -34,7 +34,7 @@ def test_it_has_the_transitions_with_their_causes_and_outlives_the_agent(sandbox
         f"INFO    up: 2 tasks, agent {agent}",
         "INFO    worker:0 started: pid",
         "INFO    worker:0 died: SIGKILL; restarting immediately",
-        "WARNING terminated by SIGTERM; the tasks keep running",
+        f"INFO    agent-stopped: pid {agent}, by SIGTERM",
         "INFO    agent-started: pid",
         "INFO    worker:1 adopted: pid",
     ]

@@ -162,7 +162,6 @@ class Agent:
             return
         detail = f"pid {os.getpid()}, by SIGTERM; the tasks continue, and the next command starts another agent"
         self._supervisor.history.record("agent-stopped", detail=detail)
-        print(f"the agent stopped: {detail}", file=sys.stderr, flush=True)
         os._exit(int(ExitCode.TERMINATED))
 
     def stop(self) -> None:

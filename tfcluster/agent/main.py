@@ -9,7 +9,6 @@ import json
 import logging
 import os
 import resource
-import signal
 import sys
 from functools import partial
 from pathlib import Path
@@ -27,8 +26,6 @@ from tfcluster.process_handle import mark_of
 from tfcluster.processes import daemonize
 from tfcluster.processes.files import remove_unless_file
 from tfcluster.protocol.codec import encode
-
-_logger = logging.getLogger(__name__)
 
 
 def main(line: str) -> None:
@@ -73,7 +70,6 @@ def main(line: str) -> None:
 
 
 async def _run(cluster: str, host: str, folder: StateDir, agent_socket: AgentSocket, starter: _ReadinessPipe) -> None:
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, _terminate)
     service = Agent(cluster, host, folder, agent_socket)
     await service.adopt()
     watching = asyncio.ensure_future(service.watch())
@@ -83,16 +79,6 @@ async def _run(cluster: str, host: str, folder: StateDir, agent_socket: AgentSoc
     # Before the lock is released: after that the socket at this path may belong to the next agent.
     agent_socket.remove()
     service.stop()
-
-
-def _terminate() -> None:
-    """Exit because of SIGTERM. The event loop calls this; the signal handler itself only sets a flag for the loop.
-
-    The tasks keep running, as after SIGKILL: the next agent adopts them. `tfcluster down` stops them.
-    """
-    _logger.warning("terminated by SIGTERM; the tasks keep running, and the next command starts another agent")
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    os.kill(os.getpid(), signal.SIGTERM)
 
 
 class _ReadinessPipe:

@@ -64,7 +64,9 @@ class SecretStore:
             OSError: The file cannot be written, and is unchanged.
         """
         data = json.dumps(self._journaled).encode()
-        if self._journaled and data != self._written:
+        if not self._journaled:
+            self.forget()
+        elif data != self._written:
             self._write(data)
 
     def _write(self, data: bytes) -> None:

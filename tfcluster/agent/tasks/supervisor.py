@@ -17,7 +17,7 @@ from tfcluster.agent.logs.event_log import EventLog
 from tfcluster.agent.ports import PortAllocator
 from tfcluster.agent.secret_store import SecretStore, without_values
 from tfcluster.agent.state_dir import StateDir
-from tfcluster.agent.tasks.dispatcher import Dispatcher
+from tfcluster.agent.tasks.event_dispatcher import TaskEventDispatcher
 from tfcluster.agent.tasks.health_monitor import HealthMonitor
 from tfcluster.agent.tasks.probe_client import ProbeClient
 from tfcluster.agent.tasks.state_machine import TaskEvent, TaskStateMachine
@@ -72,7 +72,7 @@ class Supervisor:
         self._secrets = secrets
         self._log_collector = log_collector
         self._launcher = TaskLauncher(folder, ports, load, self._dispatch, self.checks.until_ready)
-        self._dispatcher = Dispatcher(
+        self._dispatcher = TaskEventDispatcher(
             folder.journal, self._launcher, self.history, self.changed, self.require_cluster, self.write_journal
         )
 

@@ -31,7 +31,7 @@ _EXIT_CAUSES = {
 _logger = logging.getLogger(__name__)
 
 
-class Dispatcher:
+class TaskEventDispatcher:
     """Carries out what follows from the events of tasks.
 
     Args:
