@@ -13,6 +13,7 @@ import re
 import stat
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from tfcluster import settings
 from tfcluster.errors import ClusterError
@@ -34,18 +35,33 @@ def agent_socket(cluster: str, host: str = LOCAL_HOST) -> Path:
     return _recorded_socket(state_folder(cluster, host) / LOCK) or socket_path(cluster, host)
 
 
+def agent_pid(cluster: str, host: str = LOCAL_HOST) -> int | None:
+    """Return the pid in the lock file of the cluster's agent, which it removes when it exits; None if there is none."""
+    pid = _read_lock(state_folder(cluster, host) / LOCK).get("pid")
+    return pid if isinstance(pid, int) else None
+
+
 def _recorded_socket(lock: Path) -> Path | None:
     """Return the socket of an agent according to its lock file; None if the lock file does not contain one."""
     try:
-        fd = os.open(lock, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # without it, opening a named pipe would block
-        try:
-            path = Path(json.loads(os.read(fd, settings.LOCK_FILE_MAX_BYTES))["socket"])
-        finally:
-            os.close(fd)
+        path = Path(_read_lock(lock)["socket"])
         fits = len(os.fsencode(path)) <= _SOCKET_PATH_LIMIT
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError):
         return None
     return path if fits and path.is_absolute() and "\0" not in str(path) else None
+
+
+def _read_lock(lock: Path) -> dict[str, Any]:
+    """Return the content of an agent's lock file, which may be missing or damaged, or be no file."""
+    try:
+        fd = os.open(lock, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # without it, opening a named pipe would block
+        try:
+            content = json.loads(os.read(fd, settings.LOCK_FILE_MAX_BYTES))
+        finally:
+            os.close(fd)
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return content if isinstance(content, dict) else {}
 
 
 def socket_path(cluster: str, host: str = LOCAL_HOST) -> Path:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import json
 import os
 import select
 import socket
@@ -19,7 +18,7 @@ from tfcluster.paths import LOCAL_HOST, LOCK, journal_path, state_folder, state_
 from tfcluster.process_handle import MARK, NO_MARK, ProcessHandle, mark_of, marked_processes, peer_credentials
 from tfcluster.protocol.codec import Decoder, encode
 from tfcluster.protocol.frames import encode_greeting
-from tfcluster.runtime_dir import agent_socket
+from tfcluster.runtime_dir import agent_pid, agent_socket
 from tfcluster.transport.base import Channel, not_running
 
 # The bootstrap program of the agent. The agent runs the same code as the command that starts it, whether or not this or
@@ -100,11 +99,11 @@ class LocalTransport:
 
     def _is_locked(self) -> bool:
         """Tell whether the process that the lock file names runs: an agent that is shutting down, or has no socket."""
+        pid = agent_pid(self.cluster, self.host)
         try:
-            lock = json.loads((state_folder(self.cluster, self.host) / LOCK).read_bytes())
-            process = ProcessHandle.from_pid(lock["pid"])
+            process = None if pid is None else ProcessHandle.from_pid(pid)
             return process is not None and process.is_alive()
-        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        except OSError:  # no descriptor is available to read /proc
             return False
 
     def _nothing_listens(self) -> ClusterError:
