@@ -19,7 +19,7 @@ _INTERFACE = "eth0"
 
 
 @dataclass(frozen=True)
-class TaskStateMachine:
+class Machine:
     """A machine on a network.
 
     Attributes:
@@ -57,9 +57,9 @@ class Network:
     """
 
     switch: str
-    machines: dict[str, TaskStateMachine]
+    machines: dict[str, Machine]
 
-    def __getitem__(self, name: str) -> TaskStateMachine:
+    def __getitem__(self, name: str) -> Machine:
         return self.machines[name]
 
     def unplug(self, name: str) -> None:
@@ -91,7 +91,7 @@ def network(*names: str, ipv4_bits: int = 24) -> Iterator[Network]:
         ip("-n", made.switch, "link", "set", _BRIDGE, "up")
         for number, name in enumerate(names, start=1):
             namespace = _namespace(stack, f"{suite}-{name}")
-            machine = TaskStateMachine(name, namespace, f"10.77.0.{number}", f"fd77::{number:x}")
+            machine = Machine(name, namespace, f"10.77.0.{number}", f"fd77::{number:x}")
             ip(
                 *("-n", made.switch, "link", "add", name, "master", _BRIDGE, "up", "type", "veth"),
                 *("peer", "name", _INTERFACE, "netns", namespace),

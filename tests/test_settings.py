@@ -55,7 +55,8 @@ CONSTANTS = {
             "processes/logs/rotating_log.py:_MAX_HEADER",
             "programs/mean/partition.py:WHOLE",
             "processes/health_prober.py:_CHANNEL_OPTIONS",
-            "protocol/api.py:VERSION",
+            "client/agent_connection.py:_NO_REQUEST",
+            "protocol/frames.py:VERSION",
             "spec/yaml_source.py:_TOP",
             "transport/ssh_errors.py:SSH_FAILED",
             "transport/ssh_session.py:_NOT_RUN",
@@ -66,6 +67,7 @@ CONSTANTS = {
         (
             "programs/expfit/examples.py:*",
             "programs/graph/run.py:_EXACT",
+            "programs/linear/batches.py:_SHUFFLE_ROUNDS",
             "programs/linear/config.py:LEARNING_RATES",
             "programs/linear/dataset.py:*",
             "programs/linear/model.py:*",

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT
-from tests.namespaces import Network, TaskStateMachine, network
+from tests.namespaces import Machine, Network, network
 from tfcluster.core.hosts import Host
 from tfcluster.core.topology import ClusterTopology, RestartPolicy, Task
 
@@ -58,7 +58,7 @@ def topology_of(network_word: str, *hosts: Host) -> ClusterTopology:
 
 
 @contextmanager
-def serving(machine: TaskStateMachine, topology: ClusterTopology, folder: Path) -> Iterator[dict[str, object]]:
+def serving(machine: Machine, topology: ClusterTopology, folder: Path) -> Iterator[dict[str, object]]:
     """What a server's process on a machine says once it serves, or does not; it lives while the block runs."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
@@ -85,7 +85,7 @@ def serving(machine: TaskStateMachine, topology: ClusterTopology, folder: Path) 
             process.wait()
 
 
-def ask(machine: TaskStateMachine, address: str, seconds: float = 30) -> str:
+def ask(machine: Machine, address: str, seconds: float = 30) -> str:
     """What the server answers to a machine that dials an address: its device, or gRPC's word for the failure."""
     command = machine.command(sys.executable, "-c", _ASK, address, str(seconds))
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout.strip()

@@ -17,7 +17,7 @@ import pytest
 from tests import listening
 from tests.conftest import Sandbox, make_sandbox
 from tests.hosts import HERE, SshHosts, ssh_hosts
-from tests.namespaces import TaskStateMachine
+from tests.namespaces import Machine
 
 NAMES = ("alpha", "beta", "gamma")
 JOBS = "jobs:\n  ps: {tasks: 1, hosts: [alpha]}\n  worker: {tasks: 4, hosts: [alpha, beta, gamma, localhost]}\n"
@@ -105,7 +105,7 @@ def test_what_a_script_listens_on_is_for_the_clusters_hosts_alone(wide: Over, tm
     command.communicate(timeout=60)
 
 
-def dial(machine: TaskStateMachine, address: str, port: int) -> str:
+def dial(machine: Machine, address: str, port: int) -> str:
     program = "import socket, sys; socket.create_connection((sys.argv[1], int(sys.argv[2])), 2)"
     result = subprocess.run(
         machine.command(sys.executable, "-c", program, address, str(port)), capture_output=True, text=True, check=False

@@ -13,7 +13,7 @@ import pytest
 
 from tests import attack
 from tests.conftest import ROOT, mostly_slow
-from tests.namespaces import Network, TaskStateMachine, network
+from tests.namespaces import Machine, Network, network
 from tfcluster.core.hosts import THIS_MACHINE, Host
 from tfcluster.core.topology import ClusterTopology, RestartPolicy, Task
 
@@ -63,7 +63,7 @@ def machines() -> Iterator[Network]:
 
 
 @contextmanager
-def attacking(stranger: TaskStateMachine, address: str, target: Path) -> Iterator[None]:
+def attacking(stranger: Machine, address: str, target: Path) -> Iterator[None]:
     """Have a machine send ready-made requests to a port as long as the block runs; they would write a file."""
     data = attack.requests(target, "executed", "/job:worker/replica:0/task:0/device:CPU:0")
     command = stranger.command(sys.executable, attack.__file__, address, str(PORT), str(_ATTACK_SECONDS))

@@ -13,7 +13,7 @@ from ipaddress import ip_address
 import pytest
 
 from tests.conftest import ROOT
-from tests.namespaces import Network, TaskStateMachine, network
+from tests.namespaces import Machine, Network, network
 from tfcluster.processes.netinfo import Address
 from tfcluster.processes.port_isolation import PortIsolationError, restrict_to_peers
 
@@ -61,9 +61,7 @@ with ThreadPoolExecutor() as threads:
 """
 
 
-def python(
-    machine: TaskStateMachine, program: str, *arguments: str, before: Sequence[str] = ()
-) -> subprocess.Popen[str]:
+def python(machine: Machine, program: str, *arguments: str, before: Sequence[str] = ()) -> subprocess.Popen[str]:
     """Start a program on a machine."""
     return subprocess.Popen(
         machine.command(*before, sys.executable, "-c", program, *arguments),
@@ -76,7 +74,7 @@ def python(
 
 @contextlib.contextmanager
 def listening(
-    machine: TaskStateMachine,
+    machine: Machine,
     cluster: Sequence[str],
     *,
     families: str = "both in one",
@@ -95,17 +93,17 @@ def listening(
             process.kill()
 
 
-def dial(machine: TaskStateMachine, *addresses: str, seconds: float = 30) -> list[str]:
+def dial(machine: Machine, *addresses: str, seconds: float = 30) -> list[str]:
     """What connections from a machine come to within some seconds, all of them begun at once."""
     return python(machine, _DIAL, str(seconds), *addresses).communicate(timeout=60)[0].split()
 
 
-def stays_outside(machine: TaskStateMachine, *addresses: str) -> bool:
+def stays_outside(machine: Machine, *addresses: str) -> bool:
     """Whether a machine's connections come to nothing: it is not even refused."""
     return dial(machine, *addresses, seconds=1) == ["TimeoutError"] * len(addresses)
 
 
-def connects(machine: TaskStateMachine, *addresses: str) -> bool:
+def connects(machine: Machine, *addresses: str) -> bool:
     return dial(machine, *addresses) == ["connected"] * len(addresses)
 
 

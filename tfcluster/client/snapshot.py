@@ -115,10 +115,6 @@ def with_host(host: str, error: ClusterError) -> list[str]:
     return [line if line.startswith(named) else f"{named}: {line}" for line in error.message.splitlines()]
 
 
-# An agent queries all its tasks at the same time, each with a timeout of some seconds.
-_ANSWER_SECONDS = 8.0
-
-
 def list_devices(cluster: Cluster) -> tuple[list[tuple[str, Device]], ClusterError | None]:
     """List the devices of all tasks.
 

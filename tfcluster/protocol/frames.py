@@ -24,8 +24,6 @@ from tfcluster.protocol.codec import Message, decode_line, encode
 #: The protocol version. It changes whenever a request, reply or event changes, because both sides decode strictly.
 VERSION = 4
 
-_SHOWN = 80  # the maximum number of characters of unexpected data in an error message
-
 
 class FrameKind(str, Enum):
     """What a frame contains."""
@@ -175,9 +173,9 @@ class FrameDecoder:
         if not isinstance(number, int) or isinstance(number, bool) or message.keys() != {"id", "kind", "body"}:
             raise ClusterError("a line that is not a frame arrived")
         if not isinstance(kind, str) or kind not in _KINDS[self._is_agent]:
-            raise ClusterError(f"a frame of an unknown kind arrived: {kind!r:.{_SHOWN}}")
+            raise ClusterError(f"a frame of an unknown kind arrived: {kind!r:.{settings.UNEXPECTED_DATA_CHARACTERS}}")
         if kind in (FrameKind.CHUNK.value, FrameKind.WINDOW.value) and not _is_length(body, kind):
-            raise ClusterError(f"a {kind} with the length {body!r:.{_SHOWN}} arrived")
+            raise ClusterError(f"a {kind} with the length {body!r:.{settings.UNEXPECTED_DATA_CHARACTERS}} arrived")
         return Frame(number, FrameKind(kind), body)
 
 
@@ -202,7 +200,9 @@ def _rejection_of(error: Any) -> ClusterError:
 
 def _version_error(greeting: Message, *, is_agent: bool) -> ClusterError:
     version, release = greeting.get("version"), greeting.get("tfcluster")
-    other = f"version {version!r:.{_SHOWN}}" + (f" (tfcluster {release!s:.{_SHOWN}})" if release else "")
+    other = f"version {version!r:.{settings.UNEXPECTED_DATA_CHARACTERS}}" + (
+        f" (tfcluster {release!s:.{settings.UNEXPECTED_DATA_CHARACTERS}})" if release else ""
+    )
     own = f"version {VERSION}" + (f" (tfcluster {__version__})" if release else "")
     agent, command = (own, other) if is_agent else (other, own)
     return ClusterError(
