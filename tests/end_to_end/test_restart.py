@@ -65,7 +65,7 @@ def test_restart_on_purpose(sandbox: Sandbox) -> None:
     run = sandbox.start("run", "expfit", "--mode", "data-parallel", "--steps", "1e8")  # pi would go on
     wait_for(lambda: [run["state"] for run in sandbox.status()["runs"]] == ["running"])
     restart = sandbox("restart", "worker:1")
-    assert re.search(r"runs that compute on what is restarted fail: expfit-\w+\n", restart.stderr)
+    assert re.search(r"runs that compute on restarted tasks fail: expfit-\w+\n", restart.stderr)
     assert re.search(r"again: 1 task restarted in \d+\.\d\d s\n", restart.stdout)
     assert "worker:1 is being restarted by `tfcluster restart`" in run.communicate(timeout=60)[1]
     assert run.returncode != 0

@@ -66,6 +66,7 @@ def write(cluster: Cluster) -> None:
 def remove(name: str) -> None:
     """Remove a cluster from the registry; its folder stays while it contains logs or runs of this machine."""
     path = cluster_registry_path(name)
-    path.unlink(missing_ok=True)
+    if path.exists():  # a read-only disk refuses to remove even what does not exist
+        path.unlink(missing_ok=True)
     with contextlib.suppress(OSError):
         path.parent.rmdir()
