@@ -1,13 +1,15 @@
-"""Two hosts of one cluster, for tests that bring it up and down."""
+"""Two hosts of one cluster, for tests that bring it up and down, and journals that are closed."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from tests.agent.hosts import Hosts, hosts_in
 from tests.conftest import Sandbox
+from tfcluster.agent.journal import Journal
 
 
 @pytest.fixture
@@ -15,3 +17,19 @@ def hosts(sandbox: Sandbox) -> Iterator[Hosts]:
     """Both hosts, with nothing up."""
     with hosts_in(sandbox) as found:
         yield found
+
+
+@pytest.fixture(autouse=True)
+def close_journals(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Close the journals that a test has opened, as the end of an agent would."""
+    journals: list[Journal] = []
+    open_journal = Journal.__init__
+
+    def record(journal: Journal, *arguments: Any) -> None:
+        open_journal(journal, *arguments)
+        journals.append(journal)
+
+    monkeypatch.setattr(Journal, "__init__", record)
+    yield
+    for journal in journals:
+        journal.close()

@@ -362,6 +362,7 @@ def test_a_journal_with_any_other_value_in_it_is_read_or_refused(data: st.DataOb
         if found is not None:
             journal.write(found)
             assert journal.read("localhost") == found
+        journal.close()
 
 
 def test_after_a_boot_no_process_is_ours_and_no_time_means_anything(
