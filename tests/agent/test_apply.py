@@ -91,7 +91,8 @@ def test_a_start_that_cannot_be_recorded_leaves_all_as_it_was(
             await asyncio.sleep(0.01)
         tasks = {name: vars(task) for name, task in supervisor.tasks.items()}
         assert (supervisor.topology, supervisor.tasks, tasks) == before
-        assert sorted(os.listdir("/proc/self/fd")) == descriptors
+        # The journal may have closed its files: a snapshot opens them again.
+        assert set(os.listdir("/proc/self/fd")) <= set(descriptors)
         assert child_pids() == children
         assert not folder.events.exists()
         assert (folder.journal.path.read_bytes() if again else None) == journal
