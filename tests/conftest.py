@@ -199,7 +199,7 @@ class Sandbox:
 
 
 def mostly_slow(values: Iterable[Any], *, fast: Collection[Any]) -> list[Any]:
-    """Return values for `pytest.mark.parametrize`, of which all but the fast ones have the marker `slow`."""
+    """Return values for `pytest.mark.parametrize`, with the marker `slow` on all except the fast ones."""
     return [value if value in fast else pytest.param(value, marks=pytest.mark.slow) for value in values]
 
 

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import errno
 import json
+import math
 import os
 import signal
 import socket
@@ -199,6 +200,22 @@ def test_a_run_fails_with_the_reason_why_no_driver_can_be_forked(
         runs.stop()
 
     monkeypatch.setattr(fork_server, "launch", launch)
+    asyncio.run(body())
+
+
+def test_a_run_fails_whose_parameters_cannot_be_sent(runs: RunManager, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fork server is played."""
+
+    async def body() -> None:
+        run = submit(runs, "graph")
+        assert run.spec is not None
+        run.spec.parameters["learning_rate"] = math.inf
+        runs.start(run)
+        message = "graph-1 cannot be sent to its driver: Out of range float values are not JSON compliant"
+        assert (await ended(runs, run)).startswith(message)
+        runs.stop()
+
+    monkeypatch.setattr(fork_server, "launch", lambda *arguments: signal.pause())
     asyncio.run(body())
 
 

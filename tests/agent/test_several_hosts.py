@@ -146,7 +146,7 @@ def test_a_run_that_is_not_owned_goes_on_when_its_command_goes_away(pair: Hosts,
     pair.kill_agent("a")
     again.close()
     again = pair.stream("a", AttachRequest(identity, 0, 0, owned=False))
-    assert next(again).record["run"] == identity, "the next agent has it, and nobody needs to come back for it"
+    assert next(again).record["run"] == identity, "the next agent has it without another request"
     pair.ask("a", CancelRequest(identity))
     assert list(again)[-1].record["state"] == "cancelled"
 

@@ -10,6 +10,7 @@ import signal
 import socket
 import traceback
 from collections.abc import Callable
+from typing import NoReturn
 
 from tfcluster.process_handle import ProcessHandle, exit_status, send_signal
 from tfcluster.processes.daemonize import close_fds
@@ -134,45 +135,50 @@ def fork_child(body: Callable[[socket.socket], None], ended: Callable[[int], Non
     Raises:
         OSError: The system has no process, memory or file descriptors left; no child is left behind.
     """
-    ours, theirs = socket.socketpair()
-    with theirs:
+    agent_end, child_end = socket.socketpair()
+    with child_end:
         try:
             pid = _fork()
         except OSError:
-            ours.close()
+            agent_end.close()
             raise
         if pid == 0:
-            try:
-                close_fds({0, 1, 2, theirs.fileno()})
-                gc.enable()
-                with contextlib.suppress(ConnectionError):  # the agent died with unread data: nothing to report
-                    body(theirs)
-            except BaseException:  # no exception may reach the copy of the agent's event loop
-                traceback.print_exc()
-            finally:
-                os._exit(1)
-    ours.setblocking(False)
+            _run_child(body, child_end)
+    agent_end.setblocking(False)
     pidfd = None
     try:
         pidfd = os.pidfd_open(pid)
         process = ProcessHandle.from_pid(pid)
         assert process is not None, "a child that is not reaped has its pid"
-        child = ChildProcess(process, pidfd, ours)
+        child = ChildProcess(process, pidfd, agent_end)
 
-        def told(status: int | None) -> None:
-            assert status is not None, "it is our own child"
+        def on_exit(status: int | None) -> None:
+            assert status is not None, "the agent is the parent"
             child.pidfd = None
             ended(status)
 
-        _watch(process, pidfd, told)
+        _watch(process, pidfd, on_exit)
     except OSError:
         os.kill(pid, signal.SIGKILL)  # the child is not reaped yet, so its pid cannot have been reused
         os.waitpid(pid, 0)
-        ours.close()
+        agent_end.close()
         if pidfd is not None:
             os.close(pidfd)
         raise
     return child
+
+
+def _run_child(body: Callable[[socket.socket], None], connection: socket.socket) -> NoReturn:
+    """Run the function of a child process that was just forked, and exit."""
+    try:
+        close_fds({0, 1, 2, connection.fileno()})
+        gc.enable()
+        with contextlib.suppress(ConnectionError):  # the agent died with unread data: nothing to report
+            body(connection)
+    except BaseException:  # no exception may reach the copy of the agent's event loop
+        traceback.print_exc()
+    finally:
+        os._exit(1)
 
 
 def _fork() -> int:

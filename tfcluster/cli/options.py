@@ -84,7 +84,7 @@ class Number(click.FloatRange):
     name = "number"
 
     def _describe_range(self) -> str:
-        """Return the range for --help; click would show `x<=None` for none, and limits that nobody reaches."""
+        """Return the range for --help; click would show `x<=None` for none, and limits that are never reached."""
         return "" if self.min is None else f"x{'>' if self.min_open else '>='}{self.min:g}"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:

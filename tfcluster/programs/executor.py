@@ -94,17 +94,26 @@ def map_shards(
     done = 0
     try:
         while done < shards:
-            try:
-                outcome = results.get(timeout=settings.MAP_POLL_SECONDS)
-            except queue.Empty:
-                _raise_if_all_are_lost(workers, time.monotonic())
-                continue
-            if isinstance(outcome, Exception):
-                raise outcome
-            done += outcome.count
-            yield outcome
+            result = _next_result(results, workers)
+            done += result.count
+            yield result
     finally:
         work.stop()
+
+
+def _next_result(
+    results: queue.SimpleQueue[ShardResult[Value] | Exception], workers: Sequence[_Worker[Value]]
+) -> ShardResult[Value]:
+    """Wait for the next result; raise the exception that a step raised, or an error if every device stays lost."""
+    while True:
+        try:
+            result = results.get(timeout=settings.MAP_POLL_SECONDS)
+        except queue.Empty:
+            _raise_if_all_are_lost(workers, time.monotonic())
+            continue
+        if isinstance(result, Exception):
+            raise result
+        return result
 
 
 class _Worker(Generic[Value]):

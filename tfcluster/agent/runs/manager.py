@@ -259,6 +259,8 @@ class RunManager:
             self.fork_server.spawn_driver(run.spec)
         except OSError as error:
             self.fail(run, ClusterError(f"no driver could be started for {run.id}: {error.strerror}"))
+        except ValueError as error:  # a parameter is infinite or NaN, which JSON cannot represent
+            self.fail(run, ClusterError(f"{run.id} cannot be sent to its driver: {error}"))
 
     def _claim(self, run: Run) -> None:
         """Claim a run for no driver: a driver that starts later finds this claim and exits."""

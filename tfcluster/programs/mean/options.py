@@ -34,7 +34,7 @@ class _Sizes(WholeNumber):
     "--random",
     type=WholeNumber(1, settings.MEAN_RANDOM_NUMBERS_MAX),
     metavar="N",
-    help="In place of a file: so many random numbers, uniform in [0, 1).",
+    help="Generate N random numbers, uniform in [0, 1), instead of reading a file.",
 )
 @click.option("--column", metavar="INDEX|NAME", help="The column of a CSV file, by its index from 0 on or by its name.")
 @click.option(
