@@ -42,6 +42,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # A shell without job control starts what stands before `&` with SIGINT ignored, which every command would inherit.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if parallel.is_worker(config):
         parallel.enter_network_namespace()
 
