@@ -21,7 +21,7 @@ from side_by_side import verdict
 # Before the packages that are installed: some bring a module of that name.
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from tests.hosts import SshHosts, ssh_hosts
-from tfcluster.transport import code_bundle
+from tfcluster.transport.provision import bootstrap, code_bundle
 
 COUNTS = (1, 2, 4, 8)
 ROUNDS = 3
@@ -122,8 +122,8 @@ def compare_counts(cluster: Cluster, hosts: SshHosts, counts: tuple[int, ...]) -
         for count in counts:
             received = measure(cluster, hosts, count, figures)
     ratios = {what: report(what, figures[what]) for what in (FIRST, LATER, STATUS, DOWN)}
-    bootstrap = len(json.dumps(code_bundle.bootstrap()))
-    print(f"bytes of code sent to a host: {len(code_bundle.archive())} at the first contact, {bootstrap} in a session")
+    session = len(json.dumps(bootstrap(is_dry_run=False)))
+    print(f"bytes of code sent to a host: {len(code_bundle())} at the first contact, {session} in a session")
     print(f"  all that it received, of ssh too: {received[FIRST]} at the first `up`, {received[LATER]} at a later one")
     worst = max(ratios[contact][max(counts)] for contact in (FIRST, LATER))
     is_reached = worst < TARGET

@@ -7,7 +7,6 @@ folder that TEST_HOSTS names takes a host away: it cannot be reached, and every 
 from __future__ import annotations
 
 import os
-import select
 import sys
 import time
 from ipaddress import IPv4Address
@@ -17,7 +16,7 @@ from tfcluster.cli.main import main
 from tfcluster.client import cluster as module
 from tfcluster.core.hosts import Host
 from tfcluster.errors import ClusterError
-from tfcluster.transport.base import HostUnreachableError
+from tfcluster.transport.base import HostUnreachableError, readable_fds
 from tfcluster.transport.dry_run_probe import Probe, begin_here
 from tfcluster.transport.local import LocalAgentConnection, LocalTransport
 from tfcluster.transport.ssh import HostReport, SshTransport
@@ -88,7 +87,7 @@ class PlayedChannel(LocalAgentConnection):
         while not self._there.is_away:
             if super().wait_readable(_LOOK_SECONDS if seconds is None else min(seconds, _LOOK_SECONDS), *fds):
                 return True
-            if select.select(fds, [], [], 0)[0] or (deadline is not None and time.monotonic() >= deadline):
+            if readable_fds(fds, 0) or (deadline is not None and time.monotonic() >= deadline):
                 return False
         return True
 

@@ -18,13 +18,6 @@ MAX_FUNCTION_LINES = 50
 ENTRY_POINTS = {"tfcluster.__main__", "tfcluster.agent.__main__"}
 #: The parts of a program, which tfcluster.programs.registry finds by their names.
 PROGRAM_PARTS = re.compile(r"tfcluster\.programs\.\w+\.(options|run|render)")
-#: Imports that are yet to be removed.
-CIRCULAR = {
-    "tfcluster.transport.remote_bootstrap": {
-        "tfcluster.transport.dry_run_server",
-        "tfcluster.transport.remote_session",
-    },
-}
 
 
 def name_of(path: Path, package: Path) -> str:
@@ -94,7 +87,7 @@ IMPORTS = {name: set(imports_in(path, MODULES)) for name, path in MODULES.items(
 
 
 def test_no_two_modules_import_each_other() -> None:
-    assert circles_in({name: imported - CIRCULAR.get(name, set()) for name, imported in IMPORTS.items()}) == []
+    assert circles_in(IMPORTS) == []
 
 
 def started_by_name(name: str) -> bool:

@@ -83,7 +83,7 @@ CONSTANTS = {
         ("ui/graph_svg.py:*", "ui/chart.py:*", "ui/plot.py:_LINES", "programs/expfit/render.py:_WIDTH"),
         "part of a drawing's geometry",
     ),
-    "transport/remote_bootstrap.py:_KEPT": "the source of this module is sent alone and can import nothing",
+    "transport/remote_bootstrap.py:_VERSIONS_KEPT": "the source of this module is sent alone and can import nothing",
 }
 
 

@@ -18,9 +18,9 @@ import pytest
 from tests.hosts import SshHosts
 from tests.transport.conftest import Reaching
 from tfcluster.errors import ClusterError
-from tfcluster.transport import code_bundle
 from tfcluster.transport.base import HostUnreachableError
-from tfcluster.transport.remote_bootstrap import MARK, _holds
+from tfcluster.transport.provision import code_bundle, code_hash
+from tfcluster.transport.remote_bootstrap import MESSAGE_PREFIX, _is_intact
 from tfcluster.transport.ssh import HostReport
 
 
@@ -31,7 +31,7 @@ def problems(found: HostReport) -> list[tuple[str, str]]:
 
 def code_of(hosts: SshHosts, name: str = "h0") -> Path:
     """Where a host keeps the code that this test runs."""
-    return hosts.home(name) / "cache" / "tfcluster" / "code" / code_bundle.code_name()
+    return hosts.home(name) / "cache" / "tfcluster" / "code" / code_hash()
 
 
 def python(path: Path, program: str) -> str:
@@ -53,7 +53,7 @@ def test_what_a_fit_host_says(reach: Reaching) -> None:
 
 def test_the_code_is_sent_once(hosts: SshHosts, reach: Reaching) -> None:
     shutil.rmtree(hosts.home("h1") / "cache" / "tfcluster", ignore_errors=True)
-    assert reach("h1").examine().shipped_bytes == len(code_bundle.archive())
+    assert reach("h1").examine().shipped_bytes == len(code_bundle())
     assert reach("h1").examine().shipped_bytes == 0
     assert reach("h1").is_up() is False
     for folder in (code_of(hosts, "h1"), code_of(hosts, "h1").parent):
@@ -65,7 +65,7 @@ def test_several_first_contacts_at_once(hosts: SshHosts, reach: Reaching) -> Non
     with ThreadPoolExecutor(4) as threads:
         found = list(threads.map(lambda there: there.examine(), [reach("h1") for _ in range(4)]))
     assert [problems(each) for each in found] == [[]] * 4
-    assert sorted(os.listdir(code_of(hosts, "h1").parent)) == sorted([code_bundle.code_name(), "lock"])
+    assert sorted(os.listdir(code_of(hosts, "h1").parent)) == sorted([code_hash(), "lock"])
 
 
 def append(code: Path, text: str) -> None:
@@ -107,7 +107,7 @@ def test_code_that_was_tampered_with_is_not_run(
     tamper(code_of(hosts, "h1"), f"\nopen({str(evidence)!r}, 'w')\n")
     assert reach("h1").examine().shipped_bytes > 0
     assert not evidence.exists()
-    assert _holds(str(code_of(hosts, "h1")))
+    assert _is_intact(str(code_of(hosts, "h1")))
 
 
 def test_old_code_goes_unless_an_agent_runs_it(hosts: SshHosts, reach: Reaching) -> None:
@@ -121,7 +121,7 @@ def test_old_code_goes_unless_an_agent_runs_it(hosts: SshHosts, reach: Reaching)
     with (root / "old4" / "tfcluster" / "__init__.py").open() as used:
         fcntl.flock(used, fcntl.LOCK_SH)
         reach("h1").examine()
-    assert sorted(os.listdir(root)) == sorted([code_bundle.code_name(), "lock", "old1", "old2", "old4"])
+    assert sorted(os.listdir(root)) == sorted([code_hash(), "lock", "old1", "old2", "old4"])
 
 
 def test_a_host_whose_home_cannot_be_written(hosts: SshHosts, reach: Reaching, tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_a_host_whose_home_cannot_be_written(hosts: SshHosts, reach: Reaching, t
         assert told[0].startswith(f"host 'h1': cannot keep tfcluster's code: [Errno 20] Not a directory: '{cache}")
         state = tmp_path / "scratch"
         assert problems(reach("h1", state=str(state)).examine()) == []
-        assert sorted(os.listdir(state / ".code")) == sorted([code_bundle.code_name(), "lock"])
+        assert sorted(os.listdir(state / ".code")) == sorted([code_hash(), "lock"])
     finally:
         cache.unlink()
 
@@ -205,7 +205,7 @@ def test_a_python_in_the_home_folder(hosts: SshHosts, reach: Reaching) -> None:
 
 def test_a_noisy_login_shell(hosts: SshHosts, reach: Reaching) -> None:
     profile = hosts.home("h0") / ".bashrc"
-    profile.write_text(f"echo Welcome; seq 20000; printf 'no newline: {MARK}'; echo oops >&2\n")
+    profile.write_text(f"echo Welcome; seq 20000; printf 'no newline: {MESSAGE_PREFIX}'; echo oops >&2\n")
     try:
         found = reach().examine()
     finally:

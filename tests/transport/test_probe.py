@@ -12,8 +12,8 @@ from tests.core.clusters import topology_of
 from tests.hosts import HERE, SshHosts
 from tests.transport.conftest import Reaching
 from tests.transport.test_first_contact import problems, python
-from tfcluster.transport import code_bundle
 from tfcluster.transport.dry_run_probe import begin_here
+from tfcluster.transport.provision import code_bundle
 
 LAYOUT = topology_of("name: demo\nhosts: {h0: {address: 127.0.0.1}}\njobs: {worker: {tasks: 2}}\n")
 
@@ -27,7 +27,7 @@ def test_one_connection_of_its_own_carries_all_and_ends_with_it(hosts: SshHosts,
     found, probe = reach().probe()
     assert probe is not None
     assert (problems(found), found.unexamined, found.python) == ([], (), sys.executable)
-    assert found.shipped_bytes == len(code_bundle.archive())
+    assert found.shipped_bytes == len(code_bundle())
     assert abs(found.clock_offset) <= found.clock_error + 0.001
     told, _ = probe.prepare(LAYOUT, listen=True)
     assert (told.problems, len(told.allocation.ports)) == ((), 2)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tfcluster.transport.shell import quote, quote_path
+from tfcluster.transport.provision import quote, quote_path
 
 SHELLS = [shell for shell in ("sh", "bash", "dash", "zsh", "fish", "tcsh") if shutil.which(shell)]
 # What a shell, or the quoting itself, could trip over comes often.

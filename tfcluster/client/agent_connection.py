@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import select
 import threading
 import time
 import weakref
@@ -13,7 +12,7 @@ from typing import Any
 from tfcluster import settings
 from tfcluster.errors import ClusterError
 from tfcluster.protocol.frames import Frame, FrameDecoder, FrameKind, encode_chunk, encode_frame
-from tfcluster.transport.base import Channel
+from tfcluster.transport.base import Channel, readable_fds
 
 _NO_REQUEST = 0
 
@@ -137,7 +136,7 @@ class AgentConnection:
                             else min(remaining, settings.THREAD_POLL_SECONDS)
                         )
                     self._changed.wait(remaining)
-                    is_last_turn = is_last_turn or (bool(fds) and bool(select.select(fds, [], [], 0)[0]))
+                    is_last_turn = is_last_turn or bool(readable_fds(fds, 0))
                     continue
                 self._is_receiving = True
             try:

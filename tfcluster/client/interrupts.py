@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import signal
 from types import FrameType, TracebackType
 from typing import Any
@@ -14,6 +13,7 @@ from tfcluster.client.cluster import Cluster
 from tfcluster.client.parallel import StreamContext, map_hosts
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.protocol.api.runs import CancelRequest
+from tfcluster.transport.base import readable_fds
 
 
 class RunCanceller:
@@ -143,5 +143,5 @@ class InterruptibleContext(StreamContext):
 
     def sleep(self, seconds: float) -> None:
         """Wait for a number of seconds, or until a signal was handled."""
-        select.select([self._interrupt], [], [], seconds)
+        readable_fds([self._interrupt.fileno()], seconds)
         self._interrupt.handle()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import threading
 import time
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ from tfcluster.client.agent_connection import AgentConnection
 from tfcluster.errors import ClusterError
 from tfcluster.protocol.api import Request, decode_response, encode_request
 from tfcluster.protocol.frames import FrameKind
-from tfcluster.transport.base import HostTransport, HostUnreachableError
+from tfcluster.transport.base import HostTransport, HostUnreachableError, readable_fds
 
 E = TypeVar("E")
 R = TypeVar("R")
@@ -209,7 +208,7 @@ class ResponseStream(Generic[E, R]):
             if self._window == 0 or self._wait_for(None, file.fileno()):
                 if not self._receive_window():
                     return
-            elif select.select([file], [], [], 0)[0]:
+            elif readable_fds([file.fileno()], 0):
                 data = os.read(file.fileno(), min(settings.RPC_CHUNK_MAX_BYTES, self._window))
                 self._window -= len(data)
                 self._connection.send_chunk(self._id, data)

@@ -7,6 +7,7 @@ import select
 import socket
 import time
 import weakref
+from collections.abc import Iterable
 from typing import Protocol
 
 from tfcluster import settings
@@ -25,6 +26,24 @@ class HostUnreachableError(ClusterError):
     def __init__(self, host: str, why: str, hint: str = "") -> None:
         super().__init__(f"host {host!r} cannot be reached: {why}", hint=hint, exit_code=ExitCode.UNREACHABLE)
         self.host = host
+
+
+def readable_fds(fds: Iterable[int], seconds: float | None) -> set[int]:
+    """Wait until a descriptor is readable or its other end is closed.
+
+    Unlike select.select, this works for descriptors above 1023 too.
+
+    Args:
+        fds: The descriptors.
+        seconds: The maximum time to wait; None for no limit.
+
+    Returns:
+        The descriptors for which this is the case; empty if the time has passed.
+    """
+    poll = select.poll()
+    for fd in fds:
+        poll.register(fd, select.POLLIN)
+    return {fd for fd, _ in poll.poll(None if seconds is None else 1000 * seconds)}
 
 
 class Channel:
@@ -62,7 +81,7 @@ class Channel:
             Whether the agent has sent something or has closed the connection.
         """
         own = self._connection.fileno()
-        return own in select.select([own, *fds], [], [], seconds)[0]
+        return own in readable_fds([own, *fds], seconds)
 
     def receive(self, timeout: float | None) -> bytes:
         """Wait for data and return it.

@@ -20,7 +20,7 @@ from tfcluster.protocol.frames import Frame, FrameDecoder, FrameKind, encode_fra
 from tfcluster.protocol.serialization import decode
 from tfcluster.runtime_dir import check_runtime_dir
 from tfcluster.transport.local import LocalAgentConnection, LocalTransport, connect
-from tfcluster.transport.remote_bootstrap import CANNOT_KEEP, KEEP_HINT, roots
+from tfcluster.transport.remote_bootstrap import CANNOT_STORE, STORE_HINT, cache_folders
 from tfcluster.transport.remote_session import serve_requests, survey
 
 # The variables of the spec that determine the folders that the probe inspects. No other variable is set, and these are
@@ -88,9 +88,9 @@ class _Server:
 
     def _unwritable_folders(self) -> Iterator[ClusterError]:
         """Yield the problem that would keep the code from being written to this host, if there is one."""
-        reasons = [_why_not_writable(Path(root)) for root in roots(dict(self._session))]
+        reasons = [_why_not_writable(Path(root)) for root in cache_folders(dict(self._session))]
         if all(reasons):
-            yield ClusterError(f"{CANNOT_KEEP}: {reasons[0]}", hint=KEEP_HINT)
+            yield ClusterError(f"{CANNOT_STORE}: {reasons[0]}", hint=STORE_HINT)
 
     def _is_set_up(self) -> bool:
         stamp = self._session["stamp"]

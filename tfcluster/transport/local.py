@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
-import select
 import socket
 import subprocess
 import sys
@@ -19,7 +18,7 @@ from tfcluster.process_handle import MARK, NO_MARK, ProcessHandle, mark_of, mark
 from tfcluster.protocol.codec import Decoder, encode
 from tfcluster.protocol.frames import encode_greeting
 from tfcluster.runtime_dir import agent_pid, agent_socket
-from tfcluster.transport.base import Channel, not_running
+from tfcluster.transport.base import Channel, not_running, readable_fds
 
 # The bootstrap program of the agent. The agent runs the same code as the command that starts it, whether or not this or
 # another version is installed: sys.argv[1] is on the path only while the package is imported, and all of the package's
@@ -218,7 +217,7 @@ def start_agent(cluster: str, host: str) -> None:
     with process.stdout, process.stderr:
         with contextlib.suppress(BrokenPipeError), process.stdin:  # if the agent has died, its error is read below
             process.stdin.write(encode({"cluster": cluster, "host": host, "state": str(state_home())}))
-        if not select.select([process.stdout], [], [], settings.AGENT_START_SECONDS)[0]:
+        if not readable_fds([process.stdout.fileno()], settings.AGENT_START_SECONDS):
             process.returncode = 0  # see the end of this function
             raise ClusterError(
                 f"the agent (pid {process.pid}) has not said that it listens within {settings.AGENT_START_SECONDS:g} s",
@@ -227,8 +226,8 @@ def start_agent(cluster: str, host: str) -> None:
             )
         line = process.stdout.readline()
         if not line:
-            said = process.stderr.read().decode(errors="replace").strip().splitlines()
-            last = f": {said[-1]}" if said else ""
+            lines = process.stderr.read().decode(errors="replace").strip().splitlines()
+            last = f": {lines[-1]}" if lines else ""
             raise ClusterError(f"the agent ended before it listened (exit code {process.wait()}){last}")
     message = Decoder().feed(line)[0]
     if "error" in message:

@@ -1,17 +1,58 @@
-"""Provision a host: run the setup commands of the spec once, before anything else, as they may install its Python."""
+"""Provision a host: run its setup commands, and send tfcluster's code to it in a bundle.
+
+The setup commands come first, as they may install the host's Python; they run once. The bundle is sent once too: the
+bootstrap program on the host (`remote_bootstrap`) keeps it, and requests it only if it does not have this version.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
+import zlib
+from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 
 from tfcluster import settings
 from tfcluster.core.hosts import Host
 from tfcluster.errors import ClusterError
-from tfcluster.transport.remote_bootstrap import MARK
-from tfcluster.transport.shell import quote
+from tfcluster.transport import remote_bootstrap
+from tfcluster.transport.remote_bootstrap import MESSAGE_PREFIX, content_hash, pack
 from tfcluster.transport.ssh_session import start_ssh_session
+
+#: The parts of the package that the agent and the transport need; see the layers in tests/test_layers.py.
+PARTS = (
+    *("__init__.py", "errors.py", "settings.py", "tf_install.py", "paths.py", "process_handle.py", "runtime_dir.py"),
+    *("core", "protocol", "processes", "programs", "agent", "transport"),
+)
+# The modules of a program that only the command line imports.
+_COMMAND_LINE = ("options.py", "render.py")
+_PACKAGE = Path(__file__).parent.parent
+
+# The first program on the host, which Python 2.7 and all later versions can parse. Everything else is sent over
+# standard input. After the first line nothing is sent until the host has answered, so that readline() cannot read ahead
+# into the data that follows. The program removes the current directory from sys.path.
+_BEGIN = (
+    "import sys;sys.path[:]=filter(None,sys.path);import json;session=json.loads(sys.stdin.readline());"
+    'exec(session["boot"if sys.version_info>=(3,10)else"old"]);main(session)'
+)
+_OLD = f"""
+def main(session):
+    python = {{"version": sys.version.split()[0], "python": sys.executable}}
+    sys.stdout.write("\\n{MESSAGE_PREFIX}" + json.dumps({{"old": python}}) + "\\n")
+"""
+# Follows the source of the bootstrap program. That program imports the code, and does not know which module serves.
+_MAIN = """
+def main(session):
+    if import_code(session):
+        from {server} import serve
+        serve(session)
+"""
+
+_HOME = "~/"
+# Characters that are special within single quotes: the quote itself in every shell, the backslash in fish, ! in csh.
+_SPECIAL = re.compile(r"['\\!]")
 
 
 def run_setup(host: Host, control_path: Path) -> None:
@@ -60,7 +101,7 @@ def _script(host: Host) -> str:
         *(f"export {quote([f'{name}={value}'])}" for name, value in host.env.items()),
         'folder="${XDG_CACHE_HOME:-$HOME/.cache}/tfcluster/setup"',
         f'stamp="$folder/{stamp_name(host)}-$(uname -n)"',  # hosts may share a home folder
-        f"""send() {{ printf '\\n%s%s\\n' {quote([MARK])} "$1"; }}""",
+        f"""send() {{ printf '\\n%s%s\\n' {quote([MESSAGE_PREFIX])} "$1"; }}""",
         """run() { send '{"step": '"$1"'}'; /bin/sh -c "$2" </dev/null 2>&1; }""",
         """send '{"step": null}'""",
         'if [ ! -e "$stamp" ]; then',
@@ -73,3 +114,76 @@ def _script(host: Host) -> str:
         "",
     ]
     return "\n".join(lines)
+
+
+def bootstrap_command(python: str, *, isolated: bool = False) -> str:
+    """Return the command line for a host's shell that starts Python and has it read one JSON object from stdin.
+
+    Args:
+        python: The path of the Python. If it begins with `~/`, it is relative to the user's home folder on the host.
+        isolated: Import only from the Python's own installation, regardless of environment variables and of the
+            current and the user's folders (-I), and write no bytecode files (-B).
+    """
+    options = ["-I", "-B"] if isolated else []
+    return f"{quote_path(python)} {quote([*options, '-c', _BEGIN])}"
+
+
+def bootstrap(*, is_dry_run: bool) -> dict[str, str]:
+    """Return the fields of a session's first line that start the code: the bootstrap program and the code's hash.
+
+    Args:
+        is_dry_run: Whether `dry_run_server` serves the session, and not `remote_session`.
+    """
+    server = "tfcluster.transport.dry_run_server" if is_dry_run else "tfcluster.transport.remote_session"
+    source = Path(remote_bootstrap.__file__).read_text()
+    return {"boot": source + _MAIN.format(server=server), "old": _OLD, "code": code_hash()}
+
+
+@cache
+def _packed_code() -> bytes:
+    paths = [path for path in sorted(_PACKAGE.rglob("*.py")) if _is_needed(path.relative_to(_PACKAGE))]
+    return pack({str(path.relative_to(_PACKAGE.parent)): path.read_bytes().decode() for path in paths})
+
+
+def _is_needed(path: Path) -> bool:
+    """Return whether a file of the package belongs to the bundle."""
+    is_for_command = path.parts[0] == "programs" and len(path.parts) > 2 and path.name in _COMMAND_LINE
+    return path.parts[0] in PARTS and not is_for_command
+
+
+@cache
+def code_hash() -> str:
+    """Return the content hash that identifies the code."""
+    return content_hash(_packed_code())
+
+
+@cache
+def code_bundle() -> bytes:
+    """Return the compressed bundle of the code, as it is sent."""
+    return zlib.compress(_packed_code(), 9)
+
+
+def quote(words: Iterable[str]) -> str:
+    """Quote words as a command line that sh, bash, dash, zsh, fish and csh split into the same words.
+
+    A word with a newline does not work in csh.
+
+    Args:
+        words: The words of the command line, unquoted.
+
+    Returns:
+        The command line.
+    """
+    return " ".join("'" + _SPECIAL.sub(r"'\\\g<0>'", word) + "'" for word in words)
+
+
+def quote_path(path: str) -> str:
+    """Quote a path as one word of a command line.
+
+    Args:
+        path: The path. If it begins with `~/`, the host's shell expands it to the user's home folder there.
+
+    Returns:
+        The quoted word.
+    """
+    return _HOME + quote([path[len(_HOME) :]]) if path.startswith(_HOME) else quote([path])

@@ -26,43 +26,43 @@ from types import ModuleType
 from typing import IO, Any
 
 #: The prefix of each line that is a message to the client: a login shell may print other lines.
-MARK = "tfcluster> "
+MESSAGE_PREFIX = "tfcluster> "
 #: The number of most recently used versions of the code that stay in the cache, besides those that an agent still runs.
-_KEPT = 3
+_VERSIONS_KEPT = 3
 _COMPILED = "__pycache__"
 #: The error message and the hint for a host on which the code cannot be written.
-CANNOT_KEEP = "cannot keep tfcluster's code"
-KEEP_HINT = "Make room there, or name a folder that can be written to by `state:` in the spec."
+CANNOT_STORE = "cannot keep tfcluster's code"
+STORE_HINT = "Make room there, or name a folder that can be written to by `state:` in the spec."
 
 
-def main(session: dict[str, Any]) -> None:
-    """Serve the session that the client's first line describes, with the version of the code that it names.
+def import_code(session: dict[str, Any]) -> bool:
+    """Import the version of the code that the client's first line names, or send the client an error.
 
     Args:
-        session: The first line; see `remote_session.serve` and `dry_run_server.serve`. Of its fields this module itself
-            uses `code`, the content hash of the code; `keep`, whether files may be written; and `state`.
+        session: The first line; see `remote_session.serve` and `dry_run_server.serve`. This module uses these of its
+            fields: `code`, the content hash of the code; `keep`, whether files may be written; and `state`.
+
+    Returns:
+        Whether the code has been imported.
     """
     send_message({"begun": True})
     try:
         if session["keep"]:
-            _import_from(_find(session) or _keep(session, _receive(session)))
+            _import_from(_find(session) or _store(session, _receive(session)))
         else:
             sys.meta_path.insert(0, MemoryImporter(_receive(session)))
     except (OSError, zlib.error, ValueError) as problem:
-        send_message({"error": {"message": f"{CANNOT_KEEP}: {problem}", "hint": KEEP_HINT, "exit_code": 1}})
-        return
-    if session["keep"]:
-        from tfcluster.transport.remote_session import serve
-    else:
+        send_message({"error": {"message": f"{CANNOT_STORE}: {problem}", "hint": STORE_HINT, "exit_code": 1}})
+        return False
+    if not session["keep"]:
         _add_user_site()
-        from tfcluster.transport.dry_run_server import serve
-    serve(session)
+    return True
 
 
 def _import_from(folder: str) -> None:
     """Import tfcluster, and thereby all of its modules, from a folder."""
     with contextlib.suppress(OSError):
-        os.utime(folder)  # for `_tidy`, which keeps the most recently used versions
+        os.utime(folder)  # for `_prune`, which keeps the most recently used versions
     sys.path.insert(0, folder)
     import tfcluster  # noqa: F401 - the package's path determines where its modules come from
 
@@ -117,7 +117,7 @@ class MemoryImporter:
 
 def send_message(message: dict[str, Any]) -> None:
     """Send one message to the client, as a marked line on standard output."""
-    sys.stdout.write(f"\n{MARK}{json.dumps(message)}\n")
+    sys.stdout.write(f"\n{MESSAGE_PREFIX}{json.dumps(message)}\n")
     sys.stdout.flush()
 
 
@@ -126,20 +126,20 @@ def pack(files: dict[str, str]) -> bytes:
     return json.dumps(files, sort_keys=True).encode()
 
 
-def name_of(packed: bytes) -> str:
+def content_hash(packed: bytes) -> str:
     """Return the content hash of packed files."""
     return hashlib.sha256(packed).hexdigest()
 
 
 def _find(session: dict[str, Any]) -> str | None:
-    for root in roots(session):
+    for root in cache_folders(session):
         folder = os.path.join(root, session["code"])
-        if _holds(folder):
+        if _is_intact(folder):
             return folder
     return None
 
 
-def roots(session: dict[str, Any]) -> Iterator[str]:
+def cache_folders(session: dict[str, Any]) -> Iterator[str]:
     """Yield the candidate folders for the cache, in order of preference."""
     cache = os.environ.get("XDG_CACHE_HOME", "")
     yield os.path.join(cache if os.path.isabs(cache) else os.path.expanduser("~/.cache"), "tfcluster", "code")
@@ -161,13 +161,13 @@ def _receive(session: dict[str, Any]) -> dict[str, str]:
     """
     send_message({"need": "code"})
     packed = zlib.decompress(sys.stdin.buffer.read(int(sys.stdin.buffer.readline())))
-    if name_of(packed) != session["code"]:
+    if content_hash(packed) != session["code"]:
         raise ValueError("what arrived is not what was named")
     files: dict[str, str] = json.loads(packed)
     return files
 
 
-def _keep(session: dict[str, Any], files: dict[str, str]) -> str:
+def _store(session: dict[str, Any], files: dict[str, str]) -> str:
     """Write the code to the first candidate folder that is writable.
 
     Args:
@@ -181,7 +181,7 @@ def _keep(session: dict[str, Any], files: dict[str, str]) -> str:
         OSError: None of the folders is writable.
     """
     problem = None
-    for root in roots(session):
+    for root in cache_folders(session):
         try:
             return _install(root, session["code"], files)
         except OSError as error:
@@ -198,7 +198,7 @@ def _install(root: str, name: str, files: dict[str, str]) -> str:
     folder = os.path.join(root, name)
     with open(os.path.join(root, "lock"), "w") as lock:
         locked = _lock(lock, fcntl.LOCK_EX)
-        if not _holds(folder):  # another session may have installed the code meanwhile
+        if not _is_intact(folder):  # another session may have installed the code meanwhile
             _remove(folder)
             new = tempfile.mkdtemp(prefix=".", dir=root)
             try:
@@ -208,7 +208,7 @@ def _install(root: str, name: str, files: dict[str, str]) -> str:
                 _remove(new)
                 raise
         if locked:
-            _tidy(root)
+            _prune(root)
     return folder
 
 
@@ -237,13 +237,13 @@ def _write(folder: str, files: dict[str, str]) -> None:
             file.write(text)
 
 
-def _holds(folder: str) -> bool:
+def _is_intact(folder: str) -> bool:
     """Tell whether only this user can access a folder, and its files have the hash that is the folder's name."""
     try:
         status = os.lstat(folder)
         if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
             return False
-        return name_of(pack(dict(_files(folder)))) == os.path.basename(folder)
+        return content_hash(pack(dict(_files(folder)))) == os.path.basename(folder)
     except (OSError, ValueError):
         return False
 
@@ -261,12 +261,12 @@ def _files(folder: str) -> Iterator[tuple[str, str]]:
                 yield os.path.relpath(path, folder), file.read()
 
 
-def _tidy(root: str) -> None:
+def _prune(root: str) -> None:
     """Prune the cache: remove old versions of the code that no agent runs, and remains of interrupted installations."""
     entries = [entry for entry in os.scandir(root) if entry.is_dir(follow_symlinks=False)]
     entries.sort(key=lambda entry: entry.stat().st_mtime, reverse=True)
     versions = [entry.path for entry in entries if not entry.name.startswith(".")]
-    for path in (*(entry.path for entry in entries if entry.name.startswith(".")), *versions[_KEPT:]):
+    for path in (*(entry.path for entry in entries if entry.name.startswith(".")), *versions[_VERSIONS_KEPT:]):
         with contextlib.suppress(OSError):
             if not _is_used(path):
                 _remove(path)

@@ -11,10 +11,9 @@ from tfcluster import settings
 from tfcluster.core.hosts import Host
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.protocol.frames import encode_greeting
-from tfcluster.transport import code_bundle
 from tfcluster.transport.base import Channel, HostUnreachableError
 from tfcluster.transport.dry_run_probe import Probe, note_missing_interpreter, split_problems
-from tfcluster.transport.provision import run_setup, stamp_name
+from tfcluster.transport.provision import bootstrap, bootstrap_command, code_bundle, run_setup, stamp_name
 from tfcluster.transport.ssh_master import RemoteAgent, SshMaster
 from tfcluster.transport.ssh_session import InterpreterError, Session, SshChannel, start_ssh_session
 
@@ -257,11 +256,12 @@ class SshTransport:
             InterpreterError: The host's Python does not run, or is too old.
             ClusterError: The code cannot be stored on the host.
         """
-        command = code_bundle.command(self._host.interpreter, isolated=is_dry_run)
+        command = bootstrap_command(self._host.interpreter, isolated=is_dry_run)
         session = start_ssh_session(self._host, command, None if is_dry_run else self._master.control_path)
         first_line = {
             **{"cluster": self.cluster, "host": self.host, "state": self._host.state, "env": dict(self._host.env)},
-            **{"ssh": self._host.destination, "keep": not is_dry_run, "stamp": stamp, **code_bundle.bootstrap()},
+            **{"ssh": self._host.destination, "keep": not is_dry_run, "stamp": stamp},
+            **bootstrap(is_dry_run=is_dry_run),
         }
         try:
             session.send(json.dumps(first_line).encode() + b"\n")
@@ -270,8 +270,8 @@ class SshTransport:
                 raise _too_old(self.host, message["old"])
             message = session.receive(settings.REMOTE_REPLY_SECONDS)
             if "need" in message:
-                session.shipped_bytes = len(code_bundle.archive())
-                session.send(b"%d\n" % session.shipped_bytes + code_bundle.archive())
+                session.shipped_bytes = len(code_bundle())
+                session.send(b"%d\n" % session.shipped_bytes + code_bundle())
                 message = session.receive(settings.REMOTE_REPLY_SECONDS)
             session.reply_of(message)
         except BaseException:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import select
 import shlex
 import socket
 import subprocess
@@ -18,8 +17,8 @@ from typing import Any
 from tfcluster import settings
 from tfcluster.core.hosts import Host
 from tfcluster.errors import ClusterError
-from tfcluster.transport.base import Channel, HostUnreachableError
-from tfcluster.transport.remote_bootstrap import MARK
+from tfcluster.transport.base import Channel, HostUnreachableError, readable_fds
+from tfcluster.transport.remote_bootstrap import MESSAGE_PREFIX
 from tfcluster.transport.ssh_errors import SSH_FAILED, lines_of, no_response, no_ssh, unreachable
 from tfcluster.transport.ssh_master import SshMaster, ssh_command
 
@@ -104,9 +103,9 @@ class Session:
                 *lines, self._incomplete_line = data.split(b"\n")
                 self._lines.extend(lines)
             line = self._lines.popleft()
-            if line.startswith(MARK.encode()):
+            if line.startswith(MESSAGE_PREFIX.encode()):
                 self._has_message = True
-                message: dict[str, Any] = json.loads(line[len(MARK) :])
+                message: dict[str, Any] = json.loads(line[len(MESSAGE_PREFIX) :])
                 return message
             self._output = (self._output + line + b"\n")[-settings.SSH_NOISE_KEPT_BYTES :]
 
@@ -141,7 +140,7 @@ class Session:
         return ClusterError(f"host {self.host.name!r}: {error.message}", hint=error.hint, exit_code=error.exit_code)
 
     def _receive_bytes(self, deadline: float, seconds: float) -> bytes:
-        if not select.select([self.connection], [], [], max(0.0, deadline - time.monotonic()))[0]:
+        if not readable_fds([self.connection.fileno()], max(0.0, deadline - time.monotonic())):
             raise no_response(self.host, seconds, self.last_output())
         try:
             data = self.connection.recv(settings.IO_BLOCK_BYTES)

@@ -10,7 +10,8 @@ import zlib
 from pathlib import Path
 
 from tests.test_layers import IMPORTS
-from tfcluster.transport import code_bundle
+from tfcluster.transport import provision
+from tfcluster.transport.provision import PARTS, bootstrap_command, code_bundle, code_hash
 
 #: What a host's Python has besides its own library: TensorFlow, what that brings, and psutil.
 BROUGHT = {"tensorflow", "numpy", "grpc", "google", "psutil"}
@@ -28,15 +29,15 @@ for name in sys.argv[2:]:
 
 
 def shipped() -> dict[str, str]:
-    files: dict[str, str] = json.loads(zlib.decompress(code_bundle.archive()))
+    files: dict[str, str] = json.loads(zlib.decompress(code_bundle()))
     return files
 
 
 def test_it_is_small_and_the_same_each_time() -> None:
-    first, name = code_bundle.archive(), code_bundle.code_name()
-    for made in (code_bundle._packed, code_bundle.archive, code_bundle.code_name):
-        made.cache_clear()
-    assert (code_bundle.archive(), code_bundle.code_name()) == (first, name)
+    first, name = code_bundle(), code_hash()
+    for function in (provision._packed_code, code_bundle, code_hash):
+        function.cache_clear()
+    assert (code_bundle(), code_hash()) == (first, name)
     assert len(first) < 300_000
 
 
@@ -53,7 +54,7 @@ def test_it_can_be_imported_on_a_host(tmp_path: Path) -> None:
 
 
 def test_it_imports_only_what_a_host_has() -> None:
-    parts = {*(part.removesuffix(".py") for part in code_bundle.PARTS), "programs/declaration"}
+    parts = {*(part.removesuffix(".py") for part in PARTS), "programs/declaration"}
     needed = [each for each in IMPORTS if each.part in parts and not each.typing]
     assert [
         f"{each.at} imports {each.module}"
@@ -64,17 +65,17 @@ def test_it_imports_only_what_a_host_has() -> None:
 
 
 def test_an_old_python_can_read_how_it_begins() -> None:
-    for text in (code_bundle._BEGIN, code_bundle._OLD):
+    for text in (provision._BEGIN, provision._OLD):
         ast.parse(text, feature_version=(3, 4))
         assert 'f"' not in text
-        assert "'" not in code_bundle._BEGIN  # it is quoted as one piece
+        assert "'" not in provision._BEGIN  # it is quoted as one piece
 
 
 def test_what_lies_where_it_begins_is_not_imported(tmp_path: Path) -> None:
     (tmp_path / "json.py").write_text("raise SystemExit('imported')")
     first_line = json.dumps({"boot": "def main(session): print(json.dumps('begun'))"}) + "\n"
     run = subprocess.run(
-        code_bundle.command(sys.executable),
+        bootstrap_command(sys.executable),
         shell=True,
         cwd=tmp_path,
         input=first_line,

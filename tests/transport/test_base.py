@@ -1,0 +1,89 @@
+"""Connections to agents in a process that has more open files than select() supports."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import resource
+import socket
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from tfcluster import settings
+from tfcluster.core.hosts import Host
+from tfcluster.transport import local
+from tfcluster.transport.base import Channel, readable_fds
+from tfcluster.transport.ssh_session import Session
+
+#: select() supports no descriptor from this one on (FD_SETSIZE).
+_SELECT_MAX = 1024
+
+
+@pytest.fixture(autouse=True)
+def large_limit() -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < 2 * _SELECT_MAX:
+        pytest.skip("the hard limit of open files is too low")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (2 * _SELECT_MAX, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.fixture
+def many_open_files() -> Iterator[None]:
+    """Open files until each further one has a descriptor that select() does not support."""
+    fds = [os.open(os.devnull, os.O_RDONLY)]
+    while fds[-1] < _SELECT_MAX:
+        fds.append(os.dup(fds[-1]))
+    yield
+    for fd in fds:
+        os.close(fd)
+
+
+def test_a_large_descriptor_is_readable() -> None:
+    reading, writing = os.pipe()
+    large = fcntl.fcntl(reading, fcntl.F_DUPFD_CLOEXEC, _SELECT_MAX)
+    try:
+        assert readable_fds([large, reading], 0) == set()
+        os.write(writing, b"x")
+        assert readable_fds([large, reading], None) == {large, reading}
+    finally:
+        for fd in (reading, large):
+            os.close(fd)
+    os.close(writing)
+
+
+def test_the_end_of_a_pipe_is_readable() -> None:
+    reading, writing = os.pipe()
+    os.close(writing)
+    assert readable_fds([reading], None) == {reading}
+    os.close(reading)
+
+
+@pytest.mark.usefixtures("many_open_files")
+def test_a_connection_to_an_agent_with_a_large_descriptor() -> None:
+    connection, agent = socket.socketpair()
+    assert connection.fileno() > _SELECT_MAX
+    channel = Channel(connection)
+    with agent:
+        assert not channel.wait_readable(0)
+        agent.sendall(b"x")
+        assert channel.receive(60) == b"x"
+    assert channel.wait_for_end(60)
+
+
+@pytest.mark.usefixtures("many_open_files")
+def test_a_session_with_a_large_descriptor() -> None:
+    session = Session(Host("alpha", "10.0.0.1"), [sys.executable, "-c", "print('tfcluster> {\"reply\": {}}')"])
+    assert session.connection.fileno() > _SELECT_MAX
+    assert session.receive(60) == {"reply": {}}
+    session.end()
+
+
+@pytest.mark.usefixtures("many_open_files")
+def test_an_agent_whose_pipe_has_a_large_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "_PROGRAM", 'print(\'{"reply": {"serves": false}}\')')
+    monkeypatch.setattr(settings, "AGENT_START_SECONDS", 60)
+    local.start_agent("many", "localhost")
