@@ -46,6 +46,13 @@ def pytest_configure(config: pytest.Config) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if parallel.is_worker(config):
         parallel.enter_network_namespace()
+    else:
+        os.environ["TEST_RUN"] = uuid.uuid4().hex
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if not parallel.is_worker(config):  # tests that were interrupted could not clean up
+        parallel.end_leftovers(os.environ["TEST_RUN"])
 
 
 def pytest_xdist_auto_num_workers() -> int:

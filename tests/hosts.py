@@ -123,7 +123,8 @@ class SshHosts:
 
     def start(self, name: str, *options: str) -> None:
         """Start a host's sshd, with further options; returns when it accepts connections."""
-        variables = {**self._user_folders(name), "TEST_MARK": self.mark, "PATH": os.environ["PATH"]}
+        inherited = {name: value for name, value in os.environ.items() if name in ("PATH", "TEST_RUN")}
+        variables = {**self._user_folders(name), "TEST_MARK": self.mark, **inherited}
         config = self.folder / f"{name}.sshd_config"
         config.write_text(
             f"ListenAddress {self.address(name)}\nHostKey {self.folder / 'host_key'}\nPidFile none\n"

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
+import signal
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -42,6 +45,22 @@ def enter_network_namespace() -> None:
     if libc.unshare(_CLONE_NEWNET):
         raise OSError(ctypes.get_errno(), "a worker needs a network namespace; without root, run `pytest -n 0`")
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+
+
+def end_leftovers(run: str) -> None:
+    """Kill the processes of a run of the tests, and delete the network namespaces of runs whose process has exited.
+
+    Args:
+        run: The value of TEST_RUN in the environment of the processes.
+    """
+    for path in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if f"TEST_RUN={run}".encode() in (path / "environ").read_bytes().split(b"\0"):
+                os.kill(int(path.name), signal.SIGKILL)
+    for name in os.listdir("/run/netns") if os.path.isdir("/run/netns") else ():
+        prefix, _, rest = name.partition("-")
+        if prefix == "tfc" and not Path("/proc", rest.partition("-")[0]).exists():
+            subprocess.run(["ip", "netns", "delete", name], check=False)
 
 
 def mark_integration_tests(items: list[pytest.Item]) -> None:

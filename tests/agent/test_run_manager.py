@@ -206,6 +206,10 @@ def test_a_run_fails_with_the_reason_why_no_driver_can_be_forked(
 def test_a_run_fails_whose_parameters_cannot_be_sent(runs: RunManager, monkeypatch: pytest.MonkeyPatch) -> None:
     """The fork server is played."""
 
+    def launch(title: str, agent: int, log: Path, channel: socket.socket) -> None:
+        signal.alarm(60)  # in case the test does not end it
+        signal.pause()
+
     async def body() -> None:
         run = submit(runs, "graph")
         assert run.spec is not None
@@ -215,7 +219,7 @@ def test_a_run_fails_whose_parameters_cannot_be_sent(runs: RunManager, monkeypat
         assert (await ended(runs, run)).startswith(message)
         runs.stop()
 
-    monkeypatch.setattr(fork_server, "launch", lambda *arguments: signal.pause())
+    monkeypatch.setattr(fork_server, "launch", launch)
     asyncio.run(body())
 
 
