@@ -182,7 +182,7 @@ def test_a_library_is_imported_only_where_it_belongs(library: str) -> None:
 
 def test_what_may_not_be_installed_is_imported_only_when_it_is_needed() -> None:
     found = [each for each in IMPORTS if each.module.split(".")[0] == "matplotlib"]
-    assert [(each.at.partition(":")[0], each.lazy) for each in found] == [("ui/plot.py", True)]
+    assert [(each.at.partition(":")[0], each.lazy) for each in found] == [("ui/chart.py", True)]
 
 
 def test_the_rules_name_no_circle() -> None:

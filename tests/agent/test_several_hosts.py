@@ -19,7 +19,7 @@ from tfcluster.errors import ClusterError
 from tfcluster.protocol.api.cluster import DevicesReply, DevicesRequest, ReachRequest, TopologyRequest
 from tfcluster.protocol.api.runs import AttachRequest, CancelRequest
 from tfcluster.protocol.api.tasks import RestartRequest
-from tfcluster.protocol.serialization import decode
+from tfcluster.protocol.serialization import decode, to_json
 
 #: Longer than any test: something of it is ended.
 EXPFIT = {"modes": ["data-parallel"], "steps": 10_000_000, "rate": 0.01, "batch": 16, "seed": 1}
@@ -41,7 +41,7 @@ def test_each_agent_tells_of_its_own_host(pair: Hosts) -> None:
     assert a["hosts"][0]["tensorflow"] == b["hosts"][0]["tensorflow"] is not None
     devices = decode(DevicesReply, pair.ask("b", DevicesRequest())).devices
     assert {device.task for device in devices} == {"/job:ps/task:0", "/job:worker/task:1"}
-    topology = json.loads(json.dumps(pair.topology.to_json()))
+    topology = json.loads(json.dumps(to_json(pair.topology)))
     assert pair.ask("a", TopologyRequest()) == pair.ask("b", TopologyRequest()) == topology
     with pytest.raises(ClusterError, match="no task 'worker:1'"):
         pair.ask("a", RestartRequest(("worker:1",), 1.0))

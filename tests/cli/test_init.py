@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from tfcluster.cli.init import command
+from tfcluster.cli.spec import TEMPLATE, init_command
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.spec.template import TEMPLATE
 
 
 @pytest.fixture(autouse=True)
@@ -19,20 +18,20 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_dash_stands_for_standard_output(folder: Path) -> None:
-    result = CliRunner().invoke(command, ["-"])
+    result = CliRunner().invoke(init_command, ["-"])
     assert (result.exit_code, result.stdout) == (0, TEMPLATE)
     assert list(folder.iterdir()) == []
 
 
 def test_the_template_is_written_to_the_file_with_the_next_command(folder: Path) -> None:
-    result = CliRunner().invoke(command, ["my spec.yaml"])
+    result = CliRunner().invoke(init_command, ["my spec.yaml"])
     assert result.stdout == "wrote my spec.yaml; start the cluster with `tfcluster up 'my spec.yaml'`\n"
     assert (folder / "my spec.yaml").read_text() == TEMPLATE
 
 
 def test_a_file_that_exists_is_not_overwritten(folder: Path) -> None:
     (folder / "cluster.yaml").write_text("mine")
-    error = CliRunner().invoke(command).exception
+    error = CliRunner().invoke(init_command).exception
     assert isinstance(error, ClusterError)
     assert (error.message, error.exit_code) == ("cluster.yaml exists already", ExitCode.USAGE)
     assert (folder / "cluster.yaml").read_text() == "mine"

@@ -24,7 +24,6 @@ WRITERS = {
     "client/output.py",  # escapes it
     "ui/log_view.py",  # escapes it
     "ui/run_view.py",  # escapes it, but for the one who started the run
-    "cli/completion.py",  # a script for a shell, in which there is only text of ours
     "transport/remote_bootstrap.py",  # on a host, to the command
 }
 #: What runs in processes of the agent, whose standard output is a log.

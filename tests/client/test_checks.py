@@ -19,7 +19,7 @@ from tfcluster.client.checks import (
 )
 from tfcluster.client.cluster import Cluster
 from tfcluster.client.host_preflight import HostPreflight
-from tfcluster.core.accounts import OtherAccounts
+from tfcluster.core.hosts import OtherAccounts
 from tfcluster.core.reconcile import ObservedState
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError, ExitCode

@@ -11,6 +11,7 @@ from tfcluster.core.plan import data_losses, kept_servers, plan, summary
 from tfcluster.core.reconcile import ObservedState, merge_with_observed, scale
 from tfcluster.core.states import TaskState
 from tfcluster.core.status import LastExit
+from tfcluster.protocol.serialization import decode, to_json
 
 SPEC = "{name: demo, jobs: {ps: {tasks: 1}, worker: ['localhost:2223', '[::1]:2224']}}"
 PS, WORKER = "ps: {tasks: 1}", "worker: {tasks: 2}"
@@ -324,7 +325,7 @@ def test_kept_servers_are_those_that_no_action_touches_with_their_generation() -
 
 def test_the_revision_changes_with_the_topology_and_the_servers_but_not_with_runs() -> None:
     observed = up(spec(PS, WORKER))
-    same = [ObservedState.from_json(observed.to_json()), replace(observed, runs={"pi-3f9a": ["/job:ps/task:0"]})]
+    same = [decode(ObservedState, to_json(observed)), replace(observed, runs={"pi-3f9a": ["/job:ps/task:0"]})]
     assert {each.revision for each in same} == {observed.revision}
     other = [
         up(spec(PS, "worker: {tasks: 3}")),

@@ -6,6 +6,7 @@ import json
 
 from tfcluster.core.states import ClusterState, RunState, TaskState
 from tfcluster.core.status import ClusterStatus, HostStatus, LastExit, RunStatus, TaskStatus
+from tfcluster.protocol.serialization import decode, to_json
 
 READY = TaskStatus(
     task="/job:worker/task:0",
@@ -48,7 +49,7 @@ STATUS = ClusterStatus(
 
 
 def test_the_json_is_the_contract() -> None:
-    assert json.loads(json.dumps(STATUS.to_json())) == {
+    assert json.loads(json.dumps(to_json(STATUS))) == {
         "cluster": "demo",
         "state": "degraded",
         "spec": "cluster.yaml",
@@ -90,7 +91,7 @@ def test_the_json_is_the_contract() -> None:
 
 
 def test_a_status_survives_json() -> None:
-    assert ClusterStatus.from_json(json.loads(json.dumps(STATUS.to_json()))) == STATUS
+    assert decode(ClusterStatus, json.loads(json.dumps(to_json(STATUS)))) == STATUS
 
 
 def test_a_task_has_its_short_name() -> None:

@@ -25,6 +25,7 @@ from tfcluster.client.host_preflight import close_inspectors
 from tfcluster.client.up import UpPlan, plan_up
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.protocol.api.cluster import TopologyRequest
+from tfcluster.protocol.serialization import decode
 
 pytestmark = pytest.mark.usefixtures("cold")
 
@@ -392,7 +393,7 @@ def test_an_interrupted_up_is_cleared_by_down(apart: Sandbox) -> None:
 
 
 def test_two_ups_at_once_leave_one_cluster(apart: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    wanted = ClusterTopology.from_json(apart.json("validate", apart.spec(_SPEC)))
+    wanted = decode(ClusterTopology, apart.json("validate", apart.spec(_SPEC)))
     for name, value in apart.environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(cluster_module, "make_transport", Played)

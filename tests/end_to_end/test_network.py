@@ -14,6 +14,7 @@ import pytest
 from tests.conftest import Sandbox, running
 from tests.other_host import OtherHost, another_host
 from tfcluster.core.topology import ClusterTopology, RestartPolicy, Task
+from tfcluster.protocol.serialization import to_json
 
 pytestmark = pytest.mark.usefixtures("cold")
 
@@ -120,12 +121,13 @@ from pathlib import Path
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.processes import port_isolation, tf_server
 from tfcluster.processes.c_api import TensorFlow
+from tfcluster.protocol.serialization import decode
 from tfcluster.tf_install import find_tensorflow_library
 def refuse(listener, cluster):
     port = listener.getsockname()[1]
     raise port_isolation.PortIsolationError(f"the kernel refused to bind port {port} to loopback: not permitted")
 port_isolation.restrict = refuse
-topology = ClusterTopology.from_json(json.loads(sys.argv[1]))
+topology = decode(ClusterTopology, json.loads(sys.argv[1]))
 agent = socket.socket(fileno=int(sys.argv[3]))
 tf_server.serve(TensorFlow(find_tensorflow_library()), topology, topology.tasks[0], Path(sys.argv[2]), agent)
 """
@@ -134,7 +136,7 @@ tf_server.serve(TensorFlow(find_tensorflow_library()), topology, topology.tasks[
 def test_a_server_that_cannot_be_closed_is_not_started(tmp_path: Path) -> None:
     port = free_port()
     task = Task("worker", 0, "localhost", "localhost", port, 1, 0, {}, RestartPolicy("never", 0.1, 1.0, 5, 60.0))
-    topology = json.dumps(ClusterTopology("shut", "shut.yaml", "closed", (task,)).to_json())
+    topology = json.dumps(to_json(ClusterTopology("shut", "shut.yaml", "closed", (task,))))
     agent_side, server_side = socket.socketpair()
     arguments = (topology, str(tmp_path / "log"), str(server_side.fileno()))
     with (

@@ -16,6 +16,7 @@ from tests.conftest import ROOT
 from tests.namespaces import Machine, Network, network
 from tfcluster.core.hosts import Host
 from tfcluster.core.topology import ClusterTopology, RestartPolicy, Task
+from tfcluster.protocol.serialization import to_json
 
 PORT = 4000
 
@@ -25,8 +26,9 @@ from pathlib import Path
 from tfcluster.tf_install import find_tensorflow_library
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.processes.c_api import TensorFlow
+from tfcluster.protocol.serialization import decode
 from tfcluster.processes.tf_server import serve
-topology = ClusterTopology.from_json(json.loads(sys.argv[1]))
+topology = decode(ClusterTopology, json.loads(sys.argv[1]))
 agent = socket.socket(fileno=int(sys.argv[3]))
 serve(TensorFlow(find_tensorflow_library()), topology, topology.tasks[0], Path(sys.argv[2]), agent)
 """
@@ -68,7 +70,7 @@ def serving(machine: Machine, topology: ClusterTopology, folder: Path) -> Iterat
                     sys.executable,
                     "-c",
                     _SERVE,
-                    json.dumps(topology.to_json()),
+                    json.dumps(to_json(topology)),
                     str(folder / "log"),
                     str(theirs.fileno()),
                 )

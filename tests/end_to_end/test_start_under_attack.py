@@ -16,6 +16,7 @@ from tests.conftest import ROOT, mostly_slow
 from tests.namespaces import Machine, Network, network
 from tfcluster.core.hosts import THIS_MACHINE, Host
 from tfcluster.core.topology import ClusterTopology, RestartPolicy, Task
+from tfcluster.protocol.serialization import to_json
 
 PORT = 4000
 _ATTACK_SECONDS = 600.0
@@ -27,8 +28,9 @@ from pathlib import Path
 from tfcluster.tf_install import find_tensorflow_library
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.processes.c_api import TensorFlow
+from tfcluster.protocol.serialization import decode
 from tfcluster.processes.tf_server import serve
-topology = ClusterTopology.from_json(json.loads(sys.argv[1]))
+topology = decode(ClusterTopology, json.loads(sys.argv[1]))
 target, starts, patience, written = Path(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4]), 0
 tensorflow = TensorFlow(find_tensorflow_library())
 for _ in range(starts):
@@ -94,7 +96,7 @@ def starts_with_a_file_written(
     with attacking(stranger, alpha.ipv4, target):
         result = subprocess.run(
             alpha.command(
-                sys.executable, "-c", _START, json.dumps(topology.to_json()), str(target), str(starts), str(patience)
+                sys.executable, "-c", _START, json.dumps(to_json(topology)), str(target), str(starts), str(patience)
             ),
             cwd=ROOT,
             capture_output=True,

@@ -13,14 +13,13 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tfcluster.cli.spec import TEMPLATE
 from tfcluster.core.resolve import resolve_spec
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.spec.cluster_string import parse_cluster_notation
 from tfcluster.spec.hosts import Host
-from tfcluster.spec.load import parse_spec
+from tfcluster.spec.load import parse_cluster_notation, parse_spec
 from tfcluster.spec.policies import Backoff, Restart
 from tfcluster.spec.schema import Job, Spec
-from tfcluster.spec.template import TEMPLATE
 
 MANY = settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 FEW = settings(MANY, max_examples=30)

@@ -205,7 +205,7 @@ def test_commands_that_start_at_once_share_a_socket(hosts: SshHosts, reach: Reac
     transport.examine()
     program = (
         "import sys, json; from tfcluster.core.hosts import Host; from tfcluster.transport.ssh import SshTransport;"
-        "channel = SshTransport(sys.argv[1], Host.from_json(json.loads(sys.argv[2]))).open(start=False);"
+        "channel = SshTransport(sys.argv[1], Host(**json.loads(sys.argv[2]))).open(start=False);"
         "print(json.loads(channel.receive(30))['version'], flush=True); sys.stdin.read()"
     )
     host = {"name": "h0", "address": hosts.address("h0"), "ssh": "h0", "python": sys.executable, "setup": []}

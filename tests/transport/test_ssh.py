@@ -204,7 +204,7 @@ def test_a_killed_command_leaves_nothing_there(hosts: SshHosts, reach: Reaching)
     program = (
         "import sys, json, signal; from tfcluster.core.hosts import Host;"
         "from tfcluster.transport.ssh import SshTransport;"
-        "channel = SshTransport(sys.argv[1], Host.from_json(json.loads(sys.argv[2]))).open(start=True);"
+        "channel = SshTransport(sys.argv[1], Host(**json.loads(sys.argv[2]))).open(start=True);"
         "print('open', flush=True); signal.pause()"
     )
     host = {"name": "h0", "address": hosts.address("h0"), "ssh": "h0", "python": sys.executable, "setup": []}

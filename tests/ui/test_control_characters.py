@@ -9,11 +9,9 @@ from collections.abc import Callable
 import pytest
 from rich.progress import Progress, TextColumn
 
-from tfcluster.ui.console import SafeConsole
+from tfcluster.ui.console import SafeConsole, Text, table
 from tfcluster.ui.log_view import LogView
 from tfcluster.ui.run_view import RunView
-from tfcluster.ui.table import table
-from tfcluster.ui.text import Text
 
 EVIL = "\x1b[2Jevil\x07\x08\x9b\u202e"
 SHOWN = r"\x1b[2Jevil\x07\x08\x9b\u202e"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.ui.plot import draw_convergence, refuse_without_matplotlib
+from tfcluster.ui.chart import draw_convergence, refuse_without_matplotlib
 
 CURVE = [[step, 0.7 / step] for step in range(1, 101)]
 

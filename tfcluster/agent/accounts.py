@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tfcluster import settings
-from tfcluster.core.accounts import OtherAccounts
+from tfcluster.core.hosts import OtherAccounts
 
 _NOBODY_UID = 65534
 _FIRST_UID = 1000  # the default if /etc/login.defs does not set UID_MIN

@@ -5,6 +5,8 @@ from __future__ import annotations
 import click
 from click.shell_completion import get_completion_class
 
+from tfcluster.cli.output import echo
+
 
 @click.command(
     "completion",
@@ -19,4 +21,4 @@ def command(ctx: click.Context, shell: str) -> None:
     assert shell_class is not None, "click knows the shells that the argument allows"
     completion = shell_class(ctx.find_root().command, {}, "tfcluster", "_TFCLUSTER_COMPLETE")
     # Do not use source(), which runs the shell to query its version; the script is the same on every machine.
-    click.echo(completion.source_template % completion.source_vars(), nl=False)
+    echo((completion.source_template % completion.source_vars()).removesuffix("\n"))

@@ -25,8 +25,14 @@ def echo(text: str, *, err: bool = False) -> None:
 
 
 def echo_json(value: Any) -> None:
-    """Print a value as one line of JSON, in which everything but printable ASCII is escaped."""
-    click.echo(json.dumps(value))
+    """Print a value or dataclass as one line of JSON, in which everything but printable ASCII is escaped."""
+    click.echo(json.dumps(value, default=_fields))
+
+
+def _fields(value: Any) -> Any:
+    from tfcluster.protocol.serialization import to_json
+
+    return to_json(value)
 
 
 def confirm(question: str) -> bool:

@@ -75,7 +75,7 @@ def command(
         raise
     assert status is not None, "there is at least one status"
     if output == "json":
-        echo_json(status.to_json())
+        echo_json(status)
     else:
         view.finish_restart(status, time.monotonic() - began)
 

@@ -198,7 +198,7 @@ def _submit(program: InstalledProgram, submission: Submission, options: SharedOp
     Returns:
         The exit code for the run's result.
     """
-    from tfcluster.cli.run_events import RunOutput, show
+    from tfcluster.cli.runs import RunOutput, show
     from tfcluster.client.resolve import resolve_cluster
     from tfcluster.client.runs import RunRequest
 

@@ -1,11 +1,106 @@
-"""The commands `tfcluster runs`, `attach` and `cancel`."""
+"""The commands `tfcluster runs`, `attach` and `cancel`, and the output of a run, which `tfcluster run` shows too."""
 
 from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import click
 
 from tfcluster.cli.options import cluster_option, output_option
 from tfcluster.cli.output import echo, echo_json
+
+
+@dataclass(frozen=True)
+class RunOutput:
+    """How to show a run.
+
+    Attributes:
+        json: Print each event as a line of JSON, and nothing else.
+        log_placement: Show the placement events too.
+        placement_graph: The file in which the placed graph is drawn; None for none.
+        raw: Print a script's output unchanged, including its control characters.
+        detached: The run is detached, so that there may be no result; then its id is shown.
+    """
+
+    json: bool
+    log_placement: bool = False
+    placement_graph: Path | None = None
+    raw: bool = False
+    detached: bool = False
+
+
+def show(
+    events: Generator[dict[str, Any], None, None],
+    output: RunOutput,
+    on_success: Callable[[dict[str, Any]], None] | None = None,
+) -> int:
+    """Show the events of a run as they arrive.
+
+    Args:
+        events: The events.
+        output: How to show them.
+        on_success: Called with the result event of a run that succeeded, after it is shown.
+
+    Returns:
+        The exit code for the run's result.
+
+    Raises:
+        ClusterError: There is no result, and the run was not detached.
+    """
+    from tfcluster.client.runs import exit_code
+    from tfcluster.errors import ClusterError, ExitCode
+    from tfcluster.ui.run_view import RunView
+
+    view = RunView(silent=output.json, placements=output.log_placement, raw=output.raw)
+    views = [view.update]
+    if output.placement_graph is not None:
+        from tfcluster.ui.graph_diagram import PlacedGraph
+
+        graph = PlacedGraph(output.placement_graph)
+        views.append(graph.update)
+    # Closing the events cancels the run if an interrupt arrives while one of them is being shown.
+    with contextlib.closing(events), view:
+        run, result = _show_events(events, output.json, views)
+    if not result:
+        if not output.detached:
+            raise ClusterError(f"no result recorded for {run or 'the run'}", hint="`tfcluster runs` lists the runs.")
+        if not output.json:
+            echo(run)
+        return int(ExitCode.DONE)
+    if not output.json:
+        view.finish(result)
+    if output.placement_graph is not None:
+        graph.write()
+    if on_success is not None and result["state"] == "succeeded":
+        on_success(result)
+    return int(exit_code(result))
+
+
+def _show_events(
+    events: Generator[dict[str, Any], None, None],
+    as_json: bool,
+    views: Sequence[Callable[[dict[str, Any]], None]],
+) -> tuple[str, dict[str, Any]]:
+    """Pass the events to the views as they arrive.
+
+    Returns:
+        The run's id and its result event, each empty if there was none.
+    """
+    run = ""
+    result: dict[str, Any] = {}
+    for event in events:
+        if as_json:
+            echo_json(event)
+        for update in views:
+            update(event)
+        run = event.get("run", run)
+        if event["event"] == "result":
+            result = event
+    return run, result
 
 
 @click.command("runs", short_help="List the cluster's runs.", epilog="Example: tfcluster runs -n 5")
@@ -43,7 +138,6 @@ def attach_command(run: str, cluster: str | None, output: str) -> int:
     RUN is an id or a unique prefix of one. Ctrl-C detaches and does not affect the run; `tfcluster cancel` stops it.
     A run that has ended is shown from its record, even if the cluster is down.
     """
-    from tfcluster.cli.run_events import RunOutput, show
     from tfcluster.client.resolve import resolve_cluster
     from tfcluster.client.runs import attach
     from tfcluster.errors import ExitCode

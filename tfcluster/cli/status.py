@@ -27,7 +27,7 @@ def command(cluster: str | None, output: str) -> int:
     chosen = resolve_cluster(cluster)
     snapshot = take_snapshot(chosen)
     if output == "json":
-        echo_json(snapshot.status.to_json())
+        echo_json(snapshot.status)
     else:
         from tfcluster.ui.listings import show_status
 

@@ -21,7 +21,7 @@ from tfcluster.errors import ClusterError, ExitCode
 
 if TYPE_CHECKING:
     from tfcluster.client.up import UpPlan
-    from tfcluster.ui.status_line import StatusLine
+    from tfcluster.ui.progress_views import StatusLine
 
 
 def changing_options(function: Command) -> Command:
@@ -64,7 +64,7 @@ def preflight_progress(cluster: str, output: str) -> Iterator[Callable[[int, int
     def show(done: int, count: int) -> None:
         nonlocal view
         if view is None:
-            from tfcluster.ui.status_line import StatusLine
+            from tfcluster.ui.progress_views import StatusLine
 
             view = StatusLine(silent=output == "json")
         view.show(f"{cluster}: examined {done} of {count} hosts")
@@ -158,7 +158,7 @@ def _carry_out(plan: UpPlan, options: ChangeOptions, began: float) -> None:
         raise
     assert status is not None, "there is at least one status"
     if options.output == "json":
-        echo_json(status.to_json())
+        echo_json(status)
     else:
         view.finish(status, plan.actions, time.monotonic() - began)
 

@@ -16,10 +16,9 @@ from tfcluster.client.parallel import StreamContext, merge_streams
 from tfcluster.client.rpc import AgentDisconnectedError
 from tfcluster.client.snapshot import lines_of
 from tfcluster.client.up import UpPlan
-from tfcluster.core.aggregate_status import HostUnavailable, whole
 from tfcluster.core.hosts import Host
 from tfcluster.core.plan import ActionKind, data_losses, summary, terminated_tasks
-from tfcluster.core.status import ClusterStatus
+from tfcluster.core.status import ClusterStatus, HostUnavailable, aggregate_status
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.protocol.api.cluster import ApplyRequest
 
@@ -68,7 +67,7 @@ def _apply_on_all(plan: UpPlan, accepted_loss: list[str] | None, show_status: Ca
                     errors[host] = item
                 else:
                     statuses[host] = item
-                    show_status(whole(topology, statuses))
+                    show_status(aggregate_status(topology, statuses))
         return errors
 
     # Write the registry before anything starts: if this command dies, the next one still knows the hosts.

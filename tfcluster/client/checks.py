@@ -12,7 +12,7 @@ from tfcluster.client.cluster import Cluster
 from tfcluster.client.host_preflight import HostPreflight
 from tfcluster.client.parallel import map_hosts, partition
 from tfcluster.client.snapshot import with_host
-from tfcluster.core.accounts import OtherAccounts
+from tfcluster.core.hosts import OtherAccounts
 from tfcluster.core.text import pluralize
 from tfcluster.core.topology import ClusterTopology, Task
 from tfcluster.errors import ClusterError, ExitCode

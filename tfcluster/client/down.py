@@ -14,9 +14,8 @@ from tfcluster.client.reconnect import Reconnector, RetryPolicy
 from tfcluster.client.resolve import cluster_of, resolve_cluster
 from tfcluster.client.rpc import AgentClient
 from tfcluster.client.snapshot import ClusterSnapshot, NoStatusError, lines_of, take_snapshot, unreachable
-from tfcluster.core.aggregate_status import HostUnavailable, whole
 from tfcluster.core.states import ACTIVE_RUN_STATES
-from tfcluster.core.status import ClusterStatus
+from tfcluster.core.status import ClusterStatus, HostUnavailable, aggregate_status
 from tfcluster.core.topology import PS_JOB
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.paths import LOCAL_HOST, running_clusters
@@ -129,7 +128,7 @@ def _stop_in_order(
                 errors[host] = status
             else:
                 statuses[host] = status
-                show_status(whole(snapshot.topology, statuses))
+                show_status(aggregate_status(snapshot.topology, statuses))
     return errors
 
 

@@ -12,7 +12,7 @@ from tfcluster.client.cluster import Cluster
 from tfcluster.client.parallel import StreamContext, map_hosts, partition
 from tfcluster.client.reconnect import Reconnector, RetryPolicy
 from tfcluster.client.rpc import AgentClient, ResponseStream
-from tfcluster.core.accounts import OtherAccounts
+from tfcluster.core.hosts import OtherAccounts
 from tfcluster.core.reconcile import ObservedState
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError, ExitCode

@@ -14,6 +14,7 @@ from tfcluster.client.cluster import Cluster
 from tfcluster.core.hosts import Host
 from tfcluster.errors import ClusterError
 from tfcluster.paths import cluster_registry_path
+from tfcluster.protocol.serialization import decode
 
 
 def read(name: str) -> Cluster | None:
@@ -28,7 +29,7 @@ def read(name: str) -> Cluster | None:
     path = cluster_registry_path(name)
     try:
         entry = json.loads(path.read_text())
-        return Cluster(name, tuple(map(Host.from_json, entry["hosts"])), entry["head"])
+        return Cluster(name, tuple(decode(Host, each) for each in entry["hosts"]), entry["head"])
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:

@@ -98,7 +98,7 @@ def load_topology(spec: Path | None, notation: str | None) -> ClusterTopology:
     if notation is not None:
         if spec is not None:
             raise ClusterError("give a spec or --cluster-spec, not both", exit_code=ExitCode.USAGE)
-        from tfcluster.spec.cluster_string import parse_cluster_notation
+        from tfcluster.spec.load import parse_cluster_notation
 
         return resolve_spec(parse_cluster_notation(notation), "--cluster-spec")
     if spec is None:

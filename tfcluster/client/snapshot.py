@@ -9,9 +9,8 @@ from tfcluster import settings
 from tfcluster.client import registry
 from tfcluster.client.cluster import Cluster
 from tfcluster.client.parallel import map_hosts, partition
-from tfcluster.core.aggregate_status import HostUnavailable, whole
 from tfcluster.core.devices import Device
-from tfcluster.core.status import ClusterStatus
+from tfcluster.core.status import ClusterStatus, HostUnavailable, aggregate_status
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.paths import LOCAL_HOST
@@ -80,7 +79,7 @@ def take_snapshot(cluster: Cluster) -> ClusterSnapshot:
         host: reports[host][1] if host in reports else "unreachable" if host in errors else "down" for host in hosts
     }
     return ClusterSnapshot(
-        topology, whole(topology, statuses), errors, {host: status for host, (_, status) in reports.items()}
+        topology, aggregate_status(topology, statuses), errors, {host: status for host, (_, status) in reports.items()}
     )
 
 

@@ -14,9 +14,8 @@ from tfcluster.client.parallel import StreamContext, merge_streams
 from tfcluster.client.reconnect import Reconnector, RetryPolicy
 from tfcluster.client.rpc import AgentClient, ResponseStream
 from tfcluster.client.snapshot import unreachable
-from tfcluster.core.aggregate_status import HostUnavailable, whole
 from tfcluster.core.states import TERMINAL_STATES, TaskState
-from tfcluster.core.status import ClusterStatus, TaskStatus
+from tfcluster.core.status import ClusterStatus, HostUnavailable, TaskStatus, aggregate_status
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.protocol.api import Done
@@ -79,7 +78,7 @@ def _watch(
                     raise status
                 errors[host] = status
             if statuses.keys() >= needed:
-                yield whole(topology, {host: statuses[host] for host in streams if host in statuses})
+                yield aggregate_status(topology, {host: statuses[host] for host in streams if host in statuses})
     if errors:
         raise unreachable(cluster.name, errors)
 

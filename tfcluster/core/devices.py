@@ -69,11 +69,6 @@ class Device:
             "gpu": asdict(self.gpu) if self.gpu else None,
         }
 
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> Device:
-        """Return the device that `to_json` encoded."""
-        return cls(value["name"], value["type"], value["memory_bytes"], value["description"])
-
     @property
     def job(self) -> str:
         """Return the job of the device's task."""

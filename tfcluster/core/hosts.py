@@ -1,10 +1,9 @@
-"""The hosts of a cluster: the name, address and ssh destination of each machine."""
+"""The hosts of a cluster: the name, address and ssh destination of each machine, and its other login accounts."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from tfcluster.paths import LOCAL_HOST
 
@@ -41,11 +40,21 @@ class Host:
         """Return the Python interpreter to run on the host."""
         return self.python or "python3"
 
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> Host:
-        """Return the host that `asdict` encoded."""
-        return cls(**{**value, "setup": tuple(value["setup"])})
-
 
 #: The only host of a cluster whose spec names no hosts. Only this machine connects, and can connect, to its tasks.
 THIS_MACHINE = Host(LOCAL_HOST, LOCAL_HOST)
+
+
+@dataclass(frozen=True)
+class OtherAccounts:
+    """The login accounts of a host other than the one of the cluster; they can connect to ports on its loopback device.
+
+    Attributes:
+        user: The account that the cluster runs as on this host.
+        count: The number of other accounts; at least one.
+        names: The names of the first few other accounts.
+    """
+
+    user: str
+    count: int
+    names: tuple[str, ...]

@@ -6,7 +6,6 @@ import hashlib
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any
 
 from tfcluster import settings
 from tfcluster.core.status import TaskStatus
@@ -45,27 +44,8 @@ class ObservedState:
 
         An agent carries out a plan only if the state of its host still has the revision from which the plan was made.
         """
-        content = json.dumps([self.topology.to_json(), dict(self.generations)], sort_keys=True)
+        content = json.dumps([asdict(self.topology), dict(self.generations)], sort_keys=True)
         return f"{self.topology.generation}-{hashlib.sha256(content.encode()).hexdigest()[:16]}"
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the observed state as JSON values."""
-        return {
-            "topology": self.topology.to_json(),
-            "tasks": [asdict(task) for task in self.tasks],
-            "generations": dict(self.generations),
-            "runs": {run: list(tasks) for run, tasks in self.runs.items()},
-        }
-
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> ObservedState:
-        """Return the observed state that `to_json` encoded."""
-        return cls(
-            topology=ClusterTopology.from_json(value["topology"]),
-            tasks=tuple(map(TaskStatus.from_json, value["tasks"])),
-            generations=value["generations"],
-            runs=value["runs"],
-        )
 
 
 def merge_with_observed(desired: ClusterTopology, observed: ObservedState) -> ClusterTopology:

@@ -1,12 +1,14 @@
-"""The status report of a cluster: the records behind the table and the stable JSON output of `status`."""
+"""The status of a cluster: the records of the table and the stable JSON of `status`, aggregated from all hosts."""
 
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
 
-from tfcluster.core.states import ClusterState, RunState, TaskState
+from tfcluster.core.states import ClusterState, RunState, TaskState, cluster_state
+from tfcluster.core.topology import ClusterTopology, Task
 
 
 @dataclass(frozen=True)
@@ -24,11 +26,6 @@ class LastExit:
     time: float
     detail: str = ""
     log: tuple[str, ...] = ()
-
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> LastExit:
-        """Return the exit that `asdict` encoded."""
-        return cls(**{**value, "log": tuple(value["log"])})
 
     def __str__(self) -> str:
         """Describe how and when the process ended, such as `SIGKILL at 2026-01-31 12:00:00`, in local time."""
@@ -58,19 +55,6 @@ class TaskStatus:
         """Return the short name, such as `worker:1`."""
         return f"{self.job}:{self.index}"
 
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> TaskStatus:
-        """Return the status that `asdict` encoded."""
-        last_exit = value["last_exit"]
-        return cls(
-            **{
-                **value,
-                "state": TaskState(value["state"]),
-                "devices": tuple(value["devices"]),
-                "last_exit": LastExit.from_json(last_exit) if last_exit else None,
-            }
-        )
-
 
 @dataclass(frozen=True)
 class HostStatus:
@@ -94,7 +78,7 @@ class RunStatus:
 
 @dataclass(frozen=True)
 class ClusterStatus:
-    """The complete report of `status`; the result of `to_json` is its stable JSON output."""
+    """The complete report of `status`; its fields are its stable JSON output."""
 
     cluster: str
     state: ClusterState
@@ -103,18 +87,49 @@ class ClusterStatus:
     tasks: tuple[TaskStatus, ...]
     runs: tuple[RunStatus, ...]
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the object that `status -o json` prints."""
-        return asdict(self)
 
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> ClusterStatus:
-        """Return the status that `to_json` encoded."""
-        return cls(
-            cluster=value["cluster"],
-            state=ClusterState(value["state"]),
-            spec=value["spec"],
-            hosts=tuple(HostStatus(**host) for host in value["hosts"]),
-            tasks=tuple(TaskStatus.from_json(task) for task in value["tasks"]),
-            runs=tuple(RunStatus(**{**run, "state": RunState(run["state"])}) for run in value["runs"]),
-        )
+#: Why a host has no status: it is unreachable, or the cluster is not running there.
+HostUnavailable = Literal["unreachable", "down"]
+
+
+def aggregate_status(
+    topology: ClusterTopology, reports: Mapping[str, ClusterStatus | HostUnavailable]
+) -> ClusterStatus:
+    """Aggregate the status of a cluster: its tasks in the order of the spec, on all hosts.
+
+    A task on an unreachable host is reported as unresponsive, because nothing more is known; a task on a host where
+    the cluster is down is reported as stopped.
+
+    Args:
+        topology: The topology of the cluster.
+        reports: The status of each host, or why it has none, by host in the order of the spec. Tasks on a host that
+            is missing here are omitted.
+    """
+    statuses = [report for report in reports.values() if isinstance(report, ClusterStatus)]
+    known = {task.task: task for status in statuses for task in status.tasks}
+    tasks: list[TaskStatus] = []
+    for task in topology.tasks:
+        if task.name in known:
+            tasks.append(known.pop(task.name))
+        elif task.host in reports:
+            is_unreachable = reports[task.host] == "unreachable"
+            tasks.append(unknown_task_status(task, TaskState.UNRESPONSIVE if is_unreachable else TaskState.STOPPED))
+    tasks += known.values()  # tasks of a host that still has another topology
+    hosts: list[HostStatus] = []
+    for host, report in reports.items():
+        hosts += report.hosts if isinstance(report, ClusterStatus) else [HostStatus(host, report, None, None)]
+    return ClusterStatus(
+        cluster=topology.cluster,
+        state=cluster_state([task.state for task in tasks]),
+        spec=topology.spec,
+        hosts=tuple(hosts),
+        tasks=tuple(tasks),
+        runs=tuple(run for status in statuses for run in status.runs),
+    )
+
+
+def unknown_task_status(task: Task, state: TaskState) -> TaskStatus:
+    """Return the status of a task about which its host has reported nothing."""
+    return TaskStatus(
+        task.name, task.job, task.index, task.host, task.address, state, None, 0, None, None, None, (), None
+    )

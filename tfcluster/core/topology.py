@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 from tfcluster import settings
 from tfcluster.core.hosts import THIS_MACHINE, Host
@@ -197,39 +196,12 @@ class ClusterTopology:
             hosts=tuple(replace(host, env=dict.fromkeys(host.env, _MASK)) for host in self.hosts),
         )
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the topology as JSON values."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> ClusterTopology:
-        """Return the topology that `to_json` encoded."""
-        return cls(
-            cluster=value["cluster"],
-            spec=value["spec"],
-            network=value["network"],
-            tasks=tuple(map(_task_from_json, value["tasks"])),
-            reserved=tuple(map(_task_from_json, value["reserved"])),
-            logs=LogLimits(**value["logs"]),
-            max=value["max"],
-            hosts=tuple(map(Host.from_json, value["hosts"])),
-            generation=value["generation"],
-            host_order={job: tuple(names) for job, names in value["host_order"].items()},
-            lease=value["lease"],
-            kept=value["kept"],
-        )
-
 
 def _addresses(tasks: Iterable[Task]) -> dict[str, list[str]]:
     jobs: dict[str, list[str]] = {}
     for task in tasks:
         jobs.setdefault(task.job, []).append(task.address)
     return jobs
-
-
-def _task_from_json(value: dict[str, Any]) -> Task:
-    tuples = {name: tuple(value[name]) for name in ("gpu_ids", "secrets", "from_host")}
-    return Task(**{**value, **tuples, "restart": RestartPolicy(**value["restart"])})
 
 
 def matching_tasks(arguments: Sequence[str], shorts: Sequence[str]) -> list[str]:

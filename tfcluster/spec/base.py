@@ -37,7 +37,7 @@ class FrozenModel(BaseModel):
 
 
 def validation_error(kind: Literal["expected", "complete", "key"], message: str, hint: str = "") -> PydanticCustomError:
-    """Return the error for a validator to raise; error_messages.py formats it.
+    """Return the error for a validator to raise; load.py formats it.
 
     Args:
         kind: `expected` if the actual value is to be appended to the message, `complete` if it is not, `key` if the

@@ -11,8 +11,7 @@ from pydantic_core import PydanticCustomError
 
 from tfcluster.paths import LOCAL_HOST
 from tfcluster.spec.diagnostics import Diagnostic, KeyPath, Position, describe, shorten
-from tfcluster.spec.hostfile import read_hostfile
-from tfcluster.spec.hosts import LOCAL_ONLY, host_for_address, is_loopback, normalize_address
+from tfcluster.spec.hosts import LOCAL_ONLY, host_for_address, is_loopback, normalize_address, read_hostfile
 from tfcluster.spec.schema import Address
 from tfcluster.spec.yaml_source import YamlDocument
 

@@ -1,10 +1,11 @@
-"""The schema of `hosts:`, the machines of a cluster, and the mapping from addresses to hosts."""
+"""The schema of `hosts:`, the machines of a cluster; the mapping from addresses to hosts; hostfiles."""
 
 from __future__ import annotations
 
 import ipaddress
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field, StrictInt, StrictStr
@@ -12,9 +13,13 @@ from pydantic import AfterValidator, BeforeValidator, Field, StrictInt, StrictSt
 from tfcluster import settings
 from tfcluster.paths import LOCAL_HOST
 from tfcluster.spec.base import FrozenModel, Key, PublicValue, VariableName, matches, validation_error
+from tfcluster.spec.diagnostics import Diagnostic, shorten
 
 HOST_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,252}")
 _SHELL_SYNTAX = re.compile(r"""[\s'"`$;&<>|(){}]""")
+# A line of a hostfile.
+_HOSTFILE_LINE = re.compile(r"\s*(\S+)(?:\s+slots\s*=\s*(\S+))?\s*")
+_SLOTS = re.compile("[0-9]{1,9}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
@@ -169,3 +174,50 @@ def normalize_address(address: str) -> str:
         return str(ipaddress.ip_address(address))
     except ValueError:
         return address.lower()
+
+
+def read_hostfile(path: Path) -> tuple[dict[str, int], list[Diagnostic]]:
+    """Parse a hostfile in the notation of Open MPI and DeepSpeed, with lines such as `alpha slots=2`.
+
+    As in Open MPI, a host has one slot by default, and the slots of a host that is listed several times are added up.
+
+    Args:
+        path: The path of the hostfile.
+
+    Returns:
+        The slots by the host's name, and the problems of the file.
+
+    Raises:
+        OSError: The file cannot be read.
+        ValueError: The path is not valid for a file.
+    """
+    with path.open("rb") as file:
+        text = file.read(settings.SPEC_MAX_BYTES + 1)
+    if len(text) > settings.SPEC_MAX_BYTES:
+        return {}, [Diagnostic(str(path), 1, 1, f"the file is larger than {settings.SPEC_MAX_BYTES >> 20} MiB")]
+    slots: dict[str, int] = {}
+    problems: list[Diagnostic] = []
+    for number, line in enumerate(text.decode(errors="replace").removeprefix("\ufeff").split("\n"), 1):
+        content = line.partition("#")[0].rstrip()
+        if not content:
+            continue
+        match = _HOSTFILE_LINE.fullmatch(content)
+        if match is None:
+            message = f"expected a host such as alpha or alpha slots=2, found {shorten(content.strip())!r}"
+            problems.append(_problem(path, number, content, content.strip(), message))
+        elif not HOST_NAME.fullmatch(match[1]):
+            message = f"expected the name of a host, found {shorten(match[1])!r}"
+            hint = "name the hosts under hosts: to say how ssh reaches them" if "@" in match[1] else ""
+            problems.append(_problem(path, number, content, match[1], message, hint))
+        elif match[2] and not (_SLOTS.fullmatch(match[2]) and 1 <= int(match[2]) <= settings.MAX_TASKS_PER_JOB):
+            message = f"expected slots from 1 to {settings.MAX_TASKS_PER_JOB}, found {shorten(match[2])!r}"
+            problems.append(_problem(path, number, content, "slots", message))
+        else:
+            slots[match[1]] = min(settings.MAX_TASKS_PER_JOB, slots.get(match[1], 0) + int(match[2] or 1))
+    if not slots and not problems:
+        problems.append(Diagnostic(str(path), 1, 1, "the file names no host"))
+    return slots, problems
+
+
+def _problem(path: Path, line: int, content: str, part: str, message: str, hint: str = "") -> Diagnostic:
+    return Diagnostic(str(path), line, content.rindex(part) + 1, message, hint)

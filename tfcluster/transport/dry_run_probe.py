@@ -14,7 +14,7 @@ from tfcluster.core.reconcile import ObservedState
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError
 from tfcluster.protocol.api.cluster import FailedCheck, PrepareReply
-from tfcluster.protocol.serialization import decode
+from tfcluster.protocol.serialization import decode, to_json
 from tfcluster.transport.ssh_errors import lines_of
 from tfcluster.transport.ssh_session import InterpreterError, Session
 
@@ -61,7 +61,7 @@ class Probe:
             ClusterError: The checks failed, the process exited, or the host has become unreachable.
         """
         timeout = settings.DRY_RUN_PREPARE_SECONDS
-        reply = self._session.request("prepare", timeout, topology=topology.masked().to_json(), listen=listen)
+        reply = self._session.request("prepare", timeout, topology=to_json(topology.masked()), listen=listen)
         self.listens = reply.pop("listens")
         installation = decode(tuple[FailedCheck, ...], reply.pop("installation"))
         return decode(PrepareReply, reply), installation

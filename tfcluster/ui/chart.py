@@ -1,12 +1,16 @@
-"""Draw a small line chart for the terminal, with a logarithmic vertical axis, in braille or ASCII characters."""
+"""Draw loss curves with a logarithmic axis: on the terminal in braille or ASCII, or to a file with matplotlib."""
 
 from __future__ import annotations
 
+import importlib.util
 import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from pathlib import Path
+from typing import Any
 
-from tfcluster.ui.text import Text
+from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.ui.console import Text, error_console
 
 Curve = Sequence[Sequence[float]]
 # By row and column of a character: the curves that pass through it, and the bits of the braille dots that each sets.
@@ -138,3 +142,48 @@ def _style(number: int) -> str:
 
 def _mark(number: int) -> str:
     return _MARKS[number % len(_MARKS)]
+
+
+# The curves of one seed coincide, so each is thinner than the one below it and has a dash pattern of its own.
+_LINES = ((5.0, "-", "0.8"), (2.5, "--", "tab:orange"), (1.5, ":", "tab:blue"))
+
+
+def refuse_without_matplotlib() -> None:
+    """Check before a run that its plot can be drawn.
+
+    Raises:
+        ClusterError: Matplotlib is not installed (a usage error).
+    """
+    if importlib.util.find_spec("matplotlib") is None:
+        raise ClusterError(
+            "--plot needs matplotlib, which is not installed",
+            hint="pip install 'tfcluster[plot]'",
+            exit_code=ExitCode.USAGE,
+        )
+
+
+def draw_convergence(path: Path, result: dict[str, Any]) -> None:
+    """Plot the losses of expfit over its steps, and print the file's name.
+
+    Args:
+        path: The file; its suffix determines the format. An existing file is replaced.
+        result: The result of the run.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    from matplotlib.figure import Figure  # not pyplot, which looks for a display
+
+    modes = result.get("modes", [result])
+    figure = Figure(figsize=(7, 4.5), layout="constrained")
+    axes = figure.add_subplot()
+    for each, (width, style, colour) in zip(modes, _LINES, strict=False):
+        steps, losses = zip(*each["curve"], strict=True)
+        colour = colour if len(modes) > 1 else "tab:blue"
+        label = f"{each['mode']}: {each['loss']:.3g} in {each['seconds']:.2g} s"
+        axes.plot(steps, losses, style, color=colour, linewidth=width if len(modes) > 1 else 1.5, label=label)
+    axes.set(yscale="log", xlabel="step", ylabel="mean squared error", title="Learning e^x from -1 to 1")
+    axes.grid(alpha=0.3)
+    axes.legend(title=f"seed {result['seed']}")
+    figure.savefig(path, dpi=150)
+    error_console().print(f"the plot is in {path}")

@@ -1,19 +1,21 @@
-"""The rich consoles on standard output and standard error: colour and live displays on a terminal, else plain text."""
+"""The terminal: rich consoles, text and tables; coloured on a terminal, plain in a pipe, control characters escaped."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 
+import rich.text
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
-from rich.text import Text
+from rich.table import Table
 
 from tfcluster import settings
 from tfcluster.control_characters import escape_control_characters
+from tfcluster.ui.format import style_of
 
 
 @cache
@@ -41,7 +43,7 @@ def _console(*, stderr: bool) -> Console:
 class SafeConsole(Console):
     """A console that escapes control characters in all text; only rich's own control codes reach the terminal."""
 
-    def render_str(self, text: str, **options: Any) -> Text:
+    def render_str(self, text: str, **options: Any) -> rich.text.Text:
         """Convert a plain string to a Text, with its control characters escaped before rich measures it."""
         return super().render_str(escape_control_characters(text), **options)
 
@@ -52,3 +54,41 @@ class SafeConsole(Console):
                 yield segment
             else:
                 yield segment._replace(text=escape_control_characters(segment.text))
+
+
+class Text(rich.text.Text):
+    """A rich Text whose control characters are escaped before rich measures the text and strips some of them."""
+
+    def __init__(self, text: str = "", *arguments: Any, **options: Any) -> None:
+        super().__init__(escape_control_characters(text), *arguments, **options)
+
+    def append(self, text: rich.text.Text | str, style: Any = None) -> rich.text.Text:
+        """Append text with a style of its own."""
+        return super().append(escape_control_characters(text) if isinstance(text, str) else text, style)
+
+    @classmethod
+    def assemble(cls, *parts: Any, **options: Any) -> Text:
+        """Create a text from strings, pairs of a string and its style, and other texts."""
+        text = super().assemble(*parts, **options)
+        assert isinstance(text, cls), "it is made with this class, and by `append`"
+        return text
+
+
+def table(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[str] = (), wrapped: Sequence[str] = ()
+) -> Table:
+    """Create a table; a cell that contains a state has the state's colour.
+
+    Args:
+        columns: The headings.
+        rows: The rows, each with a cell for each column.
+        right: The columns that are aligned to the right, such as numbers.
+        wrapped: The columns whose cells are wrapped if the terminal is too narrow.
+    """
+    result = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for column in columns:
+        justify: Literal["left", "right"] = "right" if column in right else "left"
+        result.add_column(column, justify=justify, no_wrap=column not in wrapped, overflow="fold")
+    for row in rows:
+        result.add_row(*(Text(cell, style=style_of(cell)) for cell in row))
+    return result

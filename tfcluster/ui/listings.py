@@ -13,10 +13,8 @@ from tfcluster.client.checks import CheckResult, Severity
 from tfcluster.core.devices import Device
 from tfcluster.core.status import ClusterStatus, TaskStatus
 from tfcluster.errors import ClusterError
-from tfcluster.ui.console import console
+from tfcluster.ui.console import Text, console, table
 from tfcluster.ui.format import dash, format_bytes, format_duration, short_device, style_of
-from tfcluster.ui.table import table
-from tfcluster.ui.text import Text
 
 _CELLS: dict[str, Callable[[TaskStatus], str]] = {
     "TASK": lambda task: task.short,

@@ -10,10 +10,8 @@ from typing import Any
 from rich.table import Table
 
 from tfcluster.control_characters import escape_control_characters
-from tfcluster.ui.console import console
+from tfcluster.ui.console import Text, console, table
 from tfcluster.ui.format import style_of, without_replica
-from tfcluster.ui.table import table
-from tfcluster.ui.text import Text
 
 _COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "red")
 

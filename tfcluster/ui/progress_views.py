@@ -4,17 +4,57 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from types import TracebackType
 
+from rich.status import Status
 from rich.table import Table
 
 from tfcluster.core.plan import PlannedAction, data_losses, summary, terminated_tasks
 from tfcluster.core.states import TERMINAL_STATES, TaskState
 from tfcluster.core.status import ClusterStatus, TaskStatus
 from tfcluster.core.text import pluralize, summarize_list
-from tfcluster.ui.console import console
-from tfcluster.ui.status_line import StatusLine
-from tfcluster.ui.table import table
-from tfcluster.ui.text import Text
+from tfcluster.ui.console import Text, console, error_console, is_interactive, table
+
+
+class StatusLine:
+    """Shows one line at a time, on standard error.
+
+    Args:
+        silent: Show nothing.
+    """
+
+    def __init__(self, *, silent: bool) -> None:
+        self._silent = silent
+        self._shown = ""
+        self._status: Status | None = None
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.end()
+
+    def end(self) -> None:
+        """Remove the status line."""
+        if self._status is not None:
+            self._status.stop()
+            self._status = None
+
+    def show(self, text: str) -> None:
+        """Replace the text of the status line."""
+        if self._silent or text == self._shown:
+            return
+        self._shown = text
+        screen = error_console()
+        if not is_interactive(screen):
+            screen.print(text)
+        elif self._status is None:
+            self._status = screen.status(text)
+            self._status.start()
+        else:
+            self._status.update(text)
 
 
 class UpView(StatusLine):

@@ -15,11 +15,9 @@ from tfcluster import settings
 from tfcluster.control_characters import escape_control_characters
 from tfcluster.errors import ClusterError
 from tfcluster.programs import registry
-from tfcluster.ui.console import console, error_console, is_interactive
+from tfcluster.ui.console import Text, console, error_console, is_interactive, table
 from tfcluster.ui.format import format_duration, format_rate
 from tfcluster.ui.log_view import PlacementView
-from tfcluster.ui.table import table
-from tfcluster.ui.text import Text
 
 _PER_SECOND = "_per_s"
 

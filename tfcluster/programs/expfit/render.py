@@ -8,10 +8,8 @@ from rich.console import RenderableType
 
 from tfcluster.core.text import pluralize
 from tfcluster.ui.chart import chart
-from tfcluster.ui.console import console
+from tfcluster.ui.console import Text, console, table
 from tfcluster.ui.format import format_duration
-from tfcluster.ui.table import table
-from tfcluster.ui.text import Text
 
 _WIDTH = 76
 

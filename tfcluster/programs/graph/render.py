@@ -6,9 +6,8 @@ from typing import Any
 
 from rich.console import RenderableType
 
+from tfcluster.ui.console import Text, table
 from tfcluster.ui.format import format_duration
-from tfcluster.ui.table import table
-from tfcluster.ui.text import Text
 
 
 def summary(result: dict[str, Any], seconds: float) -> list[RenderableType]:

@@ -6,8 +6,8 @@ from typing import Any
 
 from tfcluster import settings
 from tfcluster.core.text import pluralize
+from tfcluster.ui.console import Text
 from tfcluster.ui.format import format_duration, format_rate
-from tfcluster.ui.text import Text
 
 
 def summary(result: dict[str, Any], seconds: float) -> list[Text]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from tfcluster.ui.console import Text
 from tfcluster.ui.format import format_duration, format_rate
-from tfcluster.ui.text import Text
 
 
 def summary(result: dict[str, Any], seconds: float) -> list[Text]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tfcluster.ui.text import Text
+from tfcluster.ui.console import Text
 
 
 def summary(result: dict[str, Any], seconds: float) -> list[Text]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NoReturn
 
-from tfcluster.core.accounts import OtherAccounts
 from tfcluster.core.devices import Device
+from tfcluster.core.hosts import OtherAccounts
 from tfcluster.core.reconcile import ObservedState
 from tfcluster.core.status import ClusterStatus
 from tfcluster.core.topology import ClusterTopology

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.core.clusters import topology_of
-from tfcluster.core.aggregate_status import unseen, whole
 from tfcluster.core.states import ClusterState, RunState, TaskState
-from tfcluster.core.status import ClusterStatus, HostStatus, RunStatus
+from tfcluster.core.status import ClusterStatus, HostStatus, RunStatus, aggregate_status, unknown_task_status
 from tfcluster.core.topology import Task
 
 LAYOUT = topology_of(
@@ -22,19 +21,21 @@ RUN = RunStatus("pi-1", "pi", RunState.RUNNING, 1.0)
 
 def of_host(host: str, *tasks: Task, runs: tuple[RunStatus, ...] = ()) -> ClusterStatus:
     """What a host tells: its tasks are ready."""
-    told = tuple(replace(unseen(task, TaskState.READY), pid=1) for task in tasks or LAYOUT.on(host))
+    told = tuple(replace(unknown_task_status(task, TaskState.READY), pid=1) for task in tasks or LAYOUT.on(host))
     return ClusterStatus("demo", ClusterState.RUNNING, "demo.yaml", (HostStatus(host, "up", 7, "2.21.0"),), told, runs)
 
 
 def test_tasks_are_in_the_order_of_the_spec_whoever_told_first() -> None:
-    status = whole(LAYOUT, {host: of_host(host, runs=(RUN,) * (host == "beta")) for host in ("gamma", "beta", "alpha")})
+    status = aggregate_status(
+        LAYOUT, {host: of_host(host, runs=(RUN,) * (host == "beta")) for host in ("gamma", "beta", "alpha")}
+    )
     assert [task.short for task in status.tasks] == ["ps:0", "worker:0", "worker:1"]
     assert [host.host for host in status.hosts] == ["gamma", "beta", "alpha"]
     assert (status.state, status.runs) == (ClusterState.RUNNING, (RUN,))
 
 
 def test_of_a_host_that_cannot_be_reached_nothing_is_known() -> None:
-    status = whole(LAYOUT, {"alpha": of_host("alpha"), "beta": "unreachable", "gamma": "down"})
+    status = aggregate_status(LAYOUT, {"alpha": of_host("alpha"), "beta": "unreachable", "gamma": "down"})
     assert status.hosts[1:] == (HostStatus("beta", "unreachable", None, None), HostStatus("gamma", "down", None, None))
     assert [(task.short, task.state, task.pid) for task in status.tasks] == [
         ("ps:0", TaskState.READY, 1),
@@ -46,12 +47,14 @@ def test_of_a_host_that_cannot_be_reached_nothing_is_known() -> None:
 
 
 def test_tasks_of_hosts_that_are_not_asked_are_left_out() -> None:
-    assert [task.short for task in whole(LAYOUT, {"beta": of_host("beta")}).tasks] == ["worker:0"]
+    assert [task.short for task in aggregate_status(LAYOUT, {"beta": of_host("beta")}).tasks] == ["worker:0"]
 
 
 def test_what_still_runs_of_an_older_layout_is_not_hidden() -> None:
     old = replace(LAYOUT.tasks[2], index=9)
-    status = whole(LAYOUT, {host.name: of_host(host.name) for host in LAYOUT.hosts} | {"gamma": of_host("gamma", old)})
+    status = aggregate_status(
+        LAYOUT, {host.name: of_host(host.name) for host in LAYOUT.hosts} | {"gamma": of_host("gamma", old)}
+    )
     assert [(task.short, task.state.value) for task in status.tasks][2:] == [
         ("worker:1", "stopped"),
         ("worker:9", "ready"),

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tfcluster.client.placements import Placement
-from tfcluster.ui.graph_diagram import Node, build_diagram
-from tfcluster.ui.graph_svg import dot, svg
+from tfcluster.ui.graph_diagram import Node, build_diagram, dot, svg
 
 ONE, TWO = "/job:worker/task:0/device:CPU:0", "/job:worker/task:1/device:CPU:0"
 NODES = [

@@ -11,6 +11,7 @@ from tfcluster.core.hosts import Host
 from tfcluster.core.resolve import resolve_spec
 from tfcluster.core.topology import ClusterTopology, LogLimits, RestartPolicy, Task, matching_tasks
 from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.protocol.serialization import decode, to_json
 from tfcluster.spec.load import parse_spec
 
 FULL = """
@@ -174,7 +175,7 @@ def without_choices(topology: ClusterTopology) -> list[Task]:
 def test_a_layout_survives_json() -> None:
     for text in (FULL.replace("cpus: 2", "cpus: 2, max: 3"), HOSTED):
         topology = topology_of(text).with_allocation({"/job:ps/task:0": 5000}, {"/job:worker/task:0": ["0", "1"]})
-        assert ClusterTopology.from_json(json.loads(json.dumps(topology.to_json()))) == topology
+        assert decode(ClusterTopology, json.loads(json.dumps(to_json(topology)))) == topology
 
 
 SHORTS = ["ps:0", "worker:0", "worker:1", "worker:10"]

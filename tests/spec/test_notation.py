@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.spec.cluster_string import parse_cluster_notation
+from tfcluster.spec.load import parse_cluster_notation
 from tfcluster.spec.schema import Address, Job, Spec
 
 HINT = "write it as worker|localhost:2223;localhost:2224"

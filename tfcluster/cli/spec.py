@@ -1,7 +1,18 @@
-"""The template of `tfcluster init`: a commented cluster.yaml."""
+"""The commands on a spec: `tfcluster init`, `validate` and `doctor`."""
 
 from __future__ import annotations
 
+import shlex
+from pathlib import Path
+
+import click
+
+from tfcluster.cli.options import output_option
+from tfcluster.cli.output import echo, echo_json
+from tfcluster.cli.up import preflight_progress
+from tfcluster.errors import ClusterError, ExitCode
+
+#: What `init` writes.
 TEMPLATE = """\
 # A TensorFlow cluster. Start it with `tfcluster up`; check this file with `tfcluster validate`.
 # To use a key that is commented out, delete the # before it.
@@ -68,3 +79,94 @@ jobs:
 # where you can no longer connect. Default: never.
 #lease: 86400
 """
+
+
+@click.command(
+    "init",
+    short_help="Write a commented cluster.yaml to start from.",
+    epilog="Example: tfcluster init && tfcluster up",
+)
+@click.argument("spec", required=False, default="cluster.yaml", type=click.Path(path_type=Path))
+def init_command(spec: Path) -> None:
+    """Write a commented spec to SPEC, ./cluster.yaml by default; SPEC `-` is standard output.
+
+    A file that exists is never overwritten.
+    """
+    if spec == Path("-"):
+        echo(TEMPLATE.removesuffix("\n"))
+        return
+    try:
+        with spec.open("x") as file:
+            file.write(TEMPLATE)
+    except FileExistsError as error:
+        raise ClusterError(
+            f"{spec} exists already",
+            hint="Name another file: `tfcluster init other.yaml`.",
+            exit_code=ExitCode.USAGE,
+        ) from error
+    except OSError as error:
+        raise ClusterError(f"{spec}: cannot be written: {error.strerror}") from error
+    argument = "" if spec == Path("cluster.yaml") else f" {shlex.quote(str(spec))}"
+    echo(f"wrote {spec}; start the cluster with `tfcluster up{argument}`")
+
+
+@click.command(
+    "validate",
+    short_help="Check a spec without starting anything.",
+    epilog="Example: tfcluster validate cluster.yaml",
+)
+@click.argument("spec", required=False, type=click.Path(path_type=Path))
+@click.option("--cluster-spec", metavar="NOTATION", help="A cluster in one line instead of a file.")
+@output_option
+def validate_command(spec: Path | None, cluster_spec: str | None, output: str) -> None:
+    """Check SPEC, ./cluster.yaml by default, and report every problem at once with its line and column.
+
+    Exits with 2 if there are problems.
+    """
+    from tfcluster.client.resolve import load_topology
+    from tfcluster.core.text import summarize_list
+    from tfcluster.paths import LOCAL_HOST
+
+    topology = load_topology(spec, cluster_spec)
+    if output == "json":
+        echo_json(topology.masked())
+        return
+    jobs = ", ".join(
+        f"{len(tasks)} {job}" + (f" (max {topology.max[job]})" if job in topology.max else "")
+        for job, tasks in topology.addresses().items()
+    )
+    names = [host.name for host in topology.hosts]
+    where = "" if names == [LOCAL_HOST] else f" on {summarize_list(names)}"
+    echo(f"{topology.spec} is valid: cluster {topology.cluster!r}, {jobs}{where}")
+
+
+@click.command(
+    "doctor",
+    short_help="Check the hosts of a spec.",
+    epilog="Example: tfcluster doctor cluster.yaml -o json | jq '.checks[] | select(.ok | not)'",
+)
+@click.argument("spec", required=False, type=click.Path(path_type=Path))
+@output_option
+def doctor_command(spec: Path | None, output: str) -> int:
+    """Check all hosts of SPEC (default: ./cluster.yaml) as `up` does, without changing anything on them.
+
+    Of the spec, only `python:` is executed there, in isolated mode: no `setup:`, and without `env:`.
+
+    It checks whether each host can be reached and has a Python with TensorFlow, whether its clock is right, whether
+    its ports and GPUs are free, and whether the hosts can connect to each other; and prints a fix for each problem.
+
+    Exits with 0 if there is no problem, 5 if a host cannot be reached, 1 otherwise.
+    """
+    from tfcluster.client.preflight import check_hosts
+    from tfcluster.client.resolve import load_topology
+
+    topology = load_topology(spec, None)
+    with preflight_progress(topology.cluster, output) as progress:
+        checks, code = check_hosts(topology, progress)
+    if output == "json":
+        echo_json({"cluster": topology.cluster, "checks": [check.to_json() for check in checks]})
+    else:
+        from tfcluster.ui.listings import show_checks
+
+        show_checks(checks)
+    return int(code)

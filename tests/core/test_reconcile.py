@@ -15,6 +15,7 @@ from tfcluster.core.plan import ActionKind, PlannedAction, plan
 from tfcluster.core.reconcile import ObservedState, merge_with_observed, scale
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.protocol.serialization import decode, to_json
 
 PS = "/job:ps/task:0"
 
@@ -104,8 +105,8 @@ def test_an_address_that_the_spec_gives_to_another_task_is_not_kept() -> None:
 
 
 def test_what_was_found_survives_json() -> None:
-    found = found_of(with_ports(topology_of(workers(2, 3))), runs={"pi-1": ["/job:worker/task:0"]})
-    assert ObservedState.from_json(json.loads(json.dumps(found.to_json()))) == found
+    found = found_of(with_ports(topology_of(workers(2, 3))), runs={"pi-1": ("/job:worker/task:0",)})
+    assert decode(ObservedState, json.loads(json.dumps(to_json(found)))) == found
 
 
 def test_scaled_tasks_are_like_the_last_one_of_their_job() -> None:

@@ -6,10 +6,10 @@ import re
 
 import pytest
 
+from tfcluster.cli.spec import TEMPLATE
 from tfcluster.spec.load import parse_spec
 from tfcluster.spec.policies import Backoff, JobRestart, Logs, Restart
 from tfcluster.spec.schema import Job, Spec
-from tfcluster.spec.template import TEMPLATE
 
 COMMENTED_OUT = re.compile(r"^( *)#(?=\w+: )", re.MULTILINE)
 KEYS = [match.start() for match in COMMENTED_OUT.finditer(TEMPLATE)]
