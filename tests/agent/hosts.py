@@ -24,10 +24,9 @@ from tfcluster.core.topology import ClusterTopology, RestartPolicy, Task
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.programs.registry import find
 from tfcluster.protocol.api import Done, Request
-from tfcluster.protocol.api.cluster import ApplyRequest, ObserveRequest, PrepareRequest
+from tfcluster.protocol.api.cluster import ApplyRequest, DownRequest, ObserveRequest, PrepareRequest, StatusRequest
 from tfcluster.protocol.api.logs import EventEvent, EventsRequest
 from tfcluster.protocol.api.runs import RunEvent, RunRequest
-from tfcluster.protocol.api.tasks import DownRequest, StatusRequest
 from tfcluster.protocol.serialization import to_json
 from tfcluster.transport.local import LocalTransport
 

@@ -11,9 +11,8 @@ import pytest
 from tests.agent.hosts import PI, TASKS, Hosts, shorts, task_of, topology_of
 from tests.conftest import wait_for
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.protocol.api.cluster import DevicesRequest, Observation, ObserveRequest, ReachRequest
+from tfcluster.protocol.api.cluster import DevicesRequest, Observation, ObserveRequest, ReachRequest, RestartRequest
 from tfcluster.protocol.api.logs import EventsRequest
-from tfcluster.protocol.api.tasks import RestartRequest
 
 pytestmark = pytest.mark.usefixtures("cold")
 

@@ -16,8 +16,8 @@ from tfcluster.agent.handlers.logs import LogHandlers
 from tfcluster.agent.logs.event_log import EventLog
 from tfcluster.agent.state_dir import StateDir
 from tfcluster.agent.tasks.supervisor import Supervisor
-from tfcluster.processes.logs.log_buffer import prepare
-from tfcluster.processes.logs.rotating_log import RotatingLog
+from tfcluster.processes.log_buffer import prepare
+from tfcluster.processes.rotating_log import RotatingLog
 from tfcluster.protocol.api import Done, Reply, Response
 from tfcluster.protocol.api.logs import EventEvent, EventsRequest, LogEvent, LogPositions, LogsRequest
 

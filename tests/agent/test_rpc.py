@@ -19,10 +19,10 @@ from tfcluster.client.agent_connection import AgentConnection
 from tfcluster.client.rpc import AgentClient, AgentDisconnectedError, ResponseStream
 from tfcluster.errors import ClusterError
 from tfcluster.protocol.api import Done
+from tfcluster.protocol.api.cluster import RestartRequest, StatusRequest, WatchRequest
 from tfcluster.protocol.api.logs import EventEvent, EventsRequest, LogPositions, LogsRequest
 from tfcluster.protocol.api.runs import AttachRequest, RunRequest, RunsRequest
-from tfcluster.protocol.api.tasks import RestartRequest, StatusRequest, WatchRequest
-from tfcluster.protocol.frames import VERSION, Frame, FrameDecoder, FrameKind, encode_frame, encode_greeting
+from tfcluster.protocol.codec import VERSION, Frame, FrameDecoder, FrameKind, encode_frame, encode_greeting
 from tfcluster.runtime_dir import agent_socket
 from tfcluster.transport.local import LocalTransport, connect
 

@@ -13,8 +13,7 @@ import pytest
 from tests.agent.hosts import PI, TASKS, Hosts, topology_of
 from tests.conftest import wait_for
 from tfcluster.errors import ClusterError
-from tfcluster.protocol.api.cluster import TopologyRequest
-from tfcluster.protocol.api.tasks import RestartRequest
+from tfcluster.protocol.api.cluster import RestartRequest, TopologyRequest
 
 pytestmark = pytest.mark.usefixtures("cold")
 

@@ -16,9 +16,8 @@ import pytest
 from tests.agent.hosts import PI, TASKS, Hosts, change, hosts_in, shorts, task_of, topology_of
 from tests.conftest import make_sandbox, wait_for
 from tfcluster.errors import ClusterError
-from tfcluster.protocol.api.cluster import DevicesReply, DevicesRequest, ReachRequest, TopologyRequest
+from tfcluster.protocol.api.cluster import DevicesReply, DevicesRequest, ReachRequest, RestartRequest, TopologyRequest
 from tfcluster.protocol.api.runs import AttachRequest, CancelRequest
-from tfcluster.protocol.api.tasks import RestartRequest
 from tfcluster.protocol.serialization import decode, to_json
 
 #: Longer than any test: something of it is ended.

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 import tfcluster.settings
 from tfcluster.agent.logs.log_reader import LogReader
-from tfcluster.processes.logs.log_buffer import LogBuffer, prepare
-from tfcluster.processes.logs.rotating_log import RotatingLog, files_of
+from tfcluster.processes.log_buffer import LogBuffer, prepare
+from tfcluster.processes.rotating_log import RotatingLog, files_of
 
 
 class Task:

@@ -26,7 +26,7 @@ from tfcluster.client.rpc import ResponseStream
 from tfcluster.errors import ClusterError
 from tfcluster.protocol.api import Done, Method, Reply, Request, Response, encode_request
 from tfcluster.protocol.api.runs import RunEvent, RunRequest
-from tfcluster.protocol.frames import (
+from tfcluster.protocol.codec import (
     Frame,
     FrameDecoder,
     FrameKind,

@@ -82,7 +82,7 @@ def test_status_as_json_imports_nothing_heavy(tmp_path: Path) -> None:
 import tfcluster.cli.status
 from tfcluster.client.resolve import resolve_cluster
 from tfcluster.client.rpc import AgentClient
-from tfcluster.protocol.api.tasks import StatusRequest
+from tfcluster.protocol.api.cluster import StatusRequest
 """
     assert imported(program, tmp_path) == set()
 

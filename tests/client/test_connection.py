@@ -21,10 +21,9 @@ from tfcluster.client.rpc import AgentClient, AgentDisconnectedError
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.paths import LOCK, state_folder
 from tfcluster.protocol.api import Done
-from tfcluster.protocol.api.cluster import ReachReply, ReachRequest
+from tfcluster.protocol.api.cluster import ReachReply, ReachRequest, StatusRequest
 from tfcluster.protocol.api.logs import LogEvent, LogLine, LogPositions, LogsRequest
-from tfcluster.protocol.api.tasks import StatusRequest
-from tfcluster.protocol.frames import (
+from tfcluster.protocol.codec import (
     Frame,
     FrameDecoder,
     FrameKind,

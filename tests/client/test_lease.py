@@ -15,8 +15,7 @@ from tfcluster.client.cluster import Cluster
 from tfcluster.client.lease import keep_leases_alive
 from tfcluster.errors import ClusterError
 from tfcluster.protocol.api import Request
-from tfcluster.protocol.api.cluster import TopologyRequest
-from tfcluster.protocol.api.tasks import StatusRequest
+from tfcluster.protocol.api.cluster import StatusRequest, TopologyRequest
 
 
 class FakeCluster:

@@ -22,13 +22,13 @@ PORT = 4000
 _LISTEN = f"""
 import socket, sys
 from ipaddress import ip_address
-from tfcluster.processes import bpf, listen_guard
+from tfcluster.processes import listen_guard, port_isolation
 
 families, attaching, *cluster = sys.argv[1:]
 def refuse(*arguments):
     raise PermissionError(1, "Operation not permitted")
 if attaching == "refused":
-    bpf.attach = refuse
+    port_isolation.attach_filter = refuse
 reasons = []
 if cluster:
     listen_guard.isolate_this_process(frozenset(map(ip_address, cluster)), reasons.append)

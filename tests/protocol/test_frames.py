@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tfcluster import __version__, settings
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.protocol.frames import (
+from tfcluster.protocol.codec import (
     VERSION,
     Frame,
     FrameDecoder,

@@ -17,14 +17,17 @@ from tfcluster.protocol.api import Method, Request, Response
 from tfcluster.protocol.api.cluster import (
     ApplyRequest,
     DevicesRequest,
+    DownRequest,
     ObserveRequest,
     PrepareRequest,
     ReachRequest,
+    RestartRequest,
+    StatusRequest,
     TopologyRequest,
+    WatchRequest,
 )
 from tfcluster.protocol.api.logs import EventsRequest, LogsRequest
 from tfcluster.protocol.api.runs import AttachRequest, CancelRequest, RunRequest, RunsRequest
-from tfcluster.protocol.api.tasks import DownRequest, RestartRequest, StatusRequest, WatchRequest
 
 
 class Dispatcher:

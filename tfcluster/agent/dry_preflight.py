@@ -14,7 +14,7 @@ from tfcluster.agent.preflight import Candidate, run_checks
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError
 from tfcluster.processes.c_api import TensorFlow
-from tfcluster.processes.connect_check import connection_failures
+from tfcluster.processes.probes import connection_failures
 from tfcluster.protocol.api.cluster import FailedCheck, PrepareReply
 from tfcluster.protocol.serialization import decode, to_json
 from tfcluster.tf_install import find_tensorflow_library

@@ -13,7 +13,7 @@ from tfcluster.agent.agent import Agent
 from tfcluster.agent.upload import Upload
 from tfcluster.errors import ClusterError
 from tfcluster.protocol.api import Reply, decode_request, method_of
-from tfcluster.protocol.frames import (
+from tfcluster.protocol.codec import (
     Frame,
     FrameDecoder,
     FrameKind,

@@ -15,7 +15,7 @@ from tfcluster.agent.tasks.supervisor import Supervisor
 from tfcluster.core.status import ClusterStatus
 from tfcluster.errors import ClusterError
 from tfcluster.protocol.api import Reply, Response
-from tfcluster.protocol.api.tasks import DownReply, DownRequest
+from tfcluster.protocol.api.cluster import DownReply, DownRequest
 
 
 class Shutdown:

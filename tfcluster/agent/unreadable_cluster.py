@@ -12,7 +12,7 @@ from tfcluster.core.status import ClusterStatus, HostStatus
 from tfcluster.errors import ClusterError
 from tfcluster.process_handle import mark_of, marked_processes
 from tfcluster.protocol.api import Reply, Response
-from tfcluster.protocol.api.tasks import DownReply, DownRequest
+from tfcluster.protocol.api.cluster import DownReply, DownRequest
 
 
 class UnreadableCluster:

@@ -19,8 +19,8 @@ from tfcluster.core.status import ClusterStatus, HostUnavailable, aggregate_stat
 from tfcluster.core.topology import PS_JOB
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.paths import LOCAL_HOST, running_clusters
+from tfcluster.protocol.api.cluster import DownReply, DownRequest
 from tfcluster.protocol.api.runs import AttachRequest, CancelRequest
-from tfcluster.protocol.api.tasks import DownReply, DownRequest
 from tfcluster.transport.base import not_running
 from tfcluster.transport.local import LocalTransport
 

@@ -11,8 +11,7 @@ from tfcluster.client.cluster import Cluster
 from tfcluster.client.parallel import map_hosts
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError
-from tfcluster.protocol.api.cluster import TopologyRequest
-from tfcluster.protocol.api.tasks import StatusRequest
+from tfcluster.protocol.api.cluster import StatusRequest, TopologyRequest
 
 
 @contextlib.contextmanager

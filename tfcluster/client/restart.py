@@ -14,7 +14,7 @@ from tfcluster.core.states import ACTIVE_RUN_STATES, HAS_PROCESS
 from tfcluster.core.status import ClusterStatus
 from tfcluster.core.topology import PS_JOB, ClusterTopology, matching_tasks
 from tfcluster.errors import ClusterError
-from tfcluster.protocol.api.tasks import RestartRequest
+from tfcluster.protocol.api.cluster import RestartRequest
 
 
 @dataclass(frozen=True)

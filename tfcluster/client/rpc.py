@@ -13,7 +13,7 @@ from tfcluster import settings
 from tfcluster.client.agent_connection import AgentConnection
 from tfcluster.errors import ClusterError
 from tfcluster.protocol.api import Request, decode_response, encode_request
-from tfcluster.protocol.frames import FrameKind
+from tfcluster.protocol.codec import FrameKind
 from tfcluster.transport.base import HostTransport, HostUnreachableError, readable_fds
 
 E = TypeVar("E")

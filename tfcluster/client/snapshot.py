@@ -14,8 +14,7 @@ from tfcluster.core.status import ClusterStatus, HostUnavailable, aggregate_stat
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.paths import LOCAL_HOST
-from tfcluster.protocol.api.cluster import DevicesReply, DevicesRequest, TopologyRequest
-from tfcluster.protocol.api.tasks import StatusRequest
+from tfcluster.protocol.api.cluster import DevicesReply, DevicesRequest, StatusRequest, TopologyRequest
 from tfcluster.transport.base import not_running
 
 

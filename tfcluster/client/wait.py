@@ -19,7 +19,7 @@ from tfcluster.core.status import ClusterStatus, HostUnavailable, TaskStatus, ag
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.protocol.api import Done
-from tfcluster.protocol.api.tasks import WatchRequest
+from tfcluster.protocol.api.cluster import WatchRequest
 
 
 def watch_until_ready(

@@ -10,7 +10,7 @@ from pathlib import Path
 from tfcluster.core.topology import ClusterTopology, Task
 from tfcluster.processes import daemonize, protos
 from tfcluster.processes.c_api import Server, TensorFlow, TensorFlowError
-from tfcluster.processes.env import gpu_variables, no_proxy_env
+from tfcluster.processes.daemonize import gpu_variables, no_proxy_env
 from tfcluster.processes.listen_guard import isolate_this_process
 from tfcluster.processes.netinfo import addresses_of
 from tfcluster.processes.port_isolation import OPEN_HINT, PortIsolationError

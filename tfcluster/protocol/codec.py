@@ -1,12 +1,30 @@
-"""Encode and decode messages as lines of JSON, without I/O."""
+"""Encode and decode lines of JSON, and the frames of a connection between a command and an agent, without I/O.
+
+A line is one message; pipes between processes and files of events consist of lines.
+
+A connection carries any number of requests at the same time. Each side first sends one line, its greeting, by which the
+version is negotiated; frames follow. A frame is one line of JSON, `{"id", "kind", "body"}`, where `id` is the number
+that the command chose for the request. A frame of the kind `chunk` is followed by as many bytes as its body says. The
+command may send frames before it has received the agent's greeting.
+
+Flow control: the command sends the bytes of an upload only within the window that the agent has granted for this
+request, so an upload that is not read blocks no other request. Events have no window. An agent waits until the socket
+accepts the events of a connection before its handlers produce more, so a command that does not read blocks all requests
+of its own connection, and the agent buffers a bounded number of bytes for it.
+"""
 
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
-from tfcluster import settings
+from tfcluster import __version__, settings
 from tfcluster.errors import ClusterError
+
+#: The protocol version. It changes whenever a request, reply or event changes, because both sides decode strictly.
+VERSION = 4
 
 Message = dict[str, Any]
 
@@ -51,3 +69,189 @@ def decode_line(line: bytes) -> Message:
     if not isinstance(message, dict):
         raise ClusterError(f"a message that is not an object arrived: {line[:80]!r}")
     return message
+
+
+class FrameKind(str, Enum):
+    """What a frame contains."""
+
+    # From the command:
+    REQUEST = "request"  # body: {"method", "arguments"}
+    CANCEL = "cancel"  # the command no longer reads the response; the agent stops working on the request
+    CHUNK = "chunk"  # body: the number of bytes of an upload that follow; 0 marks the end of the upload
+    # From the agent:
+    EVENT = "event"  # body: an event of the response
+    WINDOW = "window"  # body: how many more bytes of the upload the command may send
+    REPLY = "reply"  # body: {"value", "ends"}; the end of the response
+    ERROR = "error"  # body: {"value", "ends"}, where the value is a ClusterError; the end of the response
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One frame of a connection.
+
+    Attributes:
+        id: The number of the request that the frame belongs to.
+        kind: What the frame contains.
+        body: The content, as JSON values.
+        data: The bytes of a chunk.
+    """
+
+    id: int
+    kind: FrameKind
+    body: Any = None
+    data: bytes = b""
+
+
+def encode_frame(frame: Frame) -> bytes:
+    """Encode a frame."""
+    return encode({"id": frame.id, "kind": frame.kind.value, "body": frame.body}) + frame.data
+
+
+def encode_chunk(request: int, data: bytes) -> bytes:
+    """Encode a part of an upload; an empty part marks its end.
+
+    Args:
+        request: The number of the request.
+        data: At most `settings.RPC_CHUNK_MAX_BYTES` bytes.
+    """
+    return encode_frame(Frame(request, FrameKind.CHUNK, len(data), data))
+
+
+def encode_greeting(*, is_up: bool | None = None) -> bytes:
+    """Encode the first line that each side sends; the agent sends it when it has received the command's.
+
+    Args:
+        is_up: For the agent: whether its cluster is up.
+    """
+    return encode({"version": VERSION, "tfcluster": __version__, "up": is_up})
+
+
+def encode_rejection(error: ClusterError) -> bytes:
+    """Encode the last line of an agent that closes the connection because of an error of the command.
+
+    Commands of version 2 of the protocol understand this line too.
+    """
+    return encode({"error": error.to_json()})
+
+
+class FrameDecoder:
+    """An incremental decoder of one direction of a connection: the greeting, then frames.
+
+    Args:
+        is_agent: Whether the receiver is the agent; False for the command.
+
+    Attributes:
+        has_greeting: Whether the greeting has arrived.
+    """
+
+    def __init__(self, *, is_agent: bool) -> None:
+        self._is_agent = is_agent
+        self._buffer = bytearray()
+        self._searched = 0  # up to here the buffer contains no newline
+        self.has_greeting = False
+        self._chunk: Frame | None = None  # the chunk whose bytes are arriving
+
+    def feed(self, data: bytes) -> list[Frame]:
+        """Decode received bytes and return the frames that they complete.
+
+        Raises:
+            ClusterError: The other side uses another version of the protocol, or the bytes are not frames. The
+                connection cannot be used any more.
+        """
+        self._buffer += data
+        frames: list[Frame] = []
+        while True:
+            if self._chunk is not None:
+                frame = self._take_chunk(self._chunk)
+            else:
+                line = self._take_line()
+                if line is None:
+                    return frames
+                if not self.has_greeting:
+                    self._check_greeting(self._decode(line))
+                    continue
+                frame = self._frame(line)
+            if frame is None:
+                return frames
+            if frame.kind is FrameKind.CHUNK and len(frame.data) < frame.body:
+                self._chunk = frame
+            else:
+                frames.append(frame)
+
+    def _take_line(self) -> bytes | None:
+        end = self._buffer.find(b"\n", self._searched)
+        self._searched = len(self._buffer)
+        if (end if end >= 0 else len(self._buffer)) > settings.RPC_LINE_MAX_BYTES:
+            raise ClusterError(f"a message longer than {settings.RPC_LINE_MAX_BYTES} bytes arrived")
+        if end < 0:
+            return None
+        line = bytes(self._buffer[:end])
+        del self._buffer[: end + 1]
+        self._searched = 0
+        return line
+
+    def _take_chunk(self, chunk: Frame) -> Frame | None:
+        if len(self._buffer) < chunk.body:
+            return None
+        data = bytes(self._buffer[: chunk.body])
+        del self._buffer[: chunk.body]
+        self._searched = 0
+        self._chunk = None
+        return Frame(chunk.id, chunk.kind, chunk.body, data)
+
+    def _decode(self, line: bytes) -> Message:
+        try:
+            message = decode_line(line)
+        except ClusterError:  # it shows a part of the line, and requests contain secrets
+            raise ClusterError("a line that is not a frame arrived") from None
+        if "error" in message and not self._is_agent:
+            raise _rejection_of(message["error"])
+        return message
+
+    def _check_greeting(self, greeting: Message) -> None:
+        if greeting.get("version") != VERSION:
+            raise _version_error(greeting, is_agent=self._is_agent)
+        self.has_greeting = True
+
+    def _frame(self, line: bytes) -> Frame:
+        message = self._decode(line)
+        number, kind, body = message.get("id"), message.get("kind"), message.get("body")
+        if not isinstance(number, int) or isinstance(number, bool) or message.keys() != {"id", "kind", "body"}:
+            raise ClusterError("a line that is not a frame arrived")
+        if not isinstance(kind, str) or kind not in _KINDS[self._is_agent]:
+            raise ClusterError(f"a frame of an unknown kind arrived: {kind!r:.{settings.UNEXPECTED_DATA_CHARACTERS}}")
+        if kind in (FrameKind.CHUNK.value, FrameKind.WINDOW.value) and not _is_length(body, kind):
+            raise ClusterError(f"a {kind} with the length {body!r:.{settings.UNEXPECTED_DATA_CHARACTERS}} arrived")
+        return Frame(number, FrameKind(kind), body)
+
+
+_FROM_COMMAND = frozenset({FrameKind.REQUEST.value, FrameKind.CANCEL.value, FrameKind.CHUNK.value})
+# The kinds of frame that a side may receive, by whether it is the agent.
+_KINDS = {True: _FROM_COMMAND, False: frozenset({kind.value for kind in FrameKind}) - _FROM_COMMAND}
+
+
+def _is_length(body: Any, kind: str) -> bool:
+    is_integer = isinstance(body, int) and not isinstance(body, bool)
+    return is_integer and 0 <= body <= (
+        settings.RPC_CHUNK_MAX_BYTES if kind == FrameKind.CHUNK.value else settings.RPC_UPLOAD_WINDOW_BYTES
+    )
+
+
+def _rejection_of(error: Any) -> ClusterError:
+    try:
+        return ClusterError.from_json(error)
+    except (KeyError, TypeError, ValueError):
+        return ClusterError("the agent refused the connection")
+
+
+def _version_error(greeting: Message, *, is_agent: bool) -> ClusterError:
+    version, release = greeting.get("version"), greeting.get("tfcluster")
+    other = f"version {version!r:.{settings.UNEXPECTED_DATA_CHARACTERS}}" + (
+        f" (tfcluster {release!s:.{settings.UNEXPECTED_DATA_CHARACTERS}})" if release else ""
+    )
+    own = f"version {VERSION}" + (f" (tfcluster {__version__})" if release else "")
+    agent, command = (own, other) if is_agent else (other, own)
+    return ClusterError(
+        f"the agent speaks {agent} of the protocol, this command {command}",
+        hint="The cluster was started by another version of tfcluster: use that one to take it down.",
+    )

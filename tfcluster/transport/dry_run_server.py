@@ -16,7 +16,7 @@ from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.paths import LOCK, set_state_home, state_folder
 from tfcluster.protocol.api import Request, encode_request
 from tfcluster.protocol.api.cluster import ObserveRequest, PrepareRequest
-from tfcluster.protocol.frames import Frame, FrameDecoder, FrameKind, encode_frame, encode_greeting
+from tfcluster.protocol.codec import Frame, FrameDecoder, FrameKind, encode_frame, encode_greeting
 from tfcluster.protocol.serialization import decode
 from tfcluster.runtime_dir import check_runtime_dir
 from tfcluster.transport.local import LocalAgentConnection, LocalTransport, connect

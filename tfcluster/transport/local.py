@@ -15,8 +15,7 @@ from tfcluster import settings
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.paths import LOCAL_HOST, LOCK, journal_path, state_folder, state_home
 from tfcluster.process_handle import MARK, NO_MARK, ProcessHandle, mark_of, marked_processes, peer_credentials
-from tfcluster.protocol.codec import Decoder, encode
-from tfcluster.protocol.frames import encode_greeting
+from tfcluster.protocol.codec import Decoder, encode, encode_greeting
 from tfcluster.runtime_dir import agent_pid, agent_socket
 from tfcluster.transport.base import Channel, not_running, readable_fds
 

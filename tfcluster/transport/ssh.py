@@ -10,7 +10,7 @@ from typing import Any
 from tfcluster import settings
 from tfcluster.core.hosts import Host
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.protocol.frames import encode_greeting
+from tfcluster.protocol.codec import encode_greeting
 from tfcluster.transport.base import Channel, HostUnreachableError
 from tfcluster.transport.dry_run_probe import Probe, note_missing_interpreter, split_problems
 from tfcluster.transport.provision import bootstrap, bootstrap_command, code_bundle, run_setup, stamp_name

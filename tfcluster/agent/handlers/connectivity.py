@@ -10,7 +10,7 @@ from typing import NoReturn
 from tfcluster import settings
 from tfcluster.agent import subprocesses
 from tfcluster.errors import ClusterError
-from tfcluster.processes.connect_check import check_connections
+from tfcluster.processes.probes import check_connections
 from tfcluster.protocol.api import Reply, Response
 from tfcluster.protocol.api.cluster import ReachReply, ReachRequest
 from tfcluster.protocol.codec import Message

@@ -18,7 +18,7 @@ from tfcluster.agent.tasks.supervisor import Supervisor
 from tfcluster.core.topology import matching_tasks
 from tfcluster.errors import ClusterError
 from tfcluster.paths import LOCAL_HOST
-from tfcluster.processes.logs.rotating_log import Line
+from tfcluster.processes.rotating_log import Line
 from tfcluster.processes.run_spec import OUTPUT
 from tfcluster.protocol.api import Done, Reply, Response
 from tfcluster.protocol.api.logs import (

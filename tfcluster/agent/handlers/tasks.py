@@ -12,8 +12,7 @@ from tfcluster.agent.tasks.supervisor import Supervisor
 from tfcluster.core.status import ClusterStatus
 from tfcluster.core.topology import matching_tasks
 from tfcluster.protocol.api import Done, Reply, Response
-from tfcluster.protocol.api.cluster import DevicesReply, DevicesRequest
-from tfcluster.protocol.api.tasks import RestartRequest, StatusRequest, WatchRequest
+from tfcluster.protocol.api.cluster import DevicesReply, DevicesRequest, RestartRequest, StatusRequest, WatchRequest
 
 
 class TaskHandlers:

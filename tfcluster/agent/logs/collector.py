@@ -11,7 +11,7 @@ from tfcluster.agent import subprocesses
 from tfcluster.agent.state_dir import StateDir
 from tfcluster.agent.subprocesses import ChildProcess
 from tfcluster.core.topology import LogLimits
-from tfcluster.processes.logs.log_writer import LogWriter, run
+from tfcluster.processes.log_writer import LogWriter, run
 
 
 class LogCollector:

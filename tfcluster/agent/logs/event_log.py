@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from tfcluster import settings
-from tfcluster.processes.logs.rotating_log import RotatingLog
+from tfcluster.processes.rotating_log import RotatingLog
 from tfcluster.protocol.codec import encode
 
 _logger = logging.getLogger(__name__)

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from tfcluster import settings
 from tfcluster.agent.logs.log_segment import LogSegment
-from tfcluster.processes.logs import log_buffer
-from tfcluster.processes.logs.rotating_log import Line, numbered, numbers_of
+from tfcluster.processes import log_buffer
+from tfcluster.processes.rotating_log import Line, numbered, numbers_of
 
 
 class _MovedError(Exception):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 from tfcluster import settings
 from tfcluster.agent.logs.textfile import behind_newline
-from tfcluster.processes.logs.rotating_log import Line, last_line, parse
+from tfcluster.processes.rotating_log import Line, last_line, parse
 
 # Number of bytes to read of a line for its time and position, which take less.
 _HEAD = 128

@@ -14,7 +14,7 @@ from tfcluster import settings
 from tfcluster.agent import subprocesses
 from tfcluster.agent.subprocesses import ChildProcess
 from tfcluster.core.devices import Device
-from tfcluster.processes.health_prober import probe
+from tfcluster.processes.probes import probe
 from tfcluster.protocol.codec import Message
 
 # gRPC's text for ECONNREFUSED.

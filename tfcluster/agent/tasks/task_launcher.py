@@ -23,7 +23,7 @@ from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError
 from tfcluster.process_handle import ProcessHandle, format_exit_status, was_killed
 from tfcluster.processes.c_api import TensorFlow
-from tfcluster.processes.logs.log_buffer import prepare
+from tfcluster.processes.log_buffer import prepare
 from tfcluster.processes.tf_server import serve
 from tfcluster.protocol.codec import Message
 

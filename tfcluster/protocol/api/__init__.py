@@ -1,6 +1,6 @@
 """The methods that an agent serves: one dataclass for each request, each reply and each event.
 
-`tasks`, `cluster`, `runs` and `logs` describe the methods by topic; this module is what they have in common. An agent
+`cluster`, `runs` and `logs` describe the methods by topic; this module is what they have in common. An agent
 reports tasks, ports and GPUs of its own host only. The response to a request is any number of events, then one reply
 or error.
 

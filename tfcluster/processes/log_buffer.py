@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from tfcluster import settings
-from tfcluster.processes.logs.rotating_log import RotatingLog, end_of
+from tfcluster.processes.rotating_log import RotatingLog, end_of
 
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2
 

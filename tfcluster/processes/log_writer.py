@@ -21,8 +21,8 @@ from tfcluster import settings
 from tfcluster.process_handle import ProcessHandle, send_signal
 from tfcluster.processes import daemonize
 from tfcluster.processes.inotify import Inotify
-from tfcluster.processes.logs.log_buffer import LogBuffer
-from tfcluster.processes.logs.rotating_log import RotatingLog
+from tfcluster.processes.log_buffer import LogBuffer
+from tfcluster.processes.rotating_log import RotatingLog
 
 _LOCK = ".lock"
 

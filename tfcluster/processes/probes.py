@@ -1,0 +1,128 @@
+"""The processes that ask servers for their health (gRPC), and connect to other hosts (TCP), for the agent.
+
+They are separate processes because this takes threads, and the agent must stay single-threaded to be able to fork.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor, wait
+from typing import Any
+
+from tfcluster import settings
+from tfcluster.processes import daemonize
+from tfcluster.protocol.codec import Decoder, Message, encode
+
+_STATUS = "/tensorflow.WorkerService/GetStatus"
+_CLEANUP = "/tensorflow.WorkerService/CleanupAll"
+_CHANNEL_OPTIONS = [
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.initial_reconnect_backoff_ms", settings.PROBE_RECONNECT_MS),
+    ("grpc.min_reconnect_backoff_ms", settings.PROBE_RECONNECT_MS),
+    ("grpc.max_reconnect_backoff_ms", settings.PROBE_RECONNECT_MAX_MS),
+]
+
+
+def probe(title: str, parent: int, agent: socket.socket) -> None:
+    """Run the health prober: handle the agent's requests to servers until the agent closes the connection.
+
+    A request is a line `{"id", "address", "timeout", "clear"}`, and its reply `{"id", "devices", "incarnation"}` or
+    `{"id", "error"}`. If `clear` names a container, the server is not asked for its status but clears the container;
+    the list of devices in the reply is then empty.
+
+    Args:
+        title: The process title, which `ps` shows.
+        parent: The agent's pid.
+        agent: The child's end of a socket pair with the agent.
+    """
+    daemonize.detach(title, keep=[agent.fileno()], parent=parent)
+    import grpc  # imported after the fork, as it starts threads
+
+    # Blocking calls in a few threads take 20 % less processor time than futures, for which gRPC starts threads.
+    # A server that hangs occupies a thread until the timeout.
+    executor = ThreadPoolExecutor(settings.PROBE_THREADS_MAX)
+    write_lock = threading.Lock()
+    calls: dict[tuple[str, str], Any] = {}
+    decoder = Decoder()
+    while data := agent.recv(1 << 16):
+        for request in decoder.feed(data):
+            address, container = request["address"], request["clear"]
+            if (address, _STATUS) not in calls:
+                channel = grpc.insecure_channel(address, options=_CHANNEL_OPTIONS)
+                for method in (_STATUS, _CLEANUP):  # without serialisers: requests and responses are bytes
+                    calls[address, method] = channel.unary_unary(method, None, None)
+            call = calls[address, _STATUS if container is None else _CLEANUP]
+            executor.submit(_respond, agent, write_lock, call, request)
+
+
+def _respond(agent: socket.socket, write_lock: threading.Lock, call: Any, request: Message) -> None:
+    """Handle one request.
+
+    Args:
+        agent: The socket to the agent.
+        write_lock: A lock that is held while a line is sent.
+        call: The method of the server.
+        request: The request.
+    """
+    import grpc
+
+    from tfcluster.processes import protos
+
+    container = request["clear"]
+    message: Message = {"id": request["id"]}
+    try:
+        data = call(b"" if container is None else protos.cleanup_request(container), timeout=request["timeout"])
+        message["devices"] = protos.devices_of(data)  # the response that clears a container is empty
+        message["incarnation"] = protos.incarnation_of(data)
+    except grpc.RpcError as error:
+        message["error"] = f"{error.code().name}: {error.details()}"
+    with write_lock:
+        agent.sendall(encode(message))
+
+
+def check_connections(title: str, parent: int, addresses: list[str], timeout: float, agent: socket.socket) -> None:
+    """Check TCP connectivity to all addresses in parallel and report the failures to the agent.
+
+    Args:
+        title: The process title, which `ps` shows.
+        parent: The agent's pid.
+        addresses: The addresses to connect to, each `host:port`.
+        timeout: The timeout of each connection in seconds.
+        agent: The child's end of a socket pair, to which one line `{"failures": {address: reason}}` is sent.
+    """
+    daemonize.detach(title, keep=[agent.fileno()], parent=parent)
+    agent.sendall(encode({"failures": connection_failures(addresses, timeout)}))
+
+
+def connection_failures(addresses: list[str], timeout: float) -> dict[str, str]:
+    """Connect to all addresses by TCP in parallel.
+
+    If a name is still being resolved at the end, its thread is left behind. Only a process that ends by `os._exit` may
+    therefore call this.
+
+    Args:
+        addresses: The addresses to connect to, each `host:port`.
+        timeout: The timeout of each connection in seconds.
+
+    Returns:
+        The addresses that could not be connected to, each with the reason.
+    """
+    pool = ThreadPoolExecutor(max(1, len(addresses)))
+    checks = {pool.submit(_failure, address, timeout): address for address in addresses}
+    done, _ = wait(checks, timeout)
+    late = f"no answer within {timeout:g} s"
+    failures = {address: why.result() if why in done else late for why, address in checks.items()}
+    return {address: why for address, why in failures.items() if why}
+
+
+def _failure(address: str, timeout: float) -> str:
+    """Connect to an address; return the reason if that fails, else an empty string."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout).close()
+    except TimeoutError:
+        return f"no answer within {timeout:g} s"
+    except OSError as error:
+        return str(error.strerror or error)
+    return ""
