@@ -64,7 +64,7 @@ CONSTANTS = {
     ),
     **dict.fromkeys(
         (
-            "programs/expfit/examples.py:*",
+            "programs/expfit/run.py:*",
             "programs/graph/run.py:_EXACT",
             "programs/linear/batches.py:_SHUFFLE_ROUNDS",
             "programs/linear/config.py:LEARNING_RATES",
@@ -72,7 +72,7 @@ CONSTANTS = {
             "programs/linear/model.py:*",
             "programs/mean/partition.py:_LARGE",
             "programs/mean/partition.py:_SMALL",
-            "programs/mean/window.py:*",
+            "programs/mean/window_sums.py:*",
             "programs/pi/run.py:*",
             "programs/threefry.py:*",
         ),

@@ -82,16 +82,16 @@ def test_a_run_fails_with_the_task_that_it_loses_on_another_host(pair: Hosts) ->
 LEAVE_A_VARIABLE = """
 import sys
 import tensorflow.compat.v1 as tf
-from tfcluster.programs.context import current_run
+from tfcluster.programs.api import current_run
 
 tf.disable_eager_execution()
 run = current_run()
 with tf.container(sys.argv[1] or run.run), tf.device("/job:ps/task:0"):
     kept = tf.get_variable("kept", initializer=5.0)
-with tf.Session(f"grpc://{run.head}") as session:
+with tf.Session(f"grpc://{run.head_address}") as session:
     if not sys.argv[1]:
         session.run(kept.initializer)
-with tf.Session(f"grpc://{run.head}") as session:
+with tf.Session(f"grpc://{run.head_address}") as session:
     print("run", run.run)
     print("kept", bool(session.run(tf.is_variable_initialized(kept))))
 """

@@ -16,7 +16,7 @@ from tfcluster.core.programs import ProgramTraits
 from tfcluster.errors import ClusterError
 from tfcluster.processes import run_program
 from tfcluster.processes.run_spec import EVENTS, RunSpec
-from tfcluster.programs import context
+from tfcluster.programs import api
 
 # Supervises a program of its own, whose body it is given.
 _DRIVE = """
@@ -172,7 +172,7 @@ def test_sigterm_is_passed_on_to_the_program(tmp_path: Path) -> None:
 
 def test_a_result_that_is_not_finite_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_program, "_run_function", lambda job: lambda context: {"loss": math.nan})
-    monkeypatch.setattr(context, "_this_run", [])  # the program tells its process which run it is; this one is none
+    monkeypatch.setattr(api, "_current_run", [])  # the program tells its process which run it is; this one is none
     assert run_program._run_program(job(tmp_path)) == 1
     (error,) = map(json.loads, (tmp_path / EVENTS).read_text().splitlines())
     assert error["error"]["message"] == "the run's event 'result' has a number that is not finite"

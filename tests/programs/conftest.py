@@ -12,8 +12,8 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     import tensorflow as tf
 
-from tfcluster.programs import context as context_module
-from tfcluster.programs.context import Context
+from tfcluster.programs import api
+from tfcluster.programs.api import Context
 
 
 @pytest.fixture(scope="session")
@@ -34,7 +34,7 @@ def local_run(
     def run(devices: int) -> Context:
         names = tuple(f"/job:{job}/replica:0/task:0/device:CPU:{number}" for number in range(devices))
         context = Context("script-1", {job: [address]}, names, lambda event, **fields: None, folder=tmp_path)
-        monkeypatch.setattr(context_module, "_this_run", [context])
+        monkeypatch.setattr(api, "_current_run", [context])
         return context
 
     return run

@@ -10,11 +10,10 @@ import pytest
 import tensorflow as tf
 
 from tfcluster.errors import ClusterError
-from tfcluster.programs.context import Context
+from tfcluster.programs.api import Context
 from tfcluster.programs.expfit import run as expfit
-from tfcluster.programs.expfit.examples import Examples, initial_layers
-from tfcluster.programs.expfit.partitioning import BatchShard, divide
-from tfcluster.programs.expfit.run import parameter_device
+from tfcluster.programs.expfit.partitioning import BatchShard, partition
+from tfcluster.programs.expfit.run import Examples, initial_layers, parameter_device
 
 DEVICES = tuple(f"/job:localhost/replica:0/task:0/device:CPU:{number}" for number in range(5))
 
@@ -62,8 +61,8 @@ def test_the_curve_is_numpys() -> None:
     losses = [loss for _, loss in result["curve"]]
     assert losses == pytest.approx(numpy_losses(5, 150, 0.05, 13), rel=1e-9)
     assert (result["mode"], result["steps"], result["seed"], result["loss"]) == ("single", 150, 5, losses[-1])
-    assert context.work["/job:localhost/task:0/device:CPU:0"]["examples"] == 150 * 13
-    assert context.work["/job:localhost/task:0/device:CPU:0"]["ops"] > 20
+    assert context.device_stats["/job:localhost/task:0/device:CPU:0"]["examples"] == 150 * 13
+    assert context.device_stats["/job:localhost/task:0/device:CPU:0"]["ops"] > 20
     assert [each["step"] for each in events if each["event"] == "metric"][-1] == 150
     progress = [each for each in events if each["event"] == "progress"]
     assert (progress[0]["done"], progress[-1]["done"], progress[-1]["total"]) == (10, 150, 150)
@@ -75,7 +74,7 @@ def test_divided_data_give_the_same_curve(devices: int, batch: int) -> None:
     expected = numpy_losses(5, 120, 0.05, batch)
     assert [loss for _, loss in result["curve"]] == pytest.approx(expected, rel=1e-9)
     used = min(devices, batch)
-    examples = [work["examples"] for work in context.work.values() if work["examples"]]
+    examples = [work["examples"] for work in context.device_stats.values() if work["examples"]]
     assert (len(examples), sum(examples)) == (used, 120 * batch)
     assert max(examples) - min(examples) <= 120, "the parts differ by one example at most"
     unused = [f"data-parallel: a batch of {batch} leaves nothing to {devices - used} of {devices} devices"]
@@ -86,8 +85,8 @@ def test_divided_data_give_the_same_curve(devices: int, batch: int) -> None:
 def test_layers_apart_give_the_same_curve(devices: int) -> None:
     result, context, _ = train(["model-parallel"], devices)
     assert [loss for _, loss in result["curve"]] == pytest.approx(numpy_losses(5, 120, 0.05, 13), rel=1e-9)
-    assert [work["examples"] for work in context.work.values()] == [120 * 13] * min(devices, 2)
-    assert all(work["ops"] > 10 for work in context.work.values())
+    assert [work["examples"] for work in context.device_stats.values()] == [120 * 13] * min(devices, 2)
+    assert all(work["ops"] > 10 for work in context.device_stats.values())
     assert context.notes == ["model-parallel: there is only one task, so both layers are on it"]
 
 
@@ -148,18 +147,22 @@ def names(*tasks: str) -> list[str]:
 
 def test_layers_go_to_two_tasks_where_there_are_two() -> None:
     two_each = [f"/job:w/replica:0/task:{task}/device:CPU:{number}" for task in (0, 1) for number in (0, 1)]
-    assert divide("model-parallel", two_each, None, 8).layers == (two_each[0], two_each[2])
-    assert divide("model-parallel", two_each[:2], None, 8).layers == (two_each[0], two_each[1])
-    assert divide("model-parallel", two_each[:1], None, 8).layers == (two_each[0], two_each[0])
+    assert partition("model-parallel", two_each, None, 8).layers == (two_each[0], two_each[2])
+    assert partition("model-parallel", two_each[:2], None, 8).layers == (two_each[0], two_each[1])
+    assert partition("model-parallel", two_each[:1], None, 8).layers == (two_each[0], two_each[0])
 
 
 def test_data_are_divided_evenly_and_weights_are_kept_apart() -> None:
     workers, (ps,) = names("worker:0", "worker:1", "worker:2"), names("ps:0")
-    division = divide("data-parallel", workers, ps, 8)
-    assert division.shares == (BatchShard(workers[0], 0, 2), BatchShard(workers[1], 2, 5), BatchShard(workers[2], 5, 8))
-    assert division.layers == (ps, ps)
-    assert division.devices == (*workers, ps)
-    assert divide("data-parallel", workers, None, 8).layers == (workers[0], workers[0])
+    partitioning = partition("data-parallel", workers, ps, 8)
+    assert partitioning.shares == (
+        BatchShard(workers[0], 0, 2),
+        BatchShard(workers[1], 2, 5),
+        BatchShard(workers[2], 5, 8),
+    )
+    assert partitioning.layers == (ps, ps)
+    assert partitioning.devices == (*workers, ps)
+    assert partition("data-parallel", workers, None, 8).layers == (workers[0], workers[0])
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.programs.context import Context
+from tfcluster.programs.api import Context
 from tfcluster.programs.graph import run as graph
 from tfcluster.programs.graph.parser import parse
 from tfcluster.programs.graph.run import choose_devices
@@ -114,8 +114,8 @@ def test_operations_run_where_they_are_put_and_are_counted_there() -> None:
         "y2": "0",
         "y": "0",
     }
-    assert set(context.work) == {device.replace("/replica:0", "") for device in CPUS}
-    assert all(work["ops"] >= 2 for work in context.work.values())
+    assert set(context.device_stats) == {device.replace("/replica:0", "") for device in CPUS}
+    assert all(work["ops"] >= 2 for work in context.device_stats.values())
     assert context.notes == []
 
 

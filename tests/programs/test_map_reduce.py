@@ -23,7 +23,7 @@ from tfcluster import settings
 from tfcluster.errors import ClusterError
 from tfcluster.programs import executor as module
 from tfcluster.programs import session_pool as devices_module
-from tfcluster.programs.context import Context
+from tfcluster.programs.api import Context
 from tfcluster.programs.executor import StepTimeoutError
 from tfcluster.programs.map_reduce import DeviceLostError, ShardResult, map_reduce, map_shards
 from tfcluster.programs.sessions import open_session, serves
@@ -293,8 +293,8 @@ def test_map_reduce_reduces_in_the_order_of_the_shards(local_run: Callable[[int]
         assert map_reduce(lambda shard: shard, 50, lambda a, b: (3 * a + b) % 1009) == reduce(
             lambda a, b: (3 * a + b) % 1009, range(50)
         )
-        assert sum(work["shards"] for work in context.work.values()) == 50
-        assert all(work["ops"] > 0 for work in context.work.values())
+        assert sum(work["shards"] for work in context.device_stats.values()) == 50
+        assert all(work["ops"] > 0 for work in context.device_stats.values())
 
 
 def test_map_reduce_of_several_tensors(local_run: Callable[[int], Context]) -> None:

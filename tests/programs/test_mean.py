@@ -12,12 +12,13 @@ import pytest
 import tensorflow as tf
 
 from tfcluster.errors import ClusterError
-from tfcluster.programs.context import Context
-from tfcluster.programs.mean import evaluate
+from tfcluster.programs.api import Context
 from tfcluster.programs.mean import run as mean
+from tfcluster.programs.mean import window_sums
 from tfcluster.programs.mean.partition import WindowPieces, cut
+from tfcluster.programs.mean.render import summary
 from tfcluster.programs.mean.source import MappedFile, RandomNumbers, SameHostToken, open_array
-from tfcluster.programs.mean.window import sums_of, uniform
+from tfcluster.programs.mean.window_sums import sums_of, uniform
 from tfcluster.programs.threefry import threefry_2x32
 
 WINDOW = 1 << 13
@@ -70,7 +71,7 @@ def test_the_bits_depend_on_the_numbers_alone(local_run: LocalRun, tmp_path: Pat
         result = run(context, path, slices=slices)
         found.append((result["mean"], result["variance"]))
         assert sum(shard["count"] for shard in result["shards"]) == count
-        assert sum(work["numbers"] for work in context.work.values()) == count
+        assert sum(stats["numbers"] for stats in context.device_stats.values()) == count
         weighted = math.fsum(shard["count"] * shard["mean"] for shard in result["shards"]) / count
         assert weighted == pytest.approx(result["mean"], rel=1e-15)
     assert len(set(found)) == 1
@@ -94,8 +95,8 @@ def test_a_file_that_no_task_can_map_gives_the_same_bits(
             super().__init__()
             self.path = "/proc/0/fd/0"
 
-    for elsewhere in (OtherMachine, NoSuchProcess):
-        monkeypatch.setattr(evaluate, "SameHostToken", elsewhere)
+    for token in (OtherMachine, NoSuchProcess):
+        monkeypatch.setattr(window_sums, "SameHostToken", token)
         assert run(local_run(2), path, slices=[1000, 2 * WINDOW, WINDOW - 983]) == mapped
 
 
@@ -172,8 +173,10 @@ def test_places_beyond_32_bits_have_numbers_of_their_own(local_run: LocalRun) ->
     low, high = np.array([0, 5, 0]), np.array([WINDOW, 4099, WINDOW])
     pieces = WindowPieces(windows, low, high, np.zeros(3, np.int64), (range(3),))
     context = local_run(1)
-    with evaluate.RandomSourceEvaluator(context, context.devices, RandomNumbers(2**36, seed), pieces, WINDOW) as look:
-        rows = look(context.devices[0], 0, 3)
+    with window_sums.RandomSourceEvaluator(
+        context, context.devices, RandomNumbers(2**36, seed), pieces, WINDOW
+    ) as evaluate:
+        rows = evaluate(context.devices[0], 0, 3)
     key = (tf.constant(seed & 0xFFFFFFFF, tf.uint32), tf.constant(seed >> 32, tf.uint32))
     for (pilot, total, squares), window, first, last in zip(rows, windows, low, high, strict=True):
         places = np.arange(window * WINDOW + first, window * WINDOW + last)
@@ -202,9 +205,9 @@ def test_places_in_a_file_beyond_31_and_32_bits(
     monkeypatch.setattr(MappedFile, *(("read", None) if is_mapped else ("can_be_mapped", False)))
     pieces = cut([count], WINDOW)
     context = local_run(1)
-    with evaluate.FileSourceEvaluator(context, context.devices, numbers, pieces, WINDOW) as look:
+    with window_sums.FileSourceEvaluator(context, context.devices, numbers, pieces, WINDOW) as evaluate:
         for window in sorted({place // WINDOW for place in places}):
-            ((pilot, total, _),) = look(context.devices[0], window, 1)
+            ((pilot, total, _),) = evaluate(context.devices[0], window, 1)
             last = min((window + 1) * WINDOW, count)
             here = [number for number, place in enumerate(places, 1) if window * WINDOW <= place < last]
             assert pilot * (last - window * WINDOW) + total == pytest.approx(sum(here))
@@ -316,10 +319,23 @@ def test_files_that_are_no_numbers(local_run: LocalRun, tmp_path: Path) -> None:
     assert "the slices have 2 numbers together" in refused(context, path, slices=[1, 1])
 
 
-def test_what_was_sent_is_called_standard_input(local_run: LocalRun, tmp_path: Path) -> None:
+def test_an_upload_is_called_standard_input(local_run: LocalRun, tmp_path: Path) -> None:
     context = local_run(1)
-    context.sent = tmp_path / "sent"
-    context.sent.write_text("1\n2\n")
+    context.upload_path = tmp_path / "upload"
+    context.upload_path.write_text("1\n2\n")
     assert run(context, Path("-"))["mean"] == 1.5
-    context.sent.write_text("1\nzwei\n")
+    context.upload_path.write_text("1\nzwei\n")
     assert refused(context, Path("-")) == "standard input:2: 'zwei' is not a number"
+
+
+def test_all_digits_and_as_many_slices_as_one_can_read() -> None:
+    shards = [{"task": f"/job:worker/task:{index}", "count": index + 1, "mean": 0.5} for index in range(20)]
+    result = {"mean": 1 / 3, "variance": None, "count": 210, "shards": shards}
+    lines = [line.plain for line in summary(result, 2.0)]
+    assert lines[:4] == [
+        "mean = 0.3333333333333333, variance not finite (the population's), of 210 numbers",
+        "2.0s, 105 numbers/s",
+        "20 slices, means:",
+        "  worker:0: 0.5 of 1 number",
+    ]
+    assert lines[-2:] == ["  worker:15: 0.5 of 16 numbers", "  and 4 more, which -o json shows"]

@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from tfcluster.programs import session_pool as devices_module
-from tfcluster.programs.context import Context
+from tfcluster.programs.api import Context
 from tfcluster.programs.pi import run as pi
 from tfcluster.programs.pi.run import counter_of, estimate, shard_size
 
@@ -161,6 +161,6 @@ def test_the_result_is_numpys_however_many_devices_share_the_work(
             "samples_per_s": result["samples_per_s"],
             "seed": seed,
         }
-        assert sum(work["samples"] for work in context.work.values()) == samples
-        assert set(context.work) <= {f"/job:localhost/task:0/device:CPU:{number}" for number in range(devices)}
-        assert all(work["ops"] > 0 for work in context.work.values())
+        assert sum(work["samples"] for work in context.device_stats.values()) == samples
+        assert set(context.device_stats) <= {f"/job:localhost/task:0/device:CPU:{number}" for number in range(devices)}
+        assert all(work["ops"] > 0 for work in context.device_stats.values())

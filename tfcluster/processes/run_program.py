@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import multiprocessing
 import os
 import re
 import signal
@@ -27,7 +28,7 @@ from tfcluster.processes.run_spec import ProgramEnd, RunSpec
 from tfcluster.protocol.codec import encode
 
 if TYPE_CHECKING:
-    from tfcluster.programs.context import Context
+    from tfcluster.programs.api import Context
 
 _FORWARDED = re.compile(r"From /job:\S+:\s*")
 _TERMINATED = 128 + signal.SIGTERM
@@ -91,21 +92,34 @@ def _hand_over_trap(link: socket.socket) -> None:
     os.close(trap)
 
 
-def _context(spec: RunSpec) -> Context:
-    from tfcluster.programs.context import Context, set_current_run
+def _begin_run(spec: RunSpec) -> Context:
+    """Return the context of a run, which becomes the run of this process."""
+    from tfcluster.programs.api import Context, set_current_run
 
+    _reseed()
     context = Context(
         spec.run,
         spec.addresses,
         tuple(spec.devices),
         spec.emit,
-        head=spec.head,
+        head_address=spec.head,
         folder=spec.run_folder,
-        sent=spec.upload_path,
+        upload_path=spec.upload_path,
         log_placement=spec.log_placement,
     )
     set_current_run(context)
     return context
+
+
+def _reseed() -> None:
+    """Redraw the random state that a fresh interpreter draws during imports, so that forked runs do not share it.
+
+    Python reseeds `random` in each fork by itself, and TensorFlow seeds its generators when a process first needs them.
+    The seed of Python's string hashes is drawn before any import and cannot be changed.
+    """
+    multiprocessing.current_process().authkey = os.urandom(32)
+    if numpy_random := sys.modules.get("numpy.random"):
+        numpy_random.seed()
 
 
 def _run_function(spec: RunSpec) -> Callable[..., Any]:
@@ -128,10 +142,7 @@ def _run_function(spec: RunSpec) -> Callable[..., Any]:
 
 def _run_program(spec: RunSpec) -> int:
     """Run a program that is no script, and write the final event of the run; return the exit code."""
-    from tfcluster.programs.random_state import reseed
-
-    reseed()
-    context = _context(spec)
+    context = _begin_run(spec)
     try:
         result = _run_function(spec)(context, **spec.parameters)
         spec.emit(
@@ -139,9 +150,9 @@ def _run_program(spec: RunSpec) -> int:
             run=spec.run,
             program=spec.program,
             state="succeeded",
-            seconds=round(time.monotonic() - context.began, 6),
+            seconds=round(time.monotonic() - context.started_at, 6),
             result=result,
-            devices=context.work,
+            devices=context.device_stats,
             notes=[*spec.notes, *context.notes],
         )
     except ClusterError as problem:
@@ -162,10 +173,7 @@ def _run_script(spec: RunSpec, link: socket.socket) -> NoReturn:
     Raises:
         SystemExit: Always, with the script's exit code.
     """
-    from tfcluster.programs.random_state import reseed
-
-    reseed()
-    context = _context(spec)
+    context = _begin_run(spec)
     pid = os.getpid()
     failure = ""
     try:
@@ -182,10 +190,10 @@ def _run_script(spec: RunSpec, link: socket.socket) -> NoReturn:
         code = _TERMINATED
     atexit._run_exitfuncs()
     _flush_output()
-    seconds = time.monotonic() - context.began
+    seconds = time.monotonic() - context.started_at
     if os.getpid() == pid:  # a child that the script has forked ends here too
         with contextlib.suppress(OSError):  # the script has closed descriptors that it did not open
-            ProgramEnd(code, _truncate(failure), seconds, context.work, context.notes).send(link)
+            ProgramEnd(code, _truncate(failure), seconds, context.device_stats, context.notes).send(link)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     raise SystemExit(code)
 

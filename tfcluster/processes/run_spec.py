@@ -129,7 +129,7 @@ class ProgramEnd:
         exit_code: The exit code of the script.
         failure: The exception that ended the script, in one line; empty if there was none.
         seconds: The run time in seconds.
-        work: The work of each device, as in `Context.work`.
+        work: The work of each device, as in `Context.device_stats`.
         notes: Notes for the user about the run.
     """
 

@@ -5,22 +5,35 @@ A program is a package with these modules:
 - `__init__` has the declaration, `PROGRAM = Program(...)`. It imports neither TensorFlow nor click.
 - `options` has `command`, a click command with the program's own options. Its function takes SharedOptions and these
   options, and returns a Submission.
-- `run` has the function `run(context, **parameters)`, which returns the result, a dict of JSON values. It is imported
-  on the head task's host only, and is the only module that imports TensorFlow.
+- `run` has the function `run(context, **parameters)`, which gets the run's Context and returns the result, a dict of
+  JSON values. It is imported on the head task's host only, and is the only module that imports TensorFlow.
 - `render` has the function `summary(result, seconds)`, which returns the lines to show on a terminal: strings, or what
   rich can print. A program without this module has its result shown as it is.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Protocol
 
 from tfcluster.core.programs import ProgramTraits, TaskRequirement, TaskSelector
+from tfcluster.errors import ClusterError
 
-__all__ = ["Program", "ProgramTraits", "SharedOptions", "Submission", "TaskRequirement", "TaskSelector"]
+__all__ = [
+    "Context",
+    "Emit",
+    "Program",
+    "ProgramTraits",
+    "SharedOptions",
+    "Submission",
+    "TaskRequirement",
+    "TaskSelector",
+    "current_run",
+    "set_current_run",
+]
 
 
 def _no_tasks(parameters: Mapping[str, Any]) -> Sequence[TaskRequirement]:
@@ -94,3 +107,84 @@ class Submission:
     upload: BinaryIO | None = None
     upload_name: str = "upload"
     on_success: Callable[[dict[str, Any]], None] | None = None
+
+
+class Emit(Protocol):
+    """Callback that writes one event of the run."""
+
+    def __call__(self, event: str, **fields: Any) -> None:
+        """Write an event.
+
+        Args:
+            event: Name of the event.
+            fields: Fields of the event.
+        """
+
+
+@dataclass
+class Context:
+    """The run that a program is part of.
+
+    Attributes:
+        run: The run's id, which is also the name of the resource container of its variables.
+        addresses: `host:port` of every task, by job.
+        devices: Full names of the devices to compute on.
+        emit: Writes an event of the run.
+        head_address: `host:port` of the head task.
+        folder: The run's own folder for files that the program writes; it is kept with the run's record.
+        upload_path: Path of the file uploaded with the run, which exists until the run has ended; None without one.
+        log_placement: Whether the servers log the placement of each operation and the program emits its graphs.
+        device_stats: Work counters of each device, by its name without the replica; part of the result.
+        notes: Notes for the user about how the run went; part of the result.
+        started_at: When the run's driver began, in monotonic seconds.
+    """
+
+    run: str
+    addresses: dict[str, list[str]]
+    devices: tuple[str, ...]
+    emit: Emit
+    head_address: str = ""
+    folder: Path = Path()
+    upload_path: Path | None = None
+    log_placement: bool = False
+    device_stats: dict[str, dict[str, int]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    started_at: float = field(default_factory=time.monotonic)
+
+    def stats_of(self, device: str) -> dict[str, int]:
+        """Return the work counters of a device, which become part of the run's result.
+
+        Args:
+            device: Full name of the device.
+        """
+        return self.device_stats.setdefault(device.replace("/replica:0", ""), {"ops": 0})
+
+    def progress(self, done: int, total: int, unit: str) -> None:
+        """Emit a progress event.
+
+        Args:
+            done: Amount of work done, in `unit`.
+            total: Total amount of work, in `unit`.
+            unit: The unit of work, in the plural, such as `samples`.
+        """
+        seconds = round(time.monotonic() - self.started_at, 3)
+        self.emit("progress", done=done, total=total, unit=unit, seconds=seconds)
+
+
+_current_run: list[Context] = []
+
+
+def current_run() -> Context:
+    """Return the run that this process drives. Scripts use it, because they are not passed the context.
+
+    Raises:
+        ClusterError: This process does not drive a run.
+    """
+    if not _current_run:
+        raise ClusterError("this program is not part of a run", hint="Start it with `tfcluster run SCRIPT.py`.")
+    return _current_run[0]
+
+
+def set_current_run(context: Context) -> None:
+    """Set the run that this process drives."""
+    _current_run[:] = [context]

@@ -21,7 +21,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfcluster import settings
-from tfcluster.programs.context import Context, current_run
+from tfcluster.programs.api import Context, current_run
 from tfcluster.programs.executor import DeviceLostError, ShardResult, map_shards
 from tfcluster.programs.session_pool import Computation, SessionPool
 
@@ -51,7 +51,7 @@ class Progress:
             device: Full name of the device.
             done: Amount of work, in the unit of this progress.
         """
-        work = self._context.work_of(device)
+        work = self._context.stats_of(device)
         work[self._unit] = work.get(self._unit, 0) + done
         self._done += done
         now = time.monotonic()

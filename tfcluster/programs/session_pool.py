@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfcluster import settings
-from tfcluster.programs.context import Context
+from tfcluster.programs.api import Context
 from tfcluster.programs.executor import DeviceLostError, StepTimeoutError
 from tfcluster.programs.sessions import (
     SERVER_LOST,
@@ -191,7 +191,7 @@ class _Task:
         metadata = tf.compat.v1.RunMetadata()
         values = session.run(outputs, feed, tf.compat.v1.RunOptions(output_partition_graphs=True), metadata)
         self._uncounted.discard(device)
-        self._context.work_of(device)["ops"] = count_operations(metadata).get(without_replica(device), 0)
+        self._context.stats_of(device)["ops"] = count_operations(metadata).get(without_replica(device), 0)
         return values
 
     def _call_server(self, call: Callable[[], Any]) -> Any:

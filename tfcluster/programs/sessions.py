@@ -11,7 +11,7 @@ from weakref import WeakSet
 import tensorflow as tf
 
 from tfcluster import settings
-from tfcluster.programs.context import Context
+from tfcluster.programs.api import Context
 
 # Graphs that were already emitted to the client. A graph may be used by several sessions, one after another.
 _emitted_graphs: WeakSet[Any] = WeakSet()

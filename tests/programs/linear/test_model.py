@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfcluster.programs.context import Context
+from tfcluster.programs.api import Context
 from tfcluster.programs.linear.batches import rows_of, split_batch
 from tfcluster.programs.linear.config import TrainingConfig
 from tfcluster.programs.linear.dataset import made

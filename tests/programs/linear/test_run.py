@@ -17,7 +17,7 @@ import tensorflow as tf
 import tfcluster.programs.linear.run as linear
 from tfcluster import settings
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.programs.context import Context
+from tfcluster.programs.api import Context
 from tfcluster.programs.linear import evaluator, parameter_client, worker
 from tfcluster.programs.linear.checkpoints import Checkpoints
 from tfcluster.programs.sessions import open_session
@@ -48,7 +48,7 @@ def context(
     monkeypatch.setattr(settings, "PARAMETER_CALL_TIMEOUT_MS", 120_000)
     found = local_run(2)
     (addresses,) = found.addresses.values()
-    return replace(found, run=f"linear-{abs(hash(request.node.name))}", head=addresses[0])
+    return replace(found, run=f"linear-{abs(hash(request.node.name))}", head_address=addresses[0])
 
 
 @pytest.fixture
@@ -140,7 +140,7 @@ def test_variables_that_are_lost_after_the_last_step_cost_no_step(
     def lose_and_read(self: parameter_client.ParameterClient) -> parameter_client.Values:
         if self._ledger.is_done and not lost.is_set():
             lost.set()
-            tf.compat.v1.Session.reset(f"grpc://{context.head}", [context.run])
+            tf.compat.v1.Session.reset(f"grpc://{context.head_address}", [context.run])
         return read(self)
 
     monkeypatch.setattr(parameter_client.ParameterClient, "read", lose_and_read)
@@ -216,7 +216,7 @@ def test_points_whose_squares_are_infinite_are_refused(context: Context, tmp_pat
     path = tmp_path / "large.csv"
     path.write_text("x,y\n1e200,1\n2e200,2\n")
     with pytest.raises(ClusterError, match=r"^large\.csv: the numbers are so large that "):
-        train(replace(context, sent=path), data="large.csv")
+        train(replace(context, upload_path=path), data="large.csv")
 
 
 @pytest.mark.parametrize("sync", [False, True])
@@ -225,16 +225,16 @@ def test_workers_that_are_gone_for_good_are_done_without(
 ) -> None:
     monkeypatch.setattr(settings, "PARAMETER_RECOVERY_SECONDS", 0.2)
     gone = "/job:local/replica:0/task:1/device:CPU:0"
-    lame = replace(context, addresses={"local": [context.head, dead]}, devices=(*context.devices, gone))
+    lame = replace(context, addresses={"local": [context.head_address, dead]}, devices=(*context.devices, gone))
     result = train(lame, sync=sync, steps=3000)
     assert (result["steps"], result["workers"]) == (3000, 3)
     assert {name: result[name] for name in "wb"} == pytest.approx(result["least_squares"], abs=0.01)
     assert any(note.startswith("local:1: lost (ConnectionError) and not back ") for note in lame.notes)
-    assert "/job:local/task:1/device:CPU:0" not in lame.work
+    assert "/job:local/task:1/device:CPU:0" not in lame.device_stats
 
 
 def test_an_evaluator_that_is_gone_costs_the_scores(context: Context, dead: str) -> None:
-    lame = replace(context, addresses={"local": [context.head], "evaluator": [dead]})
+    lame = replace(context, addresses={"local": [context.head_address], "evaluator": [dead]})
     result = train(lame)
     assert (result["steps"], result["evaluations"]) == (100, [])
     assert lame.notes == ["evaluator:0 does not answer (ConnectionError): the last parameters have no score"]

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfcluster.programs.context import Context
+from tfcluster.programs.api import Context
 from tfcluster.programs.sessions import run_graph, task_of
 
 
@@ -47,7 +47,7 @@ class Network:
 
     Attributes:
         graph: The graph.
-        begin: Operation that initializes the weights.
+        initializer: Operation that initializes the weights.
         steps: Placeholder of the number of steps.
         examples: For each share a placeholder of its x, with the shape [steps, number of examples in the share].
         losses: Tensor that does the steps and contains the loss of each, on its batch before the weights change.
@@ -55,14 +55,14 @@ class Network:
     """
 
     graph: tf.Graph
-    begin: Any
+    initializer: Any
     steps: Any
     examples: list[Any]
     losses: Any
     layers: list[Any]
 
 
-def divide(mode: str, devices: Sequence[str], parameters: str | None, batch: int) -> Partitioning:
+def partition(mode: str, devices: Sequence[str], parameters: str | None, batch: int) -> Partitioning:
     """Partition a training among devices.
 
     Args:
@@ -85,7 +85,7 @@ def divide(mode: str, devices: Sequence[str], parameters: str | None, batch: int
     return Partitioning(mode, (parameters or first,) * 2, shares)
 
 
-def build(context: Context, division: Partitioning, initial: Sequence[Any], rate: float) -> Network:
+def build(context: Context, partitioning: Partitioning, initial: Sequence[Any], rate: float) -> Network:
     """Build the graph that trains by gradient descent.
 
     All steps of a call are one while loop in the graph, which the servers run without the driver: a step costs a few
@@ -93,33 +93,33 @@ def build(context: Context, division: Partitioning, initial: Sequence[Any], rate
 
     Args:
         context: The run.
-        division: The partitioning among devices.
+        partitioning: The partitioning among devices.
         initial: The initial weights of the layers.
         rate: The learning rate.
     """
     v1 = tf.compat.v1
-    with run_graph(context) as graph, v1.variable_scope(division.mode):
+    with run_graph(context) as graph, v1.variable_scope(partitioning.mode):
         layers = []
-        for name, device, weights in zip(("hidden", "output"), division.layers, initial, strict=True):
+        for name, device, weights in zip(("hidden", "output"), partitioning.layers, initial, strict=True):
             with tf.device(device):
                 layers.append(v1.get_variable(name, initializer=tf.constant(weights), use_resource=True))
         examples = []
-        for share in division.shares:
+        for share in partitioning.shares:
             with tf.device(share.device):
                 examples.append(v1.placeholder(tf.float64, [None, share.stop - share.start]))
         optimizer = v1.train.GradientDescentOptimizer(tf.constant(rate, tf.float64))
-        gradients = _of_layers_apart if division.mode == "model-parallel" else _of_shares
+        gradients = _model_parallel_gradients if partitioning.mode == "model-parallel" else _data_parallel_gradients
 
         def step(number: Any) -> Any:
             columns = []
-            for share, each in zip(division.shares, examples, strict=True):
+            for share, each in zip(partitioning.shares, examples, strict=True):
                 with tf.device(share.device):
                     columns.append(tf.gather(each, number)[:, tf.newaxis])
-            loss, found = gradients(division, layers, columns)
-            with tf.control_dependencies([optimizer.apply_gradients(zip(found, layers, strict=True))]):
+            loss, values = gradients(partitioning, layers, columns)
+            with tf.control_dependencies([optimizer.apply_gradients(zip(values, layers, strict=True))]):
                 return tf.identity(loss)
 
-        with tf.device(f"{task_of(division.layers[0])}/device:CPU:0"):
+        with tf.device(f"{task_of(partitioning.layers[0])}/device:CPU:0"):
             steps = v1.placeholder(tf.int32, [])
             losses = _loop(steps, step)
         return Network(graph, v1.variables_initializer(layers), steps, examples, losses, layers)
@@ -150,52 +150,56 @@ def _loop(steps: Any, step: Callable[[Any], Any]) -> Any:
     return losses.stack()
 
 
-def _of_shares(division: Partitioning, layers: Sequence[Any], columns: Sequence[Any]) -> tuple[Any, list[Any]]:
+def _data_parallel_gradients(
+    partitioning: Partitioning, layers: Sequence[Any], columns: Sequence[Any]
+) -> tuple[Any, list[Any]]:
     """Build the loss and the gradients of data-parallel training.
 
     Each device computes a share of the batch; the results are the means over the shares, weighted by their sizes.
 
     Args:
-        division: The partitioning among devices.
+        partitioning: The partitioning among devices.
         layers: The variables of the layers.
         columns: The x of each share.
 
     Returns:
         The loss, and the gradient of each layer.
     """
-    keeper, batch = division.layers[0], division.shares[-1].stop
+    parameter_device, batch = partitioning.layers[0], partitioning.shares[-1].stop
     shapes = [[], *(layer.shape for layer in layers)]
-    with tf.device(keeper):
+    with tf.device(parameter_device):
         weights = _pack([layer.read_value() for layer in layers])
     parts = []
-    for share, x in zip(division.shares, columns, strict=True):
+    for share, x in zip(partitioning.shares, columns, strict=True):
         with tf.device(share.device):
             local = _unpack(tf.identity(weights), shapes[1:])
             loss = _loss(_output(local[1], _hidden(local[0], x)), x)
-            outcome = _pack([loss, *tf.compat.v1.gradients(loss, local)])
-            parts.append((share.stop - share.start) / batch * outcome)
-    with tf.device(keeper):
+            packed = _pack([loss, *tf.compat.v1.gradients(loss, local)])
+            parts.append((share.stop - share.start) / batch * packed)
+    with tf.device(parameter_device):
         loss, *gradients = _unpack(tf.add_n(parts), shapes)
     return loss, gradients
 
 
-def _of_layers_apart(division: Partitioning, layers: Sequence[Any], columns: Sequence[Any]) -> tuple[Any, list[Any]]:
+def _model_parallel_gradients(
+    partitioning: Partitioning, layers: Sequence[Any], columns: Sequence[Any]
+) -> tuple[Any, list[Any]]:
     """Build the loss and the gradients of model-parallel training.
 
     Each device computes one layer. The first sends its activations to the second, which sends back their gradient.
 
     Args:
-        division: The partitioning among devices.
+        partitioning: The partitioning among devices.
         layers: The variables of the layers.
         columns: The x of each device.
 
     Returns:
         The loss, and the gradient of each layer.
     """
-    with tf.device(division.layers[0]):
-        between = _hidden(layers[0].read_value(), columns[0])
-    with tf.device(division.layers[1]):
-        loss = _loss(_output(layers[1].read_value(), between), columns[-1])
+    with tf.device(partitioning.layers[0]):
+        activations = _hidden(layers[0].read_value(), columns[0])
+    with tf.device(partitioning.layers[1]):
+        loss = _loss(_output(layers[1].read_value(), activations), columns[-1])
     return loss, tf.compat.v1.gradients(loss, layers, colocate_gradients_with_ops=True)
 
 
@@ -214,9 +218,9 @@ def _hidden(layer: Any, x: Any) -> Any:
     return tf.tanh(x @ layer[:-1] + layer[-1])
 
 
-def _output(layer: Any, between: Any) -> Any:
-    return between @ layer[:-1] + layer[-1]
+def _output(layer: Any, activations: Any) -> Any:
+    return activations @ layer[:-1] + layer[-1]
 
 
-def _loss(found: Any, x: Any) -> Any:
-    return tf.reduce_mean(tf.square(found - tf.exp(x)))
+def _loss(outputs: Any, x: Any) -> Any:
+    return tf.reduce_mean(tf.square(outputs - tf.exp(x)))

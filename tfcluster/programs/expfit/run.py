@@ -12,11 +12,14 @@ import tensorflow as tf
 from tfcluster import settings
 from tfcluster.core.programs import first_selected
 from tfcluster.errors import ClusterError
-from tfcluster.programs.context import Context
+from tfcluster.programs.api import Context
 from tfcluster.programs.expfit import PARAMETER_TASK
-from tfcluster.programs.expfit.examples import Examples, initial_layers, largest_error
-from tfcluster.programs.expfit.partitioning import Network, build, divide
+from tfcluster.programs.expfit.partitioning import Network, build, partition
 from tfcluster.programs.sessions import count_operations, open_session, task_of, without_replica
+
+_HIDDEN = 16  # neurons in the hidden layer
+# Bounds of the x for which the network learns e^x.
+_LOW, _HIGH = -1.0, 1.0
 
 
 def run(context: Context, *, modes: Sequence[str], steps: int, rate: float, batch: int, seed: int) -> dict[str, Any]:
@@ -24,8 +27,8 @@ def run(context: Context, *, modes: Sequence[str], steps: int, rate: float, batc
 
     Args:
         context: The run.
-        modes: The modes to train in, one after another; see `partitioning.divide`. All modes use the same batches and
-            the same initial weights.
+        modes: The modes to train in, one after another; see `partition`. All modes use the same batches and the same
+            initial weights.
         steps: Number of steps (batches) per mode.
         rate: The learning rate.
         batch: Number of examples in a batch.
@@ -39,17 +42,61 @@ def run(context: Context, *, modes: Sequence[str], steps: int, rate: float, batc
     Raises:
         ClusterError: The loss is not finite.
     """
-    outcomes = []
+    results = []
     for number, mode in enumerate(modes):
         training = _Training(context, mode, rate, batch, seed)
-        outcomes.append(training.train(steps, before=number * steps, total=len(modes) * steps))
-    return {**outcomes[0], "seed": seed} if len(outcomes) == 1 else {"modes": outcomes, "seed": seed}
+        results.append(training.train(steps, before=number * steps, total=len(modes) * steps))
+    return {**results[0], "seed": seed} if len(results) == 1 else {"modes": results, "seed": seed}
 
 
 def parameter_device(context: Context) -> str | None:
     """Return the device of the cluster's parameter server or head task, or None if it has neither."""
     tasks = first_selected(PARAMETER_TASK, context.addresses)
     return f"{tasks[0].replace('/task', '/replica:0/task')}/device:CPU:0" if tasks else None
+
+
+class Examples:
+    """A stream of batches, which depends on the seed alone and not on how the work is partitioned.
+
+    Args:
+        seed: Seed of the stream.
+        batch: Number of examples in a batch.
+    """
+
+    def __init__(self, seed: int, batch: int) -> None:
+        self._generator = np.random.default_rng([seed, 1])
+        self._batch = batch
+
+    def next(self, steps: int) -> Any:
+        """Return the x of the next batches. The stream does not depend on how many batches each call takes.
+
+        Args:
+            steps: Number of batches.
+
+        Returns:
+            An array of shape [steps, batch].
+        """
+        return self._generator.uniform(_LOW, _HIGH, (steps, self._batch))
+
+
+def initial_layers(seed: int) -> list[Any]:
+    """Return the initial weights of both layers, which depend on the seed alone and not on the partitioning.
+
+    Returns:
+        Arrays of the shapes [1 + 1, 16] and [16 + 1, 1]; the last row of each is the bias.
+    """
+    generator = np.random.default_rng([seed, 0])
+    hidden = generator.normal(size=(2, _HIDDEN))
+    output = generator.normal(size=(_HIDDEN + 1, 1)) / np.sqrt(_HIDDEN)
+    return [hidden, output]
+
+
+def largest_error(layers: list[Any]) -> float:
+    """Return the largest absolute error of the network with respect to e^x, between -1 and 1."""
+    x = np.linspace(_LOW, _HIGH, 1001)[:, np.newaxis]
+    hidden, output = layers
+    outputs = np.tanh(x @ hidden[:-1] + hidden[-1]) @ output[:-1] + output[-1]
+    return float(np.abs(outputs - np.exp(x)).max())
 
 
 class _Training:
@@ -61,8 +108,8 @@ class _Training:
         self._rate = rate
         self._batch = batch
         self._seed = seed
-        self._division = divide(mode, context.devices, parameter_device(context), batch)
-        self._say_what_is_not_used()
+        self._partitioning = partition(mode, context.devices, parameter_device(context), batch)
+        self._note_unused_devices()
 
     def train(self, steps: int, before: int, total: int) -> dict[str, Any]:
         """Train.
@@ -78,20 +125,20 @@ class _Training:
         Raises:
             ClusterError: The loss is not finite.
         """
-        network = build(self._context, self._division, initial_layers(self._seed), self._rate)
+        network = build(self._context, self._partitioning, initial_layers(self._seed), self._rate)
         examples = Examples(self._seed, self._batch)
         stride = -(-steps // settings.TRAINING_CURVE_POINTS)
         curve: list[list[float]] = []
         done, size = 0, settings.TRAINING_FIRST_STEPS
-        with open_session(self._context, network.graph, self._division.devices) as session:
-            session.run(network.begin)
+        with open_session(self._context, network.graph, self._partitioning.devices) as session:
+            session.run(network.initializer)
             began = time.monotonic()
             while done < steps:
                 size = max(1, min(size, steps - done, settings.TRAINING_CALL_EXAMPLES_MAX // self._batch))
                 started = time.monotonic()
                 losses = self._call(session, network, examples.next(size), count=done == 0)
                 seconds = max(time.monotonic() - started, 1e-6)
-                self._check(losses, done)
+                self._check_finite(losses, done)
                 numbered = enumerate(losses.tolist(), done + 1)
                 curve += [[at, loss] for at, loss in numbered if (at - 1) % stride == 0 or at == steps]
                 done += size
@@ -103,7 +150,7 @@ class _Training:
         with np.errstate(all="ignore"):
             max_error = largest_error(layers)
         # The loss is computed before the step's update, so check the result of the last update too.
-        self._check(np.array([max_error]), steps - 1)
+        self._check_finite(np.array([max_error]), steps - 1)
         return {
             "mode": self._mode,
             "loss": curve[-1][1],
@@ -127,36 +174,36 @@ class _Training:
             The loss of each step.
         """
         feed = {network.steps: len(batches)}
-        for share, placeholder in zip(self._division.shares, network.examples, strict=True):
+        for share, placeholder in zip(self._partitioning.shares, network.examples, strict=True):
             feed[placeholder] = batches[:, share.start : share.stop]
-            self._work(share.device, examples=len(batches) * (share.stop - share.start))
+            self._count(share.device, examples=len(batches) * (share.stop - share.start))
         if not count:
             return session.run(network.losses, feed)
         metadata = tf.compat.v1.RunMetadata()
         losses = session.run(network.losses, feed, tf.compat.v1.RunOptions(output_partition_graphs=True), metadata)
         for device, operations in count_operations(metadata).items():
-            self._work(device, ops=operations)
+            self._count(device, ops=operations)
         return losses
 
-    def _work(self, device: str, **done: int) -> None:
-        work = self._context.work.setdefault(without_replica(device), {"ops": 0, "examples": 0})
-        for measure, amount in done.items():
-            work[measure] += amount
+    def _count(self, device: str, **amounts: int) -> None:
+        stats = self._context.device_stats.setdefault(without_replica(device), {"ops": 0, "examples": 0})
+        for name, amount in amounts.items():
+            stats[name] += amount
 
-    def _check(self, losses: Any, before: int) -> None:
-        wrong = np.flatnonzero(~np.isfinite(losses))
-        if wrong.size:
+    def _check_finite(self, losses: Any, before: int) -> None:
+        non_finite = np.flatnonzero(~np.isfinite(losses))
+        if non_finite.size:
             raise ClusterError(
-                f"the loss is not finite at step {before + int(wrong[0]) + 1} ({self._mode}): "
+                f"the loss is not finite at step {before + int(non_finite[0]) + 1} ({self._mode}): "
                 f"the learning rate {self._rate:g} is too high",
                 hint=f"Try --lr {min(self._rate / 10, 0.05):g}.",
             )
 
-    def _say_what_is_not_used(self) -> None:
-        division, devices = self._division, self._context.devices
-        if self._mode == "model-parallel" and len({task_of(device) for device in division.devices}) == 1:
+    def _note_unused_devices(self) -> None:
+        partitioning, devices = self._partitioning, self._context.devices
+        if self._mode == "model-parallel" and len({task_of(device) for device in partitioning.devices}) == 1:
             self._context.notes.append("model-parallel: there is only one task, so both layers are on it")
-        unused = len(devices) - len({share.device for share in division.shares})
+        unused = len(devices) - len({share.device for share in partitioning.shares})
         if self._mode == "data-parallel" and unused:
             self._context.notes.append(
                 f"data-parallel: a batch of {self._batch} leaves nothing to {unused} of {len(devices)} devices"

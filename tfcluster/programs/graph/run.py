@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.programs.context import Context
+from tfcluster.programs.api import Context
 from tfcluster.programs.graph.parser import Expression, parse, syntax_error
 from tfcluster.programs.sessions import count_operations, open_session, run_graph, without_replica
 
@@ -59,7 +59,7 @@ def run(
         values = [float(value) for value in session.run(tensors, options=options, run_metadata=metadata)]
     _refuse_what_is_not_finite(program, values)
     for device, count in count_operations(metadata).items():
-        context.work[device] = {"ops": count}
+        context.device_stats[device] = {"ops": count}
     ran_on = {node.name: without_replica(node.device) for part in metadata.partition_graphs for node in part.node}
     operations = {
         name: {"value": _plain(values[at]), "device": ran_on[tensors[at].op.name]} for name, at in program.names.items()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tfcluster.errors import ClusterError
-from tfcluster.programs.context import Context
+from tfcluster.programs.api import Context
 from tfcluster.programs.linear.dataset import Dataset
 from tfcluster.programs.linear.roles import Roles
 

@@ -108,7 +108,7 @@ class TrainingCoordinator:
         """Add the operation counts of a worker's graph, by device, to the statistics of the run."""
         with self._lock:
             for device, count in operations.items():
-                work = self.plan.context.work_of(device)
+                work = self.plan.context.stats_of(device)
                 work["ops"] += count
 
     def record(self, worker: str, devices: Sequence[str], steps: int, seconds: float, found: Mapping[str, Any]) -> None:
@@ -126,7 +126,7 @@ class TrainingCoordinator:
         with self._lock:
             self.steps += steps
             for device, (begin, end) in zip(devices, split_batch(self.plan.batch, len(devices)), strict=True):
-                work = self.plan.context.work_of(device)
+                work = self.plan.context.stats_of(device)
                 work["steps"] = work.get("steps", 0) + steps
                 work["examples"] = work.get("examples", 0) + steps * (end - begin)
             if self._summaries is not None:

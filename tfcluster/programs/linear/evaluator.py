@@ -72,5 +72,5 @@ class Evaluator(threading.Thread):
         self._team.plan.context.emit(
             "metric", worker=self.name, step=step, **values, seconds=round(self._team.seconds, 6)
         )
-        work = self._team.plan.context.work_of(self._device)
+        work = self._team.plan.context.stats_of(self._device)
         work["scores"] = len(self.scores)

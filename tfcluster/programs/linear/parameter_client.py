@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tfcluster import settings
 from tfcluster.errors import ClusterError
-from tfcluster.programs.context import Context
+from tfcluster.programs.api import Context
 from tfcluster.programs.linear.config import TrainingConfig
 from tfcluster.programs.linear.model import StateGraph
 from tfcluster.programs.linear.step_scheduler import StepScheduler

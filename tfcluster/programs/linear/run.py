@@ -11,7 +11,7 @@ import numpy as np
 
 from tfcluster import settings
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.programs.context import Context
+from tfcluster.programs.api import Context
 from tfcluster.programs.linear.checkpoints import Checkpoints, Summaries
 from tfcluster.programs.linear.config import LEARNING_RATES, TrainingConfig, refuse_divergence
 from tfcluster.programs.linear.coordinator import TrainingCoordinator
@@ -65,8 +65,8 @@ def run(
         ClusterError: The data or the folder cannot be used, the training diverged, or tasks were lost and did not
             recover.
     """
-    points = made(seed) if context.sent is None else _usable(read_csv(context.sent, data), data)
-    roles = assign(context.addresses, context.head, context.devices)
+    points = made(seed) if context.upload_path is None else _usable(read_csv(context.upload_path, data), data)
+    roles = assign(context.addresses, context.head_address, context.devices)
     rate = LEARNING_RATES[optimizer] if lr is None else lr
     plan = TrainingConfig(context, roles, points, optimizer, rate, min(batch, len(points)), seed)
     if sync and plan.batch < len(points):

@@ -1,10 +1,18 @@
-"""Moments of numbers (count, mean, sum of squared deviations), and their combination from those of parts."""
+"""Moments of numbers (count, mean, sum of squared deviations): those of pieces, also non-finite ones, and of parts."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tfcluster.programs.mean.partition import WindowPieces
+from tfcluster.programs.mean.source import MappedFile
+
+_NON_FINITE = (("NaN", np.isnan), ("infinity", np.isposinf), ("-infinity", np.isneginf))
 
 
 @dataclass(frozen=True)
@@ -52,3 +60,70 @@ def _sum(values: Sequence[float]) -> float:
         return math.fsum(values)
     except (OverflowError, ValueError):
         return sum(values)
+
+
+def moments_of_pieces(pieces: WindowPieces, rows: npt.NDArray[np.float64]) -> list[Moments]:
+    """Return the moments of each piece, computed from its pilot, sum and sum of squares; see window_sums.sums_of."""
+    counts = pieces.counts
+    with np.errstate(invalid="ignore", over="ignore"):
+        shift = rows[:, 1] / counts
+        squares = np.maximum(rows[:, 2] - rows[:, 1] * shift, 0.0)
+        means = rows[:, 0] + shift
+    return [Moments(*each) for each in zip(counts.tolist(), means.tolist(), squares.tolist(), strict=True)]
+
+
+def recompute_non_finite(
+    moments: list[Moments], numbers: MappedFile, pieces: WindowPieces, size: int, whole: npt.NDArray[np.int64]
+) -> dict[str, tuple[int, int]]:
+    """Recompute the moments that are not finite: those of non-finite numbers, and those whose sum overflows a float64.
+
+    Args:
+        moments: The moments of each piece, which are changed in place.
+        numbers: The numbers.
+        pieces: The pieces.
+        size: Number of numbers in a window.
+        whole: The pieces that are whole windows. Each number is in exactly one of them.
+
+    Returns:
+        How many of the numbers are NaN, infinity and -infinity, and the position of the first of them.
+    """
+    counts: dict[str, tuple[int, int]] = {}
+    is_whole = set(whole.tolist())
+    non_finite = [piece for piece, each in enumerate(moments) if not math.isfinite(each.mean + each.squares)]
+    for piece in sorted(non_finite, key=lambda piece: int(pieces.window[piece])):
+        start = int(pieces.window[piece]) * size
+        values = numbers.read(start + int(pieces.low[piece]), start + int(pieces.high[piece])).astype(np.float64)
+        moments[piece] = _moments_of(values)
+        for kind, is_kind in _NON_FINITE if piece in is_whole else ():
+            positions = np.flatnonzero(is_kind(values))
+            if len(positions):
+                count, first = counts.get(kind, (0, start + int(positions[0])))
+                counts[kind] = (count + len(positions), first)
+    return counts
+
+
+def describe_non_finite(counts: dict[str, tuple[int, int]], total: Moments) -> list[str]:
+    """Return notes for the user about non-finite numbers and results.
+
+    Args:
+        counts: What `recompute_non_finite` returns.
+        total: The moments of all numbers.
+    """
+    if not counts and not math.isfinite(total.variance):
+        return ["the variance is larger than the largest float64 number"]
+    return [
+        f"{count:,} of the {total.count:,} numbers {'is' if count == 1 else 'are'} {kind}, "
+        f"the first of them number {first:,} counted from 0: there is no finite mean"
+        for kind, (count, first) in counts.items()
+    ]
+
+
+def _moments_of(values: npt.NDArray[np.float64]) -> Moments:
+    """Return the moments of numbers that include non-finite ones, or whose sum or squares overflow."""
+    count = len(values)
+    if not np.isfinite(values).all():
+        with np.errstate(invalid="ignore", over="ignore"):
+            return Moments(count, float(values.sum()), math.nan)
+    mean = math.fsum(values / count)
+    with np.errstate(over="ignore"):
+        return Moments(count, mean, float(np.square(values - mean).sum()))

@@ -135,8 +135,8 @@ def whole_windows(pieces: WindowPieces, count: int, size: int) -> npt.NDArray[np
         size: Number of numbers in a window.
     """
     whole = (pieces.low == 0) & (pieces.high == np.minimum(size, count - pieces.window * size))
-    found = np.flatnonzero(whole)
-    ordered: npt.NDArray[np.int64] = found[np.argsort(pieces.window[found], kind="stable")]
+    indices = np.flatnonzero(whole)
+    ordered: npt.NDArray[np.int64] = indices[np.argsort(pieces.window[indices], kind="stable")]
     return ordered
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,15 +9,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.programs.context import Context
+from tfcluster.programs.api import Context
 from tfcluster.programs.map_reduce import Progress, map_shards
-from tfcluster.programs.mean.evaluate import FileSourceEvaluator, RandomSourceEvaluator, Rows
-from tfcluster.programs.mean.moments import Moments, combine
-from tfcluster.programs.mean.non_finite import Irregular
+from tfcluster.programs.mean.moments import (
+    Moments,
+    combine,
+    describe_non_finite,
+    moments_of_pieces,
+    recompute_non_finite,
+)
 from tfcluster.programs.mean.partition import WindowPieces, check_sizes, cut, even_sizes, whole_windows, window_size
-from tfcluster.programs.mean.source import MappedFile, RandomNumbers, map_floats, open_array, refuse_none
-from tfcluster.programs.mean.text_import import write_floats
+from tfcluster.programs.mean.source import MappedFile, RandomNumbers, open_numbers
+from tfcluster.programs.mean.window_sums import FileSourceEvaluator, RandomSourceEvaluator, Rows
 from tfcluster.programs.sessions import task_of
 
 #: Values of `slices` that replace sizes. EVEN: one slice per device, of sizes as equal as possible. DEVICES: one slice
@@ -62,41 +63,31 @@ def run(
     size = window_size(numbers.count)
     pieces, own = _share(numbers, size, context.devices, slices)
     devices = list(own) if own else list(context.devices[: len(pieces)])
-    rows, doers = _sums(context, devices, numbers, pieces, size, own)
-    moments = _moments(pieces, rows)
+    rows, workers = _sums(context, devices, numbers, pieces, size, own)
+    moments = moments_of_pieces(pieces, rows)
     whole = whole_windows(pieces, numbers.count, size)
-    irregular = Irregular(numbers)
-    irregular.look_at(moments, pieces, size, whole)
-    all_numbers = combine([moments[piece] for piece in whole])
-    context.notes.extend(irregular.notes(all_numbers))
-    groups = _slices(pieces, doers, by_device=own is None)
+    non_finite = recompute_non_finite(moments, numbers, pieces, size, whole) if isinstance(numbers, MappedFile) else {}
+    total = combine([moments[piece] for piece in whole])
+    context.notes.extend(describe_non_finite(non_finite, total))
+    groups = _slices(pieces, workers, by_device=own is None)
     return {
-        "mean": _finite(all_numbers.mean),
-        "variance": _finite(all_numbers.variance),
-        "count": all_numbers.count,
-        "shards": [_shard(task_of(devices[doer]), combine([moments[piece] for piece in of])) for doer, of in groups],
+        "mean": _finite(total.mean),
+        "variance": _finite(total.variance),
+        "count": total.count,
+        "shards": [
+            _shard(task_of(devices[worker]), combine([moments[piece] for piece in of])) for worker, of in groups
+        ],
     }
 
 
 def _open(context: Context, file: str, column: str | None) -> MappedFile:
-    """Open a file of numbers.
-
-    Raises:
-        ClusterError: The file has no numbers, or cannot be read as numbers.
-    """
+    """Open a file of numbers, or the upload if `file` is `-`, and note how text was parsed."""
+    path, name = Path(file), file
     if file == "-":
-        assert context.sent is not None, "standard input is sent with the run"
-        path, name = context.sent, "standard input"
-    else:
-        path, name = Path(file), file
-    numbers = open_array(path, name)
-    if numbers is not None and column is not None:
-        raise ClusterError(f"{name}: is a .npy file; --column is for CSV files", exit_code=ExitCode.USAGE)
-    if numbers is None:
-        with tempfile.TemporaryFile(dir=context.folder) as floats:  # unnamed: deleted with this process
-            context.notes.extend(write_floats(path, name, column, floats))
-            numbers = map_floats(os.dup(floats.fileno()), name)
-    refuse_none(numbers)
+        assert context.upload_path is not None, "standard input is uploaded with the run"
+        path, name = context.upload_path, "standard input"
+    numbers, notes = open_numbers(path, name, column, context.folder)
+    context.notes.extend(notes)
     return numbers
 
 
@@ -132,39 +123,31 @@ def _sums(
         The pilot, sum and sum of squares of each piece, and the index of the device that computed each piece.
     """
     rows: Rows = np.empty((len(pieces), 3))
-    doers = np.empty(len(pieces), np.int64)
-    look = (
+    workers = np.empty(len(pieces), np.int64)
+    evaluator = (
         RandomSourceEvaluator(context, devices, numbers, pieces, size)
         if isinstance(numbers, RandomNumbers)
         else FileSourceEvaluator(context, devices, numbers, pieces, size)
     )
-    with look:
+    with evaluator:
         progress = Progress(context, numbers.count, "numbers")
-        for part in map_shards(devices, len(pieces), look, own=own):
-            part_of = slice(part.first, part.first + part.count)
-            rows[part_of], doers[part_of] = part.value, devices.index(part.device)
+        for part in map_shards(devices, len(pieces), evaluator, own=own):
+            span = slice(part.first, part.first + part.count)
+            rows[span], workers[span] = part.value, devices.index(part.device)
             progress.add(part.device, pieces.count_of(part.first, part.count))
-    return rows, doers
+    return rows, workers
 
 
-def _moments(pieces: WindowPieces, rows: Rows) -> list[Moments]:
-    """Return the moments of each piece, computed from its pilot, sum and sum of squares; see window.sums_of."""
-    counts = pieces.counts
-    with np.errstate(invalid="ignore", over="ignore"):
-        shift = rows[:, 1] / counts
-        squares = np.maximum(rows[:, 2] - rows[:, 1] * shift, 0.0)
-        means = rows[:, 0] + shift
-    return [Moments(*each) for each in zip(counts.tolist(), means.tolist(), squares.tolist(), strict=True)]
-
-
-def _slices(pieces: WindowPieces, doers: npt.NDArray[np.int64], *, by_device: bool) -> list[tuple[int, Sequence[int]]]:
+def _slices(
+    pieces: WindowPieces, workers: npt.NDArray[np.int64], *, by_device: bool
+) -> list[tuple[int, Sequence[int]]]:
     """Return for each slice the index of its device and its pieces.
 
     If several devices worked on a slice because its first device was lost, the device is that of the last piece.
     """
     if not by_device:
-        return [(int(doers[of.stop - 1]), of) for of in pieces.slices]
-    return [(int(doer), np.flatnonzero(doers == doer).tolist()) for doer in np.unique(doers)]
+        return [(int(workers[of.stop - 1]), of) for of in pieces.slices]
+    return [(int(worker), np.flatnonzero(workers == worker).tolist()) for worker in np.unique(workers)]
 
 
 def _shard(task: str, moments: Moments) -> dict[str, Any]:

@@ -1,17 +1,23 @@
-"""Sources of numbers: a file that the tasks mmap, or random numbers that are generated from their positions."""
+"""Sources of numbers: a file that the tasks mmap, text that is converted to one, or random numbers."""
 
 from __future__ import annotations
 
 import os
+import tempfile
+from array import array
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
+from tfcluster import settings
 from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.programs.csv_rows import is_number, read_rows
 
 _MAGIC = b"\x93NUMPY"
 _ZIP = b"PK\x03\x04"
@@ -47,6 +53,11 @@ class MappedFile:
         return self.values.dtype if self.values.dtype in _NATIVE else np.dtype(np.float64)
 
     @property
+    def tensor_type(self) -> Any:
+        """Return the TensorFlow type of the numbers as tasks receive them."""
+        return tf.as_dtype(self.dtype.type)
+
+    @property
     def can_be_mapped(self) -> bool:
         """Return whether a task can read the numbers directly from the mapped file, without conversion."""
         return self.values.dtype in _NATIVE and self.skipped % self.values.dtype.itemsize == 0
@@ -74,6 +85,33 @@ class RandomNumbers:
         return f"--random {self.count}"
 
 
+def open_numbers(path: Path, name: str, column: str | None, folder: Path) -> tuple[MappedFile, list[str]]:
+    """Open a .npy file, or convert text (one number per line, or a column of a CSV file) to a file to map.
+
+    Args:
+        path: Path of the file.
+        name: The user's name for the file.
+        column: The column of a CSV file, by index from 0 on or by name; None for other files.
+        folder: The folder for the converted file.
+
+    Returns:
+        The numbers, and notes for the user about how text was parsed.
+
+    Raises:
+        ClusterError: The file has no numbers, or cannot be read as numbers.
+    """
+    numbers, notes = open_array(path, name), []
+    if numbers is not None and column is not None:
+        raise _usage_error(f"{name}: is a .npy file; --column is for CSV files")
+    if numbers is None:
+        with tempfile.TemporaryFile(dir=folder) as floats:  # unnamed: deleted with this process
+            notes = _write_floats(path, name, column, floats)
+            numbers = _map_floats(os.dup(floats.fileno()), name)
+    if not numbers.count:
+        raise _usage_error(f"{name}: has no numbers")
+    return numbers, notes
+
+
 def open_array(path: Path, name: str) -> MappedFile | None:
     """Open a .npy file and map its numbers.
 
@@ -93,34 +131,32 @@ def open_array(path: Path, name: str) -> MappedFile | None:
         descriptor = os.open(path, os.O_RDONLY)
         start = os.pread(descriptor, len(_MAGIC), 0)
     except OSError as error:
-        raise ClusterError(f"{name}: cannot be read: {error.strerror}", exit_code=ExitCode.USAGE) from error
+        raise _usage_error(f"{name}: cannot be read: {error.strerror}") from error
     if start.startswith(_ZIP):
-        raise ClusterError(
-            f"{name}: is a .npz archive", hint="Save one array with numpy.save.", exit_code=ExitCode.USAGE
-        )
+        raise _usage_error(f"{name}: is a .npz archive", "Save one array with numpy.save.")
     if start != _MAGIC:
         os.close(descriptor)
         return None
-    here = f"/proc/{os.getpid()}/fd/{descriptor}"
+    fd_path = f"/proc/{os.getpid()}/fd/{descriptor}"
     try:
-        array = np.load(here, mmap_mode="r", allow_pickle=False)
+        mapped = np.load(fd_path, mmap_mode="r", allow_pickle=False)
     except (ValueError, EOFError, OSError) as error:
-        raise ClusterError(f"{name}: is no whole .npy file of numbers: {error}", exit_code=ExitCode.USAGE) from error
-    _refuse_others_than_numbers(array.dtype, name)
-    assert isinstance(array, np.memmap)
-    return MappedFile(name, here, array.offset, array.reshape(-1, order="A"))
+        raise _usage_error(f"{name}: is no whole .npy file of numbers: {error}") from error
+    _check_dtype(mapped.dtype, name)
+    assert isinstance(mapped, np.memmap)
+    return MappedFile(name, fd_path, mapped.offset, mapped.reshape(-1, order="A"))
 
 
-def map_floats(descriptor: int, name: str) -> MappedFile:
+def _map_floats(descriptor: int, name: str) -> MappedFile:
     """Map an open file that contains only float64 values in native byte order.
 
     Args:
         descriptor: Descriptor of the file, which must stay open.
         name: The user's name for the numbers.
     """
-    here = f"/proc/{os.getpid()}/fd/{descriptor}"
-    empty = not os.fstat(descriptor).st_size
-    return MappedFile(name, here, 0, np.zeros(0) if empty else np.memmap(here, np.float64, "r"))
+    fd_path = f"/proc/{os.getpid()}/fd/{descriptor}"
+    is_empty = not os.fstat(descriptor).st_size
+    return MappedFile(name, fd_path, 0, np.zeros(0) if is_empty else np.memmap(fd_path, np.float64, "r"))
 
 
 class SameHostToken:
@@ -138,28 +174,107 @@ class SameHostToken:
         self.path = f"/proc/{os.getpid()}/fd/{descriptor}"
 
 
-def refuse_none(numbers: MappedFile) -> None:
-    """Check that the input has numbers.
-
-    Raises:
-        ClusterError: The input has no numbers.
-    """
-    if not numbers.count:
-        raise ClusterError(f"{numbers.name}: has no numbers", exit_code=ExitCode.USAGE)
-
-
-def tensor_type(dtype: np.dtype[Any]) -> Any:
-    """Return the TensorFlow type that corresponds to a NumPy type."""
-    return tf.as_dtype(dtype.type)
-
-
-def _refuse_others_than_numbers(dtype: np.dtype[Any], name: str) -> None:
+def _check_dtype(dtype: np.dtype[Any], name: str) -> None:
     if dtype.kind == "c":
-        raise ClusterError(
-            f"{name}: has complex numbers ({dtype})",
-            hint="Save the real part, the imaginary part or the modulus, and take the mean of that.",
-            exit_code=ExitCode.USAGE,
-        )
+        hint = "Save the real part, the imaginary part or the modulus, and take the mean of that."
+        raise _usage_error(f"{name}: has complex numbers ({dtype})", hint)
     if dtype.kind not in "biuf":
         what = "a structured type" if dtype.fields else f"the type {dtype}"
-        raise ClusterError(f"{name}: has {what}, not numbers", exit_code=ExitCode.USAGE)
+        raise _usage_error(f"{name}: has {what}, not numbers")
+
+
+def _write_floats(source: Path, name: str, column: str | None, target: BinaryIO) -> list[str]:
+    """Convert a text file to float64 values.
+
+    Blank lines are skipped, and so is the header of a CSV file. Anything else in the place of a number is an error, so
+    that no data is dropped silently.
+
+    Args:
+        source: Path of the text, in UTF-8.
+        name: The user's name for the text.
+        column: The column's index from 0 on, or its name; None for a file with one number per line.
+        target: The file to write to, as float64 values in native byte order.
+
+    Returns:
+        Notes for the user about how the file was parsed.
+
+    Raises:
+        ClusterError: A line has no number in the column, or does not have as many columns as the first line; or the
+            file is not text in UTF-8.
+        OSError: The source cannot be read, or the target cannot be written.
+    """
+    values, notes = (_parse_lines(source, name), []) if column is None else _parse_column(source, name, column)
+    while block := array("d", islice(values, settings.TEXT_BLOCK_NUMBERS)):
+        block.tofile(target)
+    target.flush()
+    return notes
+
+
+def _parse_lines(source: Path, name: str) -> Iterator[float]:
+    with source.open(encoding="utf-8-sig", newline="") as lines:
+        try:
+            for number, line in enumerate(lines, 1):
+                if line.strip():
+                    hint = "Choose a column with --column INDEX or NAME." if "," in line else ""
+                    yield _parse_number(line, f"{name}:{number}", hint)
+        except UnicodeDecodeError as error:
+            raise _usage_error(f"{name}: is neither text in UTF-8 nor a .npy file") from error
+
+
+def _parse_column(source: Path, name: str, column: str) -> tuple[Iterator[float], list[str]]:
+    """Return an iterator over the numbers of a column, and notes for the user."""
+    rows = read_rows(source, name)
+    position, first = next(rows, (name, []))
+    if not first:
+        return iter(()), []
+    index, is_header = _find_column(first, column, position)
+    notes = []
+    if not is_header and not all(is_number(field) for field in first):
+        notes.append(
+            f"{position}: {first[index].strip()} was counted as a number, in a line that has words too; "
+            "if the line is a heading, give --column the name"
+        )
+    numbers = rows if is_header else chain([(position, first)], rows)
+    return (_parse_number(row[index], position) for position, row in numbers), notes
+
+
+def _find_column(first: list[str], column: str, position: str) -> tuple[int, bool]:
+    """Find a column in the first line.
+
+    If the column is given by index, the line is a header unless the column contains a number in it. An index is never
+    taken for the name of another column. Otherwise a number in a line that also contains words would be lost.
+
+    Args:
+        first: The fields of the first line.
+        column: The column's index from 0 on, or its name.
+        position: Position of the line, as `NAME:LINE`.
+
+    Returns:
+        The index of the column, and whether the first line is a header with names.
+
+    Raises:
+        ClusterError: There is no such column.
+    """
+    names = [each.strip() for each in first]
+    if column.isdecimal() and int(column) < len(names):
+        return int(column), not is_number(names[int(column)])
+    is_header = not all(is_number(name) for name in names)
+    if is_header and column in names:
+        return names.index(column), True
+    raise _usage_error(
+        f"{position}: has no column {column!r}",
+        f"The columns are {', '.join(names[:20])}; by number, 0 to {len(names) - 1}."
+        if is_header
+        else f"The first line has no names; by number, the columns are 0 to {len(names) - 1}.",
+    )
+
+
+def _parse_number(field: str, position: str, hint: str = "") -> float:
+    try:
+        return float(field)
+    except ValueError:
+        raise _usage_error(f"{position}: {field.strip()[:40]!r} is not a number", hint) from None
+
+
+def _usage_error(message: str, hint: str = "") -> ClusterError:
+    return ClusterError(message, hint=hint, exit_code=ExitCode.USAGE)

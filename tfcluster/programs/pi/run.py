@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfcluster import settings
-from tfcluster.programs.context import Context
+from tfcluster.programs.api import Context
 from tfcluster.programs.map_reduce import Computation, Progress, SessionPool, map_shards
 from tfcluster.programs.threefry import threefry_2x32
 
@@ -121,8 +121,8 @@ def counter_of(size: int) -> Any:
             index = tf.range(first, first + part, dtype=tf.int32)
             counter = (tf.cast(index, tf.uint32) + low, tf.fill([part], high))
             x, y = (_coordinate(bits) for bits in threefry_2x32((key_low, key_high), counter))
-            found = x * x + y * y <= 2.0 ** (2 * _COORDINATE_BITS)
-            inside += tf.cast(found & (index < points), tf.int32)
+            is_inside = x * x + y * y <= 2.0 ** (2 * _COORDINATE_BITS)
+            inside += tf.cast(is_inside & (index < points), tf.int32)
         return tf.cast(tf.reduce_sum(inside), tf.int64)
 
     # A server caches a compiled function by name, for the sessions of all later runs. If two functions had the same

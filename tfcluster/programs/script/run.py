@@ -6,6 +6,7 @@ import builtins
 import io
 import json
 import os
+import random
 import signal
 import socket
 import sys
@@ -15,11 +16,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from tfcluster.errors import TerminatedError
-from tfcluster.programs.context import Context
-from tfcluster.programs.random_state import seed_all
+from tfcluster.programs.api import Context
 
 _C_LONG = 2**63  # Python treats exit codes outside the range of a C long as -1
 
@@ -40,7 +41,7 @@ def run(context: Context, *, args: list[str], path: str, cwd: str, seed: int | N
     Returns:
         The script's exit code, and one line that describes the exception that ended it (empty if there was none).
     """
-    assert context.sent is not None, "a script is always sent"
+    assert context.upload_path is not None, "a script is always sent"
     os.environ.update(environment(context, seed))
     if context.log_placement:
         _log_placement_of_sessions()
@@ -48,14 +49,21 @@ def run(context: Context, *, args: list[str], path: str, cwd: str, seed: int | N
             "operations of a script bear no mark of its run: the placements are those of every session of that time"
         )
     os.chdir(cwd if os.path.isdir(cwd) else context.folder)
-    sys.argv = [str(context.sent), *args]
+    sys.argv = [str(context.upload_path), *args]
     sys.path.insert(0, os.path.dirname(path))
     for stream in (sys.stdout, sys.stderr):  # users follow the output live, although it is a file
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(line_buffering=True)
     if seed is not None:
-        seed_all(seed)
-    return _run_as_main(context.sent)
+        _seed_all(seed)
+    return _run_as_main(context.upload_path)
+
+
+def _seed_all(seed: int) -> None:
+    """Seed the global generators of Python, NumPy (modulo 2**32) and TensorFlow, which the script may use."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    tf.random.set_seed(seed)
 
 
 def _log_placement_of_sessions() -> None:
@@ -84,11 +92,11 @@ def environment(context: Context, seed: int | None) -> dict[str, str]:
     """
     cluster = dict(context.addresses)
     if "chief" not in cluster:
-        host = context.head.rpartition(":")[0]
+        host = context.head_address.rpartition(":")[0]
         cluster["chief"] = [f"{host}:{_free_port()}"]
     return {
         "TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": "chief", "index": 0}}),
-        "TFCLUSTER_MASTER": f"grpc://{context.head}",
+        "TFCLUSTER_MASTER": f"grpc://{context.head_address}",
         "TFCLUSTER_RUN": context.run,
         "TFCLUSTER_DEVICES": ",".join(context.devices),
         **({} if seed is None else {"TFCLUSTER_SEED": str(seed)}),

@@ -1,0 +1,280 @@
+"""Sum the pieces of windows on devices, which map a file, are fed its windows, or generate random numbers."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Sequence
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from tfcluster.programs.api import Context
+from tfcluster.programs.map_reduce import Computation, SessionPool
+from tfcluster.programs.mean.partition import WindowPieces
+from tfcluster.programs.mean.source import MappedFile, RandomNumbers, SameHostToken
+from tfcluster.programs.threefry import threefry_2x32
+
+Rows = npt.NDArray[np.float64]
+
+# Number of stretches of a window that are summed in parallel. In a single sum each addition would wait for the previous
+# one.
+_STRETCHES = 8
+# Number of positions in the stretches that have separate sums (lanes), which fills the vector registers.
+_LANES = 1024
+# Deviations are computed from a pilot, the mean of the piece's first numbers, at most 1/64 of a window. The distance of
+# the pilot from the mean costs digits of the variance only if it is many standard deviations. This fraction bounds the
+# distance: n (mean - pilot)² is at most 64 times the sum of squared deviations.
+_PILOT = 64
+
+
+class RandomSourceEvaluator(contextlib.ExitStack):
+    """Computes the sums of pieces of random numbers, which the devices generate. A context manager.
+
+    Args:
+        context: The run.
+        devices: Full names of the devices.
+        numbers: The number and the seed of the random numbers.
+        pieces: The pieces.
+        size: Number of numbers in a window.
+    """
+
+    def __init__(
+        self, context: Context, devices: Sequence[str], numbers: RandomNumbers, pieces: WindowPieces, size: int
+    ) -> None:
+        super().__init__()
+        self._pool = self.enter_context(SessionPool(context, devices, partial(generated_windows, size)))
+        self._key = (numbers.seed & 0xFFFFFFFF, numbers.seed >> 32)
+        self._pieces = pieces
+        self._size = size
+
+    def __call__(self, device: str, first: int, count: int) -> Rows:
+        """Return the sums of the pieces `first` … `first + count - 1`, as rows; see `sums_of`."""
+        pieces = slice(first, first + count)
+        starts = self._pieces.window[pieces] * self._size
+        bounds = {"low": self._pieces.low[pieces], "high": self._pieces.high[pieces]}
+        rows: Rows = self._pool.run(device, {"start": starts, "key": self._key, **bounds})
+        return rows
+
+
+class FileSourceEvaluator(contextlib.ExitStack):
+    """Computes the sums of pieces of the numbers in a file, which tasks map or are fed. A context manager.
+
+    The arguments are those of RandomSourceEvaluator.
+    """
+
+    def __init__(
+        self, context: Context, devices: Sequence[str], numbers: MappedFile, pieces: WindowPieces, size: int
+    ) -> None:
+        super().__init__()
+        self._context = context
+        self._devices = devices
+        self._numbers = numbers
+        self._size = size
+        # The last window is moved back, so that it ends where the numbers end.
+        self._starts = np.minimum(pieces.window * size, max(0, numbers.count - size))
+        offsets = pieces.window * size - self._starts
+        self._low, self._high = pieces.low + offsets, pieces.high + offsets
+        self._token = SameHostToken()
+        self._mapping_pool: SessionPool | None = None
+        self._feeding_pool: SessionPool | None = None
+        self._lock = threading.Lock()
+        self._fed_devices = set(devices)
+        if numbers.can_be_mapped and numbers.count >= size:
+            build = partial(mapped_windows, numbers, self._token, size)
+            self._mapping_pool = self.enter_context(SessionPool(context, devices, build, as_written=True))
+            self._fed_devices.clear()
+
+    def __call__(self, device: str, first: int, count: int) -> Rows:
+        """Return the sums of the pieces `first` … `first + count - 1`, as rows; see `sums_of`."""
+        if device not in self._fed_devices:
+            rows = self._map(device, slice(first, first + count))
+            if rows is not None:
+                return rows
+            self._fed_devices.add(device)
+        return np.concatenate([self._feed(device, piece) for piece in range(first, first + count)])
+
+    def _map(self, device: str, pieces: slice) -> Rows | None:
+        """Compute the sums on a task that maps the file; return None if the task does not see this very file."""
+        assert self._mapping_pool is not None
+        feed = {"start": self._starts[pieces], "low": self._low[pieces], "high": self._high[pieces]}
+        rows: Rows
+        try:
+            rows, token = self._mapping_pool.run(device, feed)
+        except (tf.errors.NotFoundError, tf.errors.InternalError, tf.errors.PermissionDeniedError):
+            # The task is on another machine: the path's process does not exist there, or its file is another one, which
+            # is too short.
+            return None
+        return rows if token.tobytes() == self._token.value else None
+
+    def _feed(self, device: str, piece: int) -> Rows:
+        with self._lock:
+            if self._feeding_pool is None:
+                build = partial(fed_window, self._numbers.tensor_type, self._size)
+                self._feeding_pool = self.enter_context(SessionPool(self._context, self._devices, build))
+        start = int(self._starts[piece])
+        values = self._numbers.read(start, min(start + self._size, self._numbers.count))
+        padded = np.zeros(self._size, values.dtype)
+        padded[: len(values)] = values
+        feed = {"start": [0], "low": [self._low[piece]], "high": [self._high[piece]], "values": padded}
+        rows: Rows = self._feeding_pool.run(device, feed)
+        return rows
+
+
+def mapped_windows(numbers: MappedFile, token: SameHostToken, size: int) -> Computation:
+    """Build the computation of the sums of any pieces of a file that the task maps into its memory.
+
+    The inputs are arrays with one element per piece: `start`, the position of the window's first number, and `low` and
+    `high`, the piece's bounds in the window. The outputs are the rows, in the order of `start`, and the bytes of the
+    token as the task reads them. A row consists of pilot, sum and sum of squares; see `sums_of`.
+
+    Args:
+        numbers: The numbers in the file.
+        token: The token that shows whether the task is on the same host.
+        size: Number of numbers in a window.
+    """
+    itemsize = numbers.values.dtype.itemsize
+    skipped = numbers.skipped // itemsize
+    dtype = numbers.tensor_type
+    with tf.device("/device:CPU:0"):
+        # ImmutableConst maps the file when a step begins, but reads nothing.
+        shape = [skipped + numbers.count]
+        whole = tf.raw_ops.ImmutableConst(dtype=dtype, shape=shape, memory_region_name=numbers.path)
+        seen = tf.raw_ops.ImmutableConst(dtype=tf.uint8, shape=[len(token.value)], memory_region_name=token.path)
+
+    def window(start: Any) -> tuple[Any]:
+        with tf.device("/device:CPU:0"):
+            return (tf.slice(whole, [skipped + start], [size]),)
+
+    computation = _sum_each(window, sums_of(dtype.name, size))
+    return Computation(computation.inputs, (computation.outputs, seen))
+
+
+def generated_windows(size: int) -> Computation:
+    """Build the computation of the sums of any pieces of random numbers.
+
+    The inputs and rows are those of `mapped_windows`, without a token. A further input is `key`, the low and high word
+    of the seed, from which the task generates the numbers.
+
+    Args:
+        size: Number of numbers in a window.
+    """
+    key = tf.compat.v1.placeholder(tf.uint32, [2])
+
+    def window(start: Any) -> tuple[Any, ...]:
+        words = (tf.cast(word, tf.uint32) for word in (start // 2**32, start % 2**32))
+        return (key[0], key[1], *words)
+
+    return _sum_each(window, sums_of_generated(size)).with_input("key", key)
+
+
+def fed_window(dtype: Any, size: int) -> Computation:
+    """Build the computation of the sums of pieces of one window.
+
+    The inputs and rows are those of `mapped_windows`, without a token. A further input is `values`, the numbers of the
+    window.
+
+    Args:
+        dtype: The TensorFlow type of the numbers.
+        size: Number of numbers in the window.
+    """
+    values = tf.compat.v1.placeholder(dtype, [size])
+    return _sum_each(lambda start: (values,), sums_of(dtype.name, size)).with_input("values", values)
+
+
+def _sum_each(window: Callable[[Any], tuple[Any, ...]], sums: Any) -> Computation:
+    v1 = tf.compat.v1
+    start = v1.placeholder(tf.int64, [None])
+    low, high = v1.placeholder(tf.int32, [None]), v1.placeholder(tf.int32, [None])
+    size = tf.size(start)
+
+    def sum_piece(index: Any, rows: Any) -> tuple[Any, Any]:
+        return index + 1, rows.write(index, sums(*window(start[index]), low[index], high[index]))
+
+    # The loop is outside the compiled function, as in pi/run.py: inside it the compiler does not vectorize the code.
+    rows = tf.TensorArray(tf.float64, size=size, element_shape=[3])
+    _, rows = v1.while_loop(lambda index, _: index < size, sum_piece, [0, rows], parallel_iterations=1)
+    return Computation({"start": start, "low": low, "high": high}, rows.stack())
+
+
+@cache
+def sums_of(dtype: str, size: int) -> Any:
+    """Return a compiled function that computes the sums of a piece of a window.
+
+    The function takes a window and the bounds of a piece in it (int32 scalars). It returns three float64 values: a
+    pilot, which is near the piece's numbers, the sum of the deviations from the pilot, and the sum of the squares of
+    these deviations.
+
+    Args:
+        dtype: Name of the type of the numbers.
+        size: Number of numbers in a window.
+    """
+
+    def mean_sums(values: Any, low: Any, high: Any) -> Any:
+        pilot = _pilot(lambda first, count: tf.slice(values, [first], [count]), size, low, high)
+        return _sums(lambda first, count: values[first : first + count], size, pilot, low, high)
+
+    # The name contains everything that the body depends on, because a server caches compiled functions by name.
+    mean_sums.__name__ = f"mean_sums_{dtype}_{size}"
+    return tf.function(mean_sums, jit_compile=True, autograph=False)
+
+
+@cache
+def sums_of_generated(size: int) -> Any:
+    """Return a compiled function that computes the sums of a piece of a window of random numbers.
+
+    The function takes the key (two uint32 scalars), the position of the window's first number, which is a multiple of
+    `size` (its high and low word), and the bounds of a piece. It returns what the function of `sums_of` returns.
+
+    Args:
+        size: Number of numbers in a window.
+    """
+
+    def mean_sums(key_low: Any, key_high: Any, first_high: Any, first_low: Any, low: Any, high: Any) -> Any:
+        def generate(first: Any, count: int) -> Any:
+            positions = tf.cast(tf.range(count, dtype=tf.int32) + first, tf.uint32) + first_low
+            return uniform(*threefry_2x32((key_low, key_high), (positions, tf.fill([count], first_high))))
+
+        return _sums(generate, size, tf.constant(0.5, tf.float64), low, high)
+
+    mean_sums.__name__ = f"mean_sums_made_{size}"
+    return tf.function(mean_sums, jit_compile=True, autograph=False)
+
+
+def uniform(high: Any, low: Any) -> Any:
+    """Convert pairs of words of random bits to float64 values, which are multiples of 2^-53 in [0, 1)."""
+    upper = tf.bitwise.right_shift(high, tf.constant(5, tf.uint32))
+    lower = tf.bitwise.right_shift(low, tf.constant(6, tf.uint32))
+    # Convert through int32, for which the conversion is a single vector instruction. No operation rounds.
+    upper, lower = (tf.cast(tf.cast(word, tf.int32), tf.float64) for word in (upper, lower))
+    return (upper * 2.0**26 + lower) * 2.0**-53
+
+
+def _pilot(part: Callable[[Any, int], Any], size: int, low: Any, high: Any) -> Any:
+    """Return the mean of the piece's first numbers, at most 1/64 of a window."""
+    count = size // _PILOT
+    first = tf.minimum(low, size - count)
+    position = tf.range(count, dtype=tf.int32) + first
+    zero = tf.zeros([], tf.float64)
+    chosen = tf.where((position >= low) & (position < high), tf.cast(part(first, count), tf.float64), zero)
+    return tf.reduce_sum(chosen) / tf.cast(tf.minimum(high - low, count), tf.float64)
+
+
+def _sums(part: Callable[[int, int], Any], size: int, pilot: Any, low: Any, high: Any) -> Any:
+    length = size // _STRETCHES
+    zero = tf.zeros([], tf.float64)
+    total = squares = zero
+    for first in range(0, size, length):
+        position = tf.range(first, first + length, dtype=tf.int32)
+        deviation = tf.where(
+            (position >= low) & (position < high), tf.cast(part(first, length), tf.float64) - pilot, zero
+        )
+        total, squares = total + deviation, squares + deviation * deviation
+    return tf.stack([pilot, _add_lanes(total), _add_lanes(squares)])
+
+
+def _add_lanes(values: Any) -> Any:
+    return tf.reduce_sum(tf.reduce_sum(tf.reshape(values, [-1, _LANES]), axis=0))
