@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from side_by_side import report, verdict
 
-from tfcluster.agent.logs.event_log import AgentLogHandler
+from tfcluster.agent.logs import AgentLogHandler
 from tfcluster.agent.ports import PortAllocator
 from tfcluster.agent.secret_store import SecretStore
 from tfcluster.agent.state_dir import StateDir

@@ -19,8 +19,8 @@ ROOT = Path(settings.__file__).parent
 CONSTANTS = {
     **dict.fromkeys(
         (
-            "agent/accounts.py:_FIRST_UID",
-            "agent/accounts.py:_NOBODY_UID",
+            "agent/host_facts.py:_FIRST_UID",
+            "agent/host_facts.py:_NOBODY_UID",
             "agent/journal_record.py:_MAX_PID",
             "agent/journal_record.py:_MAX_PORT",
             "agent/journal_record.py:_MAX_TICKS",
@@ -48,7 +48,7 @@ CONSTANTS = {
     ),
     **dict.fromkeys(
         (
-            "agent/logs/log_segment.py:_HEAD",
+            "agent/log_file.py:_HEAD",
             "runtime_dir.py:_DIGEST",
             "runtime_dir.py:_SSH_SUFFIX",
             "processes/rotating_log.py:_MAX_HEADER",

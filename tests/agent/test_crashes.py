@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.agent.test_journal import RECORD
-from tfcluster.agent.atomic_file import AtomicFiles
+from tfcluster.agent.files import AtomicFiles
 from tfcluster.agent.journal import Journal
 from tfcluster.agent.journal_record import Record
 

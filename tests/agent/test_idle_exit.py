@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 from typing import cast
 
-from tfcluster.agent.agent import Agent
+from tfcluster.agent.context import AgentContext
+from tfcluster.agent.rpc_connection import Dispatcher
 from tfcluster.agent.rpc_server import RpcServer
 
 
 class IdleAgent:
     """An agent without a cluster."""
 
-    idle = True
+    is_idle = True
 
     def __init__(self) -> None:
         self.quitting = asyncio.Event()
@@ -21,7 +22,7 @@ class IdleAgent:
 def test_a_later_exit_replaces_one_that_was_scheduled_before() -> None:
     async def play() -> None:
         agent = IdleAgent()
-        server = RpcServer(cast(Agent, agent))
+        server = RpcServer(cast(AgentContext, agent), cast(Dispatcher, None))
         server._schedule_idle_exit(0.0)
         server._schedule_idle_exit(3600.0)  # an `up` has run the preflight meanwhile, and its next request is to come
         for _ in range(10):

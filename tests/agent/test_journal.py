@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tfcluster.agent import journal_record as module
-from tfcluster.agent.atomic_file import AtomicFiles
+from tfcluster.agent.files import AtomicFiles
 from tfcluster.agent.journal import Journal, JournalError
 from tfcluster.agent.journal_record import Record, TaskRecord
 from tfcluster.core.resolve import resolve_spec

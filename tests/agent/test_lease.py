@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tfcluster.agent.lease import Lease
+from tfcluster.agent.context import Lease
 
 
 class FakeClock:
@@ -17,34 +17,34 @@ def test_a_lease_expires_when_no_command_was_in_contact() -> None:
     clock = FakeClock()
     lease = Lease(clock)
     clock.now += 59.9
-    assert not lease.is_over(60.0)
+    assert not lease.has_expired(60.0)
     clock.now += 0.1
-    assert lease.is_over(60.0)
-    assert not lease.is_over(61.0)
-    assert not lease.is_over(None), "without a lease it never expires"
+    assert lease.has_expired(60.0)
+    assert not lease.has_expired(61.0)
+    assert not lease.has_expired(None), "without a lease it never expires"
 
 
 def test_a_command_renews_the_lease() -> None:
     clock = FakeClock()
     lease = Lease(clock)
     clock.now += 50.0
-    with lease.contact():
+    with lease.renew():
         pass
     clock.now += 59.0
-    assert not lease.is_over(60.0)
+    assert not lease.has_expired(60.0)
     clock.now += 1.0
-    assert lease.is_over(60.0)
+    assert lease.has_expired(60.0)
 
 
 def test_the_lease_does_not_expire_while_a_request_is_in_progress() -> None:
     clock = FakeClock()
     lease = Lease(clock)
-    with lease.contact():
-        with lease.contact():
+    with lease.renew():
+        with lease.renew():
             clock.now += 500.0
-        assert not lease.is_over(60.0)
+        assert not lease.has_expired(60.0)
         clock.now += 500.0
-        assert not lease.is_over(60.0)
-    assert not lease.is_over(60.0), "it counts from the end of the request"
+        assert not lease.has_expired(60.0)
+    assert not lease.has_expired(60.0), "it counts from the end of the request"
     clock.now += 60.0
-    assert lease.is_over(60.0)
+    assert lease.has_expired(60.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -12,10 +13,11 @@ from typing import Any, cast
 import pytest
 
 from tfcluster import settings
+from tfcluster.agent.change_notifier import FolderWatcher
+from tfcluster.agent.context import AgentContext
 from tfcluster.agent.handlers.logs import LogHandlers
-from tfcluster.agent.logs.event_log import EventLog
+from tfcluster.agent.logs import EventLog
 from tfcluster.agent.state_dir import StateDir
-from tfcluster.agent.tasks.supervisor import Supervisor
 from tfcluster.processes.log_buffer import prepare
 from tfcluster.processes.rotating_log import RotatingLog
 from tfcluster.protocol.api import Done, Reply, Response
@@ -26,16 +28,17 @@ class Cluster:
     """A state folder with the logs of tasks, and the calls about them."""
 
     def __init__(self, path: Path, *tasks: str) -> None:
-        self.folder = StateDir(path)
+        self.folder = self.state_dir = StateDir(path)
         self.folder.make()
         self.tasks = list(tasks)
         self.quitting = asyncio.Event()
+        self.runs = SimpleNamespace(watcher=FolderWatcher())
         self.tasks_here: list[SimpleNamespace] = []
         topology = SimpleNamespace(on=lambda host: self.tasks_here)
         self.supervisor = SimpleNamespace(topology=topology, host="localhost")
         for short in tasks:
             self.add(short)
-        self.calls = LogHandlers(self.folder, cast(Supervisor, self.supervisor), self.quitting)
+        self.calls = LogHandlers(cast(AgentContext, self))
 
     def add(self, short: str) -> None:
         self.tasks_here.append(SimpleNamespace(short=short))
@@ -102,6 +105,28 @@ def test_following_goes_on_behind_a_position_and_takes_up_new_tasks(
         cluster.quitting.set()
         assert await following() == ("worker:0", "last words", 11)
         assert await anext(lines) == Reply(Done())
+
+    asyncio.run(follow())
+
+
+def test_followed_logs_are_read_when_they_are_written(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settings, "LOG_CHECK_SECONDS", 3600.0)
+
+    async def follow() -> None:
+        cluster.print("ps:0", "one\n")
+        cluster.print("worker:0", "")
+        async with contextlib.aclosing(cluster.logs(follow=True)) as lines:
+            assert isinstance(await anext(lines), LogPositions)
+            for count, word in enumerate(("one", "two", "three"), 1):
+                event = await asyncio.wait_for(anext(lines), 30)
+                assert isinstance(event, LogEvent)
+                assert (event.log, event.line.line) == ("ps:0", word)
+                asyncio.get_running_loop().call_later(0.1, cluster.print, "ps:0", ("two\n", "three\n", "")[count - 1])
+            following = asyncio.ensure_future(anext(lines))
+            await asyncio.sleep(0.2)
+            cluster.quitting.set()
+            assert await asyncio.wait_for(following, 30) == Reply(Done())
+        assert cluster.runs.watcher._inotify is None
 
     asyncio.run(follow())
 

@@ -16,7 +16,7 @@ import pytest
 
 from tests.conftest import running
 from tfcluster import settings
-from tfcluster.agent import folder_watcher
+from tfcluster.agent import change_notifier
 from tfcluster.agent.runs.manager import RunManager
 from tfcluster.agent.runs.run import Run, final_record
 from tfcluster.agent.runs.state_machine import RunPhase, RunStateMachine
@@ -259,7 +259,7 @@ def test_a_folder_that_cannot_be_watched_is_polled(runs: RunManager, monkeypatch
     def refuse() -> None:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
-    monkeypatch.setattr(folder_watcher, "Inotify", refuse)
+    monkeypatch.setattr(change_notifier, "Inotify", refuse)
     asyncio.run(body())
 
 

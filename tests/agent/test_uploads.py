@@ -16,11 +16,9 @@ import pytest
 from tests.agent.hosts import run_request
 from tests.conftest import wait_for
 from tfcluster import settings
-from tfcluster.agent.agent import Agent
-from tfcluster.agent.lease import Lease
-from tfcluster.agent.rpc_connection import RpcConnection
-from tfcluster.agent.runs.uploads import receive, validate_name
-from tfcluster.agent.upload import Upload
+from tfcluster.agent.context import AgentContext, Lease
+from tfcluster.agent.rpc_connection import Dispatcher, RpcConnection
+from tfcluster.agent.upload import Upload, receive, validate_name
 from tfcluster.client.agent_connection import AgentConnection
 from tfcluster.client.rpc import ResponseStream
 from tfcluster.errors import ClusterError
@@ -46,12 +44,10 @@ class UploadAgent:
         cancelled: How many requests were cancelled.
     """
 
-    idle = False
-    awaiting = None
+    is_idle = False
 
     def __init__(self, path: Path) -> None:
         self.lease = Lease()
-        self.dispatcher = self
         self.cancelled = 0
         self._path = path
 
@@ -89,7 +85,8 @@ def serve(agent: UploadAgent, use: Callable[[socket.socket], None]) -> UploadAge
 
     async def serve_connection() -> None:
         reader, writer = await asyncio.open_unix_connection(sock=own)
-        await RpcConnection(cast(Agent, agent), reader, writer, lambda: False).serve()
+        context, dispatcher = cast(AgentContext, agent), cast(Dispatcher, agent)
+        await RpcConnection(context, dispatcher, reader, writer, lambda: False).serve()
         writer.close()
 
     using.start()

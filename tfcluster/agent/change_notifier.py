@@ -1,10 +1,14 @@
-"""Change notification for asyncio: a condition with a version counter, so that no waiter misses a change."""
+"""Change notification for asyncio: of changes in the agent's state, and of files that are written to."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import contextlib
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
 from typing import Any
+
+from tfcluster.processes.inotify import Inotify
 
 
 class ChangeNotifier:
@@ -49,3 +53,89 @@ class ChangeNotifier:
                 await asyncio.wait({done, changed}, return_when=asyncio.FIRST_COMPLETED)
             finally:
                 changed.cancel()
+
+
+class ChangeWaiter:
+    """Waits again and again for changes of something that is read after each wait.
+
+    Create it before the first read, so that it misses no change after that.
+
+    Args:
+        changed: Notified of each change.
+        min_interval: Seconds that are at least between two reads.
+        max_interval: Seconds after which a wait ends without a change; None to wait for a change.
+    """
+
+    def __init__(self, changed: ChangeNotifier, min_interval: float, max_interval: float | None) -> None:
+        self._changed = changed
+        self._min_interval = min_interval
+        self._max_interval = max_interval
+        # Changes up to this one had happened before the last read.
+        self._known_change = changed.count
+        self._last_read = 0.0
+
+    async def wait(self) -> None:
+        """Wait until there has been a change since the last read, and the next read is due."""
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._changed.since(self._known_change), self._max_interval)
+        clock = asyncio.get_running_loop().time
+        await asyncio.sleep(self._last_read + self._min_interval - clock())
+        self._known_change, self._last_read = self._changed.count, clock()
+
+
+class FolderWatcher:
+    """Watches folders for files that are written to. The inotify instance exists only while a folder is watched."""
+
+    def __init__(self) -> None:
+        self._inotify: Inotify | None = None
+        self._callbacks: dict[int, list[Callable[[], None]]] = {}
+
+    @contextlib.contextmanager
+    def watch(self, folder: Path, changed: Callable[[], None]) -> Iterator[bool]:
+        """Call a function after each change, until the context is left.
+
+        Args:
+            folder: The folder.
+            changed: Called after one or more files in the folder were written to.
+
+        Yields:
+            False if the system cannot watch the folder, such as when its inotify limits are exhausted.
+        """
+        watch = self._add(folder, changed)
+        try:
+            yield watch is not None
+        finally:
+            if watch is not None:
+                self._remove(watch, changed)
+
+    def _add(self, folder: Path, changed: Callable[[], None]) -> int | None:
+        try:
+            if self._inotify is None:
+                self._inotify = Inotify()
+                asyncio.get_running_loop().add_reader(self._inotify.fileno(), self._dispatch)
+            watch = self._inotify.add(folder)
+        except OSError:
+            self._close_unless_used()
+            return None
+        self._callbacks.setdefault(watch, []).append(changed)
+        return watch
+
+    def _remove(self, watch: int, changed: Callable[[], None]) -> None:
+        assert self._inotify is not None, "it exists as long as a folder is watched"
+        self._callbacks[watch].remove(changed)
+        if not self._callbacks[watch]:
+            del self._callbacks[watch]
+            self._inotify.remove(watch)
+            self._close_unless_used()
+
+    def _close_unless_used(self) -> None:
+        if self._inotify is not None and not self._callbacks:
+            asyncio.get_running_loop().remove_reader(self._inotify.fileno())
+            self._inotify.close()
+            self._inotify = None
+
+    def _dispatch(self) -> None:
+        assert self._inotify is not None, "its reader is removed before it is closed"
+        for watch in self._inotify.read():
+            for changed in list(self._callbacks.get(watch, ())):
+                changed()

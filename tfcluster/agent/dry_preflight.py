@@ -7,8 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from tfcluster.agent.accounts import other_accounts
-from tfcluster.agent.gpus import gpu_ids
+from tfcluster.agent.host_facts import gpu_ids, other_accounts
 from tfcluster.agent.ports import PortAllocator
 from tfcluster.agent.preflight import Candidate, run_checks
 from tfcluster.core.topology import ClusterTopology

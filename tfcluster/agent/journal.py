@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from tfcluster import settings
-from tfcluster.agent.atomic_file import AtomicFiles
+from tfcluster.agent.files import AtomicFiles
 from tfcluster.agent.journal_record import Record, TaskRecord, encode_changes, encode_snapshot, parse
 from tfcluster.errors import ClusterError
 from tfcluster.process_handle import ProcessHandle

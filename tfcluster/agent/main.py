@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import io
 import json
 import logging
@@ -15,17 +16,17 @@ from pathlib import Path
 
 from tfcluster import settings
 from tfcluster.agent.agent import Agent
-from tfcluster.agent.agent_socket import AgentSocket
-from tfcluster.agent.logs.event_log import AgentLogHandler
-from tfcluster.agent.process_marks import mark_this_process
-from tfcluster.agent.rpc_server import RpcServer
+from tfcluster.agent.context import AgentContext
+from tfcluster.agent.logs import AgentLogHandler
+from tfcluster.agent.rpc_server import AgentSocket, RpcServer
 from tfcluster.agent.state_dir import StateDir
 from tfcluster.errors import ClusterError
 from tfcluster.paths import set_state_home, state_folder
-from tfcluster.process_handle import mark_of
+from tfcluster.process_handle import MARK, NO_MARK, environment_address, mark_of
 from tfcluster.processes import daemonize
 from tfcluster.processes.files import remove_unless_file
 from tfcluster.protocol.codec import encode
+from tfcluster.runtime_dir import secrets_path
 
 
 def main(line: str) -> None:
@@ -39,46 +40,49 @@ def main(line: str) -> None:
         line: The configuration from the process that starts the agent: a JSON object with `cluster`, `host` (the
             cluster's name for this machine) and `state` (the directory that holds the state of all clusters).
     """
-    said = json.loads(line)
-    cluster, host = said["cluster"], said["host"]
-    set_state_home(Path(said["state"]))
-    starter = _ReadinessPipe()
+    options = json.loads(line)
+    cluster, host = options["cluster"], options["host"]
+    set_state_home(Path(options["state"]))
+    readiness = _ReadinessPipe()
     _raise_descriptor_limit()
-    folder = StateDir(state_folder(cluster, host))
+    state_dir = StateDir(state_folder(cluster, host))
     agent_socket = None
     try:
-        folder.make()
-        if not folder.lock():
-            starter.tell({"reply": {"serves": False}})
+        state_dir.make()
+        if not state_dir.lock():
+            readiness.send({"reply": {"serves": False}})
             return
-        mark_this_process(mark_of(folder.path))
-        _redirect_stderr(folder.agent_stderr)
-        folder.on_recreated = partial(_redirect_stderr, folder.agent_stderr)
-        logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[AgentLogHandler(folder.agent_log)])
+        _mark_this_process(mark_of(state_dir.path))
+        _redirect_stderr(state_dir.agent_stderr)
+        state_dir.on_recreated = partial(_redirect_stderr, state_dir.agent_stderr)
+        logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[AgentLogHandler(state_dir.agent_log)])
         logging.getLogger("asyncio").setLevel(logging.WARNING)
         agent_socket = AgentSocket(cluster, host)
-        folder.publish_socket(agent_socket.path)
+        state_dir.publish_socket(agent_socket.path)
         daemonize.set_process_title(f"tfcluster: {cluster} agent on {host}")
-        asyncio.run(_run(cluster, host, folder, agent_socket, starter))
+        asyncio.run(_run(cluster, host, state_dir, agent_socket, readiness))
     except (ClusterError, OSError) as problem:
         error = problem if isinstance(problem, ClusterError) else ClusterError(f"the agent failed: {problem}")
         if agent_socket is not None:
             agent_socket.remove()
-        folder.unlock()
-        starter.tell({"error": error.to_json()})
+        state_dir.unlock()
+        readiness.send({"error": error.to_json()})
         sys.exit(int(error.exit_code))
 
 
-async def _run(cluster: str, host: str, folder: StateDir, agent_socket: AgentSocket, starter: _ReadinessPipe) -> None:
-    service = Agent(cluster, host, folder, agent_socket)
-    await service.adopt()
-    watching = asyncio.ensure_future(service.watch())
-    starter.tell({"reply": {"serves": True}})
-    await RpcServer(service).serve(agent_socket)
+async def _run(
+    cluster: str, host: str, state_dir: StateDir, agent_socket: AgentSocket, readiness: _ReadinessPipe
+) -> None:
+    context = AgentContext(cluster, host, state_dir, secrets_path(agent_socket.path))
+    agent = Agent(context, agent_socket)
+    await agent.adopt()
+    watching = asyncio.ensure_future(agent.watch())
+    readiness.send({"reply": {"serves": True}})
+    await RpcServer(context, agent.dispatcher).serve(agent_socket)
     watching.cancel()
     # Before the lock is released: after that the socket at this path may belong to the next agent.
     agent_socket.remove()
-    service.stop()
+    agent.stop()
 
 
 class _ReadinessPipe:
@@ -95,7 +99,7 @@ class _ReadinessPipe:
         os.dup2(nothing, 1)
         os.close(nothing)
 
-    def tell(self, message: dict[str, object]) -> None:
+    def send(self, message: dict[str, object]) -> None:
         """Write the message and close the pipe, so that nothing has to wait for the agent's exit.
 
         Does nothing if a message was written before.
@@ -136,3 +140,22 @@ def _redirect_stderr(path: Path) -> None:
     os.dup2(output, 2)
     os.close(output)
     sys.stderr = _BestEffortStderr()
+
+
+def _mark_this_process(mark: str) -> None:
+    """Overwrite the placeholder in the environment with which this process was started by the cluster's mark.
+
+    The kernel shows that environment (/proc/PID/environ), and a forked process has the same one as its parent. So all
+    processes that the agent forks, and all that these fork, can be found by the mark without any file. A program that
+    is started by exec gets a new environment.
+
+    Args:
+        mark: The mark.
+    """
+    placeholder = f"\0{MARK}=".encode()
+    # The NUL in front excludes a variable whose name merely ends with this one's name.
+    place = (b"\0" + Path("/proc/self/environ").read_bytes()).find(placeholder + NO_MARK.encode() + b"\0")
+    address = environment_address()
+    if place >= 0 and address:
+        ctypes.memmove(address + place + len(placeholder) - 1, mark.encode(), len(mark))
+    os.environ[MARK] = mark

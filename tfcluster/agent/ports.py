@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 
 from tfcluster import settings
-from tfcluster.agent.file_lock import FileLock
+from tfcluster.agent.files import FileLock
 from tfcluster.errors import ClusterError
 from tfcluster.process_handle import network_namespace
 from tfcluster.runtime_dir import locks_dir

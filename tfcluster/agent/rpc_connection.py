@@ -1,4 +1,4 @@
-"""One connection of a command to the agent: serves its requests, many at the same time."""
+"""One connection of a command to the agent: serves many requests at the same time, each by the handler of its type."""
 
 from __future__ import annotations
 
@@ -9,10 +9,29 @@ from collections.abc import Callable
 from typing import Any
 
 from tfcluster import settings
-from tfcluster.agent.agent import Agent
+from tfcluster.agent.context import AgentContext
+from tfcluster.agent.handlers.apply import ApplyHandler, check_connectivity
+from tfcluster.agent.handlers.logs import LogHandlers
+from tfcluster.agent.handlers.runs import RunHandlers
+from tfcluster.agent.handlers.tasks import TaskHandlers
+from tfcluster.agent.shutdown import Shutdown, UnreadableCluster
 from tfcluster.agent.upload import Upload
 from tfcluster.errors import ClusterError
-from tfcluster.protocol.api import Reply, decode_request, method_of
+from tfcluster.protocol.api import Method, Reply, Request, Response, decode_request, method_of
+from tfcluster.protocol.api.cluster import (
+    ApplyRequest,
+    DevicesRequest,
+    DownRequest,
+    ObserveRequest,
+    PrepareRequest,
+    ReachRequest,
+    RestartRequest,
+    StatusRequest,
+    TopologyRequest,
+    WatchRequest,
+)
+from tfcluster.protocol.api.logs import EventsRequest, LogsRequest
+from tfcluster.protocol.api.runs import AttachRequest, CancelRequest, RunRequest, RunsRequest
 from tfcluster.protocol.codec import (
     Frame,
     FrameDecoder,
@@ -33,7 +52,8 @@ class RpcConnection:
     their generators closed.
 
     Args:
-        agent: The agent.
+        context: The parts of the agent.
+        dispatcher: Handles the requests.
         reader: Receives from the command.
         writer: Sends to the command.
         is_last: Returns whether no other command is connected.
@@ -43,9 +63,15 @@ class RpcConnection:
     """
 
     def __init__(
-        self, agent: Agent, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, is_last: Callable[[], bool]
+        self,
+        context: AgentContext,
+        dispatcher: Dispatcher,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        is_last: Callable[[], bool],
     ) -> None:
-        self._agent = agent
+        self._context = context
+        self._dispatcher = dispatcher
         self._reader = reader
         self._writer = writer
         self._is_last = is_last
@@ -74,7 +100,7 @@ class RpcConnection:
                     frames = decoder.feed(data)
                     if not greeted and decoder.has_greeting:
                         greeted = True
-                        await self._write(encode_greeting(is_up=not self._agent.idle))
+                        await self._write(encode_greeting(is_up=not self._context.is_idle))
                     for frame in frames:
                         await self._receive(frame)
                 except ClusterError as error:
@@ -106,7 +132,7 @@ class RpcConnection:
     async def _respond(self, number: int, body: Any) -> None:
         """Handle one request and send its response."""
         try:
-            with self._agent.lease.contact():
+            with self._context.lease.renew():
                 await self._send_response(number, body)
         except ClusterError as error:
             await self._send_last(number, FrameKind.ERROR, error)
@@ -120,8 +146,8 @@ class RpcConnection:
             del self._requests[number], self._uploads[number]
 
     async def _send_response(self, number: int, body: Any) -> None:
-        request = decode_request(self._agent.dispatcher.request_type(method_of(body)), body)
-        async with contextlib.aclosing(self._agent.dispatcher.respond(request, self._uploads[number])) as response:
+        request = decode_request(self._dispatcher.request_type(method_of(body)), body)
+        async with contextlib.aclosing(self._dispatcher.respond(request, self._uploads[number])) as response:
             async for item in response:
                 if isinstance(item, Reply):
                     await self._send_last(number, FrameKind.REPLY, item.value)
@@ -130,7 +156,7 @@ class RpcConnection:
 
     async def _send_last(self, number: int, kind: FrameKind, value: Any) -> None:
         """Send the end of a response, with whether the agent exits after the command has disconnected."""
-        ends = self._agent.idle and self._is_last() and len(self._requests) == 1
+        ends = self._context.is_idle and self._is_last() and len(self._requests) == 1
         with contextlib.suppress(ConnectionError):
             await self._send(number, kind, {"value": to_json(value), "ends": ends})
 
@@ -141,3 +167,74 @@ class RpcConnection:
         self._writer.write(data)
         async with self._draining:
             await self._writer.drain()
+
+
+class Dispatcher:
+    """The handlers of all requests.
+
+    Args:
+        context: The parts of the agent.
+        apply: The handlers of changes.
+        shutdown: The handler of `down`.
+        before_down: Called before each `down`; may set `unreadable`.
+
+    Attributes:
+        unreadable: Handles all requests if the journal is damaged or missing; otherwise None.
+    """
+
+    def __init__(
+        self,
+        context: AgentContext,
+        apply: ApplyHandler,
+        shutdown: Shutdown,
+        before_down: Callable[[], None],
+    ) -> None:
+        self._before_down = before_down
+        self.unreadable: UnreadableCluster | None = None
+        tasks = TaskHandlers(context, apply.wait_idle)
+        runs = self._runs = RunHandlers(context)
+        logs = LogHandlers(context)
+        self._handlers: dict[type[Request[Any, Any]], Callable[[Any], Response[Any, Any]]] = {
+            TopologyRequest: apply.topology,
+            PrepareRequest: apply.prepare,
+            ObserveRequest: apply.observe,
+            ReachRequest: check_connectivity,
+            ApplyRequest: apply.apply,
+            WatchRequest: tasks.watch,
+            StatusRequest: tasks.status,
+            DevicesRequest: tasks.devices,
+            RestartRequest: tasks.restart,
+            DownRequest: shutdown.down,
+            LogsRequest: logs.logs,
+            EventsRequest: logs.events,
+            RunsRequest: runs.runs,
+            AttachRequest: runs.attach,
+            CancelRequest: runs.cancel,
+        }
+        request_types: list[type[Request[Any, Any]]] = [*self._handlers, RunRequest]
+        self._request_types = {kind.method: kind for kind in request_types}
+
+    def request_type(self, method: Method) -> type[Request[Any, Any]]:
+        """Return the class of the requests for a method."""
+        return self._request_types[method]
+
+    def respond(self, request: Request[Any, Any], upload: Upload) -> Response[Any, Any]:
+        """Pass a request to its handler.
+
+        Args:
+            request: The request.
+            upload: What the command sends after the request.
+
+        Returns:
+            The response. The caller closes it.
+
+        Raises:
+            ClusterError: During iteration: the request failed.
+        """
+        if isinstance(request, DownRequest):
+            self._before_down()
+        if self.unreadable is not None:
+            return self.unreadable.down(request) if isinstance(request, DownRequest) else self.unreadable.refuse()
+        if isinstance(request, RunRequest):
+            return self._runs.run(request, upload)
+        return self._handlers[type(request)](request)

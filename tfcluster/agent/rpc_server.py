@@ -1,27 +1,137 @@
-"""The RPC server on the agent's Unix domain socket, which serves the commands of this user only."""
+"""The agent's RPC server: its Unix domain socket, restored if the file is removed, and the connections to it."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import os
+import socket
+from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 from tfcluster import settings
-from tfcluster.agent.agent import Agent
-from tfcluster.agent.agent_socket import AgentSocket
-from tfcluster.agent.rpc_connection import RpcConnection
+from tfcluster.agent.context import AgentContext
+from tfcluster.agent.rpc_connection import Dispatcher, RpcConnection
 from tfcluster.process_handle import peer_credentials
+from tfcluster.processes.files import remove_unless_file
+from tfcluster.runtime_dir import socket_path
+
+Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+class AgentSocket:
+    """The Unix domain socket on which the agent of a cluster listens.
+
+    Args:
+        cluster: The cluster's name.
+        host: The cluster's name for this host.
+
+    Attributes:
+        path: The socket's file.
+
+    Raises:
+        ClusterError: There is no private directory for the socket.
+        OSError: The socket cannot be created.
+    """
+
+    def __init__(self, cluster: str, host: str) -> None:
+        self._cluster = cluster
+        self._host = host
+        self._handler: Handler | None = None
+        self._server: asyncio.Server | None = None
+        self._starting: asyncio.Task[None] | None = None
+        self._open()
+
+    async def serve(self, handler: Handler) -> None:
+        """Start to accept connections on the event loop.
+
+        Args:
+            handler: Called for each connection.
+        """
+        self._handler = handler
+        await self._serve()
+
+    def is_in_place(self) -> bool:
+        """Return whether a command that connects to the path reaches this socket."""
+        return self._identity == _identity(self.path)
+
+    def restore(self) -> None:
+        """Create the socket again after its file was removed or replaced.
+
+        If the socket cannot be created in its own directory, another directory is used. Open connections stay open.
+
+        Raises:
+            ClusterError: There is no private directory for the socket.
+            OSError: The socket cannot be created.
+        """
+        if self._server is not None:
+            self._server.close()
+        self._listener.close()
+        self._open()
+        if self._handler is not None:
+            self._starting = asyncio.ensure_future(self._serve())
+
+    def close(self) -> None:
+        """Stop accepting connections.
+
+        The file stays, so that other commands see that the agent is still alive.
+        """
+        if self._starting is not None:
+            self._starting.cancel()
+        if self._server is not None:
+            self._server.close()
+        self._listener.close()
+
+    def remove(self) -> None:
+        """Remove the socket's file."""
+        if self.is_in_place():
+            self.path.unlink(missing_ok=True)
+
+    def _open(self) -> None:
+        """Bind the socket and listen on it.
+
+        Replaces the file that a dead agent left at the path: this agent holds the lock, so no other one uses it.
+        """
+        self._identity: tuple[int, int] | None = None
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.path: Path = socket_path(self._cluster, self._host)
+        remove_unless_file(self.path)  # a directory too
+        self.path.unlink(missing_ok=True)
+        previous = os.umask(0o177)
+        try:
+            self._listener.bind(str(self.path))
+        finally:
+            os.umask(previous)
+        self._identity = _identity(self.path)
+        self._listener.listen(settings.AGENT_BACKLOG)
+
+    async def _serve(self) -> None:
+        assert self._handler is not None, "`serve` comes first"
+        self._server = await asyncio.start_unix_server(
+            self._handler, sock=self._listener, limit=settings.RPC_LINE_MAX_BYTES
+        )
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Return the device and inode of a file, or None if the file does not exist."""
+    try:
+        status = os.lstat(path)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 class RpcServer:
-    """Serves the agent's methods.
+    """Serves the agent's methods, to the commands of this user only.
 
     Args:
-        agent: The agent.
+        context: The parts of the agent.
+        dispatcher: Handles the requests.
     """
 
-    def __init__(self, agent: Agent) -> None:
-        self._agent = agent
+    def __init__(self, context: AgentContext, dispatcher: Dispatcher) -> None:
+        self._context = context
+        self._dispatcher = dispatcher
         self._connections: set[RpcConnection] = set()
         self._idle_exit: asyncio.TimerHandle | None = None
         # Descriptors of connections that stay open until this process has exited, which tells the commands that wait.
@@ -35,7 +145,7 @@ class RpcServer:
         """
         self._schedule_idle_exit(settings.AGENT_FIRST_REQUEST_SECONDS)
         await agent_socket.serve(self._serve_connection)
-        await self._agent.quitting.wait()
+        await self._context.quitting.wait()
         agent_socket.close()
         # The command that requested the shutdown, and commands that follow a stream, still get their final message.
         with contextlib.suppress(asyncio.TimeoutError):
@@ -43,7 +153,7 @@ class RpcServer:
             await asyncio.wait_for(responses, settings.AGENT_DRAIN_SECONDS)
 
     async def _serve_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        connection = RpcConnection(self._agent, reader, writer, lambda: len(self._connections) == 1)
+        connection = RpcConnection(self._context, self._dispatcher, reader, writer, lambda: len(self._connections) == 1)
         self._connections.add(connection)
         try:
             if peer_credentials(writer.get_extra_info("socket"))[1] == os.getuid():
@@ -61,8 +171,8 @@ class RpcServer:
 
     def _exits(self) -> bool:
         """Return whether the agent shuts down, or exits because it is idle and no command is connected."""
-        is_unused = self._agent.idle and not self._connections
-        return is_unused or self._agent.quitting.is_set()
+        is_unused = self._context.is_idle and not self._connections
+        return is_unused or self._context.quitting.is_set()
 
     def _schedule_idle_exit(self, delay: float) -> None:
         """Schedule the exit of an idle agent; replaces an exit that was scheduled before.
@@ -73,9 +183,9 @@ class RpcServer:
 
         def exit_if_idle() -> None:
             self._idle_exit = None
-            if self._agent.idle and not self._connections:
-                self._agent.quitting.set()
-            while self._kept and not self._agent.quitting.is_set():
+            if self._context.is_idle and not self._connections:
+                self._context.quitting.set()
+            while self._kept and not self._context.quitting.is_set():
                 os.close(self._kept.pop())
 
         if self._idle_exit is not None:

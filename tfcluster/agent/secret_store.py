@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from tfcluster.agent.atomic_file import AtomicFiles
+from tfcluster.agent.files import AtomicFiles
 from tfcluster.core.topology import ClusterTopology, Task
 
 Values = Mapping[str, Mapping[str, str]]

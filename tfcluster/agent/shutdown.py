@@ -1,19 +1,26 @@
-"""Graceful shutdown of a cluster on this host: requested by `tfcluster down`, or because the lease has expired."""
+"""Shutdown of a cluster on this host: by `tfcluster down`, by an expired lease, or without a readable journal."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import os
+import select
+import signal
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
+from typing import Any
 
 from tfcluster import settings
-from tfcluster.agent.lease import Lease
-from tfcluster.agent.runs.manager import RunManager
-from tfcluster.agent.secret_store import SecretStore
-from tfcluster.agent.state_dir import StateDir
-from tfcluster.agent.tasks.supervisor import Supervisor
-from tfcluster.core.status import ClusterStatus
+from tfcluster.agent.context import AgentContext
+from tfcluster.core.states import ClusterState
+from tfcluster.core.status import ClusterStatus, HostStatus
 from tfcluster.errors import ClusterError
+from tfcluster.process_handle import (
+    ProcessHandle,
+    mark_of,
+    marked_processes,
+    send_signal,
+)
 from tfcluster.protocol.api import Reply, Response
 from tfcluster.protocol.api.cluster import DownReply, DownRequest
 
@@ -22,49 +29,16 @@ class Shutdown:
     """Stops the cluster's runs and tasks and removes its journal.
 
     Args:
-        folder: The cluster's state directory.
-        secrets: The secret values of the cluster's tasks.
-        supervisor: The tasks.
-        runs: The runs.
+        context: The parts of the agent.
         abandon: Cancels the execution of a plan, if one is in progress.
-        status: Returns the status of the cluster.
-        quitting: Set when everything has stopped.
     """
 
-    def __init__(
-        self,
-        folder: StateDir,
-        secrets: SecretStore,
-        supervisor: Supervisor,
-        runs: RunManager,
-        abandon: Callable[[], Awaitable[None]],
-        status: Callable[[], ClusterStatus],
-        quitting: asyncio.Event,
-    ) -> None:
-        self._folder = folder
-        self._secrets = secrets
-        self._supervisor = supervisor
-        self._runs = runs
+    def __init__(self, context: AgentContext, abandon: Callable[[], Awaitable[None]]) -> None:
+        self._context = context
+        self._supervisor = context.supervisor
         self._abandon = abandon
-        self._status = status
-        self._quitting = quitting
         self._stopping: asyncio.Task[None] | None = None
         self._grace = 0.0  # seconds between SIGTERM and SIGKILL
-
-    @property
-    def under_way(self) -> bool:
-        """Return whether the cluster is going down or is down."""
-        return self._stopping is not None
-
-    def refuse(self) -> None:
-        """Reject a request if the cluster is going down.
-
-        Raises:
-            ClusterError: The cluster is going down.
-        """
-        if self.under_way:
-            cluster = self._supervisor.require_cluster().cluster
-            raise ClusterError(f"cluster {cluster!r} is going down", hint="Try again when `tfcluster down` is done.")
 
     async def down(self, request: DownRequest) -> Response[ClusterStatus, DownReply]:
         """Stop all runs and tasks; see `DownRequest`."""
@@ -77,18 +51,14 @@ class Shutdown:
             self._grace = min(self._grace, grace)
             self._supervisor.shorten_grace(grace)
         async for _ in self._supervisor.changed.until(stopping):
-            yield self._status()
+            yield self._context.status()
         stopping.result()
         yield Reply(DownReply())
 
-    def end_if_forgotten(self, lease: Lease) -> None:
-        """Shut the cluster down if its lease has expired.
-
-        Args:
-            lease: The lease; its duration is in the topology.
-        """
-        topology = self._supervisor.topology
-        if topology is None or self.under_way or not lease.is_over(topology.lease):
+    def expire_lease(self) -> None:
+        """Shut the cluster down if its lease has expired."""
+        topology, lease = self._supervisor.topology, self._context.lease
+        if topology is None or self._context.is_going_down or not lease.has_expired(topology.lease):
             return
         detail = f"no command for {topology.lease:g} s, the cluster's lease: its tasks on this host are being stopped"
         self._supervisor.history.record("lease-expired", detail=detail)
@@ -96,29 +66,152 @@ class Shutdown:
 
     def _begin(self, grace: float) -> asyncio.Task[None]:
         self._grace = grace
+        self._context.is_going_down = True
         self._stopping = asyncio.ensure_future(self._stop_all())
         return self._stopping
 
     async def _stop_all(self) -> None:
         try:
             await self._abandon()
-            await self._runs.cancel_all()
+            await self._context.runs.cancel_all()
             await self._supervisor.stop(self._grace)
         except BaseException:
-            self._stopping = None  # the remaining tasks stay supervised, and the next `down` tries again
+            self._reset()  # the remaining tasks stay supervised, and the next `down` tries again
             raise
         with suppress(OSError):  # `Agent.stop` tries again
-            self._secrets.forget()
+            self._context.secrets.forget()
         # Without the journal every command sees the cluster as down, while the agent still stops its helper processes.
         try:
-            self._folder.journal.remove()
+            self._context.state_dir.journal.remove()
         except OSError as error:
             # Keep the agent running: the journal would make the next agent start every task again.
-            self._stopping = None
+            self._reset()
             cluster = self._supervisor.require_cluster().cluster
             raise ClusterError(
-                f"all tasks of {cluster!r} are stopped, but {self._folder.path} cannot be cleared: {error.strerror}",
+                f"all tasks of {cluster!r} are stopped, but {self._context.state_dir.path} cannot be cleared: "
+                f"{error.strerror}",
                 hint="Make it writable and type `tfcluster down` again.",
             ) from error
         self._supervisor.history.record("down")
-        self._quitting.set()
+        self._context.quitting.set()
+
+    def _reset(self) -> None:
+        self._stopping = None
+        self._context.is_going_down = False
+
+
+class UnreadableCluster:
+    """A cluster whose journal is damaged or missing: handles all requests, but can only stop the cluster's processes.
+
+    Args:
+        context: The parts of the agent.
+        problem: Why the journal cannot be read.
+
+    Attributes:
+        is_down: Whether all processes have stopped and the journal is removed.
+    """
+
+    def __init__(self, context: AgentContext, problem: ClusterError) -> None:
+        self.is_down = False
+        self._context = context
+        self._problem = problem
+        self._stopping: asyncio.Task[int] | None = None
+
+    async def refuse(self) -> Response[Any, Any]:
+        """Reject a request.
+
+        Raises:
+            ClusterError: Always.
+        """
+        raise self._problem
+        yield  # makes this function an async generator
+
+    async def down(self, request: DownRequest) -> Response[ClusterStatus, DownReply]:
+        """Stop every process that has the cluster's mark, and remove the journal.
+
+        This continues if the command that requested it dies. The reply has a warning.
+        """
+        if self._stopping is None:
+            self._context.is_killing_unrecorded = True  # also if the command disconnects
+            self._stopping = asyncio.ensure_future(self._stop(request.grace))
+        # Yield at once: the command's timeout applies until the first message only.
+        yield self._status()
+        await asyncio.wait({self._stopping})
+        stopped = _processes(self._stopping.result())
+        yield Reply(DownReply(f"{self._problem.message}; {stopped} of the cluster stopped nevertheless"))
+
+    async def _stop(self, grace: float) -> int:
+        """Stop the processes and remove the journal.
+
+        Args:
+            grace: Seconds between SIGTERM and SIGKILL.
+
+        Returns:
+            The number of processes that were running.
+
+        Raises:
+            ClusterError: The journal cannot be removed.
+        """
+        state_dir, count = self._context.state_dir, 0
+        mark = mark_of(state_dir.path)
+        try:
+            while processes := marked_processes(mark):  # a process may have forked another one in the meantime
+                count += await end_processes(processes, grace)
+            state_dir.journal.remove()
+            self.is_down = True
+        except OSError as error:
+            raise ClusterError(
+                f"{_processes(count)} of {self._context.cluster!r} stopped, but {state_dir.path} cannot be cleared: "
+                f"{error.strerror}",
+                hint="Make it writable and type `tfcluster down` again.",
+            ) from error
+        finally:
+            self._context.is_killing_unrecorded = False
+            self._context.quitting.set()
+        return count
+
+    def _status(self) -> ClusterStatus:
+        """Return the status of the cluster, without tasks: nothing is known of them."""
+        hosts = (HostStatus(self._context.host, "up", None, None),)
+        return ClusterStatus(self._context.cluster, ClusterState.DEGRADED, "", hosts, (), ())
+
+
+def _processes(count: int) -> str:
+    return f"{count} process" if count == 1 else f"{count} processes"
+
+
+async def end_processes(processes: Collection[ProcessHandle], grace: float) -> int:
+    """Terminate processes and wait until they have exited.
+
+    Sends SIGTERM to all of them, and SIGKILL to those that still run after the grace period.
+
+    Args:
+        processes: The processes.
+        grace: Seconds between SIGTERM and SIGKILL.
+
+    Returns:
+        The number of processes that were running.
+    """
+    pidfds = [pidfd for process in processes if (pidfd := process.open()) is not None]
+    try:
+        running = list(pidfds)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + grace
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            for pidfd in running:
+                send_signal(pidfd, number)
+                send_signal(pidfd, signal.SIGCONT)  # a stopped process does not handle SIGTERM
+            while (running := _not_ended(running)) and (number is signal.SIGKILL or loop.time() < deadline):
+                await asyncio.sleep(settings.PROCESS_EXIT_POLL_SECONDS)
+    finally:
+        for pidfd in pidfds:
+            os.close(pidfd)
+    return len(pidfds)
+
+
+def _not_ended(pidfds: Collection[int]) -> list[int]:
+    poll = select.poll()
+    for pidfd in pidfds:
+        poll.register(pidfd, select.POLLIN)
+    ended = {pidfd for pidfd, _ in poll.poll(0)}
+    return [pidfd for pidfd in pidfds if pidfd not in ended]

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from tfcluster.agent.file_lock import FileLock
+from tfcluster.agent.files import FileLock
 from tfcluster.agent.journal import Journal
 from tfcluster.errors import ClusterError
 from tfcluster.paths import LOCK

@@ -1,21 +1,18 @@
-"""RPC handlers of `up` and `scale`: observe and check this host, and carry out a plan (reconcile)."""
+"""RPC handlers of `up` and `scale`: observe and check this host and its connections, and carry out a plan."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from functools import partial
 from typing import NoReturn
 
 from tfcluster import settings
-from tfcluster.agent.accounts import other_accounts
-from tfcluster.agent.gpus import gpu_ids
-from tfcluster.agent.ports import PortAllocator
+from tfcluster.agent import subprocesses
+from tfcluster.agent.context import AgentContext
+from tfcluster.agent.host_facts import gpu_ids, other_accounts
 from tfcluster.agent.preflight import Candidate, hold_ports, run_checks
-from tfcluster.agent.runs.manager import RunManager
-from tfcluster.agent.state_dir import StateDir
-from tfcluster.agent.tasks.supervisor import Supervisor
 from tfcluster.core.plan import affected_runs
 from tfcluster.core.reconcile import ObservedState
 from tfcluster.core.states import HAS_PROCESS, TERMINAL_STATES
@@ -23,7 +20,7 @@ from tfcluster.core.status import ClusterStatus
 from tfcluster.core.text import pluralize
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError
-from tfcluster.processes.c_api import TensorFlow
+from tfcluster.processes.probes import check_connections
 from tfcluster.protocol.api import Reply, Response
 from tfcluster.protocol.api.cluster import (
     ApplyReply,
@@ -33,8 +30,11 @@ from tfcluster.protocol.api.cluster import (
     ObserveRequest,
     PrepareReply,
     PrepareRequest,
+    ReachReply,
+    ReachRequest,
     TopologyRequest,
 )
+from tfcluster.protocol.codec import Message
 
 
 class ApplyHandler:
@@ -42,39 +42,28 @@ class ApplyHandler:
 
     The command makes the plan. The agent carries it out if the state of its host is still the one that the plan was
     made from, and rejects it otherwise (compare-and-swap).
+
+    Args:
+        context: The parts of the agent.
     """
 
-    def __init__(
-        self,
-        host: str,
-        folder: StateDir,
-        supervisor: Supervisor,
-        ports: PortAllocator,
-        runs: RunManager,
-        load: Callable[[], TensorFlow],
-        status: Callable[[], ClusterStatus],
-        refuse_when_going_down: Callable[[], None],
-    ) -> None:
-        self._host = host
-        self._folder = folder
-        self._supervisor = supervisor
-        self._ports = ports
-        self._runs = runs
-        self._load = load
-        self._status = status
-        self._refuse_when_going_down = refuse_when_going_down
+    def __init__(self, context: AgentContext) -> None:
+        self._context = context
+        self._host = context.host
+        self._supervisor = context.supervisor
+        self._ports = context.ports
         self._in_progress: asyncio.Task[None] | None = None
 
     async def topology(self, request: TopologyRequest) -> Response[NoReturn, ClusterTopology]:
         """Return the topology of the cluster that is up."""
         if request.settled:
-            await self.settled()
+            await self.wait_idle()
         yield Reply(self._supervisor.require_cluster())
 
     async def observe(self, request: ObserveRequest) -> Response[Observation, NoReturn]:
         """Report the observed state, and keep the agent running and listening until the request is cancelled."""
-        await self.settled()
-        self._refuse_when_going_down()
+        await self.wait_idle()
+        self._context.reject_if_going_down()
         self._supervisor.checks.start()
         topology = self._supervisor.topology
         free_ports = self._ports.held - (topology.ports_on(self._host) if topology else set())
@@ -95,22 +84,22 @@ class ApplyHandler:
             self._ports.keep_only({*ports_before, *current.ports_on(self._host)})
         version = None
         try:
-            version = self._load().version
+            version = self._context.load_tensorflow().version
         except ClusterError as error:
             failures.append(FailedCheck("tensorflow", error))
         yield Reply(PrepareReply(version, allocation, tuple(failures), other_accounts()))
 
     async def apply(self, request: ApplyRequest) -> Response[ClusterStatus, ApplyReply]:
         """Carry out a plan if the state of this host is the one from which it was made; see `ApplyRequest`."""
-        await self.settled()
-        self._refuse_when_going_down()
+        await self.wait_idle()
+        self._context.reject_if_going_down()
         desired, observed = request.topology, self._observed_or_none()
         if (observed.revision if observed else None) != request.base_revision:
             yield Reply(ApplyReply(_conflict(desired, observed)))
             return
         self._ports.quiet()
         if observed is None:
-            self._start_anew(desired)
+            self._start_cluster(desired)
             yield Reply(ApplyReply(None))
             return
         lost_runs = affected_runs(request.terminating, observed.runs)
@@ -120,9 +109,9 @@ class ApplyHandler:
         hold_ports(self._candidate(desired))
         task = self._in_progress = asyncio.ensure_future(self._carry_out(desired, request.summary))
         async for _ in self._supervisor.changed.until(task):
-            yield self._status()
+            yield self._context.status()
         if task.cancelled():
-            self._refuse_when_going_down()
+            self._context.reject_if_going_down()
         task.result()
         yield Reply(ApplyReply(None))
 
@@ -144,7 +133,7 @@ class ApplyHandler:
             supervisor.next = None
             supervisor.history.record("update-failed", detail=error.message)
 
-    async def settled(self) -> None:
+    async def wait_idle(self) -> None:
         """Wait until no plan is being carried out."""
         while self._in_progress is not None and not self._in_progress.done():
             await asyncio.wait({self._in_progress})
@@ -158,9 +147,9 @@ class ApplyHandler:
     def _candidate(self, topology: ClusterTopology) -> Candidate:
         current = self._supervisor.topology
         own_ports = current.ports_on(self._host) if current else ()
-        return Candidate(topology, self._host, self._folder.path, self._ports, gpu_ids(), own_ports)
+        return Candidate(topology, self._host, self._context.state_dir.path, self._ports, gpu_ids(), own_ports)
 
-    def _start_anew(self, topology: ClusterTopology) -> None:
+    def _start_cluster(self, topology: ClusterTopology) -> None:
         hold_ports(self._candidate(topology))  # the preflight may have run on an agent that has died since
         tasks = topology.on(self._host)
         self._supervisor.history.record("up", detail=f"{pluralize(len(tasks), 'task')}, agent {os.getpid()}")
@@ -216,9 +205,9 @@ class ApplyHandler:
             return None
         return ObservedState(
             topology=topology,
-            tasks=self._status().tasks,
+            tasks=self._context.status().tasks,
             generations=self._supervisor.generations(),
-            runs=self._runs.tasks_in_use([task.name for task in topology.tasks]),
+            runs=self._context.runs.tasks_in_use([task.name for task in topology.tasks]),
         )
 
 
@@ -226,3 +215,31 @@ def _conflict(desired: ClusterTopology, observed: ObservedState | None) -> str:
     if observed is None:
         return f"cluster {desired.cluster!r} is not running"
     return f"it is now generation {observed.topology.generation}, from {observed.topology.spec}"
+
+
+async def check_connectivity(request: ReachRequest) -> Response[NoReturn, ReachReply]:
+    """Connect to all addresses concurrently; see `ReachRequest`.
+
+    Raises:
+        ClusterError: The process that connects died or hangs.
+    """
+    first: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+
+    def receive(message: Message) -> None:
+        if not first.done():
+            first.set_result(message)
+
+    body = partial(
+        check_connections, "tfcluster: connection check", os.getpid(), list(request.addresses), request.timeout
+    )
+    child = subprocesses.fork_child(body, lambda status: None)
+    child.on_message(receive, lambda: receive({}))
+    try:
+        result = await asyncio.wait_for(first, request.timeout + settings.CONNECTIVITY_MARGIN_SECONDS)
+    except asyncio.TimeoutError:
+        result = {}
+    finally:
+        child.kill()
+    if not result:
+        raise ClusterError("the process that was to dial the other hosts died or hangs", hint="Try again.")
+    yield Reply(ReachReply(result["failures"]))

@@ -6,15 +6,15 @@ import asyncio
 import heapq
 import json
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Sequence
-from contextlib import aclosing, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, aclosing, contextmanager, suppress
 from typing import TypeVar
 
 from tfcluster import settings
-from tfcluster.agent.logs.log_reader import LogReader
+from tfcluster.agent.change_notifier import ChangeNotifier, ChangeWaiter
+from tfcluster.agent.context import AgentContext
+from tfcluster.agent.log_reader import LogReader
 from tfcluster.agent.runs.store import RunStore
-from tfcluster.agent.state_dir import StateDir
-from tfcluster.agent.tasks.supervisor import Supervisor
 from tfcluster.core.topology import matching_tasks
 from tfcluster.errors import ClusterError
 from tfcluster.paths import LOCAL_HOST
@@ -43,15 +43,14 @@ class LogHandlers:
     these positions a command whose agent died resumes at the next agent without losing or repeating a line.
 
     Args:
-        folder: The cluster's state directory.
-        supervisor: Knows the tasks of the cluster that is up.
-        quitting: Set when the agent shuts down; this ends all streams that follow a log.
+        context: The parts of the agent. Its shutdown ends all streams that follow a log.
     """
 
-    def __init__(self, folder: StateDir, supervisor: Supervisor, quitting: asyncio.Event) -> None:
-        self._folder = folder
-        self._supervisor = supervisor
-        self._quitting = quitting
+    def __init__(self, context: AgentContext) -> None:
+        self._state_dir = context.state_dir
+        self._supervisor = context.supervisor
+        self._watcher = context.runs.watcher
+        self._quitting = context.quitting
 
     async def logs(self, request: LogsRequest) -> Response[LogEvent | LogPositions, Done]:
         """Send lines of the logs of tasks and runs; see `LogsRequest`."""
@@ -70,19 +69,19 @@ class LogHandlers:
 
     async def events(self, request: EventsRequest) -> Response[EventEvent | LogPositions, Done]:
         """Send the cluster's events; see `EventsRequest`."""
-        streams = {"": LogReader(self._folder.events)}
+        streams = {"": LogReader(self._state_dir.events)}
         async with aclosing(self._read(lambda: streams, request, _event_event)) as events:
             async for event in events:
                 yield event
         yield Reply(Done())
 
-    def _streams(self, wanted: Sequence[str]) -> Streams:
+    def _streams(self, requested: Sequence[str]) -> Streams:
         """Open the logs of tasks and runs.
 
         The tasks are those of the cluster that is up, or if it is down, those that have left a log.
 
         Args:
-            wanted: The names of the tasks and runs; empty for all tasks on this host.
+            requested: The names of the tasks and runs; empty for all tasks on this host.
 
         Returns:
             The logs, by the task's short name or the run's id.
@@ -90,47 +89,38 @@ class LogHandlers:
         Raises:
             ClusterError: A name is neither that of a task nor that of a run.
         """
-        topology = self._supervisor.topology
-        names = [task.short for task in topology.on(self._supervisor.host)] if topology else self._folder.logged_tasks()
-        found: Streams = {}
-        for arguments in [[name] for name in wanted] or [[]]:
-            if arguments == [AGENT_LOG]:
-                found |= self._agent_logs()
+        topology, state_dir = self._supervisor.topology, self._state_dir
+        names = [task.short for task in topology.on(self._supervisor.host)] if topology else state_dir.logged_tasks()
+        streams: Streams = {}
+        for patterns in [[name] for name in requested] or [[]]:
+            if patterns == [AGENT_LOG]:
+                streams |= self._agent_logs()
                 continue
             try:
-                shorts = matching_tasks(arguments, names)
-                found |= {
-                    short: LogReader(self._folder.log_of(short), self._folder.log_buffer_of(short)) for short in shorts
-                }
+                for short in matching_tasks(patterns, names):
+                    streams[short] = LogReader(state_dir.log_of(short), state_dir.log_buffer_of(short))
             except ClusterError:
-                run = self._run(arguments[0])
+                run = self._find_run(patterns[0])
                 if run is None:
                     raise
-                output = self._folder.runs / run / OUTPUT  # raw output: it is not rotated
-                found[run] = LogReader(output.with_suffix(".kept"), output)
-        return found
+                output = state_dir.runs / run / OUTPUT  # raw output: it is not rotated
+                streams[run] = LogReader(output.with_suffix(".kept"), output)
+        return streams
 
     def _agent_logs(self) -> Streams:
         """Open the agent's own log, and what libraries in C have printed in its process."""
         host = self._supervisor.host
         name = "agent" if host == LOCAL_HOST else f"agent on {host}"
-        stderr = self._folder.agent_stderr  # raw output: it is not rotated
+        stderr = self._state_dir.agent_stderr  # raw output: it is not rotated
         return {
-            name: LogReader(self._folder.agent_log),
+            name: LogReader(self._state_dir.agent_log),
             f"{name}, stderr": LogReader(stderr.with_suffix(".kept"), stderr),
         }
 
-    def _run(self, named: str) -> str | None:
-        """Find a run.
-
-        Args:
-            named: The run's id or a unique prefix of it.
-
-        Returns:
-            The run's id; None if there is no such run.
-        """
+    def _find_run(self, prefix: str) -> str | None:
+        """Return the id of the run with an id or a unique prefix of it; None if there is no such run."""
         with suppress(ClusterError):
-            return RunStore(self._folder.runs).find(named)
+            return RunStore(self._state_dir.runs).find(prefix)
         return None
 
     async def _read(
@@ -157,23 +147,47 @@ class LogHandlers:
         }
         yield LogPositions(dict(positions))
         begun = time.time()
-        while True:
-            last = self._quitting.is_set()  # read the flag before the logs, so that no line is missed
-            quiet = True
-            parts = [
-                _tagged(key, reader, positions[key], ends[key], partial=not follow) for key, reader in readers.items()
-            ]
-            async for key, line in _in_turn(heapq.merge(*parts, key=lambda tagged: tagged[1].time)):
-                positions[key], quiet = line.next_offset, False
-                yield to_event(key, line)
-            if not follow or (quiet and last):
-                return
-            if quiet:
-                await asyncio.sleep(settings.LOG_FOLLOW_SECONDS)
-            readers = {**readers, **streams()}
-            for key in readers.keys() - positions.keys():
-                positions[key] = readers[key].start_since(begun)
-            ends = {key: reader.end() for key, reader in readers.items()}
+        with self._watch(readers.values() if follow else ()) as wait:
+            while True:
+                if follow:
+                    readers = {**readers, **streams()}
+                    for key in readers.keys() - positions.keys():
+                        positions[key] = readers[key].start_since(begun)
+                    ends = {key: reader.end() for key, reader in readers.items()}
+                is_last = self._quitting.is_set()  # read the flag before the logs, so that no line is missed
+                is_quiet = True
+                parts = [
+                    _tagged(key, reader, positions[key], ends[key], partial=not follow)
+                    for key, reader in readers.items()
+                ]
+                async for key, line in _in_turn(heapq.merge(*parts, key=lambda tagged: tagged[1].time)):
+                    positions[key], is_quiet = line.next_offset, False
+                    yield to_event(key, line)
+                if not follow or (is_quiet and is_last):
+                    return
+                if is_quiet:
+                    await wait()
+
+    @contextmanager
+    def _watch(self, readers: Iterable[LogReader]) -> Iterator[Callable[[], Awaitable[None]]]:
+        """Watch logs for new lines.
+
+        Args:
+            readers: The logs.
+
+        Yields:
+            A function that waits until there may be new lines, or the agent shuts down.
+        """
+        changed = ChangeNotifier()
+        folders = {self._state_dir.logs}.union(*(reader.folders for reader in readers))
+        quitting = asyncio.ensure_future(self._quitting.wait())
+        quitting.add_done_callback(lambda _: changed.tell())
+        with ExitStack() as stack:
+            stack.callback(quitting.cancel)
+            are_watched = [stack.enter_context(self._watcher.watch(folder, changed.tell)) for folder in folders]
+            # A watched folder may be deleted and made again.
+            poll_interval = settings.LOG_CHECK_SECONDS if all(are_watched) else settings.LOG_FOLLOW_SECONDS
+            yield ChangeWaiter(changed, settings.LOG_FOLLOW_SECONDS, poll_interval).wait
 
 
 def _start(reader: LogReader, end: int, request: LogsRequest | EventsRequest) -> int:

@@ -6,18 +6,14 @@ import asyncio
 import contextlib
 import secrets
 import shutil
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import NoReturn
 
 from tfcluster import settings
-from tfcluster.agent.runs.manager import RunManager
-from tfcluster.agent.runs.remote_tasks import RemoteTaskMonitor
+from tfcluster.agent.context import AgentContext
 from tfcluster.agent.runs.run import Run
 from tfcluster.agent.runs.stream import follow, skip
-from tfcluster.agent.runs.uploads import receive, validate_name
-from tfcluster.agent.state_dir import StateDir
-from tfcluster.agent.tasks.supervisor import Supervisor
-from tfcluster.agent.upload import Upload
+from tfcluster.agent.upload import Upload, receive, validate_name
 from tfcluster.core.devices import Device, Selection, select
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError, ExitCode
@@ -40,35 +36,22 @@ class RunHandlers:
     """Handles the requests about runs.
 
     Args:
-        folder: The cluster's state directory.
-        supervisor: The tasks on this host.
-        elsewhere: The tasks on other hosts.
-        runs: The runs.
-        refuse_when_going_down: Raises a ClusterError while the cluster goes down.
+        context: The parts of the agent.
     """
 
-    def __init__(
-        self,
-        folder: StateDir,
-        supervisor: Supervisor,
-        elsewhere: RemoteTaskMonitor,
-        runs: RunManager,
-        refuse_when_going_down: Callable[[], None],
-    ) -> None:
-        self._folder = folder
-        self._supervisor = supervisor
-        self._elsewhere = elsewhere
-        self._runs = runs
-        self._refuse_when_going_down = refuse_when_going_down
+    def __init__(self, context: AgentContext) -> None:
+        self._context = context
+        self._supervisor = context.supervisor
+        self._runs = context.runs
 
     async def run(self, request: RunRequest, upload: Upload) -> Response[RunEvent, Done]:
         """Submit a run and send its events; see `RunRequest`.
 
         A run that the command does not own continues after the command disconnects, once its upload is complete.
         """
-        self._refuse_when_going_down()
+        self._context.reject_if_going_down()
         devices = await self._devices()
-        self._refuse_when_going_down()
+        self._context.reject_if_going_down()
         topology = self._supervisor.require_cluster()
         selection = select(devices, patterns=request.patterns, gpus=request.gpus, strict=request.strict)
         if request.upload is not None:
@@ -95,7 +78,7 @@ class RunHandlers:
         """
         names = [task.name for task in self._supervisor.require_cluster().tasks]
         silent, (devices, troubles) = await asyncio.gather(
-            self._supervisor.checks.all_now(settings.RUN_PROBE_SECONDS), self._elsewhere.probe_all()
+            self._supervisor.checks.all_now(settings.RUN_PROBE_SECONDS), self._context.remote_tasks.probe_all()
         )
         _refuse_when_down([*(task.describe_problem() for task in silent), *troubles])
         devices += [device for task in self._supervisor.tasks.values() for device in task.devices]
@@ -109,7 +92,7 @@ class RunHandlers:
             cluster=topology.cluster,
             program=request.program,
             traits=request.traits,
-            folder=str(self._folder.runs / identity),
+            folder=str(self._context.state_dir.runs / identity),
             addresses=topology.addresses(),
             head=topology.head().address,
             devices=[device.name for device in selection.devices],
@@ -127,7 +110,7 @@ class RunHandlers:
         run is cancelled, because nothing waits for its result.
         """
         starting: asyncio.Future[None] | None = None
-        left_alone = False
+        is_detached = False
         try:
             async with contextlib.aclosing(follow(self._runs, run.id)) as events:
                 async for each in events:
@@ -139,16 +122,16 @@ class RunHandlers:
                         await asyncio.wait({starting, changed}, return_when=asyncio.FIRST_COMPLETED)
                         changed.cancel()
                     if detach and run.is_active and not run.has_exited:
-                        left_alone = True
+                        is_detached = True
                         break
         finally:
             has_upload = run.spec is not None and run.spec.upload is not None
-            goes_on_alone = not owned and (not has_upload or (starting is not None and upload.is_complete))
-            if starting is not None and not goes_on_alone:
+            continues = not owned and (not has_upload or (starting is not None and upload.is_complete))
+            if starting is not None and not continues:
                 starting.cancel()
-            if goes_on_alone and not has_upload:
+            if continues and not has_upload:
                 self._runs.start(run)  # if the command disconnected before
-            if not (left_alone or goes_on_alone):
+            if not (is_detached or continues):
                 self._runs.cancel(run.id)
 
     async def _start(self, run: Run, upload: Upload) -> None:

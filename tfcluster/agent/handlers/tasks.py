@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import NoReturn
 
 from tfcluster import settings
-from tfcluster.agent.tasks.supervisor import Supervisor
+from tfcluster.agent.context import AgentContext
 from tfcluster.core.status import ClusterStatus
 from tfcluster.core.topology import matching_tasks
 from tfcluster.protocol.api import Done, Reply, Response
@@ -19,27 +19,18 @@ class TaskHandlers:
     """Handles the requests about tasks.
 
     Args:
-        supervisor: The tasks.
+        context: The parts of the agent.
         wait_idle: Waits until no plan is being executed.
-        status: Returns the status of the cluster.
-        refuse_when_going_down: Raises a ClusterError while the cluster goes down.
     """
 
-    def __init__(
-        self,
-        supervisor: Supervisor,
-        wait_idle: Callable[[], Awaitable[None]],
-        status: Callable[[], ClusterStatus],
-        refuse_when_going_down: Callable[[], None],
-    ) -> None:
-        self._supervisor = supervisor
+    def __init__(self, context: AgentContext, wait_idle: Callable[[], Awaitable[None]]) -> None:
+        self._context = context
+        self._supervisor = context.supervisor
         self._wait_idle = wait_idle
-        self._status = status
-        self._refuse_when_going_down = refuse_when_going_down
 
     async def status(self, request: StatusRequest) -> Response[NoReturn, ClusterStatus]:
         """Return the status of the cluster."""
-        yield Reply(self._status())
+        yield Reply(self._context.status())
 
     async def watch(self, request: WatchRequest) -> Response[ClusterStatus, Done]:
         """Send the status at each change; see `WatchRequest`."""
@@ -49,7 +40,7 @@ class TaskHandlers:
             with contextlib.suppress(asyncio.TimeoutError):  # while a plan is executed, tasks that it stops look failed
                 await asyncio.wait_for(self._wait_idle(), deadline - loop.time())
             seen = self._supervisor.changed.count
-            yield self._status()
+            yield self._context.status()
             try:
                 await asyncio.wait_for(self._supervisor.changed.since(seen), deadline - loop.time())
             except asyncio.TimeoutError:
@@ -64,7 +55,7 @@ class TaskHandlers:
 
     async def restart(self, request: RestartRequest) -> Response[NoReturn, Done]:
         """Restart tasks; see `RestartRequest`."""
-        self._refuse_when_going_down()
+        self._context.reject_if_going_down()
         topology = self._supervisor.require_cluster()
         names = {task.short: task.name for task in topology.on(self._supervisor.host)}
         self._supervisor.restart([names[short] for short in matching_tasks(request.tasks, list(names))], request.grace)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from tfcluster import settings
-from tfcluster.agent.tasks.probe_client import ProbeClient, ProbeOutcome
+from tfcluster.agent.tasks.health_monitor import ProbeClient, ProbeOutcome
 from tfcluster.agent.tasks.supervisor import Supervisor
 from tfcluster.process_handle import ProcessHandle
 

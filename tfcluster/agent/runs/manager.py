@@ -13,9 +13,7 @@ from pathlib import Path
 
 from tfcluster import settings
 from tfcluster.agent import subprocesses
-from tfcluster.agent.change_notifier import ChangeNotifier
-from tfcluster.agent.folder_watcher import FolderWatcher
-from tfcluster.agent.runs import failure_policy
+from tfcluster.agent.change_notifier import ChangeNotifier, FolderWatcher
 from tfcluster.agent.runs.fork_server_client import ForkServer
 from tfcluster.agent.runs.run import Run, final_record
 from tfcluster.agent.runs.state_machine import RunAction, RunEvent, RunPhase
@@ -130,7 +128,7 @@ class RunManager:
         self._feed(run, RunEvent.FAIL, (RunState.FAILED, error))
 
     def on_task_health(self, every: Collection[str], down: Mapping[str, str]) -> None:
-        """Stop the runs that cannot continue without the tasks that are down; see `failure_policy`.
+        """Stop the runs that cannot continue without the tasks that are down.
 
         Args:
             every: Names of the cluster's tasks.
@@ -138,7 +136,7 @@ class RunManager:
         """
         for run in list(self.runs.values()):
             if run.is_active:
-                failure_policy.fail_if_blocked(run, every, down, self.fail)
+                run.fail_if_blocked(every, down, self.fail)
 
     def all_records(self) -> list[RunRecord]:
         """Return the current record of every run, sorted by the time of submission."""

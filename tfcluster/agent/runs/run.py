@@ -1,4 +1,4 @@
-"""The agent's in-memory state of one run, and the final record that is built of it when the run has ended."""
+"""The agent's in-memory state of one run: driver, timers, reaction to lost tasks, and the final record."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ import json
 import os
 import signal
 import time
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from tfcluster import settings
 from tfcluster.agent.change_notifier import ChangeNotifier
-from tfcluster.agent.logs.textfile import tail
+from tfcluster.agent.log_file import tail
 from tfcluster.agent.runs.state_machine import RunPhase, RunStateMachine
 from tfcluster.agent.runs.store import RunRecord
+from tfcluster.core.programs import blocking_losses, compute_tasks
 from tfcluster.core.states import ACTIVE_RUN_STATES, RunState
 from tfcluster.core.status import RunStatus
 from tfcluster.errors import ClusterError
@@ -159,6 +161,36 @@ class Run:
             asyncio.get_running_loop().remove_reader(self.pidfd)
             os.close(self.pidfd)
             self.pidfd = None
+
+    def fail_if_blocked(
+        self, every: Collection[str], down: Mapping[str, str], fail: Callable[[Run, ClusterError], None]
+    ) -> None:
+        """Stop the run if it cannot continue without the tasks that are down.
+
+        A run of a fault-tolerant program handles lost tasks itself. It is stopped only after it has had no task for
+        `settings.RUN_ALL_TASKS_LOST_SECONDS`.
+
+        Args:
+            every: Names of the cluster's tasks.
+            down: What happened to each task that does not serve, by its name, such as `worker:1 died (SIGKILL)`.
+            fail: Called with the run and an error to stop the run.
+        """
+        traits, required = self.record.traits, self.record.required_tasks
+        losses = blocking_losses(traits, compute_tasks(traits, self.record.devices, every), required, down)
+        if not losses:
+            if self.all_lost_timer is not None:
+                self.all_lost_timer.cancel()
+                self.all_lost_timer = None
+            return
+        error = ClusterError(
+            f"{'; '.join(down[task] for task in losses)} during {self.id}",
+            hint="`tfcluster events` shows what happened; run the program again.",
+        )
+        if not traits.fault_tolerant:
+            fail(self, error)
+        elif self.all_lost_timer is None:
+            loop = asyncio.get_running_loop()
+            self.all_lost_timer = loop.call_later(settings.RUN_ALL_TASKS_LOST_SECONDS, fail, self, error)
 
     def cancel_timers(self) -> None:
         """Cancel all timers that would stop or kill the run."""

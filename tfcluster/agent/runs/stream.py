@@ -9,9 +9,9 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 from tfcluster import settings
-from tfcluster.agent.logs.textfile import read_block
+from tfcluster.agent.change_notifier import ChangeWaiter
 from tfcluster.agent.runs.manager import RunManager
-from tfcluster.agent.runs.run import Run, result_event
+from tfcluster.agent.runs.run import result_event
 from tfcluster.core.states import ACTIVE_RUN_STATES
 from tfcluster.errors import ClusterError
 from tfcluster.processes.run_spec import EVENTS, OUTPUT
@@ -46,7 +46,8 @@ async def follow(runs: RunManager, identity: str) -> AsyncGenerator[Message, Non
         wait: Callable[[], Awaitable[None]] = _no_wait
         if run is not None and run.is_active:
             is_watched = stack.enter_context(runs.watcher.watch(folder, run.changed.tell))
-            wait = _waiter(run, None if is_watched else settings.RUN_POLL_SECONDS)
+            poll_interval = None if is_watched else settings.RUN_POLL_SECONDS
+            wait = ChangeWaiter(run.changed, settings.RUN_READ_INTERVAL_SECONDS, poll_interval).wait
         async for event in stream_files(folder / EVENTS, output, is_active, wait):
             has_result = event["event"] == "result"
             yield event
@@ -57,28 +58,6 @@ async def follow(runs: RunManager, identity: str) -> AsyncGenerator[Message, Non
 
 async def _no_wait() -> None:
     """Return at once: nothing more is written for a run that has ended."""
-
-
-def _waiter(run: Run, poll_interval: float | None) -> Callable[[], Awaitable[None]]:
-    """Return a function that waits until more may have been written, or the run has ended.
-
-    Args:
-        run: The run.
-        poll_interval: Seconds after which it returns in any case; None if the run is notified of what is written.
-    """
-    # Changes up to this one had happened before the files were last read.
-    known_change = run.changed.count
-    last_read = 0.0
-
-    async def wait() -> None:
-        nonlocal known_change, last_read
-        with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(run.changed.since(known_change), poll_interval)
-        clock = asyncio.get_running_loop().time
-        await asyncio.sleep(last_read + settings.RUN_READ_INTERVAL_SECONDS - clock())
-        known_change, last_read = run.changed.count, clock()
-
-    return wait
 
 
 class _Lines:
@@ -97,7 +76,10 @@ class _Lines:
 
     def read_block(self) -> tuple[list[bytes], bool]:
         """Return the lines that the next block of the file completes, and whether there was nothing to read."""
-        data = read_block(self._path, self._offset)
+        data = b""
+        with contextlib.suppress(FileNotFoundError), self._path.open("rb") as file:
+            file.seek(self._offset)
+            data = file.read(settings.IO_BLOCK_BYTES)
         self._offset += len(data)
         *lines, self._rest = (self._rest + data).split(b"\n")
         if self._max_length is not None:

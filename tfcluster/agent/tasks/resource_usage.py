@@ -1,11 +1,18 @@
-"""Reads the resource usage of a process: memory (RSS) and processor time."""
+"""Samples what the kernel counts for a process: memory, processor time, and kills by the out-of-memory (OOM) killer.
+
+The kernel does not report which process the OOM killer ended. It counts the kills per memory control group (cgroup) and
+per host."""
 
 from __future__ import annotations
 
 import os
 import time
+from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+from tfcluster import settings
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -51,3 +58,116 @@ def read_usage(pid: int) -> ResourceUsage | None:
     user, system, started, pages = (int(fields[number - 3]) for number in (14, 15, 22, 24))
     age = time.clock_gettime(time.CLOCK_BOOTTIME) - started / _TICKS
     return ResourceUsage(pages * _PAGE_BYTES, (user + system) / _TICKS, time.monotonic(), age)
+
+
+_PROC = Path("/proc")
+_GROUPS = Path("/sys/fs/cgroup")
+
+
+@dataclass(frozen=True)
+class OomCounters:
+    """The number of processes that the OOM killer has ended so far.
+
+    Attributes:
+        group: The number in one memory control group; None if the kernel does not provide it.
+        host: The number on the whole host; None if the kernel does not provide it.
+    """
+
+    group: int | None
+    host: int | None
+
+    def until(self, later: OomCounters) -> str:
+        """Describe the OOM kills between these counters and later ones.
+
+        Args:
+            later: The counters after a process was ended by SIGKILL.
+
+        Returns:
+            Text to append to the reason of the process's end; empty if there was no OOM kill.
+        """
+        if _grew(self.group, later.group):
+            return " (out of memory)"
+        if _grew(self.host, later.host):
+            return ", while the kernel's out-of-memory killer struck on this host"
+        return ""
+
+
+class OomDetector:
+    """Samples the OOM counters that concern one process, from the start of the process on.
+
+    Args:
+        pid: The pid of the process.
+        now: The current time, in monotonic seconds.
+        proc: The directory where procfs is mounted.
+        groups: The directory where the control groups are mounted.
+    """
+
+    def __init__(self, pid: int, now: float, proc: Path = _PROC, groups: Path = _GROUPS) -> None:
+        # The group must be read now: after the process has exited, the kernel no longer shows its group.
+        self._group = _counter_of_group(_text(proc / str(pid) / "cgroup"), groups)
+        self._host = proc / "vmstat"
+        self._samples = deque([self._read()], maxlen=settings.OOM_SAMPLES)
+        self._sampled = now
+
+    def sample(self, now: float) -> None:
+        """Sample the counters if the sampling interval has passed.
+
+        Args:
+            now: The current time, in monotonic seconds.
+        """
+        if now - self._sampled >= settings.OOM_SAMPLE_INTERVAL_SECONDS:
+            self._samples.append(self._read())
+            self._sampled = now
+
+    def describe(self) -> str:
+        """Describe the OOM kills that may explain the process's end by a SIGKILL that this agent did not send.
+
+        Returns:
+            Text to append to the reason of the process's end; empty if there was no OOM kill.
+        """
+        return self._samples[0].until(self._read())
+
+    def _read(self) -> OomCounters:
+        return OomCounters(_count(_text(self._group)) if self._group else None, _count(_text(self._host)))
+
+
+def _counter_of_group(memberships: str, groups: Path) -> Path | None:
+    """Return the file that counts the OOM kills in a process's memory control group, or None if there is none.
+
+    Args:
+        memberships: The content of /proc/PID/cgroup: a line `NUMBER:CONTROLLERS:GROUP` for each hierarchy.
+        groups: The directory where the hierarchies are mounted.
+    """
+    for line in memberships.splitlines():
+        _, controllers, group = line.split(":", 2)
+        if "memory" in controllers.split(","):
+            counter = groups / "memory" / group.lstrip("/") / "memory.oom_control"
+        elif not controllers:  # cgroup v2 has one hierarchy for all controllers
+            counter = groups / group.lstrip("/") / "memory.events"
+        else:
+            continue
+        if counter.exists():
+            return counter
+    return None
+
+
+def _count(text: str) -> int | None:
+    """Return the number of kills in the text of memory.events, memory.oom_control or /proc/vmstat.
+
+    All three have a line `oom_kill N`. Returns None if the line is missing.
+    """
+    for line in text.splitlines():
+        key, _, count = line.partition(" ")
+        if key == "oom_kill":
+            return int(count)
+    return None
+
+
+def _grew(before: int | None, after: int | None) -> bool:
+    return before is not None and after is not None and after > before
+
+
+def _text(path: Path) -> str:
+    with suppress(OSError):  # removed with the process, or not readable for this user
+        return path.read_text()
+    return ""

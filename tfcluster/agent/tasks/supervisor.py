@@ -12,14 +12,12 @@ from tfcluster import settings
 from tfcluster.agent.change_notifier import ChangeNotifier
 from tfcluster.agent.journal import journal_error
 from tfcluster.agent.journal_record import Record, TaskRecord, drop_unreleased, restore, to_record
-from tfcluster.agent.logs.collector import LogCollector
-from tfcluster.agent.logs.event_log import EventLog
+from tfcluster.agent.logs import EventLog, LogCollector
 from tfcluster.agent.ports import PortAllocator
 from tfcluster.agent.secret_store import SecretStore, without_values
 from tfcluster.agent.state_dir import StateDir
 from tfcluster.agent.tasks.event_dispatcher import TaskEventDispatcher
-from tfcluster.agent.tasks.health_monitor import HealthMonitor
-from tfcluster.agent.tasks.probe_client import ProbeClient
+from tfcluster.agent.tasks.health_monitor import HealthMonitor, ProbeClient
 from tfcluster.agent.tasks.state_machine import TaskEvent, TaskStateMachine
 from tfcluster.agent.tasks.task_launcher import TaskLauncher
 from tfcluster.agent.tasks.task_runtime import TaskRuntime

@@ -15,7 +15,7 @@ from tfcluster.agent import subprocesses
 from tfcluster.agent.ports import PortAllocator, port_owner
 from tfcluster.agent.secret_store import lost
 from tfcluster.agent.state_dir import StateDir
-from tfcluster.agent.tasks.oom import OomDetector
+from tfcluster.agent.tasks.resource_usage import OomDetector
 from tfcluster.agent.tasks.state_machine import TaskEvent
 from tfcluster.agent.tasks.task_runtime import NOT_STARTED, TaskRuntime
 from tfcluster.core.status import LastExit

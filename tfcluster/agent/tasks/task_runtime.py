@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tfcluster import settings
-from tfcluster.agent.logs.textfile import tail_of_buffer
-from tfcluster.agent.tasks.oom import OomDetector
-from tfcluster.agent.tasks.resource_usage import ResourceUsage, read_usage
+from tfcluster.agent.tasks.resource_usage import OomDetector, ResourceUsage, read_usage
 from tfcluster.agent.tasks.state_machine import TaskStateMachine
 from tfcluster.core.devices import Device
 from tfcluster.core.states import HAS_PROCESS, TERMINAL_STATES, TaskState
@@ -124,5 +123,16 @@ class TaskRuntime:
             return self.last_exit
         return replace(
             self.last_exit,
-            log=tail_of_buffer(self.log_buffer, settings.FAILED_TASK_LOG_LINES, settings.FAILED_TASK_LOG_BYTES),
+            log=self._log_tail(),
         )
+
+    def _log_tail(self) -> tuple[str, ...]:
+        """Return the last lines of the task's log buffer, and of a long line only the end."""
+        try:
+            with self.log_buffer.open("rb") as file:
+                file.seek(max(0, file.seek(0, os.SEEK_END) - settings.FAILED_TASK_LOG_BYTES))
+                data = file.read(settings.FAILED_TASK_LOG_BYTES)
+        except OSError:
+            return ()
+        lines = data.lstrip(b"\0").decode(errors="replace").splitlines()  # the buffer begins with a hole
+        return tuple(lines[-settings.FAILED_TASK_LOG_LINES :])

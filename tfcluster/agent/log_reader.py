@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from tfcluster import settings
-from tfcluster.agent.logs.log_segment import LogSegment
+from tfcluster.agent.log_file import LogSegment
 from tfcluster.processes import log_buffer
 from tfcluster.processes.rotating_log import Line, numbered, numbers_of
 
@@ -34,6 +34,11 @@ class LogReader:
     def __init__(self, log: Path, spooled: Path | None = None) -> None:
         self._log = log
         self._spool = spooled
+
+    @property
+    def folders(self) -> set[Path]:
+        """The folders in which the log is written."""
+        return {path.parent for path in (self._log, self._spool) if path is not None}
 
     def end(self) -> int:
         """Return the position after the end of all output."""

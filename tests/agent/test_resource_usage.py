@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.memory_group import memory_group
-from tfcluster.agent.tasks.oom import OomCounters, OomDetector
+from tfcluster.agent.tasks.resource_usage import OomCounters, OomDetector
 
 GROUP = "app.slice/my task"
 VERSION_2 = f"0::/{GROUP}\n"

@@ -1,4 +1,4 @@
-"""Which folders' changes are reported, to whom, and that nothing is left open afterwards."""
+"""Each waiter sees each change, also one that comes before it waits; each folder's changes reach its own callbacks."""
 
 from __future__ import annotations
 
@@ -8,8 +8,50 @@ from pathlib import Path
 
 import pytest
 
-from tfcluster.agent import folder_watcher
-from tfcluster.agent.folder_watcher import FolderWatcher
+from tfcluster.agent import change_notifier
+from tfcluster.agent.change_notifier import ChangeNotifier, FolderWatcher
+
+
+def test_a_change_between_the_look_and_the_waiting_is_not_lost() -> None:
+    async def look_then_wait() -> None:
+        notice = ChangeNotifier()
+        seen = notice.count
+        notice.tell()
+        await asyncio.wait_for(notice.since(seen), 10)
+
+    asyncio.run(look_then_wait())
+
+
+def test_a_change_wakes_everybody_and_once() -> None:
+    async def several_wait() -> None:
+        notice = ChangeNotifier()
+        waiting = [asyncio.ensure_future(notice.since(notice.count)) for _ in range(3)]
+        await asyncio.sleep(0)
+        assert not any(each.done() for each in waiting)
+        notice.tell()
+        await asyncio.gather(*waiting)
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(notice.since(notice.count), 0)
+
+    asyncio.run(several_wait())
+
+
+def test_whoever_waits_until_something_is_done_looks_at_each_change() -> None:
+    async def look() -> tuple[list[int], int]:
+        notice, done = ChangeNotifier(), asyncio.get_running_loop().create_future()
+        seen = []
+        async for _ in notice.until(done):
+            seen.append(notice.count)
+            if len(seen) == 1:
+                notice.tell()  # while the look is on its way
+            elif len(seen) == 2:
+                asyncio.get_running_loop().call_soon(notice.tell)
+            else:
+                asyncio.get_running_loop().call_soon(done.set_result, None)
+        await asyncio.sleep(0)  # what was cancelled ends
+        return seen, len(asyncio.all_tasks())
+
+    assert asyncio.run(look()) == ([0, 1, 2], 1)
 
 
 def test_each_callback_is_called_for_its_own_folder_while_it_watches(tmp_path: Path) -> None:
@@ -58,7 +100,7 @@ def test_a_folder_that_cannot_be_watched_is_reported(tmp_path: Path, monkeypatch
         before = os.listdir("/proc/self/fd")
         with FolderWatcher().watch(tmp_path / "none", lambda: None) as is_watched:
             assert not is_watched
-        monkeypatch.setattr(folder_watcher, "Inotify", refuse)
+        monkeypatch.setattr(change_notifier, "Inotify", refuse)
         with FolderWatcher().watch(tmp_path, lambda: None) as is_watched:
             assert not is_watched
         assert os.listdir("/proc/self/fd") == before

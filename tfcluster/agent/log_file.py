@@ -1,4 +1,4 @@
-"""One open file of a rotating log: finds lines by position, time or count with a binary search."""
+"""Reads log files: the last lines of a plain file, and the lines of a rotated file by position, time or count."""
 
 from __future__ import annotations
 
@@ -6,10 +6,60 @@ import io
 import os
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import BinaryIO
 
 from tfcluster import settings
-from tfcluster.agent.logs.textfile import behind_newline
 from tfcluster.processes.rotating_log import Line, last_line, parse
+
+
+def tail(path: Path, lines: int) -> tuple[list[str], int]:
+    """Read the last lines of a file, including a last line without a newline.
+
+    The file is read backwards, and only as far as needed.
+
+    Args:
+        path: The file. A missing file counts as empty.
+        lines: Number of lines.
+
+    Returns:
+        The lines, and the offset after them.
+    """
+    try:
+        with path.open("rb") as file:
+            end = file.seek(0, os.SEEK_END)
+            # If the file ends with a newline, that is one more newline to count.
+            ends_whole = end > 0 and _read_at(file, end - 1, 1) == b"\n"
+            start = offset_after_newlines(file, end, lines + ends_whole) if lines else end
+            data = _read_at(file, start, end - start)
+    except FileNotFoundError:
+        return [], 0
+    found = data.removesuffix(b"\n").split(b"\n") if data else []
+    return [line.decode(errors="replace") for line in found], end
+
+
+def offset_after_newlines(file: BinaryIO, end: int, count: int) -> int:
+    """Return the offset after the `count`th newline before `end`, counting backwards, or 0 if there are fewer."""
+    start = end
+    while start > 0:
+        size = min(settings.IO_BLOCK_BYTES, start)
+        start -= size
+        block = _read_at(file, start, size)
+        found = block.count(b"\n")
+        if found < count:
+            count -= found
+            continue
+        at = len(block)
+        for _ in range(count):
+            at = block.rindex(b"\n", 0, at)
+        return start + at + 1
+    return 0
+
+
+def _read_at(file: BinaryIO, offset: int, size: int) -> bytes:
+    file.seek(offset)
+    return file.read(size)
+
 
 # Number of bytes to read of a line for its time and position, which take less.
 _HEAD = 128
@@ -35,7 +85,7 @@ class LogSegment:
 
     def measure(self) -> None:
         """Take the current content as the snapshot: set `size`, `start` and `end`."""
-        size = behind_newline(self._file, os.fstat(self._file.fileno()).st_size, 1)
+        size = offset_after_newlines(self._file, os.fstat(self._file.fileno()).st_size, 1)
         last = last_line(self._file.fileno(), size)
         self.size = size
         if last is None:
@@ -80,7 +130,7 @@ class LogSegment:
             none.
         """
         end = self._offset(lambda line: line.position >= before)
-        offset = behind_newline(self._file, end, count + 1)
+        offset = offset_after_newlines(self._file, end, count + 1)
         if not offset:
             count = sum(
                 self._read(at, min(settings.IO_BLOCK_BYTES, end - at)).count(b"\n")
@@ -109,14 +159,14 @@ class LogSegment:
             The offset at which the line begins and the line, whose text is truncated; None if there is no such line.
         """
         # A line begins at the offset if the byte before it is a newline.
-        start = offset if not offset else self._behind_next_newline(offset - 1)
+        start = offset if not offset else self._offset_after_next_newline(offset - 1)
         while start < self.size:
             if line := parse(self._read(start, _HEAD).partition(b"\n")[0]):
                 return start, line
-            start = self._behind_next_newline(start)
+            start = self._offset_after_next_newline(start)
         return None
 
-    def _behind_next_newline(self, offset: int) -> int:
+    def _offset_after_next_newline(self, offset: int) -> int:
         while offset < self.size:
             block = self._read(offset, settings.IO_BLOCK_BYTES >> 4)
             if (at := block.find(b"\n")) >= 0:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.agent.hosts import task_of, topology_of
-from tfcluster.agent.atomic_file import AtomicFiles
+from tfcluster.agent.files import AtomicFiles
 from tfcluster.agent.secret_store import SecretStore, lost, without_values
 
 RETENTION = {"PLAIN": "seen"}

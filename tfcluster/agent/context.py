@@ -1,0 +1,164 @@
+"""What the agent's request handlers and its periodic checks share: the parts of the agent, and the lease."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tfcluster.agent.logs import LogCollector
+from tfcluster.agent.ports import PortAllocator
+from tfcluster.agent.runs.cleanup import ContainerCleaner
+from tfcluster.agent.runs.manager import RunManager
+from tfcluster.agent.runs.remote_tasks import RemoteTaskMonitor
+from tfcluster.agent.secret_store import SecretStore
+from tfcluster.agent.state_dir import StateDir
+from tfcluster.agent.tasks.health_monitor import ProbeClient
+from tfcluster.agent.tasks.supervisor import Supervisor
+from tfcluster.core.states import TaskState, cluster_state
+from tfcluster.core.status import ClusterStatus, HostStatus
+from tfcluster.errors import ClusterError
+from tfcluster.processes.c_api import TensorFlow
+from tfcluster.tf_install import find_tensorflow_library
+
+
+class Lease:
+    """The cluster's lease: measures the time since a command was last connected to the agent.
+
+    The lease is not in the journal: only a command can start the next agent, and that command renews the lease.
+
+    Args:
+        clock: Returns monotonic seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._last_renewal = clock()
+        self._requests = 0
+
+    @contextmanager
+    def renew(self) -> Iterator[None]:
+        """Renew the lease until the context is left: a request is in progress."""
+        self._requests += 1
+        try:
+            yield
+        finally:
+            self._requests -= 1
+            self._last_renewal = self._clock()
+
+    def has_expired(self, seconds: float | None) -> bool:
+        """Return whether the lease has expired (the host was abandoned).
+
+        Args:
+            seconds: The duration of the lease: how long there may be no request. None means that it never expires.
+        """
+        return seconds is not None and not self._requests and self._clock() - self._last_renewal >= seconds
+
+
+class AgentContext:
+    """The parts of the agent of one cluster on one host.
+
+    Args:
+        cluster: The cluster's name.
+        host: The cluster's name for this host.
+        state_dir: The cluster's state directory on this host.
+        secrets_file: The file that holds the values of secrets.
+
+    Attributes:
+        cluster: The cluster's name.
+        host: The cluster's name for this host.
+        state_dir: The cluster's state directory on this host.
+        quitting: The shutdown event: set when the agent has nothing left to do.
+        is_going_down: Whether the cluster is going down or is down.
+        is_killing_unrecorded: Whether processes are being stopped of a cluster whose journal cannot be read.
+        lease: The cluster's lease, which the requests of commands renew.
+        ports: Reserves the ports of the tasks.
+        prober: Probes the tasks.
+        log_collector: Supervises the log writer.
+        secrets: The secret values in the topology.
+        supervisor: The tasks on this host.
+        remote_tasks: The tasks on other hosts.
+        runs: The runs.
+    """
+
+    def __init__(self, cluster: str, host: str, state_dir: StateDir, secrets_file: Path) -> None:
+        self.cluster = cluster
+        self.host = host
+        self.state_dir = state_dir
+        self.quitting = asyncio.Event()
+        self.is_going_down = False
+        self.is_killing_unrecorded = False
+        self.lease = Lease()
+        self.ports = PortAllocator()
+        self.prober = ProbeClient(f"tfcluster: {cluster} health prober")
+        self.log_collector = LogCollector(f"tfcluster: {cluster} log writer", state_dir)
+        self.secrets = SecretStore(secrets_file)
+        self.supervisor = Supervisor(
+            host, state_dir, self.secrets, self.ports, self.prober, self.log_collector, self.load_tensorflow
+        )
+        self.remote_tasks = RemoteTaskMonitor(self.supervisor, self.prober, self._tasks_in_use, self.report_lost_tasks)
+        cleaner = ContainerCleaner(self.supervisor, self.prober)
+        title = f"tfcluster: {cluster} fork server"
+        self.runs = RunManager(title, state_dir, cleaner.clear, self.remote_tasks.refresh)
+        self._tensorflow: TensorFlow | None = None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the agent has no cluster to supervise."""
+        return self.supervisor.topology is None and not self.is_killing_unrecorded
+
+    def reject_if_going_down(self) -> None:
+        """Reject a request if the cluster is going down.
+
+        Raises:
+            ClusterError: The cluster is going down.
+        """
+        if self.is_going_down:
+            cluster = self.supervisor.require_cluster().cluster
+            raise ClusterError(f"cluster {cluster!r} is going down", hint="Try again when `tfcluster down` is done.")
+
+    def load_tensorflow(self) -> TensorFlow:
+        """Return TensorFlow's C library, which is loaded at the first call.
+
+        Raises:
+            ClusterError: TensorFlow is not installed, or cannot be used.
+        """
+        if self._tensorflow is None:
+            self._tensorflow = TensorFlow(find_tensorflow_library())
+        return self._tensorflow
+
+    def report_lost_tasks(self) -> None:
+        """Report to the runs which tasks are down; those that cannot continue without them end."""
+        tasks = self.supervisor.tasks
+        down = {
+            name: task.describe_problem() for name, task in tasks.items() if task.machine.state is not TaskState.READY
+        }
+        self.runs.on_task_health(self._task_names(), {**down, **self.remote_tasks.down})
+
+    def _task_names(self) -> list[str]:
+        topology = self.supervisor.topology
+        return [task.name for task in topology.tasks] if topology else []
+
+    def _tasks_in_use(self) -> set[str]:
+        return {name for names in self.runs.tasks_in_use(self._task_names()).values() for name in names}
+
+    def status(self) -> ClusterStatus:
+        """Return the status of the cluster, as far as this host knows it.
+
+        Raises:
+            ClusterError: There is no cluster.
+        """
+        topology = self.supervisor.require_cluster()
+        tasks = tuple(task.status() for task in self.supervisor.tasks.values())
+        version = self._tensorflow.version if self._tensorflow else None
+        return ClusterStatus(
+            cluster=topology.cluster,
+            state=cluster_state([task.state for task in tasks]),
+            spec=topology.spec,
+            hosts=(HostStatus(self.host, "up", os.getpid(), version),),
+            tasks=tasks,
+            runs=tuple(run.status() for run in self.runs.runs.values()),
+        )

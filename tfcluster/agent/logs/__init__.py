@@ -1,1 +1,0 @@
-"""Collects and reads the logs of tasks, and writes the event log."""
