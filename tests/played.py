@@ -17,7 +17,7 @@ from tfcluster.client import cluster as module
 from tfcluster.core.hosts import Host
 from tfcluster.errors import ClusterError
 from tfcluster.transport.base import HostUnreachableError, readable_fds
-from tfcluster.transport.dry_run_probe import Probe, begin_here
+from tfcluster.transport.dry_run_probe import Probe, start_local_probe
 from tfcluster.transport.local import LocalAgentConnection, LocalTransport
 from tfcluster.transport.ssh import HostReport, SshTransport
 
@@ -59,7 +59,7 @@ class Played(SshTransport):
             self.meet()
         except ClusterError as error:
             return HostReport(self.host, (error,)), None
-        return self._found(), begin_here(self.cluster, self.host)
+        return self._found(), start_local_probe(self.cluster, self.host)
 
     def _found(self) -> HostReport:
         offset = self._folder / "clock" / self.host

@@ -102,7 +102,7 @@ def ssh_control_path(cluster: str, destination: str) -> Path:
 
 
 def forwarded_socket_path(cluster: str, host: str, destination: str) -> Path:
-    """Return the path of the socket here that ssh forwards to the socket of the cluster's agent on another host.
+    """Return the path of the local socket that ssh forwards to the socket of the cluster's agent on another host.
 
     Args:
         cluster: The cluster's name.

@@ -192,7 +192,7 @@ report(len(guard.ports))
 
 def test_without_its_guard_a_process_may_not_listen() -> None:
     body = """
-os.close(listen_guard.trap_listen())
+os.close(seccomp.trap_listen())
 try:
     socket.create_server(("127.0.0.1", 0))
 except OSError as error:

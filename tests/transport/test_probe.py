@@ -12,7 +12,7 @@ from tests.core.clusters import topology_of
 from tests.hosts import HERE, SshHosts
 from tests.transport.conftest import Reaching
 from tests.transport.test_first_contact import problems, python
-from tfcluster.transport.dry_run_probe import begin_here
+from tfcluster.transport.dry_run_probe import start_local_probe
 from tfcluster.transport.provision import code_bundle
 
 LAYOUT = topology_of("name: demo\nhosts: {h0: {address: 127.0.0.1}}\njobs: {worker: {tasks: 2}}\n")
@@ -56,7 +56,7 @@ def test_a_lost_connection_leaves_nothing(hosts: SshHosts, reach: Reaching) -> N
 
 def test_a_process_on_this_machine_ends_when_it_is_left(hosts: SshHosts) -> None:
     before = files(hosts)
-    probe = begin_here("demo", "h0")
+    probe = start_local_probe("demo", "h0")
     assert hosts.processes()
     assert probe.prepare(LAYOUT, listen=False)[0].problems == ()
     probe.close()

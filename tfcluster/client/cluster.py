@@ -81,9 +81,9 @@ class Cluster:
             ClusterError: No process could be started on this machine.
         """
         if host == LOCAL_HOST:
-            from tfcluster.transport.dry_run_probe import begin_here
+            from tfcluster.transport.dry_run_probe import start_local_probe
 
-            return None, begin_here(self.name, host)
+            return None, start_local_probe(self.name, host)
         return self._there(host).probe()
 
     def _there(self, host: str) -> SshTransport:

@@ -67,7 +67,7 @@ class UpPlan:
 
 def prestart_agent() -> None:
     """Start an agent while the spec is still being read; it exits if no `plan_up` follows."""
-    local.begin()
+    local.prestart_agent()
 
 
 def plan_up(

@@ -31,7 +31,7 @@ class TensorFlow:
 
     def __init__(self, library: Path) -> None:
         try:
-            with _standard_error_closed():
+            with _discarded_stderr():
                 self._lib = ctypes.CDLL(str(library))
         except OSError as error:
             raise ClusterError(f"{library} cannot be loaded: {error}", hint=INSTALL_TENSORFLOW) from error
@@ -62,52 +62,47 @@ class TensorFlow:
             TensorFlowError: The server could not be created, for example because the port is already in use.
         """
         status = self._lib.TF_NewStatus()
-        handle = self._lib.TF_NewServer(server_def, len(server_def), status)
-        self._check(status)
-        return Server(self, handle, status)
-
-    def _check(self, status: int) -> None:
-        if self._lib.TF_GetCode(status) != 0:
-            raise TensorFlowError(self._lib.TF_Message(status).decode(errors="replace"))
-
-    def start(self, handle: int, status: int) -> None:
-        """Start to serve; see `Server.start`."""
-        self._lib.TF_ServerStart(handle, status)
-        self._check(status)
-
-    def join(self, handle: int, status: int) -> None:
-        """Serve until the process exits; see `Server.join`."""
-        self._lib.TF_ServerJoin(handle, status)
-        self._check(status)
+        server = Server(self._lib, self._lib.TF_NewServer(server_def, len(server_def), status), status)
+        server.check_status()
+        return server
 
 
 @contextlib.contextmanager
-def _standard_error_closed() -> Iterator[None]:
+def _discarded_stderr() -> Iterator[None]:
     """Discard what the library prints to standard error while it is loaded: messages about its own build."""
-    kept = os.dup(2)
-    nothing = os.open(os.devnull, os.O_WRONLY)
+    stderr = os.dup(2)
+    devnull = os.open(os.devnull, os.O_WRONLY)
     try:
-        os.dup2(nothing, 2)
+        os.dup2(devnull, 2)
         yield
     finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-        os.close(nothing)
+        os.dup2(stderr, 2)
+        os.close(stderr)
+        os.close(devnull)
 
 
 class Server:
-    """A server that `TensorFlow.new_server` has created; it lives as long as the process.
+    """A server that `TensorFlow.new_server` has created; it exists until the process exits.
 
     Args:
-        tensorflow: The library.
+        lib: The library.
         handle: The address of the library's TF_Server.
         status: The address of the TF_Status that its calls report to.
     """
 
-    def __init__(self, tensorflow: TensorFlow, handle: int, status: int) -> None:
-        self._tensorflow = tensorflow
+    def __init__(self, lib: ctypes.CDLL, handle: int, status: int) -> None:
+        self._lib = lib
         self._handle = handle
         self._status = status
+
+    def check_status(self) -> None:
+        """Check the status of the last call.
+
+        Raises:
+            TensorFlowError: The call failed.
+        """
+        if self._lib.TF_GetCode(self._status) != 0:
+            raise TensorFlowError(self._lib.TF_Message(self._status).decode(errors="replace"))
 
     def start(self) -> None:
         """Start to serve.
@@ -115,8 +110,10 @@ class Server:
         Raises:
             TensorFlowError: The server could not be started.
         """
-        self._tensorflow.start(self._handle, self._status)
+        self._lib.TF_ServerStart(self._handle, self._status)
+        self.check_status()
 
     def join(self) -> None:
         """Serve until the process exits; TensorFlow's servers cannot be stopped gracefully."""
-        self._tensorflow.join(self._handle, self._status)
+        self._lib.TF_ServerJoin(self._handle, self._status)
+        self.check_status()

@@ -1,4 +1,4 @@
-"""Handling of paths at which a file of ours belongs and something else may be."""
+"""Files of tfcluster in whose places something else may be, such as a folder or a named pipe."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def remove_unless_file(path: Path) -> None:
-    """Remove what is at the place of a file of ours and is not a regular file: opening a named pipe would block.
+    """Remove what is in the place of a file and is not a regular file: opening a named pipe would block.
 
     Raises:
         OSError: It cannot be removed.
@@ -23,12 +23,12 @@ def remove_unless_file(path: Path) -> None:
             path.unlink()
 
 
-def read_file(path: Path, longest: int) -> bytes:
+def read_file(path: Path, max_bytes: int) -> bytes:
     """Read a file that may have been replaced by something else.
 
     Args:
         path: The file.
-        longest: The greatest allowed size, in bytes.
+        max_bytes: The maximum size in bytes.
 
     Raises:
         OSError: It cannot be read.
@@ -36,11 +36,11 @@ def read_file(path: Path, longest: int) -> bytes:
     """
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # opening a named pipe would wait for a writer
     try:
-        found = os.fstat(fd)
-        if not stat.S_ISREG(found.st_mode):
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
             raise ValueError("not a regular file")
-        if found.st_size > longest:
-            raise ValueError(f"{found.st_size} bytes long, it has at most {longest}")
+        if status.st_size > max_bytes:
+            raise ValueError(f"{status.st_size} bytes long, it has at most {max_bytes}")
         with open(fd, "rb", closefd=False) as file:
             return file.read()
     finally:

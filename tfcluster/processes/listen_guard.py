@@ -23,7 +23,7 @@ from tfcluster import settings
 from tfcluster.processes import port_isolation, seccomp
 from tfcluster.processes.netinfo import Address
 from tfcluster.processes.port_isolation import PortIsolationError
-from tfcluster.processes.seccomp import Notification, SeccompError
+from tfcluster.processes.seccomp import Notification
 
 _SYS_PIDFD_GETFD = 438  # on every architecture
 
@@ -99,22 +99,10 @@ def isolate_this_process(cluster: Collection[Address], on_refused: Callable[[str
     # Start the thread before the trap is set, as the guard's own thread must not be trapped.
     threading.Thread(target=run, name="port guard", daemon=True).start()
     try:
-        guards.append(ListenGuard(trap_listen(), cluster, on_refused))
+        guards.append(ListenGuard(seccomp.trap_listen(), cluster, on_refused))
     finally:
         trapped.set()
     return guards[0]
-
-
-def trap_listen() -> int:
-    """Trap listen() and return the descriptor of the trap; see `seccomp.trap_listen`.
-
-    Raises:
-        PortIsolationError: The kernel does not allow this process to trap listen().
-    """
-    try:
-        return seccomp.trap_listen()
-    except SeccompError as error:
-        raise PortIsolationError(f"ports cannot be closed before they listen: {error}") from error
 
 
 def check_support(cluster: Collection[Address]) -> None:

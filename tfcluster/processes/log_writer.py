@@ -126,7 +126,7 @@ class LogWriter:
         return more
 
     def is_still_owner(self) -> bool:
-        """Tell whether the lock file on disk is still the one that this process holds.
+        """Return whether the lock file on disk is still the one that this process holds.
 
         If the folder has been deleted, the next log writer would not find this process by the lock.
         """

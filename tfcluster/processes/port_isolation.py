@@ -156,7 +156,7 @@ def attach_filter(listener: socket.socket, sources: Collection[Address]) -> None
 
 
 def _has_locked_filter(listener: socket.socket) -> bool:
-    """Tell whether a socket has a filter that cannot be removed, such as that of `attach_filter`."""
+    """Return whether a socket has a filter that cannot be removed, such as that of `attach_filter`."""
     return bool(listener.getsockopt(socket.SOL_SOCKET, _SO_LOCK_FILTER))
 
 
@@ -167,38 +167,38 @@ def _filter_program(sources: Iterable[Address]) -> _Program:
     for_ipv6 = _for_ipv6([*(each for each in ordered if isinstance(each, IPv6Address)), IPv6Address("::1")])
     return [
         # A socket for IPv6 receives IPv4 too. The first four bits of both headers are the version.
-        _instruction(_LOAD_BYTE, _NETWORK_HEADER),
-        _instruction(_SHIFT_RIGHT, 4),
-        _instruction(_JUMP_IF_EQUAL, 4, yes=1),
-        _instruction(_JUMP, len(for_ipv4)),
+        bpf_instruction(_LOAD_BYTE, _NETWORK_HEADER),
+        bpf_instruction(_SHIFT_RIGHT, 4),
+        bpf_instruction(_JUMP_IF_EQUAL, 4, yes=1),
+        bpf_instruction(_JUMP, len(for_ipv4)),
         *for_ipv4,
         *for_ipv6,
     ]
 
 
 def _for_ipv4(sources: Iterable[IPv4Address]) -> _Program:
-    program = [_instruction(_LOAD_WORD, _NETWORK_HEADER + 12)]
+    program = [bpf_instruction(_LOAD_WORD, _NETWORK_HEADER + 12)]
     for source in sources:
-        program += [_instruction(_JUMP_IF_EQUAL, int(source), no=1), _instruction(_RETURN, _PASS)]
+        program += [bpf_instruction(_JUMP_IF_EQUAL, int(source), no=1), bpf_instruction(_RETURN, _PASS)]
     # 127.0.0.0/8: the kernel drops packets that arrive from the network with such a source address.
-    program += [_instruction(_AND, 0xFF000000), _instruction(_JUMP_IF_EQUAL, 0x7F000000, no=1)]
-    return [*program, _instruction(_RETURN, _PASS), _instruction(_RETURN, _DROP)]
+    program += [bpf_instruction(_AND, 0xFF000000), bpf_instruction(_JUMP_IF_EQUAL, 0x7F000000, no=1)]
+    return [*program, bpf_instruction(_RETURN, _PASS), bpf_instruction(_RETURN, _DROP)]
 
 
 def _for_ipv6(sources: Iterable[IPv6Address]) -> _Program:
     program: _Program = []
     for index in range(4):  # once: a load from the header costs the kernel a function call
-        program += [_instruction(_LOAD_WORD, _NETWORK_HEADER + 8 + 4 * index), _instruction(_STORE_MEMORY, index)]
+        program += [bpf_instruction(_LOAD_WORD, _NETWORK_HEADER + 8 + 4 * index), bpf_instruction(_STORE_MEMORY, index)]
     for source in sources:
         for index, word in enumerate(struct.unpack("!4I", source.packed)):
-            program.append(_instruction(_LOAD_MEMORY, index))
+            program.append(bpf_instruction(_LOAD_MEMORY, index))
             # A jump leads past the instructions for this address.
-            program.append(_instruction(_JUMP_IF_EQUAL, word, no=7 - 2 * index))
-        program.append(_instruction(_RETURN, _PASS))
-    return [*program, _instruction(_RETURN, _DROP)]
+            program.append(bpf_instruction(_JUMP_IF_EQUAL, word, no=7 - 2 * index))
+        program.append(bpf_instruction(_RETURN, _PASS))
+    return [*program, bpf_instruction(_RETURN, _DROP)]
 
 
-def _instruction(code: int, operand: int, yes: int = 0, no: int = 0) -> bytes:
+def bpf_instruction(code: int, operand: int, yes: int = 0, no: int = 0) -> bytes:
     """Return a struct sock_filter.
 
     Args:

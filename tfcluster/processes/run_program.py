@@ -22,9 +22,9 @@ from tfcluster.errors import ClusterError, TerminatedError
 from tfcluster.process_handle import MARK
 from tfcluster.processes import daemonize
 from tfcluster.processes.daemonize import no_proxy_env
-from tfcluster.processes.listen_guard import trap_listen
 from tfcluster.processes.port_isolation import OPEN_HINT, PortIsolationError
 from tfcluster.processes.run_spec import ProgramEnd, RunSpec
+from tfcluster.processes.seccomp import trap_listen
 from tfcluster.protocol.codec import encode
 
 if TYPE_CHECKING:

@@ -14,6 +14,8 @@ import platform
 import struct
 from dataclasses import dataclass
 
+from tfcluster.processes.port_isolation import PortIsolationError, bpf_instruction
+
 # From linux/seccomp.h.
 _SET_MODE_FILTER = 1
 _FLAG_SPEC_ALLOW, _FLAG_NEW_LISTENER = 1 << 2, 1 << 3
@@ -32,10 +34,6 @@ _NR, _ARCH = 0, 4
 # x32 programs use the system call numbers of x86-64 with this bit set.
 _X32_BIT = 0x40000000
 _LOAD_WORD, _JUMP_IF_EQUAL, _JUMP_IF_NOT_BELOW, _RETURN = 0x20, 0x15, 0x35, 0x06
-
-
-class SeccompError(Exception):
-    """System calls cannot be trapped; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +84,7 @@ def trap_listen() -> int:
         listen() fails with ENOSYS.
 
     Raises:
-        SeccompError: The kernel refuses.
+        PortIsolationError: The kernel refuses.
     """
     architecture = _architecture()
     instructions = b"".join(_program(architecture))
@@ -104,7 +102,7 @@ def trap_listen() -> int:
         libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
         fd = install()
     if fd < 0:
-        raise SeccompError(_explain(ctypes.get_errno()))
+        raise _not_trapped(_explain(ctypes.get_errno()))
     return fd
 
 
@@ -130,7 +128,7 @@ def receive(listener: int) -> Notification | None:
 
 
 def is_waiting(listener: int, notification: Notification) -> bool:
-    """Tell whether a caller is still waiting; if it is, its tid has not been reused for another thread."""
+    """Return whether a caller is still waiting; if it is, its tid has not been reused for another thread."""
     try:
         fcntl.ioctl(listener, _IOCTL_ID_VALID, struct.pack("=Q", notification.id))
     except OSError:
@@ -157,7 +155,7 @@ def _architecture() -> _Architecture:
     try:
         return _ARCHITECTURES[platform.machine()]
     except KeyError:
-        raise SeccompError(f"system calls of {platform.machine()} are not known to tfcluster") from None
+        raise _not_trapped(f"system calls of {platform.machine()} are not known to tfcluster") from None
 
 
 def _program(architecture: _Architecture) -> list[bytes]:
@@ -167,28 +165,16 @@ def _program(architecture: _Architecture) -> list[bytes]:
     calls.
     """
     return [
-        _instruction(_LOAD_WORD, _ARCH),
-        _instruction(_JUMP_IF_EQUAL, architecture.audit, yes=1),
-        _instruction(_RETURN, _RET_KILL_PROCESS),  # a 32-bit program, whose listen() has another number
-        _instruction(_LOAD_WORD, _NR),
-        _instruction(_JUMP_IF_NOT_BELOW, _X32_BIT, no=1),
-        _instruction(_RETURN, _RET_KILL_PROCESS),
-        _instruction(_JUMP_IF_EQUAL, architecture.listen, no=1),
-        _instruction(_RETURN, _RET_USER_NOTIF),
-        _instruction(_RETURN, _RET_ALLOW),
+        bpf_instruction(_LOAD_WORD, _ARCH),
+        bpf_instruction(_JUMP_IF_EQUAL, architecture.audit, yes=1),
+        bpf_instruction(_RETURN, _RET_KILL_PROCESS),  # a 32-bit program, whose listen() has another number
+        bpf_instruction(_LOAD_WORD, _NR),
+        bpf_instruction(_JUMP_IF_NOT_BELOW, _X32_BIT, no=1),
+        bpf_instruction(_RETURN, _RET_KILL_PROCESS),
+        bpf_instruction(_JUMP_IF_EQUAL, architecture.listen, no=1),
+        bpf_instruction(_RETURN, _RET_USER_NOTIF),
+        bpf_instruction(_RETURN, _RET_ALLOW),
     ]
-
-
-def _instruction(code: int, operand: int, yes: int = 0, no: int = 0) -> bytes:
-    """Return a struct sock_filter.
-
-    Args:
-        code: The operation.
-        operand: Its operand.
-        yes: The number of instructions that a jump skips if its condition holds.
-        no: The number of instructions that a jump skips if it does not.
-    """
-    return struct.pack("=HBBI", code, yes, no, operand)
 
 
 def _explain(number: int) -> str:
@@ -198,3 +184,7 @@ def _explain(number: int) -> str:
     if number in (errno.ENOSYS, errno.EINVAL):
         return "this kernel has no seccomp user notification, which came with Linux 5.0"
     return f"the kernel refused a seccomp filter ({os.strerror(number)})"
+
+
+def _not_trapped(why: str) -> PortIsolationError:
+    return PortIsolationError(f"ports cannot be closed before they listen: {why}")

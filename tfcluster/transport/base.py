@@ -47,7 +47,7 @@ def readable_fds(fds: Iterable[int], seconds: float | None) -> set[int]:
 
 
 class Channel:
-    """A byte stream between a command and an agent: the agent's Unix socket here, the same socket forwarded elsewhere.
+    """A byte stream between a command and an agent: the agent's Unix socket, which ssh forwards from other hosts.
 
     Args:
         connection: A connected socket.
@@ -191,14 +191,14 @@ class HostTransport(Protocol):
         """
 
     def is_up(self) -> bool:
-        """Tell whether the cluster is up on the host, whether or not its agent is alive.
+        """Return whether the cluster is up on the host, whether or not its agent is alive.
 
         Raises:
             HostUnreachableError: The host cannot be reached.
         """
 
     def has_state(self) -> bool:
-        """Tell whether the cluster is up on the host or has left runs and logs there.
+        """Return whether the cluster is up on the host or has left runs and logs there.
 
         If neither is the case, close what is shared between commands.
 

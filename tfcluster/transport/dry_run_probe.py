@@ -114,7 +114,7 @@ class _LocalSession(Session):
         return ClusterError(f"the process that examines this machine ended with exit code {code}{last}")
 
 
-def begin_here(cluster: str, host: str) -> Probe:
+def start_local_probe(cluster: str, host: str) -> Probe:
     """Start a probe of this machine.
 
     Args:

@@ -38,8 +38,8 @@ if line := sys.stdin.readline():
 _PACKAGE_ROOT = Path(__file__).parent.parent.parent
 # What connect() raises if the socket, or a folder in its path, was removed or replaced.
 _NOT_THERE = (FileNotFoundError, ConnectionRefusedError, NotADirectoryError, PermissionError)
-# Prestarted agents, which have not been given a cluster yet.
-_begun: list[subprocess.Popen[bytes]] = []
+# Prestarted agents, which do not know their cluster yet.
+_prestarted: list[subprocess.Popen[bytes]] = []
 
 
 class LocalAgentConnection(Channel):
@@ -96,7 +96,7 @@ class LocalTransport:
             next_start = time.monotonic() + settings.AGENT_START_INTERVAL_SECONDS
 
     def _is_locked(self) -> bool:
-        """Tell whether the process that the lock file names runs: an agent that is shutting down, or has no socket."""
+        """Return whether the process that the lock file names runs: an agent that shuts down, or has no socket."""
         pid = agent_pid(self.cluster, self.host)
         try:
             process = None if pid is None else ProcessHandle.from_pid(pid)
@@ -167,19 +167,19 @@ def connect(cluster: str, host: str) -> LocalAgentConnection | None:
     return LocalAgentConnection(connection)
 
 
-def begin() -> None:
+def prestart_agent() -> None:
     """Prestart an agent before its cluster is known: it imports its modules and waits for the cluster's name.
 
     The imports thus run in parallel with loading the spec. If no `start_agent` follows, the agent is killed when this
     process exits.
     """
-    _begun.append(_spawn())
-    atexit.register(_end_unused)
+    _prestarted.append(_spawn())
+    atexit.register(_kill_unused)
 
 
-def _end_unused() -> None:
-    while _begun:
-        unused = _begun.pop()
+def _kill_unused() -> None:
+    while _prestarted:
+        unused = _prestarted.pop()
         unused.kill()
         unused.communicate()
 
@@ -207,7 +207,7 @@ def start_agent(cluster: str, host: str) -> None:
         ClusterError: The agent could not start. The message contains the agent's own error.
     """
     try:
-        process = _begun.pop()
+        process = _prestarted.pop()
     except IndexError:  # not checked in advance, since another thread may be starting an agent for another host
         process = _spawn()
     assert process.stdin is not None, "it is a pipe"

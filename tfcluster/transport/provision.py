@@ -19,7 +19,8 @@ from tfcluster.core.hosts import Host
 from tfcluster.errors import ClusterError
 from tfcluster.transport import remote_bootstrap
 from tfcluster.transport.remote_bootstrap import MESSAGE_PREFIX, content_hash, pack
-from tfcluster.transport.ssh_session import start_ssh_session
+from tfcluster.transport.ssh_master import ssh_command
+from tfcluster.transport.ssh_session import Session
 
 #: The parts of the package that the agent and the transport need; see the layers in tests/test_layers.py.
 PARTS = (
@@ -66,7 +67,7 @@ def run_setup(host: Host, control_path: Path) -> None:
         HostUnreachableError: The host cannot be reached.
         ClusterError: A command failed. The message contains the last lines of its output.
     """
-    session = start_ssh_session(host, "/bin/sh", control_path)
+    session = Session(host, ssh_command(host, "/bin/sh", control_path=control_path))
     try:
         session.send(_script(host).encode())
         message = session.receive(settings.SSH_FIRST_MESSAGE_SECONDS)

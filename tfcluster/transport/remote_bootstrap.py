@@ -238,7 +238,7 @@ def _write(folder: str, files: dict[str, str]) -> None:
 
 
 def _is_intact(folder: str) -> bool:
-    """Tell whether only this user can access a folder, and its files have the hash that is the folder's name."""
+    """Return whether only this user can access a folder, and its files have the hash that is the folder's name."""
     try:
         status = os.lstat(folder)
         if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
@@ -273,7 +273,7 @@ def _prune(root: str) -> None:
 
 
 def _is_used(folder: str) -> bool:
-    """Tell whether an agent holds the lock of the code in a folder, since it may import more modules from it."""
+    """Return whether an agent holds the lock of the code in a folder, since it may import more modules from it."""
     try:
         with open(os.path.join(folder, "tfcluster", "__init__.py"), "r+") as code:
             return not _lock(code, fcntl.LOCK_EX | fcntl.LOCK_NB)

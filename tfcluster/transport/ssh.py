@@ -14,8 +14,8 @@ from tfcluster.protocol.codec import encode_greeting
 from tfcluster.transport.base import Channel, HostUnreachableError
 from tfcluster.transport.dry_run_probe import Probe, note_missing_interpreter, split_problems
 from tfcluster.transport.provision import bootstrap, bootstrap_command, code_bundle, run_setup, stamp_name
-from tfcluster.transport.ssh_master import RemoteAgent, SshMaster
-from tfcluster.transport.ssh_session import InterpreterError, Session, SshChannel, start_ssh_session
+from tfcluster.transport.ssh_master import RemoteAgent, SshMaster, ssh_command
+from tfcluster.transport.ssh_session import InterpreterError, Session, SshChannel
 
 
 @dataclass(frozen=True)
@@ -257,7 +257,8 @@ class SshTransport:
             ClusterError: The code cannot be stored on the host.
         """
         command = bootstrap_command(self._host.interpreter, isolated=is_dry_run)
-        session = start_ssh_session(self._host, command, None if is_dry_run else self._master.control_path)
+        control_path = None if is_dry_run else self._master.control_path
+        session = Session(self._host, ssh_command(self._host, command, control_path=control_path))
         first_line = {
             **{"cluster": self.cluster, "host": self.host, "state": self._host.state, "env": dict(self._host.env)},
             **{"ssh": self._host.destination, "keep": not is_dry_run, "stamp": stamp},

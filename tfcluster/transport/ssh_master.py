@@ -69,7 +69,7 @@ class RemoteAgent:
     Attributes:
         socket: The path of its socket there.
         pid: Its pid there.
-        is_forwardable: False if the host's ssh server has been found not to forward the socket.
+        is_forwardable: False if the host's ssh server does not forward the socket, as an earlier command has noticed.
     """
 
     socket: str
@@ -103,7 +103,7 @@ class SshMaster:
         return forwarded_socket_path(self._cluster, self._host.name, self._host.destination)
 
     def is_connected(self) -> bool:
-        """Tell whether the shared connection exists, as far as ssh has noticed."""
+        """Return whether the shared connection exists, as far as ssh has noticed."""
         connection = _connect(self.control_path)
         if connection is not None:
             connection.close()
@@ -126,7 +126,7 @@ class SshMaster:
             new.replace(record)
 
     def connect(self, agent: RemoteAgent) -> socket.socket | None:
-        """Connect to the forwarded socket, and have it forwarded first if it is not, or leads elsewhere.
+        """Connect to the forwarded socket, and have ssh forward it first unless it leads to the socket of the agent.
 
         That the connection is accepted says nothing of the agent: if it does not listen, or the host's ssh server does
         not forward sockets, ssh closes the connection.

@@ -11,7 +11,6 @@ import tempfile
 import time
 import weakref
 from collections import deque
-from pathlib import Path
 from typing import Any
 
 from tfcluster import settings
@@ -20,7 +19,7 @@ from tfcluster.errors import ClusterError
 from tfcluster.transport.base import Channel, HostUnreachableError, readable_fds
 from tfcluster.transport.remote_bootstrap import MESSAGE_PREFIX
 from tfcluster.transport.ssh_errors import SSH_FAILED, lines_of, no_response, no_ssh, unreachable
-from tfcluster.transport.ssh_master import SshMaster, ssh_command
+from tfcluster.transport.ssh_master import SshMaster
 
 # The exit codes of every shell for a command that cannot be run or found.
 _NOT_RUN = (126, 127)
@@ -215,20 +214,6 @@ class Session:
         self._process.kill()
         self._process.wait()
         self._stderr.close()
-
-
-def start_ssh_session(host: Host, command: str, control_path: Path | None) -> Session:
-    """Run a command on a host by ssh.
-
-    Args:
-        host: The host.
-        command: A command line for the host's shell.
-        control_path: As for `ssh_command`.
-
-    Raises:
-        ClusterError: ssh is not installed on this machine.
-    """
-    return Session(host, ssh_command(host, command, control_path=control_path))
 
 
 class SshChannel(Channel):
