@@ -66,7 +66,6 @@ CONSTANTS = {
         (
             "programs/expfit/run.py:*",
             "programs/graph/run.py:_EXACT",
-            "programs/linear/batches.py:_SHUFFLE_ROUNDS",
             "programs/linear/config.py:LEARNING_RATES",
             "programs/linear/dataset.py:*",
             "programs/linear/model.py:*",

@@ -21,12 +21,11 @@ from hypothesis import strategies as st
 
 from tfcluster import settings
 from tfcluster.errors import ClusterError
-from tfcluster.programs import executor as module
-from tfcluster.programs import session_pool as devices_module
+from tfcluster.programs import executor, session_pool
 from tfcluster.programs.api import Context
 from tfcluster.programs.executor import StepTimeoutError
 from tfcluster.programs.map_reduce import DeviceLostError, ShardResult, map_reduce, map_shards
-from tfcluster.programs.sessions import open_session, serves
+from tfcluster.programs.sessions import is_serving, open_session
 
 
 @pytest.fixture(autouse=True)
@@ -72,7 +71,7 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
-        monkeypatch.setattr(module.time, "monotonic", lambda: self.now)  # type: ignore[attr-defined]
+        monkeypatch.setattr(executor.time, "monotonic", lambda: self.now)  # type: ignore[attr-defined]
 
 
 def sizes(monkeypatch: pytest.MonkeyPatch, shards: int, seconds_a_shard: float) -> list[int]:
@@ -227,8 +226,8 @@ def test_a_device_that_is_lost_and_comes_back_costs_nothing(monkeypatch: pytest.
 
 
 def test_the_shards_of_a_device_that_stays_lost_are_done_by_the_others() -> None:
-    own = {"a": [range(0, 500)], "b": [range(500, 1000)]}
-    parts = list(map_shards(["a", "b"], 1000, Faults("a", times=10**9), own=own))
+    pinned = {"a": [range(0, 500)], "b": [range(500, 1000)]}
+    parts = list(map_shards(["a", "b"], 1000, Faults("a", times=10**9), pinned=pinned))
     assert {part.device for part in parts} == {"b"}
     assert sum(part.value for part in parts) == sum(range(1000))
 
@@ -280,8 +279,8 @@ def test_a_single_shard_that_takes_too_long_is_named() -> None:
 
 
 def test_own_shards_go_to_their_device() -> None:
-    own = {"a": [range(0, 3), range(6, 9)], "b": [range(3, 6)]}
-    parts = list(map_shards(["a", "b"], 9, lambda device, first, size: None, own=own))
+    pinned = {"a": [range(0, 3), range(6, 9)], "b": [range(3, 6)]}
+    parts = list(map_shards(["a", "b"], 9, lambda device, first, size: None, pinned=pinned))
     done = {device: {s for part in parts if part.device == device for s in shards_of(part)} for device in "ab"}
     assert done == {"a": {0, 1, 2, 6, 7, 8}, "b": {3, 4, 5}}
 
@@ -349,7 +348,7 @@ def test_a_session_that_lost_its_server_is_opened_again(
 ) -> None:
     context = local_run(2)
     sessions = Failing(tf.errors.AbortedError(None, None, "Session 1ca0cb5c98d91fdf is not found."))
-    monkeypatch.setattr(devices_module, "open_session", sessions)
+    monkeypatch.setattr(session_pool, "open_session", sessions)
     assert map_reduce(lambda shard: shard, 100) == sum(range(100))
     assert sessions.opened == 2
     assert context.notes == ["local:0 was lost; what it had under way was done again"]
@@ -361,9 +360,9 @@ def test_a_step_that_takes_too_long_is_no_loss_of_a_task_that_answers(
 ) -> None:
     context = local_run(1)
     sessions = Failing(tf.errors.DeadlineExceededError(None, None, "Deadline Exceeded"))
-    monkeypatch.setattr(devices_module, "open_session", sessions)
+    monkeypatch.setattr(session_pool, "open_session", sessions)
     if not answers:
-        monkeypatch.setattr(devices_module, "serves", lambda context, device: False)
+        monkeypatch.setattr(session_pool, "is_serving", lambda context, device, timeout_ms: False)
     assert map_reduce(lambda shard: shard, 100) == sum(range(100))
     assert sessions.opened == (1 if answers else 2)
     assert context.notes == ([] if answers else ["local:0 was lost; what it had under way was done again"])
@@ -373,8 +372,7 @@ def test_a_task_that_listens_and_does_not_answer_serves_nobody(
     local_run: Callable[[int], Context], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     context = local_run(1)
-    assert serves(context, context.devices[0])
-    monkeypatch.setattr(settings, "SERVER_CHECK_TIMEOUT_MS", 100)
+    assert is_serving(context, context.devices[0], settings.SERVER_CHECK_TIMEOUT_MS)
     with socket.create_server(("localhost", 0)) as mute:
         context.addresses["local"][0] = f"localhost:{mute.getsockname()[1]}"
-        assert not serves(context, context.devices[0])
+        assert not is_serving(context, context.devices[0], 100)

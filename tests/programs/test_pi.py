@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfcluster.programs import session_pool as devices_module
+from tfcluster.programs import session_pool
 from tfcluster.programs.api import Context
 from tfcluster.programs.pi import run as pi
 from tfcluster.programs.pi.run import counter_of, estimate, shard_size
@@ -140,8 +140,8 @@ def run_here(monkeypatch: pytest.MonkeyPatch, devices: int, samples: int, seed: 
         assert not as_written
         return tf.compat.v1.Session(graph=graph, config=tf.compat.v1.ConfigProto(device_count={"CPU": 2}))
 
-    monkeypatch.setattr(devices_module, "open_session", session)
-    monkeypatch.setattr(devices_module._Task, "_check_server", lambda task: None)
+    monkeypatch.setattr(session_pool, "open_session", session)
+    monkeypatch.setattr(session_pool._Task, "_check_server", lambda task: None)
     names = tuple(f"/job:localhost/replica:0/task:0/device:CPU:{number}" for number in range(devices))
     context = Context("pi-1", {"localhost": ["localhost:1"]}, names, lambda event, **fields: None)
     return context, pi.run(context, samples=samples, seed=seed)

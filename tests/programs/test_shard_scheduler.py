@@ -25,7 +25,7 @@ def test_what_a_lost_device_had_is_done_by_others_and_first_of_all() -> None:
     work = ShardScheduler(10, ["a", "b"])
     lost = work.take("a", 2, 0.0)
     assert lost is not None
-    work.lose(lost, "a", worked=True)
+    work.requeue(lost, "a", worked=True)
     again = work.take("b", 1, 0.0)
     assert bounds(again) == (0, 1)
     assert again is not None
@@ -38,7 +38,7 @@ def test_a_device_that_was_lost_before_it_worked_says_nothing_against_the_shards
     work = ShardScheduler(1, ["a"])
     span = work.take("a", 1, 0.0)
     assert span is not None
-    work.lose(span, "a", worked=False)
+    work.requeue(span, "a", worked=False)
     assert span.losses == 0
     assert bounds(work.take("a", 1, 0.0)) == (0, 1)
 
@@ -50,7 +50,7 @@ def test_own_shards_are_done_by_their_device_until_it_is_lost() -> None:
     assert bounds(work.take("b", 100, 0.0)) == (2, 6)
     assert bounds(work.take("b", 1, 0.0)) == (8, 9)  # nobody's own
     assert first is not None
-    work.lose(first, "a", worked=True)
+    work.requeue(first, "a", worked=True)
     assert bounds(work.take("b", 100, 0.0)) == (0, 2)
     assert bounds(work.take("b", 100, 0.0)) == (9, 10)
     assert bounds(work.take("b", 100, 0.0)) == (6, 7)
@@ -87,7 +87,7 @@ def test_one_of_two_that_do_the_same_may_be_lost() -> None:
     work.finish(other, 1.0)
     second = work.take("b", 1, 1e3)
     assert second is held
-    work.lose(held, "a", worked=True)
+    work.requeue(held, "a", worked=True)
     assert work.take("a", 1, 1e3 + 1) is None, "b still works on it"
     assert work.finish(second, 1.0)
 
@@ -105,10 +105,10 @@ def test_nothing_is_handed_out_after_the_end() -> None:
 def test_whatever_is_lost_every_shard_is_done_once(data: st.DataObject, shards: int, devices: int) -> None:
     names = [f"d{number}" for number in range(devices)]
     cuts = sorted(data.draw(st.lists(st.integers(0, shards), max_size=6)))
-    own: dict[str, list[range]] = {name: [] for name in names}
+    pinned: dict[str, list[range]] = {name: [] for name in names}
     for low, high in zip(cuts[::2], cuts[1::2], strict=False):
-        own[data.draw(st.sampled_from(names))].append(range(low, high))
-    work = ShardScheduler(shards, names, own)
+        pinned[data.draw(st.sampled_from(names))].append(range(low, high))
+    work = ShardScheduler(shards, names, pinned)
     under_way: dict[str, ShardRange] = {}
     done: list[int] = []
     now = 0.0
@@ -121,7 +121,7 @@ def test_whatever_is_lost_every_shard_is_done_once(data: st.DataObject, shards: 
             if taken is not None:
                 under_way[device] = taken
         elif data.draw(st.integers(0, 3)) == 0:
-            work.lose(span, device, worked=True)
+            work.requeue(span, device, worked=True)
         elif work.finish(span, 1e-3):
             done += range(span.first, span.first + span.count)
         if len(done) == shards:

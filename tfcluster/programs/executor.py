@@ -56,7 +56,7 @@ def map_shards(
     shards: int,
     step: Callable[[str, int, int], Value],
     *,
-    own: Mapping[str, Sequence[range]] | None = None,
+    pinned: Mapping[str, Sequence[range]] | None = None,
 ) -> Iterator[ShardResult[Value]]:
     """Run `step(device, first, count)` on all shards, on all devices in parallel, and yield the results as they arrive.
 
@@ -72,7 +72,7 @@ def map_shards(
         devices: Full names of the devices that work.
         shards: Number of shards.
         step: The function to run; it is called in one thread per device.
-        own: By device, ranges of shards that only this device does unless it is lost.
+        pinned: By device, ranges of shards that only this device does unless it is lost.
 
     Yields:
         The result of each step.
@@ -85,9 +85,9 @@ def map_shards(
     """
     if shards and not devices:
         raise ValueError("there is no device to work on")
-    work = ShardScheduler(shards, devices, own)
+    scheduler = ShardScheduler(shards, devices, pinned)
     results: queue.SimpleQueue[ShardResult[Value] | Exception] = queue.SimpleQueue()
-    workers = [_Worker(device, work, step, results) for device in devices]
+    workers = [_Worker(device, scheduler, step, results) for device in devices]
     for worker in workers:
         # Daemon threads, so that a cancelled run does not wait for the steps in progress.
         threading.Thread(target=worker.take_steps, daemon=True).start()
@@ -98,7 +98,7 @@ def map_shards(
             done += result.count
             yield result
     finally:
-        work.stop()
+        scheduler.stop()
 
 
 def _next_result(
@@ -121,20 +121,20 @@ class _Worker(Generic[Value]):
 
     Attributes:
         lost: When the device was lost, in monotonic seconds, and the latest error; None while it is healthy.
-        trying: Whether the device has a step in progress, whose outcome is still unknown.
+        is_trying: Whether the device has a step in progress.
     """
 
     def __init__(
         self,
         device: str,
-        work: ShardScheduler,
+        scheduler: ShardScheduler,
         step: Callable[[str, int, int], Value],
         results: queue.SimpleQueue[ShardResult[Value] | Exception],
     ) -> None:
         self.lost: tuple[float, DeviceLostError] | None = None
-        self.trying = False
+        self.is_trying = False
         self._device = device
-        self._work = work
+        self._scheduler = scheduler
         self._step = step
         self._results = results
 
@@ -143,21 +143,21 @@ class _Worker(Generic[Value]):
         size, pause = settings.MAP_FIRST_STEP_SHARDS, settings.MAP_RETRY_INITIAL_SECONDS
         try:
             while True:
-                span = self._work.take(self._device, size, time.monotonic())
+                span = self._scheduler.take(self._device, size, time.monotonic())
                 if span is None:
-                    if not self._work.wait():
+                    if not self._scheduler.wait():
                         return
-                elif (seconds := self._do(span)) is not None:
+                elif (seconds := self._run_step(span)) is not None:
                     size = next_size(size, span.count, seconds, settings.MAP_STEP_SECONDS)
                     pause = settings.MAP_RETRY_INITIAL_SECONDS
                 else:
-                    self._work.pause(pause)
+                    self._scheduler.pause(pause)
                     size, pause = settings.MAP_FIRST_STEP_SHARDS, min(2 * pause, settings.MAP_RETRY_MAX_SECONDS)
         except Exception as error:  # passed to the caller's thread, which raises it
-            self._work.stop()
+            self._scheduler.stop()
             self._results.put(error)
 
-    def _do(self, span: ShardRange) -> float | None:
+    def _run_step(self, span: ShardRange) -> float | None:
         """Run one step.
 
         Returns:
@@ -166,38 +166,38 @@ class _Worker(Generic[Value]):
         Raises:
             ClusterError: Too many tasks were lost during these shards, or a single shard timed out.
         """
-        self.trying = True
-        began = time.monotonic()
+        self.is_trying = True
+        started_at = time.monotonic()
         try:
             value = self._step(self._device, span.first, span.count)
         except DeviceLostError as error:
             self.lost = (time.monotonic() if self.lost is None else self.lost[0], error)
-            self._work.lose(span, self._device, worked=error.worked)
+            self._scheduler.requeue(span, self._device, worked=error.worked)
             if span.losses >= settings.MAP_SHARD_LOSSES_MAX:
-                raise _costs_tasks(span, error) from error
+                raise _lost_tasks_error(span, error) from error
             return None
         except StepTimeoutError as error:
             if span.count == 1:
-                raise _takes_too_long(span, error) from error
+                raise _timeout_error(span, error) from error
             self.lost = None
-            self._work.lose(span, self._device, worked=False)
+            self._scheduler.requeue(span, self._device, worked=False)
             return error.seconds
         finally:
-            self.trying = False
+            self.is_trying = False
         self.lost = None
-        seconds = max(time.monotonic() - began, 1e-6)
-        if self._work.finish(span, seconds):
+        seconds = max(time.monotonic() - started_at, 1e-6)
+        if self._scheduler.finish(span, seconds):
             self._results.put(ShardResult(self._device, span.first, span.count, value))
         return seconds
 
 
 def _raise_if_all_are_lost(workers: Sequence[_Worker[Value]], now: float) -> None:
-    """Raise an error if all devices have been lost for `PATIENCE` seconds and none is being retried.
+    """Raise an error if all devices have been lost for `MAP_ALL_LOST_SECONDS` and none is being retried.
 
     Raises:
         ClusterError: All devices are lost.
     """
-    losses = [worker.lost for worker in workers if not worker.trying]
+    losses = [worker.lost for worker in workers if not worker.is_trying]
     lost = [loss for loss in losses if loss is not None and now - loss[0] > settings.MAP_ALL_LOST_SECONDS]
     if len(lost) == len(workers):
         raise ClusterError(
@@ -206,15 +206,15 @@ def _raise_if_all_are_lost(workers: Sequence[_Worker[Value]], now: float) -> Non
         )
 
 
-def _costs_tasks(span: ShardRange, error: DeviceLostError) -> ClusterError:
-    which = f"shard {span.first}" if span.count == 1 else f"shards {span.first} to {span.first + span.count - 1}"
+def _lost_tasks_error(span: ShardRange, error: DeviceLostError) -> ClusterError:
+    shards = f"shard {span.first}" if span.count == 1 else f"shards {span.first} to {span.first + span.count - 1}"
     return ClusterError(
-        f"{span.losses} tasks were lost while they worked on {which}, the last time so: {error}",
+        f"{span.losses} tasks were lost while they worked on {shards}, the last time so: {error}",
         hint="`tfcluster events` shows what ended the tasks; shards that need less memory may help.",
     )
 
 
-def _takes_too_long(span: ShardRange, error: StepTimeoutError) -> ClusterError:
+def _timeout_error(span: ShardRange, error: StepTimeoutError) -> ClusterError:
     return ClusterError(
         f"shard {span.first} takes longer than the {error.seconds:.0f} s that a step may take",
         hint="Make more and smaller shards of the work.",

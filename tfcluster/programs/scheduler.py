@@ -1,7 +1,8 @@
-"""Schedule numbered work on devices: what every scheduler has, and the scheduler of shards.
+"""Schedule numbered work on threads of devices: the shards of a map, and the steps of a training.
 
 Shards are independent of each other: they may be done in any order, and a straggler may be done twice (a backup task).
-The steps of a training are neither, so `linear.step_scheduler` shares the base class only.
+Steps change shared variables. Each therefore counts once: no straggler has a backup task, and after a parameter server
+was lost, the steps since the restored snapshot are scheduled again, also those that were done.
 """
 
 from __future__ import annotations
@@ -20,16 +21,16 @@ def next_size(size: int, count: int, seconds: float, target: float) -> int:
     The amount grows at most fourfold, because the duration of the first steps after a start is not representative.
 
     Args:
-        size: The amount that the device asked for before.
-        count: The amount that it got.
-        seconds: How long it took for that.
-        target: How long the next work should take, in seconds.
+        size: The amount that the device requested last.
+        count: The amount that it got, which took `seconds`.
+        seconds: The duration of that work.
+        target: The duration of the next work.
     """
     return max(1, min(4 * size, int(count * target / max(seconds, 1e-6))))
 
 
 class WorkScheduler:
-    """What hands out work to threads until it is stopped: the base class of schedulers. Thread-safe."""
+    """The base class of schedulers, which hand out work to threads until they are stopped. Thread-safe."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -56,14 +57,14 @@ class ShardRange:
         count: Number of shards.
         losses: Number of tasks that were lost while they worked on these shards.
         devices: The devices that currently work on these shards.
-        began: When the latest of these devices began, in monotonic seconds.
+        started_at: When the latest of these devices started, in monotonic seconds.
     """
 
     first: int
     count: int
     losses: int = 0
     devices: set[str] = field(default_factory=set)
-    began: float = 0.0
+    started_at: float = 0.0
 
 
 class ShardScheduler(WorkScheduler):
@@ -72,16 +73,18 @@ class ShardScheduler(WorkScheduler):
     Args:
         shards: Number of shards.
         devices: Full names of the devices that work.
-        own: By device, ranges of shards that only this device does unless it is lost (pinned shards). Any device may
-            take the other shards.
+        pinned: By device, ranges of shards that only this device does unless it is lost. Any device may take the
+            other shards.
     """
 
-    def __init__(self, shards: int, devices: Sequence[str], own: Mapping[str, Sequence[range]] | None = None) -> None:
+    def __init__(
+        self, shards: int, devices: Sequence[str], pinned: Mapping[str, Sequence[range]] | None = None
+    ) -> None:
         super().__init__()
         self._devices = len(devices)
-        self._own = {device: deque(_spans((own or {}).get(device, ()))) for device in devices}
-        self._free = deque(_spans(_gaps(shards, own or {})))
-        self._under_way: dict[int, ShardRange] = {}
+        self._pinned = {device: deque(_spans((pinned or {}).get(device, ()))) for device in devices}
+        self._free = deque(_spans(_gaps(shards, pinned or {})))
+        self._in_progress: dict[int, ShardRange] = {}
         self._slowest = 0.0
 
     def take(self, device: str, size: int, now: float) -> ShardRange | None:
@@ -101,19 +104,19 @@ class ShardScheduler(WorkScheduler):
         with self._changed:
             if self._stopped:
                 return None
-            source = self._own[device] or self._free
+            source = self._pinned[device] or self._free
             if source:
-                left = source[0].count if source is not self._free else sum(span.count for span in source)
-                fair = left if source is not self._free else -(-left // self._devices)
-                span = _cut(source, min(size, fair))
-                self._under_way[span.first] = span
+                is_pinned = source is not self._free
+                limit = source[0].count if is_pinned else -(-sum(span.count for span in source) // self._devices)
+                span = _cut(source, min(size, limit))
+                self._in_progress[span.first] = span
             else:
-                doubtful = [span for span in self._under_way.values() if self._is_in_doubt(span, device, now)]
-                if not doubtful:
+                stragglers = (span for span in self._in_progress.values() if self._is_straggler(span, device, now))
+                if (straggler := next(stragglers, None)) is None:
                     return None
-                span = doubtful[0]
+                span = straggler
             span.devices.add(device)
-            span.began = now
+            span.started_at = now
             return span
 
     def finish(self, span: ShardRange, seconds: float) -> bool:
@@ -128,12 +131,12 @@ class ShardScheduler(WorkScheduler):
         """
         with self._changed:
             self._slowest = max(self._slowest, seconds / span.count)
-            first = self._under_way.pop(span.first, None) is span
+            is_first = self._in_progress.pop(span.first, None) is span
             self._changed.notify_all()
-            return first
+            return is_first
 
-    def lose(self, span: ShardRange, device: str, *, worked: bool) -> None:
-        """Requeue the shards that a device was working on, and unpin its own shards, so that any device can take them.
+    def requeue(self, span: ShardRange, device: str, *, worked: bool) -> None:
+        """Requeue the shards that a device was working on, and unpin its shards, so that any device can take them.
 
         Args:
             span: The shards that the device was working on.
@@ -143,11 +146,11 @@ class ShardScheduler(WorkScheduler):
         with self._changed:
             span.devices.discard(device)
             span.losses += worked
-            if self._under_way.get(span.first) is span and not span.devices:
-                del self._under_way[span.first]
+            if self._in_progress.get(span.first) is span and not span.devices:
+                del self._in_progress[span.first]
                 self._free.appendleft(span)
-            self._free.extend(self._own[device])
-            self._own[device].clear()
+            self._free.extend(self._pinned[device])
+            self._pinned[device].clear()
             self._changed.notify_all()
 
     def wait(self, seconds: float | None = None) -> bool:
@@ -157,24 +160,129 @@ class ShardScheduler(WorkScheduler):
             False if no shards will become available any more.
         """
         with self._changed:
-            if self._stopped or not (self._free or self._under_way or any(self._own.values())):
+            if self._stopped or not (self._free or self._in_progress or any(self._pinned.values())):
                 return False
             self._changed.wait(settings.MAP_STRAGGLER_POLL_SECONDS if seconds is None else seconds)
             return not self._stopped
 
-    def _is_in_doubt(self, span: ShardRange, device: str, now: float) -> bool:
+    def _is_straggler(self, span: ShardRange, device: str, now: float) -> bool:
         bound = settings.MAP_STRAGGLER_SECONDS + settings.MAP_STRAGGLER_FACTOR * span.count * self._slowest
-        return self._slowest > 0 and device not in span.devices and now - span.began > bound
+        return self._slowest > 0 and device not in span.devices and now - span.started_at > bound
+
+
+@dataclass(frozen=True)
+class StepRange:
+    """The steps `first` … `first + count - 1`, taken after `generation` rollbacks."""
+
+    first: int
+    count: int
+    generation: int = 0
+
+
+class StepScheduler(WorkScheduler):
+    """Schedules the remaining steps of a training: `steps` of them, from `first` on. All workers share it."""
+
+    def __init__(self, first: int, steps: int, workers: int) -> None:
+        super().__init__()
+        self.steps = steps
+        self._first = first
+        self._end = first + steps
+        self._workers = workers
+        self._next = first
+        self._requeued: list[StepRange] = []
+        self._in_progress: set[StepRange] = set()
+        self._generation = 0
+        self._first_block: StepRange | None = None
+
+    @property
+    def done(self) -> int:
+        """Return the number of steps that are done."""
+        with self._changed:
+            pending = sum(block.count for block in (*self._requeued, *self._in_progress))
+            return self._next - self._first - pending
+
+    @property
+    def is_done(self) -> bool:
+        """Return whether all steps are done."""
+        return self.done == self.steps
+
+    @property
+    def rollback_count(self) -> int:
+        """Return how often the training was rolled back."""
+        with self._changed:
+            return self._generation
+
+    def take(self, size: int) -> StepRange | None:
+        """Take the next block.
+
+        Wait while no steps are left, because another worker may requeue its block and a rollback may require steps to
+        be repeated. Wait also while the first block is in progress: it is done by one worker alone, because gradients
+        are largest at first, and the gradients of all workers, computed from the same values, would together overshoot
+        the solution.
+
+        Args:
+            size: Largest number of steps in the block. A block of new steps is also limited to a fair share of the
+                remaining ones.
+
+        Returns:
+            The block, or None when the scheduler is stopped.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._stopped or self._can_take())
+            if self._stopped:
+                return None
+            if self._requeued:
+                block = self._requeued.pop()
+                if block.count > size:
+                    self._requeued.append(StepRange(block.first + size, block.count - size, self._generation))
+                    block = StepRange(block.first, size, self._generation)
+            else:
+                count = min(size, -(-(self._end - self._next) // self._workers))
+                block = StepRange(self._next, count, self._generation)
+                self._next += count
+            self._first_block = self._first_block or block
+            self._in_progress.add(block)
+            return block
+
+    def finish(self, block: StepRange) -> None:
+        """Record that a block is done. A block taken before a rollback does not count."""
+        with self._changed:
+            self._in_progress.discard(block)
+            self._changed.notify_all()
+
+    def requeue(self, block: StepRange) -> None:
+        """Requeue an unfinished block, for another worker or for the same worker later."""
+        with self._changed:
+            if block in self._in_progress:
+                self._in_progress.discard(block)
+                self._requeued.append(block)
+            self._changed.notify_all()
+
+    def rollback(self, step: int) -> None:
+        """Roll back to an earlier step whose variables were restored, so that the steps since then are repeated.
+
+        Args:
+            step: The global step of the restored variables.
+        """
+        with self._changed:
+            self._generation += 1
+            self._next = min(self._next, max(step, self._first))
+            self._requeued.clear()
+            self._in_progress.clear()
+            self._changed.notify_all()
+
+    def _can_take(self) -> bool:
+        return bool(self._requeued or self._next < self._end) and self._first_block not in self._in_progress
 
 
 def _spans(ranges: Sequence[range]) -> list[ShardRange]:
     return [ShardRange(each.start, len(each)) for each in ranges if each]
 
 
-def _gaps(shards: int, own: Mapping[str, Sequence[range]]) -> list[range]:
+def _gaps(shards: int, pinned: Mapping[str, Sequence[range]]) -> list[range]:
     """Return the ranges of shards that are not pinned to any device."""
     gaps, end = [], 0
-    for each in sorted((each for ranges in own.values() for each in ranges), key=lambda each: each.start):
+    for each in sorted((each for ranges in pinned.values() for each in ranges), key=lambda each: each.start):
         gaps.append(range(end, each.start))
         end = max(end, each.stop)
     return [*gaps, range(end, shards)]

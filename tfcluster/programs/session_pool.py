@@ -20,10 +20,10 @@ from tfcluster.programs.sessions import (
     check_listening,
     close,
     count_operations,
+    is_serving,
     leak,
     open_session,
     run_graph,
-    serves,
     short_task,
     task_of,
     without_replica,
@@ -57,7 +57,7 @@ class SessionPool:
         context: The run.
         devices: Full names of the devices.
         build: Builds the computation; it is called with a default graph and a default device.
-        as_written: Disable constant folding and other optimizations of the graph; see session.session_config.
+        as_written: Disable constant folding and other optimizations of the graph; see sessions.session_config.
     """
 
     def __init__(
@@ -71,10 +71,10 @@ class SessionPool:
         graphs: dict[tuple[str, ...], _Graph] = {}
         self._tasks: dict[str, _Task] = {}
         for task, used in by_task.items():
-            places = tuple(_within_task(device) for device in used)
-            if places not in graphs:
-                graphs[places] = _Graph(context, places, build)
-            self._tasks[task] = _Task(context, used, graphs[places], as_written)
+            names = tuple(_within_task(device) for device in used)
+            if names not in graphs:
+                graphs[names] = _Graph(context, names, build)
+            self._tasks[task] = _Task(context, used, graphs[names], as_written)
 
     def __enter__(self) -> SessionPool:
         return self
@@ -92,7 +92,7 @@ class SessionPool:
         for task in self._tasks.values():
             if task.losses:
                 times = "" if task.losses == 1 else f" {task.losses} times"
-                self._context.notes.append(f"{task.short} was lost{times}; what it had under way was done again")
+                self._context.notes.append(f"{task.short_name} was lost{times}; what it had under way was done again")
 
     def run(self, device: str, feed: Mapping[str, Any]) -> Any:
         """Run the computation on a device and return its outputs.
@@ -103,7 +103,7 @@ class SessionPool:
 
         Raises:
             DeviceLostError: The device's task died or does not respond; the next call reconnects.
-            StepTimeoutError: The step took longer than session.STEP_TIMEOUT_MS, although the task responds to others.
+            StepTimeoutError: The step took longer than settings.STEP_TIMEOUT_MS, although the task responds to others.
         """
         return self._tasks[task_of(device)].run(device, feed)
 
@@ -116,25 +116,25 @@ class _Graph:
         computations: The computations, by the device's name within its task.
     """
 
-    def __init__(self, context: Context, places: Sequence[str], build: Callable[[], Computation]) -> None:
+    def __init__(self, context: Context, names: Sequence[str], build: Callable[[], Computation]) -> None:
         self.computations = {}
         with run_graph(context) as self.graph:
-            for place in places:
-                with tf.device(place):
-                    self.computations[place] = build()
+            for name in names:
+                with tf.device(name):
+                    self.computations[name] = build()
 
 
 class _Task:
     """The session of one task.
 
     Attributes:
-        short: Short name of the task, such as `worker:1`.
+        short_name: Short name of the task, such as `worker:1`.
         losses: Number of times that the task was lost.
     """
 
     def __init__(self, context: Context, devices: Sequence[str], graph: _Graph, as_written: bool) -> None:
         spec = tf.DeviceSpec.from_string(devices[0])
-        self.short = short_task(devices[0])
+        self.short_name = short_task(devices[0])
         self.losses = 0
         self._is_lost = False
         self._address = context.addresses[spec.job][spec.task]
@@ -150,18 +150,18 @@ class _Task:
         """Run the computation as `SessionPool.run` describes."""
         computation = self._graph.computations[_within_task(device)]
         feed = {computation.inputs[name]: value for name, value in feed.items()}
-        session = self._opened()
+        session = self._open_once()
         try:
             values = self._call_server(lambda: self._step(session, device, computation.outputs, feed))
         except SERVER_LOST as error:
-            if isinstance(error, tf.errors.DeadlineExceededError) and self._answers():
+            if isinstance(error, tf.errors.DeadlineExceededError) and self._is_responsive():
                 raise StepTimeoutError(settings.STEP_TIMEOUT_MS / 1000) from error
             with self._lock:
                 if self._session is session:
                     self._session = None
                     leak(session)
                     self._count_loss()
-            raise DeviceLostError(self._trouble(error), worked=True) from error
+            raise DeviceLostError(self._describe(error), worked=True) from error
         self._is_lost = False
         return values
 
@@ -171,7 +171,7 @@ class _Task:
             session, self._session = self._session, None
         close(session)
 
-    def _opened(self) -> Any:
+    def _open_once(self) -> Any:
         with self._lock:
             if self._session is None:
                 try:
@@ -179,7 +179,7 @@ class _Task:
                     self._session = self._call_server(self._open)
                 except SERVER_LOST as error:
                     self._count_loss()
-                    raise DeviceLostError(self._trouble(error), worked=False) from error
+                    raise DeviceLostError(self._describe(error), worked=False) from error
             return self._session
 
     def _open(self) -> Any:
@@ -226,10 +226,12 @@ class _Task:
                 raise error
             return value
 
-    def _answers(self) -> bool:
+    def _is_responsive(self) -> bool:
         """Return whether the task responds to another session, after a step timed out."""
         try:
-            return bool(self._call_server(lambda: serves(self._context, self._devices[0])))
+            return bool(
+                self._call_server(lambda: is_serving(self._context, self._devices[0], settings.SERVER_CHECK_TIMEOUT_MS))
+            )
         except ConnectionError:
             return False
 
@@ -247,9 +249,9 @@ class _Task:
         with contextlib.suppress(TimeoutError):
             check_listening(self._context, self._devices[0], settings.SESSION_CONNECT_SECONDS)
 
-    def _trouble(self, error: Exception) -> str:
-        how = "is gone" if isinstance(error, ConnectionError) else "does not serve this run any more"
-        return f"{self.short} at {self._address} {how}"
+    def _describe(self, error: Exception) -> str:
+        problem = "is gone" if isinstance(error, ConnectionError) else "does not serve this run any more"
+        return f"{self.short_name} at {self._address} {problem}"
 
 
 def _within_task(device: str) -> str:

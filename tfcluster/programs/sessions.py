@@ -91,12 +91,10 @@ def open_session(
     return tf.compat.v1.Session(f"grpc://{context.addresses[master.job][master.task]}", graph=graph, config=config)
 
 
-def serves(context: Context, device: str) -> bool:
-    """Return whether the task of a device completes an empty step within 10 s."""
+def is_serving(context: Context, device: str, timeout_ms: int) -> bool:
+    """Return whether the task of a device completes an empty step within a number of milliseconds."""
     spec = tf.DeviceSpec.from_string(device)
-    config = tf.compat.v1.ConfigProto(
-        operation_timeout_in_ms=settings.SERVER_CHECK_TIMEOUT_MS, device_filters=[task_of(device)]
-    )
+    config = tf.compat.v1.ConfigProto(operation_timeout_in_ms=timeout_ms, device_filters=[task_of(device)])
     with tf.Graph().as_default():
         session = tf.compat.v1.Session(f"grpc://{context.addresses[spec.job][spec.task]}", config=config)
         try:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.programs.linear.dataset import Dataset, made, read_csv
+from tfcluster.programs.linear.dataset import Dataset, read_csv, synthetic_dataset
 
 
 def read(folder: Path, text: str | bytes) -> Dataset:
@@ -17,12 +17,12 @@ def read(folder: Path, text: str | bytes) -> Dataset:
     return read_csv(path, "mine.csv")
 
 
-def test_made_points_follow_from_the_seed_and_lie_around_the_line() -> None:
-    points = made(7)
+def test_synthetic_points_follow_from_the_seed_and_lie_around_the_line() -> None:
+    points = synthetic_dataset(7)
     assert np.array_equal(points.x, np.linspace(-1, 1, 101))
-    assert np.array_equal(points.y, made(7).y)
-    assert not np.array_equal(points.y, made(8).y)
-    noise = np.concatenate([made(seed).y for seed in range(200)]) - np.tile(2 * points.x + 0.2, 200)
+    assert np.array_equal(points.y, synthetic_dataset(7).y)
+    assert not np.array_equal(points.y, synthetic_dataset(8).y)
+    noise = np.concatenate([synthetic_dataset(seed).y for seed in range(200)]) - np.tile(2 * points.x + 0.2, 200)
     # 20,200 values: five standard errors of the mean and of the deviation.
     assert abs(noise.mean()) < 5 * 0.4 / 20_200**0.5
     assert abs(noise.std() - 0.4) < 5 * 0.4 / 40_400**0.5
@@ -30,7 +30,7 @@ def test_made_points_follow_from_the_seed_and_lie_around_the_line() -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_the_closed_form_is_that_of_numpy(seed: int) -> None:
-    points = made(seed)
+    points = synthetic_dataset(seed)
     w, b = np.polyfit(points.x, points.y, 1)
     assert points.least_squares() == pytest.approx({"w": w, "b": b})
     assert points.loss(w, b) == pytest.approx(float(np.var(points.y - w * points.x - b)))

@@ -18,7 +18,7 @@ import tfcluster.programs.linear.run as linear
 from tfcluster import settings
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.programs.api import Context
-from tfcluster.programs.linear import evaluator, parameter_client, worker
+from tfcluster.programs.linear import parameter_client, worker
 from tfcluster.programs.linear.checkpoints import Checkpoints
 from tfcluster.programs.sessions import open_session
 
@@ -46,9 +46,9 @@ def context(
 ) -> Context:
     """A run on two devices, with variables of its own, whose server is never too slow."""
     monkeypatch.setattr(settings, "PARAMETER_CALL_TIMEOUT_MS", 120_000)
-    found = local_run(2)
-    (addresses,) = found.addresses.values()
-    return replace(found, run=f"linear-{abs(hash(request.node.name))}", head_address=addresses[0])
+    local = local_run(2)
+    (addresses,) = local.addresses.values()
+    return replace(local, run=f"linear-{abs(hash(request.node.name))}", head_address=addresses[0])
 
 
 @pytest.fixture
@@ -79,10 +79,10 @@ class FailingSession:
 def fail(patch: pytest.MonkeyPatch, most: int, error: type[tf.errors.OpError]) -> None:
     """Have the workers' calls of more than `most` steps fail."""
 
-    def open_failing(*args: Any, **options: Any) -> FailingSession:
-        return FailingSession(open_session(*args, **options), most, error)
+    def connect(*args: Any) -> FailingSession:
+        return FailingSession(parameter_client.connect(*args), most, error)
 
-    patch.setattr(worker, "open_session", open_failing)
+    patch.setattr(worker, "connect", connect)
 
 
 def test_a_worker_that_is_but_slow_trains_in_smaller_blocks(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,7 +138,7 @@ def test_variables_that_are_lost_after_the_last_step_cost_no_step(
     lost = threading.Event()
 
     def lose_and_read(self: parameter_client.ParameterClient) -> parameter_client.Values:
-        if self._ledger.is_done and not lost.is_set():
+        if self._scheduler.is_done and not lost.is_set():
             lost.set()
             tf.compat.v1.Session.reset(f"grpc://{context.head_address}", [context.run])
         return read(self)
@@ -162,8 +162,7 @@ def sessions(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         opened.append(open_session(*args, **options))
         return opened[-1]
 
-    for module in (parameter_client, worker, evaluator):
-        monkeypatch.setattr(module, "open_session", open_and_keep)
+    monkeypatch.setattr(parameter_client, "open_session", open_and_keep)
     return opened
 
 

@@ -39,7 +39,7 @@ class Checkpoints:
             with tempfile.TemporaryFile(dir=self._folder):
                 pass
         except OSError as error:
-            raise _refusal(f"--logdir {folder}: cannot be written: {error.strerror}") from error
+            raise _usage_error(f"--logdir {folder}: cannot be written: {error.strerror}") from error
 
     def latest(self, names: list[str]) -> dict[str, Any] | None:
         """Return the variables' values in the latest checkpoint, or None if there is no checkpoint.
@@ -55,19 +55,19 @@ class Checkpoints:
             return None
         path = tf.train.latest_checkpoint(str(self._folder))
         if path is None:
-            raise _refusal(f"{state_file}: names no checkpoint that is there")
+            raise _usage_error(f"{state_file}: names no checkpoint that is there")
         try:
             reader = tf.train.load_checkpoint(path)
             shapes = reader.get_variable_to_shape_map()
         except (tf.errors.OpError, ValueError, RuntimeError) as error:
-            raise _refusal(f"{path}: cannot be read as a checkpoint: {_first_line(error)}") from error
-        if strange := sorted({name for name in names if shapes.get(name) != []} | (shapes.keys() - set(names))):
+            raise _usage_error(f"{path}: cannot be read as a checkpoint: {_first_line(error)}") from error
+        if mismatched := sorted({name for name in names if shapes.get(name) != []} | (shapes.keys() - set(names))):
             model = "with another optimizer" if {"w", "b", "global_step"} <= shapes.keys() else "of another model"
-            raise _refusal(f"{path}: is a checkpoint {model}: {', '.join(strange[:4])}")
+            raise _usage_error(f"{path}: is a checkpoint {model}: {', '.join(mismatched[:4])}")
         try:
             return {name: reader.get_tensor(name) for name in names}
         except (tf.errors.OpError, ValueError, RuntimeError) as error:
-            raise _refusal(f"{path}: is damaged: {_first_line(error)}") from error
+            raise _usage_error(f"{path}: is damaged: {_first_line(error)}") from error
 
     def write(self, values: Mapping[str, Any]) -> None:
         """Write a checkpoint. Earlier checkpoints stay until it is complete.
@@ -100,9 +100,9 @@ class _Saver:
             self._inputs = {name: v1.placeholder(variable.dtype, []) for name, variable in variables.items()}
             self._assign = tf.group(*(variable.assign(self._inputs[name]) for name, variable in variables.items()))
             self._saver = v1.train.Saver(list(variables.values()))
-        earlier = tf.train.get_checkpoint_state(str(folder))
-        if earlier is not None:  # the saver's rotation then also removes the checkpoints of earlier runs
-            self._saver.recover_last_checkpoints(earlier.all_model_checkpoint_paths)
+        state = tf.train.get_checkpoint_state(str(folder))
+        if state is not None:  # the saver's rotation then also removes the checkpoints of earlier runs
+            self._saver.recover_last_checkpoints(state.all_model_checkpoint_paths)
         self._session = v1.Session(graph=graph)
 
     def save(self, values: Mapping[str, Any]) -> None:
@@ -125,7 +125,7 @@ class Summaries:
             # The writer names its file by the time in seconds, and truncates an existing file. Without the random
             # suffix it could truncate the file of a run that ended within the same second.
             self._writer = v1.summary.FileWriter(folder, filename_suffix=f".{secrets.token_hex(4)}")
-        self._last = -1
+        self._last_step = -1
 
     def add(self, step: int, values: Mapping[str, float]) -> None:
         """Add values at a step, unless values of the same or a later step were added before.
@@ -134,9 +134,9 @@ class Summaries:
             step: The global step.
             values: The scalars, by name.
         """
-        if step <= self._last:
+        if step <= self._last_step:
             return
-        self._last = step
+        self._last_step = step
         entries = [v1.Summary.Value(tag=name, simple_value=value) for name, value in values.items()]
         self._writer.add_summary(v1.Summary(value=entries), step)
 
@@ -149,7 +149,7 @@ def _first_line(error: Exception) -> str:
     return str(getattr(error, "message", error)).strip().partition("\n")[0]
 
 
-def _refusal(message: str) -> ClusterError:
+def _usage_error(message: str) -> ClusterError:
     return ClusterError(
         message,
         hint="Give another --logdir, or remove what is in this one.",

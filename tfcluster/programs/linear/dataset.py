@@ -1,12 +1,14 @@
-"""The dataset of a training: synthetic points around a known line, or the points of the user's CSV file."""
+"""The dataset of a training, and its batches: synthetic points around a line, or those of the user's CSV file."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from tfcluster import settings
 from tfcluster.errors import ClusterError, ExitCode
@@ -14,6 +16,7 @@ from tfcluster.programs.csv_rows import is_number, read_rows
 
 _SLOPE, _INTERCEPT, _NOISE = 2.0, 0.2, 0.4
 _POINTS = 101
+_SHUFFLE_ROUNDS = 4
 _HINT = "Give --data a CSV file with the columns x and y, or leave it out."
 
 
@@ -50,7 +53,52 @@ class Dataset:
         return {"w": w, "b": float(self.y.mean() - w * self.x.mean())}
 
 
-def made(seed: int) -> Dataset:
+@dataclass(frozen=True)
+class Batches:
+    """The batches of a training, which iterate over all points in another random order in each epoch.
+
+    Attributes:
+        points: The data.
+        size: Examples per batch, at most the number of points.
+        seed: Seed of the order of the examples, below 2^63.
+    """
+
+    points: Dataset
+    size: int
+    seed: int
+
+    @property
+    def is_whole(self) -> bool:
+        """Return whether each batch has all points, in their own order."""
+        return self.size == len(self.points)
+
+    def split(self, devices: int) -> list[tuple[int, int]]:
+        """Return the first position of each device's share of a batch, and the position after its last.
+
+        The sizes of the shares differ by at most one.
+        """
+        return list(pairwise(self.size * number // devices for number in range(devices + 1)))
+
+    def rows(self, step: Any, begin: int, end: int) -> Any:
+        """Return the rows of the data at the positions `begin` … `end - 1` of a step's batch, as an int64 tensor."""
+        rows = len(self.points)
+        position = step * self.size + begin + tf.range(end - begin, dtype=tf.int64)
+        # A batch has fewer examples than the data has rows, so it ends in the epoch in which it begins or in the next.
+        epoch = position[0] // rows
+        return tf.raw_ops.RandomIndexShuffle(
+            index=position % rows,
+            seed=tf.gather(tf.stack([self._key(epoch), self._key(epoch + 1)]), position // rows - epoch),
+            max_index=tf.constant(rows - 1, tf.int64),
+            rounds=_SHUFFLE_ROUNDS,
+        )
+
+    def _key(self, epoch: Any) -> Any:
+        """Return three random uint32 values. RandomIndexShuffle uses only their lowest bits."""
+        seed = tf.stack([tf.constant(self.seed, tf.int64), epoch])
+        return tf.random.stateless_uniform([3], seed, None, None, tf.uint32)
+
+
+def synthetic_dataset(seed: int) -> Dataset:
     """Return 101 points on [-1, 1] around y = 2x + 0.2, with normal noise of standard deviation 0.4.
 
     Args:
@@ -73,21 +121,21 @@ def read_csv(path: Path, name: str) -> Dataset:
     """
     columns: tuple[int, int] | None = None
     values: list[tuple[float, float]] = []
-    for where, row in read_rows(path, name, _HINT):
+    for position, row in read_rows(path, name, _HINT):
         if columns is None:
-            columns, heading = _columns(where, row)
-            if heading:
+            columns, is_header = _find_columns(position, row)
+            if is_header:
                 continue
-        values.append(_numbers(where, row, columns))
+        values.append(_parse_row(position, row, columns))
         if len(values) > settings.TRAINING_POINTS_MAX:
-            raise _refusal(f"{where}: more than {settings.TRAINING_POINTS_MAX:,} points")
+            raise _usage_error(f"{position}: more than {settings.TRAINING_POINTS_MAX:,} points")
     if not values:
-        raise _refusal(f"{name}: no points in it")
+        raise _usage_error(f"{name}: no points in it")
     x, y = np.array(values, dtype=np.float64).T
     return Dataset(np.ascontiguousarray(x), np.ascontiguousarray(y))
 
 
-def _columns(place: str, row: list[str]) -> tuple[tuple[int, int], bool]:
+def _find_columns(position: str, row: list[str]) -> tuple[tuple[int, int], bool]:
     """Find the columns x and y in the first row.
 
     Returns:
@@ -97,16 +145,16 @@ def _columns(place: str, row: list[str]) -> tuple[tuple[int, int], bool]:
     if "x" in names and "y" in names:
         return (names.index("x"), names.index("y")), True
     if len(row) < 2:
-        raise _refusal(f"{place}: one column, and x and y are two")
+        raise _usage_error(f"{position}: one column, and x and y are two")
     return (0, 1), not any(is_number(cell) for cell in row)
 
 
-def _numbers(place: str, row: list[str], columns: tuple[int, int]) -> tuple[float, float]:
+def _parse_row(position: str, row: list[str], columns: tuple[int, int]) -> tuple[float, float]:
     for column in columns:
         if not (is_number(row[column]) and np.isfinite(float(row[column]))):
-            raise _refusal(f"{place}: {row[column].strip()!r} in column {column + 1} is not a finite number")
+            raise _usage_error(f"{position}: {row[column].strip()!r} in column {column + 1} is not a finite number")
     return float(row[columns[0]]), float(row[columns[1]])
 
 
-def _refusal(message: str) -> ClusterError:
+def _usage_error(message: str) -> ClusterError:
     return ClusterError(message, hint=_HINT, exit_code=ExitCode.USAGE)

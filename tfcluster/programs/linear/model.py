@@ -17,9 +17,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfcluster.programs.linear.batches import BatchShare, split_batch
-from tfcluster.programs.linear.config import TrainingConfig
-from tfcluster.programs.linear.roles import job_of
+from tfcluster.programs.linear.config import TrainingConfig, cpu_of, job_of
+from tfcluster.programs.linear.dataset import Batches
 from tfcluster.programs.sessions import run_graph
 
 v1 = tf.compat.v1
@@ -27,14 +26,14 @@ v1 = tf.compat.v1
 # float64 is more precise than measured coordinates are, so the result reflects the arithmetic and not its rounding.
 _TYPE = tf.float64
 _MOMENTUM = 0.9
-_loops = threading.Lock()
+_control_flow_lock = threading.Lock()
 
 
 class Variables:
     """The variables of the model and of its optimizer, created in the current graph.
 
     Args:
-        plan: The settings of the training.
+        config: The settings of the training.
 
     Attributes:
         w: The slope.
@@ -42,22 +41,22 @@ class Variables:
         step: The global step, that is the number of steps done.
     """
 
-    def __init__(self, plan: TrainingConfig) -> None:
+    def __init__(self, config: TrainingConfig) -> None:
         zeros = tf.zeros_initializer()
         self.w = v1.get_variable("w", [], _TYPE, zeros, use_resource=True)
         self.b = v1.get_variable("b", [], _TYPE, zeros, use_resource=True)
-        self._reads_more = plan.optimizer == "adam"
+        self._reads_more = config.optimizer == "adam"
         with v1.device(self.w.device):
             self.step = v1.train.get_or_create_global_step()
             # Python numbers would become constants inside the loop, which would need a message for each iteration.
-            rate = tf.constant(plan.rate, _TYPE)
+            rate = tf.constant(config.rate, _TYPE)
             self._one = tf.constant(1, tf.int64)
         self._optimizer = {
             "adagrad": v1.train.AdagradOptimizer,
             "sgd": v1.train.GradientDescentOptimizer,
             "momentum": lambda rate: v1.train.MomentumOptimizer(rate, _MOMENTUM),
             "adam": v1.train.AdamOptimizer,
-        }[plan.optimizer](rate)
+        }[config.optimizer](rate)
         # The optimizer creates its variables when it is first applied, and some are named after the current scope.
         # Applying it here, in the root scope, gives them the same names in every run and every graph, with or without
         # a loop. The operations that this call creates, which apply zero gradients, are never run.
@@ -85,39 +84,73 @@ class Variables:
             return self.step.assign_add(self._one, read_value=False)
 
     def read(self) -> list[Any]:
-        """Return w, the global step and b in the form that `unpacked` takes.
+        """Return w, the global step and b in the form that `unpack` takes.
 
         Values on the same device are packed into one tensor, so that they are sent as one message.
         """
         with v1.device(self.w.device):
-            here = [self.w.read_value(), tf.cast(self.step.read_value(), _TYPE)]
+            values = [self.w.read_value(), tf.cast(self.step.read_value(), _TYPE)]
         with v1.device(self.b.device):
-            there = [self.b.read_value()]
-        if self.b.device == self.w.device:
-            here, there = here + there, []
+            b = self.b.read_value()
+        is_packed = self.b.device == self.w.device
         with v1.device(self.w.device):
-            return [tf.stack(here), *there]
+            return [tf.stack([*values, b])] if is_packed else [tf.stack(values), b]
 
 
-def unpacked(values: Sequence[Any]) -> list[Any]:
+def unpack(values: Sequence[Any]) -> list[Any]:
     """Return w, the global step and b from the values that `Variables.read` returns."""
-    packed, *there = values
-    return [*tf.unstack(packed, num=3 - len(there)), *there]
+    packed, *others = values
+    return [*tf.unstack(packed, num=3 - len(others)), *others]
+
+
+class BatchShare:
+    """One device's share of each batch: the positions `begin` … `end - 1`."""
+
+    def __init__(self, batches: Batches, device: str, begin: int, end: int) -> None:
+        self._batches = batches
+        self._device = device
+        self._begin, self._end = begin, end
+        constants = slice(begin, end) if batches.is_whole else slice(None)
+        with v1.device(device):
+            self._x, self._y = tf.constant(batches.points.x[constants]), tf.constant(batches.points.y[constants])
+
+    def differentiate(self, step: Any, w: Any, b: Any) -> tuple[Any, Any]:
+        """Return the share's contribution to the batch's loss and to its gradient.
+
+        Args:
+            step: The number of the step, which determines the rows of the batch.
+            w: The slope.
+            b: The intercept.
+
+        Returns:
+            The loss, and its derivatives with respect to w and b as float64 [2].
+        """
+        with v1.device(self._device):
+            x, y = self._x, self._y
+            if not self._batches.is_whole:
+                task = tf.DeviceSpec.from_string(self._device)
+                with v1.device(cpu_of(task.job, task.task)):  # RandomIndexShuffle has no GPU kernel
+                    rows = self._batches.rows(step, self._begin, self._end)
+                x, y = tf.gather(x, rows), tf.gather(y, rows)
+            error = w * x + b - y
+            slope, intercept = tf.reduce_sum(2 * error * x), tf.reduce_sum(2 * error)
+            size = self._batches.size
+            return tf.reduce_sum(error * error) / size, tf.stack([slope, intercept]) / size
 
 
 @contextlib.contextmanager
-def model_graph(plan: TrainingConfig, worker: str) -> Iterator[tf.Graph]:
+def model_graph(config: TrainingConfig, worker: str) -> Iterator[tf.Graph]:
     """Yield a graph that distributes variables round-robin over the servers and places all else on `worker`.
 
     Args:
-        plan: The settings of the training.
+        config: The settings of the training.
         worker: Full name of the device for everything that is not a variable.
     """
-    job = job_of(plan.servers[0])
+    job = job_of(config.roles.servers[0])
     setter = v1.train.replica_device_setter(
-        ps_tasks=len(plan.servers), ps_device=f"/job:{job}/device:CPU:0", worker_device=worker
+        ps_tasks=len(config.roles.servers), ps_device=f"/job:{job}/device:CPU:0", worker_device=worker
     )
-    with run_graph(plan.context) as graph, v1.device(setter):
+    with run_graph(config.context) as graph, v1.device(setter):
         yield graph
 
 
@@ -125,26 +158,28 @@ class StateGraph:
     """A graph that initializes, reads and sets all variables.
 
     Args:
-        plan: The settings of the training.
+        config: The settings of the training.
 
     Attributes:
         graph: The graph; all of its operations are on the servers.
-        initialise: Operation that gives every variable its initial value.
+        initialize: Operation that gives every variable its initial value.
         values: Tensor with each variable's value, by name.
-        lost: Tensor that tells whether a variable is uninitialized, by name.
-        homes: Device of each variable, by name.
+        uninitialized: Tensor that tells whether a variable is uninitialized, by name.
+        devices: Device of each variable, by name.
     """
 
-    def __init__(self, plan: TrainingConfig) -> None:
-        with model_graph(plan, plan.servers[0]) as self.graph:
-            Variables(plan)
-            every = v1.global_variables()
-            self.initialise = v1.global_variables_initializer()
-            self.values = {variable.op.name: variable.read_value() for variable in every}
-            self.lost = {each.op.name: tf.logical_not(v1.is_variable_initialized(each)) for each in every}
-            self.homes = {variable.op.name: variable.device for variable in every}
-            self._inputs = {variable.op.name: v1.placeholder(variable.dtype, []) for variable in every}
-            self._assign = tf.group(*(variable.assign(self._inputs[variable.op.name]) for variable in every))
+    def __init__(self, config: TrainingConfig) -> None:
+        with model_graph(config, config.roles.servers[0]) as self.graph:
+            Variables(config)
+            variables = {variable.op.name: variable for variable in v1.global_variables()}
+            self.initialize = v1.global_variables_initializer()
+            self.values = {name: each.read_value() for name, each in variables.items()}
+            self.uninitialized = {
+                name: tf.logical_not(v1.is_variable_initialized(each)) for name, each in variables.items()
+            }
+            self.devices = {name: each.device for name, each in variables.items()}
+            self._inputs = {name: v1.placeholder(each.dtype, []) for name, each in variables.items()}
+            self._assign = tf.group(*(each.assign(self._inputs[name]) for name, each in variables.items()))
 
     def set(self, session: Any, values: dict[str, Any]) -> None:
         """Set every variable.
@@ -164,7 +199,7 @@ class TrainingGraph:
     gradients, always added in the same order, is applied once.
 
     Args:
-        plan: The settings of the training.
+        config: The settings of the training.
         devices: Full names of the devices that train; the loop runs on the first one.
 
     Attributes:
@@ -175,18 +210,18 @@ class TrainingGraph:
             b after the last step.
     """
 
-    def __init__(self, plan: TrainingConfig, devices: Sequence[str]) -> None:
-        with model_graph(plan, devices[0]) as self.graph:
-            variables = Variables(plan)
+    def __init__(self, config: TrainingConfig, devices: Sequence[str]) -> None:
+        with model_graph(config, devices[0]) as self.graph:
+            variables = Variables(config)
             self.first, self.count = v1.placeholder(tf.int64, []), v1.placeholder(tf.int64, [])
             shares = [
-                BatchShare(plan, device, begin, end)
-                for device, (begin, end) in zip(devices, split_batch(plan.batch, len(devices)), strict=True)
+                BatchShare(config.batches, device, begin, end)
+                for device, (begin, end) in zip(devices, config.batches.split(len(devices)), strict=True)
                 if end > begin
             ]
 
             def train(step: Any, _: Any, *values: Any) -> list[Any]:
-                w, _, b = unpacked(values)
+                w, _, b = unpack(values)
                 losses, gradients = zip(*(share.differentiate(step, w, b) for share in shares), strict=True)
                 following, loss = step + 1, tf.add_n(losses)
                 with tf.control_dependencies([variables.apply(gradients)]):
@@ -196,17 +231,17 @@ class TrainingGraph:
 
             end = self.first + self.count
             start = [self.first, tf.constant(0.0, _TYPE), *variables.read()]
-            with _loops_of_operations():
+            with _control_flow_v1():
                 _, loss, *values = v1.while_loop(lambda step, *_: step < end, train, start)
-            w, done, b = unpacked(values)
-            self.results = {"step": done, "loss": loss, "w": w, "b": b}
+            w, global_step, b = unpack(values)
+            self.results = {"step": global_step, "loss": loss, "w": w, "b": b}
 
 
-class ScoringGraph:
+class EvaluationGraph:
     """A graph that computes the loss on all data on the evaluator, from the servers' variables.
 
     Args:
-        plan: The settings of the training.
+        config: The settings of the training.
         device: Full name of the evaluator's device.
 
     Attributes:
@@ -214,27 +249,28 @@ class ScoringGraph:
         results: step, loss, w and b.
     """
 
-    def __init__(self, plan: TrainingConfig, device: str) -> None:
-        with model_graph(plan, device) as self.graph:
-            variables = Variables(plan)
+    def __init__(self, config: TrainingConfig, device: str) -> None:
+        with model_graph(config, device) as self.graph:
+            variables = Variables(config)
             w, b = variables.w.read_value(), variables.b.read_value()
-            loss = tf.reduce_mean((w * tf.constant(plan.points.x) + b - tf.constant(plan.points.y)) ** 2)
+            points = config.batches.points
+            loss = tf.reduce_mean((w * tf.constant(points.x) + b - tf.constant(points.y)) ** 2)
             self.results = {"step": variables.step.read_value(), "loss": loss, "w": w, "b": b}
 
 
 @contextlib.contextmanager
-def _loops_of_operations() -> Iterator[None]:
+def _control_flow_v1() -> Iterator[None]:
     """Build while loops directly as operations (control flow v1) inside this context.
 
     With control flow v2 loops are functions, which the servers lower to operations; every iteration then sends one
     more message to each device and waits for it. The setting is global to the process, so a lock lets only one graph
     be built at a time.
     """
-    with _loops:
-        functions = v1.control_flow_v2_enabled()
+    with _control_flow_lock:
+        is_v2_enabled = v1.control_flow_v2_enabled()
         v1.disable_control_flow_v2()
         try:
             yield
         finally:
-            if functions:
+            if is_v2_enabled:
                 v1.enable_control_flow_v2()

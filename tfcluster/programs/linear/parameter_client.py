@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -14,8 +14,16 @@ from tfcluster.errors import ClusterError
 from tfcluster.programs.api import Context
 from tfcluster.programs.linear.config import TrainingConfig
 from tfcluster.programs.linear.model import StateGraph
-from tfcluster.programs.linear.step_scheduler import StepScheduler
-from tfcluster.programs.sessions import SERVER_LOST, check_listening, close, leak, open_session, short_task
+from tfcluster.programs.scheduler import StepScheduler
+from tfcluster.programs.sessions import (
+    SERVER_LOST,
+    check_listening,
+    close,
+    is_serving,
+    leak,
+    open_session,
+    short_task,
+)
 
 #: Errors which mean that a server is down or has been restarted, and not that the graph or the data are wrong. A
 #: restarted server has no variables any more. gRPC reports a connection that ends in the middle of a message as an
@@ -37,25 +45,25 @@ class ParameterClient:
     Its session uses the servers only, so the loss of a worker does not affect it.
 
     Args:
-        plan: The settings of the training.
+        config: The settings of the training.
         state: The graph that initializes, reads and sets the variables.
-        ledger: The scheduler, which is rolled back when variables are restored from the snapshot.
+        scheduler: The scheduler of the steps, which is rolled back when variables are restored from the snapshot.
 
     Attributes:
         snapshot: Every variable's value when the variables were last read; a lost server is restored from it.
     """
 
-    def __init__(self, plan: TrainingConfig, state: StateGraph, ledger: StepScheduler) -> None:
-        self._context = plan.context
-        self._servers = plan.servers
-        self._ledger = ledger
+    def __init__(self, config: TrainingConfig, state: StateGraph, scheduler: StepScheduler) -> None:
+        self._context = config.context
+        self._servers = config.roles.servers
+        self._scheduler = scheduler
         self._state = state
         self._lock = threading.Lock()
         self._session: Any = None
         self._read_at = time.monotonic()
         self.snapshot: Values = {}
 
-    def initialise(self, values: Values | None) -> None:
+    def initialize(self, values: Values | None) -> None:
         """Initialize the variables.
 
         Args:
@@ -65,7 +73,7 @@ class ParameterClient:
             ClusterError: A server is down and does not recover.
         """
         with self._lock:
-            self._until_servers_answer(lambda: self._start(values))
+            self._retry(lambda: self._start(values))
 
     def read(self) -> Values:
         """Return every variable's current value, after restoring lost variables.
@@ -74,17 +82,17 @@ class ParameterClient:
             ClusterError: A server is down and does not recover.
         """
         with self._lock:
-            self._until_servers_answer(self._restore_and_read)
+            self._retry(self._restore_and_read)
             return self.snapshot
 
-    def restore_what_is_lost(self) -> None:
+    def restore_lost(self) -> None:
         """Wait until every variable has a value, restoring the snapshot if a server was restarted without variables.
 
         Raises:
             ClusterError: A server is down and does not recover.
         """
         with self._lock:
-            self._until_servers_answer(self._restore_what_is_lost)
+            self._retry(self._restore_lost)
 
     def close(self) -> None:
         """Close the session, so that its servers free the graph."""
@@ -94,7 +102,7 @@ class ParameterClient:
 
     def _start(self, values: Values | None) -> None:
         if values is None:
-            self._session.run(self._state.initialise)
+            self._session.run(self._state.initialize)
         else:
             self._state.set(self._session, values)
         self._read()
@@ -102,43 +110,40 @@ class ParameterClient:
     def _restore_and_read(self) -> None:
         # Both are one action for the retry: a server that is lost in between is restarted without variables, and must
         # be restored before it is read.
-        self._restore_what_is_lost()
+        self._restore_lost()
         self._read()
 
     def _read(self) -> None:
         self.snapshot = self._session.run(self._state.values)
         self._read_at = time.monotonic()
 
-    def _restore_what_is_lost(self) -> None:
-        lost = self._session.run(self._state.lost)
-        servers = dict.fromkeys(short_task(self._state.homes[name]) for name in lost if lost[name])
+    def _restore_lost(self) -> None:
+        is_lost = self._session.run(self._state.uninitialized)
+        servers = dict.fromkeys(short_task(self._state.devices[name]) for name in is_lost if is_lost[name])
         if not servers:
             return
         self._state.set(self._session, self.snapshot)
         step = int(self.snapshot["global_step"])
-        self._ledger.rollback(step)
+        self._scheduler.rollback(step)
         age = time.monotonic() - self._read_at
         self._context.notes.append(
             f"{' and '.join(servers)} lost the variables; the training went on from step {step:,}, {age:.1f} s earlier"
         )
 
-    def _until_servers_answer(self, action: Any) -> None:
+    def _retry(self, action: Callable[[], None]) -> None:
         """Run an action that uses the session, and retry it in a new session until it succeeds or the retries time out.
 
         Args:
             action: A callable without arguments.
 
         Raises:
-            ClusterError: A server is down and did not recover within `PATIENCE_SECONDS`.
+            ClusterError: A server is down and did not recover within `PARAMETER_RECOVERY_SECONDS`.
         """
         deadline: float | None = None
         while True:
             try:
                 if self._session is None:
-                    check_all_listening(self._context, self._servers)
-                    self._session = open_session(
-                        self._context, self._state.graph, self._servers, timeout_ms=settings.PARAMETER_CALL_TIMEOUT_MS
-                    )
+                    self._session = connect(self._context, self._state.graph, self._servers)
                 action()
                 return
             except LOSSES as error:
@@ -146,50 +151,43 @@ class ParameterClient:
                 self._session = None
                 deadline = deadline or time.monotonic() + settings.PARAMETER_RECOVERY_SECONDS
                 if time.monotonic() >= deadline:
-                    raise self._lost(error) from error
+                    raise self._timeout_error() from error
                 time.sleep(settings.PARAMETER_RETRY_SECONDS)
 
-    def _lost(self, error: Exception) -> ClusterError:
-        silent = [short_task(server) for server in self._servers if not answers(self._context, server)]
-        who = " and ".join(silent) or short_task(self._servers[0])
+    def _timeout_error(self) -> ClusterError:
+        unresponsive = [short_task(server) for server in self._servers if not is_responsive(self._context, server)]
+        names = " and ".join(unresponsive) or short_task(self._servers[0])
         return ClusterError(
-            f"{who} with the variables did not come back within {settings.PARAMETER_RECOVERY_SECONDS:.0f} s",
+            f"{names} with the variables did not come back within {settings.PARAMETER_RECOVERY_SECONDS:.0f} s",
             hint="`tfcluster status` shows the tasks, `tfcluster events` what happened. With --logdir the next run "
             "goes on from the last checkpoint.",
         )
 
 
-def check_all_listening(context: Context, devices: Sequence[str]) -> None:
-    """Check that the task of every device accepts connections.
+def connect(context: Context, graph: tf.Graph, devices: Sequence[str]) -> Any:
+    """Open a session on the tasks of some devices, if all of them accept connections.
 
     Args:
         context: The run.
-        devices: Full names of the devices.
+        graph: The graph.
+        devices: Full names of the devices; the task of the first one is the session's master.
 
     Raises:
         ConnectionError: A task does not accept connections.
     """
     for device in devices:
-        if not _listens(context, device):
+        if not _is_listening(context, device):
             raise ConnectionError(f"nothing listens at {short_task(device)}")
+    return open_session(context, graph, devices, timeout_ms=settings.PARAMETER_CALL_TIMEOUT_MS)
 
 
-def answers(context: Context, device: str) -> bool:
-    """Return whether the server of a device's task accepts connections and runs a trivial step in time."""
-    if not _listens(context, device):
-        return False
-    graph = tf.Graph()
-    with graph.as_default(), tf.device(device):
-        one = tf.constant(1)
-    try:
-        with open_session(context, graph, [device], timeout_ms=settings.PARAMETER_CALL_TIMEOUT_MS // 4) as session:
-            session.run(one)
-    except tf.errors.OpError:
-        return False
-    return True
+def is_responsive(context: Context, device: str) -> bool:
+    """Return whether the server of a device's task accepts connections and completes an empty step in time."""
+    timeout_ms = settings.PARAMETER_CALL_TIMEOUT_MS // 4
+    return _is_listening(context, device) and is_serving(context, device, timeout_ms)
 
 
-def _listens(context: Context, device: str) -> bool:
+def _is_listening(context: Context, device: str) -> bool:
     try:
         check_listening(context, device, settings.PARAMETER_CONNECT_SECONDS)
     except OSError:

@@ -39,7 +39,7 @@ def summary(result: dict[str, Any], seconds: float) -> list[Text]:
     return lines
 
 
-def _line(found: dict[str, float]) -> str:
+def _line(values: dict[str, float]) -> str:
     """Format the right side of the line's equation: 2.006x + 0.175."""
-    sign = "-" if found["b"] < 0 else "+"
-    return f"{found['w']:.4g}x {sign} {abs(found['b']):.4g}"
+    sign = "-" if values["b"] < 0 else "+"
+    return f"{values['w']:.4g}x {sign} {abs(values['b']):.4g}"

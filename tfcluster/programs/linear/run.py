@@ -13,16 +13,13 @@ from tfcluster import settings
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.programs.api import Context
 from tfcluster.programs.linear.checkpoints import Checkpoints, Summaries
-from tfcluster.programs.linear.config import LEARNING_RATES, TrainingConfig, refuse_divergence
+from tfcluster.programs.linear.config import LEARNING_RATES, TrainingConfig, assign_roles, check_divergence
 from tfcluster.programs.linear.coordinator import TrainingCoordinator
-from tfcluster.programs.linear.dataset import Dataset, made, read_csv
-from tfcluster.programs.linear.evaluator import Evaluator
+from tfcluster.programs.linear.dataset import Batches, Dataset, read_csv, synthetic_dataset
 from tfcluster.programs.linear.model import StateGraph
 from tfcluster.programs.linear.parameter_client import ParameterClient, Values
-from tfcluster.programs.linear.roles import assign, names
-from tfcluster.programs.linear.step_scheduler import StepScheduler
-from tfcluster.programs.linear.training import train
-from tfcluster.programs.linear.worker import Worker
+from tfcluster.programs.linear.worker import Evaluator, Worker
+from tfcluster.programs.scheduler import StepScheduler
 
 
 def run(
@@ -65,55 +62,65 @@ def run(
         ClusterError: The data or the folder cannot be used, the training diverged, or tasks were lost and did not
             recover.
     """
-    points = made(seed) if context.upload_path is None else _usable(read_csv(context.upload_path, data), data)
-    roles = assign(context.addresses, context.head_address, context.devices)
+    points = synthetic_dataset(seed)
+    if context.upload_path is not None:
+        points = read_csv(context.upload_path, data)
+        _check_overflow(points, data)
+    roles = assign_roles(context.addresses, context.head_address, context.devices)
     rate = LEARNING_RATES[optimizer] if lr is None else lr
-    plan = TrainingConfig(context, roles, points, optimizer, rate, min(batch, len(points)), seed)
-    if sync and plan.batch < len(points):
-        _refuse_too_many(len(points), len(roles.replicas))
+    batches = Batches(points, min(batch, len(points)), seed)
+    if sync and not batches.is_whole:
+        _check_graph_size(len(points), len(roles.replicas))
     if epochs is not None:
-        steps = -(-epochs * len(points) // plan.batch)
-    return _fit(plan, steps, sync, logdir, checkpoint_every)
+        steps = -(-epochs * len(points) // batches.size)
+    return _fit(TrainingConfig(context, roles, batches, optimizer, rate), steps, sync, logdir, checkpoint_every)
 
 
-def _fit(plan: TrainingConfig, steps: int, sync: bool, logdir: str | None, checkpoint_every: float) -> dict[str, Any]:
+def _fit(config: TrainingConfig, steps: int, sync: bool, logdir: str | None, checkpoint_every: float) -> dict[str, Any]:
     """Train, starting from the latest checkpoint in `logdir` if there is one.
 
     Returns:
         The result that `run` describes.
     """
-    state = StateGraph(plan)
+    roles, batches = config.roles, config.batches
+    state = StateGraph(config)
     checkpoints = Checkpoints(logdir) if logdir else None
     values = checkpoints.latest(list(state.values)) if checkpoints else None
     resumed_from = None if values is None else int(values["global_step"])
     if resumed_from is not None:
-        plan.context.notes.append(f"went on from the checkpoint of step {resumed_from:,} in {logdir}")
-    roles, workers = plan.roles, 1 if sync else len(plan.roles.replicas)
-    ledger = StepScheduler(resumed_from or 0, steps, workers)
+        config.context.notes.append(f"went on from the checkpoint of step {resumed_from:,} in {logdir}")
+    # Asynchronous (between-graph) training has one worker per device. Synchronous training has a single worker, whose
+    # loop uses all devices.
+    devices = {"all workers": list(roles.replicas)}
+    if not sync:
+        devices = {name: [device] for device, name in roles.replica_names().items()}
+    scheduler = StepScheduler(resumed_from or 0, steps, len(devices))
+    parameters = ParameterClient(config, state, scheduler)
     with contextlib.closing(Summaries(logdir)) if logdir else contextlib.nullcontext() as summaries:
-        team = TrainingCoordinator(plan, ledger, ParameterClient(plan, state, ledger), workers, summaries)
-        evaluator = Evaluator(team, roles.evaluator) if roles.evaluator else None
-        threads = [*_replicas(team, sync), *([evaluator] if evaluator else [])]
-        final = train(team, threads, values, checkpoints, checkpoint_every)
+        coordinator = TrainingCoordinator(config, scheduler, parameters, len(devices), summaries)
+        start_barrier = threading.Barrier(len(devices))
+        workers = [Worker(coordinator, name, used, start_barrier) for name, used in devices.items()]
+        evaluators = [Evaluator(coordinator, roles.evaluator)] if roles.evaluator else []
+        final = coordinator.train([*workers, *evaluators], values, checkpoints, checkpoint_every)
     return {
-        **_line(plan.points, final),
+        **_line(batches.points, final),
         "steps": int(final["global_step"]),
-        "steps_per_s": round(team.steps / team.seconds, 1),
-        "examples_per_s": round(team.steps * plan.batch / team.seconds),
+        "steps_per_s": round(coordinator.steps / coordinator.seconds, 1),
+        "examples_per_s": round(coordinator.steps * batches.size / coordinator.seconds),
         "workers": len(roles.replicas),
-        "optimizer": plan.optimizer,
-        "lr": plan.rate,
-        "batch": plan.batch,
+        "optimizer": config.optimizer,
+        "lr": config.rate,
+        "batch": batches.size,
         "sync": sync,
-        "seed": plan.seed,
+        "seed": batches.seed,
         "resumed_from": resumed_from,
-        "least_squares": plan.points.least_squares(),
-        "evaluations": evaluator.scores if evaluator else [],
+        "least_squares": batches.points.least_squares(),
+        "evaluations": evaluators[0].scores if evaluators else [],
     }
 
 
-def _usable(points: Dataset, data: str) -> Dataset:
-    """Return the points, after checking that their squares do not overflow a float64.
+def _check_overflow(points: Dataset, data: str) -> None:
+    """Check that the squares of the points do not overflow a float64.
 
     Raises:
         ClusterError: A sum of squares is not finite.
@@ -126,19 +133,6 @@ def _usable(points: Dataset, data: str) -> Dataset:
             hint="Scale the data.",
             exit_code=ExitCode.USAGE,
         )
-    return points
-
-
-def _replicas(team: TrainingCoordinator, sync: bool) -> list[threading.Thread]:
-    """Return the worker threads.
-
-    Asynchronous (between-graph) training has one worker per device. Synchronous training has a single worker, whose
-    loop uses all devices.
-    """
-    roles = team.plan.roles
-    crew = {"all workers": list(roles.replicas)} if sync else {name: [each] for each, name in names(roles).items()}
-    meeting = threading.Barrier(len(crew))
-    return [Worker(team, name, used, meeting) for name, used in crew.items()]
 
 
 def _line(points: Dataset, final: Values) -> dict[str, float]:
@@ -150,11 +144,11 @@ def _line(points: Dataset, final: Values) -> dict[str, float]:
     w, b = float(final["w"]), float(final["b"])
     with np.errstate(all="ignore"):
         line = {"w": w, "b": b, "loss": points.loss(w, b)}
-    refuse_divergence(int(final["global_step"]), line)
+    check_divergence(int(final["global_step"]), line)
     return line
 
 
-def _refuse_too_many(rows: int, devices: int) -> None:
+def _check_graph_size(rows: int, devices: int) -> None:
     """Check the size of the graph of a synchronous training, which holds all points once per device.
 
     Raises:

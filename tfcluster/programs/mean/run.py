@@ -61,15 +61,15 @@ def run(
     """
     numbers = RandomNumbers(random, seed) if random is not None else _open(context, file or "-", column)
     size = window_size(numbers.count)
-    pieces, own = _share(numbers, size, context.devices, slices)
-    devices = list(own) if own else list(context.devices[: len(pieces)])
-    rows, workers = _sums(context, devices, numbers, pieces, size, own)
+    pieces, pinned = _share(numbers, size, context.devices, slices)
+    devices = list(pinned) if pinned else list(context.devices[: len(pieces)])
+    rows, workers = _sums(context, devices, numbers, pieces, size, pinned)
     moments = moments_of_pieces(pieces, rows)
     whole = whole_windows(pieces, numbers.count, size)
     non_finite = recompute_non_finite(moments, numbers, pieces, size, whole) if isinstance(numbers, MappedFile) else {}
     total = combine([moments[piece] for piece in whole])
     context.notes.extend(describe_non_finite(non_finite, total))
-    groups = _slices(pieces, workers, by_device=own is None)
+    groups = _slices(pieces, workers, by_device=pinned is None)
     return {
         "mean": _finite(total.mean),
         "variance": _finite(total.variance),
@@ -115,7 +115,7 @@ def _sums(
     numbers: MappedFile | RandomNumbers,
     pieces: WindowPieces,
     size: int,
-    own: dict[str, list[range]] | None,
+    pinned: dict[str, list[range]] | None,
 ) -> tuple[Rows, npt.NDArray[np.int64]]:
     """Compute the sums of all pieces on the devices.
 
@@ -131,7 +131,7 @@ def _sums(
     )
     with evaluator:
         progress = Progress(context, numbers.count, "numbers")
-        for part in map_shards(devices, len(pieces), evaluator, own=own):
+        for part in map_shards(devices, len(pieces), evaluator, pinned=pinned):
             span = slice(part.first, part.first + part.count)
             rows[span], workers[span] = part.value, devices.index(part.device)
             progress.add(part.device, pieces.count_of(part.first, part.count))

@@ -12,11 +12,15 @@ from tfcluster import settings
 from tfcluster.errors import ClusterError
 from tfcluster.programs.api import Context
 from tfcluster.programs.linear import parameter_client
-from tfcluster.programs.linear.config import TrainingConfig
-from tfcluster.programs.linear.dataset import made
+from tfcluster.programs.linear.config import Roles, TrainingConfig
+from tfcluster.programs.linear.dataset import Batches, synthetic_dataset
 from tfcluster.programs.linear.model import StateGraph
-from tfcluster.programs.linear.roles import Roles
-from tfcluster.programs.linear.step_scheduler import StepScheduler
+from tfcluster.programs.scheduler import StepScheduler
+
+
+def config_of(context: Context, server: str) -> TrainingConfig:
+    batches = Batches(synthetic_dataset(4), 101, 4)
+    return TrainingConfig(context, Roles((server,), (server,), None), batches, "sgd", 0.1)
 
 
 @pytest.mark.parametrize("silent", [False, True])
@@ -30,9 +34,9 @@ def test_a_server_that_does_not_come_back_is_named(monkeypatch: pytest.MonkeyPat
         address = f"localhost:{holder.getsockname()[1]}"
         server = "/job:ps/replica:0/task:0/device:CPU:0"
         context = Context("linear-1", {"ps": [address]}, (server,), lambda event, **fields: None)
-        plan = TrainingConfig(context, Roles((server,), (server,), None), made(4), "sgd", 0.1, 101, 4)
+        config = config_of(context, server)
         with pytest.raises(ClusterError) as caught:
-            parameter_client.ParameterClient(plan, StateGraph(plan), StepScheduler(0, 1, 1)).initialise(None)
+            parameter_client.ParameterClient(config, StateGraph(config), StepScheduler(0, 1, 1)).initialize(None)
     assert caught.value.message == "ps:0 with the variables did not come back within 0 s"
     assert "--logdir" in caught.value.hint
 
@@ -46,8 +50,8 @@ class ServerThatIsLost:
         self._has_values = False
 
     def run(self, fetches: Any, feed: object = None) -> Any:
-        if fetches is self._state.lost:
-            return dict.fromkeys(self._state.lost, not self._has_values)
+        if fetches is self._state.uninitialized:
+            return dict.fromkeys(self._state.uninitialized, not self._has_values)
         if fetches is not self._state.values:
             self._has_values = True
             return None
@@ -63,13 +67,13 @@ class ServerThatIsLost:
 def test_a_server_that_is_lost_between_two_calls_is_restored(monkeypatch: pytest.MonkeyPatch) -> None:
     server = "/job:ps/replica:0/task:0/device:CPU:0"
     context = Context("linear-1", {"ps": ["localhost:1"]}, (server,), lambda event, **fields: None)
-    plan = TrainingConfig(context, Roles((server,), (server,), None), made(4), "sgd", 0.1, 101, 4)
-    state = StateGraph(plan)
+    config = config_of(context, server)
+    state = StateGraph(config)
     session = ServerThatIsLost(state)
     monkeypatch.setattr(parameter_client, "check_listening", lambda *args: None)
     monkeypatch.setattr(parameter_client, "open_session", lambda *args, **options: session)
-    variables = parameter_client.ParameterClient(plan, state, StepScheduler(0, 9, 1))
-    variables.initialise(None)
+    variables = parameter_client.ParameterClient(config, state, StepScheduler(0, 9, 1))
+    variables.initialize(None)
     session.deaths = 2
     assert variables.read() == {"w": 3, "b": 3, "global_step": 3}
     assert [note.partition(",")[0] for note in context.notes] == [

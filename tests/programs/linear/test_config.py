@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tfcluster.programs.linear.roles import Roles, assign, cpu_of, names
+from tfcluster.programs.linear.config import Roles, assign_roles, cpu_of
 from tfcluster.programs.sessions import short_task
 
 
@@ -46,12 +46,12 @@ def test_roles(
     expected: tuple[tuple[str, ...], tuple[str, ...], str | None],
 ) -> None:
     servers, replicas, evaluator = expected
-    found = assign(cluster(**jobs), f"{head.replace(':', '-')}:1", cpus(*computing))
-    assert found == Roles(cpus(*servers), cpus(*replicas), cpus(evaluator)[0] if evaluator else None)
+    roles = assign_roles(cluster(**jobs), f"{head.replace(':', '-')}:1", cpus(*computing))
+    assert roles == Roles(cpus(*servers), cpus(*replicas), cpus(evaluator)[0] if evaluator else None)
 
 
 def test_names_say_the_device_only_where_a_task_has_several() -> None:
     second = "/job:worker/replica:0/task:0/device:GPU:1"
     devices = (*cpus("worker:0", "worker:1"), second)
-    assert list(names(Roles((), devices, None)).values()) == ["worker:0/CPU:0", "worker:1", "worker:0/GPU:1"]
+    assert list(Roles((), devices, None).replica_names().values()) == ["worker:0/CPU:0", "worker:1", "worker:0/GPU:1"]
     assert short_task("/job:ps/task:3/device:CPU:0") == "ps:3"
