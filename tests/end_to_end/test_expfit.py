@@ -45,17 +45,17 @@ def test_data_divided_among_any_devices_give_the_curve_of_one(clusters: Sandbox)
     assert tasks_of(alone) == {"master:0": STEPS * 13}
     expected = losses(alone["result"])
     assert len(expected) == STEPS
-    found = {}
+    examples = {}
     for pattern in ("/job:worker_", "/job:worker", "/job:*"):
         words = ("--mode", "data-parallel", "--devices", pattern)
         event = clusters.json("run", "expfit", "-c", "led", *SHORT, *words)
         assert losses(event["result"]) == pytest.approx(expected, rel=1e-9)
-        found[pattern] = tasks_of(event)
-    assert found["/job:worker_"] == {"master:0": 0, "worker_:0": STEPS * 13}
-    assert found["/job:worker"] == {"master:0": 0, "worker:0": STEPS * 6, "worker:1": STEPS * 7}
-    assert sum(found["/job:*"].values()) == STEPS * 13
-    assert all(found["/job:*"].values())
-    assert found["/job:*"].keys() == {"master:0", "worker:0", "worker:1", "worker_:0"}
+        examples[pattern] = tasks_of(event)
+    assert examples["/job:worker_"] == {"master:0": 0, "worker_:0": STEPS * 13}
+    assert examples["/job:worker"] == {"master:0": 0, "worker:0": STEPS * 6, "worker:1": STEPS * 7}
+    assert sum(examples["/job:*"].values()) == STEPS * 13
+    assert all(examples["/job:*"].values())
+    assert examples["/job:*"].keys() == {"master:0", "worker:0", "worker:1", "worker_:0"}
 
 
 def test_modes_compared_where_a_ps_keeps_the_weights(clusters: Sandbox, tmp_path: Path) -> None:

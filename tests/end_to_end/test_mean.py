@@ -40,7 +40,7 @@ def test_one_to_eight_tasks_give_the_same_bits(eight: Sandbox) -> None:
     path = eight.folder / "numbers.npy"
     values = np.random.default_rng(1).normal(1e3, 2, 1009)
     np.save(path, values)
-    found = set()
+    moments = set()
     for patterns, slices, tasks in (
         (["/job:worker/task:0"], "even", 1),
         (["/job:local", "/job:master"], "even", 3),
@@ -49,15 +49,15 @@ def test_one_to_eight_tasks_give_the_same_bits(eight: Sandbox) -> None:
     ):
         devices = [word for pattern in patterns for word in ("--devices", pattern)]
         result = mean(eight, path, "--slices", slices, *devices)
-        found.add((result["mean"], result["variance"]))
+        moments.add((result["mean"], result["variance"]))
         assert len({shard["task"] for shard in result["shards"]}) == tasks
         start = 0
         for shard in result["shards"]:
             assert shard["mean"] == pytest.approx(values[start : start + shard["count"]].mean(), rel=1e-13)
             start += shard["count"]
         assert start == len(values)
-    assert len(found) == 1
-    assert found.pop() == (pytest.approx(values.mean(), rel=1e-14), pytest.approx(values.var(), rel=1e-12))
+    assert len(moments) == 1
+    assert moments.pop() == (pytest.approx(values.mean(), rel=1e-14), pytest.approx(values.var(), rel=1e-12))
 
 
 def test_fewer_numbers_than_tasks(eight: Sandbox) -> None:

@@ -86,7 +86,7 @@ def test_a_script_of_20_mb_comes_through_a_pipe_as_it_is(demo: Sandbox) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (("none.py",), "'none.py': No such file or directory"),
         (("./none",), "'./none': No such file or directory"),
@@ -95,5 +95,5 @@ def test_a_script_of_20_mb_comes_through_a_pipe_as_it_is(demo: Sandbox) -> None:
         (("--timeout", "5", "pi"), "The options of a program stand behind it: tfcluster run pi ..."),
     ],
 )
-def test_a_missing_script(demo: Sandbox, words: tuple[str, ...], said: str) -> None:
-    assert said in demo("run", *words, code=2).stderr
+def test_a_missing_script(demo: Sandbox, words: tuple[str, ...], message: str) -> None:
+    assert message in demo("run", *words, code=2).stderr

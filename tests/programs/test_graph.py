@@ -128,12 +128,12 @@ def test_a_device_that_is_not_there() -> None:
     asked = "/job:localhost/replica:0/task:0/device:GPU:3"
     context, result = compute("x = 2; y = -x", {"y": asked})
     assert result["value"] == -2
-    wanted, got = asked.replace("/replica:0", ""), result["operations"]["y"]["device"]
-    assert got.startswith("/job:localhost/task:0/device:CPU:")
-    assert context.notes == [f"y asked for {wanted}, which the cluster has not: placed on {got}"]
+    requested, actual = asked.replace("/replica:0", ""), result["operations"]["y"]["device"]
+    assert actual.startswith("/job:localhost/task:0/device:CPU:")
+    assert context.notes == [f"y asked for {requested}, which the cluster has not: placed on {actual}"]
     with pytest.raises(ClusterError) as caught:
         compute("x = 2; y = -x", {"y": asked}, strict=True)
-    assert caught.value.message == f"y asks for {wanted}, which the cluster has not"
+    assert caught.value.message == f"y asks for {requested}, which the cluster has not"
     assert caught.value.exit_code == ExitCode.FAILED
     assert "/job:localhost/task:0/device:CPU:1" in caught.value.hint
 

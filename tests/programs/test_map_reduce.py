@@ -30,7 +30,7 @@ from tfcluster.programs.sessions import is_serving, open_session
 
 @pytest.fixture(autouse=True)
 def join_threads() -> Iterator[Callable[[], None]]:
-    """Waits for the threads that the test has started, so that none is left behind it."""
+    """Waits for the threads that the test has started, so that none remains."""
     before = set(threading.enumerate())
 
     def join() -> None:
@@ -131,17 +131,17 @@ def test_parts_come_while_others_are_under_way() -> None:
     release = threading.Event()
 
     def step(device: str, first: int, size: int) -> str:
-        if device == "held":
+        if device == "slow":
             assert release.wait(30)
         return device
 
-    parts = map_shards(["held", "free"], 32, step)
+    parts = map_shards(["slow", "free"], 32, step)
     assert next(parts).value == "free"
     release.set()
-    assert {part.value for part in parts} <= {"held", "free"}
+    assert {part.value for part in parts} <= {"slow", "free"}
 
 
-def test_what_a_step_raises_is_raised_and_no_step_starts_after_it(join_threads: Callable[[], None]) -> None:
+def test_an_exception_of_a_step_is_raised_and_no_step_starts_after_it(join_threads: Callable[[], None]) -> None:
     both_in_step = threading.Barrier(2)
     raised = threading.Event()
     started: list[str] = []
@@ -151,7 +151,7 @@ def test_what_a_step_raises_is_raised_and_no_step_starts_after_it(join_threads: 
         both_in_step.wait(30)
         if device == "bad":
             raise ValueError("broken")
-        assert raised.wait(30)  # ends only when the caller has been told
+        assert raised.wait(30)  # ends only when the caller has the error
 
     with pytest.raises(ValueError, match=r"^broken$"):
         list(map_shards(["bad", "good"], 100_000, step))
@@ -207,13 +207,13 @@ class Faults:
     """A step that fails on some devices as a lost task does."""
 
     def __init__(self, *lost: str, times: int) -> None:
-        self.left = dict.fromkeys(lost, times)
+        self.remaining = dict.fromkeys(lost, times)
         self.lock = threading.Lock()
 
     def __call__(self, device: str, first: int, size: int) -> int:
         with self.lock:
-            if self.left.get(device, 0) > 0:
-                self.left[device] -= 1
+            if self.remaining.get(device, 0) > 0:
+                self.remaining[device] -= 1
                 raise DeviceLostError(f"{device} is gone", worked=False)
         return sum(range(first, first + size))
 

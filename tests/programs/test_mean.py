@@ -52,10 +52,10 @@ def refused(context: Context, path: Path, **parameters: Any) -> str:
 @pytest.mark.parametrize("kind", ["?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", ">f4", ">i8"])
 def test_every_type_of_number(local_run: LocalRun, tmp_path: Path, kind: str) -> None:
     values = np.random.default_rng(3).normal(50, 30, 2 * WINDOW + 101).clip(0, 100).astype(kind)
-    found = run(local_run(1), save(tmp_path, values))
-    assert found["mean"] == pytest.approx(np.mean(values, dtype=np.float64), rel=1e-14)
-    assert found["variance"] == pytest.approx(np.var(values, dtype=np.float64), rel=1e-13)
-    assert found["count"] == len(values)
+    result = run(local_run(1), save(tmp_path, values))
+    assert result["mean"] == pytest.approx(np.mean(values, dtype=np.float64), rel=1e-14)
+    assert result["variance"] == pytest.approx(np.var(values, dtype=np.float64), rel=1e-13)
+    assert result["count"] == len(values)
 
 
 @pytest.mark.parametrize("count", [1, 2, 1009, 5 * WINDOW + 7])
@@ -65,18 +65,18 @@ def test_the_bits_depend_on_the_numbers_alone(local_run: LocalRun, tmp_path: Pat
     third = count // 3
     ways: list[tuple[int, list[int] | str]] = [(1, "even"), (3, "devices")]
     ways += [(2, [third, 1, count - third - 1])] if third else []
-    found = []
+    moments = []
     for devices, slices in ways:
         context = local_run(devices)
         result = run(context, path, slices=slices)
-        found.append((result["mean"], result["variance"]))
+        moments.append((result["mean"], result["variance"]))
         assert sum(shard["count"] for shard in result["shards"]) == count
         assert sum(stats["numbers"] for stats in context.device_stats.values()) == count
         weighted = math.fsum(shard["count"] * shard["mean"] for shard in result["shards"]) / count
         assert weighted == pytest.approx(result["mean"], rel=1e-15)
-    assert len(set(found)) == 1
-    assert found[0][0] == pytest.approx(math.fsum(values) / count, rel=1e-15)
-    assert found[0][1] == pytest.approx(np.var(values), rel=1e-9)
+    assert len(set(moments)) == 1
+    assert moments[0][0] == pytest.approx(math.fsum(values) / count, rel=1e-15)
+    assert moments[0][1] == pytest.approx(np.var(values), rel=1e-9)
 
 
 def test_a_file_that_no_task_can_map_gives_the_same_bits(
@@ -113,32 +113,32 @@ def test_slices_have_the_means_of_their_numbers(local_run: LocalRun, tmp_path: P
 def test_arrays_of_any_shape(local_run: LocalRun, tmp_path: Path) -> None:
     values = np.random.default_rng(6).normal(size=(101, 211))
     for array in (values, np.asfortranarray(values), values[:, :1], values[0, 0]):
-        found = run(local_run(2), save(tmp_path, array))
-        assert found["mean"] == pytest.approx(array.mean(), rel=1e-12)
-        assert found["count"] == array.size
+        result = run(local_run(2), save(tmp_path, array))
+        assert result["mean"] == pytest.approx(array.mean(), rel=1e-12)
+        assert result["count"] == array.size
 
 
 def test_a_far_first_number_costs_no_digits(local_run: LocalRun, tmp_path: Path) -> None:
     values = np.random.default_rng(7).normal(size=WINDOW)
     values[0] = 1e9
-    found = run(local_run(1), save(tmp_path, values))
+    result = run(local_run(1), save(tmp_path, values))
     centre = math.fsum(values) / WINDOW
-    assert found["variance"] == pytest.approx(math.fsum((values - centre) ** 2) / WINDOW, rel=1e-12)
+    assert result["variance"] == pytest.approx(math.fsum((values - centre) ** 2) / WINDOW, rel=1e-12)
 
 
 def test_constant_numbers_have_no_variance(local_run: LocalRun, tmp_path: Path) -> None:
-    found = run(local_run(2), save(tmp_path, np.full(3 * WINDOW + 1, 0.1)))
-    assert (found["mean"], found["variance"]) == (0.1, pytest.approx(0.0, abs=1e-30))
+    result = run(local_run(2), save(tmp_path, np.full(3 * WINDOW + 1, 0.1)))
+    assert (result["mean"], result["variance"]) == (0.1, pytest.approx(0.0, abs=1e-30))
 
 
-def test_what_is_not_finite_is_told(local_run: LocalRun, tmp_path: Path) -> None:
+def test_non_finite_numbers_are_noted(local_run: LocalRun, tmp_path: Path) -> None:
     values = np.ones(2 * WINDOW + 5)
     values[[WINDOW + 3, 2 * WINDOW + 1]] = np.nan
     values[7] = np.inf
     context = local_run(2)
-    found = run(context, save(tmp_path, values), slices=[7, 1, WINDOW, WINDOW - 3])
-    assert (found["mean"], found["variance"]) == (None, None)
-    assert [shard["mean"] for shard in found["shards"]] == [1.0, None, None, None]
+    result = run(context, save(tmp_path, values), slices=[7, 1, WINDOW, WINDOW - 3])
+    assert (result["mean"], result["variance"]) == (None, None)
+    assert [shard["mean"] for shard in result["shards"]] == [1.0, None, None, None]
     where = "counted from 0: there is no finite mean"
     assert context.notes == [
         f"1 of the 16,389 numbers is infinity, the first of them number 7 {where}",
@@ -148,9 +148,9 @@ def test_what_is_not_finite_is_told(local_run: LocalRun, tmp_path: Path) -> None
 
 def test_a_mean_whose_sum_is_too_large(local_run: LocalRun, tmp_path: Path) -> None:
     context = local_run(2)
-    found = run(context, save(tmp_path, np.array([1.5e308, 1.7e308, 1.6e308])))
-    assert found["mean"] == pytest.approx(1.6e308)
-    assert found["variance"] is None
+    result = run(context, save(tmp_path, np.array([1.5e308, 1.7e308, 1.6e308])))
+    assert result["mean"] == pytest.approx(1.6e308)
+    assert result["variance"] is None
     assert context.notes == ["the variance is larger than the largest float64 number"]
 
 
@@ -162,9 +162,9 @@ def test_random_numbers_are_numpys(local_run: LocalRun) -> None:
     values = ((high >> 5).astype(np.float64) * 2**26 + (low >> 6)) / 2**53
     assert uniform(tf.constant(high), tf.constant(low)).numpy().tolist() == values.tolist()
     for devices in (1, 3):
-        found = run(local_run(devices), None, random=count, seed=seed)
-        assert found["mean"] == pytest.approx(values.mean(), rel=1e-14)
-        assert found["variance"] == pytest.approx(values.var(), rel=1e-12)
+        result = run(local_run(devices), None, random=count, seed=seed)
+        assert result["mean"] == pytest.approx(values.mean(), rel=1e-14)
+        assert result["variance"] == pytest.approx(values.var(), rel=1e-12)
 
 
 def test_places_beyond_32_bits_have_numbers_of_their_own(local_run: LocalRun) -> None:
@@ -209,8 +209,8 @@ def test_places_in_a_file_beyond_31_and_32_bits(
         for window in sorted({place // WINDOW for place in places}):
             ((pilot, total, _),) = evaluate(context.devices[0], window, 1)
             last = min((window + 1) * WINDOW, count)
-            here = [number for number, place in enumerate(places, 1) if window * WINDOW <= place < last]
-            assert pilot * (last - window * WINDOW) + total == pytest.approx(sum(here))
+            values = [number for number, place in enumerate(places, 1) if window * WINDOW <= place < last]
+            assert pilot * (last - window * WINDOW) + total == pytest.approx(sum(values))
 
 
 def test_pieces_of_a_window() -> None:
@@ -241,10 +241,10 @@ def test_pieces_of_a_window() -> None:
 def test_text(local_run: LocalRun, tmp_path: Path, text: str, column: str | None, expected: list[float]) -> None:
     path = tmp_path / "a.csv"
     path.write_text(text, encoding="utf-8")
-    found = run(local_run(1), path, column=column)
-    assert (found["mean"], found["count"]) == (math.fsum(expected) / len(expected), len(expected))
-    assert found["variance"] == pytest.approx(np.var(expected))
-    assert list(tmp_path.iterdir()) == [path], "nothing is left in the run's folder"
+    result = run(local_run(1), path, column=column)
+    assert (result["mean"], result["count"]) == (math.fsum(expected) / len(expected), len(expected))
+    assert result["variance"] == pytest.approx(np.var(expected))
+    assert list(tmp_path.iterdir()) == [path], "nothing remains in the run's folder"
 
 
 def test_a_first_line_of_numbers_and_words_is_counted_and_told(local_run: LocalRun, tmp_path: Path) -> None:
@@ -304,9 +304,9 @@ def test_files_that_are_no_numbers(local_run: LocalRun, tmp_path: Path) -> None:
         assert refused(context, path) == f"{path}: {message}"
     np.save(tmp_path / "a.npy", np.array([None]), allow_pickle=True)
     assert "is no whole .npy file of numbers" in refused(context, path)
-    whole = save(tmp_path, np.zeros(1000)).read_bytes()
+    content = save(tmp_path, np.zeros(1000)).read_bytes()
     for size in (7, 20, 500):
-        path.write_bytes(whole[:size])
+        path.write_bytes(content[:size])
         assert "is no whole .npy file of numbers" in refused(context, path)
     np.savez(tmp_path / "b.npz", np.zeros(3))
     assert refused(context, tmp_path / "b.npz").endswith("is a .npz archive")

@@ -54,9 +54,9 @@ def test_parts_of_any_sizes_make_the_whole(numbers: list[float], cuts: list[int]
 
 
 def test_slices_that_are_not_equal_are_weighted() -> None:
-    found = combine([Moments(1, 10.0, 0.0), Moments(3, 2.0, 6.0)])
-    assert found == Moments(4, 4.0, 6.0 + 1 * 36.0 + 3 * 4.0)
-    assert found.variance == 13.5
+    combined = combine([Moments(1, 10.0, 0.0), Moments(3, 2.0, 6.0)])
+    assert combined == Moments(4, 4.0, 6.0 + 1 * 36.0 + 3 * 4.0)
+    assert combined.variance == 13.5
 
 
 def test_a_mean_whose_sum_is_too_large() -> None:
@@ -64,10 +64,10 @@ def test_a_mean_whose_sum_is_too_large() -> None:
 
 
 def test_nothing_has_no_mean() -> None:
-    found = combine([])
-    assert found.count == 0
-    assert math.isnan(found.mean)
-    assert math.isnan(found.variance)
+    combined = combine([])
+    assert combined.count == 0
+    assert math.isnan(combined.mean)
+    assert math.isnan(combined.variance)
 
 
 @pytest.mark.parametrize(
@@ -75,8 +75,8 @@ def test_nothing_has_no_mean() -> None:
     [((math.inf, 1.0), math.inf), ((math.inf, -math.inf), math.nan), ((1.0, math.nan), math.nan)],
 )
 def test_what_is_not_finite_is_so_in_the_whole(means: tuple[float, float], expected: float) -> None:
-    found = combine([Moments(2, mean, math.nan) for mean in means]).mean
-    assert found == expected or (math.isnan(found) and math.isnan(expected))
+    combined = combine([Moments(2, mean, math.nan) for mean in means]).mean
+    assert combined == expected or (math.isnan(combined) and math.isnan(expected))
 
 
 @pytest.mark.parametrize(

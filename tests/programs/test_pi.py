@@ -93,8 +93,8 @@ def test_both_halves_of_the_seed_and_the_shard_matter() -> None:
 
 
 def test_a_count_is_within_five_standard_errors_of_pi() -> None:
-    found = estimate(sum(tensorflow_count(2026, shard, SHARD) for shard in range(4)), 4 * SHARD)
-    assert abs(found["pi"] - math.pi) < 5 * found["stderr"]
+    estimated = estimate(sum(tensorflow_count(2026, shard, SHARD) for shard in range(4)), 4 * SHARD)
+    assert abs(estimated["pi"] - math.pi) < 5 * estimated["stderr"]
 
 
 @pytest.mark.parametrize(
@@ -109,10 +109,10 @@ def test_a_count_is_within_five_standard_errors_of_pi() -> None:
     ],
 )
 def test_pi_and_its_standard_error(inside: int, samples: int, expected: tuple[float, float]) -> None:
-    found = estimate(inside, samples)
-    assert (found["pi"], found["stderr"]) == pytest.approx(expected, rel=1e-14)
-    assert (found["inside"], found["samples"]) == (inside, samples)
-    assert found.keys() == {"pi", "stderr", "interval", "samples", "inside"}
+    estimated = estimate(inside, samples)
+    assert (estimated["pi"], estimated["stderr"]) == pytest.approx(expected, rel=1e-14)
+    assert (estimated["inside"], estimated["samples"]) == (inside, samples)
+    assert estimated.keys() == {"pi", "stderr", "interval", "samples", "inside"}
 
 
 @pytest.mark.parametrize(

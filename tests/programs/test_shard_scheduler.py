@@ -1,4 +1,4 @@
-"""Shards under way, given back and done twice: the ledger, without threads and without time passing."""
+"""Shards in progress, requeued and done twice: the scheduler, without threads and without time passing."""
 
 from __future__ import annotations
 
@@ -13,91 +13,91 @@ def bounds(span: ShardRange | None) -> tuple[int, int] | None:
 
 
 def test_a_device_gets_a_fair_share_at_most() -> None:
-    work = ShardScheduler(10, ["a", "b"])
-    assert bounds(work.take("a", 3, 0.0)) == (0, 3)
-    assert bounds(work.take("b", 100, 0.0)) == (3, 7)
-    assert bounds(work.take("a", 100, 0.0)) == (7, 9)
-    assert bounds(work.take("a", 100, 0.0)) == (9, 10)
-    assert work.take("b", 1, 0.0) is None
+    scheduler = ShardScheduler(10, ["a", "b"])
+    assert bounds(scheduler.take("a", 3, 0.0)) == (0, 3)
+    assert bounds(scheduler.take("b", 100, 0.0)) == (3, 7)
+    assert bounds(scheduler.take("a", 100, 0.0)) == (7, 9)
+    assert bounds(scheduler.take("a", 100, 0.0)) == (9, 10)
+    assert scheduler.take("b", 1, 0.0) is None
 
 
 def test_what_a_lost_device_had_is_done_by_others_and_first_of_all() -> None:
-    work = ShardScheduler(10, ["a", "b"])
-    lost = work.take("a", 2, 0.0)
+    scheduler = ShardScheduler(10, ["a", "b"])
+    lost = scheduler.take("a", 2, 0.0)
     assert lost is not None
-    work.requeue(lost, "a", worked=True)
-    again = work.take("b", 1, 0.0)
+    scheduler.requeue(lost, "a", worked=True)
+    again = scheduler.take("b", 1, 0.0)
     assert bounds(again) == (0, 1)
     assert again is not None
     assert again.losses == 1
-    assert bounds(work.take("b", 1, 0.0)) == (1, 2)
-    assert bounds(work.take("b", 1, 0.0)) == (2, 3)
+    assert bounds(scheduler.take("b", 1, 0.0)) == (1, 2)
+    assert bounds(scheduler.take("b", 1, 0.0)) == (2, 3)
 
 
 def test_a_device_that_was_lost_before_it_worked_says_nothing_against_the_shards() -> None:
-    work = ShardScheduler(1, ["a"])
-    span = work.take("a", 1, 0.0)
+    scheduler = ShardScheduler(1, ["a"])
+    span = scheduler.take("a", 1, 0.0)
     assert span is not None
-    work.requeue(span, "a", worked=False)
+    scheduler.requeue(span, "a", worked=False)
     assert span.losses == 0
-    assert bounds(work.take("a", 1, 0.0)) == (0, 1)
+    assert bounds(scheduler.take("a", 1, 0.0)) == (0, 1)
 
 
 def test_own_shards_are_done_by_their_device_until_it_is_lost() -> None:
-    work = ShardScheduler(10, ["a", "b"], {"a": [range(0, 2), range(6, 8)], "b": [range(2, 6)]})
-    first = work.take("a", 100, 0.0)
+    scheduler = ShardScheduler(10, ["a", "b"], {"a": [range(0, 2), range(6, 8)], "b": [range(2, 6)]})
+    first = scheduler.take("a", 100, 0.0)
     assert bounds(first) == (0, 2)
-    assert bounds(work.take("b", 100, 0.0)) == (2, 6)
-    assert bounds(work.take("b", 1, 0.0)) == (8, 9)  # nobody's own
+    assert bounds(scheduler.take("b", 100, 0.0)) == (2, 6)
+    assert bounds(scheduler.take("b", 1, 0.0)) == (8, 9)  # pinned to no device
     assert first is not None
-    work.requeue(first, "a", worked=True)
-    assert bounds(work.take("b", 100, 0.0)) == (0, 2)
-    assert bounds(work.take("b", 100, 0.0)) == (9, 10)
-    assert bounds(work.take("b", 100, 0.0)) == (6, 7)
-    assert bounds(work.take("b", 100, 0.0)) == (7, 8)
-    assert work.take("b", 100, 0.0) is None
+    scheduler.requeue(first, "a", worked=True)
+    assert bounds(scheduler.take("b", 100, 0.0)) == (0, 2)
+    assert bounds(scheduler.take("b", 100, 0.0)) == (9, 10)
+    assert bounds(scheduler.take("b", 100, 0.0)) == (6, 7)
+    assert bounds(scheduler.take("b", 100, 0.0)) == (7, 8)
+    assert scheduler.take("b", 100, 0.0) is None
 
 
 def test_a_step_in_doubt_is_done_twice_and_counts_once() -> None:
-    work = ShardScheduler(2, ["a", "b"])
-    held, other = work.take("a", 1, 100.0), work.take("b", 1, 100.0)
-    assert held is not None
+    scheduler = ShardScheduler(2, ["a", "b"])
+    taken_by_a, other = scheduler.take("a", 1, 100.0), scheduler.take("b", 1, 100.0)
+    assert taken_by_a is not None
     assert other is not None
-    assert work.finish(other, 2.0)
-    assert work.take("b", 1, 100.0 + 5 + 5 * 2) is None, "within the bound"
-    second = work.take("b", 1, 100.1 + 5 + 5 * 2)
-    assert second is held
-    assert work.take("b", 1, 1e9) is None, "not by the same device again"
-    assert work.finish(second, 1.0)
-    assert not work.finish(held, 1e6)
-    assert not work.wait(), "all is done"
+    assert scheduler.finish(other, 2.0)
+    assert scheduler.take("b", 1, 100.0 + 5 + 5 * 2) is None, "within the bound"
+    second = scheduler.take("b", 1, 100.1 + 5 + 5 * 2)
+    assert second is taken_by_a
+    assert scheduler.take("b", 1, 1e9) is None, "not by the same device again"
+    assert scheduler.finish(second, 1.0)
+    assert not scheduler.finish(taken_by_a, 1e6)
+    assert not scheduler.wait(), "all is done"
 
 
 def test_nothing_is_in_doubt_before_a_step_has_shown_how_long_one_takes() -> None:
-    work = ShardScheduler(1, ["a", "b"])
-    assert work.take("a", 1, 0.0) is not None
-    assert work.take("b", 1, 1e9) is None
+    scheduler = ShardScheduler(1, ["a", "b"])
+    assert scheduler.take("a", 1, 0.0) is not None
+    assert scheduler.take("b", 1, 1e9) is None
 
 
 def test_one_of_two_that_do_the_same_may_be_lost() -> None:
-    work = ShardScheduler(2, ["a", "b"])
-    held, other = work.take("a", 1, 0.0), work.take("b", 1, 0.0)
-    assert held is not None
+    scheduler = ShardScheduler(2, ["a", "b"])
+    taken_by_a, other = scheduler.take("a", 1, 0.0), scheduler.take("b", 1, 0.0)
+    assert taken_by_a is not None
     assert other is not None
-    work.finish(other, 1.0)
-    second = work.take("b", 1, 1e3)
-    assert second is held
-    work.requeue(held, "a", worked=True)
-    assert work.take("a", 1, 1e3 + 1) is None, "b still works on it"
-    assert work.finish(second, 1.0)
+    scheduler.finish(other, 1.0)
+    second = scheduler.take("b", 1, 1e3)
+    assert second is taken_by_a
+    scheduler.requeue(taken_by_a, "a", worked=True)
+    assert scheduler.take("a", 1, 1e3 + 1) is None, "b still works on it"
+    assert scheduler.finish(second, 1.0)
 
 
 def test_nothing_is_handed_out_after_the_end() -> None:
-    work = ShardScheduler(5, ["a"])
-    work.stop()
-    assert work.take("a", 1, 0.0) is None
-    assert not work.wait()
-    work.pause(1e6)  # returns at once
+    scheduler = ShardScheduler(5, ["a"])
+    scheduler.stop()
+    assert scheduler.take("a", 1, 0.0) is None
+    assert not scheduler.wait()
+    scheduler.pause(1e6)  # returns at once
 
 
 @settings(deadline=None, max_examples=200)
@@ -108,7 +108,7 @@ def test_whatever_is_lost_every_shard_is_done_once(data: st.DataObject, shards: 
     pinned: dict[str, list[range]] = {name: [] for name in names}
     for low, high in zip(cuts[::2], cuts[1::2], strict=False):
         pinned[data.draw(st.sampled_from(names))].append(range(low, high))
-    work = ShardScheduler(shards, names, pinned)
+    scheduler = ShardScheduler(shards, names, pinned)
     under_way: dict[str, ShardRange] = {}
     done: list[int] = []
     now = 0.0
@@ -117,19 +117,19 @@ def test_whatever_is_lost_every_shard_is_done_once(data: st.DataObject, shards: 
         device = data.draw(st.sampled_from(names))
         span = under_way.pop(device, None)
         if span is None:
-            taken = work.take(device, data.draw(st.integers(1, 9)), now)
+            taken = scheduler.take(device, data.draw(st.integers(1, 9)), now)
             if taken is not None:
                 under_way[device] = taken
         elif data.draw(st.integers(0, 3)) == 0:
-            work.requeue(span, device, worked=True)
-        elif work.finish(span, 1e-3):
+            scheduler.requeue(span, device, worked=True)
+        elif scheduler.finish(span, 1e-3):
             done += range(span.first, span.first + span.count)
         if len(done) == shards:
             break
-    while len(done) < shards:  # whoever is left
+    while len(done) < shards:  # the remaining devices
         for device in names:
             now += 100.0
-            span = under_way.pop(device, None) or work.take(device, 100, now)
-            if span is not None and work.finish(span, 1e-3):
+            span = under_way.pop(device, None) or scheduler.take(device, 100, now)
+            if span is not None and scheduler.finish(span, 1e-3):
                 done += range(span.first, span.first + span.count)
     assert sorted(done) == list(range(shards))

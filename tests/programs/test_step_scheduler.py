@@ -1,4 +1,4 @@
-"""Steps handed out in blocks: each exactly once, unless a worker or the variables are lost."""
+"""Steps in blocks: each exactly once, unless a worker or the variables are lost."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_the_first_block_is_done_alone(is_lost: bool) -> None:
     assert blocks == [first if is_lost else StepRange(10, 10)]
 
 
-def test_what_is_given_back_is_handed_out_again() -> None:
+def test_what_is_requeued_is_handed_out_again() -> None:
     scheduler = StepScheduler(0, 10, 1)
     lost = take(scheduler, 6)
     scheduler.requeue(lost)
@@ -64,7 +64,7 @@ def test_what_is_given_back_is_handed_out_again() -> None:
     assert take(scheduler, 4) == StepRange(6, 4)
 
 
-def test_a_worker_waits_for_what_another_might_give_back() -> None:
+def test_a_worker_waits_for_what_another_might_requeue() -> None:
     scheduler = StepScheduler(0, 10, 1)
     lost = take(scheduler, 10)
     blocks: list[StepRange | None] = []
@@ -89,7 +89,7 @@ def test_a_worker_that_waits_is_told_of_the_end(is_done: bool) -> None:
     assert blocks == [None]
 
 
-def test_a_worker_that_waits_does_what_a_setback_at_the_end_undoes() -> None:
+def test_a_worker_that_waits_does_what_a_rollback_at_the_end_undoes() -> None:
     scheduler = StepScheduler(0, 10, 1)
     scheduler.finish(take(scheduler, 10))
     assert scheduler.is_done
@@ -102,7 +102,7 @@ def test_a_worker_that_waits_does_what_a_setback_at_the_end_undoes() -> None:
     assert not scheduler.is_done
 
 
-def test_a_setback_has_steps_done_again_and_blocks_from_before_do_not_count() -> None:
+def test_a_rollback_has_steps_done_again_and_blocks_from_before_do_not_count() -> None:
     scheduler = StepScheduler(100, 100, 1)
     scheduler.finish(take(scheduler, 40))
     under_way, failed = take(scheduler, 10), take(scheduler, 10)
@@ -118,7 +118,7 @@ def test_a_setback_has_steps_done_again_and_blocks_from_before_do_not_count() ->
     assert scheduler.is_done
 
 
-def test_a_setback_never_goes_forward_nor_before_the_start() -> None:
+def test_a_rollback_never_goes_forward_nor_before_the_start() -> None:
     scheduler = StepScheduler(100, 100, 1)
     scheduler.finish(take(scheduler, 10))
     scheduler.rollback(150)

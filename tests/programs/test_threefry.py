@@ -35,8 +35,8 @@ def generate(key: tuple[int, int], counters: tuple[Any, Any]) -> npt.NDArray[np.
     ],
 )
 def test_the_published_known_answers(counter: tuple[int, int], key: tuple[int, int], expected: tuple[int, int]) -> None:
-    found = generate(key, ([counter[0]], [counter[1]]))
-    assert found.tolist() == [list(expected)]
+    words = generate(key, ([counter[0]], [counter[1]]))
+    assert words.tolist() == [list(expected)]
 
 
 def sequence(key: tuple[int, int], shard: int) -> npt.NDArray[np.uint8]:

@@ -139,7 +139,7 @@ class _Worker(Generic[Value]):
         self._results = results
 
     def take_steps(self) -> None:
-        """Run steps until no shards are left."""
+        """Run steps until no shards remain."""
         size, pause = settings.MAP_FIRST_STEP_SHARDS, settings.MAP_RETRY_INITIAL_SECONDS
         try:
             while True:

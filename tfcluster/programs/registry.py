@@ -66,10 +66,10 @@ class InstalledProgram:
         Raises:
             ClusterError: The module cannot be imported, or the attribute is missing or of another kind.
         """
-        value = getattr(self._import(part), attribute, None)
+        value = getattr(_import(self.name, self.package, f"{self.module}.{part}"), attribute, None)
         if not (callable(value) if kind is None else isinstance(value, kind)):
-            what = "function" if kind is None else kind.__name__
-            raise self.error(f"{self.module}.{part} has no {what} {attribute!r}")
+            noun = "function" if kind is None else kind.__name__
+            raise self.error(f"{self.module}.{part} has no {noun} {attribute!r}")
         return value
 
     def call(self, function: Callable[..., Value], *args: Any, passed: Exceptions = (), **named: Any) -> Value:
@@ -99,9 +99,6 @@ class InstalledProgram:
     def error(self, problem: str) -> ClusterError:
         """Return an error of this program that names its package."""
         return _unusable(self.name, self.package or "tfcluster", problem)
-
-    def _import(self, part: str) -> ModuleType:
-        return _import(self.name, self.package, f"{self.module}.{part}")
 
 
 def find(name: str) -> InstalledProgram | None:

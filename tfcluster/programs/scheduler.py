@@ -215,7 +215,7 @@ class StepScheduler(WorkScheduler):
     def take(self, size: int) -> StepRange | None:
         """Take the next block.
 
-        Wait while no steps are left, because another worker may requeue its block and a rollback may require steps to
+        Wait while no steps remain, because another worker may requeue its block and a rollback may require steps to
         be repeated. Wait also while the first block is in progress: it is done by one worker alone, because gradients
         are largest at first, and the gradients of all workers, computed from the same values, would together overshoot
         the solution.

@@ -191,9 +191,9 @@ def test_a_run_that_is_cancelled_leaves_its_last_step_and_no_session(
             train(replace(context, emit=emit), steps=10**9, logdir=str(tmp_path))
     finally:
         signal.signal(signal.SIGUSR1, earlier)
-    left = Checkpoints(str(tmp_path)).latest(["w", "b", "global_step"])
-    assert left is not None
-    assert left["global_step"] >= max(steps)
+    checkpoint = Checkpoints(str(tmp_path)).latest(["w", "b", "global_step"])
+    assert checkpoint is not None
+    assert checkpoint["global_step"] >= max(steps)
     assert sessions
     assert all(session._closed for session in sessions)
 
@@ -223,17 +223,19 @@ def test_workers_that_are_gone_for_good_are_done_without(
     context: Context, monkeypatch: pytest.MonkeyPatch, dead: str, sync: bool
 ) -> None:
     monkeypatch.setattr(settings, "PARAMETER_RECOVERY_SECONDS", 0.2)
-    gone = "/job:local/replica:0/task:1/device:CPU:0"
-    lame = replace(context, addresses={"local": [context.head_address, dead]}, devices=(*context.devices, gone))
-    result = train(lame, sync=sync, steps=3000)
+    lost_device = "/job:local/replica:0/task:1/device:CPU:0"
+    partial = replace(
+        context, addresses={"local": [context.head_address, dead]}, devices=(*context.devices, lost_device)
+    )
+    result = train(partial, sync=sync, steps=3000)
     assert (result["steps"], result["workers"]) == (3000, 3)
     assert {name: result[name] for name in "wb"} == pytest.approx(result["least_squares"], abs=0.01)
-    assert any(note.startswith("local:1: lost (ConnectionError) and not back ") for note in lame.notes)
-    assert "/job:local/task:1/device:CPU:0" not in lame.device_stats
+    assert any(note.startswith("local:1: lost (ConnectionError) and not back ") for note in partial.notes)
+    assert "/job:local/task:1/device:CPU:0" not in partial.device_stats
 
 
 def test_an_evaluator_that_is_gone_costs_the_scores(context: Context, dead: str) -> None:
-    lame = replace(context, addresses={"local": [context.head_address], "evaluator": [dead]})
-    result = train(lame)
+    partial = replace(context, addresses={"local": [context.head_address], "evaluator": [dead]})
+    result = train(partial)
     assert (result["steps"], result["evaluations"]) == (100, [])
-    assert lame.notes == ["evaluator:0 does not answer (ConnectionError): the last parameters have no score"]
+    assert partial.notes == ["evaluator:0 does not answer (ConnectionError): the last parameters have no score"]

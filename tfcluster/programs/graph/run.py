@@ -52,21 +52,23 @@ def run(
     metadata = tf.compat.v1.RunMetadata()
     options = tf.compat.v1.RunOptions(output_partition_graphs=True)
     with open_session(context, graph, devices.values(), as_written=True) as session:
-        found = [device.name for device in session.list_devices()]
-        absent = {name: device for name, device in devices.items() if not _is_there(device, found)}
-        if strict and absent:
-            raise _absent(absent, found)
+        existing = [device.name for device in session.list_devices()]
+        missing = {name: device for name, device in devices.items() if not _exists(device, existing)}
+        if strict and missing:
+            raise _missing_devices_error(missing, existing)
         values = [float(value) for value in session.run(tensors, options=options, run_metadata=metadata)]
-    _refuse_what_is_not_finite(program, values)
+    _check_finite(program, values)
     for device, count in count_operations(metadata).items():
         context.device_stats[device] = {"ops": count}
     ran_on = {node.name: without_replica(node.device) for part in metadata.partition_graphs for node in part.node}
     operations = {
         name: {"value": _plain(values[at]), "device": ran_on[tensors[at].op.name]} for name, at in program.names.items()
     }
-    for name, device in absent.items():
-        asked, got = without_replica(device), operations[name]["device"]
-        context.notes.append(f"{name} asked for {asked}, which the cluster has not: placed on {got}")
+    for name, device in missing.items():
+        actual = operations[name]["device"]
+        context.notes.append(
+            f"{name} asked for {without_replica(device)}, which the cluster has not: placed on {actual}"
+        )
     return {"value": operations[program.result]["value"], "name": program.result, "operations": operations}
 
 
@@ -88,21 +90,21 @@ def choose_devices(program: Expression, context: Context, placed: Mapping[str, s
     for name in placed:
         if name not in program.names:
             hint = f"Its names are {', '.join(program.names)}."
-            raise _usage(f"--device {name}={placed[name]}: the expression has no {name}", hint)
+            raise _usage_error(f"--device {name}={placed[name]}: the expression has no {name}", hint)
     devices = {}
     for number, name in enumerate(program.names):
-        turn = context.devices[number % len(context.devices)]
-        devices[name] = _complete(name, placed[name], turn, context.addresses) if name in placed else turn
+        default = context.devices[number % len(context.devices)]
+        devices[name] = _complete(name, placed[name], default, context.addresses) if name in placed else default
     return devices
 
 
-def _complete(name: str, wanted: str, turn: str, addresses: Mapping[str, list[str]]) -> str:
+def _complete(name: str, requested: str, default: str, addresses: Mapping[str, list[str]]) -> str:
     """Complete a device string from which parts may be omitted.
 
     Args:
         name: The name to place.
-        wanted: The user's device string.
-        turn: The device from which omitted parts are taken.
+        requested: The user's device string.
+        default: The device from which omitted parts are taken.
         addresses: `host:port` of every task, by job.
 
     Returns:
@@ -111,17 +113,17 @@ def _complete(name: str, wanted: str, turn: str, addresses: Mapping[str, list[st
     Raises:
         ClusterError: The string is malformed, or its task does not exist.
     """
-    option = f"--device {name}={wanted}"
+    option = f"--device {name}={requested}"
     try:
-        given, other = tf.DeviceSpec.from_string(wanted), tf.DeviceSpec.from_string(turn)
+        given, other = tf.DeviceSpec.from_string(requested), tf.DeviceSpec.from_string(default)
     except ValueError:
         hint = "Write it as /job:worker/task:1/device:CPU:0; parts may be left out."
-        raise _usage(f"{option}: this is not the TensorFlow device string of one device", hint) from None
+        raise _usage_error(f"{option}: this is not the TensorFlow device string of one device", hint) from None
     job = given.job or other.job
     task = given.task if given.task is not None else (other.task if given.job is None else 0)
     if given.replica or task >= len(addresses.get(job, ())):
         tasks = (f"/job:{job}/task:{task}" for job, listed in addresses.items() for task in range(len(listed)))
-        raise _usage(f"{option}: the cluster has no such task", f"Its tasks are {', '.join(tasks)}.")
+        raise _usage_error(f"{option}: the cluster has no such task", f"Its tasks are {', '.join(tasks)}.")
     return str(given.replace(job=job, replica=0, task=task).to_string())
 
 
@@ -152,12 +154,12 @@ def _build(context: Context, program: Expression, devices: Mapping[str, str]) ->
     return graph, tensors
 
 
-def _is_there(device: str, found: Iterable[str]) -> bool:
+def _exists(device: str, existing: Iterable[str]) -> bool:
     """Return whether a device string names one of the devices, or leaves the choice among a task's devices open."""
-    return "/device:" not in device or any(fnmatchcase(each, device) for each in found)
+    return "/device:" not in device or any(fnmatchcase(each, device) for each in existing)
 
 
-def _refuse_what_is_not_finite(program: Expression, values: list[float]) -> None:
+def _check_finite(program: Expression, values: list[float]) -> None:
     """Check that all values are finite.
 
     Args:
@@ -173,11 +175,11 @@ def _refuse_what_is_not_finite(program: Expression, values: list[float]) -> None
         # Numbers, copies and negatives of finite values are finite, so this operation has two operands.
         left, right = (values[operand] for operand in operation.operands)
         if (operation.operator == "/" and right == 0) or (operation.operator == "**" and left == 0):
-            why = "a division by zero"
+            problem = "a division by zero"
         else:
-            why = "not a real number" if math.isnan(value) else "too large for a float64"
-        words = f"{_operand(left)} {operation.operator} {_operand(right)} is {why}"
-        raise syntax_error(program.source, operation.at, f"in {operation.name}: {words}", exit_code=ExitCode.FAILED)
+            problem = "not a real number" if math.isnan(value) else "too large for a float64"
+        message = f"{_operand(left)} {operation.operator} {_operand(right)} is {problem}"
+        raise syntax_error(program.source, operation.at, f"in {operation.name}: {message}", exit_code=ExitCode.FAILED)
 
 
 def _plain(value: float) -> int | float:
@@ -188,11 +190,11 @@ def _operand(value: float) -> str:
     return f"({_plain(value)})" if value < 0 else str(_plain(value))
 
 
-def _absent(absent: Mapping[str, str], found: Iterable[str]) -> ClusterError:
-    wanted = ", ".join(f"{name} asks for {without_replica(device)}" for name, device in absent.items())
-    devices = ", ".join(sorted(map(without_replica, found)))
-    return ClusterError(f"{wanted}, which the cluster has not", hint=f"These tasks have {devices}. Or drop --strict.")
+def _missing_devices_error(missing: Mapping[str, str], existing: Iterable[str]) -> ClusterError:
+    requests = ", ".join(f"{name} asks for {without_replica(device)}" for name, device in missing.items())
+    devices = ", ".join(sorted(map(without_replica, existing)))
+    return ClusterError(f"{requests}, which the cluster has not", hint=f"These tasks have {devices}. Or drop --strict.")
 
 
-def _usage(message: str, hint: str) -> ClusterError:
+def _usage_error(message: str, hint: str) -> ClusterError:
     return ClusterError(message, hint=hint, exit_code=ExitCode.USAGE)

@@ -90,8 +90,8 @@ class WindowPieces:
 
     def count_of(self, first: int, count: int) -> int:
         """Return the number of numbers in those of the pieces `first` … `first + count - 1` that belong to a slice."""
-        some = np.s_[first : first + count]
-        return int((self.high[some] - self.low[some])[self.slice[some] != WHOLE].sum())
+        selection = np.s_[first : first + count]
+        return int((self.high[selection] - self.low[selection])[self.slice[selection] != WHOLE].sum())
 
 
 def cut(sizes: Sequence[int], size: int) -> WindowPieces:
@@ -118,10 +118,10 @@ def cut(sizes: Sequence[int], size: int) -> WindowPieces:
         slices.append(range(pieces, pieces + len(windows)))
         start, pieces = start + length, pieces + len(windows)
     bounds = np.cumsum(sizes)[:-1]
-    again = np.unique(bounds[bounds % size != 0] // size).astype(np.int64)
-    rows.append(_rows(again, 0, count, size, WHOLE))
-    window, low, high, of = np.concatenate(rows, axis=1)
-    return WindowPieces(window, low, high, of, tuple(slices))
+    cut_windows = np.unique(bounds[bounds % size != 0] // size).astype(np.int64)
+    rows.append(_rows(cut_windows, 0, count, size, WHOLE))
+    window, low, high, index = np.concatenate(rows, axis=1)
+    return WindowPieces(window, low, high, index, tuple(slices))
 
 
 def whole_windows(pieces: WindowPieces, count: int, size: int) -> npt.NDArray[np.int64]:

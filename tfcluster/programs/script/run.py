@@ -41,7 +41,7 @@ def run(context: Context, *, args: list[str], path: str, cwd: str, seed: int | N
     Returns:
         The script's exit code, and one line that describes the exception that ended it (empty if there was none).
     """
-    assert context.upload_path is not None, "a script is always sent"
+    assert context.upload_path is not None, "a script is always uploaded"
     os.environ.update(environment(context, seed))
     if context.log_placement:
         _log_placement_of_sessions()
@@ -155,14 +155,14 @@ def _print_traceback(error: BaseException, script: Path) -> None:
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename != str(script):
         trace = trace.tb_next
-    shown = error.with_traceback(trace)
+    script_error = error.with_traceback(trace)
     try:
-        sys.excepthook(type(error), shown, trace)
+        sys.excepthook(type(error), script_error, trace)
     except (SystemExit, TerminatedError):
         raise
-    except BaseException as failed:
+    except BaseException as hook_error:
         if sys.stderr is not None:
             print("Error in sys.excepthook:", file=sys.stderr)
-            traceback.print_exception(failed, chain=False)
+            traceback.print_exception(hook_error, chain=False)
             print("\nOriginal exception was:", file=sys.stderr)
-            traceback.print_exception(shown)
+            traceback.print_exception(script_error)
