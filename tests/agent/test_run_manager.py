@@ -17,6 +17,7 @@ import pytest
 from tests.conftest import running
 from tfcluster import settings
 from tfcluster.agent import change_notifier
+from tfcluster.agent.runs import run as run_module
 from tfcluster.agent.runs.manager import RunManager
 from tfcluster.agent.runs.run import Run, final_record
 from tfcluster.agent.runs.state_machine import RunPhase, RunStateMachine
@@ -26,7 +27,7 @@ from tfcluster.core.programs import ProgramTraits, TaskSelector
 from tfcluster.core.states import RunState
 from tfcluster.process_handle import ProcessHandle
 from tfcluster.processes import fork_server
-from tfcluster.processes.run_spec import EVENTS, RunEventLog, RunSpec, acquire_run
+from tfcluster.processes.run_spec import EVENTS, RunSpec, acquire_run, append_event
 from tfcluster.protocol.codec import encode
 
 PS, W0, W1 = "/job:ps/task:0", "/job:worker/task:0", "/job:worker/task:1"
@@ -56,7 +57,7 @@ def submit(runs: RunManager, program: str, timeout: float | None = None, detache
     identity = f"{program}-1"
     cleared.clear()
     runs.store.make_folder(identity)
-    folder = str(runs.store.folder(identity))
+    folder = runs.store.folder(identity)
     addresses = {"ps": ["localhost:1"], "worker": ["localhost:2", "localhost:3"]}
     is_graph = program == "graph"
     traits = ProgramTraits(
@@ -162,7 +163,7 @@ def test_a_driver_is_requested_again_when_the_fork_server_dies(
         process = ProcessHandle.from_pid(os.getpid())
         assert process is not None
         acquire_run(runs.store.folder("graph-1"), process)
-        RunEventLog(runs.store.folder("graph-1") / EVENTS).emit("result", seconds=1.0, result={})
+        append_event(runs.store.folder("graph-1") / EVENTS, "result", seconds=1.0, result={})
         forked = {"run": "graph-1", "pid": process.pid, "start_time": process.start_time}
         channel.sendall(encode(forked) + encode({**forked, "status": 0}))
         signal.alarm(60)  # in case the test does not end it
@@ -228,14 +229,13 @@ def test_followers_are_notified_of_each_write_and_of_the_end(runs: RunManager, m
 
     async def body() -> None:
         run = submit(runs, "pi")
-        log = RunEventLog(run.events)
         async with contextlib.aclosing(follow(runs, "pi-1")) as events:
             assert (await anext(events))["event"] == "run"
             for number in range(3):
                 following = asyncio.ensure_future(anext(events))
                 await asyncio.sleep(0.05)
                 assert not following.done()
-                log.emit("progress", done=number)
+                append_event(run.events, "progress", done=number)
                 assert await asyncio.wait_for(following, 30) == {"event": "progress", "done": number}
             following = asyncio.ensure_future(anext(events))
             runs.cancel("pi-1")
@@ -251,7 +251,7 @@ def test_a_folder_that_cannot_be_watched_is_polled(runs: RunManager, monkeypatch
         run = submit(runs, "pi")
         async with contextlib.aclosing(follow(runs, "pi-1")) as events:
             await anext(events)
-            RunEventLog(run.events).emit("progress", done=1)
+            append_event(run.events, "progress", done=1)
             assert await asyncio.wait_for(anext(events), 30) == {"event": "progress", "done": 1}
         runs.cancel("pi-1")
         await ended(runs, run)
@@ -278,7 +278,7 @@ def test_a_lost_task_is_the_reason_even_if_the_driver_failed_first(runs: RunMana
     async def body() -> None:
         run = submit(runs, "graph")
         run.machine = RunStateMachine(RunPhase.REQUESTED, driver_requests=1)
-        RunEventLog(run.events).emit("error", error={"message": "Socket closed", "hint": "", "exit_code": 1})
+        append_event(run.events, "error", error={"message": "Socket closed", "hint": "", "exit_code": 1})
         runs._on_driver_message({"run": "graph-1", "pid": 1, "start_time": 1, "status": 256})
         runs.cancel("graph-1")
         assert run.machine.phase is RunPhase.FINALIZING
@@ -293,9 +293,8 @@ def test_the_final_event_is_found_before_later_events_of_threads(runs: RunManage
     async def body() -> None:
         run = submit(runs, "linear")
         error = {"message": "the loss is not finite", "hint": "", "exit_code": 1}
-        log = RunEventLog(run.events)
-        log.emit("error", error=error)
-        log.emit("progress", done=1)
+        append_event(run.events, "error", error=error)
+        append_event(run.events, "progress", done=1)
         with run.events.open("a") as file:
             file.write('{"event": "metr\n')
         assert final_record(run, run.output).error == error
@@ -304,12 +303,12 @@ def test_the_final_event_is_found_before_later_events_of_threads(runs: RunManage
 
 
 def test_a_run_ends_with_a_result_event_on_a_full_disk(runs: RunManager, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(log: RunEventLog, event: str, **fields: object) -> None:
+    def full(path: Path, event: str, **fields: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     async def body() -> None:
         run = submit(runs, "graph")
-        monkeypatch.setattr(RunEventLog, "emit", full)
+        monkeypatch.setattr(run_module, "append_event", full)
         runs.on_task_health([W0, W1], {W1: "one died"})
         first, last = [each async for each in follow(runs, "graph-1")]
         assert first["event"] == "run"

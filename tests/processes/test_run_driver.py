@@ -21,12 +21,13 @@ from tfcluster.programs import api
 # Supervises a program of its own, whose body it is given.
 _DRIVE = """
 import json, os, signal, socket, sys, time
+from pathlib import Path
 from tfcluster import settings
 from tfcluster.core.programs import ProgramTraits
 from tfcluster.processes import daemonize, run_driver, run_spec
 settings.DRIVER_POLL_SECONDS = settings.DRIVER_EXIT_SECONDS = 0.05
 traits = ProgramTraits(is_script=True)
-folder = sys.argv[1]
+folder = Path(sys.argv[1])
 job = run_spec.RunSpec("script-1", "demo", "script", traits, folder, {}, "localhost:1", [], {}, ["careful"], "x.py")
 ours, link = socket.socketpair()
 def tell(code, failure=""):
@@ -46,7 +47,7 @@ run_driver._Supervisor(job, pid, ours, None, time.monotonic()).run()
 
 def job(folder: Path, program: str = "careless") -> RunSpec:
     traits = ProgramTraits(is_script=program == "script")
-    return RunSpec(f"{program}-1", "demo", program, traits, str(folder), {}, "localhost:1", [], {}, [])
+    return RunSpec(f"{program}-1", "demo", program, traits, folder, {}, "localhost:1", [], {}, [])
 
 
 def drive(folder: Path, body: str) -> tuple[int, list[dict[str, object]]]:

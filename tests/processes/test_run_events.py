@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tfcluster.processes.run_spec import RunEventLog
+from tfcluster.processes.run_spec import append_event
 
 
 @contextmanager
@@ -25,13 +25,13 @@ def files_up_to(size: int) -> Iterator[None]:
 
 
 def test_a_truncated_event_is_an_error_and_does_not_damage_the_next(tmp_path: Path) -> None:
-    log = RunEventLog(tmp_path / "events.jsonl")
-    log.emit("run")
+    path = tmp_path / "events.jsonl"
+    append_event(path, "run")
     with files_up_to(30), pytest.raises(OSError, match=r"No space left on device: '.*/events\.jsonl'"):
-        log.emit("progress", done=1)
-    log.emit("error")
-    log.emit("result")
-    first, torn, *others = (tmp_path / "events.jsonl").read_text().splitlines()
+        append_event(path, "progress", done=1)
+    append_event(path, "error")
+    append_event(path, "result")
+    first, torn, *others = path.read_text().splitlines()
     assert json.loads(first) == {"event": "run"}
     assert '{"event":"progress","done":1}'.startswith(torn)
     assert [json.loads(line) for line in others] == [{"event": "error"}, {"event": "result"}]

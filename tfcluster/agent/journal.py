@@ -9,11 +9,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from tfcluster import settings
-from tfcluster.agent.files import AtomicFiles
+from tfcluster.agent.files import AtomicFiles, read_file, remove_unless_file
 from tfcluster.agent.journal_record import Record, TaskRecord, encode_changes, encode_snapshot, parse
 from tfcluster.errors import ClusterError
 from tfcluster.process_handle import ProcessHandle
-from tfcluster.processes.files import read_file, remove_unless_file
 
 # The exceptions that reading a damaged journal raises; a DecodeError is a ValueError.
 _UNREADABLE = (OSError, ValueError, RecursionError)

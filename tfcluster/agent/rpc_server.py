@@ -11,9 +11,9 @@ from pathlib import Path
 
 from tfcluster import settings
 from tfcluster.agent.context import AgentContext
+from tfcluster.agent.files import remove_unless_file
 from tfcluster.agent.rpc_connection import Dispatcher, RpcConnection
 from tfcluster.process_handle import peer_credentials
-from tfcluster.processes.files import remove_unless_file
 from tfcluster.runtime_dir import socket_path
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]

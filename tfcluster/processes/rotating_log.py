@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,7 +18,6 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from tfcluster import settings
-from tfcluster.processes.files import remove_unless_file
 
 # An upper bound of the bytes that the time, the position and the mark of a partial line take in front of the text.
 _MAX_HEADER = 64
@@ -116,8 +116,9 @@ def end_of(path: Path) -> int:
 
 def _remove_special(path: Path) -> None:
     """Remove a pipe, or a link to a device, at a file's place; a directory is an error later."""
-    if not path.is_dir():
-        remove_unless_file(path)
+    with suppress(FileNotFoundError):
+        if not (path.is_dir() or stat.S_ISREG(path.lstat().st_mode)):
+            path.unlink()
 
 
 class RotatingLog:

@@ -45,7 +45,7 @@ def main(spec: RunSpec) -> None:
     Raises:
         SystemExit: In the program's process: the program was a script.
     """
-    folder = spec.run_folder
+    folder = spec.folder
     daemonize.detach(f"tfcluster: {spec.cluster} {spec.run}", log=folder / OUTPUT)
     gc.enable()  # the fork server has disabled it; its descriptors are closed now, and its objects are frozen
     if not acquire_run(folder, ProcessHandle.from_pid(os.getpid())):
@@ -108,7 +108,7 @@ class _Supervisor:
         started_at: float,
     ) -> None:
         self._spec = spec
-        self._folder = spec.run_folder
+        self._folder = spec.folder
         self._pid = pid
         self._pidfd = os.pidfd_open(pid)
         self._link = link

@@ -103,7 +103,7 @@ def _begin_run(spec: RunSpec) -> Context:
         tuple(spec.devices),
         spec.emit,
         head_address=spec.head,
-        folder=spec.run_folder,
+        folder=spec.folder,
         upload_path=spec.upload_path,
         log_placement=spec.log_placement,
     )

@@ -22,40 +22,29 @@ UPLOAD = "upload"
 _CLAIM = "driver"
 
 
-class RunEventLog:
-    """Appends events to a run's file.
-
-    Each line is written by a single write call, so that a reader does not see a partial line for long.
+def append_event(path: Path, /, event: str, **fields: Any) -> None:
+    """Append an event to a run's file, by a single write call, so that a reader does not see a partial line for long.
 
     Args:
         path: The file, which is created by the first event.
+        event: The type of the event.
+        **fields: The fields of the event, which must be serialisable as JSON.
+
+    Raises:
+        OSError: The event could not be written, or only a part of it.
     """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def emit(self, event: str, **fields: Any) -> None:
-        """Append an event.
-
-        Args:
-            event: The type of the event.
-            **fields: The fields of the event, which must be serialisable as JSON.
-
-        Raises:
-            OSError: The event could not be written, or only a part of it.
-        """
-        line = encode({"event": event, **fields})
-        # The file is opened for each event: a driver writes at most ten events per second, and the agent need not keep
-        # a descriptor open for every run.
-        fd = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            end = os.fstat(fd).st_size
-            if end and os.pread(fd, 1, end - 1) != b"\n":  # a full disk truncated the last event
-                line = b"\n" + line
-            if os.write(fd, line) < len(line):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
-        finally:
-            os.close(fd)
+    line = encode({"event": event, **fields})
+    # The file is opened for each event: a driver writes at most ten events per second, and the agent need not keep a
+    # descriptor open for every run.
+    fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        end = os.fstat(fd).st_size
+        if end and os.pread(fd, 1, end - 1) != b"\n":  # a full disk truncated the last event
+            line = b"\n" + line
+        if os.write(fd, line) < len(line):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+    finally:
+        os.close(fd)
 
 
 @dataclass(frozen=True)
@@ -82,7 +71,7 @@ class RunSpec:
     cluster: str
     program: str
     traits: ProgramTraits
-    folder: str
+    folder: Path
     addresses: dict[str, list[str]]
     head: str
     devices: list[str]
@@ -93,14 +82,9 @@ class RunSpec:
     peers: dict[str, str] | None = None
 
     @property
-    def run_folder(self) -> Path:
-        """Return the run's folder as a path."""
-        return Path(self.folder)
-
-    @property
     def upload_path(self) -> Path | None:
         """Return the path of the file that is uploaded with the run, or None if there is none."""
-        return None if self.upload is None else self.run_folder / UPLOAD / self.upload
+        return None if self.upload is None else self.folder / UPLOAD / self.upload
 
     def emit(self, event: str, **fields: Any) -> None:
         """Write an event to the run's event log.
@@ -112,9 +96,9 @@ class RunSpec:
         Raises:
             ClusterError: The event cannot be written.
         """
-        path = self.run_folder / EVENTS
+        path = self.folder / EVENTS
         try:
-            RunEventLog(path).emit(event, **fields)
+            append_event(path, event, **fields)
         except OSError as problem:
             raise ClusterError(f"{path} cannot be written: {problem.strerror}") from problem
         except ValueError as problem:  # JSON has neither infinities nor NaN

@@ -92,7 +92,7 @@ class RunHandlers:
             cluster=topology.cluster,
             program=request.program,
             traits=request.traits,
-            folder=str(self._context.state_dir.runs / identity),
+            folder=self._context.state_dir.runs / identity,
             addresses=topology.addresses(),
             head=topology.head().address,
             devices=[device.name for device in selection.devices],

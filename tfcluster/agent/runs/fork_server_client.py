@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from tfcluster.agent.subprocesses import ChildProcess
 from tfcluster.processes import fork_server
 from tfcluster.processes.run_spec import RunSpec
 from tfcluster.protocol.codec import Message
+from tfcluster.protocol.serialization import to_json
 
 
 class ForkServer:
@@ -56,7 +56,7 @@ class ForkServer:
         Raises:
             OSError: The fork server does not run and cannot be forked.
         """
-        self._start().send(asdict(spec))
+        self._start().send(to_json(spec))
 
     def kill_if_stopped(self) -> int | None:
         """Kill the fork server if a signal such as SIGSTOP has stopped it, since it would fork no more drivers.

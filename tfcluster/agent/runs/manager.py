@@ -9,7 +9,6 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 from tfcluster import settings
 from tfcluster.agent import subprocesses
@@ -23,7 +22,7 @@ from tfcluster.core.programs import compute_tasks
 from tfcluster.core.states import ACTIVE_RUN_STATES, RunState
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.process_handle import ProcessHandle
-from tfcluster.processes.run_spec import RunEventLog, RunSpec, acquire_run, driver_of
+from tfcluster.processes.run_spec import RunSpec, acquire_run, append_event, driver_of
 from tfcluster.protocol.codec import Message
 
 # Why a run is stopped: the state that it will end in, and the error, if any.
@@ -88,8 +87,8 @@ class RunManager:
         Raises:
             OSError: The run cannot be recorded.
         """
-        run = Run(RunRecord.new(spec, timeout, detached), Path(spec.folder), spec)
-        RunEventLog(run.events).emit("run", run=spec.run, program=spec.program, devices=spec.devices)
+        run = Run(RunRecord.new(spec, timeout, detached), spec.folder, spec)
+        append_event(run.events, "run", run=spec.run, program=spec.program, devices=spec.devices)
         self.store.write(run.record)
         self._register(run)
         ended = [each.id for each in self.runs.values() if not each.is_active]

@@ -22,7 +22,7 @@ from tfcluster.core.states import ACTIVE_RUN_STATES, RunState
 from tfcluster.core.status import RunStatus
 from tfcluster.errors import ClusterError
 from tfcluster.process_handle import ProcessHandle, format_exit_status, send_signal
-from tfcluster.processes.run_spec import EVENTS, OUTPUT, UPLOAD, RunEventLog, RunSpec
+from tfcluster.processes.run_spec import EVENTS, OUTPUT, UPLOAD, RunSpec, append_event
 from tfcluster.protocol.codec import Message
 
 
@@ -222,7 +222,7 @@ def final_record(run: Run, log: Path) -> RunRecord:
         state, error = RunState.FAILED, _driver_error(run, log).to_json()
     record = replace(run.record, state=state, seconds=run.snapshot().seconds, error=error)
     try:
-        RunEventLog(run.events).emit(**result_event(record))
+        append_event(run.events, **result_event(record))
     except OSError as problem:  # a full disk must not prevent the run from ending
         record = replace(record, notes=[*record.notes, f"{run.events} cannot be written: {problem.strerror}"])
     return record

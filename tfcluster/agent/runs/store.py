@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from tfcluster import settings
+from tfcluster.agent.files import read_file
 from tfcluster.core.programs import ProgramTraits, required_tasks
 from tfcluster.core.states import ACTIVE_RUN_STATES, RunState
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.processes.files import read_file
 from tfcluster.processes.run_spec import RunSpec
 from tfcluster.protocol.serialization import decode
 
