@@ -18,7 +18,7 @@ from tfcluster.client.checks import (
     to_error,
 )
 from tfcluster.client.cluster import Cluster
-from tfcluster.client.host_preflight import HostPreflight
+from tfcluster.client.preflight import AgentInspector, HostPreflight
 from tfcluster.core.hosts import OtherAccounts
 from tfcluster.core.reconcile import ObservedState
 from tfcluster.core.topology import ClusterTopology
@@ -118,7 +118,7 @@ def test_a_clock_offset_beyond_the_error_of_its_measurement_is_a_warning() -> No
     assert (warning(-6.0, 0.1) or "").startswith("its clock is 6 s behind this machine's")
 
 
-class FakeInspector:
+class FakeInspector(AgentInspector):
     """A host that says which addresses it cannot connect to; None if it cannot be asked."""
 
     def __init__(self, failures: Mapping[str, str] | None) -> None:

@@ -12,7 +12,7 @@ import pytest
 from tests.conftest import wait_for
 from tfcluster import settings
 from tfcluster.client.cluster import Cluster
-from tfcluster.client.lease import keep_leases_alive
+from tfcluster.client.runs import keep_leases_alive
 from tfcluster.errors import ClusterError
 from tfcluster.protocol.api import Request
 from tfcluster.protocol.api.cluster import StatusRequest, TopologyRequest
@@ -21,7 +21,6 @@ from tfcluster.protocol.api.cluster import StatusRequest, TopologyRequest
 class FakeCluster:
     """A cluster with the head alpha, which cannot be reached at first."""
 
-    is_here = False
     hosts = ("alpha", "beta", "gamma")
     head = "alpha"
 
@@ -32,7 +31,7 @@ class FakeCluster:
     def connect(self, host: str) -> FakeClient:
         return FakeClient(self, host)
 
-    def leader(self) -> FakeClient:
+    def connect_head(self) -> FakeClient:
         return self.connect(self.head)
 
     def answer(self, host: str, kind: type[Request[Any, Any]]) -> Any:

@@ -9,7 +9,7 @@ import pytest
 
 from tfcluster.client.cluster import Cluster
 from tfcluster.client.restart import restart_of
-from tfcluster.client.wait import _not_ready
+from tfcluster.client.status import _not_ready
 from tfcluster.core.states import ClusterState, RunState, TaskState
 from tfcluster.core.status import ClusterStatus, LastExit, RunStatus, TaskStatus
 from tfcluster.errors import ClusterError, ExitCode

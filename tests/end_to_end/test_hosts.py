@@ -21,7 +21,7 @@ from tests.conftest import Sandbox, make_sandbox, wait_for
 from tests.played import Played
 from tfcluster.client import cluster as cluster_module
 from tfcluster.client.apply import PlanConflictError, apply
-from tfcluster.client.host_preflight import close_inspectors
+from tfcluster.client.preflight import close_inspectors
 from tfcluster.client.up import UpPlan, plan_up
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.protocol.api.cluster import TopologyRequest

@@ -52,9 +52,9 @@ def echo_error(error: ClusterError) -> None:
 
 def echo_usage_error(error: click.ClickException) -> None:
     """Print click's message for a usage error, with the control characters of the user's input escaped."""
-    shown = _TerminalText()
-    error.show(file=shown)
-    echo(shown.getvalue().removesuffix("\n"), err=True)
+    buffer = _TerminalText()
+    error.show(file=buffer)
+    echo(buffer.getvalue().removesuffix("\n"), err=True)
 
 
 class _TerminalText(io.StringIO):

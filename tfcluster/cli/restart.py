@@ -50,19 +50,19 @@ def command(
     """
     began = time.monotonic()
     from tfcluster.client import restart
-    from tfcluster.client.resolve import resolve_cluster
+    from tfcluster.client.cluster import resolve_cluster
 
-    chosen = resolve_cluster(cluster)
-    planned, topology = restart.plan_restart(chosen, tasks)
+    target = resolve_cluster(cluster)
+    plan, topology = restart.plan_restart(target, tasks)
     may_ask = output == "text" and sys.stdin.isatty() and sys.stdout.isatty()
-    _confirm(planned.cluster, planned.holders, planned.runs, yes=yes, may_ask=may_ask)
+    _confirm(plan.cluster, plan.holders, plan.runs, yes=yes, may_ask=may_ask)
     from tfcluster.ui.progress_views import RestartView
 
-    view = RestartView(planned.cluster, planned.tasks, silent=output == "json")
+    view = RestartView(plan.cluster, plan.tasks, silent=output == "json")
     status = None
     try:
         with view:
-            statuses = restart.restart_tasks(chosen, topology, planned, rolling=rolling, grace=grace, timeout=timeout)
+            statuses = restart.restart_tasks(target, topology, plan, rolling=rolling, grace=grace, timeout=timeout)
             for status in statuses:
                 view.update(status)
     except KeyboardInterrupt:
@@ -71,7 +71,7 @@ def command(
             if rolling
             else "the tasks continue to restart"
         )
-        echo(f"{planned.cluster}: {what}; see `tfcluster status`", err=True)
+        echo(f"{plan.cluster}: {what}; see `tfcluster status`", err=True)
         raise
     assert status is not None, "there is at least one status"
     if output == "json":
@@ -99,14 +99,14 @@ def _confirm(cluster: str, holders: tuple[str, ...], runs: tuple[str, ...], *, y
         echo(f"runs that compute on restarted tasks fail: {', '.join(runs)}", err=True)
     if not holders:
         return
-    lost = f"the variables of {', '.join(holders)}"
+    loss = f"the variables of {', '.join(holders)}"
     if yes:
-        echo(f"LOST: {lost}", err=True)
+        echo(f"LOST: {loss}", err=True)
     elif not may_ask:
         raise ClusterError(
-            f"cluster {cluster!r} would lose {lost}: nothing was restarted",
+            f"cluster {cluster!r} would lose {loss}: nothing was restarted",
             hint="Add --yes to restart anyway.",
             exit_code=ExitCode.USAGE,
         )
-    elif not confirm(f"LOST: {lost}\nContinue and lose that?"):
+    elif not confirm(f"LOST: {loss}\nContinue and lose that?"):
         raise ClusterError("nothing was restarted")

@@ -130,8 +130,8 @@ def _command_of(program: InstalledProgram) -> click.Command:
     own: click.Command = program.load("options", "command", click.Command)
     shared = _shared_params()
     used = {each for param in shared for each in (param.name, *param.opts)}
-    if taken := sorted(each for param in own.params for each in (*param.opts, str(param.name)) if each in used):
-        raise program.error(f"{program.module}.options declares {taken[0]}, which every program has already")
+    if conflicts := sorted(each for param in own.params for each in (*param.opts, str(param.name)) if each in used):
+        raise program.error(f"{program.module}.options declares {conflicts[0]}, which every program has already")
 
     def invoke(**values: Any) -> int:
         options = SharedOptions(**{each.name: values.pop(each.name) for each in fields(SharedOptions)})
@@ -199,7 +199,7 @@ def _submit(program: InstalledProgram, submission: Submission, options: SharedOp
         The exit code for the run's result.
     """
     from tfcluster.cli.runs import RunOutput, show
-    from tfcluster.client.resolve import resolve_cluster
+    from tfcluster.client.cluster import resolve_cluster
     from tfcluster.client.runs import RunRequest
 
     request = RunRequest(

@@ -40,15 +40,15 @@ def command(
     """
     began = time.monotonic()
     from tfcluster.client import up
-    from tfcluster.client.resolve import resolve_cluster
+    from tfcluster.client.cluster import resolve_cluster
 
     desired = _parse(counts)
     threading.Thread(target=importlib.import_module, args=["tfcluster.ui.progress_views"], daemon=True).start()
-    chosen = resolve_cluster(cluster)
+    target = resolve_cluster(cluster)
 
     def make_plan() -> UpPlan:
-        with preflight_progress(chosen.name, output) as progress:
-            return up.plan_scale(chosen, desired, dry=dry_run, progress=progress)
+        with preflight_progress(target.name, output) as progress:
+            return up.plan_scale(target, desired, dry=dry_run, progress=progress)
 
     change_cluster(make_plan, ChangeOptions(dry_run, yes, timeout, output), began)
 

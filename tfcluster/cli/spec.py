@@ -123,7 +123,7 @@ def validate_command(spec: Path | None, cluster_spec: str | None, output: str) -
 
     Exits with 2 if there are problems.
     """
-    from tfcluster.client.resolve import load_topology
+    from tfcluster.client.cluster import load_topology
     from tfcluster.core.text import summarize_list
     from tfcluster.paths import LOCAL_HOST
 
@@ -157,8 +157,8 @@ def doctor_command(spec: Path | None, output: str) -> int:
 
     Exits with 0 if there is no problem, 5 if a host cannot be reached, 1 otherwise.
     """
+    from tfcluster.client.cluster import load_topology
     from tfcluster.client.preflight import check_hosts
-    from tfcluster.client.resolve import load_topology
 
     topology = load_topology(spec, None)
     with preflight_progress(topology.cluster, output) as progress:

@@ -19,13 +19,14 @@ def command(cluster: str | None, output: str) -> int:
     Exits with 0 when every task is ready, 4 when one is not, 5 when a host cannot be reached, 3 when the cluster is
     not running.
     """
-    from tfcluster.client.resolve import resolve_cluster
-    from tfcluster.client.snapshot import take_snapshot, unreachable
+    from tfcluster.client.cluster import resolve_cluster
+    from tfcluster.client.parallel import unreachable
+    from tfcluster.client.status import take_snapshot
     from tfcluster.core.states import ClusterState
     from tfcluster.errors import ExitCode
 
-    chosen = resolve_cluster(cluster)
-    snapshot = take_snapshot(chosen)
+    target = resolve_cluster(cluster)
+    snapshot = take_snapshot(target)
     if output == "json":
         echo_json(snapshot.status)
     else:
@@ -33,7 +34,7 @@ def command(cluster: str | None, output: str) -> int:
 
         show_status(snapshot.status)
     if snapshot.errors:
-        raise unreachable(chosen.name, snapshot.errors)
+        raise unreachable(target, snapshot.errors)
     return int(ExitCode.DONE if snapshot.status.state is ClusterState.RUNNING else ExitCode.UNHEALTHY)
 
 
@@ -50,18 +51,18 @@ def devices_command(cluster: str | None, output: str) -> int:
     Exits with 4 when a task does not answer, 5 when a host cannot be reached; the devices of the others are shown
     all the same.
     """
-    from tfcluster.client.resolve import resolve_cluster
-    from tfcluster.client.snapshot import list_devices
+    from tfcluster.client.cluster import resolve_cluster
+    from tfcluster.client.status import list_devices
     from tfcluster.errors import ExitCode
 
-    chosen = resolve_cluster(cluster)
-    devices, problem = list_devices(chosen)
+    target = resolve_cluster(cluster)
+    devices, problem = list_devices(target)
     if output == "json":
-        echo_json([{**device.to_json(), **({} if chosen.is_here else {"host": host})} for host, device in devices])
+        echo_json([target.add_host(device.to_json(), host) for host, device in devices])
     else:
         from tfcluster.ui.listings import show_devices
 
-        show_devices([device for _, device in devices], [] if chosen.is_here else [host for host, _ in devices])
+        show_devices([device for _, device in devices], [] if target.is_local else [host for host, _ in devices])
     if problem is not None:
         raise problem
     return int(ExitCode.DONE)

@@ -135,7 +135,7 @@ def _show_plan(plan: UpPlan, options: ChangeOptions) -> None:
 def _carry_out(plan: UpPlan, options: ChangeOptions, began: float) -> None:
     """Carry out a plan and wait until every task is ready."""
     from tfcluster.client.apply import apply
-    from tfcluster.client.wait import watch_until_ready
+    from tfcluster.client.status import watch_until_ready
     from tfcluster.ui.progress_views import UpView
 
     cluster, status = plan.topology.cluster, None
@@ -174,30 +174,30 @@ def _confirm_losses(plan: UpPlan, accepted_loss: set[str], options: ChangeOption
     Raises:
         ClusterError: The user did not confirm, or cannot be asked.
     """
-    from tfcluster.client.host_preflight import close_inspectors
+    from tfcluster.client.preflight import close_inspectors
     from tfcluster.core.plan import data_losses
 
-    lost = data_losses(plan.actions)
-    if options.yes or accepted_loss.issuperset(lost):
+    losses = data_losses(plan.actions)
+    if options.yes or accepted_loss.issuperset(losses):
         return
     try:
         if options.output != "text" or not sys.stdin.isatty() or not sys.stdout.isatty():
-            raise _unconfirmed(plan, lost)
+            raise _unconfirmed(plan, losses)
         if not confirm("Continue and lose that?"):
             raise ClusterError("nothing was changed")
     except BaseException:
         close_inspectors(plan.hosts)
         raise
-    accepted_loss.update(lost)
+    accepted_loss.update(losses)
 
 
-def _unconfirmed(plan: UpPlan, lost: Sequence[str]) -> ClusterError:
+def _unconfirmed(plan: UpPlan, losses: Sequence[str]) -> ClusterError:
     """Build the error that data would be lost and the user cannot be asked."""
     hint = "Add --yes to do it anyway; `--dry-run` shows the whole plan."
     if any(action.has_unknown_peers for action in plan.actions):
         hint += " A job that comes up with `max: N` in the spec grows to N tasks without restarting any."
     details = [str(action) for action in plan.actions if action.data_loss]
-    message = f"cluster {plan.topology.cluster!r} would lose {', '.join(lost)}: nothing was changed"
+    message = f"cluster {plan.topology.cluster!r} would lose {', '.join(losses)}: nothing was changed"
     return ClusterError("\n".join([message, *details]), hint=hint, exit_code=ExitCode.USAGE)
 
 
@@ -242,7 +242,7 @@ def command(
     if not dry_run:
         # Prestart the agent before the imports for reading the spec, so that these and the agent's run in parallel.
         up.prestart_agent()
-    from tfcluster.client.resolve import load_topology
+    from tfcluster.client.cluster import load_topology
 
     topology = load_topology(spec, cluster_spec)
     # Importing rich takes as long as starting a server, so import it while the agent loads TensorFlow's library.

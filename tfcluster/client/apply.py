@@ -7,14 +7,11 @@ from collections.abc import Callable, Collection, Iterator
 from functools import partial
 
 from tfcluster import settings
-from tfcluster.client import registry
-from tfcluster.client.cluster import Cluster
+from tfcluster.client.cluster import Cluster, read_registry, register, unregister
 from tfcluster.client.down import stop_hosts
-from tfcluster.client.host_preflight import close_inspectors
-from tfcluster.client.output import warn
-from tfcluster.client.parallel import StreamContext, merge_streams
+from tfcluster.client.parallel import StreamContext, lines_of, merge_streams, warn
+from tfcluster.client.preflight import close_inspectors
 from tfcluster.client.rpc import AgentDisconnectedError
-from tfcluster.client.snapshot import lines_of
 from tfcluster.client.up import UpPlan
 from tfcluster.core.hosts import Host
 from tfcluster.core.plan import ActionKind, data_losses, summary, terminated_tasks
@@ -71,29 +68,29 @@ def _apply_on_all(plan: UpPlan, accepted_loss: list[str] | None, show_status: Ca
         return errors
 
     # Write the registry before anything starts: if this command dies, the next one still knows the hosts.
-    is_new = registry.read(plan.cluster.name) is None
+    is_new = read_registry(plan.cluster.name) is None
     _register(plan, plan.removed_hosts)
     deciding_host = _deciding_host(plan)
     if errors := apply_on([deciding_host]):
         error = errors[deciding_host]
         is_unknown = isinstance(error, AgentDisconnectedError) or error.exit_code is ExitCode.UNREACHABLE
         if is_new and plan.observed is None and not is_unknown and not isinstance(error, PlanConflictError):
-            registry.remove(plan.cluster.name)
+            unregister(plan.cluster.name)
         raise error
     if errors := apply_on([host for host in plan.hosts if host != deciding_host]):
-        raise _combined(errors)
+        raise _combined(plan.all_hosts, errors)
     # A `status` that ran before anything was up may have removed the registry entry: write it again.
     _register(plan, plan.removed_hosts)
 
 
-def _combined(errors: dict[str, ClusterError]) -> ClusterError:
+def _combined(cluster: Cluster, errors: dict[str, ClusterError]) -> ClusterError:
     """Build the error for hosts that failed to apply a plan that all other hosts have applied."""
     conflicts = [error for error in errors.values() if isinstance(error, PlanConflictError)]
     if len(conflicts) == len(errors):
         return conflicts[0]
     hints = dict.fromkeys(error.hint for error in errors.values() if error.hint)
     return ClusterError(
-        "\n".join([*lines_of(errors), "The other hosts have applied the change."]),
+        "\n".join([*lines_of(cluster, errors), "The other hosts have applied the change."]),
         hint=" ".join([*hints, "`tfcluster up` again completes it, `tfcluster down` stops the whole cluster."]),
         exit_code=max(error.exit_code for error in errors.values()),
     )
@@ -108,10 +105,7 @@ def _deciding_host(plan: UpPlan) -> str:
 def _register(plan: UpPlan, other_hosts: Collection[Host]) -> None:
     """Write the cluster's hosts to the registry, and further hosts that may still run some of its tasks."""
     cluster = plan.cluster
-    if cluster.is_here and not other_hosts:
-        registry.remove(cluster.name)
-    else:
-        registry.write(Cluster(cluster.name, (*cluster.hosts.values(), *other_hosts), cluster.head))
+    register(Cluster(cluster.name, (*cluster.hosts.values(), *other_hosts), cluster.head))
 
 
 def _apply_on_host(
@@ -168,6 +162,6 @@ def _stop_removed_hosts(plan: UpPlan) -> list[Host]:
     removed_hosts = {host.name: host for host in plan.removed_hosts if host.name in plan.hosts}
     for name, status in stop_hosts(plan.all_hosts, removed_hosts, settings.STOP_GRACE_SECONDS):
         if isinstance(status, ClusterError):
-            warn("\n".join(lines_of({name: status})))
+            warn("\n".join(lines_of(plan.all_hosts, {name: status})))
             remaining[name] = removed_hosts[name]
     return list(remaining.values())

@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tfcluster import settings
 from tfcluster.client.cluster import Cluster
-from tfcluster.client.host_preflight import HostPreflight
-from tfcluster.client.parallel import map_hosts, partition
-from tfcluster.client.snapshot import with_host
+from tfcluster.client.parallel import map_hosts, partition, with_host
 from tfcluster.core.hosts import OtherAccounts
 from tfcluster.core.text import pluralize
 from tfcluster.core.topology import ClusterTopology, Task
 from tfcluster.errors import ClusterError, ExitCode
+
+if TYPE_CHECKING:
+    from tfcluster.client.preflight import HostPreflight
 
 ALL_HOSTS = "all"  # the `host` of a check that concerns all hosts together
 VERSIONS = "versions"  # the name of the check that compares the hosts' versions of TensorFlow
@@ -123,13 +124,9 @@ def check_clock(subject: Subject) -> Iterator[CheckResult]:
         yield _passed(subject, "clock", f"{report.clock_offset:+.1f} s")
         return
     side = "ahead of" if offset > 0 else "behind"
-    yield CheckResult(
-        subject.host,
-        "clock",
-        Severity.WARNING,
-        f"its clock is {abs(offset):.0f} s {side} this machine's, and so are the times of its logs and events",
-        "`sudo timedatectl set-ntp true` synchronizes it with a time server.",
-    )
+    problem = f"its clock is {abs(offset):.0f} s {side} this machine's, and so are the times of its logs and events"
+    hint = "`sudo timedatectl set-ntp true` synchronizes it with a time server."
+    yield CheckResult(subject.host, "clock", Severity.WARNING, problem, hint)
 
 
 def check_tasks(subject: Subject) -> Iterator[CheckResult]:
@@ -284,7 +281,7 @@ def _lines(result: CheckResult) -> list[str]:
     """Return the lines of a result, each with the host's name."""
     if result.host == ALL_HOSTS:
         return result.result.splitlines()
-    return with_host(result.host, ClusterError(result.result))
+    return with_host(result.host, result.result)
 
 
 def _passed(subject: Subject, check: str, result: str) -> CheckResult:

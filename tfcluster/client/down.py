@@ -7,13 +7,11 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 
 from tfcluster import settings
-from tfcluster.client import registry
-from tfcluster.client.cluster import Cluster
-from tfcluster.client.parallel import StreamContext, map_hosts, merge_streams
+from tfcluster.client.cluster import Cluster, find_cluster, register, resolve_cluster
+from tfcluster.client.parallel import StreamContext, lines_of, map_hosts, merge_streams, unreachable
 from tfcluster.client.reconnect import Reconnector, RetryPolicy
-from tfcluster.client.resolve import cluster_of, resolve_cluster
 from tfcluster.client.rpc import AgentClient
-from tfcluster.client.snapshot import ClusterSnapshot, NoStatusError, lines_of, take_snapshot, unreachable
+from tfcluster.client.status import ClusterSnapshot, NoStatusError, take_snapshot
 from tfcluster.core.states import ACTIVE_RUN_STATES
 from tfcluster.core.status import ClusterStatus, HostUnavailable, aggregate_status
 from tfcluster.core.topology import PS_JOB
@@ -42,7 +40,7 @@ def clusters_to_stop(named: str | None, everything: bool) -> list[Cluster]:
     running = running_clusters()
     if not running:
         raise ClusterError("no cluster is running", exit_code=ExitCode.NOT_RUNNING)
-    return [cluster_of(name) for name in running]
+    return [find_cluster(name) for name in running]
 
 
 def take_down(cluster: Cluster, grace: float, show_status: Callable[[ClusterStatus], None]) -> None:
@@ -78,15 +76,10 @@ def take_down(cluster: Cluster, grace: float, show_status: Callable[[ClusterStat
     _register_remaining(cluster, errors)
     lost_hosts = {host: error for host, error in errors.items() if error.exit_code is ExitCode.UNREACHABLE}
     if len(lost_hosts) < len(errors):
-        raise ClusterError("\n".join(_messages(cluster, errors)), hint=_hint(errors))
+        raise ClusterError("\n".join(lines_of(cluster, errors)), hint=_hint(errors))
     if lost_hosts:
         tasks = [f"{task.short} on {task.host}" for task in snapshot.topology.tasks if task.host in lost_hosts]
         raise _incomplete(cluster, lost_hosts, tasks)
-
-
-def _messages(cluster: Cluster, errors: Mapping[str, ClusterError]) -> list[str]:
-    """Return the lines of the errors' messages, with the names of the hosts if there are several."""
-    return [error.message for error in errors.values()] if cluster.is_here else lines_of(errors)
 
 
 def _hint(errors: Mapping[str, ClusterError]) -> str:
@@ -229,12 +222,10 @@ def _stop_host(client: AgentClient, grace: float, start: bool, context: StreamCo
 
 
 def _register_remaining(cluster: Cluster, remaining: Collection[str]) -> None:
-    """Keep only the hosts that still have to be stopped in the registry; this machine needs no entry."""
-    if not {*remaining} - {LOCAL_HOST}:
-        registry.remove(cluster.name)
-        return
+    """Keep only the hosts that still have to be stopped in the registry."""
     hosts = tuple(host for name, host in cluster.hosts.items() if name in remaining)
-    registry.write(Cluster(cluster.name, hosts, cluster.head if cluster.head in remaining else hosts[0].name))
+    head = cluster.head if cluster.head in remaining or not hosts else hosts[0].name
+    register(Cluster(cluster.name, hosts, head))
 
 
 def _incomplete(cluster: Cluster, errors: Mapping[str, ClusterError], tasks: Sequence[str]) -> ClusterError:
@@ -248,9 +239,9 @@ def _incomplete(cluster: Cluster, errors: Mapping[str, ClusterError], tasks: Seq
     Returns:
         The error to raise; it says that everything else is stopped.
     """
-    if cluster.is_here:
+    if cluster.is_local:
         return next(iter(errors.values()))
-    error = unreachable(cluster.name, errors)
+    error = unreachable(cluster, errors)
     what = f"still running there, perhaps: {', '.join(tasks)}" if tasks else "what it had there may still run"
     return ClusterError(
         f"{error.message}\n{what}; the rest of {cluster.name!r} is stopped",

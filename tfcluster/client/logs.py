@@ -1,4 +1,4 @@
-"""Read the logs and events of a cluster's tasks from all its hosts, merged into one stream."""
+"""Read the logs and events of a cluster's tasks from the hosts that have them, merged into one stream."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ from typing import Any
 
 from tfcluster import settings
 from tfcluster.client.cluster import Cluster
-from tfcluster.client.parallel import StreamContext, map_hosts, merge_streams, partition
+from tfcluster.client.parallel import StreamContext, map_hosts, merge_streams, partition, unreachable
 from tfcluster.client.reconnect import Reconnector, RetryPolicy
 from tfcluster.client.rpc import AgentClient, ResponseStream
+from tfcluster.core.topology import ClusterTopology, latest_topology, matching_tasks
 from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.protocol.api.cluster import TopologyRequest
 from tfcluster.protocol.api.logs import AGENT_LOG, EventsRequest, LogPositions, LogsRequest
 from tfcluster.protocol.serialization import to_json
 from tfcluster.transport.base import not_running
@@ -64,8 +66,6 @@ def read_logs(
             raise ClusterError(f"{cluster.name} has no host {agent!r}", hint=hint, exit_code=ExitCode.USAGE)
         routes = dict.fromkeys([agent] if agent else routes, (AGENT_LOG,))
     elif len(routes) > 1:
-        from tfcluster.client.log_routing import hosts_for_logs
-
         routes = hosts_for_logs(cluster, tasks)
     requests = {host: LogsRequest(tuple(names), lines, since, follow, {}) for host, names in routes.items()}
     return _read_all(cluster, requests, {} if after is None else after)
@@ -95,13 +95,13 @@ def read_events(
 
 
 def _last(events: Iterator[Line], count: int) -> Iterator[Line]:
-    kept: deque[Line] = deque(maxlen=count)
+    latest: deque[Line] = deque(maxlen=count)
     try:
-        kept.extend(events)
+        latest.extend(events)
     except ClusterError:
-        yield from kept
+        yield from latest
         raise
-    yield from kept
+    yield from latest
 
 
 def _read_all(
@@ -118,7 +118,7 @@ def _read_all(
         if isinstance(line, ClusterError):
             errors[host] = line
         else:
-            yield {**line, "host": host} if isinstance(requests[host], EventsRequest) and not cluster.is_here else line
+            yield cluster.add_host(line, host) if isinstance(requests[host], EventsRequest) else line
     _raise_errors(cluster, errors, len(requests))
 
 
@@ -132,16 +132,12 @@ def _raise_errors(cluster: Cluster, errors: Mapping[str, ClusterError], count: i
     """
     if not errors:
         return
-    if cluster.is_here:
-        raise next(iter(errors.values()))
     never_ran = [error for error in errors.values() if error.exit_code is ExitCode.NOT_RUNNING]
     if len(never_ran) == count:
         raise never_ran[0]
     others = {host: error for host, error in errors.items() if error not in never_ran}
     if others:
-        from tfcluster.client.snapshot import unreachable
-
-        raise unreachable(cluster.name, others)
+        raise unreachable(cluster, others)
 
 
 def _by_time(
@@ -201,3 +197,87 @@ def _read(
         else:
             after[event.log] = event.next
             yield to_json(event.line)
+
+
+def hosts_for_logs(cluster: Cluster, names: Sequence[str]) -> Mapping[str, Sequence[str]]:
+    """Determine which logs to request from which host.
+
+    Args:
+        cluster: The cluster, on several hosts.
+        names: Tasks, jobs and runs; all tasks if empty.
+
+    Returns:
+        The names to request from each host, by host.
+
+    Raises:
+        ClusterError: A name matches no task, job or run.
+    """
+    if not names:
+        return dict.fromkeys(cluster.hosts, ())
+    replies, _ = partition(map_hosts(cluster.hosts, partial(_topology, cluster), settings.STATUS_TIMEOUT_SECONDS))
+    if not replies:
+        return _names_known_to(cluster, cluster.hosts, names)
+    topology = latest_topology(replies.values())
+    hosts = {task.short: task.host for task in topology.tasks}
+    routes: dict[str, list[str]] = {}
+    for name in names:
+        try:
+            short_names = matching_tasks([name], list(hosts))
+        except ClusterError as error:  # it may be the name of a run, whose logs are on the head's host
+            try:
+                _names_known_to(cluster, [cluster.head], [name])
+            except ClusterError as head_error:
+                raise (error if head_error.exit_code is ExitCode.USAGE else head_error) from None
+            routes.setdefault(cluster.head, []).append(name)
+            continue
+        for short in short_names:
+            routes.setdefault(hosts[short], []).append(short)
+    return routes
+
+
+def _topology(cluster: Cluster, host: str) -> ClusterTopology:
+    return cluster.connect(host).call(TopologyRequest(settled=False))
+
+
+def _names_known_to(
+    cluster: Cluster, hosts: Sequence[str] | Mapping[str, object], names: Sequence[str]
+) -> dict[str, list[str]]:
+    """Ask hosts which of the names they have logs for.
+
+    Args:
+        cluster: The cluster.
+        hosts: The hosts to ask.
+        names: The names.
+
+    Returns:
+        The names that each host knows, by host; a host that knows none is left out.
+
+    Raises:
+        ClusterError: No host knows one of the names.
+    """
+    unknown: dict[str, ClusterError] = {}
+
+    def known(host: str) -> list[str]:
+        return [name for name in names if _knows(cluster, host, name, unknown)]
+
+    replies, errors = partition(map_hosts(hosts, known, settings.LOG_RESOLVE_TIMEOUT_SECONDS))
+    routes = {host: names for host, names in replies.items() if names}
+    for name in names:
+        if not any(name in names for names in routes.values()):
+            raise next(iter([*errors.values(), *([unknown[name]] if name in unknown else [])]))
+    return routes
+
+
+def _knows(cluster: Cluster, host: str, name: str, unknown: dict[str, ClusterError]) -> bool:
+    request = LogsRequest((name,), lines=0, since=None, follow=False, after={})
+    response = cluster.connect(host).stream(request, start=True)
+    try:
+        response.result()
+    except ClusterError as error:
+        if error.exit_code is not ExitCode.USAGE:
+            raise
+        unknown[name] = error
+        return False
+    finally:
+        response.close_and_reap()
+    return True

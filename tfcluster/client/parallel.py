@@ -9,21 +9,33 @@ from __future__ import annotations
 
 import contextlib
 import queue
+import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tfcluster import settings
-from tfcluster.client.output import warn
 from tfcluster.client.rpc import ResponseStream
-from tfcluster.errors import ClusterError
+from tfcluster.control_characters import escape_control_characters
+from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.transport.base import HostUnreachableError
+
+if TYPE_CHECKING:
+    from tfcluster.client.cluster import Cluster
 
 E = TypeVar("E")
 T = TypeVar("T")
+
+
+def warn(text: str) -> None:
+    """Print a warning or a note to standard error.
+
+    Call it from the main thread only: another thread that blocks while it writes could keep the command from exiting.
+    """
+    print(escape_control_characters(text), file=sys.stderr, flush=True)
 
 
 class _StoppedError(Exception):
@@ -202,3 +214,33 @@ def _timed_out(host: str, timeout: float) -> ClusterError:
     return HostUnreachableError(
         host, f"timed out after {timeout:g} s", "Check that it is running, and that `ssh` to it works."
     )
+
+
+def unreachable(cluster: Cluster, errors: Mapping[str, ClusterError]) -> ClusterError:
+    """Build the error for hosts of a cluster that cannot be reached, or report no state.
+
+    Args:
+        cluster: The cluster.
+        errors: The error of each host, by host.
+    """
+    if cluster.is_local:
+        return next(iter(errors.values()))
+    hints = dict.fromkeys(error.hint for error in errors.values() if error.hint)
+    return ClusterError(
+        "\n".join(lines_of(cluster, errors)),
+        hint=" ".join(hints) or f"`tfcluster status -c {cluster.name}` tries again.",
+        exit_code=ExitCode.UNREACHABLE,
+    )
+
+
+def lines_of(cluster: Cluster, errors: Mapping[str, ClusterError]) -> list[str]:
+    """Return the lines of the errors' messages, with the hosts' names unless the cluster is on this machine only."""
+    if cluster.is_local:
+        return [error.message for error in errors.values()]
+    return [line for host, error in errors.items() for line in with_host(host, error.message)]
+
+
+def with_host(host: str, message: str) -> list[str]:
+    """Return the lines of an error's message, each prefixed with the host's name unless it already has it."""
+    named = f"host {host!r}"
+    return [line if line.startswith(named) else f"{named}: {line}" for line in message.splitlines()]

@@ -15,8 +15,10 @@ from typing import Any
 from tfcluster import settings
 from tfcluster.client.cluster import Cluster
 from tfcluster.client.logs import Positions, read_logs
-from tfcluster.client.output import warn
+from tfcluster.client.parallel import StreamContext, warn
+from tfcluster.client.rpc import ResponseStream
 from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.protocol.api.runs import RunEvent
 
 Event = dict[str, Any]
 
@@ -94,6 +96,8 @@ class Placements:
         self._cluster = cluster
         self._after: Positions = {}
         self._filter = PlacementFilter(None)
+        # On other hosts each poll sends requests over the network.
+        self._interval = 0.0 if cluster.is_local else settings.PLACEMENT_REMOTE_POLL_SECONDS
         self._polled_at = 0.0
         self._warned = False
         for _ in read_logs(cluster, lines=0, after=self._after):
@@ -109,9 +113,7 @@ class Placements:
         Args:
             last: Poll the logs in any case. Otherwise the logs of other hosts are polled only at intervals.
         """
-        if not (
-            last or self._cluster.is_here or time.monotonic() > self._polled_at + settings.PLACEMENT_REMOTE_POLL_SECONDS
-        ):
+        if not last and time.monotonic() < self._polled_at + self._interval:
             return
         try:
             for line in read_logs(self._cluster, after=self._after):
@@ -119,10 +121,38 @@ class Placements:
                 if placement is not None:
                     yield placement.to_event()
         except ClusterError as error:
-            if error.exit_code is not ExitCode.UNREACHABLE or self._cluster.is_here:
+            if error.exit_code is not ExitCode.UNREACHABLE:
                 raise
             # The run does not depend on this host; its log is read once the host can be reached again.
             if not self._warned:
                 warn(error.message)
             self._warned = True
         self._polled_at = time.monotonic()
+
+
+class PlacementContext(StreamContext):
+    """Interleaves the events of a run with its placements, all of which come before the result.
+
+    Args:
+        context: The context of the stream without placements.
+        placements: The placements.
+    """
+
+    def __init__(self, context: StreamContext, placements: Placements) -> None:
+        super().__init__(context.host)
+        self.sleep = context.sleep  # type: ignore[method-assign]
+        self._placements = placements
+
+    def events(self, stream: ResponseStream[Any, Any]) -> Iterator[Any]:
+        """See `StreamContext.events`."""
+        while True:
+            while not stream.wait_readable(settings.PLACEMENT_POLL_SECONDS):
+                yield from map(RunEvent, self._placements.poll())
+            try:
+                event = next(stream)
+            except StopIteration:
+                return
+            if event.record["event"] == "result":
+                # Complete by now, as a server logs the placement of an operation before it executes it.
+                yield from map(RunEvent, self._placements.poll(last=True))
+            yield event

@@ -1,24 +1,132 @@
-"""The preflight: one sequence of checks for `up`, `scale`, their dry runs and `doctor`."""
+"""The preflight of `up`, `scale`, their dry runs and `doctor`: observe and check all hosts of a cluster in parallel.
+
+A host is examined through its agent or, in a dry run, through a probe that changes nothing.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, NoReturn
 
+from tfcluster import settings
 from tfcluster.client.checks import CheckResult, Severity, check_connectivity, check_each_host
-from tfcluster.client.cluster import Cluster
-from tfcluster.client.host_preflight import (
-    HostPreflight,
-    Progress,
-    close_inspectors,
-    no_progress,
-    observe_hosts,
-    prepare_hosts,
-)
-from tfcluster.client.snapshot import latest_topology
-from tfcluster.core.reconcile import ObservedState, merge_with_observed
+from tfcluster.client.cluster import Cluster, cluster_of
+from tfcluster.client.parallel import StreamContext, map_hosts, partition
+from tfcluster.client.reconnect import Reconnector, RetryPolicy
+from tfcluster.client.rpc import AgentClient, ResponseStream
+from tfcluster.core.hosts import OtherAccounts
+from tfcluster.core.reconcile import ObservedState, merge_observed, merge_with_observed
 from tfcluster.core.topology import ClusterTopology
-from tfcluster.errors import ExitCode
+from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.protocol.api.cluster import (
+    Allocation,
+    FailedCheck,
+    Observation,
+    ObserveRequest,
+    PrepareReply,
+    PrepareRequest,
+    ReachRequest,
+)
+
+if TYPE_CHECKING:
+    from tfcluster.core.hosts import Host
+    from tfcluster.transport.dry_run_probe import Probe
+    from tfcluster.transport.ssh import HostReport
+
+#: Called with the number of hosts examined so far and the number of all hosts.
+Progress = Callable[[int, int], None]
+
+
+class AgentInspector:
+    """Sends the requests of a preflight to a host's agent, which runs at least until `close`; see `Probe`.
+
+    Args:
+        client: The host's agent.
+    """
+
+    def __init__(self, client: AgentClient) -> None:
+        self._client = client
+        self._streams: list[ResponseStream[Observation, NoReturn]] = []
+
+    def observe(self) -> ObservedState | None:
+        """Return the observed state of the cluster on the host; None if the cluster is not up there."""
+        # An agent may exit or die just as the request arrives.
+        reconnector: Reconnector[Observation, NoReturn] = Reconnector(
+            self._client,
+            StreamContext(self._client.transport.host),
+            RetryPolicy(settings.WAIT_AGENTS, timeout=0.0, retry_initial=False),
+        )
+        return reconnector.connect(self._hold).observed
+
+    def prepare(self, topology: ClusterTopology, *, listen: bool) -> tuple[PrepareReply, Sequence[FailedCheck]]:
+        """Check the host for a topology; with `listen`, its allocated ports accept connections until `close`."""
+        reply = self._client.call(PrepareRequest(topology))
+        if listen:
+            self._hold()  # this second stream has the agent listen on the ports that it holds by now
+        return reply, ()
+
+    def failures(self, addresses: Sequence[str], timeout: float) -> Mapping[str, str]:
+        """Connect to addresses from the host, each with a timeout in seconds, and return the reason of each failure."""
+        return self._client.call(ReachRequest(tuple(addresses), timeout)).failures
+
+    def close(self) -> None:
+        """End what was started on the host for the preflight, and wait for its exit."""
+        while self._streams:
+            stream = self._streams.pop()
+            if self._streams:
+                stream.close()
+            else:
+                stream.close_and_reap()
+
+    def _hold(self) -> Observation:
+        stream = self._client.stream(ObserveRequest(), start=True)
+        try:
+            event = next(stream)
+        except BaseException:
+            stream.close_and_reap()
+            raise
+        self._streams.append(stream)
+        return event
+
+
+@dataclass
+class HostPreflight:
+    """What a preflight has learned of a host.
+
+    Attributes:
+        report: The report of the first contact; None for this machine.
+        inspector: Sends further requests to the host; None if the host cannot be examined further.
+        observed: The observed state of the cluster on the host; None if the cluster is not up there.
+        tensorflow: The version of the host's TensorFlow; None if unknown.
+        allocation: The ports and GPUs that the host allocated.
+        problems: Everything that prevents the host from starting its tasks, each with the name of the check that
+            failed.
+        accounts: Other accounts on the host that can connect to its servers; None if there are none.
+        unexamined: What a dry run could not examine, and why.
+        is_examined: Whether the host's ports, GPUs, addresses and folders were examined.
+    """
+
+    report: HostReport | None = None
+    inspector: AgentInspector | Probe | None = None
+    observed: ObservedState | None = None
+    tensorflow: str | None = None
+    allocation: Allocation = field(default_factory=lambda: Allocation({}, {}))
+    problems: list[tuple[str, ClusterError]] = field(default_factory=list)
+    accounts: OtherAccounts | None = None
+    unexamined: list[str] = field(default_factory=list)
+    is_examined: bool = False
+
+    @property
+    def clock_offset(self) -> float:
+        """Return the seconds by which the host's clock is ahead of this machine's (negative if it is behind).
+
+        The offset is 0 if it is not larger than the error of its measurement.
+        """
+        if self.report is None or abs(self.report.clock_offset) <= self.report.clock_error:
+            return 0.0
+        return self.report.clock_offset
 
 
 @dataclass(frozen=True)
@@ -38,6 +146,107 @@ class Preflight:
     results: Sequence[CheckResult]
 
 
+def observe_hosts(cluster: Cluster, *, dry: bool, progress: Progress | None = None) -> dict[str, HostPreflight]:
+    """Connect to every host of a cluster in parallel and observe its state; call `close_inspectors` on the result.
+
+    Args:
+        cluster: The cluster.
+        dry: Change nothing on any host. Otherwise this runs the setup commands that the spec lists for a host, once,
+            and starts an agent on each host that has none.
+        progress: Called with the number of hosts that are done, if there are several.
+
+    Returns:
+        The preflight of each host, in the order of the cluster's hosts.
+    """
+    count = len(cluster.hosts)
+    show = (lambda done: progress(done, count)) if progress is not None and count > 1 else None
+    if show is not None:
+        show(0)
+    # No timeout here: the setup commands of a host may take any time, and each transport has timeouts of its own.
+    outcomes = map_hosts(cluster.hosts, partial(_observe_host, cluster, dry), None, show)
+    return {
+        host: HostPreflight(problems=[_named("host", each)]) if isinstance(each, ClusterError) else each
+        for host, each in outcomes.items()
+    }
+
+
+def _observe_host(cluster: Cluster, dry: bool, host: str) -> HostPreflight:
+    client = cluster.connect(host)
+    inspector: AgentInspector | Probe | None
+    if dry:
+        report, inspector = client.transport.probe()
+    else:
+        report = client.transport.examine()
+        inspector = None if report is not None and report.problems else AgentInspector(client)
+    result = HostPreflight(report, inspector)
+    if report is not None:
+        result.tensorflow = report.tensorflow
+        result.problems = [_named("host", problem) for problem in report.problems]
+        result.unexamined = list(report.unexamined)
+    if inspector is not None:
+        try:
+            result.observed = inspector.observe()
+        except ClusterError as error:
+            inspector.close()
+            result.inspector = None
+            result.problems.append(_named("tasks", error))
+        except BaseException:
+            inspector.close()
+            raise
+    return result
+
+
+def _named(check: str, error: ClusterError) -> tuple[str, ClusterError]:
+    return ("reach" if error.exit_code is ExitCode.UNREACHABLE else check), error
+
+
+def prepare_hosts(cluster: Cluster, hosts: Mapping[str, HostPreflight], topology: ClusterTopology) -> None:
+    """Check every host for a topology, which is merged with the observed one, and add the results to the preflights."""
+    examined = [host for host, each in hosts.items() if each.inspector is not None]
+
+    def prepare(host: str) -> tuple[PrepareReply, Sequence[FailedCheck]]:
+        each = hosts[host]
+        assert each.inspector is not None, "the others are left out"
+        return each.inspector.prepare(topology, listen=len(hosts) > 1 and each.observed is None)
+
+    replies, errors = partition(map_hosts(examined, prepare, None))
+    for host, error in errors.items():
+        hosts[host].problems.append(_named("tasks", error))
+    for host, (reply, installation) in replies.items():
+        _add_reply(hosts[host], reply, installation, cluster.hosts[host])
+
+
+def _add_reply(result: HostPreflight, reply: PrepareReply, installation: Sequence[FailedCheck], host: Host) -> None:
+    result.is_examined = True
+    result.tensorflow, result.allocation, result.accounts = reply.tensorflow, reply.allocation, reply.accounts
+    result.problems += [(failure.check, failure.error) for failure in reply.problems]
+    notes: list[str] = []
+    if result.report is not None:
+        from tfcluster.transport.dry_run_probe import environment_notes  # a cluster on this machine does not need ssh
+
+        notes = environment_notes(host)
+    if result.observed is not None:  # the running agent has checked everything, with the spec's environment variables
+        result.unexamined = [note for note in result.unexamined if note not in notes]
+    elif notes:  # the spec's environment variables may provide what a library is missing (as LD_LIBRARY_PATH does)
+        messages = [failure.error.message for failure in installation]
+        result.unexamined += [f"{message}; `env:` may change that: not examined" for message in messages]
+    else:
+        result.problems += [(failure.check, failure.error) for failure in installation]
+
+
+def close_inspectors(hosts: Mapping[str, HostPreflight]) -> None:
+    """End what was started on the hosts for the preflight; agents that have got a cluster since keep running."""
+    inspectors = {host: each.inspector for host, each in hosts.items() if each.inspector is not None}
+    map_hosts(inspectors, lambda host: inspectors[host].close(), settings.PREFLIGHT_EXIT_SECONDS)
+
+
+def abort(cluster: Cluster, hosts: Mapping[str, HostPreflight]) -> None:
+    """End a preflight after which nothing is applied, and disconnect from hosts on which the cluster is not up."""
+    close_inspectors(hosts)
+    down = [host for host, each in hosts.items() if each.observed is None]
+    map_hosts(down, lambda host: cluster.connect(host).transport.disconnect(), settings.PREFLIGHT_EXIT_SECONDS)
+
+
 def run_preflight(
     cluster: Cluster,
     hosts: Mapping[str, HostPreflight],
@@ -53,7 +262,7 @@ def run_preflight(
     Raises:
         ClusterError: `choose_topology` raised it. A check that fails is a result.
     """
-    observed = _merge([each.observed for each in hosts.values() if each.observed is not None])
+    observed = merge_observed([each.observed for each in hosts.values() if each.observed is not None])
     topology = choose_topology(observed)
     if observed is not None:
         topology = merge_with_observed(topology, observed)
@@ -66,19 +275,7 @@ def run_preflight(
     return Preflight(hosts, topology, observed, results)
 
 
-def _merge(parts: Sequence[ObservedState]) -> ObservedState | None:
-    """Merge the observed states of all hosts; if a change was not applied everywhere, take its latest topology."""
-    if not parts:
-        return None
-    return ObservedState(
-        topology=latest_topology([part.topology for part in parts]),
-        tasks=tuple(task for part in parts for task in part.tasks),
-        generations={task: number for part in parts for task, number in part.generations.items()},
-        runs={run: tasks for part in parts for run, tasks in part.runs.items()},
-    )
-
-
-def check_hosts(topology: ClusterTopology, progress: Progress = no_progress) -> tuple[list[CheckResult], ExitCode]:
+def check_hosts(topology: ClusterTopology, progress: Progress | None = None) -> tuple[list[CheckResult], ExitCode]:
     """Run the preflight of all hosts of a topology, changing nothing there and running no command of the spec.
 
     Args:
@@ -88,14 +285,14 @@ def check_hosts(topology: ClusterTopology, progress: Progress = no_progress) -> 
     Returns:
         The result of every check, and the exit code of `doctor`.
     """
-    cluster = Cluster(topology.cluster, topology.hosts, topology.head().host)
+    cluster = cluster_of(topology)
     hosts = observe_hosts(cluster, dry=True, progress=progress)
     try:
         results = list(run_preflight(cluster, hosts, lambda observed: topology).results)
     finally:
         close_inspectors(hosts)
-    order = [*hosts]
-    results.sort(key=lambda result: order.index(result.host) if result.host in order else len(order))
+    order = {host: number for number, host in enumerate(hosts)}
+    results.sort(key=lambda result: order.get(result.host, len(order)))
     if any(result.exit_code is ExitCode.UNREACHABLE for result in results if result.severity is Severity.ERROR):
         return results, ExitCode.UNREACHABLE
     return results, ExitCode.DONE if all(result.is_ok for result in results) else ExitCode.FAILED

@@ -106,7 +106,7 @@ class Reconnector(Generic[E, R]):
                 self._wait_after(error)
                 continue
             except ClusterError as error:
-                is_lost = self._client.elsewhere and error.exit_code is ExitCode.UNREACHABLE
+                is_lost = self._client.transport.is_remote and error.exit_code is ExitCode.UNREACHABLE
                 if not (is_lost and self._retry_initial and self._has_time()):
                     raise
                 self._back_off(error.message)
@@ -124,9 +124,9 @@ class Reconnector(Generic[E, R]):
             AgentDisconnectedError: The limit of the policy is exceeded.
         """
         self._dead_agents += 1
-        if self._client.elsewhere and self._has_time():
+        if self._client.transport.is_remote and self._has_time():
             self._back_off(f"{self._context.host}: connection lost")
-        elif self._client.elsewhere or self._dead_agents >= self._policy.agents:
+        elif self._client.transport.is_remote or self._dead_agents >= self._policy.agents:
             raise error
         else:
             self._context.sleep(settings.RECONNECT_INITIAL_SECONDS)

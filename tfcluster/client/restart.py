@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 from tfcluster import settings
 from tfcluster.client.cluster import Cluster
-from tfcluster.client.parallel import map_hosts, partition
-from tfcluster.client.snapshot import lines_of, take_snapshot, unreachable
-from tfcluster.client.wait import watch_until_ready
+from tfcluster.client.parallel import lines_of, map_hosts, partition, unreachable
+from tfcluster.client.status import take_snapshot, watch_until_ready
 from tfcluster.core.states import ACTIVE_RUN_STATES, HAS_PROCESS
 from tfcluster.core.status import ClusterStatus
 from tfcluster.core.topology import PS_JOB, ClusterTopology, matching_tasks
@@ -54,14 +53,14 @@ def plan_restart(cluster: Cluster, names: Sequence[str]) -> tuple[Restart, Clust
     restart = restart_of(snapshot.status, names)
     hosts = restart.hosts.values()
     if errors := {host: error for host, error in snapshot.errors.items() if host in hosts}:
-        raise unreachable(cluster.name, errors)
+        raise unreachable(cluster, errors)
     return restart, snapshot.topology
 
 
 def restart_of(status: ClusterStatus, names: Sequence[str]) -> Restart:
     """Plan a restart of tasks of a cluster with this status; `names` and the errors are those of `plan_restart`."""
-    chosen = matching_tasks(names, [task.short for task in status.tasks])
-    tasks = sorted((task for task in status.tasks if task.short in chosen), key=lambda task: task.job != PS_JOB)
+    short_names = matching_tasks(names, [task.short for task in status.tasks])
+    tasks = sorted((task for task in status.tasks if task.short in short_names), key=lambda task: task.job != PS_JOB)
     has_ps = any(task.job == PS_JOB for task in status.tasks)
     return Restart(
         cluster=status.cluster,
@@ -113,7 +112,7 @@ def _request_restart(cluster: Cluster, hosts: Mapping[str, str], tasks: Collecti
     _, errors = partition(map_hosts(by_host, restart_on, settings.RESTART_TIMEOUT_SECONDS))
     if errors:
         raise ClusterError(
-            "\n".join(lines_of(errors) if len(cluster.hosts) > 1 else [error.message for error in errors.values()]),
+            "\n".join(lines_of(cluster, errors)),
             hint=" ".join(dict.fromkeys(error.hint for error in errors.values() if error.hint)),
             exit_code=max(error.exit_code for error in errors.values()),
         )

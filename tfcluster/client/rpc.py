@@ -41,12 +41,10 @@ class AgentClient:
 
     Args:
         transport: The transport to the host.
-        elsewhere: Whether the host is remote, so that the connection can break while the agent lives.
     """
 
-    def __init__(self, transport: HostTransport, *, elsewhere: bool = False) -> None:
+    def __init__(self, transport: HostTransport) -> None:
         self.transport = transport
-        self.elsewhere = elsewhere
         self._connection: AgentConnection | None = None
         self._connecting = threading.Lock()
 

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator, Iterator
+import threading
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 from tfcluster import settings
 from tfcluster.client.cluster import Cluster
 from tfcluster.client.interrupts import GracefulInterrupt, InterruptibleContext, RunCanceller
-from tfcluster.client.lease import keep_leases_alive
-from tfcluster.client.parallel import StreamContext
-from tfcluster.client.placements import Placements
+from tfcluster.client.parallel import StreamContext, map_hosts
+from tfcluster.client.placements import PlacementContext, Placements
 from tfcluster.client.reconnect import Reconnector, RetryPolicy
 from tfcluster.client.rpc import ResponseStream
 from tfcluster.core.programs import ProgramTraits
-from tfcluster.errors import ExitCode
+from tfcluster.core.topology import ClusterTopology
+from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.protocol.api import Done
 from tfcluster.protocol.api import runs as api
+from tfcluster.protocol.api.cluster import StatusRequest, TopologyRequest
 from tfcluster.protocol.serialization import to_json
 from tfcluster.transport.base import not_running
 
@@ -71,8 +73,8 @@ class RunRequest:
         Raises:
             ClusterError: The run could not be started; or it could not be cancelled, and continues.
         """
-        connection = cluster.leader()
-        owned = not connection.elsewhere
+        client = cluster.connect_head()
+        owned = not client.transport.is_remote
         cancelling = RunCanceller(cluster)
         # Start before the run is submitted: every line that is logged from now on can belong to the run.
         placements = Placements(cluster) if self.log_placement and not self.detach else None
@@ -90,7 +92,7 @@ class RunRequest:
             upload=None if self.upload is None else self.upload_name,
         )
         with GracefulInterrupt(cancelling) as interrupt:
-            response = connection.stream(request, interrupt=interrupt)
+            response = client.stream(request, interrupt=interrupt)
             yield from self._events_of(response, cluster, cancelling, interrupt, placements)
         interrupt.raise_if_any()
 
@@ -102,7 +104,7 @@ class RunRequest:
         interrupt: GracefulInterrupt,
         placements: Placements | None,
     ) -> Generator[Event, None, None]:
-        owned = not cluster.leader().elsewhere
+        owned = not cluster.connect_head().transport.is_remote
         # On this machine, closing the response before the result, for any reason, also cancels the run. On another
         # host the command has to cancel it explicitly, because there a closed connection may just be a lost one.
         with contextlib.closing(response):
@@ -130,10 +132,10 @@ def attach(cluster: Cluster, run: str) -> Generator[Event, None, None]:
     Raises:
         ClusterError: There is no such run.
     """
-    connection = cluster.leader()
-    if not connection.transport.has_state():
+    client = cluster.connect_head()
+    if not client.transport.has_state():
         raise not_running(cluster.name)
-    response = connection.stream(api.AttachRequest(run, events=0, output=0, owned=False), start=True)
+    response = client.stream(api.AttachRequest(run, events=0, output=0, owned=False), start=True)
     return _follow(cluster, response, run, None, events=0, owned=False)
 
 
@@ -159,7 +161,7 @@ def _follow(
         placements: The placements to merge with the events; None for none.
     """
     output = 0
-    client = cluster.leader()
+    client = cluster.connect_head()
     first = [response]
 
     def attach_again() -> RunResponse:
@@ -171,7 +173,7 @@ def _follow(
     host = client.transport.host
     context = StreamContext(host) if interrupt is None else InterruptibleContext(host, interrupt)
     if placements is not None:
-        context = _PlacementContext(context, placements)
+        context = PlacementContext(context, placements)
     # A run continues while its agent is dead or its host cannot be reached.
     policy = RetryPolicy(settings.STREAM_AGENTS)
     reconnector: Reconnector[api.RunEvent, Done] = Reconnector(client, context, policy)
@@ -187,32 +189,32 @@ def _follow(
             yield record
 
 
-class _PlacementContext(StreamContext):
-    """Interleaves the events of a run with its placements, all of which come before the result.
+@contextlib.contextmanager
+def keep_leases_alive(cluster: Cluster) -> Iterator[None]:
+    """Renew the lease of every host of a cluster while the context is open.
 
-    Args:
-        context: The context of the stream without placements.
-        placements: The placements.
+    The head's host needs no renewal: its agent knows that a command follows the run.
     """
+    stopped = threading.Event()
+    others = [host for host in cluster.hosts if host != cluster.head]
+    if others:
+        threading.Thread(target=_renew_leases, args=(cluster, others, stopped), daemon=True).start()
+    try:
+        yield
+    finally:
+        stopped.set()
 
-    def __init__(self, context: StreamContext, placements: Placements) -> None:
-        super().__init__(context.host)
-        self.sleep = context.sleep  # type: ignore[method-assign]
-        self._placements = placements
 
-    def events(self, stream: ResponseStream[Any, Any]) -> Iterator[Any]:
-        """See `StreamContext.events`."""
-        while True:
-            while not stream.wait_readable(settings.PLACEMENT_POLL_SECONDS):
-                yield from map(api.RunEvent, self._placements.poll())
-            try:
-                event = next(stream)
-            except StopIteration:
-                return
-            if event.record["event"] == "result":
-                # Complete by now, as a server logs the placement of an operation before it executes it.
-                yield from map(api.RunEvent, self._placements.poll(last=True))
-            yield event
+def _renew_leases(cluster: Cluster, hosts: Sequence[str], stopped: threading.Event) -> None:
+    topology: ClusterTopology | None = None
+    while topology is None:
+        if stopped.wait(settings.LEASE_START_SECONDS):
+            return
+        with contextlib.suppress(ClusterError):
+            topology = cluster.connect_head().call(TopologyRequest(settled=False))
+    lease = topology.lease
+    while lease is not None and not stopped.wait(lease / settings.LEASE_RENEWALS):
+        map_hosts(hosts, lambda host: cluster.connect(host).call(StatusRequest()), settings.LEASE_TIMEOUT_SECONDS)
 
 
 def exit_code(result: Event) -> ExitCode:
@@ -235,7 +237,7 @@ def list_runs(cluster: Cluster, lines: int | None) -> list[dict[str, Any]]:
     Raises:
         ClusterError: The cluster never ran, or the host that has its runs cannot be reached.
     """
-    leader = cluster.leader()
+    leader = cluster.connect_head()
     if not leader.transport.has_state():
         raise not_running(cluster.name)
     # If the cluster is down, an agent is started to read the records of its host.
@@ -260,4 +262,4 @@ def cancel_run(cluster: Cluster, run: str) -> dict[str, Any]:
     Raises:
         ClusterError: There is no such run.
     """
-    return {"run": cluster.leader().call(api.CancelRequest(run)).run}
+    return {"run": cluster.connect_head().call(api.CancelRequest(run)).run}

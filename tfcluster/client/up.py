@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tfcluster.client import registry
 from tfcluster.client.checks import VERSIONS, CheckResult, Severity, to_error
-from tfcluster.client.cluster import Cluster
-from tfcluster.client.host_preflight import (
+from tfcluster.client.cluster import Cluster, cluster_of, read_registry
+from tfcluster.client.parallel import warn
+from tfcluster.client.preflight import (
     HostPreflight,
+    Preflight,
     Progress,
     abort,
     close_inspectors,
-    no_progress,
     observe_hosts,
+    run_preflight,
 )
-from tfcluster.client.output import warn
-from tfcluster.client.preflight import Preflight, run_preflight
 from tfcluster.core.hosts import THIS_MACHINE, Host
 from tfcluster.core.plan import PlannedAction, data_losses, kept_servers, plan
 from tfcluster.core.reconcile import ObservedState, scale
@@ -71,7 +71,7 @@ def prestart_agent() -> None:
 
 
 def plan_up(
-    topology: ClusterTopology, *, dry: bool, progress: Progress = no_progress, allow_version_mismatch: bool = False
+    topology: ClusterTopology, *, dry: bool, progress: Progress | None = None, allow_version_mismatch: bool = False
 ) -> UpPlan:
     """Run the preflight of all hosts and plan; this starts no task, but agents on the hosts that have none.
 
@@ -87,20 +87,18 @@ def plan_up(
     Raises:
         ClusterError: The hosts cannot run the cluster; the message lists every problem of every host.
     """
-    cluster = Cluster(topology.cluster, topology.hosts, topology.head().host)
+    cluster = cluster_of(topology)
     registered = _registered_hosts(topology)
     removed_hosts = tuple(host for host in registered if host.name not in cluster.hosts)
     all_hosts = Cluster(topology.cluster, (*topology.hosts, *removed_hosts), cluster.head)
 
-    def plan_from(hosts: dict[str, HostPreflight]) -> UpPlan:
+    with _observed_hosts(all_hosts, dry=dry, progress=progress) as hosts:
         _skip_unreachable(removed_hosts, hosts)
         preflight = run_preflight(all_hosts, hosts, lambda observed: topology)
         return _plan(cluster, all_hosts, removed_hosts, preflight, allow_version_mismatch=allow_version_mismatch)
 
-    return _with_hosts(all_hosts, plan_from, dry=dry, progress=progress)
 
-
-def plan_scale(cluster: Cluster, counts: Mapping[str, int], *, dry: bool, progress: Progress = no_progress) -> UpPlan:
+def plan_scale(cluster: Cluster, counts: Mapping[str, int], *, dry: bool, progress: Progress | None = None) -> UpPlan:
     """Plan to scale jobs of a running cluster to another number of tasks.
 
     Args:
@@ -121,24 +119,23 @@ def plan_scale(cluster: Cluster, counts: Mapping[str, int], *, dry: bool, progre
             raise not_running(cluster.name)
         return scale(observed.topology, counts)
 
-    def plan_from(hosts: dict[str, HostPreflight]) -> UpPlan:
+    if cluster.is_local and not cluster.connect_head().transport.is_up():
+        raise not_running(cluster.name)  # do not start an agent for this
+    with _observed_hosts(cluster, dry=dry, progress=progress) as hosts:
         if all(each.problems for each in hosts.values()):  # no host can say what is running
             raise next(error for each in hosts.values() for _, error in each.problems)
         preflight = run_preflight(cluster, hosts, scaled_topology)
         return _plan(cluster, cluster, (), preflight, allow_version_mismatch=True)
 
-    if cluster.is_here and not cluster.reach(cluster.head).is_up():
-        raise not_running(cluster.name)  # do not start an agent for this
-    return _with_hosts(cluster, plan_from, dry=dry, progress=progress)
 
-
-def _with_hosts(
-    cluster: Cluster, plan_from: Callable[[dict[str, HostPreflight]], UpPlan], *, dry: bool, progress: Progress
-) -> UpPlan:
-    """Plan from the observed hosts of a cluster; release them if that fails, or if this is a dry run."""
+@contextlib.contextmanager
+def _observed_hosts(
+    cluster: Cluster, *, dry: bool, progress: Progress | None
+) -> Generator[dict[str, HostPreflight], None, None]:
+    """Observe the hosts of a cluster; release them if the context fails, or if this is a dry run."""
     hosts = observe_hosts(cluster, dry=dry, progress=progress)
     try:
-        made = plan_from(hosts)
+        yield hosts
     except BaseException:
         if dry:
             close_inspectors(hosts)
@@ -147,7 +144,6 @@ def _with_hosts(
         raise
     if dry:
         close_inspectors(hosts)
-    return made
 
 
 def _plan(
@@ -165,7 +161,7 @@ def _plan(
     """
     results = [each for each in preflight.results if not (allow_version_mismatch and each.check == VERSIONS)]
     unexamined = [result for result in results if result.severity is Severity.NOT_EXAMINED]
-    is_local = all_hosts.is_here
+    is_local = all_hosts.is_local
     for result in unexamined:
         warn(f"host {result.host!r}: {result.text}")
     if (error := to_error(results, is_local=is_local)) is not None:
@@ -206,9 +202,9 @@ def _registered_hosts(topology: ClusterTopology) -> tuple[Host, ...]:
     Raises:
         ClusterError: The spec gives the name of such a host to another machine or state folder.
     """
-    registered = registry.read(topology.cluster)
-    is_here = journal_path(topology.cluster).exists()
-    hosts = tuple(registered.hosts.values()) if registered else (THIS_MACHINE,) * is_here
+    registered = read_registry(topology.cluster)
+    is_up = journal_path(topology.cluster).exists()
+    hosts = tuple(registered.hosts.values()) if registered else (THIS_MACHINE,) * is_up
     desired = {host.name: host for host in topology.hosts}
     for host in hosts:
         new = desired.get(host.name, host)

@@ -136,7 +136,7 @@ def select(
 
 
 def _matching(patterns: Sequence[str], devices: Sequence[Device]) -> list[Device]:
-    chosen: list[Device] = []
+    selection: list[Device] = []
     for pattern in patterns:
         matching = [device for device in devices if matches(pattern, device)]
         if not matching:
@@ -145,8 +145,8 @@ def _matching(patterns: Sequence[str], devices: Sequence[Device]) -> list[Device
                 hint="The cluster has " + ", ".join(device.short for device in devices) + ".",
                 exit_code=ExitCode.USAGE,
             )
-        chosen += [device for device in matching if device not in chosen]
-    return chosen
+        selection += [device for device in matching if device not in selection]
+    return selection
 
 
 def _parts(name: str) -> dict[str, str]:

@@ -50,8 +50,8 @@ class PlannedAction:
 
     def __str__(self) -> str:
         where = f" {self.task.short} on {self.task.host} at {self.task.address}" if self.task else ""
-        lost = f"; LOST: {', '.join(self.data_loss)}" if self.data_loss else ""
-        return f"{self.kind.value}{where}: {self.cause}{lost}"
+        loss = f"; LOST: {', '.join(self.data_loss)}" if self.data_loss else ""
+        return f"{self.kind.value}{where}: {self.cause}{loss}"
 
     def to_json(self) -> dict[str, Any]:
         """Return the action as JSON values."""
@@ -106,7 +106,7 @@ def kept_servers(actions: Sequence[PlannedAction], observed: ObservedState) -> d
 
 def data_losses(actions: Sequence[PlannedAction]) -> list[str]:
     """Return descriptions of everything that the actions lose, without duplicates."""
-    return list(dict.fromkeys(lost for action in actions for lost in action.data_loss))
+    return list(dict.fromkeys(loss for action in actions for loss in action.data_loss))
 
 
 def terminated_tasks(actions: Sequence[PlannedAction]) -> list[str]:

@@ -126,8 +126,8 @@ def blocking_losses(
     """
     if not traits.fault_tolerant:
         return [task for task in dict.fromkeys((*computing, *required)) if task in down]
-    lost = [task for task in computing if task in down]
-    return lost if len(lost) == len(computing) else []
+    losses = [task for task in computing if task in down]
+    return losses if len(losses) == len(computing) else []
 
 
 def _tasks(addresses: Mapping[str, Sequence[str]]) -> Iterable[tuple[str, str]]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
 from tfcluster import settings
 from tfcluster.core.status import TaskStatus
-from tfcluster.core.topology import ClusterTopology, Task
+from tfcluster.core.topology import ClusterTopology, Task, latest_topology
 from tfcluster.errors import ClusterError, ExitCode
 
 
@@ -46,6 +46,22 @@ class ObservedState:
         """
         content = json.dumps([asdict(self.topology), dict(self.generations)], sort_keys=True)
         return f"{self.topology.generation}-{hashlib.sha256(content.encode()).hexdigest()[:16]}"
+
+
+def merge_observed(parts: Sequence[ObservedState]) -> ObservedState | None:
+    """Merge what the hosts observed; if a change was not applied everywhere, take its latest topology.
+
+    Returns:
+        The observed state of the cluster; None if there are no parts.
+    """
+    if not parts:
+        return None
+    return ObservedState(
+        topology=latest_topology(part.topology for part in parts),
+        tasks=tuple(task for part in parts for task in part.tasks),
+        generations={task: number for part in parts for task, number in part.generations.items()},
+        runs={run: tasks for part in parts for run, tasks in part.runs.items()},
+    )
 
 
 def merge_with_observed(desired: ClusterTopology, observed: ObservedState) -> ClusterTopology:
@@ -132,7 +148,7 @@ def scale(observed: ClusterTopology, counts: Mapping[str, int]) -> ClusterTopolo
     Raises:
         ClusterError: A job does not exist, no task would remain, or a number is too large.
     """
-    kept = [task for task in observed.reserved if task.valid_until_generation is None]
+    available = [task for task in observed.reserved if task.valid_until_generation is None]
     samples = {task.job: task for task in (*observed.reserved, *observed.tasks) if task.job in observed.host_order}
     for job, count in counts.items():
         if job not in samples:
@@ -145,7 +161,7 @@ def scale(observed: ClusterTopology, counts: Mapping[str, int]) -> ClusterTopolo
     tasks: list[Task] = []
     reserved: list[Task] = []
     for job in dict.fromkeys([*observed.addresses(), *samples]):
-        places = [task for task in (*observed.tasks, *kept) if task.job == job]
+        places = [task for task in (*observed.tasks, *available) if task.job == job]
         before = sum(task.job == job for task in observed.tasks)
         count = counts.get(job, before)
         places += [_next(samples[job], index, observed) for index in range(len(places), count)]

@@ -106,15 +106,15 @@ def aggregate_status(
             is missing here are omitted.
     """
     statuses = [report for report in reports.values() if isinstance(report, ClusterStatus)]
-    known = {task.task: task for status in statuses for task in status.tasks}
+    reports_by_task = {task.task: task for status in statuses for task in status.tasks}
     tasks: list[TaskStatus] = []
     for task in topology.tasks:
-        if task.name in known:
-            tasks.append(known.pop(task.name))
+        if task.name in reports_by_task:
+            tasks.append(reports_by_task.pop(task.name))
         elif task.host in reports:
             is_unreachable = reports[task.host] == "unreachable"
             tasks.append(unknown_task_status(task, TaskState.UNRESPONSIVE if is_unreachable else TaskState.STOPPED))
-    tasks += known.values()  # tasks of a host that still has another topology
+    tasks += reports_by_task.values()  # tasks of a host that still has another topology
     hosts: list[HostStatus] = []
     for host, report in reports.items():
         hosts += report.hosts if isinstance(report, ClusterStatus) else [HostStatus(host, report, None, None)]

@@ -197,6 +197,11 @@ class ClusterTopology:
         )
 
 
+def latest_topology(topologies: Iterable[ClusterTopology]) -> ClusterTopology:
+    """Return the latest of the topologies that the hosts have; they differ if a change was not applied everywhere."""
+    return max(topologies, key=lambda topology: topology.generation)
+
+
 def _addresses(tasks: Iterable[Task]) -> dict[str, list[str]]:
     jobs: dict[str, list[str]] = {}
     for task in tasks:
@@ -218,10 +223,10 @@ def matching_tasks(arguments: Sequence[str], shorts: Sequence[str]) -> list[str]
         ClusterError: An argument matches no task.
     """
     names = [_short(name) for name in arguments]
-    for given, name in zip(arguments, names, strict=True):
+    for argument, name in zip(arguments, names, strict=True):
         if not any(_names(name, short) for short in shorts):
             raise ClusterError(
-                f"no task {given!r}",
+                f"no task {argument!r}",
                 hint="The tasks are " + ", ".join(shorts) + "." if shorts else "The cluster never ran.",
                 exit_code=ExitCode.USAGE,
             )

@@ -146,7 +146,7 @@ def _misplaced_tasks(addresses: Mapping[str, str], source: YamlDocument) -> Iter
 
     Two tasks of a host cannot share a port even with different addresses: a server listens on every interface.
     """
-    taken: dict[tuple[str, int], tuple[str, Address]] = {}
+    owners: dict[tuple[str, int], tuple[str, Address]] = {}
     for task, path, text in _written_addresses(source):
         try:
             address = Address.parse(text)
@@ -161,7 +161,7 @@ def _misplaced_tasks(addresses: Mapping[str, str], source: YamlDocument) -> Iter
             message = f"no host has the name or the address {shorten(address.host)!r}"
             yield source.problem(path, message, _known(address.host, addresses), source.values[path])
         elif address.port is not None:
-            first, other = taken.setdefault((host, address.port), (task, address))
+            first, other = owners.setdefault((host, address.port), (task, address))
             if first != task:
                 yield source.problem(path, *_same_port(task, address, first, other), source.values[path])
 

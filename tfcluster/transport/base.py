@@ -8,10 +8,14 @@ import socket
 import time
 import weakref
 from collections.abc import Iterable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from tfcluster import settings
 from tfcluster.errors import ClusterError, ExitCode
+
+if TYPE_CHECKING:
+    from tfcluster.transport.dry_run_probe import Probe
+    from tfcluster.transport.ssh import HostReport
 
 
 class HostUnreachableError(ClusterError):
@@ -168,10 +172,30 @@ class HostTransport(Protocol):
     Attributes:
         cluster: The cluster's name.
         host: The host's name.
+        is_remote: A connection can break while the agent continues, because a network is in between.
     """
 
     cluster: str
     host: str
+    is_remote: bool
+
+    def examine(self) -> HostReport | None:
+        """Prepare the host for an agent: run the setup commands that the spec lists for it, once, and examine it.
+
+        Returns:
+            The report, also of a host that cannot be reached; None for this machine, which needs no preparation.
+        """
+
+    def probe(self) -> tuple[HostReport | None, Probe | None]:
+        """Start the dry-run preflight of the host, which changes nothing there.
+
+        Returns:
+            The report (None for this machine), and a probe process on the host that answers further requests, which
+            the caller closes; None if none could be started there.
+
+        Raises:
+            ClusterError: No process could be started on this machine.
+        """
 
     def open(self, *, start: bool) -> Channel:
         """Connect to the agent, and send the greeting of the protocol.

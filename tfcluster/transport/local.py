@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tfcluster import settings
 from tfcluster.errors import ClusterError, ExitCode
@@ -18,6 +19,9 @@ from tfcluster.process_handle import MARK, NO_MARK, ProcessHandle, mark_of, mark
 from tfcluster.protocol.codec import Decoder, encode, encode_greeting
 from tfcluster.runtime_dir import agent_pid, agent_socket
 from tfcluster.transport.base import Channel, not_running, readable_fds
+
+if TYPE_CHECKING:
+    from tfcluster.transport.dry_run_probe import Probe
 
 # The bootstrap program of the agent. The agent runs the same code as the command that starts it, whether or not this or
 # another version is installed: sys.argv[1] is on the path only while the package is imported, and all of the package's
@@ -72,6 +76,16 @@ class LocalTransport:
     def __init__(self, cluster: str, host: str = LOCAL_HOST) -> None:
         self.cluster = cluster
         self.host = host
+        self.is_remote = False
+
+    def examine(self) -> None:
+        """See `HostTransport.examine`."""
+
+    def probe(self) -> tuple[None, Probe]:
+        """See `HostTransport.probe`."""
+        from tfcluster.transport.dry_run_probe import start_local_probe
+
+        return None, start_local_probe(self.cluster, self.host)
 
     def open(self, *, start: bool) -> LocalAgentConnection:
         """See `HostTransport.open`."""

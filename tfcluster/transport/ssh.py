@@ -60,6 +60,7 @@ class SshTransport:
     def __init__(self, cluster: str, host: Host) -> None:
         self.cluster = cluster
         self.host = host.name
+        self.is_remote = True
         self._host = host
         self._master = SshMaster(cluster, host)
 

@@ -80,19 +80,19 @@ def build_diagram(nodes: Iterable[Node], placements: Iterable[Placement]) -> Gra
     devices: dict[str, list[str]] = {}
     for placement in placements:
         devices.setdefault(placement.op, []).append(placement.device)
-    placed = {node.name: node for node in nodes if node.name in devices}
-    keys = _keys({name: devices[name] for name in placed})
+    nodes_by_name = {node.name: node for node in nodes if node.name in devices}
+    keys = _keys({name: devices[name] for name in nodes_by_name})
     members: dict[Key, list[Node]] = {}
-    for name, node in placed.items():
+    for name, node in nodes_by_name.items():
         for device in devices[name]:
             members.setdefault(keys[name, device], []).append(node)
     order = {key: number for number, key in enumerate(members)}
     edges = {
         (order[keys[source, origin]], order[keys[name, device]])
-        for name, node in placed.items()
+        for name, node in nodes_by_name.items()
         for device in devices[name]
         for source in node.inputs
-        if source in placed
+        if source in nodes_by_name
         # If there are several graphs, each is on devices of its own.
         for origin in ([device] if device in devices[source] else devices[source])
         if keys[source, origin] != keys[name, device]
@@ -149,18 +149,18 @@ def _children_first(targets: Sequence[Sequence[int]]) -> list[int]:
     This depth-first search uses no recursion, because a graph can be deeper than Python's recursion limit.
     """
     done: list[int] = []
-    seen: set[int] = set()
+    visited: set[int] = set()
     for root in range(len(targets)):
-        stack = [(root, iter(targets[root]))] if root not in seen else []
-        seen.add(root)
+        stack = [(root, iter(targets[root]))] if root not in visited else []
+        visited.add(root)
         while stack:
             box, rest = stack[-1]
-            target = next((each for each in rest if each not in seen), None)
+            target = next((each for each in rest if each not in visited), None)
             if target is None:
                 done.append(box)
                 stack.pop()
             else:
-                seen.add(target)
+                visited.add(target)
                 stack.append((target, iter(targets[target])))
     return done
 

@@ -62,12 +62,12 @@ def show_status(status: ClusterStatus) -> None:
     )
     screen.print()
     screen.print(tasks)
-    if absent := [f"{host.host} is {host.state}" for host in status.hosts if host.state != "up"]:
-        screen.print("\n" + "\n".join(absent), soft_wrap=True)
+    if unavailable := [f"{host.host} is {host.state}" for host in status.hosts if host.state != "up"]:
+        screen.print("\n" + "\n".join(unavailable), soft_wrap=True)
     for task in status.tasks:
         if task.last_exit is not None:
-            said = f": {task.last_exit.detail}" if task.last_exit.detail else ""
-            screen.print(f"\n{task.short} last ended with {task.last_exit}{said}", soft_wrap=True)
+            detail = f": {task.last_exit.detail}" if task.last_exit.detail else ""
+            screen.print(f"\n{task.short} last ended with {task.last_exit}{detail}", soft_wrap=True)
             for line in task.last_exit.log:
                 screen.print(f"  {line}", soft_wrap=True)
     if status.runs:
@@ -77,10 +77,10 @@ def show_status(status: ClusterStatus) -> None:
         screen.print(table(("RUN", "PROGRAM", "STATE", "TIME"), rows, right=("TIME",)))
 
 
-def _width(shown: Table) -> int:
+def _width(content: Table) -> int:
     """Return the width that a table needs to be shown without truncation."""
     screen = console()
-    return screen.measure(shown, options=screen.options.update(max_width=10_000)).maximum
+    return screen.measure(content, options=screen.options.update(max_width=10_000)).maximum
 
 
 def _tasks(status: ClusterStatus, columns: Sequence[str]) -> Table:
@@ -144,8 +144,8 @@ def outcome(run: Mapping[str, Any]) -> str:
     """Format a run's outcome in short: the first values of its result, or the first line of its error."""
     if run["error"] is not None:
         return str(run["error"]["message"].partition("\n")[0])
-    known = run["parameters"]
-    return _values({name: value for name, value in (run["result"] or {}).items() if name not in known})
+    parameters = run["parameters"]
+    return _values({name: value for name, value in (run["result"] or {}).items() if name not in parameters})
 
 
 def _values(values: Mapping[str, Any]) -> str:

@@ -115,8 +115,8 @@ class RunView:
         if result["state"] != "succeeded":
             return
         screen = console()
-        if (placed := self._placements.summary()) is not None:
-            screen.print(Group(Text(), placed, Text()), soft_wrap=True)
+        if (placements := self._placements.summary()) is not None:
+            screen.print(Group(Text(), placements, Text()), soft_wrap=True)
         if lines := summary(result):
             screen.print(Group(*lines, Text(), _devices(result)))
         for note in result["notes"]:
@@ -222,8 +222,10 @@ class _Rate(ProgressColumn):
 def _line(run: str, event: dict[str, Any]) -> str:
     done, total, unit = event["done"], event["total"], event["unit"]
     speed = done / event["seconds"] if event["seconds"] else 0.0
-    left = format_duration((total - done) / speed) if speed else "-"
-    return f"{run}: {100 * done / total:.0f}%, {done:,} of {total:,} {unit}, {format_rate(speed, unit)}, {left} left"
+    remaining = format_duration((total - done) / speed) if speed else "-"
+    return (
+        f"{run}: {100 * done / total:.0f}%, {done:,} of {total:,} {unit}, {format_rate(speed, unit)}, {remaining} left"
+    )
 
 
 def _devices(result: dict[str, Any]) -> Any:

@@ -1,25 +1,96 @@
-"""Wait until the tasks of a cluster are ready, watching all its hosts in parallel."""
+"""The status of a cluster on all its hosts: take a snapshot, watch until tasks are ready, list the tasks' devices."""
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from tfcluster import settings
-from tfcluster.client.cluster import Cluster
-from tfcluster.client.logs import read_logs
-from tfcluster.client.parallel import StreamContext, merge_streams
+from tfcluster.client.cluster import Cluster, unregister
+from tfcluster.client.parallel import StreamContext, map_hosts, merge_streams, partition, unreachable
 from tfcluster.client.reconnect import Reconnector, RetryPolicy
 from tfcluster.client.rpc import AgentClient, ResponseStream
-from tfcluster.client.snapshot import unreachable
+from tfcluster.core.devices import Device
 from tfcluster.core.states import TERMINAL_STATES, TaskState
 from tfcluster.core.status import ClusterStatus, HostUnavailable, TaskStatus, aggregate_status
-from tfcluster.core.topology import ClusterTopology
+from tfcluster.core.topology import ClusterTopology, latest_topology
 from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.paths import LOCAL_HOST
 from tfcluster.protocol.api import Done
-from tfcluster.protocol.api.cluster import WatchRequest
+from tfcluster.protocol.api.cluster import (
+    DevicesReply,
+    DevicesRequest,
+    StatusRequest,
+    TopologyRequest,
+    WatchRequest,
+)
+from tfcluster.transport.base import not_running
+
+
+@dataclass(frozen=True)
+class ClusterSnapshot:
+    """The state of a cluster at one moment.
+
+    Attributes:
+        topology: The latest topology that any of its hosts has.
+        status: The aggregate status.
+        errors: The error of each host that could not report its status, by host.
+        statuses: The status that each of the other hosts reported, by host.
+    """
+
+    topology: ClusterTopology
+    status: ClusterStatus
+    errors: dict[str, ClusterError]
+    statuses: dict[str, ClusterStatus]
+
+
+class NoStatusError(ClusterError):
+    """No host of a cluster could report its status.
+
+    Attributes:
+        errors: The error of each host, by host.
+    """
+
+    def __init__(self, cluster: Cluster, errors: Mapping[str, ClusterError]) -> None:
+        error = unreachable(cluster, errors)
+        super().__init__(error.message, hint=error.hint, exit_code=error.exit_code)
+        self.errors = errors
+
+
+def take_snapshot(cluster: Cluster) -> ClusterSnapshot:
+    """Take a snapshot: query all hosts of a cluster in parallel.
+
+    Raises:
+        NoStatusError: None of its hosts can report its status.
+        ClusterError: The cluster is running on none of its hosts; then it is removed from the registry.
+    """
+
+    def query(host: str) -> tuple[ClusterTopology, ClusterStatus]:
+        client = cluster.connect(host)
+        status = client.call(StatusRequest())
+        return client.call(TopologyRequest(settled=False)), status
+
+    # A hanging agent on this machine is reported by its own timeout, with its pid.
+    timeout = None if cluster.is_local else settings.STATUS_TIMEOUT_SECONDS
+    reports, failures = partition(map_hosts(cluster.hosts, query, timeout))
+    errors = {host: error for host, error in failures.items() if error.exit_code is not ExitCode.NOT_RUNNING}
+    if not reports and not errors:
+        unregister(cluster.name)
+        raise failures.get(LOCAL_HOST) or not_running(cluster.name)
+    if not reports:
+        raise NoStatusError(cluster, errors)
+    topology = latest_topology([topology for topology, _ in reports.values()])
+    # Some of the topology's hosts may no longer be in the registry, because they are certainly down.
+    hosts = dict.fromkeys([*(host.name for host in topology.hosts), *cluster.hosts])
+    statuses: dict[str, ClusterStatus | HostUnavailable] = {
+        host: reports[host][1] if host in reports else "unreachable" if host in errors else "down" for host in hosts
+    }
+    return ClusterSnapshot(
+        topology, aggregate_status(topology, statuses), errors, {host: status for host, (_, status) in reports.items()}
+    )
 
 
 def watch_until_ready(
@@ -80,7 +151,7 @@ def _watch(
             if statuses.keys() >= needed:
                 yield aggregate_status(topology, {host: statuses[host] for host in streams if host in statuses})
     if errors:
-        raise unreachable(cluster.name, errors)
+        raise unreachable(cluster, errors)
 
 
 def _watch_host(client: AgentClient, deadline: float, context: StreamContext) -> Iterator[ClusterStatus | None]:
@@ -90,7 +161,6 @@ def _watch_host(client: AgentClient, deadline: float, context: StreamContext) ->
         The host's status at each change; None when a remote host can no longer be reached.
     """
     policy = RetryPolicy(settings.WAIT_AGENTS, timeout=max(0.0, deadline - time.monotonic()))
-
     reconnector: Reconnector[ClusterStatus, Done] = Reconnector(client, context, policy)
 
     def watch() -> ResponseStream[ClusterStatus, Done]:
@@ -102,7 +172,7 @@ def _watch_host(client: AgentClient, deadline: float, context: StreamContext) ->
             for status in statuses:
                 if status is not None:
                     yield status
-                elif client.elsewhere:
+                elif client.transport.is_remote:
                     yield None
     except ClusterError as error:
         if error.exit_code is not ExitCode.NOT_RUNNING:
@@ -127,6 +197,8 @@ def _not_ready(cluster: Cluster, tasks: Sequence[TaskStatus], when: str) -> Clus
 
 
 def _reason(cluster: Cluster, task: TaskStatus) -> str:
+    from tfcluster.client.logs import read_logs  # only a wait that fails needs it
+
     text = f"{task.short} at {task.address} on {task.host} is {task.state.value}"
     if task.last_exit is not None:
         text += f" ({task.last_exit})"
@@ -138,3 +210,38 @@ def _reason(cluster: Cluster, task: TaskStatus) -> str:
     else:  # the task is slow to start: its log may say what it is waiting for
         lines = (each["line"] for each in read_logs(cluster, [task.short], lines=settings.FAILED_TASK_LOG_LINES))
     return text + "".join(f"\n  {line}" for line in lines)
+
+
+def list_devices(cluster: Cluster) -> tuple[list[tuple[str, Device]], ClusterError | None]:
+    """List the devices of all tasks.
+
+    Args:
+        cluster: The cluster.
+
+    Returns:
+        The devices, each with its host, and an error that names the tasks and hosts whose devices are missing; None if
+        all answered.
+
+    Raises:
+        ClusterError: The cluster is not running, or none of its hosts can be reached.
+    """
+
+    def query(host: str) -> DevicesReply:
+        return cluster.connect(host).call(DevicesRequest())
+
+    replies, errors = partition(map_hosts(cluster.hosts, query, settings.DEVICES_TIMEOUT_SECONDS))
+    errors = {host: error for host, error in errors.items() if error.exit_code is not ExitCode.NOT_RUNNING}
+    if not replies:
+        raise next(iter([*errors.values(), not_running(cluster.name)]))
+    devices = [(host, device) for host, reply in replies.items() for device in reply.devices]
+    silent = [problem for reply in replies.values() for problem in reply.silent]
+    if errors:
+        error = unreachable(cluster, errors)
+        return devices, ClusterError("\n".join([error.message, *silent]), hint=error.hint, exit_code=error.exit_code)
+    if silent:
+        return devices, ClusterError(
+            "\n".join(silent),
+            hint="`tfcluster status` shows the tasks, `tfcluster logs TASK` the latest output of one.",
+            exit_code=ExitCode.UNHEALTHY,
+        )
+    return devices, None

@@ -1,4 +1,4 @@
-"""Which cluster a command is about: -c, else the only one up, else ./cluster.yaml; an ambiguity is told."""
+"""Which cluster a command operates on: -c, else the only one that is up, else ./cluster.yaml; or an error."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tfcluster.client.resolve import resolve_cluster
+from tfcluster.client.cluster import resolve_cluster
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.paths import journal_path
 

@@ -1,0 +1,77 @@
+"""The registry of clusters, and how commands find a cluster by its name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tfcluster.client.cluster import Cluster, find_cluster, register, resolve_cluster, unregister
+from tfcluster.core.hosts import Host
+from tfcluster.errors import ClusterError
+from tfcluster.paths import cluster_registry_path, running_clusters, state_folder
+
+ALPHA = Host("alpha", "10.0.0.1", "tf@alpha", "python3", "/scratch", {"A": "b"}, ("true",))
+BETA = Host("beta", "10.0.0.2", "beta")
+
+
+@pytest.fixture(autouse=True)
+def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.chdir(tmp_path)
+
+
+def test_a_registered_cluster_has_its_hosts() -> None:
+    register(Cluster("far", (ALPHA, BETA), "beta"))
+    assert running_clusters() == ["far"]
+    for cluster in (resolve_cluster(None), resolve_cluster("far")):
+        assert list(cluster.hosts.values()) == [ALPHA, BETA]
+        assert (cluster.name, cluster.head, cluster.is_local) == ("far", "beta", False)
+
+
+def test_a_cluster_without_an_entry_is_on_this_machine() -> None:
+    cluster = find_cluster("near")
+    assert list(cluster.hosts) == ["localhost"]
+    assert cluster.is_local
+
+
+def test_the_spec_in_the_folder_names_the_hosts_of_its_cluster_unless_it_is_registered() -> None:
+    Path("cluster.yaml").write_text("name: far\nhosts: [alpha, beta]\njobs:\n  worker: {tasks: 2}\n")
+    for cluster in (resolve_cluster(None), resolve_cluster("far")):
+        assert (list(cluster.hosts), cluster.head) == (["alpha", "beta"], "alpha")
+    assert list(find_cluster("another").hosts) == ["localhost"]
+    register(Cluster("far", (BETA,), "beta"))
+    assert list(find_cluster("far").hosts) == ["beta"]
+    assert list(resolve_cluster(None).hosts) == ["beta"]
+
+
+def test_an_invalid_spec_in_the_folder_is_ignored_if_the_user_names_a_cluster() -> None:
+    Path("cluster.yaml").write_text("jobs: [")
+    assert find_cluster("near").is_local
+
+
+def test_logs_remain_when_a_cluster_is_removed_from_the_registry() -> None:
+    register(Cluster("far", (ALPHA,), "alpha"))
+    unregister("far")
+    unregister("far")
+    assert not cluster_registry_path("far").parent.exists()
+    state_folder("far").mkdir(parents=True)
+    register(Cluster("far", (ALPHA,), "alpha"))
+    unregister("far")
+    assert state_folder("far").exists()
+    assert running_clusters() == []
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", 100_000 * "[", '{"hosts": [{}], "head": "a"}'])
+def test_a_damaged_entry_is_an_error_with_its_path(text: str) -> None:
+    cluster_registry_path("far").parent.mkdir(parents=True)
+    cluster_registry_path("far").write_text(text)
+    with pytest.raises(ClusterError, match="cannot read the hosts of cluster 'far'") as caught:
+        find_cluster("far")
+    assert str(cluster_registry_path("far")) in caught.value.message
+
+
+def test_a_cluster_on_this_machine_only_has_no_entry() -> None:
+    register(Cluster("far", (ALPHA,), "alpha"))
+    register(Cluster("far"))
+    assert not cluster_registry_path("far").exists()
