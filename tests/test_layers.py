@@ -19,7 +19,16 @@ import tfcluster
 ROOT = Path(tfcluster.__file__).parent
 
 #: What each part may import besides itself.
-_BASE = {"control_characters", "errors", "settings", "tf_install", "paths", "process_handle", "runtime_dir"}
+_BASE = {
+    "control_characters",
+    "errors",
+    "input_file",
+    "settings",
+    "tf_install",
+    "paths",
+    "process_handle",
+    "runtime_dir",
+}
 _PURE = {*_BASE, "spec", "core", "protocol"}
 ALLOWED = {
     "__init__": set[str](),
@@ -27,6 +36,7 @@ ALLOWED = {
     "control_characters": set[str](),
     "errors": set[str](),
     "settings": set[str](),
+    "input_file": {"settings"},
     "tf_install": {"errors"},
     "paths": {"errors", "settings"},
     "process_handle": {"errors", "settings"},

@@ -26,6 +26,7 @@ CONSTANTS = {
             "agent/journal_record.py:_MAX_TICKS",
             "agent/journal_record.py:_MAX_TIME",
             "runtime_dir.py:_SOCKET_PATH_LIMIT",
+            "input_file.py:_NULL_DEVICE",
             "process_handle.py:_CORE_DUMPED",
             "process_handle.py:_PIDFD_GET_INFO",
             "process_handle.py:_PIDFD_INFO_EXIT",

@@ -28,6 +28,7 @@ RPC_TIMEOUT_SECONDS = 10.0  # until the first line of the response, which most m
 RPC_SLOW_TIMEOUT_SECONDS = 60.0  # the same, for methods that load TensorFlow, wait for a change or query every task
 RPC_LINE_MAX_BYTES = 16 * 2**20  # the topology of a thousand tasks takes less than 1 MiB
 RPC_CHUNK_MAX_BYTES = 2**20  # of an uploaded file
+UPLOAD_MIN_FREE_BYTES = 256 * 2**20  # that an upload leaves on the disk
 RPC_UPLOAD_WINDOW_BYTES = 4 * 2**20  # of an upload may arrive before the agent has read them
 RECONNECT_INITIAL_SECONDS = 0.1  # the back-off of a command that has lost its agent
 RECONNECT_MAX_SECONDS = 3.0
@@ -80,7 +81,7 @@ DRY_RUN_REPLY_SECONDS = 50.0
 # Start and stop tasks.
 STOP_GRACE_SECONDS = 5.0  # between SIGTERM and SIGKILL: TensorFlow's servers need less
 READY_TIMEOUT_SECONDS = 60.0  # the default of --timeout: servers that initialize GPUs take half a minute
-MAX_TASKS_PER_JOB = 1000
+MAX_TASKS = 1000  # of a cluster: each costs the agent four descriptors
 FIRST_PORT = 2222  # that of TensorFlow's examples
 LAST_PORT = 32767  # the kernel's ephemeral range begins above
 PORT_BACKLOG = 1024  # every host may connect to every task at the same time
@@ -209,6 +210,7 @@ CANCELLED_CLOSE_SECONDS = 0.5  # and close the sessions
 
 # The spec, and expressions of `run graph`.
 SPEC_MAX_BYTES = 1 << 20
+PIPE_OPEN_SECONDS = 5.0  # for another process to open a named pipe that the user gave as a file
 SPEC_MAX_DEPTH = 50
 SPEC_MAX_VALUES = 20_000  # aliases may multiply them
 SPEC_NUMBER_MAX_CHARS = 100  # Python takes long to convert longer ones

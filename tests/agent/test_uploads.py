@@ -210,3 +210,12 @@ def test_a_name_is_not_a_path(name: str) -> None:
     with pytest.raises(ClusterError, match="is not the name of a file"):
         validate_name(name)
     assert validate_name("train.py") == "train.py"
+
+
+def test_an_upload_does_not_fill_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settings, "UPLOAD_MIN_FREE_BYTES", 2**62)
+    errors: list[ClusterError] = []
+    with open("/dev/zero", "rb") as file:
+        serve_upload(tmp_path / "sent" / "data.bin", upload_from(file, errors))
+    path = tmp_path / "sent" / "data.bin"
+    assert [error.message for error in errors] == [f"{path}: cannot store the uploaded file: No space left on device"]

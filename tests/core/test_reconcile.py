@@ -142,7 +142,7 @@ def test_scaling_a_job_to_nothing_and_back() -> None:
     [
         ({"trainer": 1}, "cluster 'c' has no job 'trainer'"),
         ({"worker": 0, "ps": 0}, "no task of cluster 'c' would remain"),
-        ({"worker": 1001}, "worker=1001: a job has at most 1000 tasks"),
+        ({"worker": 1001}, "1002 tasks: a cluster has at most 1000"),
     ],
 )
 def test_what_cannot_be_scaled_to_is_a_usage_error(counts: dict[str, int], message: str) -> None:

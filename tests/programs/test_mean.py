@@ -319,6 +319,20 @@ def test_files_that_are_no_numbers(local_run: LocalRun, tmp_path: Path) -> None:
     assert "the slices have 2 numbers together" in refused(context, path, slices=[1, 1])
 
 
+def test_an_array_with_more_numbers_than_a_file_can_have(local_run: LocalRun, tmp_path: Path) -> None:
+    header = repr({"descr": "<f8", "fortran_order": False, "shape": (2**62, 2**62)}).encode().ljust(117) + b"\n"
+    path = tmp_path / "huge.npy"
+    path.write_bytes(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
+    assert refused(local_run(1), path).startswith(f"{path}: is no whole .npy file of numbers: ")
+
+
+def test_an_upload_is_called_as_the_user_does(local_run: LocalRun, tmp_path: Path) -> None:
+    context = local_run(1)
+    context.upload_path = tmp_path / "upload"
+    context.upload_path.write_text("1\nzwei\n")
+    assert refused(context, Path("/dev/fd/63")) == "/dev/fd/63:2: 'zwei' is not a number"
+
+
 def test_an_upload_is_called_standard_input(local_run: LocalRun, tmp_path: Path) -> None:
     context = local_run(1)
     context.upload_path = tmp_path / "upload"

@@ -285,13 +285,12 @@ def test_a_hostfile_names_hosts_and_their_slots(tmp_path: Path) -> None:
 
 
 HOSTFILES = {
-    "alpha slots=2\nbeta max_slots=3\n": ["2:1: expected a host such as alpha or alpha slots=2, "
-                                         "found 'beta max_slots=3'"],
-    "  tf@alpha": ["1:3: expected the name of a host, found 'tf@alpha'; "
+    "alpha slots=2\nbeta max_slots=3\n": ["2:1: expected a host such as alpha or alpha slots=2"],
+    "  tf@alpha": ["1:3: expected the name of a host; "
                    "name the hosts under hosts: to say how ssh reaches them"],
-    "alpha:2 slots=1": ["1:1: expected the name of a host, found 'alpha:2'"],
-    "slots slots=0\nbeta slots=x": ["1:7: expected slots from 1 to 1000, found '0'",
-                                    "2:6: expected slots from 1 to 1000, found 'x'"],
+    "alpha:2 slots=1": ["1:1: expected the name of a host"],
+    "slots slots=0\nbeta slots=x": ["1:7: expected slots from 1 to 1000",
+                                    "2:6: expected slots from 1 to 1000"],
     "# none\n": ["1:1: the file names no host"],
     "#" * ((1 << 20) + 1): ["1:1: the file is larger than 1 MiB"],
 }  # fmt: skip

@@ -171,7 +171,7 @@ def _valid_specs(draw: st.DrawFn) -> dict[str, Any]:
     here = ["localhost", "127.0.0.1", "127.9.9.9", "[::1]"]
     addresses = st.sampled_from(names or here)
     addresses = addresses | addresses.map(lambda host: f"{host}:{ports.pop()}")
-    tasks = st.integers(1, 1000) | st.lists(addresses, min_size=1, max_size=3)
+    tasks = st.integers(1, 250) | st.lists(addresses, min_size=1, max_size=3)
     text = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=8)
     variables = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]*", fullmatch=True)
     env = st.dictionaries(variables, text | st.fixed_dictionaries({"secret": text}), max_size=3)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -97,8 +98,16 @@ async def receive(upload: Upload, path: Path) -> None:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         with open(fd, "wb", buffering=0) as file:
             async for block in upload.chunks():
+                if _free_bytes(fd) < settings.UPLOAD_MIN_FREE_BYTES:  # what has no end would fill the disk
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
                 rest = memoryview(block)
                 while rest:
                     rest = rest[file.write(rest) :]
     except OSError as error:
         raise ClusterError(f"{path}: cannot store the uploaded file: {error.strerror}") from error
+
+
+def _free_bytes(fd: int) -> int:
+    """Return the free space for ordinary users on the disk of an open file."""
+    status = os.fstatvfs(fd)
+    return status.f_bavail * status.f_frsize

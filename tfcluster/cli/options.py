@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import os
 import re
+import sys
 import time
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, cast
 
 import click
 
@@ -120,8 +121,9 @@ class Moment(_FloatType):
 
 if TYPE_CHECKING:
     _PathType = click.ParamType[Path]
+    _FileType = click.ParamType[BinaryIO]
 else:
-    _PathType = click.ParamType
+    _PathType = _FileType = click.ParamType
 
 
 class PictureFile(_PathType):
@@ -146,6 +148,27 @@ class PictureFile(_PathType):
         if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
             self.fail(f"{value}: permission denied", param, ctx)
         return path
+
+
+class InputFile(_FileType):
+    """A parameter type for a file that is uploaded; `-` is standard input."""
+
+    name = "file"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> BinaryIO:
+        """Open the file, or fail if it cannot be read to an end; it is closed at the end of the command."""
+        from tfcluster.input_file import check_has_end, open_input
+
+        if not isinstance(value, (str, os.PathLike)):
+            return cast(BinaryIO, value)
+        try:
+            if str(value) == "-":
+                check_has_end(sys.stdin.fileno())
+                return sys.stdin.buffer
+            file = open_input(Path(value))
+        except (OSError, ValueError) as error:
+            self.fail(f"{str(value)!r}: {(getattr(error, 'strerror', None) or str(error)).lower()}", param, ctx)
+        return file if ctx is None else ctx.with_resource(file)
 
 
 def since_option(function: Command) -> Command:

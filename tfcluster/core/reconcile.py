@@ -150,14 +150,15 @@ def scale(observed: ClusterTopology, counts: Mapping[str, int]) -> ClusterTopolo
     """
     available = [task for task in observed.reserved if task.valid_until_generation is None]
     samples = {task.job: task for task in (*observed.reserved, *observed.tasks) if task.job in observed.host_order}
-    for job, count in counts.items():
+    for job in counts:
         if job not in samples:
             raise _refused(
                 f"cluster {observed.cluster!r} has no job {job!r}",
                 f"Its jobs are {', '.join(observed.addresses())}; `tfcluster up SPEC` adds one that the spec has.",
             )
-        if count > settings.MAX_TASKS_PER_JOB:
-            raise _refused(f"{job}={count}: a job has at most {settings.MAX_TASKS_PER_JOB} tasks", "Ask for fewer.")
+    unchanged = sum(task.job not in counts for task in observed.tasks)
+    if (total := unchanged + sum(counts.values())) > settings.MAX_TASKS:
+        raise _refused(f"{total} tasks: a cluster has at most {settings.MAX_TASKS}", "Ask for fewer.")
     tasks: list[Task] = []
     reserved: list[Task] = []
     for job in dict.fromkeys([*observed.addresses(), *samples]):

@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic_core import PydanticCustomError
 
+from tfcluster import settings
 from tfcluster.paths import LOCAL_HOST
 from tfcluster.spec.diagnostics import Diagnostic, KeyPath, Position, describe, shorten
 from tfcluster.spec.hosts import LOCAL_ONLY, host_for_address, is_loopback, normalize_address, read_hostfile
@@ -85,6 +86,20 @@ def _note_positions(places: Mapping[str, Position], source: YamlDocument) -> Non
     for name, at in places.items():
         path: KeyPath = (*_HOSTS, name)
         source.keys[path] = source.values[path] = at
+
+
+def check_task_count(source: YamlDocument) -> Iterator[Diagnostic]:
+    """Yield the first job with which the cluster has too many tasks; the schema limits each job by itself."""
+    total = 0
+    for name, job in _jobs(source).items():
+        tasks = job.get("tasks") if isinstance(job, dict) else job
+        count = len(tasks) if isinstance(tasks, list) else tasks if type(tasks) is int else 0
+        total += max(0, count)
+        if count <= settings.MAX_TASKS < total:
+            path: KeyPath = ("jobs", name)
+            message = f"with this job the cluster has more than {settings.MAX_TASKS} tasks"
+            yield source.problem(path, message, "make several clusters of them", source.keys[path])
+            return
 
 
 def check_host_references(source: YamlDocument) -> Iterator[Diagnostic]:

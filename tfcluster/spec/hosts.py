@@ -11,9 +11,10 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BeforeValidator, Field, StrictInt, StrictStr
 
 from tfcluster import settings
+from tfcluster.input_file import read_input
 from tfcluster.paths import LOCAL_HOST
 from tfcluster.spec.base import FrozenModel, Key, PublicValue, VariableName, matches, validation_error
-from tfcluster.spec.diagnostics import Diagnostic, shorten
+from tfcluster.spec.diagnostics import Diagnostic
 
 HOST_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,252}")
 _SHELL_SYNTAX = re.compile(r"""[\s'"`$;&<>|(){}]""")
@@ -115,7 +116,7 @@ class Host(FrozenModel):
     ] = ()
     slots: Annotated[
         StrictInt,
-        Field(ge=1, le=settings.MAX_TASKS_PER_JOB),
+        Field(ge=1, le=settings.MAX_TASKS),
         Key("1 to 1000", "How many tasks of a job are placed on it before the next host is used.", "2"),
     ] = 1
 
@@ -180,6 +181,7 @@ def read_hostfile(path: Path) -> tuple[dict[str, int], list[Diagnostic]]:
     """Parse a hostfile in the notation of Open MPI and DeepSpeed, with lines such as `alpha slots=2`.
 
     As in Open MPI, a host has one slot by default, and the slots of a host that is listed several times are added up.
+    Messages quote nothing of the file, because the path may be that of a file with secrets.
 
     Args:
         path: The path of the hostfile.
@@ -191,8 +193,7 @@ def read_hostfile(path: Path) -> tuple[dict[str, int], list[Diagnostic]]:
         OSError: The file cannot be read.
         ValueError: The path is not valid for a file.
     """
-    with path.open("rb") as file:
-        text = file.read(settings.SPEC_MAX_BYTES + 1)
+    text = read_input(path, settings.SPEC_MAX_BYTES)
     if len(text) > settings.SPEC_MAX_BYTES:
         return {}, [Diagnostic(str(path), 1, 1, f"the file is larger than {settings.SPEC_MAX_BYTES >> 20} MiB")]
     slots: dict[str, int] = {}
@@ -203,17 +204,17 @@ def read_hostfile(path: Path) -> tuple[dict[str, int], list[Diagnostic]]:
             continue
         match = _HOSTFILE_LINE.fullmatch(content)
         if match is None:
-            message = f"expected a host such as alpha or alpha slots=2, found {shorten(content.strip())!r}"
+            message = "expected a host such as alpha or alpha slots=2"
             problems.append(_problem(path, number, content, content.strip(), message))
         elif not HOST_NAME.fullmatch(match[1]):
-            message = f"expected the name of a host, found {shorten(match[1])!r}"
+            message = "expected the name of a host"
             hint = "name the hosts under hosts: to say how ssh reaches them" if "@" in match[1] else ""
             problems.append(_problem(path, number, content, match[1], message, hint))
-        elif match[2] and not (_SLOTS.fullmatch(match[2]) and 1 <= int(match[2]) <= settings.MAX_TASKS_PER_JOB):
-            message = f"expected slots from 1 to {settings.MAX_TASKS_PER_JOB}, found {shorten(match[2])!r}"
+        elif match[2] and not (_SLOTS.fullmatch(match[2]) and 1 <= int(match[2]) <= settings.MAX_TASKS):
+            message = f"expected slots from 1 to {settings.MAX_TASKS}"
             problems.append(_problem(path, number, content, "slots", message))
         else:
-            slots[match[1]] = min(settings.MAX_TASKS_PER_JOB, slots.get(match[1], 0) + int(match[2] or 1))
+            slots[match[1]] = min(settings.MAX_TASKS, slots.get(match[1], 0) + int(match[2] or 1))
     if not slots and not problems:
         problems.append(Diagnostic(str(path), 1, 1, "the file names no host"))
     return slots, problems

@@ -13,7 +13,8 @@ from pydantic_core import ErrorDetails
 
 from tfcluster import settings
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.spec.cross_checks import check_host_references, normalize_hosts
+from tfcluster.input_file import read_input
+from tfcluster.spec.cross_checks import check_host_references, check_task_count, normalize_hosts
 from tfcluster.spec.diagnostics import Diagnostic, KeyPath, Position, describe, shorten, to_error
 from tfcluster.spec.hosts import Host
 from tfcluster.spec.policies import Backoff, JobBackoff, JobRestart, Logs, Restart
@@ -37,8 +38,7 @@ def load_spec(path: Path) -> Spec:
         ClusterError: The file cannot be read, or the spec is invalid.
     """
     try:
-        with path.open("rb") as file:
-            text = file.read(settings.SPEC_MAX_BYTES + 1)
+        text = read_input(path, settings.SPEC_MAX_BYTES)
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         reason = (getattr(error, "strerror", None) or str(error)).lower()
         raise ClusterError(f"{path}: {reason}", hint=INIT_HINT, exit_code=ExitCode.USAGE) from None
@@ -127,7 +127,7 @@ def build_spec(source: YamlDocument, default_name: str) -> Spec:
         ClusterError: The spec is invalid; the message has one line for each problem.
     """
     normalize_hosts(source)
-    problems = [*source.problems, *check_host_references(source)]
+    problems = [*source.problems, *check_task_count(source), *check_host_references(source)]
     value = source.value
     if "name" not in value:
         problems += _unusable_name(source, default_name)

@@ -116,14 +116,14 @@ def _address(item: Any) -> Address | None:
 def _tasks(value: Any) -> Any:
     """Normalize `tasks`, a number or a list of addresses, to a tuple with one entry for each task."""
     if isinstance(value, (list, tuple)):
-        if not 1 <= len(value) <= settings.MAX_TASKS_PER_JOB:
-            raise validation_error("expected", f"expected 1 to {settings.MAX_TASKS_PER_JOB} addresses")
+        if not 1 <= len(value) <= settings.MAX_TASKS:
+            raise validation_error("expected", f"expected 1 to {settings.MAX_TASKS} addresses")
         return value if isinstance(value, tuple) else tuple(_NULL if item is None else item for item in value)
     if isinstance(value, bool) or not isinstance(value, int):
         raise validation_error("expected", "expected a whole number or a list of addresses")
-    if not 1 <= value <= settings.MAX_TASKS_PER_JOB:
+    if not 1 <= value <= settings.MAX_TASKS:
         raise validation_error(
-            "expected", "must be 1 or more" if value < 1 else f"must be {settings.MAX_TASKS_PER_JOB} or less"
+            "expected", "must be 1 or more" if value < 1 else f"must be {settings.MAX_TASKS} or less"
         )
     return (None,) * value
 
@@ -157,7 +157,7 @@ class Job(FrozenModel):
         Key("a list of hosts", "The hosts on which its tasks are placed in turn.", "[localhost]", "all hosts"),
     ] = None
     max: Annotated[
-        Annotated[StrictInt, Field(ge=1, le=settings.MAX_TASKS_PER_JOB)] | None,
+        Annotated[StrictInt, Field(ge=1, le=settings.MAX_TASKS)] | None,
         Key("1 to 1000", "How far it can grow without a restart of other tasks.", "8", "the number of its tasks"),
     ] = None
     cpus: Annotated[
@@ -262,7 +262,7 @@ class Spec(FrozenModel):
             addresses = self.addresses()
             named = (host_for_address(address.host, addresses) for address in job.tasks if address)
             names = [name for name in named if name is not None]
-        return tuple(names[: 1 if len(set(names)) == 1 else settings.MAX_TASKS_PER_JOB])
+        return tuple(names[: 1 if len(set(names)) == 1 else settings.MAX_TASKS])
 
     def effective_restart(self, job: Job) -> Restart:
         """Return the effective restart policy of a job's tasks."""

@@ -8,7 +8,7 @@ from typing import BinaryIO
 import click
 
 from tfcluster import settings
-from tfcluster.cli.options import Number, WholeNumber, seconds
+from tfcluster.cli.options import InputFile, Number, WholeNumber, seconds
 from tfcluster.programs.api import SharedOptions, Submission
 
 
@@ -17,7 +17,7 @@ from tfcluster.programs.api import SharedOptions, Submission
 )
 @click.option(
     "--data",
-    type=click.File("rb"),
+    type=InputFile(),
     metavar="FILE.csv",
     help="Columns x and y to fit; else 101 points around y = 2x + 0.2, from the seed.",
 )

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import stat
-import sys
 from typing import Any
 
 import click
 
 from tfcluster import settings
-from tfcluster.cli.options import WholeNumber
+from tfcluster.cli.options import InputFile, WholeNumber
 from tfcluster.programs.api import SharedOptions, Submission
 
 
@@ -59,9 +58,7 @@ def command(
     parameters = {"random": random, "seed": shared.seed_or_random(), "column": column, "slices": slices}
     if file is None:
         return Submission({**parameters, "file": None})
-    if file == "-":
-        return Submission({**parameters, "file": "-"}, upload=sys.stdin.buffer)
-    if not stat.S_ISREG(os.stat(file).st_mode):  # the tasks cannot map the data of a pipe into memory
-        source = click.get_current_context().with_resource(open(file, "rb"))  # noqa: SIM115 - closed by click
-        return Submission({**parameters, "file": "-"}, upload=source)
+    if file == "-" or not stat.S_ISREG(os.stat(file).st_mode):  # tasks cannot map the data of a pipe into memory
+        source = InputFile().convert(file, None, click.get_current_context())
+        return Submission({**parameters, "file": file}, upload=source)
     return Submission({**parameters, "file": os.path.abspath(file)})

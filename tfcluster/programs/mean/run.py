@@ -45,8 +45,8 @@ def run(
 
     Args:
         context: The run.
-        file: A .npy file, text with one number per line, or a CSV file; `-` is the file uploaded with the run. None
-            with `random`.
+        file: A .npy file, text with one number per line, or a CSV file. If it was uploaded with the run, the
+            user's name for it, where `-` is standard input. None with `random`.
         random: Number of random numbers to generate, uniform in [0, 1); None with `file`.
         seed: Key of the generator, below 2^64.
         column: The column of a CSV file, by index from 0 on or by name; None for other files.
@@ -81,11 +81,8 @@ def run(
 
 
 def _open(context: Context, file: str, column: str | None) -> MappedFile:
-    """Open a file of numbers, or the upload if `file` is `-`, and note how text was parsed."""
-    path, name = Path(file), file
-    if file == "-":
-        assert context.upload_path is not None, "standard input is uploaded with the run"
-        path, name = context.upload_path, "standard input"
+    """Open a file of numbers, or the upload if there is one, and note how text was parsed."""
+    path, name = context.upload_path or Path(file), "standard input" if file == "-" else file
     numbers, notes = open_numbers(path, name, column, context.folder)
     context.notes.extend(notes)
     return numbers

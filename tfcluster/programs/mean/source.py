@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import warnings
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -139,8 +140,10 @@ def open_array(path: Path, name: str) -> MappedFile | None:
         return None
     fd_path = f"/proc/{os.getpid()}/fd/{descriptor}"
     try:
-        mapped = np.load(fd_path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, EOFError, OSError) as error:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", RuntimeWarning)  # a shape whose size overflows
+            mapped = np.load(fd_path, mmap_mode="r", allow_pickle=False)
+    except (ValueError, EOFError, OSError, OverflowError, RuntimeWarning) as error:
         raise _usage_error(f"{name}: is no whole .npy file of numbers: {error}") from error
     _check_dtype(mapped.dtype, name)
     assert isinstance(mapped, np.memmap)

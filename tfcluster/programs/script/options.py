@@ -8,6 +8,7 @@ from typing import BinaryIO
 
 import click
 
+from tfcluster.cli.options import InputFile
 from tfcluster.programs.api import SharedOptions, Submission
 
 
@@ -16,7 +17,7 @@ from tfcluster.programs.api import SharedOptions, Submission
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
     epilog="Example: tfcluster run script --timeout 600 train.py --epochs 3",
 )
-@click.argument("script", type=click.File("rb"), metavar="SCRIPT.py")
+@click.argument("script", type=InputFile(), metavar="SCRIPT.py")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 def command(shared: SharedOptions, script: BinaryIO, args: tuple[str, ...]) -> Submission:
     """Run your own Python script beside the cluster, with TensorFlow imported already; show what it prints.

@@ -1,0 +1,83 @@
+"""Open files that the user names: without waiting for ever on a pipe, and without reading a device that has no end."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import threading
+from pathlib import Path
+from typing import BinaryIO
+
+from tfcluster import settings
+
+_NULL_DEVICE = os.makedev(1, 3)
+
+
+def open_input(path: Path) -> BinaryIO:
+    """Open a file or pipe for reading.
+
+    Args:
+        path: The path of the file.
+
+    Returns:
+        The open file.
+
+    Raises:
+        OSError: The file cannot be read, it is a device, or a pipe that no process writes to.
+        ValueError: The path contains a NUL character.
+    """
+    if stat.S_ISFIFO(path.stat().st_mode):
+        return os.fdopen(_open_pipe(path), "rb")
+    file = path.open("rb")
+    try:
+        check_has_end(file.fileno())
+    except OSError:
+        file.close()
+        raise
+    return file
+
+
+def check_has_end(fd: int) -> None:
+    """Check that an open file is not a device such as /dev/zero, which can be read without end.
+
+    Args:
+        fd: The descriptor of the file.
+
+    Raises:
+        OSError: It is such a device.
+    """
+    status = os.fstat(fd)
+    is_device = stat.S_ISCHR(status.st_mode) or stat.S_ISBLK(status.st_mode)
+    if is_device and status.st_rdev != _NULL_DEVICE and not os.isatty(fd):
+        raise OSError(errno.EINVAL, "this is a device, not a file")
+
+
+def read_input(path: Path, limit: int) -> bytes:
+    """Read a file or pipe up to its end, or up to one byte more than a limit.
+
+    Args:
+        path: The path of the file.
+        limit: The largest size in bytes that the caller accepts.
+
+    Raises:
+        OSError: The file cannot be read, it is a device, or a pipe that no process writes to.
+        ValueError: The path contains a NUL character.
+    """
+    with open_input(path) as file:
+        return file.read(limit + 1)
+
+
+def _open_pipe(path: Path) -> int:
+    """Open a named pipe, which blocks until another process opens it for writing."""
+    fds: list[int] = []
+    opening = threading.Thread(target=lambda: fds.append(os.open(path, os.O_RDONLY | os.O_CLOEXEC)), daemon=True)
+    opening.start()
+    opening.join(settings.PIPE_OPEN_SECONDS)
+    if opening.is_alive():
+        os.close(os.open(path, os.O_RDWR | os.O_CLOEXEC))  # ends the thread's wait
+        opening.join()
+    else:
+        return fds[0]
+    os.close(fds[0])
+    raise TimeoutError(errno.ETIMEDOUT, "no process writes to this pipe")
