@@ -21,6 +21,7 @@ AGENT_DRAIN_SECONDS = 1.0  # for an agent that exits to send the last messages o
 AGENT_FILES_INTERVAL_SECONDS = 1.0  # between two checks of its socket and locks: commands search for much longer
 AGENT_BACKLOG = 64  # commands that connect at the same time
 AGENT_STDERR_MAX_BYTES = 1 << 20  # a longer file is renamed when the next agent starts
+HOST_CHECKS_SECONDS = 40.0  # a name server that does not answer delays each lookup; less than the command waits
 PREFLIGHT_EXIT_SECONDS = 10.0  # for agents and probes of a preflight, also on hosts that cannot be reached any more
 
 # Requests to an agent, and the protocol.

@@ -81,7 +81,7 @@ def test_a_start_that_cannot_be_recorded_leaves_all_as_it_was(
         )
         journal = folder.journal.path.read_bytes() if again else None
         wanted: ClusterTopology = changed if again else topology
-        list(map(ports.hold, wanted.ports_on("a")))
+        list(map(ports.reserve, wanted.ports_on("a")))
         descriptors, children = sorted(os.listdir("/proc/self/fd")), child_pids()
         with monkeypatch.context() as patch:
             patch.setattr(Journal, "write", refuse)
@@ -96,7 +96,7 @@ def test_a_start_that_cannot_be_recorded_leaves_all_as_it_was(
         assert child_pids() == children
         assert not folder.events.exists()
         assert (folder.journal.path.read_bytes() if again else None) == journal
-        ports.keep_only(())
+        ports.release_except(())
 
     asyncio.run(play())
 
@@ -125,6 +125,6 @@ def test_a_start_is_written_once_with_the_processes_that_wait_for_it(
             child.hang_up()
             child.kill()
             child.reap()
-        ports.keep_only(())
+        ports.release_except(())
 
     asyncio.run(play())

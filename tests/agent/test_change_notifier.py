@@ -16,8 +16,8 @@ def test_a_change_between_the_look_and_the_waiting_is_not_lost() -> None:
     async def look_then_wait() -> None:
         notice = ChangeNotifier()
         seen = notice.count
-        notice.tell()
-        await asyncio.wait_for(notice.since(seen), 10)
+        notice.notify()
+        await asyncio.wait_for(notice.wait_for_change(seen), 10)
 
     asyncio.run(look_then_wait())
 
@@ -25,13 +25,13 @@ def test_a_change_between_the_look_and_the_waiting_is_not_lost() -> None:
 def test_a_change_wakes_everybody_and_once() -> None:
     async def several_wait() -> None:
         notice = ChangeNotifier()
-        waiting = [asyncio.ensure_future(notice.since(notice.count)) for _ in range(3)]
+        waiting = [asyncio.ensure_future(notice.wait_for_change(notice.count)) for _ in range(3)]
         await asyncio.sleep(0)
         assert not any(each.done() for each in waiting)
-        notice.tell()
+        notice.notify()
         await asyncio.gather(*waiting)
         with pytest.raises(asyncio.TimeoutError):
-            await asyncio.wait_for(notice.since(notice.count), 0)
+            await asyncio.wait_for(notice.wait_for_change(notice.count), 0)
 
     asyncio.run(several_wait())
 
@@ -40,12 +40,12 @@ def test_whoever_waits_until_something_is_done_looks_at_each_change() -> None:
     async def look() -> tuple[list[int], int]:
         notice, done = ChangeNotifier(), asyncio.get_running_loop().create_future()
         seen = []
-        async for _ in notice.until(done):
+        async for _ in notice.stream_until(done):
             seen.append(notice.count)
             if len(seen) == 1:
-                notice.tell()  # while the look is on its way
+                notice.notify()  # while the look is on its way
             elif len(seen) == 2:
-                asyncio.get_running_loop().call_soon(notice.tell)
+                asyncio.get_running_loop().call_soon(notice.notify)
             else:
                 asyncio.get_running_loop().call_soon(done.set_result, None)
         await asyncio.sleep(0)  # what was cancelled ends

@@ -32,7 +32,7 @@ class Servers:
         }
         self.history = SimpleNamespace(record=lambda event, task, detail: self.recorded.append((task, detail)))
 
-    async def ask(self, address: str, timeout: float, *, clear: str) -> ProbeResult:
+    async def probe(self, address: str, timeout: float, *, clear: str) -> ProbeResult:
         self.asked.append(address)
         if address in self.replaced:
             self.tasks[address].process = ProcessHandle(100, 2)

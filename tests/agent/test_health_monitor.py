@@ -24,7 +24,7 @@ def test_a_port_where_nobody_listens_is_silent() -> None:
     async def ask() -> ProbeResult:
         prober = ProbeClient("prober")
         try:
-            return await prober.ask("localhost:1", 5.0)
+            return await prober.probe("localhost:1", 5.0)
         finally:
             prober.stop()
 
@@ -40,12 +40,12 @@ def test_a_prober_that_hangs_is_unknown_and_replaced(monkeypatch: pytest.MonkeyP
         first = child.process.pid
         os.kill(first, signal.SIGSTOP)
         monkeypatch.setattr(settings, "PROBE_BROKEN_SECONDS", 0.1)
-        hanging = await prober.ask("localhost:1", 0.1)
+        hanging = await prober.probe("localhost:1", 0.1)
         while prober._child is child:  # its end is told by the event loop
             await asyncio.sleep(0.01)
         monkeypatch.setattr(settings, "PROBE_BROKEN_SECONDS", 60.0)
         try:
-            again = await prober.ask("localhost:1", 5.0)
+            again = await prober.probe("localhost:1", 5.0)
             assert prober._child is not None
             return hanging, first, again, prober._child.process.pid
         finally:
@@ -67,13 +67,13 @@ def test_an_answer_that_comes_far_too_late_says_nothing_of_the_server(monkeypatc
                 mute.bind(("127.0.0.1", 0))
                 mute.listen()
                 address = f"127.0.0.1:{mute.getsockname()[1]}"
-                in_time = await prober.ask(address, 0.2)
+                in_time = await prober.probe(address, 0.2)
                 assert prober._child is not None
                 child = prober._child.process.pid
                 monkeypatch.setattr(settings, "PROBE_LATE_SECONDS", 0.0)
                 os.kill(child, signal.SIGSTOP)
                 asyncio.get_running_loop().call_later(0.5, os.kill, child, signal.SIGCONT)
-                return in_time, await prober.ask(address, 0.2)
+                return in_time, await prober.probe(address, 0.2)
         finally:
             prober.stop()
 
@@ -89,8 +89,8 @@ def test_many_questions_at_once_are_all_answered() -> None:
             with socket.socket() as taken:  # bound and not listening: nobody answers there
                 taken.bind(("127.0.0.1", 0))
                 address = f"127.0.0.1:{taken.getsockname()[1]}"
-                return await asyncio.gather(*(prober.ask(address, 20.0) for _ in range(3000)))
+                return await asyncio.gather(*(prober.probe(address, 20.0) for _ in range(3000)))
         finally:
             prober.stop()
 
-    assert {answer.verdict for answer in asyncio.run(ask_many())} == {ProbeOutcome.SILENT}
+    assert {answer.outcome for answer in asyncio.run(ask_many())} == {ProbeOutcome.SILENT}

@@ -45,7 +45,7 @@ def port() -> int:
 def ports() -> Iterator[PortAllocator]:
     made = PortAllocator()
     yield made
-    made.keep_only(())
+    made.release_except(())
 
 
 def may_bind(port: int, family: socket.AddressFamily = socket.AF_INET6, address: str = "") -> bool:
@@ -61,7 +61,7 @@ def may_bind(port: int, family: socket.AddressFamily = socket.AF_INET6, address:
 
 def test_a_held_port_is_refused_to_whoever_binds_exclusively(port: int, ports: PortAllocator) -> None:
     assert may_bind(port)
-    assert ports.hold(port)
+    assert ports.reserve(port)
     assert not may_bind(port)
     assert not may_bind(port, socket.AF_INET)
     assert not may_bind(port, socket.AF_INET, "127.0.0.1")
@@ -70,17 +70,17 @@ def test_a_held_port_is_refused_to_whoever_binds_exclusively(port: int, ports: P
 
 def test_a_held_port_is_passed_by_in_another_agents_choice(port: int, ports: PortAllocator) -> None:
     other = PortAllocator()
-    assert ports.hold(port)
-    assert not other.hold(port)
-    ports.keep_only(())
-    assert other.hold(port)
-    other.keep_only(())
+    assert ports.reserve(port)
+    assert not other.reserve(port)
+    ports.release_except(())
+    assert other.reserve(port)
+    other.release_except(())
 
 
 def test_a_port_may_be_held_twice_by_the_same_agent(port: int, ports: PortAllocator) -> None:
-    assert ports.hold(port)
-    assert ports.hold(port)
-    ports.keep_only(())
+    assert ports.reserve(port)
+    assert ports.reserve(port)
+    ports.release_except(())
     assert may_bind(port)
 
 
@@ -89,7 +89,7 @@ def test_a_port_may_be_held_twice_by_the_same_agent(port: int, ports: PortAlloca
 def test_the_tasks_server_serves_beside_the_holder(
     port: int, ports: PortAllocator, family: socket.AddressFamily, options: list[int]
 ) -> None:
-    assert ports.hold(port)
+    assert ports.reserve(port)
     for _ in range(2):  # and again after a restart
         with stream(family, *options) as server:
             server.bind(("", port))
@@ -100,15 +100,15 @@ def test_the_tasks_server_serves_beside_the_holder(
 
 
 def test_nobody_answers_on_a_held_port(port: int, ports: PortAllocator) -> None:
-    assert ports.hold(port)
+    assert ports.reserve(port)
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", port))
 
 
 def test_a_port_that_somebody_listens_on_is_not_held(listener: socket.socket, ports: PortAllocator) -> None:
     port = listener.getsockname()[1]
-    assert not ports.hold(port)
-    ports.keep_only(())
+    assert not ports.reserve(port)
+    ports.release_except(())
     with socket.create_connection(("127.0.0.1", port)):
         pass
 
@@ -117,7 +117,7 @@ def test_a_port_that_is_listened_on_for_one_address_is_not_held(ports: PortAlloc
     with stream(socket.AF_INET, socket.SO_REUSEADDR) as server:
         server.bind(("127.0.0.1", 0))
         server.listen()
-        assert not ports.hold(server.getsockname()[1])
+        assert not ports.reserve(server.getsockname()[1])
 
 
 def test_connections_that_linger_do_not_keep_a_port(listener: socket.socket, ports: PortAllocator) -> None:
@@ -128,7 +128,7 @@ def test_connections_that_linger_do_not_keep_a_port(listener: socket.socket, por
         assert client.recv(1) == b""
     listener.close()
     assert not may_bind(port)
-    assert ports.hold(port)
+    assert ports.reserve(port)
 
 
 def test_who_holds_a_port_is_told(listener: socket.socket) -> None:
@@ -138,7 +138,7 @@ def test_who_holds_a_port_is_told(listener: socket.socket) -> None:
 
 
 def test_a_port_that_is_only_bound_is_told_too(port: int, ports: PortAllocator) -> None:
-    assert ports.hold(port)
+    assert ports.reserve(port)
     assert port_owner(port).startswith("a process that does not listen on it")
 
 
@@ -151,8 +151,8 @@ def test_what_another_agent_holds_is_not_held_though_connections_linger(
         assert client.recv(1) == b""
     listener.close()
     other = PortAllocator()
-    assert ports.hold(port)
-    assert not other.hold(port), "its server may be between two processes"
+    assert ports.reserve(port)
+    assert not other.reserve(port), "its server may be between two processes"
 
 
 def test_the_choice_counts_up_past_taken_and_held_ports(
@@ -161,9 +161,9 @@ def test_the_choice_counts_up_past_taken_and_held_ports(
     first = listener.getsockname()[1]
     monkeypatch.setattr(settings, "FIRST_PORT", first)
     monkeypatch.setattr(settings, "LAST_PORT", 65535)
-    [held] = ports.choose(1)
+    [held] = ports.allocate(1)
     assert held > first
-    chosen = list(ports.choose(3))
+    chosen = list(ports.allocate(3))
     assert chosen == sorted(set(chosen))
     assert chosen[0] > held
     assert not any(map(may_bind, chosen))
@@ -176,9 +176,9 @@ def test_too_few_free_ports_are_an_error(
     monkeypatch.setattr(settings, "FIRST_PORT", taken)
     monkeypatch.setattr(settings, "LAST_PORT", taken)
     with pytest.raises(ClusterError) as caught:
-        list(ports.choose(1))
+        list(ports.allocate(1))
     assert caught.value.message == f"no free port between {taken} and {taken}"
-    assert list(ports.choose(0)) == []
+    assert list(ports.allocate(0)) == []
 
 
 def test_the_choice_begins_at_tensorflows_port_below_the_ephemeral_ones() -> None:
@@ -195,7 +195,7 @@ def test_a_port_for_other_reasons_out_of_reach_is_no_taken_port(
     before = os.listdir("/proc/self/fd")
     monkeypatch.setattr(socket.socket, "bind", refuse)
     with pytest.raises(PermissionError):
-        ports.hold(80)
+        ports.reserve(80)
     assert os.listdir("/proc/self/fd") == before
 
 
@@ -210,7 +210,7 @@ def test_without_ipv6_ports_are_held_all_the_same(
         return real(family, kind)
 
     monkeypatch.setattr(socket, "socket", without_ipv6)
-    assert ports.hold(port)
+    assert ports.reserve(port)
     monkeypatch.undo()
     assert not may_bind(port, socket.AF_INET)
 
@@ -220,14 +220,14 @@ def test_a_reserved_port_is_left_to_its_server_and_held_once_that_has_ended(
 ) -> None:
     port = listener.getsockname()[1]
     other = PortAllocator()
-    ports.reserve(port)
-    ports.reserve(port)
-    assert not ports.hold(port)
+    ports.lock(port)
+    ports.lock(port)
+    assert not ports.reserve(port)
     with socket.create_connection(("127.0.0.1", port)):
         listener.accept()[0].close()
     listener.close()
-    assert not other.hold(port), "another agent's choice passes it by"
-    assert ports.hold(port)
+    assert not other.reserve(port), "another agent's choice passes it by"
+    assert ports.reserve(port)
     assert not may_bind(port)
     with stream(socket.AF_INET6, socket.SO_REUSEADDR) as server:  # the next process of the task
         server.bind(("", port))
@@ -236,25 +236,25 @@ def test_a_reserved_port_is_left_to_its_server_and_held_once_that_has_ended(
 
 def test_a_port_that_another_agent_holds_is_not_reserved(port: int, ports: PortAllocator) -> None:
     other = PortAllocator()
-    assert other.hold(port)
-    ports.reserve(port)
-    assert not ports.hold(port)
-    other.keep_only(())
-    assert ports.hold(port)
+    assert other.reserve(port)
+    ports.lock(port)
+    assert not ports.reserve(port)
+    other.release_except(())
+    assert ports.reserve(port)
 
 
 def test_no_descriptor_is_left(port: int, listener: socket.socket) -> None:
     before = os.listdir("/proc/self/fd")
     ports = PortAllocator()
-    assert ports.hold(port)
-    assert not ports.hold(listener.getsockname()[1])
+    assert ports.reserve(port)
+    assert not ports.reserve(listener.getsockname()[1])
     assert len(os.listdir("/proc/self/fd")) == len(before) + 2
-    ports.reserve(listener.getsockname()[1])
+    ports.lock(listener.getsockname()[1])
     assert len(os.listdir("/proc/self/fd")) == len(before) + 3
-    ports.keep_only(())
+    ports.release_except(())
     assert os.listdir("/proc/self/fd") == before
     assert may_bind(port)
-    ports.keep_only(())  # once more says nothing
+    ports.release_except(())  # once more says nothing
 
 
 def may_connect(port: int) -> bool:
@@ -263,13 +263,13 @@ def may_connect(port: int) -> bool:
 
 
 def test_a_held_port_takes_connections_for_a_while_and_is_held_as_before(ports: PortAllocator, port: int) -> None:
-    assert ports.hold(port)
+    assert ports.reserve(port)
     assert not may_connect(port)
     for _ in range(2):
-        with ports.listening({port, 1}) as open_ones:
+        with ports.listen_temporarily({port, 1}) as open_ones:
             assert open_ones == [port], "one that is not held is not listened on"
             assert may_connect(port)
-            with ports.listening({port}):
+            with ports.listen_temporarily({port}):
                 assert may_connect(port)
             assert may_connect(port), "somebody else is still at it"
         assert not may_connect(port)
@@ -280,18 +280,18 @@ def test_a_held_port_takes_connections_for_a_while_and_is_held_as_before(ports: 
 
 
 def test_a_port_on_which_a_server_listens_is_left_to_it(ports: PortAllocator, port: int) -> None:
-    assert ports.hold(port)
+    assert ports.reserve(port)
     with stream(socket.AF_INET6, socket.SO_REUSEADDR) as server:
         server.bind(("", port))
         server.listen()
-        with ports.listening({port}) as open_ones:
+        with ports.listen_temporarily({port}) as open_ones:
             assert open_ones == []
         assert may_connect(port)
 
 
 def test_a_port_is_quiet_when_a_server_is_to_listen_there(ports: PortAllocator, port: int) -> None:
-    assert ports.hold(port)
-    with ports.listening({port}):
-        ports.quiet()
+    assert ports.reserve(port)
+    with ports.listen_temporarily({port}):
+        ports.stop_listening()
         assert not may_connect(port)
     assert not may_bind(port)

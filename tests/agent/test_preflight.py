@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import socket
 import sys
+import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -16,13 +18,14 @@ import pytest
 from tfcluster import settings
 from tfcluster.agent import preflight as module
 from tfcluster.agent.ports import PortAllocator
-from tfcluster.agent.preflight import Candidate, hold_ports, run_checks
+from tfcluster.agent.preflight import Candidate, check_host, check_host_in_child, reserve_ports, run_checks
 from tfcluster.core.hosts import Host
 from tfcluster.core.resolve import resolve_spec
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError
 from tfcluster.processes import port_isolation
 from tfcluster.protocol.api.cluster import Allocation, FailedCheck
+from tfcluster.protocol.serialization import to_json
 from tfcluster.spec.load import parse_spec
 
 
@@ -46,7 +49,7 @@ def failures_of(
 ) -> list[FailedCheck]:
     allocation, failures = run_checks(Candidate(topology, host, Path("/"), ports, gpus))
     assert allocation == Allocation({}, {})
-    assert not ports.held, "no port is held for a cluster that cannot start"
+    assert not ports.reserved, "no port is held for a cluster that cannot start"
     return failures
 
 
@@ -64,7 +67,7 @@ def topology_of(jobs: str) -> ClusterTopology:
 def ports() -> Iterator[PortAllocator]:
     made = PortAllocator()
     yield made
-    made.keep_only(())
+    made.release_except(())
 
 
 @pytest.fixture
@@ -223,6 +226,35 @@ def test_a_name_that_does_not_resolve_is_reported(ports: PortAllocator, monkeypa
     assert problem.message == "worker:0: nowhere is not an address of gamma: Name or service not known"
 
 
+def test_a_name_server_that_does_not_answer_does_not_block_the_agent(
+    ports: PortAllocator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *arguments, **named: time.sleep(600))
+    monkeypatch.setattr(settings, "HOST_CHECKS_SECONDS", 0.5)
+    topology = elsewhere(topology_of("worker: {tasks: 1}"), "gamma", "nowhere")
+
+    async def check() -> tuple[list[FailedCheck], int]:
+        checking = asyncio.ensure_future(check_host_in_child(Candidate(topology, "gamma", Path("/"), ports, [])))
+        turns = 0
+        while not checking.done():
+            await asyncio.sleep(0.01)
+            turns += 1
+        return checking.result(), turns
+
+    (failure,), turns = asyncio.run(check())
+    assert failure.error.message == "the checks of gamma took longer than 0.5 s, or their process died"
+    assert "name server" in failure.error.hint
+    assert turns > 5
+
+
+def test_a_child_process_returns_the_same_failures(ports: PortAllocator) -> None:
+    topology = elsewhere(topology_of("worker: {tasks: 1, gpus: 1}"), "gamma", "192.0.2.1")
+    candidate = Candidate(topology, "gamma", Path("/"), ports, [])
+    failures = asyncio.run(check_host_in_child(candidate))
+    assert [failure.check for failure in failures] == ["addresses", "gpus"]
+    assert [to_json(failure) for failure in failures] == [to_json(failure) for failure in check_host(candidate)]
+
+
 def test_tasks_of_other_hosts_are_not_checked(ports: PortAllocator, taken: list[int]) -> None:
     topology = topology_of(f"ps: ['localhost:{taken[0]}'], worker: {{tasks: 1, gpus: 1, max: 3}}")
     moved = tuple(replace(task, host="gamma") if task.job == "worker" else task for task in topology.tasks)
@@ -232,8 +264,8 @@ def test_tasks_of_other_hosts_are_not_checked(ports: PortAllocator, taken: list[
     assert problems == []
     assert list(allocation.ports) == ["/job:worker/task:0", "/job:worker/task:1"]
     assert allocation.gpus == {"/job:worker/task:0": ("0",)}
-    hold_ports(Candidate(topology, "gamma", Path("/"), ports, ()))
-    assert ports.held == set(allocation.ports.values())
+    reserve_ports(Candidate(topology, "gamma", Path("/"), ports, ()))
+    assert ports.reserved == set(allocation.ports.values())
     assert run_checks(Candidate(topology, "nowhere", Path("/"), ports, [])) == (Allocation({}, {}), [])
 
 
@@ -265,9 +297,9 @@ def test_the_ports_of_the_running_cluster_are_neither_checked_nor_allocated(
 def test_hold_ports_holds_all_or_none(ports: PortAllocator, taken: list[int], free: int) -> None:
     topology = topology_of(f"worker: ['localhost:{free}', 'localhost:{taken[0]}']")
     with pytest.raises(ClusterError) as caught:
-        hold_ports(Candidate(topology, "localhost", Path("/"), ports, ()))
+        reserve_ports(Candidate(topology, "localhost", Path("/"), ports, ()))
     assert caught.value.message.startswith(f"worker:1: port {taken[0]} is taken by process {os.getpid()} (")
     assert caught.value.hint == "Nothing was changed. Run the command again: it makes a new plan."
-    assert not ports.held
-    hold_ports(Candidate(topology, "localhost", Path("/"), ports, (), {taken[0]}))
-    assert ports.held == {free}
+    assert not ports.reserved
+    reserve_ports(Candidate(topology, "localhost", Path("/"), ports, (), {taken[0]}))
+    assert ports.reserved == {free}

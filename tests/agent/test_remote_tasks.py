@@ -37,20 +37,20 @@ class World:
         self.news: list[dict[str, str]] = []
         supervisor: Any = SimpleNamespace(host="a", topology=LAYOUT)
         prober: Any = self
-        self.elsewhere = RemoteTaskMonitor(supervisor, prober, lambda: self.used, self.note)
+        self.monitor = RemoteTaskMonitor(supervisor, prober, lambda: self.used, self.note)
 
-    async def ask(self, address: str, timeout: float) -> ProbeResult:
+    async def probe(self, address: str, timeout: float) -> ProbeResult:
         self.asked.append(address)
         answers = self.answers[address]
         return answers.pop(0) if answers[1:] else answers[0]
 
     def note(self) -> None:
-        self.news.append(dict(self.elsewhere.down))
+        self.news.append(dict(self.monitor.down))
 
     async def check(self, times: int = 1) -> None:
         for _ in range(times):
-            self.elsewhere.check_soon()
-            while self.elsewhere._probing:
+            self.monitor.schedule_checks()
+            while self.monitor._probing:
                 await asyncio.sleep(0)
 
 
@@ -103,7 +103,7 @@ def test_refresh_probes_the_tasks_in_use_at_once() -> None:
 
     async def body() -> None:
         await world.check()
-        await world.elsewhere.refresh()
+        await world.monitor.refresh()
         assert world.news[0] == {W1: "worker:1 at localhost:2 on b was restarted"}
 
     asyncio.run(body())
@@ -127,7 +127,7 @@ def test_a_restart_between_two_runs_affects_neither() -> None:
 def test_probe_all_retries_refused_connections_and_reports_silent_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settings, "RUN_REMOTE_PROBE_RETRY_SECONDS", 0.0)
     world = World(one=[REFUSED, REFUSED, FIRST], two=[REFUSED])
-    devices, troubles = asyncio.run(world.elsewhere.probe_all())
+    devices, troubles = asyncio.run(world.monitor.probe_all())
     assert devices == [DEVICE], "it came back while it was asked again"
     assert troubles == ["worker:2 at 10.0.0.2:3 on b does not answer"]
 
@@ -137,7 +137,7 @@ def test_probe_all_does_not_hide_a_restart_from_an_active_run() -> None:
 
     async def body() -> None:
         await world.check()
-        await world.elsewhere.probe_all()
+        await world.monitor.probe_all()
 
     asyncio.run(body())
     assert world.news[0] == {W1: "worker:1 at localhost:2 on b was restarted"}

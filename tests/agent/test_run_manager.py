@@ -72,7 +72,7 @@ def submit(runs: RunManager, program: str, timeout: float | None = None, detache
 async def ended(runs: RunManager, run: Run) -> str:
     """Wait until a run has ended; what its last event says of why."""
     while run.is_active:
-        await asyncio.wait_for(runs.changed.since(runs.changed.count), 30)
+        await asyncio.wait_for(runs.changed.wait_for_change(runs.changed.count), 30)
     kept = runs.store.read(run.id)
     assert kept == run.record
     last = json.loads(run.events.read_text().splitlines()[-1])
@@ -173,7 +173,7 @@ def test_a_driver_is_requested_again_when_the_fork_server_dies(
         run = submit(runs, "graph")
         runs.start(run)
         while run.is_active:
-            await asyncio.wait_for(runs.changed.since(runs.changed.count), 30)
+            await asyncio.wait_for(runs.changed.wait_for_change(runs.changed.count), 30)
         assert run.state.value == end
         assert run.machine.driver_requests == settings.RUN_FORK_SERVERS == 3
         runs.stop()

@@ -9,7 +9,7 @@ import pytest
 
 from tests.agent.hosts import task_of, topology_of
 from tfcluster.agent.files import AtomicFiles
-from tfcluster.agent.secret_store import SecretStore, lost, without_values
+from tfcluster.agent.secret_store import SecretStore, missing_secrets, without_values
 
 RETENTION = {"PLAIN": "seen"}
 TASK = task_of("worker:0", "a", env={"TOKEN": "hunter2", **RETENTION, "KEY": "ü\n"}, secrets=("TOKEN", "KEY"))
@@ -24,13 +24,13 @@ def values(tmp_path: Path) -> SecretStore:
 
 
 def test_what_is_hidden_is_shown_again(values: SecretStore) -> None:
-    hidden = values.hidden(LAYOUT)
-    assert [task.env for task in hidden.tasks] == [RETENTION, RETENTION]
-    assert lost(hidden.tasks[0]) == ["TOKEN", "KEY"]
+    redacted = values.redact(LAYOUT)
+    assert [task.env for task in redacted.tasks] == [RETENTION, RETENTION]
+    assert missing_secrets(redacted.tasks[0]) == ["TOKEN", "KEY"]
     assert values.path.stat().st_mode & 0o777 == 0o600
-    assert SecretStore(values.path).shown(hidden, values.path) == LAYOUT
-    assert lost(LAYOUT.tasks[0]) == []
-    assert lost(LAYOUT.reserved[0]) == ["TOKEN"], "it never had one"
+    assert SecretStore(values.path).restore(redacted, values.path) == LAYOUT
+    assert missing_secrets(LAYOUT.tasks[0]) == []
+    assert missing_secrets(LAYOUT.reserved[0]) == ["TOKEN"], "it never had one"
 
 
 def test_the_file_is_written_only_when_it_has_to_be(values: SecretStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -42,29 +42,29 @@ def test_the_file_is_written_only_when_it_has_to_be(values: SecretStore, monkeyp
         write(self, path, data, durable=durable)
 
     monkeypatch.setattr(AtomicFiles, "write", count)
-    values.hidden(LAYOUT)
-    values.hidden(LAYOUT)
+    values.redact(LAYOUT)
+    values.redact(LAYOUT)
     assert len(written) == 1
     values.path.unlink()  # somebody has tidied up
-    values.hidden(LAYOUT)
-    assert values.shown(values.hidden(LAYOUT), values.path) == LAYOUT
+    values.redact(LAYOUT)
+    assert values.restore(values.redact(LAYOUT), values.path) == LAYOUT
     assert len(written) == 2
 
 
 @pytest.mark.parametrize("text", [None, "", "{", "[]", '{"/job:worker/task:0": 5}'])
 def test_without_the_file_the_values_are_lost(values: SecretStore, text: str | None) -> None:
-    hidden = values.hidden(LAYOUT)
+    redacted = values.redact(LAYOUT)
     values.path.unlink()
     if text is not None:
         values.path.write_text(text)
-    assert values.shown(hidden, values.path) == hidden
+    assert values.restore(redacted, values.path) == redacted
 
 
 def test_a_layout_without_secrets_has_no_file(values: SecretStore) -> None:
-    values.hidden(LAYOUT)
+    values.redact(LAYOUT)
     plain = topology_of([task_of("worker:1", "b", env=RETENTION)])
     for _ in range(2):  # when it is written again the journal has it
-        assert values.hidden(plain) == plain
+        assert values.redact(plain) == plain
     assert not values.path.exists()
 
 
@@ -74,21 +74,21 @@ def test_a_file_that_cannot_be_written_leaves_nothing(values: SecretStore, monke
 
     monkeypatch.setattr(AtomicFiles, "replace", fail)
     with pytest.raises(OSError, match="No space left"):
-        values.hidden(LAYOUT)
+        values.redact(LAYOUT)
     assert list(values.path.parent.iterdir()) == []
 
 
 def test_the_values_of_a_layout_are_kept_until_the_journal_has_the_next_one(values: SecretStore) -> None:
-    hidden = values.hidden(LAYOUT)
+    redacted = values.redact(LAYOUT)
     other = replace(TASK, env={**TASK.env, "TOKEN": "hunter3"})
     following = replace(topology_of([other]), generation=LAYOUT.generation + 1)
     for topologies in ((LAYOUT, following), (following,)):
-        values.hidden(*topologies)
+        values.redact(*topologies)
         # An agent that dies before the journal is written is followed by one that reads what the journal has.
         later = SecretStore(values.path)
-        assert later.shown(hidden, values.path) == LAYOUT
-        assert later.shown(without_values(following), values.path) == following
+        assert later.restore(redacted, values.path) == LAYOUT
+        assert later.restore(without_values(following), values.path) == following
     values.prune()
     assert "hunter2" not in values.path.read_text()
     later = SecretStore(values.path)
-    assert later.shown(without_values(following), values.path) == following
+    assert later.restore(without_values(following), values.path) == following

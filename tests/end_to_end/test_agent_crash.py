@@ -49,7 +49,7 @@ def test_an_adopted_server_that_dies_is_started_again_at_its_port(sandbox: Sandb
     before = sandbox.task("worker:1")
     port = int(before["address"].rpartition(":")[2])
     stranger = PortAllocator()
-    assert not stranger.hold(port)
+    assert not stranger.reserve(port)
     os.kill(before["pid"], signal.SIGKILL)
     after = wait_for(lambda: next((task for task in sandbox.wait_until("running")["tasks"] if task["restarts"]), None))
     assert after["task"] == before["task"]

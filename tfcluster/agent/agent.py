@@ -66,7 +66,7 @@ class Agent:
                 if task.host != context.host:
                     continue
                 with contextlib.suppress(OSError):  # the port is taken: reported when the task starts
-                    context.ports.hold(task.port or 0)
+                    context.ports.reserve(task.port or 0)
         context.runs.adopt()
         if record is None:
             await context.runs.cancel_all()  # these are runs of a cluster that is down
@@ -89,10 +89,10 @@ class Agent:
             _run_forever(self._shutdown.expire_lease, pause),
             _run_forever(self._restore_files, lambda: asyncio.sleep(settings.AGENT_FILES_INTERVAL_SECONDS)),
             _run_forever(self._context.ports.restore_locks, pause),
-            _run_forever(self._context.supervisor.checks.all_soon, pause),
+            _run_forever(self._context.supervisor.health.schedule_all, pause),
             _run_forever(self._check_helpers, pause),
-            _run_forever(self._context.remote_tasks.check_soon, pause),
-            _run_forever(self._react_to_changes, lambda: changed.since(changed.count)),
+            _run_forever(self._context.remote_tasks.schedule_checks, pause),
+            _run_forever(self._react_to_changes, lambda: changed.wait_for_change(changed.count)),
         )
 
     def _on_sigterm(self, loop: asyncio.AbstractEventLoop, agent: int, number: int, frame: FrameType | None) -> None:
@@ -119,13 +119,13 @@ class Agent:
         context, unreadable = self._context, self.dispatcher.unreadable
         context.prober.stop()
         context.runs.stop()
-        context.ports.keep_only(())
+        context.ports.release_except(())
         if unreadable is not None and not unreadable.is_down:
             context.state_dir.unlock()  # the journal may record processes: it stays for `tfcluster down`
             return
         context.log_collector.stop()
         with contextlib.suppress(OSError):  # without the cluster the file has no use
-            context.secrets.forget()
+            context.secrets.delete()
         context.state_dir.leave()
 
     def _detect_missing_journal(self) -> None:

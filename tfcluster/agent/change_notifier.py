@@ -15,22 +15,22 @@ class ChangeNotifier:
     """Counts changes and wakes every coroutine that waits for the next one.
 
     Attributes:
-        count: The number of changes so far. Read it before you read the state that may change, and pass it to `since`
-            afterwards: `since` then returns at once if a change happened in between (for example while the state was
-            being sent over a connection).
+        count: The number of changes so far. Read it before you read the state that may change, and pass it to
+            `wait_for_change` afterwards, which then returns at once if a change happened in between (for example while
+            the state was being sent over a connection).
     """
 
     def __init__(self) -> None:
         self.count = 0
         self._changed = asyncio.Event()
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         """Record a change and wake all waiters."""
         self.count += 1
         self._changed.set()
         self._changed = asyncio.Event()
 
-    async def since(self, count: int) -> None:
+    async def wait_for_change(self, count: int) -> None:
         """Wait until more than `count` changes have happened.
 
         Args:
@@ -39,16 +39,16 @@ class ChangeNotifier:
         if self.count == count:
             await self._changed.wait()
 
-    async def until(self, done: asyncio.Future[Any]) -> AsyncIterator[None]:
+    async def stream_until(self, done: asyncio.Future[Any]) -> AsyncIterator[None]:
         """Yield now and after every change until `done` completes.
 
         Args:
             done: The future that ends the iteration.
         """
         while not done.done():
-            seen = self.count
+            count = self.count
             yield
-            changed = asyncio.ensure_future(self.since(seen))
+            changed = asyncio.ensure_future(self.wait_for_change(count))
             try:
                 await asyncio.wait({done, changed}, return_when=asyncio.FIRST_COMPLETED)
             finally:
@@ -77,7 +77,7 @@ class ChangeWaiter:
     async def wait(self) -> None:
         """Wait until there has been a change since the last read, and the next read is due."""
         with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._changed.since(self._known_change), self._max_interval)
+            await asyncio.wait_for(self._changed.wait_for_change(self._known_change), self._max_interval)
         clock = asyncio.get_running_loop().time
         await asyncio.sleep(self._last_read + self._min_interval - clock())
         self._known_change, self._last_read = self._changed.count, clock()

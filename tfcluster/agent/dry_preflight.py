@@ -54,9 +54,9 @@ class DryPreflight:
         desired, gpus = decode(ClusterTopology, topology), gpu_ids(self._environment)
         allocation, failures = run_checks(Candidate(desired, self._host, self._folder, self._ports, gpus))
         if listen:
-            self._listening.enter_context(self._ports.listening(self._ports.held))
+            self._listening.enter_context(self._ports.listen_temporarily(self._ports.reserved))
         else:
-            self._ports.keep_only(())
+            self._ports.release_except(())
         reply = PrepareReply(version, allocation, tuple(failures), other_accounts())
         return {**to_json(reply), "installation": installation}
 

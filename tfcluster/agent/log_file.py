@@ -34,8 +34,8 @@ def tail(path: Path, lines: int) -> tuple[list[str], int]:
             data = _read_at(file, start, end - start)
     except FileNotFoundError:
         return [], 0
-    found = data.removesuffix(b"\n").split(b"\n") if data else []
-    return [line.decode(errors="replace") for line in found], end
+    raw_lines = data.removesuffix(b"\n").split(b"\n") if data else []
+    return [line.decode(errors="replace") for line in raw_lines], end
 
 
 def offset_after_newlines(file: BinaryIO, end: int, count: int) -> int:
@@ -45,9 +45,9 @@ def offset_after_newlines(file: BinaryIO, end: int, count: int) -> int:
         size = min(settings.IO_BLOCK_BYTES, start)
         start -= size
         block = _read_at(file, start, size)
-        found = block.count(b"\n")
-        if found < count:
-            count -= found
+        newlines = block.count(b"\n")
+        if newlines < count:
+            count -= newlines
             continue
         at = len(block)
         for _ in range(count):
@@ -62,7 +62,7 @@ def _read_at(file: BinaryIO, offset: int, size: int) -> bytes:
 
 
 # Number of bytes to read of a line for its time and position, which take less.
-_HEAD = 128
+_PREFIX_BYTES = 128
 
 
 class LogSegment:
@@ -104,8 +104,8 @@ class LogSegment:
         while offset < self.size:
             block = self._read(offset, settings.IO_BLOCK_BYTES)
             offset += len(block)
-            *whole, rest = (rest + block).split(b"\n")
-            for text in whole:
+            *complete, rest = (rest + block).split(b"\n")
+            for text in complete:
                 if line := parse(text):
                     yield line
 
@@ -115,8 +115,8 @@ class LogSegment:
         Args:
             time: Unix time in seconds.
         """
-        found = self._line_from(self._offset(lambda line: line.time >= time))
-        return None if found is None else found[1].position
+        first = self._line_from(self._offset(lambda line: line.time >= time))
+        return None if first is None else first[1].position
 
     def last(self, count: int, before: int) -> tuple[int, int]:
         """Find the last lines before a position.
@@ -136,21 +136,21 @@ class LogSegment:
                 self._read(at, min(settings.IO_BLOCK_BYTES, end - at)).count(b"\n")
                 for at in range(0, end, settings.IO_BLOCK_BYTES)
             )
-        found = self._line_from(offset)
-        return (0, before) if found is None or not count else (count, found[1].position)
+        first = self._line_from(offset)
+        return (0, before) if first is None or not count else (count, first[1].position)
 
-    def _offset(self, wanted: Callable[[Line], bool]) -> int:
+    def _offset(self, matches: Callable[[Line], bool]) -> int:
         """Return the offset of the first line that satisfies a predicate, or the size if no line does.
 
         This is a binary search: if a line satisfies the predicate, all lines after it must satisfy it too.
         """
 
         def is_behind(offset: int) -> bool:
-            found = self._line_from(offset)
-            return found is None or wanted(found[1])
+            following = self._line_from(offset)
+            return following is None or matches(following[1])
 
-        found = self._line_from(bisect_left(range(self.size), True, key=is_behind))
-        return self.size if found is None else found[0]
+        first = self._line_from(bisect_left(range(self.size), True, key=is_behind))
+        return self.size if first is None else first[0]
 
     def _line_from(self, offset: int) -> tuple[int, Line] | None:
         """Find the first line that begins at or after an offset.
@@ -161,7 +161,7 @@ class LogSegment:
         # A line begins at the offset if the byte before it is a newline.
         start = offset if not offset else self._offset_after_next_newline(offset - 1)
         while start < self.size:
-            if line := parse(self._read(start, _HEAD).partition(b"\n")[0]):
+            if line := parse(self._read(start, _PREFIX_BYTES).partition(b"\n")[0]):
                 return start, line
             start = self._offset_after_next_newline(start)
         return None

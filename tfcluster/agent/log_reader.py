@@ -28,21 +28,21 @@ class LogReader:
 
     Args:
         log: The newest file of the log.
-        spooled: The log buffer, which continues after the files; None if there is none.
+        log_buffer_path: The log buffer, which continues after the files; None if there is none.
     """
 
-    def __init__(self, log: Path, spooled: Path | None = None) -> None:
+    def __init__(self, log: Path, log_buffer_path: Path | None = None) -> None:
         self._log = log
-        self._spool = spooled
+        self._log_buffer = log_buffer_path
 
     @property
     def folders(self) -> set[Path]:
         """The folders in which the log is written."""
-        return {path.parent for path in (self._log, self._spool) if path is not None}
+        return {path.parent for path in (self._log, self._log_buffer) if path is not None}
 
     def end(self) -> int:
         """Return the position after the end of all output."""
-        if self._spool is not None and (size := log_buffer.size_of(self._spool)) is not None:
+        if self._log_buffer is not None and (size := log_buffer.size_of(self._log_buffer)) is not None:
             return size
         with self._files() as files:
             return files[-1].end if files else 0
@@ -62,13 +62,13 @@ class LogReader:
 
     def _start_of_last(self, count: int, end: int, partial: bool) -> int:
         with self._files() as files:
-            kept = min(files[-1].end, end) if files else 0
-            unkept = deque((line.position for line in self._spooled(kept, end, partial)), maxlen=count)
-            start, missing = unkept[0] if unkept else end, count - len(unkept)
+            files_end = min(files[-1].end, end) if files else 0
+            buffered = deque((line.position for line in self._buffered_lines(files_end, end, partial)), maxlen=count)
+            start, missing = buffered[0] if buffered else end, count - len(buffered)
             for file in reversed(files):
                 if missing:
-                    found, start = file.last(missing, before=kept)
-                    missing -= found
+                    lines, start = file.last(missing, before=files_end)
+                    missing -= lines
         return start
 
     def start_since(self, time: float) -> int:
@@ -79,8 +79,8 @@ class LogReader:
         """
         with self._files() as files:
             for file in files:
-                if (found := file.first_since(time)) is not None:
-                    return found
+                if (position := file.first_since(time)) is not None:
+                    return position
             return files[-1].end if files else 0
 
     def lines(self, start: int, end: int, *, partial: bool) -> Generator[Line, None, None]:
@@ -112,9 +112,9 @@ class LogReader:
                         return
                     position = line.next_offset
                     yield line
-        yield from self._spooled(position, end, partial)
+        yield from self._buffered_lines(position, end, partial)
 
-    def _spooled(self, position: int, end: int, partial: bool) -> Iterator[Line]:
+    def _buffered_lines(self, position: int, end: int, partial: bool) -> Iterator[Line]:
         """Yield the lines between two positions from the log buffer.
 
         Args:
@@ -125,17 +125,17 @@ class LogReader:
         Raises:
             _MovedError: The log writer has moved the lines to the log files in the meantime.
         """
-        while self._spool is not None and position < end:
-            printed = log_buffer.read(self._spool, position, min(end - position, settings.LOG_LINE_MAX_BYTES))
-            if printed is None:
+        while self._log_buffer is not None and position < end:
+            block = log_buffer.read(self._log_buffer, position, min(end - position, settings.LOG_LINE_MAX_BYTES))
+            if block is None:
                 raise _MovedError
-            data, time = printed
-            *whole, rest = data.split(b"\n")
-            for text in whole:
+            data, time = block
+            *complete, rest = data.split(b"\n")
+            for text in complete:
                 line = Line(time, position, text, position + len(text) + 1)
                 position = line.next_offset
                 yield line
-            if not whole:
+            if not complete:
                 if rest and (partial or len(rest) == settings.LOG_LINE_MAX_BYTES):
                     yield Line(time, position, rest, position + len(rest))
                 if len(rest) < settings.LOG_LINE_MAX_BYTES:
@@ -146,19 +146,19 @@ class LogReader:
     def _files(self) -> Iterator[list[LogSegment]]:
         """Open the log's files and yield those that contain lines, oldest first."""
         with ExitStack() as stack:
-            found: dict[int, LogSegment] = {}
+            segments: dict[int, LogSegment] = {}
             highest = max(numbers_of(self._log), default=-1)
             # Open the newest file first: a file that is renamed meanwhile is found again under its next number, so that
             # no file is missed.
             for number in itertools.count():
                 try:
                     file = LogSegment(stack.enter_context(numbered(self._log, number).open("rb", buffering=0)))
-                    found.setdefault(file.inode, file)
+                    segments.setdefault(file.inode, file)
                 except FileNotFoundError:
                     if number > highest:
                         break
             # Measure only when all files are open: then each file that has a newer one is complete, and there is no gap
             # after the end of any file.
-            for file in found.values():
+            for file in segments.values():
                 file.measure()
-            yield sorted((file for file in found.values() if file.size), key=lambda file: file.start)
+            yield sorted((file for file in segments.values() if file.size), key=lambda file: file.start)

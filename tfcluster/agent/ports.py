@@ -25,7 +25,7 @@ _UNSEEN = "a process that this user cannot see"
 class PortAllocator:
     """Reserves the TCP ports of the agent's tasks.
 
-    A held port is bound but does not listen: connections to it are refused, and the kernel does not assign it to
+    A reserved port is bound but does not listen: connections to it are refused, and the kernel does not assign it to
     another process, even while a task has no process because it restarts. SO_REUSEADDR, set after the bind, lets the
     task's own server (gRPC sets it too) bind the same port. The option would also admit another agent that finds
     lingering connections on the port. For this reason the agents of a user exclude each other with a lock file per
@@ -34,16 +34,16 @@ class PortAllocator:
 
     A server that an agent adopts already listens. Nothing can bind the port of a listening socket except with
     SO_REUSEPORT on both sockets, and that would open the port to every gRPC server of this user, as these set the
-    option too. For this reason the port of an adopted server is reserved with the lock file alone, and is bound as soon
+    option too. For this reason an adopted server's port is only locked, by its lock file, and is bound as soon
     as the server has exited.
     """
 
     def __init__(self) -> None:
-        self._held: dict[int, socket.socket] = {}
+        self._sockets: dict[int, socket.socket] = {}
         self._locks: dict[int, FileLock] = {}
         self._listeners = 0
 
-    def reserve(self, port: int) -> None:
+    def lock(self, port: int) -> None:
         """Keep other agents from a port on which one of this agent's servers listens.
 
         Args:
@@ -68,7 +68,7 @@ class PortAllocator:
                     lock.release()
                     self._locks[port] = new
 
-    def hold(self, port: int) -> bool:
+    def reserve(self, port: int) -> bool:
         """Reserve and bind a port if it is free.
 
         Connections of an earlier server may linger on the port (TIME_WAIT, for one minute) without making it taken: a
@@ -78,33 +78,33 @@ class PortAllocator:
             port: The port.
 
         Returns:
-            Whether the port is held by this agent now.
+            Whether the port is reserved by this agent now.
 
         Raises:
             OSError: The port is not taken but cannot be used, for example because it needs privileges.
         """
-        if port in self._held:
+        if port in self._sockets:
             return True
-        known = port in self._locks
-        self.reserve(port)
+        was_locked = port in self._locks
+        self.lock(port)
         if port not in self._locks:
             return False
-        holder = None
+        bound_socket = None
         try:
-            holder = _bind(port, reuse=False)
-            if holder is None and _is_known(port):
-                holder = _bind(port, reuse=True)
+            bound_socket = _bind(port, reuse=False)
+            if bound_socket is None and _is_in_use(port):
+                bound_socket = _bind(port, reuse=True)
         finally:
-            if holder is None and not known:
+            if bound_socket is None and not was_locked:
                 self._locks.pop(port).release()
-        if holder is None:
+        if bound_socket is None:
             return False
-        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self._held[port] = holder
+        bound_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._sockets[port] = bound_socket
         return True
 
-    def choose(self, count: int, without: Collection[int] = ()) -> Iterator[int]:
-        """Allocate `count` free ports in ascending order, and hold each of them.
+    def allocate(self, count: int, without: Collection[int] = ()) -> Iterator[int]:
+        """Allocate `count` free ports in ascending order, and reserve each of them.
 
         Args:
             count: The number of ports.
@@ -116,17 +116,17 @@ class PortAllocator:
         Raises:
             ClusterError: There are not enough free ports.
         """
-        passed = {*self._held, *without}
-        candidates = (port for port in range(settings.FIRST_PORT, settings.LAST_PORT + 1) if port not in passed)
+        skipped = {*self._sockets, *without}
+        candidates = (port for port in range(settings.FIRST_PORT, settings.LAST_PORT + 1) if port not in skipped)
         for _ in range(count):
-            port = next((port for port in candidates if self.hold(port)), None)
+            port = next((port for port in candidates if self.reserve(port)), None)
             if port is None:
                 raise ClusterError(f"no free port between {settings.FIRST_PORT} and {settings.LAST_PORT}")
             yield port
 
     @contextmanager
-    def listening(self, ports: Collection[int]) -> Iterator[list[int]]:
-        """Listen on held ports temporarily, for a connectivity check.
+    def listen_temporarily(self, ports: Collection[int]) -> Iterator[list[int]]:
+        """Listen on reserved ports temporarily, for a connectivity check.
 
         Connections wait in the kernel's accept queue and are reset at the end: no connection is accepted or served.
 
@@ -134,37 +134,37 @@ class PortAllocator:
             ports: The ports.
 
         Yields:
-            The ports on which this process listens now, sorted; a port that is not held or cannot listen is left out.
+            The ports on which this process listens now, sorted, without those that cannot listen.
         """
         self._listeners += 1
         try:
-            yield [port for port in sorted(ports) if port in self._held and _listen(self._held[port])]
+            yield [port for port in sorted(ports) if port in self._sockets and _listen(self._sockets[port])]
         finally:
             self._listeners -= 1
             if not self._listeners:
-                self.quiet()
+                self.stop_listening()
 
-    def quiet(self) -> None:
-        """Stop listening on all held ports, so that servers can listen there; the ports stay held."""
-        for holder in self._held.values():
+    def stop_listening(self) -> None:
+        """Stop listening on all reserved ports, so that servers can listen there; the ports stay reserved."""
+        for bound_socket in self._sockets.values():
             with suppress(OSError):  # ENOTCONN: the socket does not listen
-                holder.shutdown(socket.SHUT_RDWR)  # undoes listen() but not bind()
+                bound_socket.shutdown(socket.SHUT_RDWR)  # undoes listen() but not bind()
 
-    def keep_only(self, ports: Collection[int]) -> None:
+    def release_except(self, ports: Collection[int]) -> None:
         """Release all ports except some.
 
         Args:
             ports: The ports to keep.
         """
-        for port in self._held.keys() - set(ports):
-            self._held.pop(port).close()
+        for port in self._sockets.keys() - set(ports):
+            self._sockets.pop(port).close()
         for port in self._locks.keys() - set(ports):
             self._locks.pop(port).release()
 
     @property
-    def held(self) -> frozenset[int]:
-        """Return the ports that are held."""
-        return frozenset(self._held)
+    def reserved(self) -> frozenset[int]:
+        """Return the ports that are reserved and bound."""
+        return frozenset(self._sockets)
 
 
 def _lock_path(port: int) -> Path:
@@ -194,8 +194,10 @@ def port_owner(port: int) -> str:
     Returns:
         The description, for a message.
     """
-    found = psutil.net_connections(kind="tcp")
-    listening = [each for each in found if each.status == psutil.CONN_LISTEN and each.laddr and each.laddr.port == port]
+    connections = psutil.net_connections(kind="tcp")
+    listening = [
+        each for each in connections if each.status == psutil.CONN_LISTEN and each.laddr and each.laddr.port == port
+    ]
     if not listening:
         return "a process that does not listen on it, as another cluster's agent while its server restarts"
     pid = listening[0].pid
@@ -205,7 +207,7 @@ def port_owner(port: int) -> str:
         return _UNSEEN
 
 
-def _is_known(port: int) -> bool:
+def _is_in_use(port: int) -> bool:
     """Return whether a socket of this machine listens on a port or has a connection on it; a bind alone does not count.
 
     Reads the kernel's tables directly: psutil would also read the descriptors of every process to find the owners.
@@ -221,9 +223,9 @@ def _is_known(port: int) -> bool:
     return False
 
 
-def _listen(holder: socket.socket) -> bool:
+def _listen(bound_socket: socket.socket) -> bool:
     try:
-        holder.listen(settings.PORT_BACKLOG)
+        bound_socket.listen(settings.PORT_BACKLOG)
     except OSError:  # the task's server already listens on the port
         return False
     return True
@@ -240,16 +242,16 @@ def _bind(port: int, *, reuse: bool) -> socket.socket | None:
         The socket; None if the port is taken.
     """
     try:
-        holder = socket.socket(socket.AF_INET6, socket.SOCK_STREAM)
-        holder.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        bound_socket = socket.socket(socket.AF_INET6, socket.SOCK_STREAM)
+        bound_socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
     except OSError:  # a kernel without IPv6
-        holder = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, int(reuse))
+        bound_socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    bound_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, int(reuse))
     try:
-        holder.bind(("", port))
+        bound_socket.bind(("", port))
     except OSError as error:
-        holder.close()
+        bound_socket.close()
         if error.errno == errno.EADDRINUSE:
             return None
         raise
-    return holder
+    return bound_socket

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from tfcluster import settings
 from tfcluster.agent.ports import PortAllocator, port_owner
+from tfcluster.agent.subprocesses import run_in_child
 from tfcluster.core.text import pluralize
 from tfcluster.core.topology import ClusterTopology, Task
 from tfcluster.errors import ClusterError
@@ -20,6 +21,8 @@ from tfcluster.processes.listen_guard import check_support
 from tfcluster.processes.netinfo import addresses_of
 from tfcluster.processes.port_isolation import OPEN_HINT, PortIsolationError
 from tfcluster.protocol.api.cluster import Allocation, FailedCheck
+from tfcluster.protocol.codec import Message
+from tfcluster.protocol.serialization import decode, to_json
 
 
 @dataclass(frozen=True)
@@ -30,7 +33,7 @@ class Candidate:
         topology: The topology; tasks that already have GPUs keep them.
         host: The cluster's name for this host.
         folder: The directory for the cluster's state.
-        ports: The allocator that holds the ports.
+        ports: The allocator that reserves the ports.
         gpus: The host's GPUs.
         own_ports: The ports of the running cluster, which its own tasks use.
     """
@@ -48,35 +51,71 @@ class Candidate:
         return self.topology.on(self.host)
 
 
-def run_checks(candidate: Candidate) -> tuple[Allocation, list[FailedCheck]]:
-    """Run all `CHECKS` for a topology, and allocate ports and GPUs for the tasks on this host.
+def run_checks(
+    candidate: Candidate, failed_checks: Sequence[FailedCheck] | None = None
+) -> tuple[Allocation, list[FailedCheck]]:
+    """Run all checks for a topology, and allocate ports and GPUs for the tasks on this host.
 
-    Holds every port that the topology names for this host, allocates the ports that it leaves out, and assigns GPUs.
+    Reserves every port that the topology names for this host, allocates the ports that it leaves out, and assigns GPUs.
 
     Args:
         candidate: The topology and this host.
+        failed_checks: The result of `check_host_in_child`; None to run `HOST_CHECKS` in this process.
 
     Returns:
         The allocation, and all failures that keep the host from starting its tasks. If there are any, the allocation
-        is empty and no additional port is held.
+        is empty and no additional port is reserved.
     """
-    ports, ports_before = candidate.ports, candidate.ports.held
-    failures = [FailedCheck(name, error) for name, check in CHECKS.items() for error in check(candidate)]
+    ports, ports_before = candidate.ports, candidate.ports.reserved
+    failures = [FailedCheck("ports", error) for error in check_ports(candidate)]
+    failures += check_host(candidate) if failed_checks is None else failed_checks
     if not failures:
         try:
             return _allocate(candidate), []
         except ClusterError as error:
             failures.append(FailedCheck("ports", error))
-    # Keep the ports that were held before: other commands may be about to use them.
-    ports.keep_only({*ports_before, *candidate.own_ports})
+    # Keep the ports that were reserved before: other commands may be about to use them.
+    ports.release_except({*ports_before, *candidate.own_ports})
     return Allocation({}, {}), failures
+
+
+def check_host(candidate: Candidate) -> list[FailedCheck]:
+    """Run all `HOST_CHECKS` for a topology, and return the failures."""
+    return [FailedCheck(name, error) for name, check in HOST_CHECKS.items() for error in check(candidate)]
+
+
+async def check_host_in_child(candidate: Candidate) -> list[FailedCheck]:
+    """Run all `HOST_CHECKS` in a child process: looking up names takes long if a name server does not answer.
+
+    Args:
+        candidate: The topology and this host.
+
+    Returns:
+        The failures.
+    """
+
+    def check() -> Message:
+        return {"failures": to_json(check_host(candidate))}
+
+    limit = settings.HOST_CHECKS_SECONDS
+    try:
+        result = await run_in_child("tfcluster: host check", check, limit)
+    except OSError as problem:  # no process or descriptor is left
+        return [FailedCheck("isolation", ClusterError(f"no process can be started to check this host: {problem}"))]
+    if result is not None:
+        return [decode(FailedCheck, failure) for failure in result["failures"]]
+    error = ClusterError(
+        f"the checks of {candidate.host} took longer than {limit:g} s, or their process died",
+        hint="A name server may not answer there: write IP addresses to `address:`, or try again.",
+    )
+    return [FailedCheck("addresses", error)]
 
 
 def _allocate(candidate: Candidate) -> Allocation:
     topology = candidate.topology
     places = [task for task in (*topology.tasks, *topology.reserved) if task.host == candidate.host]
     without_port = [task for task in places if task.port is None]
-    ports = zip(without_port, candidate.ports.choose(len(without_port), candidate.own_ports), strict=True)
+    ports = zip(without_port, candidate.ports.allocate(len(without_port), candidate.own_ports), strict=True)
     used_gpus = {gpu for task in candidate.tasks for gpu in task.gpu_ids}
     free_gpus = (gpu for gpu in candidate.gpus if gpu not in used_gpus)
     return Allocation(
@@ -85,44 +124,44 @@ def _allocate(candidate: Candidate) -> Allocation:
     )
 
 
-def hold_ports(candidate: Candidate) -> None:
-    """Hold every port of a topology on this host; all of them are allocated already.
+def reserve_ports(candidate: Candidate) -> None:
+    """Reserve every port of a topology on this host; all of them are allocated already.
 
     Args:
         candidate: The topology and this host.
 
     Raises:
-        ClusterError: Another process has taken a port in the meantime; no additional port is held.
+        ClusterError: Another process has taken a port in the meantime; no additional port is reserved.
     """
-    ports_before = candidate.ports.held
+    ports_before = candidate.ports.reserved
     if errors := list(check_ports(candidate)):
-        candidate.ports.keep_only({*ports_before, *candidate.own_ports})
+        candidate.ports.release_except({*ports_before, *candidate.own_ports})
         message = "\n".join(error.message for error in errors)
         raise ClusterError(message, hint="Nothing was changed. Run the command again: it makes a new plan.")
 
 
 def check_ports(candidate: Candidate) -> Iterator[ClusterError]:
-    """Hold the ports that the topology names for this host, and yield an error for each that cannot be held."""
+    """Reserve the ports that the topology names for this host, and yield an error for each that cannot be reserved."""
     hint = "Stop that process, or give the task another port in the spec, or leave the port out."
     for task in (*candidate.topology.tasks, *candidate.topology.reserved):
         is_needed = task.host == candidate.host and task.port not in candidate.own_ports
-        if is_needed and task.port and (reason := _hold(task.short, task.port, candidate.ports)):
+        if is_needed and task.port and (reason := _reserve(task.short, task.port, candidate.ports)):
             yield ClusterError(reason, hint=hint)
 
 
-def _hold(short: str, port: int, ports: PortAllocator) -> str | None:
-    """Hold a port.
+def _reserve(short: str, port: int, ports: PortAllocator) -> str | None:
+    """Reserve a port.
 
     Args:
         short: The short name of the task that needs the port.
         port: The port.
-        ports: The allocator that holds the port.
+        ports: The allocator that reserves the port.
 
     Returns:
-        Why the port cannot be held; None if it is held.
+        Why the port cannot be reserved; None if it is reserved.
     """
     try:
-        if ports.hold(port):
+        if ports.reserve(port):
             return None
     except OSError as error:
         return f"{short}: port {port} cannot be used: {error.strerror}"
@@ -224,9 +263,9 @@ def check_port_isolation(candidate: Candidate) -> Iterator[ClusterError]:
         yield ClusterError(str(error), hint="Write an IP address to `address:`, or make the name known there.")
 
 
-#: What an agent checks on its host before anything starts, by name; each check yields what prevents the start.
-CHECKS: dict[str, Callable[[Candidate], Iterator[ClusterError]]] = {
-    "ports": check_ports,  # needs every port that the spec names to be free, and holds it
+#: What is checked on a host before anything starts, besides its ports, by name; each check yields what prevents the
+#: start. The checks change nothing: an agent runs them in a child process.
+HOST_CHECKS: dict[str, Callable[[Candidate], Iterator[ClusterError]]] = {
     "addresses": check_addresses,  # needs every address of the host's tasks to be one of its own
     "gpus": check_gpus,  # needs as many GPUs as the tasks request
     "disk": check_disk,  # needs room for the journal and the logs

@@ -31,7 +31,7 @@ class SecretStore:
         # The values of the topologies in the journal, by generation.
         self._journaled: dict[str, dict[str, dict[str, str]]] = {}
 
-    def hidden(self, topology: ClusterTopology, following: ClusterTopology | None = None) -> ClusterTopology:
+    def redact(self, topology: ClusterTopology, following: ClusterTopology | None = None) -> ClusterTopology:
         """Write the secret values of a topology to the file, and return the topology without them.
 
         Args:
@@ -47,7 +47,7 @@ class SecretStore:
         topologies = [topology] if following is None else [topology, following]
         values = {str(each.generation): _values_of(each) for each in topologies if _has_secrets(each)}
         if not values and not self._journaled:
-            self.forget()
+            self.delete()
             return topology
         # Keep the values of the old topology: the journal still contains it, also if this agent dies before it
         # writes the new one.
@@ -65,7 +65,7 @@ class SecretStore:
         """
         data = json.dumps(self._journaled).encode()
         if not self._journaled:
-            self.forget()
+            self.delete()
         elif data != self._written:
             self._write(data)
 
@@ -88,7 +88,7 @@ class SecretStore:
         """
         return _has_secrets(topology) and not self.path.exists()
 
-    def shown(self, topology: ClusterTopology, path: Path) -> ClusterTopology:
+    def restore(self, topology: ClusterTopology, path: Path) -> ClusterTopology:
         """Restore the secret values that an earlier agent wrote to a file.
 
         Args:
@@ -102,13 +102,13 @@ class SecretStore:
             by_generation = json.loads(path.read_bytes())
             # The file format of an earlier version has one topology only, without generations.
             values = by_generation.get(str(topology.generation), by_generation)
-            shown = _with(topology, values)
+            restored = _with(topology, values)
         except (OSError, ValueError, TypeError, AttributeError, RecursionError):
             return topology
-        self._journaled[str(topology.generation)] = _values_of(shown)
-        return shown
+        self._journaled[str(topology.generation)] = _values_of(restored)
+        return restored
 
-    def forget(self) -> None:
+    def delete(self) -> None:
         """Remove the file if it exists.
 
         Raises:
@@ -141,7 +141,7 @@ def _has_secrets(topology: ClusterTopology) -> bool:
     return any(task.secrets for task in (*topology.tasks, *topology.reserved))
 
 
-def lost(task: Task) -> list[str]:
+def missing_secrets(task: Task) -> list[str]:
     """List the secret variables of a task whose values are lost.
 
     Args:

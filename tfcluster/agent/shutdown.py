@@ -50,7 +50,7 @@ class Shutdown:
             stopping = self._stopping
             self._grace = min(self._grace, grace)
             self._supervisor.shorten_grace(grace)
-        async for _ in self._supervisor.changed.until(stopping):
+        async for _ in self._supervisor.changed.stream_until(stopping):
             yield self._context.status()
         stopping.result()
         yield Reply(DownReply())
@@ -79,7 +79,7 @@ class Shutdown:
             self._reset()  # the remaining tasks stay supervised, and the next `down` tries again
             raise
         with suppress(OSError):  # `Agent.stop` tries again
-            self._context.secrets.forget()
+            self._context.secrets.delete()
         # Without the journal every command sees the cluster as down, while the agent still stops its helper processes.
         try:
             self._context.state_dir.journal.remove()

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from tfcluster.process_handle import ProcessHandle, exit_status, send_signal
-from tfcluster.processes.daemonize import close_fds
+from tfcluster.processes.daemonize import close_fds, detach
 from tfcluster.protocol.codec import Decoder, Message, encode
 
 # The signals for which the agent's event loop has handlers.
@@ -123,7 +123,7 @@ def fork_child(body: Callable[[socket.socket], None], ended: Callable[[int], Non
     """Fork a child process that runs a function and exits with code 1 if the function returns.
 
     The agent has a single thread, so the child is a complete copy of it in which nothing else runs. The child first
-    closes all descriptors of the agent: sockets whose end of file other processes wait for, held ports, the lock.
+    closes all descriptors of the agent: sockets whose end of file other processes wait for, reserved ports, the lock.
 
     Args:
         body: The function that the child runs; its argument is the child's end of a socket pair.
@@ -166,6 +166,42 @@ def fork_child(body: Callable[[socket.socket], None], ended: Callable[[int], Non
             os.close(pidfd)
         raise
     return child
+
+
+async def run_in_child(title: str, function: Callable[[], Message], timeout: float) -> Message | None:
+    """Run a function that may block in a child process of its own.
+
+    Args:
+        title: The title of the process, which `ps` shows.
+        function: The function. It may start threads.
+        timeout: Seconds after which the process is killed.
+
+    Returns:
+        What the function returns; None if the process was killed or died.
+
+    Raises:
+        OSError: As for `fork_child`.
+    """
+    agent_pid = os.getpid()
+    result: asyncio.Future[Message | None] = asyncio.get_running_loop().create_future()
+
+    def body(agent: socket.socket) -> None:
+        detach(title, keep=[agent.fileno()], parent=agent_pid)
+        agent.sendall(encode(function()))
+
+    def set_result(message: Message | None) -> None:
+        if not result.done():
+            result.set_result(message)
+
+    child = fork_child(body, lambda status: None)
+    child.on_message(set_result, lambda: set_result(None))
+    try:
+        return await asyncio.wait_for(result, timeout)
+    except asyncio.TimeoutError:
+        return None
+    finally:
+        child.kill()
+        child.hang_up()
 
 
 def _run_child(body: Callable[[socket.socket], None], connection: socket.socket) -> NoReturn:

@@ -81,20 +81,6 @@ def _respond(agent: socket.socket, write_lock: threading.Lock, call: Any, reques
         agent.sendall(encode(message))
 
 
-def check_connections(title: str, parent: int, addresses: list[str], timeout: float, agent: socket.socket) -> None:
-    """Check TCP connectivity to all addresses in parallel and report the failures to the agent.
-
-    Args:
-        title: The process title, which `ps` shows.
-        parent: The agent's pid.
-        addresses: The addresses to connect to, each `host:port`.
-        timeout: The timeout of each connection in seconds.
-        agent: The child's end of a socket pair, to which one line `{"failures": {address: reason}}` is sent.
-    """
-    daemonize.detach(title, keep=[agent.fileno()], parent=parent)
-    agent.sendall(encode({"failures": connection_failures(addresses, timeout)}))
-
-
 def connection_failures(addresses: list[str], timeout: float) -> dict[str, str]:
     """Connect to all addresses by TCP in parallel.
 

@@ -9,10 +9,10 @@ from functools import partial
 from typing import NoReturn
 
 from tfcluster import settings
-from tfcluster.agent import subprocesses
 from tfcluster.agent.context import AgentContext
 from tfcluster.agent.host_facts import gpu_ids, other_accounts
-from tfcluster.agent.preflight import Candidate, hold_ports, run_checks
+from tfcluster.agent.preflight import Candidate, check_host_in_child, reserve_ports, run_checks
+from tfcluster.agent.subprocesses import run_in_child
 from tfcluster.core.plan import affected_runs
 from tfcluster.core.reconcile import ObservedState
 from tfcluster.core.states import HAS_PROCESS, TERMINAL_STATES
@@ -20,7 +20,7 @@ from tfcluster.core.status import ClusterStatus
 from tfcluster.core.text import pluralize
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError
-from tfcluster.processes.probes import check_connections
+from tfcluster.processes.probes import connection_failures
 from tfcluster.protocol.api import Reply, Response
 from tfcluster.protocol.api.cluster import (
     ApplyReply,
@@ -34,7 +34,6 @@ from tfcluster.protocol.api.cluster import (
     ReachRequest,
     TopologyRequest,
 )
-from tfcluster.protocol.codec import Message
 
 
 class ApplyHandler:
@@ -64,24 +63,25 @@ class ApplyHandler:
         """Report the observed state, and keep the agent running and listening until the request is cancelled."""
         await self.wait_idle()
         self._context.reject_if_going_down()
-        self._supervisor.checks.start()
+        self._supervisor.health.start()
         topology = self._supervisor.topology
-        free_ports = self._ports.held - (topology.ports_on(self._host) if topology else set())
+        free_ports = self._ports.reserved - (topology.ports_on(self._host) if topology else set())
         with ExitStack() as stack:
             # Leave it to other commands to stop listening if this one does not need it.
-            ports = stack.enter_context(self._ports.listening(free_ports)) if free_ports else []
+            ports = stack.enter_context(self._ports.listen_temporarily(free_ports)) if free_ports else []
             yield Observation(self._observed_or_none(), tuple(ports))
             await asyncio.get_running_loop().create_future()
 
     async def prepare(self, request: PrepareRequest) -> Response[NoReturn, PrepareReply]:
         """Run the preflight checks for a topology, and allocate ports and GPUs.
 
-        If the cluster is up, new ports are held only when the plan is carried out.
+        If the cluster is up, new ports are reserved only when the plan is carried out.
         """
-        current, ports_before = self._supervisor.topology, self._ports.held
-        allocation, failures = run_checks(self._candidate(request.topology))
+        failed_checks = await check_host_in_child(self._candidate(request.topology))
+        current, ports_before = self._supervisor.topology, self._ports.reserved
+        allocation, failures = run_checks(self._candidate(request.topology), failed_checks)
         if current is not None:
-            self._ports.keep_only({*ports_before, *current.ports_on(self._host)})
+            self._ports.release_except({*ports_before, *current.ports_on(self._host)})
         version = None
         try:
             version = self._context.load_tensorflow().version
@@ -97,7 +97,7 @@ class ApplyHandler:
         if (observed.revision if observed else None) != request.base_revision:
             yield Reply(ApplyReply(_conflict(desired, observed)))
             return
-        self._ports.quiet()
+        self._ports.stop_listening()
         if observed is None:
             self._start_cluster(desired)
             yield Reply(ApplyReply(None))
@@ -106,9 +106,9 @@ class ApplyHandler:
         if request.accepted_loss is not None and (more := sorted(set(lost_runs) - set(request.accepted_loss))):
             yield Reply(ApplyReply(f"the plan would also end {', '.join(more)}"))
             return
-        hold_ports(self._candidate(desired))
+        reserve_ports(self._candidate(desired))
         task = self._in_progress = asyncio.ensure_future(self._carry_out(desired, request.summary))
-        async for _ in self._supervisor.changed.until(task):
+        async for _ in self._supervisor.changed.stream_until(task):
             yield self._context.status()
         if task.cancelled():
             self._context.reject_if_going_down()
@@ -125,9 +125,9 @@ class ApplyHandler:
         supervisor = self._supervisor
         # The state machines must first handle the exits of processes that ended while there was no agent.
         while any(task.process is None and task.machine.state in HAS_PROCESS for task in supervisor.tasks.values()):
-            await supervisor.changed.since(supervisor.changed.count)
+            await supervisor.changed.wait_for_change(supervisor.changed.count)
         try:
-            hold_ports(self._candidate(topology))
+            reserve_ports(self._candidate(topology))
             await self._carry_out(topology, "completed the change that an earlier agent began")
         except ClusterError as error:
             supervisor.next = None
@@ -150,10 +150,10 @@ class ApplyHandler:
         return Candidate(topology, self._host, self._context.state_dir.path, self._ports, gpu_ids(), own_ports)
 
     def _start_cluster(self, topology: ClusterTopology) -> None:
-        hold_ports(self._candidate(topology))  # the preflight may have run on an agent that has died since
+        reserve_ports(self._candidate(topology))  # the preflight may have run on an agent that has died since
         tasks = topology.on(self._host)
         self._supervisor.history.record("up", detail=f"{pluralize(len(tasks), 'task')}, agent {os.getpid()}")
-        self._ports.keep_only(topology.ports_on(self._host))
+        self._ports.release_except(topology.ports_on(self._host))
         self._supervisor.apply(topology, [task.name for task in tasks])
 
     async def _carry_out(self, topology: ClusterTopology, summary: str) -> None:
@@ -181,7 +181,7 @@ class ApplyHandler:
                 self._supervisor.write_journal()
             raise
         finally:
-            self._ports.keep_only(self._supervisor.require_cluster().ports_on(self._host))
+            self._ports.release_except(self._supervisor.require_cluster().ports_on(self._host))
 
     def _unkept_tasks(self, topology: ClusterTopology) -> list[str]:
         """Return the tasks that must stop before the agent can adopt the topology."""
@@ -223,23 +223,10 @@ async def check_connectivity(request: ReachRequest) -> Response[NoReturn, ReachR
     Raises:
         ClusterError: The process that connects died or hangs.
     """
-    first: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
-
-    def receive(message: Message) -> None:
-        if not first.done():
-            first.set_result(message)
-
-    body = partial(
-        check_connections, "tfcluster: connection check", os.getpid(), list(request.addresses), request.timeout
-    )
-    child = subprocesses.fork_child(body, lambda status: None)
-    child.on_message(receive, lambda: receive({}))
-    try:
-        result = await asyncio.wait_for(first, request.timeout + settings.CONNECTIVITY_MARGIN_SECONDS)
-    except asyncio.TimeoutError:
-        result = {}
-    finally:
-        child.kill()
-    if not result:
+    seconds = request.timeout
+    connect = partial(connection_failures, list(request.addresses), seconds)
+    timeout = seconds + settings.CONNECTIVITY_MARGIN_SECONDS
+    failures = await run_in_child("tfcluster: connection check", connect, timeout)
+    if failures is None:
         raise ClusterError("the process that was to dial the other hosts died or hangs", hint="Try again.")
-    yield Reply(ReachReply(result["failures"]))
+    yield Reply(ReachReply(failures))

@@ -181,10 +181,10 @@ class LogHandlers:
         changed = ChangeNotifier()
         folders = {self._state_dir.logs}.union(*(reader.folders for reader in readers))
         quitting = asyncio.ensure_future(self._quitting.wait())
-        quitting.add_done_callback(lambda _: changed.tell())
+        quitting.add_done_callback(lambda _: changed.notify())
         with ExitStack() as stack:
             stack.callback(quitting.cancel)
-            are_watched = [stack.enter_context(self._watcher.watch(folder, changed.tell)) for folder in folders]
+            are_watched = [stack.enter_context(self._watcher.watch(folder, changed.notify)) for folder in folders]
             # A watched folder may be deleted and made again.
             poll_interval = settings.LOG_CHECK_SECONDS if all(are_watched) else settings.LOG_FOLLOW_SECONDS
             yield ChangeWaiter(changed, settings.LOG_FOLLOW_SECONDS, poll_interval).wait

@@ -78,7 +78,7 @@ class RunHandlers:
         """
         names = [task.name for task in self._supervisor.require_cluster().tasks]
         silent, (devices, troubles) = await asyncio.gather(
-            self._supervisor.checks.all_now(settings.RUN_PROBE_SECONDS), self._context.remote_tasks.probe_all()
+            self._supervisor.health.probe_all(settings.RUN_PROBE_SECONDS), self._context.remote_tasks.probe_all()
         )
         _refuse_when_down([*(task.describe_problem() for task in silent), *troubles])
         devices += [device for task in self._supervisor.tasks.values() for device in task.devices]
@@ -118,7 +118,7 @@ class RunHandlers:
                     # The command knows the run's id now, so that it can find the run again if this agent dies.
                     starting = starting or asyncio.ensure_future(self._start(run, upload))
                     while detach and run.is_active and not starting.done():
-                        changed = asyncio.ensure_future(run.changed.since(run.changed.count))
+                        changed = asyncio.ensure_future(run.changed.wait_for_change(run.changed.count))
                         await asyncio.wait({starting, changed}, return_when=asyncio.FIRST_COMPLETED)
                         changed.cancel()
                     if detach and run.is_active and not run.has_exited:

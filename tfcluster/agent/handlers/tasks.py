@@ -42,7 +42,7 @@ class TaskHandlers:
             seen = self._supervisor.changed.count
             yield self._context.status()
             try:
-                await asyncio.wait_for(self._supervisor.changed.since(seen), deadline - loop.time())
+                await asyncio.wait_for(self._supervisor.changed.wait_for_change(seen), deadline - loop.time())
             except asyncio.TimeoutError:
                 yield Reply(Done())
                 return
@@ -50,7 +50,7 @@ class TaskHandlers:
     async def devices(self, request: DevicesRequest) -> Response[NoReturn, DevicesReply]:
         """Ask all tasks for their devices."""
         self._supervisor.require_cluster()
-        devices, silent = await self._supervisor.checks.devices_now(settings.DEVICE_LIST_SECONDS)
+        devices, silent = await self._supervisor.health.list_devices(settings.DEVICE_LIST_SECONDS)
         yield Reply(DevicesReply(tuple(devices), tuple(silent)))
 
     async def restart(self, request: RestartRequest) -> Response[NoReturn, Done]:

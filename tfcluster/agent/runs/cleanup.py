@@ -71,7 +71,7 @@ class ContainerCleaner:
         timeout = settings.RUN_CLEANUP_TIMEOUT_SECONDS
         requests = {
             asyncio.ensure_future(
-                self._prober.ask(task.address, settings.RUN_CLEANUP_TIMEOUT_SECONDS, clear=container)
+                self._prober.probe(task.address, settings.RUN_CLEANUP_TIMEOUT_SECONDS, clear=container)
             ): task.short
             for task in (topology.tasks if topology else ())
             if task.short in servers and task.short in present and servers[task.short] == present[task.short]
@@ -81,5 +81,5 @@ class ContainerCleaner:
         done, late = await asyncio.wait(requests, timeout=2 * timeout)
         for request in late:
             request.cancel()
-        successful = {request for request in done if request.result().verdict is ProbeOutcome.PROBE_OK}
+        successful = {request for request in done if request.result().outcome is ProbeOutcome.PROBE_OK}
         return {short: servers[short] for request, short in requests.items() if request not in successful}

@@ -159,7 +159,7 @@ class RunManager:
         for run in self.runs:
             self.cancel(run)
         while any(run.is_active for run in self.runs.values()):
-            await self.changed.since(self.changed.count)
+            await self.changed.wait_for_change(self.changed.count)
 
     def stop(self) -> None:
         """Stop the fork server. No run may be active when this is called."""
@@ -192,8 +192,8 @@ class RunManager:
                 run.record = replace(run.record, stopping=(state, error.to_json() if error else None))
                 self.store.try_write(run.record)
         if run.machine.phase is not phase:
-            run.changed.tell()
-            self.changed.tell()
+            run.changed.notify()
+            self.changed.notify()
 
     def _set_phase_timer(self, run: Run) -> None:
         """Replace the timer of the previous phase by one for the time limit of the present phase, if it has one."""

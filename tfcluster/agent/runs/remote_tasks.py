@@ -69,11 +69,11 @@ class RemoteTaskMonitor:
             self._record_result(task, result)
         devices = [device for result in results for device in result.devices]
         silent_tasks = [
-            task for task, result in zip(tasks, results, strict=True) if result.verdict is not ProbeOutcome.PROBE_OK
+            task for task, result in zip(tasks, results, strict=True) if result.outcome is not ProbeOutcome.PROBE_OK
         ]
         return devices, [f"{_describe(task)} does not answer" for task in silent_tasks]
 
-    def check_soon(self) -> None:
+    def schedule_checks(self) -> None:
         """Start a probe in the background of each remote task that active runs use."""
         if not (used := self._in_use()):
             self._health.clear()
@@ -97,7 +97,7 @@ class RemoteTaskMonitor:
 
     async def _probe_with_retry(self, task: Task) -> ProbeResult:
         for _ in range(settings.RUN_REMOTE_PROBE_RETRIES):
-            result = await self._prober.ask(task.address, settings.RUN_REMOTE_PROBE_SECONDS)
+            result = await self._prober.probe(task.address, settings.RUN_REMOTE_PROBE_SECONDS)
             if not result.refused:
                 break
             await asyncio.sleep(settings.RUN_REMOTE_PROBE_RETRY_SECONDS)
@@ -110,15 +110,15 @@ class RemoteTaskMonitor:
             del self._probing[task.name]
 
     async def _check(self, task: Task) -> None:
-        self._record_result(task, await self._prober.ask(task.address, settings.PROBE_TIMEOUT_SECONDS))
+        self._record_result(task, await self._prober.probe(task.address, settings.PROBE_TIMEOUT_SECONDS))
 
     def _record_result(self, task: Task, result: ProbeResult) -> None:
         health = self._health.setdefault(task.name, _PeerHealth())
-        if result.verdict is ProbeOutcome.SILENT:
+        if result.outcome is ProbeOutcome.SILENT:
             health.misses = settings.FAILED_PROBES_MAX if result.refused else health.misses + 1
             if health.misses >= settings.FAILED_PROBES_MAX:
                 self._mark_down(task, "does not answer")
-        elif result.verdict is ProbeOutcome.PROBE_OK:
+        elif result.outcome is ProbeOutcome.PROBE_OK:
             health.misses = 0
             if health.incarnation not in (None, result.incarnation):
                 self._mark_down(task, "was restarted")

@@ -45,7 +45,7 @@ async def follow(runs: RunManager, identity: str) -> AsyncGenerator[Message, Non
     with contextlib.ExitStack() as stack:
         wait: Callable[[], Awaitable[None]] = _no_wait
         if run is not None and run.is_active:
-            is_watched = stack.enter_context(runs.watcher.watch(folder, run.changed.tell))
+            is_watched = stack.enter_context(runs.watcher.watch(folder, run.changed.notify))
             poll_interval = None if is_watched else settings.RUN_POLL_SECONDS
             wait = ChangeWaiter(run.changed, settings.RUN_READ_INTERVAL_SECONDS, poll_interval).wait
         async for event in stream_files(folder / EVENTS, output, is_active, wait):

@@ -241,7 +241,7 @@ class TaskEventDispatcher:
             if (description := each.describe()) is not None:
                 self._history.record(description[0], task=each.task.spec.short, detail=description[1])
         if any(each.is_visible for each in transitions):
-            self._changed.tell()
+            self._changed.notify()
 
     def release(self, transitions: Iterable[Transition]) -> None:
         """Let the processes that were forked begin their work."""
@@ -264,7 +264,7 @@ class TaskEventDispatcher:
             if blocked != task.startup_error:
                 self._launcher.note_blocked(task, blocked)
                 self._history.record("blocked", task=task.spec.short, detail=blocked)
-                self._changed.tell()
+                self._changed.notify()
             self.dispatch([(task, TaskEvent.BLOCKED)])
         else:
             self.dispatch([(task, TaskEvent.TIMER)])

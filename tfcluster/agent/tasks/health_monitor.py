@@ -20,7 +20,7 @@ from tfcluster.agent.tasks.state_machine import TaskEvent
 from tfcluster.agent.tasks.task_runtime import TaskRuntime
 from tfcluster.core.devices import Device
 from tfcluster.core.states import HAS_PROCESS, TaskState
-from tfcluster.processes.probes import probe
+from tfcluster.processes.probes import probe as run_prober
 from tfcluster.protocol.codec import Message
 
 # gRPC's text for ECONNREFUSED.
@@ -40,13 +40,13 @@ class ProbeResult:
     """The result of a probe.
 
     Attributes:
-        verdict: The outcome.
+        outcome: The outcome.
         devices: The devices that the server reported.
         incarnation: The random number that identifies the start of the server; 0 without an answer.
         refused: Whether the connection was refused: no process listens at the address.
     """
 
-    verdict: ProbeOutcome
+    outcome: ProbeOutcome
     devices: tuple[Device, ...] = ()
     incarnation: int = 0
     refused: bool = False
@@ -74,11 +74,11 @@ class ProbeClient:
             OSError: The health prober cannot be forked.
         """
         if self._child is None:
-            child = subprocesses.fork_child(partial(probe, self._title, os.getpid()), lambda status: None)
+            child = subprocesses.fork_child(partial(run_prober, self._title, os.getpid()), lambda status: None)
             child.on_message(self._answered, partial(self._ended, child))
             self._child = child
 
-    async def ask(self, address: str, timeout: float, *, clear: str | None = None) -> ProbeResult:
+    async def probe(self, address: str, timeout: float, *, clear: str | None = None) -> ProbeResult:
         """Probe the server at an address for its status.
 
         Args:
@@ -99,12 +99,12 @@ class ProbeClient:
         identity = next(self._identities)
         answer: asyncio.Future[ProbeResult] = asyncio.get_running_loop().create_future()
         self._waiting[identity] = answer
-        asked = time.monotonic()
+        sent_at = time.monotonic()
         child.send({"id": identity, "address": address, "timeout": timeout, "clear": clear})
         try:
-            told = await asyncio.wait_for(answer, timeout + settings.PROBE_BROKEN_SECONDS)
-            late = time.monotonic() - asked > timeout + settings.PROBE_LATE_SECONDS
-            return ProbeResult(ProbeOutcome.UNKNOWN) if late and told.verdict is ProbeOutcome.SILENT else told
+            result = await asyncio.wait_for(answer, timeout + settings.PROBE_BROKEN_SECONDS)
+            late = time.monotonic() - sent_at > timeout + settings.PROBE_LATE_SECONDS
+            return ProbeResult(ProbeOutcome.UNKNOWN) if late and result.outcome is ProbeOutcome.SILENT else result
         except asyncio.TimeoutError:
             child.kill()  # the next probe forks a new one
             return ProbeResult(ProbeOutcome.UNKNOWN)
@@ -122,9 +122,9 @@ class ProbeClient:
         if waiting is None or waiting.done():
             return
         devices = tuple(Device(**device) for device in message.get("devices", ()))
-        verdict = ProbeOutcome.SILENT if "error" in message else ProbeOutcome.PROBE_OK
+        outcome = ProbeOutcome.SILENT if "error" in message else ProbeOutcome.PROBE_OK
         refused = _REFUSED in message.get("error", "")
-        waiting.set_result(ProbeResult(verdict, devices, message.get("incarnation", 0), refused))
+        waiting.set_result(ProbeResult(outcome, devices, message.get("incarnation", 0), refused))
 
     def _ended(self, child: ChildProcess) -> None:
         if self._child is child:
@@ -165,14 +165,14 @@ class HealthMonitor:
         """
         self._prober.start()
 
-    def all_soon(self) -> None:
+    def schedule_all(self) -> None:
         """Sample the resource usage of every task, and start a health check of each in the background."""
         for task in self._tasks().values():
             task.sample_usage()
             if task.machine.state in HAS_PROCESS and not task.being_checked:
-                self._in_background(self.one(task))
+                self._in_background(self.check(task))
 
-    async def all_now(self, timeout: float) -> list[TaskRuntime]:
+    async def probe_all(self, timeout: float) -> list[TaskRuntime]:
         """Probe all ready tasks concurrently.
 
         Args:
@@ -182,17 +182,17 @@ class HealthMonitor:
             The tasks that are not ready or did not answer in time.
         """
         tasks = list(self._tasks().values())
-        asked = [task for task in tasks if task.machine.state is TaskState.READY]
-        answers = await asyncio.gather(*(self._prober.ask(task.spec.address, timeout) for task in asked))
+        ready = [task for task in tasks if task.machine.state is TaskState.READY]
+        results = await asyncio.gather(*(self._prober.probe(task.spec.address, timeout) for task in ready))
         silent = set()
-        for task, answer in zip(asked, answers, strict=True):
-            if answer.verdict is ProbeOutcome.PROBE_OK:
-                task.devices = answer.devices
-            elif answer.verdict is ProbeOutcome.SILENT:
+        for task, result in zip(ready, results, strict=True):
+            if result.outcome is ProbeOutcome.PROBE_OK:
+                task.devices = result.devices
+            elif result.outcome is ProbeOutcome.SILENT:
                 silent.add(id(task))
-        return [task for task in tasks if task not in asked or id(task) in silent]
+        return [task for task in tasks if task not in ready or id(task) in silent]
 
-    async def devices_now(self, timeout: float) -> tuple[list[Device], list[str]]:
+    async def list_devices(self, timeout: float) -> tuple[list[Device], list[str]]:
         """Probe all tasks for their devices.
 
         Args:
@@ -201,36 +201,36 @@ class HealthMonitor:
         Returns:
             The devices, and one text for each task that has reported none, with the reason.
         """
-        silent = await self.all_now(timeout)
+        silent = await self.probe_all(timeout)
         answered = [task for task in self._tasks().values() if task not in silent]
         return [device for task in answered for device in task.devices], [task.describe_problem() for task in silent]
 
-    def until_ready(self, task: TaskRuntime) -> None:
+    def poll_until_ready(self, task: TaskRuntime) -> None:
         """Start probing, in the background, a task whose process has reported that it serves, until it is ready."""
         self._in_background(self._until_ready(task))
 
-    async def one(self, task: TaskRuntime, *, patient: bool = False) -> None:
+    async def check(self, task: TaskRuntime, *, patient: bool = False) -> None:
         """Probe a task and dispatch the outcome to its state machine.
 
         Args:
             task: The task.
             patient: Whether to ignore a probe without an answer instead of counting it as failed.
         """
-        asked_of = task.process
+        probed_process = task.process
         task.being_checked = True
         try:
-            answer = await self._prober.ask(task.spec.address, settings.PROBE_TIMEOUT_SECONDS)
+            result = await self._prober.probe(task.spec.address, settings.PROBE_TIMEOUT_SECONDS)
         finally:
             task.being_checked = False
-        if asked_of is None or task.process != asked_of:
+        if probed_process is None or task.process != probed_process:
             return  # the result for a process that has exited says nothing about its successor
-        if answer.verdict is ProbeOutcome.UNKNOWN or (patient and answer.verdict is ProbeOutcome.SILENT):
+        if result.outcome is ProbeOutcome.UNKNOWN or (patient and result.outcome is ProbeOutcome.SILENT):
             return
-        if answer.verdict is ProbeOutcome.PROBE_OK:
-            task.devices = answer.devices
+        if result.outcome is ProbeOutcome.PROBE_OK:
+            task.devices = result.devices
         else:
             _logger.info("did not answer a probe", extra={"task": task.spec.short})
-        self._feed(task, TaskEvent.PROBE_OK if answer.verdict is ProbeOutcome.PROBE_OK else TaskEvent.PROBE_FAILED)
+        self._feed(task, TaskEvent.PROBE_OK if result.outcome is ProbeOutcome.PROBE_OK else TaskEvent.PROBE_FAILED)
 
     async def _until_ready(self, task: TaskRuntime) -> None:
         """Probe a task at short intervals until it is ready, because a command may be waiting for it.
@@ -240,12 +240,12 @@ class HealthMonitor:
         """
         process = task.process
         for _ in range(settings.PROBE_RETRIES):
-            await self.one(task, patient=True)
+            await self.check(task, patient=True)
             if task.process != process or task.machine.state is not TaskState.STARTING:
                 return
             await asyncio.sleep(settings.PROBE_RETRY_SECONDS)
 
     def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
-        doing = asyncio.get_running_loop().create_task(work)
-        self._background.add(doing)
-        doing.add_done_callback(self._background.discard)
+        checking = asyncio.get_running_loop().create_task(work)
+        self._background.add(checking)
+        checking.add_done_callback(self._background.discard)

@@ -34,7 +34,7 @@ class Supervisor:
         host: The name of this host in the cluster.
         folder: The cluster's state directory.
         secrets: The store of the secret values in the topology.
-        ports: The allocator that reserves and holds the tasks' ports.
+        ports: The allocator that reserves the tasks' ports.
         prober: The client that probes the tasks.
         log_collector: The supervisor of the log writer.
         load: Loads TensorFlow and returns it.
@@ -46,7 +46,7 @@ class Supervisor:
         tasks: The cluster's tasks on this host, by name.
         changed: Notified whenever a task's state changes.
         history: The event log, which records what happened and why.
-        checks: The health monitor of the tasks.
+        health: The health monitor of the tasks.
     """
 
     def __init__(
@@ -65,11 +65,11 @@ class Supervisor:
         self.tasks: dict[str, TaskRuntime] = {}
         self.changed = ChangeNotifier()
         self.history = EventLog(folder.events)
-        self.checks = HealthMonitor(prober, lambda: self.tasks, self._dispatch)
+        self.health = HealthMonitor(prober, lambda: self.tasks, self._dispatch)
         self._folder = folder
         self._secrets = secrets
         self._log_collector = log_collector
-        self._launcher = TaskLauncher(folder, ports, load, self._dispatch, self.checks.until_ready)
+        self._launcher = TaskLauncher(folder, ports, load, self._dispatch, self.health.poll_until_ready)
         self._dispatcher = TaskEventDispatcher(
             folder.journal, self._launcher, self.history, self.changed, self.require_cluster, self.write_journal
         )
@@ -128,9 +128,9 @@ class Supervisor:
         Args:
             record: The content of the journal.
         """
-        self._set_topology(self._secrets.shown(record.topology, record.secrets))
+        self._set_topology(self._secrets.restore(record.topology, record.secrets))
         if record.next is not None:
-            self.next = self._secrets.shown(record.next, record.secrets)
+            self.next = self._secrets.restore(record.next, record.secrets)
         events = [
             (self.tasks[name], event)
             for name, each in record.tasks.items()
@@ -145,7 +145,7 @@ class Supervisor:
             self.write_journal()  # without the changes that the earlier agent appended
             if record.secrets != self._secrets.path:  # the earlier agent had another XDG_RUNTIME_DIR
                 record.secrets.unlink(missing_ok=True)
-        await asyncio.gather(*(self.checks.one(task) for task in self.tasks.values() if task.pidfd is not None))
+        await asyncio.gather(*(self.health.check(task) for task in self.tasks.values() if task.pidfd is not None))
 
     def _restore_task(self, task: TaskRuntime, record: TaskRecord) -> TaskEvent | None:
         """Restore the state of a task from the journal, and watch its process if it has one.
@@ -191,7 +191,7 @@ class Supervisor:
             tasks = [task for task in chosen if (task.spec.job == PS_JOB) is ps]
             self._dispatcher.dispatch([(task, TaskEvent.STOP) for task in tasks])
             while any(task.machine.state not in TERMINAL_STATES for task in tasks):
-                await self.changed.since(self.changed.count)
+                await self.changed.wait_for_change(self.changed.count)
                 self._dispatcher.dispatch(
                     [(task, TaskEvent.STOP) for task in tasks]
                 )  # a task may have been restarted meanwhile
@@ -242,7 +242,7 @@ class Supervisor:
         try:
             self._folder.repair()
             # Write the secret values first: without them the next agent could not start the tasks.
-            topology = self._secrets.hidden(self.topology, self.next)
+            topology = self._secrets.redact(self.topology, self.next)
             following = without_values(self.next) if self.next else None
             self._folder.journal.write(Record(topology, tasks, self._secrets.path, following))
         except OSError as error:

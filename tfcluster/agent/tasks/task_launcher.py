@@ -13,7 +13,7 @@ from functools import partial
 from tfcluster import settings
 from tfcluster.agent import subprocesses
 from tfcluster.agent.ports import PortAllocator, port_owner
-from tfcluster.agent.secret_store import lost
+from tfcluster.agent.secret_store import missing_secrets
 from tfcluster.agent.state_dir import StateDir
 from tfcluster.agent.tasks.resource_usage import OomDetector
 from tfcluster.agent.tasks.state_machine import TaskEvent
@@ -33,7 +33,7 @@ class TaskLauncher:
 
     Args:
         folder: The cluster's state directory.
-        ports: The allocator that reserves and holds the tasks' ports.
+        ports: The allocator that reserves the tasks' ports.
         load: Loads TensorFlow and returns it.
         dispatch: Dispatches the exit of a process to the task's state machine.
         serves: Called when a task's process reports that it serves.
@@ -71,7 +71,7 @@ class TaskLauncher:
         task.started, task.generation = time.time(), topology.generation
         task.startup_error = ""
         task.killed = False
-        if names := lost(task.spec):
+        if names := missing_secrets(task.spec):
             task.startup_error = (
                 f"secret {', '.join(names)} is lost, no journal holds it: `tfcluster up SPEC` gives it again"
             )
@@ -109,16 +109,16 @@ class TaskLauncher:
             self._folder.journal.note_unreleased(process)
 
     def blocked(self, task: TaskRuntime) -> str:
-        """Hold a task's port for the task, unless another process uses it.
+        """Reserve a task's port for the task, unless another process uses it.
 
         Returns:
-            Text that names the process which uses the port; empty if the port is held for the task.
+            Text that names the process which uses the port; empty if the port is reserved for the task.
         """
         port = task.spec.port
         if port is None:
             return ""
         try:
-            if self._ports.hold(port):
+            if self._ports.reserve(port):
                 self._port_owners.pop(port, None)
                 return ""
         except OSError:  # if descriptors are scarce the server needs them more; other errors it reports itself
@@ -162,13 +162,13 @@ class TaskLauncher:
             self._serves(task)
 
     def reserve_port(self, task: TaskRuntime) -> None:
-        """Hold a task's port, or only reserve it while an adopted server listens on it."""
+        """Reserve a task's port, and only lock it while an adopted server listens on it."""
         if task.spec.port is None:
             return
         with suppress(OSError):  # if descriptors are scarce, the server needs them more
             self._ports.reserve(task.spec.port)
             if task.process is None:
-                self._ports.hold(task.spec.port)
+                self._ports.reserve(task.spec.port)
 
     def _on_exit(self, task: TaskRuntime, status: int | None) -> None:
         oom_note = ""
