@@ -55,7 +55,7 @@ def numpy_losses(seed: int, steps: int, rate: float, batch: int) -> list[float]:
     return losses
 
 
-def test_the_curve_is_numpys() -> None:
+def test_the_curve_equals_that_of_numpy() -> None:
     result, context, events = train(["single"], steps=150, batch=13, seed=5)
     assert [step for step, _ in result["curve"]] == list(range(1, 151))
     losses = [loss for _, loss in result["curve"]]
@@ -69,7 +69,7 @@ def test_the_curve_is_numpys() -> None:
 
 
 @pytest.mark.parametrize(("devices", "batch"), [(1, 13), (2, 13), (3, 13), (5, 13), (5, 3), (2, 1)])
-def test_divided_data_give_the_same_curve(devices: int, batch: int) -> None:
+def test_data_parallel_training_has_the_same_curve(devices: int, batch: int) -> None:
     result, context, _ = train(["data-parallel"], devices, batch=batch)
     expected = numpy_losses(5, 120, 0.05, batch)
     assert [loss for _, loss in result["curve"]] == pytest.approx(expected, rel=1e-9)
@@ -82,7 +82,7 @@ def test_divided_data_give_the_same_curve(devices: int, batch: int) -> None:
 
 
 @pytest.mark.parametrize("devices", [1, 2, 3])
-def test_layers_apart_give_the_same_curve(devices: int) -> None:
+def test_model_parallel_training_has_the_same_curve(devices: int) -> None:
     result, context, _ = train(["model-parallel"], devices)
     assert [loss for _, loss in result["curve"]] == pytest.approx(numpy_losses(5, 120, 0.05, 13), rel=1e-9)
     assert [work["examples"] for work in context.device_stats.values()] == [120 * 13] * min(devices, 2)
@@ -90,7 +90,7 @@ def test_layers_apart_give_the_same_curve(devices: int) -> None:
     assert context.notes == ["model-parallel: there is only one task, so both layers are on it"]
 
 
-def test_modes_in_turn() -> None:
+def test_several_modes_are_trained_one_after_another() -> None:
     result, _, events = train(["single", "data-parallel", "model-parallel"], 3)
     assert result.keys() == {"modes", "seed"}
     assert [each["mode"] for each in result["modes"]] == ["single", "data-parallel", "model-parallel"]
@@ -101,7 +101,7 @@ def test_modes_in_turn() -> None:
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2, 2**63 - 1])
-def test_it_learns(seed: int) -> None:
+def test_training_reduces_the_loss(seed: int) -> None:
     result, _, _ = train(["single"], steps=2000, batch=64, seed=seed)
     # e^x itself has a mean square of 3.6 about 0 and of 0.43 about its mean there; a line through it leaves 0.02.
     assert result["loss"] < 0.01
@@ -111,13 +111,13 @@ def test_it_learns(seed: int) -> None:
     assert result["curve"][-1] == [2000, result["loss"]]
 
 
-def test_a_last_step_that_goes_too_far() -> None:
+def test_a_last_step_that_overflows_is_an_error() -> None:
     with pytest.raises(ClusterError) as caught:
         train(["single"], rate=1e308, steps=1, seed=1)
     assert caught.value.message.startswith("the loss is not finite at step 1 (single): the learning rate 1e+308 ")
 
 
-def test_a_rate_that_is_too_high() -> None:
+def test_a_learning_rate_that_is_too_high_is_an_error() -> None:
     with pytest.raises(ClusterError) as caught:
         train(["single"], rate=100.0)
     expected = next(at for at, loss in enumerate(numpy_losses_until_they_burst(), 1) if not np.isfinite(loss))
@@ -145,14 +145,14 @@ def names(*tasks: str) -> list[str]:
     return [f"/job:{job}/replica:0/task:{task}/device:CPU:0" for job, task in (each.split(":") for each in tasks)]
 
 
-def test_layers_go_to_two_tasks_where_there_are_two() -> None:
+def test_layers_are_on_two_tasks_if_there_are_two() -> None:
     two_each = [f"/job:w/replica:0/task:{task}/device:CPU:{number}" for task in (0, 1) for number in (0, 1)]
     assert partition("model-parallel", two_each, None, 8).layers == (two_each[0], two_each[2])
     assert partition("model-parallel", two_each[:2], None, 8).layers == (two_each[0], two_each[1])
     assert partition("model-parallel", two_each[:1], None, 8).layers == (two_each[0], two_each[0])
 
 
-def test_data_are_divided_evenly_and_weights_are_kept_apart() -> None:
+def test_data_parallel_shares_are_even_and_weights_are_on_the_parameter_device() -> None:
     workers, (ps,) = names("worker:0", "worker:1", "worker:2"), names("ps:0")
     partitioning = partition("data-parallel", workers, ps, 8)
     assert partitioning.shares == (
@@ -174,6 +174,6 @@ def test_data_are_divided_evenly_and_weights_are_kept_apart() -> None:
         (["worker", "local"], None),
     ],
 )
-def test_who_keeps_the_weights(jobs: list[str], keeper: str | None) -> None:
+def test_the_parameter_device(jobs: list[str], keeper: str | None) -> None:
     context = Context("e", {job: ["h:1"] for job in jobs}, (), lambda event, **fields: None)
     assert parameter_device(context) == (keeper and names(f"{keeper}:0")[0])

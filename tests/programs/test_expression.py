@@ -77,9 +77,7 @@ def test_values(source: str, expected: dict[str, float]) -> None:
         ("a = 1; x = a + a; b = a - x", {"a": 1, "x": 7, "b": -6}, "b"),
     ],
 )
-def test_a_given_value_counts_in_place_of_the_assigned_one(
-    source: str, expected: dict[str, float], result: str
-) -> None:
+def test_an_override_replaces_the_assigned_value(source: str, expected: dict[str, float], result: str) -> None:
     program = parse(source, {"x": 7.0})
     assert value_of(program) == expected
     assert program.result == result
@@ -115,7 +113,7 @@ def test_every_name_has_an_operation_of_its_own() -> None:
         ("9" * 5000, "1:1", "this number is too large"),
     ],
 )
-def test_a_mistake_has_its_place(source: str, place: str, message: str) -> None:
+def test_a_syntax_error_has_its_position(source: str, place: str, message: str) -> None:
     first, excerpt, caret = mistake_in(source).message.split("\n")
     assert first == f"expression:{place}: {message}"
     line, column = map(int, place.split(":"))
@@ -125,13 +123,13 @@ def test_a_mistake_has_its_place(source: str, place: str, message: str) -> None:
         assert excerpt[caret.index("^")] == source.split("\n")[line - 1][column - 1]
 
 
-def test_a_mistake_far_to_the_right_is_shown_with_what_is_near_it() -> None:
+def test_a_syntax_error_far_to_the_right_is_shown_with_its_surroundings() -> None:
     _, excerpt, caret = mistake_in("1 + " * 100 + "? + 1" + " + 1" * 100).message.split("\n")
     assert excerpt[caret.index("^")] == "?"
     assert len(excerpt) < 90
 
 
-def test_hints_name_what_there_is() -> None:
+def test_hints_have_the_existing_names() -> None:
     assert mistake_in("a = 1; b = 2; c").hint == "Names with a value here: a, b."
     assert mistake_in("c + 1").hint == "Write c = … before it."
     error = mistake_in("a = 1; b = a", x=7)
@@ -142,11 +140,11 @@ def test_hints_name_what_there_is() -> None:
 @pytest.mark.parametrize(
     "source", ["(" * 100_000 + "1", "-" * 100_000 + "1", "1" + "**2" * 100_000, "1" + "+1" * 100_000]
 )
-def test_what_is_too_deep_or_too_long_is_refused(source: str) -> None:
+def test_expressions_that_are_too_deep_or_too_long_are_rejected(source: str) -> None:
     assert "more than" in mistake_in(source).message
 
 
-def test_as_deep_and_as_long_as_is_allowed() -> None:
+def test_the_deepest_and_longest_expressions() -> None:
     assert value_of(parse("(" * 60 + "1" + ")" * 60)) == {"result": 1}
     assert value_of(parse("1" + "+1" * 499)) == {"result": 500}
 
@@ -167,7 +165,7 @@ EXPRESSIONS = st.recursive(
 
 @settings(deadline=None)
 @given(EXPRESSIONS, st.floats(-9, 9), st.floats(-9, 9), st.floats(-9, 9))
-def test_an_expression_is_worth_what_python_says(text: str, x: float, y: float, z: float) -> None:
+def test_an_expression_has_the_value_that_it_has_in_python(text: str, x: float, y: float, z: float) -> None:
     source = f"x = {x!r}; y = {y!r}\nz = {z!r}; {text}"
     program = parse(source)
     try:
@@ -181,7 +179,7 @@ def test_an_expression_is_worth_what_python_says(text: str, x: float, y: float, 
 
 @settings(deadline=None)
 @given(st.text(alphabet="xy1.e+-*/()=; \n", max_size=40))
-def test_any_text_is_read_or_refused_with_a_place(source: str) -> None:
+def test_any_text_is_parsed_or_rejected_with_a_position(source: str) -> None:
     try:
         program = parse(source)
     except ClusterError as error:

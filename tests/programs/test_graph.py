@@ -106,7 +106,7 @@ def test_a_value_that_is_not_finite_is_shown_where_it_arises(expression: str, co
     assert caught.value.message.startswith(f"expression:1:{column}: {words}\n  {expression}\n")
 
 
-def test_operations_run_where_they_are_put_and_are_counted_there() -> None:
+def test_operations_run_and_are_counted_on_their_devices() -> None:
     context, result = compute("x = 2; y1 = x + 300; y2 = x - 66; y = y1 + y2", {"y": CPUS[0]})
     assert {name: each["device"][-1] for name, each in result["operations"].items()} == {
         "x": "0",
@@ -119,12 +119,12 @@ def test_operations_run_where_they_are_put_and_are_counted_there() -> None:
     assert context.notes == []
 
 
-def test_names_that_differ_in_case_alone_are_two_operations() -> None:
+def test_names_are_case_sensitive() -> None:
     _, result = compute("Y = 1; y = 2; x = Y - y")
     assert {name: each["value"] for name, each in result["operations"].items()} == {"Y": 1, "y": 2, "x": -1}
 
 
-def test_a_device_that_is_not_there() -> None:
+def test_a_device_that_does_not_exist() -> None:
     asked = "/job:localhost/replica:0/task:0/device:GPU:3"
     context, result = compute("x = 2; y = -x", {"y": asked})
     assert result["value"] == -2
@@ -150,7 +150,7 @@ def test_a_device_that_is_not_there() -> None:
         (None, WORKERS[1]),
     ],
 )
-def test_what_a_device_string_leaves_out(asked: str | None, device: str) -> None:
+def test_omitted_parts_of_a_device_string(asked: str | None, device: str) -> None:
     context = Context("g", {"ps": ["h:1"], "worker": ["h:2", "h:3"]}, WORKERS, lambda event, **fields: None)
     placed = {} if asked is None else {"y": asked}
     assert choose_devices(parse("x = 1; y = x; z = y"), context, placed) == {
@@ -171,7 +171,7 @@ def test_what_a_device_string_leaves_out(asked: str | None, device: str) -> None
         ("w", "/job:ps", "the expression has no w", "Its names are x, y."),
     ],
 )
-def test_device_strings_that_make_no_sense(name: str, asked: str, message: str, hint: str) -> None:
+def test_invalid_device_strings(name: str, asked: str, message: str, hint: str) -> None:
     context = Context("g", {"ps": ["h:1"], "worker": ["h:2", "h:3"]}, WORKERS, lambda event, **fields: None)
     with pytest.raises(ClusterError) as caught:
         choose_devices(parse("x = 1; y = x"), context, {name: asked})

@@ -127,7 +127,7 @@ def test_a_free_device_does_what_a_busy_one_would_have_done() -> None:
     assert done["fast"] == 1000 - slow_shards
 
 
-def test_parts_come_while_others_are_under_way() -> None:
+def test_results_arrive_while_other_steps_are_in_progress() -> None:
     release = threading.Event()
 
     def step(device: str, first: int, size: int) -> str:
@@ -160,7 +160,7 @@ def test_an_exception_of_a_step_is_raised_and_no_step_starts_after_it(join_threa
     assert sorted(started) == ["bad", "good"]
 
 
-def test_a_failure_stops_the_others_before_the_caller_hears_of_it(join_threads: Callable[[], None]) -> None:
+def test_a_failure_stops_the_other_devices_before_the_caller_gets_it(join_threads: Callable[[], None]) -> None:
     heard_of_good, bad_is_in_step, bad_has_ended = threading.Event(), threading.Event(), threading.Event()
     threads: dict[str, threading.Thread] = {}
     good_steps = count()
@@ -186,7 +186,7 @@ def test_a_failure_stops_the_others_before_the_caller_hears_of_it(join_threads: 
         list(parts)
 
 
-def test_a_caller_that_stops_listening_stops_the_work(join_threads: Callable[[], None]) -> None:
+def test_closing_the_iterator_stops_the_work(join_threads: Callable[[], None]) -> None:
     go_on = threading.Event()
     steps = count()
 
@@ -218,7 +218,7 @@ class Faults:
         return sum(range(first, first + size))
 
 
-def test_a_device_that_is_lost_and_comes_back_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_device_that_is_lost_and_recovers_loses_no_shards(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settings, "MAP_ALL_LOST_SECONDS", 60.0)
     parts = list(map_shards(["a", "b"], 1000, Faults("a", "b", times=2)))
     assert sum(part.value for part in parts) == sum(range(1000))
@@ -232,13 +232,13 @@ def test_the_shards_of_a_device_that_stays_lost_are_done_by_the_others() -> None
     assert sum(part.value for part in parts) == sum(range(1000))
 
 
-def test_when_every_device_stays_lost_all_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_names_all_devices_if_none_recovers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settings, "MAP_ALL_LOST_SECONDS", 0.05)
     with pytest.raises(ClusterError, match=r"^a is gone; b is gone$"):
         list(map_shards(["a", "b"], 10, Faults("a", "b", times=10**9)))
 
 
-def test_shards_that_end_one_task_after_the_other_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shards_that_lose_too_many_tasks_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settings, "MAP_RETRY_INITIAL_SECONDS", 0.001)
     monkeypatch.setattr(settings, "MAP_ALL_LOST_SECONDS", 60.0)
     attempts: list[int] = []
@@ -253,7 +253,7 @@ def test_shards_that_end_one_task_after_the_other_are_given_up(monkeypatch: pyte
     assert len(attempts) >= settings.MAP_SHARD_LOSSES_MAX
 
 
-def test_steps_that_take_too_long_are_done_again_in_smaller_ones() -> None:
+def test_steps_that_time_out_are_done_again_in_smaller_ones() -> None:
     sizes: list[int] = []
 
     def step(device: str, first: int, size: int) -> int:
@@ -268,7 +268,7 @@ def test_steps_that_take_too_long_are_done_again_in_smaller_ones() -> None:
     assert sorted(shard for part in parts for shard in shards_of(part)) == list(range(200))
 
 
-def test_a_single_shard_that_takes_too_long_is_named() -> None:
+def test_an_error_names_a_single_shard_that_times_out() -> None:
     def step(device: str, first: int, size: int) -> None:
         if first <= 7 < first + size:
             raise StepTimeoutError(120)
@@ -278,7 +278,7 @@ def test_a_single_shard_that_takes_too_long_is_named() -> None:
     assert "smaller" in caught.value.hint
 
 
-def test_own_shards_go_to_their_device() -> None:
+def test_pinned_shards_are_done_by_their_device() -> None:
     pinned = {"a": [range(0, 3), range(6, 9)], "b": [range(3, 6)]}
     parts = list(map_shards(["a", "b"], 9, lambda device, first, size: None, pinned=pinned))
     done = {device: {s for part in parts if part.device == device for s in shards_of(part)} for device in "ab"}
@@ -355,7 +355,7 @@ def test_a_session_that_lost_its_server_is_opened_again(
 
 
 @pytest.mark.parametrize("answers", [True, False])
-def test_a_step_that_takes_too_long_is_no_loss_of_a_task_that_answers(
+def test_a_step_timeout_is_no_loss_if_the_task_responds(
     local_run: Callable[[int], Context], monkeypatch: pytest.MonkeyPatch, answers: bool
 ) -> None:
     context = local_run(1)
@@ -368,7 +368,7 @@ def test_a_step_that_takes_too_long_is_no_loss_of_a_task_that_answers(
     assert context.notes == ([] if answers else ["local:0 was lost; what it had under way was done again"])
 
 
-def test_a_task_that_listens_and_does_not_answer_serves_nobody(
+def test_a_task_that_accepts_connections_and_does_not_respond_is_not_serving(
     local_run: Callable[[int], Context], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     context = local_run(1)

@@ -118,7 +118,7 @@ def test_arrays_of_any_shape(local_run: LocalRun, tmp_path: Path) -> None:
         assert result["count"] == array.size
 
 
-def test_a_far_first_number_costs_no_digits(local_run: LocalRun, tmp_path: Path) -> None:
+def test_an_outlier_as_first_number_loses_no_precision(local_run: LocalRun, tmp_path: Path) -> None:
     values = np.random.default_rng(7).normal(size=WINDOW)
     values[0] = 1e9
     result = run(local_run(1), save(tmp_path, values))
@@ -154,7 +154,7 @@ def test_a_mean_whose_sum_is_too_large(local_run: LocalRun, tmp_path: Path) -> N
     assert context.notes == ["the variance is larger than the largest float64 number"]
 
 
-def test_random_numbers_are_numpys(local_run: LocalRun) -> None:
+def test_random_numbers_equal_those_of_numpy(local_run: LocalRun) -> None:
     count, seed = 2 * WINDOW + 5, 2**40 + 7
     places = np.arange(count, dtype=np.uint32)
     key = (tf.constant(seed & 0xFFFFFFFF, tf.uint32), tf.constant(seed >> 32, tf.uint32))
@@ -167,7 +167,7 @@ def test_random_numbers_are_numpys(local_run: LocalRun) -> None:
         assert result["variance"] == pytest.approx(values.var(), rel=1e-12)
 
 
-def test_places_beyond_32_bits_have_numbers_of_their_own(local_run: LocalRun) -> None:
+def test_random_numbers_at_positions_beyond_32_bits(local_run: LocalRun) -> None:
     seed = 2**40 + 7
     windows = np.array([2**32 // WINDOW - 1, 2**32 // WINDOW, 5 * 2**32 // WINDOW + 3])
     low, high = np.array([0, 5, 0]), np.array([WINDOW, 4099, WINDOW])
@@ -189,7 +189,7 @@ def test_places_beyond_32_bits_have_numbers_of_their_own(local_run: LocalRun) ->
 
 @pytest.mark.parametrize("is_mapped", [True, False])
 @pytest.mark.parametrize(("kind", "count"), [("u1", 2**32 + 5), ("f8", 2**31 + 2**20 + 5)])
-def test_places_in_a_file_beyond_31_and_32_bits(
+def test_file_positions_beyond_31_and_32_bits(
     local_run: LocalRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_mapped: bool, kind: str, count: int
 ) -> None:
     path = tmp_path / "a.npy"
@@ -238,7 +238,7 @@ def test_pieces_of_a_window() -> None:
         ('1,"several\nlines"\n2,b\n', "0", [1, 2]),
     ],
 )
-def test_text(local_run: LocalRun, tmp_path: Path, text: str, column: str | None, expected: list[float]) -> None:
+def test_text_files(local_run: LocalRun, tmp_path: Path, text: str, column: str | None, expected: list[float]) -> None:
     path = tmp_path / "a.csv"
     path.write_text(text, encoding="utf-8")
     result = run(local_run(1), path, column=column)
@@ -247,7 +247,7 @@ def test_text(local_run: LocalRun, tmp_path: Path, text: str, column: str | None
     assert list(tmp_path.iterdir()) == [path], "nothing remains in the run's folder"
 
 
-def test_a_first_line_of_numbers_and_words_is_counted_and_told(local_run: LocalRun, tmp_path: Path) -> None:
+def test_a_first_line_of_numbers_and_words_is_counted_and_noted(local_run: LocalRun, tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     for text, column, expected in (("1,a\n2,b\n6,c\n", "0", 3.0), ("x,1,3\ny,2,9\n", "1", 1.5)):
         path.write_text(text)
@@ -291,7 +291,7 @@ def test_bad_text(local_run: LocalRun, tmp_path: Path, text: str, column: str | 
     assert refused(local_run(1), path, column=column) == f"{path}{message}"
 
 
-def test_files_that_are_no_numbers(local_run: LocalRun, tmp_path: Path) -> None:
+def test_files_without_numbers_are_rejected(local_run: LocalRun, tmp_path: Path) -> None:
     context = local_run(1)
     for array, message in (
         (np.zeros(3, complex), "has complex numbers (complex128)"),
@@ -342,7 +342,7 @@ def test_an_upload_is_called_standard_input(local_run: LocalRun, tmp_path: Path)
     assert refused(context, Path("-")) == "standard input:2: 'zwei' is not a number"
 
 
-def test_all_digits_and_as_many_slices_as_one_can_read() -> None:
+def test_the_summary_has_all_digits_and_at_most_16_slices() -> None:
     shards = [{"task": f"/job:worker/task:{index}", "count": index + 1, "mean": 0.5} for index in range(20)]
     result = {"mean": 1 / 3, "variance": None, "count": 210, "shards": shards}
     lines = [line.plain for line in summary(result, 2.0)]

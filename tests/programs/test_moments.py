@@ -63,7 +63,7 @@ def test_a_mean_whose_sum_is_too_large() -> None:
     assert combine([Moments(10, 1.5e308, 0.0), Moments(10, 0.5e308, 0.0)]).mean == 1e308
 
 
-def test_nothing_has_no_mean() -> None:
+def test_no_numbers_have_no_mean() -> None:
     combined = combine([])
     assert combined.count == 0
     assert math.isnan(combined.mean)
@@ -74,7 +74,7 @@ def test_nothing_has_no_mean() -> None:
     ("means", "expected"),
     [((math.inf, 1.0), math.inf), ((math.inf, -math.inf), math.nan), ((1.0, math.nan), math.nan)],
 )
-def test_what_is_not_finite_is_so_in_the_whole(means: tuple[float, float], expected: float) -> None:
+def test_non_finite_parts_make_a_non_finite_mean(means: tuple[float, float], expected: float) -> None:
     combined = combine([Moments(2, mean, math.nan) for mean in means]).mean
     assert combined == expected or (math.isnan(combined) and math.isnan(expected))
 
@@ -87,7 +87,7 @@ def test_even_sizes(count: int, slices: int, expected: list[int]) -> None:
     assert even_sizes(count, slices) == expected
 
 
-def test_slices_that_are_not_the_whole_are_refused() -> None:
+def test_slices_that_do_not_add_up_are_rejected() -> None:
     check_sizes([10, 30, 961], 1001, "a.npy")
     with pytest.raises(ClusterError, match=r"^the slices have 1,001 numbers together, a.npy has 1,000$") as caught:
         check_sizes([10, 30, 961], 1000, "a.npy")

@@ -60,7 +60,7 @@ def tensorflow_count(seed: int, shard: int, points: int, size: int = SHARD) -> i
         (2**64 - 1, 1, 100_000),
     ],
 )
-def test_the_count_is_that_of_numpy(seed: int, shard: int, points: int) -> None:
+def test_the_count_equals_that_of_numpy(seed: int, shard: int, points: int) -> None:
     assert tensorflow_count(seed, shard, points) == numpy_count(seed, shard * SHARD, points)
 
 
@@ -71,7 +71,7 @@ def test_the_points_do_not_depend_on_the_size_of_the_shards() -> None:
         assert sum(tensorflow_count(5, shard, size, size) for shard in shards) == large
 
 
-def test_a_largest_shard_in_which_several_points_are_made_at_once_has_the_same_points() -> None:
+def test_a_largest_shard_which_generates_several_points_at_once_has_the_same_points() -> None:
     largest = 4 * SHARD
     for points in (0, 1, SHARD + 12_345, 3 * SHARD, largest):
         parts = [min(SHARD, max(0, points - shard * SHARD)) for shard in range(4)]
@@ -83,7 +83,7 @@ def test_a_largest_shard_in_which_several_points_are_made_at_once_has_the_same_p
     ("samples", "devices", "exponent"),
     [(1, 1, 16), (10**6, 16, 16), (10**7, 2, 20), (10**7, 16, 17), (10**8, 2, 23), (10**9, 2, 24), (2**54, 1000, 24)],
 )
-def test_shards_give_each_device_several_within_bounds(samples: int, devices: int, exponent: int) -> None:
+def test_each_device_has_several_shards_within_bounds(samples: int, devices: int, exponent: int) -> None:
     assert shard_size(samples, devices) == 1 << exponent
 
 
@@ -148,7 +148,7 @@ def run_here(monkeypatch: pytest.MonkeyPatch, devices: int, samples: int, seed: 
 
 
 @pytest.mark.parametrize(("samples", "seed"), [(2 * SHARD + 12_345, 2**40 + 7), (5, 3)])
-def test_the_result_is_numpys_however_many_devices_share_the_work(
+def test_the_result_equals_that_of_numpy_for_any_number_of_devices(
     monkeypatch: pytest.MonkeyPatch, samples: int, seed: int
 ) -> None:
     shards = range(-(-samples // SHARD))

@@ -21,7 +21,7 @@ def test_a_device_gets_a_fair_share_at_most() -> None:
     assert scheduler.take("b", 1, 0.0) is None
 
 
-def test_what_a_lost_device_had_is_done_by_others_and_first_of_all() -> None:
+def test_shards_of_a_lost_device_are_taken_first_by_others() -> None:
     scheduler = ShardScheduler(10, ["a", "b"])
     lost = scheduler.take("a", 2, 0.0)
     assert lost is not None
@@ -34,7 +34,7 @@ def test_what_a_lost_device_had_is_done_by_others_and_first_of_all() -> None:
     assert bounds(scheduler.take("b", 1, 0.0)) == (2, 3)
 
 
-def test_a_device_that_was_lost_before_it_worked_says_nothing_against_the_shards() -> None:
+def test_a_device_lost_before_its_step_does_not_count_as_a_loss_of_the_shards() -> None:
     scheduler = ShardScheduler(1, ["a"])
     span = scheduler.take("a", 1, 0.0)
     assert span is not None
@@ -43,7 +43,7 @@ def test_a_device_that_was_lost_before_it_worked_says_nothing_against_the_shards
     assert bounds(scheduler.take("a", 1, 0.0)) == (0, 1)
 
 
-def test_own_shards_are_done_by_their_device_until_it_is_lost() -> None:
+def test_pinned_shards_are_done_by_their_device_until_it_is_lost() -> None:
     scheduler = ShardScheduler(10, ["a", "b"], {"a": [range(0, 2), range(6, 8)], "b": [range(2, 6)]})
     first = scheduler.take("a", 100, 0.0)
     assert bounds(first) == (0, 2)
@@ -58,7 +58,7 @@ def test_own_shards_are_done_by_their_device_until_it_is_lost() -> None:
     assert scheduler.take("b", 100, 0.0) is None
 
 
-def test_a_step_in_doubt_is_done_twice_and_counts_once() -> None:
+def test_a_straggler_is_done_twice_and_counts_once() -> None:
     scheduler = ShardScheduler(2, ["a", "b"])
     taken_by_a, other = scheduler.take("a", 1, 100.0), scheduler.take("b", 1, 100.0)
     assert taken_by_a is not None
@@ -73,13 +73,13 @@ def test_a_step_in_doubt_is_done_twice_and_counts_once() -> None:
     assert not scheduler.wait(), "all is done"
 
 
-def test_nothing_is_in_doubt_before_a_step_has_shown_how_long_one_takes() -> None:
+def test_there_are_no_stragglers_before_the_first_step_is_done() -> None:
     scheduler = ShardScheduler(1, ["a", "b"])
     assert scheduler.take("a", 1, 0.0) is not None
     assert scheduler.take("b", 1, 1e9) is None
 
 
-def test_one_of_two_that_do_the_same_may_be_lost() -> None:
+def test_one_of_two_devices_with_the_same_shards_may_be_lost() -> None:
     scheduler = ShardScheduler(2, ["a", "b"])
     taken_by_a, other = scheduler.take("a", 1, 0.0), scheduler.take("b", 1, 0.0)
     assert taken_by_a is not None
@@ -92,7 +92,7 @@ def test_one_of_two_that_do_the_same_may_be_lost() -> None:
     assert scheduler.finish(second, 1.0)
 
 
-def test_nothing_is_handed_out_after_the_end() -> None:
+def test_no_shards_are_taken_after_stop() -> None:
     scheduler = ShardScheduler(5, ["a"])
     scheduler.stop()
     assert scheduler.take("a", 1, 0.0) is None
@@ -102,7 +102,7 @@ def test_nothing_is_handed_out_after_the_end() -> None:
 
 @settings(deadline=None, max_examples=200)
 @given(data=st.data(), shards=st.integers(0, 40), devices=st.integers(1, 4))
-def test_whatever_is_lost_every_shard_is_done_once(data: st.DataObject, shards: int, devices: int) -> None:
+def test_every_shard_is_done_once_despite_losses(data: st.DataObject, shards: int, devices: int) -> None:
     names = [f"d{number}" for number in range(devices)]
     cuts = sorted(data.draw(st.lists(st.integers(0, shards), max_size=6)))
     pinned: dict[str, list[range]] = {name: [] for name in names}

@@ -17,7 +17,7 @@ def take(scheduler: StepScheduler, size: int) -> StepRange:
     return block
 
 
-def test_every_step_is_handed_out_once() -> None:
+def test_every_step_is_taken_once() -> None:
     scheduler = StepScheduler(100, 1000, 3)
     seen: list[int] = []
     choose = random.Random(5)
@@ -29,7 +29,7 @@ def test_every_step_is_handed_out_once() -> None:
     assert scheduler.done == scheduler.steps == 1000
 
 
-def test_a_block_is_at_most_a_fair_share_of_what_is_left() -> None:
+def test_a_block_is_at_most_a_fair_share_of_the_remaining_steps() -> None:
     scheduler = StepScheduler(0, 101, 4)
     scheduler.finish(take(scheduler, 1))
     assert [take(scheduler, 1000).count for _ in range(4)] == [25, 19, 14, 11]
@@ -52,7 +52,7 @@ def test_the_first_block_is_done_alone(is_lost: bool) -> None:
     assert blocks == [first if is_lost else StepRange(10, 10)]
 
 
-def test_what_is_requeued_is_handed_out_again() -> None:
+def test_requeued_steps_are_taken_again() -> None:
     scheduler = StepScheduler(0, 10, 1)
     lost = take(scheduler, 6)
     scheduler.requeue(lost)
@@ -64,7 +64,7 @@ def test_what_is_requeued_is_handed_out_again() -> None:
     assert take(scheduler, 4) == StepRange(6, 4)
 
 
-def test_a_worker_waits_for_what_another_might_requeue() -> None:
+def test_a_worker_waits_for_steps_that_another_may_requeue() -> None:
     scheduler = StepScheduler(0, 10, 1)
     lost = take(scheduler, 10)
     blocks: list[StepRange | None] = []
@@ -76,7 +76,7 @@ def test_a_worker_waits_for_what_another_might_requeue() -> None:
 
 
 @pytest.mark.parametrize("is_done", [False, True])
-def test_a_worker_that_waits_is_told_of_the_end(is_done: bool) -> None:
+def test_stop_wakes_a_waiting_worker(is_done: bool) -> None:
     scheduler = StepScheduler(0, 10, 1)
     block = take(scheduler, 10)
     if is_done:
@@ -89,7 +89,7 @@ def test_a_worker_that_waits_is_told_of_the_end(is_done: bool) -> None:
     assert blocks == [None]
 
 
-def test_a_worker_that_waits_does_what_a_rollback_at_the_end_undoes() -> None:
+def test_a_rollback_at_the_end_wakes_a_waiting_worker() -> None:
     scheduler = StepScheduler(0, 10, 1)
     scheduler.finish(take(scheduler, 10))
     assert scheduler.is_done
@@ -102,7 +102,7 @@ def test_a_worker_that_waits_does_what_a_rollback_at_the_end_undoes() -> None:
     assert not scheduler.is_done
 
 
-def test_a_rollback_has_steps_done_again_and_blocks_from_before_do_not_count() -> None:
+def test_after_a_rollback_steps_are_repeated_and_earlier_blocks_do_not_count() -> None:
     scheduler = StepScheduler(100, 100, 1)
     scheduler.finish(take(scheduler, 40))
     under_way, failed = take(scheduler, 10), take(scheduler, 10)
@@ -118,7 +118,7 @@ def test_a_rollback_has_steps_done_again_and_blocks_from_before_do_not_count() -
     assert scheduler.is_done
 
 
-def test_a_rollback_never_goes_forward_nor_before_the_start() -> None:
+def test_a_rollback_goes_neither_forward_nor_before_the_start() -> None:
     scheduler = StepScheduler(100, 100, 1)
     scheduler.finish(take(scheduler, 10))
     scheduler.rollback(150)
@@ -131,5 +131,5 @@ def test_a_rollback_never_goes_forward_nor_before_the_start() -> None:
     ("count", "seconds", "expected"),
     [(8, 0.01, 32), (100, 0.3, 100), (100, 0.6, 50), (1, 5.0, 1), (8, 0.0, 32), (1000, 0.1, 3000)],
 )
-def test_blocks_grow_to_the_time_they_should_take(count: int, seconds: float, expected: int) -> None:
+def test_blocks_grow_to_their_target_duration(count: int, seconds: float, expected: int) -> None:
     assert next_size(count, count, seconds, settings.TRAINING_CALL_SECONDS) == expected

@@ -52,7 +52,7 @@ def chi_square(counts: npt.NDArray[np.int64]) -> float:
 
 @pytest.mark.parametrize("key", KEYS)
 @pytest.mark.parametrize("shard", [0, 1, 0xFFFFFFFF])
-def test_every_byte_is_as_frequent(key: tuple[int, int], shard: int) -> None:
+def test_bytes_are_uniform(key: tuple[int, int], shard: int) -> None:
     words = sequence(key, shard).reshape(-1, 4)
     for place in range(4):
         counts = np.bincount(words[:, place], minlength=256)
@@ -60,7 +60,7 @@ def test_every_byte_is_as_frequent(key: tuple[int, int], shard: int) -> None:
 
 
 @pytest.mark.parametrize("key", KEYS)
-def test_every_pair_of_successive_bytes_is_as_frequent(key: tuple[int, int]) -> None:
+def test_pairs_of_successive_bytes_are_uniform(key: tuple[int, int]) -> None:
     # Pairs that do not overlap: of the two words of a counter, and of successive counters' words.
     upper = sequence(key, 0).reshape(-1, 2, 4)[:, :, 3].astype(np.int64)
     for first, second in ((upper[:, 0], upper[:, 1]), (upper[::2, 0], upper[1::2, 0]), (upper[::2, 1], upper[1::2, 1])):

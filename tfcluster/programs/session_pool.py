@@ -7,6 +7,7 @@ import queue
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -140,17 +141,17 @@ class _Task:
         self._address = context.addresses[spec.job][spec.task]
         self._context = context
         self._devices = devices
-        self._graph = graph
-        self._as_written = as_written
+        self._computations = graph.computations
+        self._open_session = partial(open_session, context, graph.graph, devices, as_written=as_written)
         self._lock = threading.Lock()
         self._session: Any = None
         self._uncounted = set(devices)
 
     def run(self, device: str, feed: Mapping[str, Any]) -> Any:
         """Run the computation as `SessionPool.run` describes."""
-        computation = self._graph.computations[_within_task(device)]
+        computation = self._computations[_within_task(device)]
         feed = {computation.inputs[name]: value for name, value in feed.items()}
-        session = self._open_once()
+        session = self._open()
         try:
             values = self._call_server(lambda: self._step(session, device, computation.outputs, feed))
         except SERVER_LOST as error:
@@ -171,19 +172,16 @@ class _Task:
             session, self._session = self._session, None
         close(session)
 
-    def _open_once(self) -> Any:
+    def _open(self) -> Any:
         with self._lock:
             if self._session is None:
                 try:
                     self._check_server()
-                    self._session = self._call_server(self._open)
+                    self._session = self._call_server(self._open_session)
                 except SERVER_LOST as error:
                     self._count_loss()
                     raise DeviceLostError(self._describe(error), worked=False) from error
             return self._session
-
-    def _open(self) -> Any:
-        return open_session(self._context, self._graph.graph, self._devices, as_written=self._as_written)
 
     def _step(self, session: Any, device: str, outputs: Any, feed: Mapping[Any, Any]) -> Any:
         if device not in self._uncounted:

@@ -28,7 +28,7 @@ def written(folder: Path) -> Path:
     return folder
 
 
-def test_what_is_written_is_read_by_us_and_by_tensorflow(tmp_path: Path) -> None:
+def test_a_checkpoint_can_be_read_by_tfcluster_and_by_tensorflow(tmp_path: Path) -> None:
     folder = tmp_path / "new" / "folder"
     checkpoints = Checkpoints(str(folder))
     assert checkpoints.latest(NAMES) is None
@@ -47,7 +47,7 @@ def test_checkpoints_of_an_earlier_run_are_cleaned_up_too(tmp_path: Path) -> Non
     assert len(list(tmp_path.glob("*.index"))) == 5
 
 
-def test_a_checkpoint_of_something_else(tmp_path: Path) -> None:
+def test_a_checkpoint_with_other_variables(tmp_path: Path) -> None:
     written(tmp_path)
     assert refusal(tmp_path, ["w", "b", "global_step"]).endswith("is a checkpoint with another optimizer: w/Adagrad")
     assert "with another optimizer: w/Adagrad, w/Adam" in refusal(tmp_path, ["w", "b", "global_step", "w/Adam"])
@@ -77,7 +77,7 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
         assert message.startswith(f"--logdir {path}: cannot be written: ")
 
 
-def test_a_folder_that_goes_away_costs_no_result(tmp_path: Path) -> None:
+def test_the_error_about_a_deleted_folder_has_the_parameters(tmp_path: Path) -> None:
     checkpoints = Checkpoints(str(tmp_path / "a"))
     (tmp_path / "a").rmdir()
     (tmp_path / "a").write_text("")

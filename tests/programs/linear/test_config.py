@@ -50,7 +50,7 @@ def test_roles(
     assert roles == Roles(cpus(*servers), cpus(*replicas), cpus(evaluator)[0] if evaluator else None)
 
 
-def test_names_say_the_device_only_where_a_task_has_several() -> None:
+def test_replica_names_have_the_device_only_if_a_task_has_several() -> None:
     second = "/job:worker/replica:0/task:0/device:GPU:1"
     devices = (*cpus("worker:0", "worker:1"), second)
     assert list(Roles((), devices, None).replica_names().values()) == ["worker:0/CPU:0", "worker:1", "worker:0/GPU:1"]

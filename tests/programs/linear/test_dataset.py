@@ -17,7 +17,7 @@ def read(folder: Path, text: str | bytes) -> Dataset:
     return read_csv(path, "mine.csv")
 
 
-def test_synthetic_points_follow_from_the_seed_and_lie_around_the_line() -> None:
+def test_synthetic_points_depend_on_the_seed_and_are_around_the_line() -> None:
     points = synthetic_dataset(7)
     assert np.array_equal(points.x, np.linspace(-1, 1, 101))
     assert np.array_equal(points.y, synthetic_dataset(7).y)
@@ -29,7 +29,7 @@ def test_synthetic_points_follow_from_the_seed_and_lie_around_the_line() -> None
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_the_closed_form_is_that_of_numpy(seed: int) -> None:
+def test_the_closed_form_equals_that_of_numpy(seed: int) -> None:
     points = synthetic_dataset(seed)
     w, b = np.polyfit(points.x, points.y, 1)
     assert points.least_squares() == pytest.approx({"w": w, "b": b})
@@ -38,7 +38,7 @@ def test_the_closed_form_is_that_of_numpy(seed: int) -> None:
     assert shifted.least_squares() == pytest.approx({"w": w, "b": b - w * 1e6}, rel=1e-6)
 
 
-def test_points_above_one_another_have_no_closed_form() -> None:
+def test_points_with_equal_x_have_no_closed_form() -> None:
     assert Dataset(np.array([1.0, 1.0]), np.array([1.0, 2.0])).least_squares() is None
 
 
@@ -78,7 +78,7 @@ def test_a_csv_file(tmp_path: Path, text: str) -> None:
         ("nan,nan\n1,2\n", "mine.csv:1: 'nan' in column 1 is not a finite number"),
     ],
 )
-def test_a_file_that_is_none(tmp_path: Path, text: str | bytes, message: str) -> None:
+def test_invalid_csv_files(tmp_path: Path, text: str | bytes, message: str) -> None:
     with pytest.raises(ClusterError) as caught:
         read(tmp_path, text)
     assert caught.value.message.startswith(message)

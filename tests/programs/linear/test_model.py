@@ -89,7 +89,7 @@ def test_a_batch_smaller_than_the_number_of_devices() -> None:
     assert (last["w"], last["b"]) == pytest.approx((w, b), rel=1e-5)
 
 
-def test_no_steps_change_nothing() -> None:
+def test_zero_steps_change_nothing() -> None:
     (results,) = trained(config_of(), 1, 0, 0)
     assert results == {"step": 0, "loss": 0.0, "w": 0.0, "b": 0.0}
 
@@ -101,13 +101,13 @@ def epochs(seed: int) -> list[tuple[int, ...]]:
     return [tuple(epoch) for epoch in rows.reshape(10, 101)]
 
 
-def test_batches_go_through_all_rows_each_time_in_another_order() -> None:
+def test_each_epoch_has_all_rows_in_another_order() -> None:
     orders = [order for seed in (4, 5, 2**40 + 4) for order in epochs(seed)]
     assert all(sorted(order) == list(range(101)) for order in orders)
     assert len(set(orders)) == 30
 
 
-def test_the_parts_of_a_batch_together_are_the_batch() -> None:
+def test_the_shares_of_a_batch_make_the_batch() -> None:
     config = config_of(batch=50)
     step = tf.constant(7, tf.int64)
     parts = [config.batches.rows(step, begin, end).numpy() for begin, end in config.batches.split(3)]
@@ -128,7 +128,7 @@ def test_all_variables_are_read_and_set() -> None:
         assert session.run(state.values)["w"] == 0
 
 
-def test_the_variables_are_spread_over_the_servers_in_turn() -> None:
+def test_variables_are_placed_on_the_servers_round_robin() -> None:
     config = config_of()
     servers = tuple(f"/job:ps/replica:0/task:{index}/device:CPU:0" for index in range(2))
     devices = StateGraph(
@@ -141,7 +141,7 @@ def test_the_variables_are_spread_over_the_servers_in_turn() -> None:
     }
 
 
-def test_a_score_is_the_loss_on_all_points() -> None:
+def test_the_evaluator_computes_the_loss_on_all_points() -> None:
     evaluation = EvaluationGraph(config_of(), DEVICES[0])
     with tf.compat.v1.Session(graph=evaluation.graph) as session:
         with evaluation.graph.as_default():

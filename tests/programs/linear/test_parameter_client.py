@@ -24,7 +24,7 @@ def config_of(context: Context, server: str) -> TrainingConfig:
 
 
 @pytest.mark.parametrize("silent", [False, True])
-def test_a_server_that_does_not_come_back_is_named(monkeypatch: pytest.MonkeyPatch, silent: bool) -> None:
+def test_an_error_names_a_server_that_does_not_recover(monkeypatch: pytest.MonkeyPatch, silent: bool) -> None:
     monkeypatch.setattr(settings, "PARAMETER_RECOVERY_SECONDS", 0.3)
     monkeypatch.setattr(settings, "PARAMETER_CALL_TIMEOUT_MS", 1000)
     with socket.socket() as holder:

@@ -43,7 +43,7 @@ def metric(worker: str, step: int, **other: Any) -> dict[str, Any]:
     return {"event": "metric", "worker": worker, "step": step, "loss": 0.162266, **other}
 
 
-def test_the_latest_of_each_worker_and_the_news() -> None:
+def test_metrics_are_the_latest_of_each_worker_and_the_updates() -> None:
     metrics = Metrics()
     metrics.update(metric("worker:1", 8, examples_per_s=121_234, seconds=0.5))
     metrics.update(metric("worker:0", 7))
@@ -56,7 +56,7 @@ def test_the_latest_of_each_worker_and_the_news() -> None:
     assert metrics.changed() == []
 
 
-def test_metrics_come_with_the_line_of_progress(
+def test_metrics_are_printed_with_the_progress(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [100.0]
@@ -73,7 +73,7 @@ def test_metrics_come_with_the_line_of_progress(
     )
 
 
-def test_metrics_stand_below_the_bar_on_a_terminal(
+def test_metrics_are_below_the_bar_on_a_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TTY_COMPATIBLE", "1")
@@ -89,7 +89,7 @@ def test_metrics_stand_below_the_bar_on_a_terminal(
     assert "worker:0  step 10  loss 0.1623" in shown
 
 
-def test_the_result_in_words() -> None:
+def test_the_summary_of_the_result() -> None:
     assert [line.plain for line in summary(RESULT, 3.21)] == [
         "y = 2.006x - 0.1746, mean squared error 0.1623",
         "least squares in closed form: y = 2.006x - 0.1746",

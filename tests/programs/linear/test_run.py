@@ -85,44 +85,42 @@ def fail(patch: pytest.MonkeyPatch, most: int, error: type[tf.errors.OpError]) -
     patch.setattr(worker, "connect", connect)
 
 
-def test_a_worker_that_is_but_slow_trains_in_smaller_blocks(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_worker_trains_in_smaller_blocks(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
     fail(monkeypatch, 1, tf.errors.DeadlineExceededError)
     monkeypatch.setattr(worker, "next_size", lambda size, count, seconds, target: count)
     assert train(context, steps=6)["steps"] == 6
 
 
 @pytest.mark.parametrize("sync", [False, True])
-def test_what_fails_time_and_again_ends_the_training(
-    context: Context, monkeypatch: pytest.MonkeyPatch, sync: bool
-) -> None:
+def test_repeated_failures_end_the_training(context: Context, monkeypatch: pytest.MonkeyPatch, sync: bool) -> None:
     fail(monkeypatch, 0, tf.errors.DeadlineExceededError)
     with pytest.raises(ClusterError, match="failed 5 times in a row: DeadlineExceededError: no more of this") as caught:
         train(context, sync=sync)
     assert caught.value.message.startswith("no worker was left after 0 of 100 steps: ")
 
 
-def test_a_worker_that_answers_and_cannot_begin_is_given_up(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_that_responds_but_cannot_start_is_dropped(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
     fail(monkeypatch, -1, tf.errors.DeadlineExceededError)
     monkeypatch.setattr(settings, "PARAMETER_RECOVERY_SECONDS", 0.2)
     with pytest.raises(ClusterError, match="answers, but cannot train: DeadlineExceededError: no more of this"):
         train(context)
 
 
-def test_what_is_no_loss_is_raised_at_once(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_errors_are_raised_at_once(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
     fail(monkeypatch, 0, tf.errors.ResourceExhaustedError)
     with pytest.raises(tf.errors.ResourceExhaustedError):
         train(context)
     assert context.notes == []
 
 
-def test_a_run_goes_on_from_the_checkpoint_of_another(context: Context, tmp_path: Path) -> None:
+def test_a_run_resumes_from_the_checkpoint_of_another(context: Context, tmp_path: Path) -> None:
     options = {"optimizer": "adam", "lr": 0.1, "sync": True, "steps": 20, "logdir": str(tmp_path)}
     assert train(context, **options)["resumed_from"] is None
     again = train(replace(context, run=f"{context.run}-2"), **options)
     assert (again["resumed_from"], again["steps"]) == (20, 40)
 
 
-def test_workers_in_step_share_the_room_of_one_graph(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_graph_of_synchronous_training_has_a_size_limit(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settings, "TRAINING_POINTS_MAX", 200)
     with pytest.raises(ClusterError) as caught:
         train(context, sync=True, batch=10)
@@ -131,7 +129,7 @@ def test_workers_in_step_share_the_room_of_one_graph(context: Context, monkeypat
     assert train(context, sync=True)["steps"] == 100
 
 
-def test_variables_that_are_lost_after_the_last_step_cost_no_step(
+def test_variables_lost_after_the_last_step_are_trained_again(
     context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read = parameter_client.ParameterClient.read
@@ -170,7 +168,7 @@ class Cancelled(BaseException):
     """As the driver has it: raised in the main thread, past every `except Exception`."""
 
 
-def test_a_run_that_is_cancelled_leaves_its_last_step_and_no_session(
+def test_a_cancelled_run_writes_a_checkpoint_and_closes_its_sessions(
     context: Context, sessions: list[Any], tmp_path: Path
 ) -> None:
     steps: list[int] = []
@@ -202,7 +200,7 @@ def test_a_run_that_is_cancelled_leaves_its_last_step_and_no_session(
     ("options", "step"),
     [({"lr": 1000.0, "steps": 400}, r"[\d,]+"), ({"lr": 1e300, "steps": 1}, "1"), ({"lr": 1e200, "steps": 1}, "1")],
 )
-def test_a_training_that_diverges_leaves_no_session(
+def test_a_training_that_diverges_closes_its_sessions(
     context: Context, sessions: list[Any], options: dict[str, Any], step: str
 ) -> None:
     with pytest.raises(ClusterError, match=f"the training diverged: after step {step} w is "):
@@ -211,7 +209,7 @@ def test_a_training_that_diverges_leaves_no_session(
     assert all(session._closed for session in sessions)
 
 
-def test_points_whose_squares_are_infinite_are_refused(context: Context, tmp_path: Path) -> None:
+def test_points_whose_squares_overflow_are_rejected(context: Context, tmp_path: Path) -> None:
     path = tmp_path / "large.csv"
     path.write_text("x,y\n1e200,1\n2e200,2\n")
     with pytest.raises(ClusterError, match=r"^large\.csv: the numbers are so large that "):
@@ -219,7 +217,7 @@ def test_points_whose_squares_are_infinite_are_refused(context: Context, tmp_pat
 
 
 @pytest.mark.parametrize("sync", [False, True])
-def test_workers_that_are_gone_for_good_are_done_without(
+def test_training_continues_without_workers_that_do_not_recover(
     context: Context, monkeypatch: pytest.MonkeyPatch, dead: str, sync: bool
 ) -> None:
     monkeypatch.setattr(settings, "PARAMETER_RECOVERY_SECONDS", 0.2)
@@ -234,7 +232,7 @@ def test_workers_that_are_gone_for_good_are_done_without(
     assert "/job:local/task:1/device:CPU:0" not in partial.device_stats
 
 
-def test_an_evaluator_that_is_gone_costs_the_scores(context: Context, dead: str) -> None:
+def test_training_without_a_lost_evaluator_has_no_scores(context: Context, dead: str) -> None:
     partial = replace(context, addresses={"local": [context.head_address], "evaluator": [dead]})
     result = train(partial)
     assert (result["steps"], result["evaluations"]) == (100, [])
