@@ -53,15 +53,15 @@ def test_descriptors_are_closed_except_those_kept() -> None:
 listener = socket.create_server(("127.0.0.1", 0))
 lock = os.open("/dev/null", os.O_RDONLY)
 os.set_inheritable(lock, True)
-kept, _ = socket.socketpair()
+connection, _ = socket.socketpair()
 """
     body = """
-daemonize.detach("t", keep=[kept.fileno(), report_fd])
-left = [fd for fd in range(256) if os.path.exists(f"/proc/self/fd/{fd}")]
-report([left, sorted([0, 1, 2, kept.fileno(), report_fd])])
+daemonize.detach("t", keep=[connection.fileno(), report_fd])
+open_fds = [fd for fd in range(256) if os.path.exists(f"/proc/self/fd/{fd}")]
+report([open_fds, sorted([0, 1, 2, connection.fileno(), report_fd])])
 """
-    left, expected = forked(body, before=before)
-    assert left == expected
+    open_fds, expected = forked(body, before=before)
+    assert open_fds == expected
 
 
 def test_input_is_empty_and_output_stays_without_a_log() -> None:
@@ -157,19 +157,19 @@ print(Path("/proc/self/cmdline").read_bytes() == before)
 _OUTLIVE = """
 import os, sys
 from tfcluster.processes import daemonize
-alive, held = os.pipe()
+alive, alive_writing = os.pipe()
 if os.fork() == 0:
     parent = os.getpid()
-    ready, told = os.pipe()
+    ready, ready_writing = os.pipe()
     if os.fork() == 0:
         never, other = os.pipe()
-        daemonize.detach("t", keep=[held, told, never, other], parent=int(sys.argv[1]) or parent)
-        os.write(told, b"x")
+        daemonize.detach("t", keep=[alive_writing, ready_writing, never, other], parent=int(sys.argv[1]) or parent)
+        os.write(ready_writing, b"x")
         os.read(never, 1)
-    os.close(told)
+    os.close(ready_writing)
     os.read(ready, 1)
     os._exit(0)
-os.close(held)
+os.close(alive_writing)
 print(os.read(alive, 1))
 """
 

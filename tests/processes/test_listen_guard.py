@@ -26,11 +26,11 @@ def device_of(listener):
     return listener.getsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, 16).rstrip(b"\\0").decode()
 
 def bound(family, port=0, only_ipv6=False):
-    made = socket.socket(family, socket.SOCK_STREAM)
+    listener = socket.socket(family, socket.SOCK_STREAM)
     if family == socket.AF_INET6:
-        made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(only_ipv6))
-    made.bind(("", port))
-    return made
+        listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(only_ipv6))
+    listener.bind(("", port))
+    return listener
 
 def isolate():
     return listen_guard.isolate_this_process(LOOPBACK, reasons.append)
@@ -131,10 +131,10 @@ if os.fork() == 0:
 os.wait()
 program = (
     "import socket, threading\\n"
-    "made = socket.socket()\\n"
-    "thread = threading.Thread(target=made.listen)\\n"  # the tid is not the pid
+    "listener = socket.socket()\\n"
+    "thread = threading.Thread(target=listener.listen)\\n"  # the tid is not the pid
     "thread.start(); thread.join()\\n"
-    "print(made.getsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, 16).rstrip(bytes(1)).decode())\\n"
+    "print(listener.getsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, 16).rstrip(bytes(1)).decode())\\n"
 )
 executed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
 report([device_of(listening[0]), os.read(reading, 9).decode(), executed.stdout.strip(), len(guard.ports), reasons])
@@ -157,13 +157,13 @@ try:
 except OSError as error:
     failed = errno.errorcode[error.errno]
 socket.socket.setsockopt = real
-left = descriptors() == before
-said = reasons[0].replace(str(listener.getsockname()[1]), "PORT")
+are_closed = descriptors() == before
+reason = reasons[0].replace(str(listener.getsockname()[1]), "PORT")
 listener.listen()
-report([failed, said, left, len(reasons), device_of(listener)])
+report([failed, reason, are_closed, len(reasons), device_of(listener)])
 """
-    said = "the kernel refused to bind port PORT to loopback: Operation not permitted"
-    assert run(body) == ["EACCES", said, True, 1, "lo"]
+    reason = "the kernel refused to bind port PORT to loopback: Operation not permitted"
+    assert run(body) == ["EACCES", reason, True, 1, "lo"]
 
 
 def test_a_signal_that_interrupts_the_guard_does_not_end_it() -> None:
@@ -234,34 +234,34 @@ def supported():
     before = descriptors()
     try:
         listen_guard.check_support(LOOPBACK)
-        said = "isolated"
+        reason = "isolated"
     except port_isolation.PortIsolationError as error:
-        said = str(error)
+        reason = str(error)
     assert descriptors() == before
-    return said
+    return reason
 """
 
 
 def test_support_is_checked_in_a_child_process() -> None:
     body = """
-said = supported()
+reason = supported()
 unrestricted = bound(socket.AF_INET)
 unrestricted.listen()
-report([said, device_of(unrestricted)])
+report([reason, device_of(unrestricted)])
 """
     assert run(_TRY + body) == ["isolated", ""]
 
 
 def test_forbidden_seccomp_is_reported() -> None:
-    said = run(_TRY + _FORBID + "report(supported())")
-    assert said == (
+    reason = run(_TRY + _FORBID + "report(supported())")
+    assert reason == (
         "ports cannot be closed before they listen: the kernel refused a seccomp filter (Operation not permitted)"
     )
 
 
 def test_another_trap_of_system_calls_is_reported() -> None:
-    said = run(_TRY + "isolate()\nreport(supported())")
-    assert said == (
+    reason = run(_TRY + "isolate()\nreport(supported())")
+    assert reason == (
         "ports cannot be closed before they listen: another program (such as a container manager) traps system calls "
         "of this process already"
     )

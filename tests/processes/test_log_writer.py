@@ -1,4 +1,4 @@
-"""What a task prints, on its way through its buffer into numbered files: bounded, nothing lost, nothing doubled."""
+"""The output of a task from its capture buffer to numbered files: bounded, nothing is lost or duplicated."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ def drain(buffered: LogBuffer, *, ended: bool = False) -> None:
 def texts(log: Path) -> list[bytes]:
     """The text of each line in a log's files, whose positions are checked to be without gap."""
     lines = [parse(line) for path in files_of(log) for line in path.read_bytes().splitlines()]
-    found = [line for line in lines if line is not None]
-    assert len(found) == len(lines)
-    for one, other in pairwise(found):
+    entries = [line for line in lines if line is not None]
+    assert len(entries) == len(lines)
+    for one, other in pairwise(entries):
         assert one.next_offset == other.position
-    return [line.text for line in found]
+    return [line.text for line in entries]
 
 
 def test_lines_have_a_time_and_a_position(tmp_path: Path) -> None:
@@ -177,9 +177,9 @@ def test_output_beyond_the_capacity_of_the_log_is_skipped(paths: tuple[Path, Pat
     path, log = paths
     put(path, b"".join(b"line %06d\n" % number for number in range(100_000)))
     drain(LogBuffer(path, RotatingLog(log, 1000, 3)))
-    found = texts(log)
-    assert found == [b"line %06d" % number for number in range(100_000)][-len(found) :]
-    assert 40 < len(found) < 100
+    entries = texts(log)
+    assert entries == [b"line %06d" % number for number in range(100_000)][-len(entries) :]
+    assert 40 < len(entries) < 100
 
 
 def test_positions_continue_in_a_truncated_buffer(paths: tuple[Path, Path]) -> None:

@@ -23,9 +23,9 @@ def test_an_ip_address_is_itself() -> None:
 
 
 def test_this_machine_is_loopback() -> None:
-    found = addresses_of([THIS_MACHINE])
-    assert found
-    assert all(address.is_loopback for address in found)
+    resolved = addresses_of([THIS_MACHINE])
+    assert resolved
+    assert all(address.is_loopback for address in resolved)
 
 
 def test_a_name_resolves_to_all_its_addresses(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,16 +24,16 @@ from tensorflow.core.protobuf.tensorflow_server_pb2 import ServerDef
 
 differences = []
 for data, addresses, job, index, cpus in json.load(sys.stdin):
-    wanted = ServerDef(job_name=job, task_index=index, protocol="grpc")
+    expected = ServerDef(job_name=job, task_index=index, protocol="grpc")
     for name, tasks in addresses.items():
-        added = wanted.cluster.job.add(name=name)
+        added = expected.cluster.job.add(name=name)
         for number, address in enumerate(tasks):
             added.tasks[number] = address
-    wanted.default_session_config.device_count["CPU"] = cpus
-    found = ServerDef.FromString(bytes.fromhex(data))
+    expected.default_session_config.device_count["CPU"] = cpus
+    decoded = ServerDef.FromString(bytes.fromhex(data))
     # Serialised again, a field of ours that TensorFlow does not know would still be there.
-    if found != wanted or len(found.SerializeToString()) != len(wanted.SerializeToString()):
-        differences.append([str(found), str(wanted)])
+    if decoded != expected or len(decoded.SerializeToString()) != len(expected.SerializeToString()):
+        differences.append([str(decoded), str(expected)])
 
 config = tf.compat.v1.ConfigProto(device_count={"CPU": 2})
 server = tf.distribute.Server({"w": ["localhost:0"]}, job_name="w", task_index=0, config=config)

@@ -29,8 +29,8 @@ settings.DRIVER_POLL_SECONDS = settings.DRIVER_EXIT_SECONDS = 0.05
 traits = ProgramTraits(is_script=True)
 folder = Path(sys.argv[1])
 job = run_spec.RunSpec("script-1", "demo", "script", traits, folder, {}, "localhost:1", [], {}, ["careful"], "x.py")
-ours, link = socket.socketpair()
-def tell(code, failure=""):
+driver_link, link = socket.socketpair()
+def report_end(code, failure=""):
     run_spec.ProgramEnd(code, failure, 1.5, {"/job:worker/task:0/device:CPU:0": {"ops": 3}}, ["slow"]).send(link)
 run_driver.become_subreaper()
 parent = os.getpid()
@@ -41,7 +41,7 @@ if pid == 0:
     os._exit(0)
 link.close()
 print("driving", flush=True)
-run_driver._Supervisor(job, pid, ours, None, time.monotonic()).run()
+run_driver._Supervisor(job, pid, driver_link, None, time.monotonic()).run()
 """
 
 
@@ -78,7 +78,7 @@ def test_a_driver_exits_when_the_runs_folder_is_deleted(tmp_path: Path) -> None:
 
 
 def test_the_result_of_a_script_has_what_its_program_end_reports(tmp_path: Path) -> None:
-    code, [event] = drive(tmp_path, "tell(0)")
+    code, [event] = drive(tmp_path, "report_end(0)")
     assert code == 0
     assert event == {
         "event": "result",
@@ -101,22 +101,22 @@ def test_without_a_program_end_the_exit_code_of_the_script_decides(tmp_path: Pat
 
 def test_exit_code_143_of_a_script_is_reported_like_others(tmp_path: Path) -> None:
     """TensorFlow's PreemptionCheckpointHandler does so."""
-    code, [event] = drive(tmp_path, "tell(143); os._exit(143)")
+    code, [event] = drive(tmp_path, "report_end(143); os._exit(143)")
     assert (code, event["error"]["message"]) == (143, "x.py ended with exit code 143")  # type: ignore[index]
 
 
 def test_the_error_of_a_script_has_its_exception(tmp_path: Path) -> None:
-    code, [event] = drive(tmp_path, "tell(1, 'ValueError: no data'); os._exit(1)")
+    code, [event] = drive(tmp_path, "report_end(1, 'ValueError: no data'); os._exit(1)")
     assert (code, event["error"]["message"]) == (1, "x.py failed: ValueError: no data")  # type: ignore[index]
 
 
 def test_an_interpreter_that_shuts_down_too_slowly_is_killed_without_effect_on_the_result(tmp_path: Path) -> None:
-    code, [event] = drive(tmp_path, "tell(0); time.sleep(600)")
+    code, [event] = drive(tmp_path, "report_end(0); time.sleep(600)")
     assert (code, event["state"]) == (0, "succeeded")
 
 
 def test_a_crash_in_a_destructor_does_not_change_the_result(tmp_path: Path) -> None:
-    code, [event] = drive(tmp_path, "tell(3); os.kill(os.getpid(), signal.SIGSEGV)")
+    code, [event] = drive(tmp_path, "report_end(3); os.kill(os.getpid(), signal.SIGSEGV)")
     assert (code, event["error"]["message"]) == (3, "x.py ended with exit code 3")  # type: ignore[index]
 
 
@@ -140,7 +140,7 @@ os.wait()
 daemon = int(os.read(reading, 20))
 while os.path.exists(f"/proc/{daemon}"):  # until it has been reaped
     time.sleep(0.01)
-tell(0)
+report_end(0)
 """
 
 
@@ -185,7 +185,7 @@ def test_an_event_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
 
 
 def test_forwarding_lines_of_a_tensorflow_error_are_skipped() -> None:
-    said = "From /job:worker/replica:0/task:0:\nSocket closed\nAdditional GRPC error information"
-    assert run_program._first_line(OSError(said)) == "OSError: Socket closed"
+    message = "From /job:worker/replica:0/task:0:\nSocket closed\nAdditional GRPC error information"
+    assert run_program._first_line(OSError(message)) == "OSError: Socket closed"
     assert run_program._first_line(OSError("From /job:ps/replica:0/task:0:\n")) == "OSError"
     assert run_program._first_line(ValueError("From here: on")) == "ValueError: From here: on"

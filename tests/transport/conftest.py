@@ -1,4 +1,4 @@
-"""Two hosts with an sshd each, and the way to them."""
+"""Two hosts with an sshd each, and transports to them."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import pytest
 from tests.hosts import SshHosts, ssh_hosts
 from tfcluster.transport.ssh import SshTransport
 
-Reaching = Callable[..., SshTransport]
+TransportFactory = Callable[..., SshTransport]
 
 
 @pytest.fixture(scope="module")
 def hosts() -> Iterator[SshHosts]:
     """Hosts h0 and h1, shared by the tests of a module, which leave them reachable; this process's ssh knows them."""
-    with ssh_hosts("h0", "h1") as made, pytest.MonkeyPatch.context() as patch:
-        for name, value in made.environment.items():
+    with ssh_hosts("h0", "h1") as ssh, pytest.MonkeyPatch.context() as patch:
+        for name, value in ssh.environment.items():
             patch.setenv(name, value)
-        yield made
+        yield ssh
 
 
 @pytest.fixture
@@ -41,15 +41,15 @@ def both_ways(request: pytest.FixtureRequest) -> None:
 
 
 @pytest.fixture
-def reach(hosts: SshHosts) -> Iterator[Reaching]:
-    """Makes the way to a host: its name, and what else the host of the topology has. One cluster for each test."""
+def make_transport(hosts: SshHosts) -> Iterator[TransportFactory]:
+    """Make transports by a host's name and its other fields in the topology. Each test has a cluster of its own."""
     cluster = f"c{uuid.uuid4().hex[:8]}"
-    made: list[SshTransport] = []
+    transports: list[SshTransport] = []
 
-    def way(name: str = "h0", **more: Any) -> SshTransport:
-        made.append(SshTransport(cluster, hosts.host(name, **more)))
-        return made[-1]
+    def make(name: str = "h0", **more: Any) -> SshTransport:
+        transports.append(SshTransport(cluster, hosts.host(name, **more)))
+        return transports[-1]
 
-    yield way
-    for there in made:
-        there.disconnect()
+    yield make
+    for transport in transports:
+        transport.disconnect()

@@ -17,7 +17,7 @@ import pytest
 
 from tests.conftest import wait_for
 from tests.hosts import HERE, SshHosts
-from tests.transport.conftest import Reaching
+from tests.transport.conftest import TransportFactory
 from tfcluster import settings
 from tfcluster.client.rpc import AgentClient
 from tfcluster.errors import ClusterError
@@ -56,15 +56,15 @@ def kept_alive(transport: SshTransport, hosts: SshHosts) -> Iterator[None]:
     wait_for(lambda: not process.exists())
 
 
-def test_one_session_prepares_a_host(hosts: SshHosts, reach: Reaching) -> None:
+def test_one_session_prepares_a_host(hosts: SshHosts, make_transport: TransportFactory) -> None:
     before = hosts.sessions()
-    transport = reach()
+    transport = make_transport()
     assert transport.examine().problems == ()
     channel = transport.open(start=True)
     assert hosts.sessions() - before == 1
-    use(reach())
-    assert reach().has_state()
-    assert not reach().is_up()
+    use(make_transport())
+    assert make_transport().has_state()
+    assert not make_transport().is_up()
     assert hosts.sessions() - before == 1
     channel.close()
     assert channel.wait_for_end(30)
@@ -72,22 +72,22 @@ def test_one_session_prepares_a_host(hosts: SshHosts, reach: Reaching) -> None:
     assert sockets_here(hosts) == []
 
 
-def test_the_forwarded_socket_is_private(hosts: SshHosts, reach: Reaching) -> None:
-    channel = reach().open(start=True)
+def test_the_forwarded_socket_is_private(hosts: SshHosts, make_transport: TransportFactory) -> None:
+    channel = make_transport().open(start=True)
     assert {path.stat().st_mode & 0o077 for path in sockets_here(hosts) if path.is_socket()} == {0}
     channel.close()
     assert channel.wait_for_end(30)
 
 
 @pytest.mark.usefixtures("without_forwarding")
-def test_a_server_that_forbids_forwarding_is_asked_once(hosts: SshHosts, reach: Reaching) -> None:
+def test_a_server_that_forbids_forwarding_is_asked_once(hosts: SshHosts, make_transport: TransportFactory) -> None:
     before = hosts.sessions()
-    transport = reach()
+    transport = make_transport()
     channel = transport.open(start=True)
     assert hosts.sessions() - before == 1
     calls = len(hosts.ssh_calls())
-    use(reach())
-    use(reach())
+    use(make_transport())
+    use(make_transport())
     assert [line for line in hosts.ssh_calls()[calls:] if "-O" in line.split()] == []
     channel.close()
     assert channel.wait_for_end(30)
@@ -125,58 +125,62 @@ def restart_sshd(transport: SshTransport, hosts: SshHosts) -> None:
 
 @pytest.mark.parametrize("damage", [remove_socket, end_master, kill_master, restart_sshd])
 def test_a_stale_socket_is_forwarded_again_without_a_session(
-    hosts: SshHosts, reach: Reaching, damage: Callable[[SshTransport, SshHosts], None]
+    hosts: SshHosts, make_transport: TransportFactory, damage: Callable[[SshTransport, SshHosts], None]
 ) -> None:
-    transport = reach()
+    transport = make_transport()
     channel = transport.open(start=True)
     with kept_alive(transport, hosts):
         channel.close()
         sessions = hosts.sessions()
         damage(transport, hosts)
-        use(reach())
-        use(reach())
+        use(make_transport())
+        use(make_transport())
         assert hosts.sessions() == sessions
 
 
-def test_a_link_that_was_cut(hosts: SshHosts, reach: Reaching, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_link_that_was_cut(
+    hosts: SshHosts, make_transport: TransportFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(settings, "SSH_KEEPALIVE_SECONDS", 1)
     monkeypatch.setattr(settings, "SSH_CONNECT_SECONDS", 1)
     monkeypatch.setattr(settings, "SSH_GREETING_SECONDS", 1)
-    transport = reach()
+    transport = make_transport()
     channel = transport.open(start=True)
     with kept_alive(transport, hosts):
         sessions = hosts.sessions()
         hosts.network.unplug("h0")
         try:
             with pytest.raises(HostUnreachableError):  # ssh has not noticed yet
-                reach().open(start=False)
+                make_transport().open(start=False)
             while channel.receive(60):
                 continue
             with pytest.raises(HostUnreachableError):
-                reach().open(start=False)
+                make_transport().open(start=False)
         finally:
             hosts.network.plug_in("h0")
-        use(reach())
+        use(make_transport())
         assert hosts.sessions() == sessions
 
 
-def test_an_agent_that_has_died_is_followed_by_another(hosts: SshHosts, reach: Reaching) -> None:
-    transport = reach()
+def test_an_agent_that_has_died_is_followed_by_another(hosts: SshHosts, make_transport: TransportFactory) -> None:
+    transport = make_transport()
     transport.open(start=True)
     pid = agent_pid(transport, hosts)
     sessions = hosts.sessions()
     os.kill(pid, signal.SIGKILL)
-    use(reach())
+    use(make_transport())
     assert hosts.sessions() - sessions == 1
 
 
-def test_an_agent_that_listens_elsewhere_now_is_found(hosts: SshHosts, reach: Reaching, tmp_path: Path) -> None:
-    channel = reach().open(start=True)
+def test_an_agent_with_another_socket_is_found(
+    hosts: SshHosts, make_transport: TransportFactory, tmp_path: Path
+) -> None:
+    channel = make_transport().open(start=True)
     channel.close()
     assert channel.wait_for_end(30)
     folder = tmp_path / "with: a \\ colon"
     folder.mkdir(mode=0o700)
-    moved = reach(env={"XDG_RUNTIME_DIR": str(folder)})
+    moved = make_transport(env={"XDG_RUNTIME_DIR": str(folder)})
     channel = moved.open(start=True)
     sessions = hosts.sessions()
     use(moved)
@@ -187,12 +191,12 @@ def test_an_agent_that_listens_elsewhere_now_is_found(hosts: SshHosts, reach: Re
 
 @pytest.mark.parametrize("name", ["long" * 50, "100%", "$HOME"])
 def test_other_folders_for_sockets(
-    hosts: SshHosts, reach: Reaching, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    hosts: SshHosts, make_transport: TransportFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     folder = tmp_path / name
     folder.mkdir(mode=0o700)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder))
-    transport = reach(env={"XDG_RUNTIME_DIR": str(folder)})
+    transport = make_transport(env={"XDG_RUNTIME_DIR": str(folder)})
     channel = transport.open(start=True)
     use(transport)
     channel.close()
@@ -200,8 +204,8 @@ def test_other_folders_for_sockets(
     transport.disconnect()
 
 
-def test_commands_that_start_at_once_share_a_socket(hosts: SshHosts, reach: Reaching) -> None:
-    transport = reach()
+def test_commands_that_start_at_once_share_a_socket(hosts: SshHosts, make_transport: TransportFactory) -> None:
+    transport = make_transport()
     transport.examine()
     program = (
         "import sys, json; from tfcluster.core.hosts import Host; from tfcluster.transport.ssh import SshTransport;"
@@ -229,8 +233,8 @@ def test_commands_that_start_at_once_share_a_socket(hosts: SshHosts, reach: Reac
     assert hosts.sessions() == sessions
 
 
-def test_a_record_that_cannot_be_read_is_ignored(hosts: SshHosts, reach: Reaching) -> None:
-    transport = reach()
+def test_a_record_that_cannot_be_read_is_ignored(hosts: SshHosts, make_transport: TransportFactory) -> None:
+    transport = make_transport()
     transport.examine()
     (record,) = (path for path in sockets_here(hosts) if path.suffix == ".json")
     for text in ("", "[]", "{", '{"socket": 1}', '{"socket": "/nowhere", "pid": 1, "is_forwardable": true}'):
@@ -239,15 +243,15 @@ def test_a_record_that_cannot_be_read_is_ignored(hosts: SshHosts, reach: Reachin
 
 
 def test_without_a_private_folder_nothing_is_forwarded(
-    hosts: SshHosts, reach: Reaching, monkeypatch: pytest.MonkeyPatch
+    hosts: SshHosts, make_transport: TransportFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shared = hosts.folder / "shared" / "tfcluster"
     shared.mkdir(parents=True)
     shared.chmod(0o755)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(shared.parent))
     with pytest.raises(ClusterError, match="not a folder that only you can enter"):
-        reach().open(start=True)
+        make_transport().open(start=True)
 
 
-def test_the_record_is_what_was_written(hosts: SshHosts, reach: Reaching) -> None:
-    assert SshMaster(reach().cluster, hosts.host("h0")).read_agent() is None
+def test_the_record_is_what_was_written(hosts: SshHosts, make_transport: TransportFactory) -> None:
+    assert SshMaster(make_transport().cluster, hosts.host("h0")).read_agent() is None

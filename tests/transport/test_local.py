@@ -1,4 +1,4 @@
-"""Starting an agent that cannot start: its own words reach the user."""
+"""Starting an agent that cannot start: the user gets its own error."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ def test_an_agent_that_dies_in_its_imports(monkeypatch: pytest.MonkeyPatch) -> N
     )
 
 
-def test_an_agent_that_says_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = ClusterError("no disk", hint="buy one", exit_code=ExitCode.UNHEALTHY).to_json()
-    monkeypatch.setattr(local, "_PROGRAM", f"import json; print(json.dumps({{'error': {told!r}}}))")
+def test_an_agent_that_reports_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    error = ClusterError("no disk", hint="buy one", exit_code=ExitCode.UNHEALTHY).to_json()
+    monkeypatch.setattr(local, "_PROGRAM", f"import json; print(json.dumps({{'error': {error!r}}}))")
     with pytest.raises(ClusterError) as caught:
-        local.start_agent("told", "localhost")
-    assert caught.value.to_json() == told
+        local.start_agent("failing", "localhost")
+    assert caught.value.to_json() == error
 
 
-def test_an_agent_that_says_nothing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_agent_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "_PROGRAM", "import signal; signal.pause()")
     monkeypatch.setattr(settings, "AGENT_START_SECONDS", 0.1)
     with pytest.raises(ClusterError) as caught:
         local.start_agent("mute", "localhost")
-    told = re.fullmatch(r"the agent \(pid (\d+)\) has not said that it listens within 0\.1 s", caught.value.message)
-    assert told, caught.value.message
-    os.kill(int(told[1]), signal.SIGKILL)
-    os.waitpid(int(told[1]), 0)
+    match = re.fullmatch(r"the agent \(pid (\d+)\) has not said that it listens within 0\.1 s", caught.value.message)
+    assert match, caught.value.message
+    os.kill(int(match[1]), signal.SIGKILL)
+    os.waitpid(int(match[1]), 0)
 
 
 def test_without_a_socket_there_is_no_agent() -> None:

@@ -1,4 +1,4 @@
-"""Talking to an agent on another host: as to one on this machine, and through all that can happen to the way."""
+"""Connections to an agent on another host: as to one on this machine, and what can happen to the network."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import pytest
 
 from tests.conftest import wait_for
 from tests.hosts import SshHosts
-from tests.transport.conftest import Reaching
+from tests.transport.conftest import TransportFactory
 from tfcluster import settings
 from tfcluster.client.agent_connection import AgentConnection
 from tfcluster.client.rpc import ResponseStream
@@ -38,32 +38,32 @@ def relays(hosts: SshHosts) -> list[int]:
     return [pid for pid, words in hosts.processes().items() if "session=json" in words]
 
 
-def agent_pid(there: SshTransport, hosts: SshHosts) -> int:
+def agent_pid(transport: SshTransport, hosts: SshHosts) -> int:
     """The pid of the agent on a host, as `ps` shows it."""
-    (pid,) = agents(there, hosts)
+    (pid,) = agents(transport, hosts)
     return pid
 
 
-def agents(there: SshTransport, hosts: SshHosts) -> list[int]:
-    title = f"tfcluster: {there.cluster} agent"
+def agents(transport: SshTransport, hosts: SshHosts) -> list[int]:
+    title = f"tfcluster: {transport.cluster} agent"
     return [pid for pid, words in hosts.processes().items() if words.startswith(title)]
 
 
-def agent_socket(there: SshTransport, hosts: SshHosts) -> Path:
+def agent_socket(transport: SshTransport, hosts: SshHosts) -> Path:
     """Where the agent of a host listens."""
-    lock = hosts.home(there.host) / "state" / "tfcluster" / there.cluster / there.host / LOCK
+    lock = hosts.home(transport.host) / "state" / "tfcluster" / transport.cluster / transport.host / LOCK
     return Path(json.loads(lock.read_text())["socket"])
 
 
 @contextmanager
-def played(there: SshTransport, hosts: SshHosts, play: Callable[[socket.socket], None]) -> Iterator[None]:
+def played(transport: SshTransport, hosts: SshHosts, play: Callable[[socket.socket], None]) -> Iterator[None]:
     """An agent on a host that does what the test says with a command's connection, after the greetings.
 
     The session on the host that finds the agent connects to it before the command.
     """
-    folder = hosts.home(there.host) / "state" / "tfcluster" / there.cluster / there.host
+    folder = hosts.home(transport.host) / "state" / "tfcluster" / transport.cluster / transport.host
     folder.mkdir(parents=True)
-    path = hosts.home(there.host) / "run" / "played"
+    path = hosts.home(transport.host) / "run" / "played"
     (folder / LOCK).write_text(json.dumps({"socket": str(path)}))
     (folder / "journal.json").touch()
     with socket.create_server(str(path), family=socket.AF_UNIX) as listener:
@@ -91,9 +91,9 @@ def played(there: SshTransport, hosts: SshHosts, play: Callable[[socket.socket],
     assert not playing.is_alive()
 
 
-def open_played(there: SshTransport) -> Channel:
+def open_played(transport: SshTransport) -> Channel:
     """Connect, and receive the greeting."""
-    channel = there.open(start=False)
+    channel = transport.open(start=False)
     while not channel.receive(30).endswith(b"\n"):
         continue
     return channel
@@ -106,27 +106,27 @@ def everything_from(channel: Channel) -> bytes:
     return data
 
 
-def test_an_agent_is_started_there_and_answers(hosts: SshHosts, reach: Reaching) -> None:
-    there = reach()
+def test_an_agent_is_started_on_the_host_and_answers(hosts: SshHosts, make_transport: TransportFactory) -> None:
+    transport = make_transport()
     with pytest.raises(ClusterError) as caught:
-        there.open(start=False)
-    assert caught.value.message == f"host 'h0': cluster {there.cluster!r} is not running"
+        transport.open(start=False)
+    assert caught.value.message == f"host 'h0': cluster {transport.cluster!r} is not running"
     assert caught.value.exit_code is ExitCode.NOT_RUNNING
-    connection = AgentConnection(there.open(start=True))
-    response = ResponseStream(there, connection, RunsRequest(None))
-    assert agent_pid(there, hosts)
+    connection = AgentConnection(transport.open(start=True))
+    response = ResponseStream(transport, connection, RunsRequest(None))
+    assert agent_pid(transport, hosts)
     assert response.result() == RunsReply(())
     response.close_and_reap()
     # The session that started the agent may still be connected as it replies: then it does not announce its exit.
     connection.close()
     wait_for(lambda: not relays(hosts))
-    wait_for(lambda: (there.is_up(), there.has_state()) == (False, False))
+    wait_for(lambda: (transport.is_up(), transport.has_state()) == (False, False))
 
 
-def test_the_agent_runs_the_code_that_was_sent(hosts: SshHosts, reach: Reaching) -> None:
-    there = reach(env={"WORD": "of the host"})
-    channel = there.open(start=True)
-    process = Path(f"/proc/{agent_pid(there, hosts)}")
+def test_the_agent_runs_the_code_that_was_sent(hosts: SshHosts, make_transport: TransportFactory) -> None:
+    transport = make_transport(env={"WORD": "of the host"})
+    channel = transport.open(start=True)
+    process = Path(f"/proc/{agent_pid(transport, hosts)}")
     held = [os.readlink(fd) for fd in (process / "fd").iterdir()]
     assert any(path.startswith(f"{hosts.home('h0')}/cache/tfcluster/code/") for path in held)
     assert b"\0WORD=of the host\0" in (process / "environ").read_bytes()
@@ -135,18 +135,18 @@ def test_the_agent_runs_the_code_that_was_sent(hosts: SshHosts, reach: Reaching)
     assert channel.wait_for_end(30)
 
 
-def test_a_state_folder_of_its_own(hosts: SshHosts, reach: Reaching) -> None:
-    there = reach(state="~/kept here")
-    channel = there.open(start=True)
-    assert (hosts.home("h0") / "kept here" / there.cluster / "h0" / LOCK).exists()
+def test_a_state_folder_of_its_own(hosts: SshHosts, make_transport: TransportFactory) -> None:
+    transport = make_transport(state="~/kept here")
+    channel = transport.open(start=True)
+    assert (hosts.home("h0") / "kept here" / transport.cluster / "h0" / LOCK).exists()
     channel.close()
     assert channel.wait_for_end(30)
 
 
 @pytest.mark.usefixtures("both_ways")
-def test_bytes_arrive_as_they_are_both_ways(hosts: SshHosts, reach: Reaching) -> None:
-    """More of them than all buffers on the way hold: whoever does not read makes the other one wait."""
-    there = reach()
+def test_bytes_arrive_as_they_are_both_ways(hosts: SshHosts, make_transport: TransportFactory) -> None:
+    """More bytes than all buffers together: a side that does not read makes the other one wait."""
+    transport = make_transport()
     data = os.urandom(BYTES)
     all_sent, may_read = threading.Event(), threading.Event()
 
@@ -161,8 +161,8 @@ def test_bytes_arrive_as_they_are_both_ways(hosts: SshHosts, reach: Reaching) ->
         assert channel.send(data)
         all_sent.set()
 
-    with played(there, hosts, play):
-        channel = open_played(there)
+    with played(transport, hosts, play):
+        channel = open_played(transport)
         sending = threading.Thread(target=send, daemon=True)
         sending.start()
         assert not channel.wait_readable(0.2)
@@ -176,9 +176,9 @@ def test_bytes_arrive_as_they_are_both_ways(hosts: SshHosts, reach: Reaching) ->
 
 
 @pytest.mark.usefixtures("both_ways")
-def test_a_command_that_hangs_up_is_noticed_there(hosts: SshHosts, reach: Reaching) -> None:
-    """The agent is told, and one that takes no notice keeps no process of ours."""
-    there = reach()
+def test_an_agent_notices_that_a_command_hangs_up(hosts: SshHosts, make_transport: TransportFactory) -> None:
+    """The agent is notified, and one that ignores it keeps no process of tfcluster running."""
+    transport = make_transport()
     received: list[bytes] = []
     may_end = threading.Event()
 
@@ -187,8 +187,8 @@ def test_a_command_that_hangs_up_is_noticed_there(hosts: SshHosts, reach: Reachi
         received.append(connection.recv(100))
         may_end.wait(60)
 
-    with played(there, hosts, play):
-        channel = open_played(there)
+    with played(transport, hosts, play):
+        channel = open_played(transport)
         channel.send(b"hello")
         wait_for(lambda: received)
         channel.close()
@@ -199,8 +199,8 @@ def test_a_command_that_hangs_up_is_noticed_there(hosts: SshHosts, reach: Reachi
 
 
 @pytest.mark.usefixtures("both_ways")
-def test_a_killed_command_leaves_nothing_there(hosts: SshHosts, reach: Reaching) -> None:
-    there = reach()
+def test_a_killed_command_leaves_nothing_on_the_host(hosts: SshHosts, make_transport: TransportFactory) -> None:
+    transport = make_transport()
     program = (
         "import sys, json, signal; from tfcluster.core.hosts import Host;"
         "from tfcluster.transport.ssh import SshTransport;"
@@ -209,7 +209,7 @@ def test_a_killed_command_leaves_nothing_there(hosts: SshHosts, reach: Reaching)
     )
     host = {"name": "h0", "address": hosts.address("h0"), "ssh": "h0", "python": sys.executable, "setup": []}
     with subprocess.Popen(
-        [sys.executable, "-c", program, there.cluster, json.dumps(host)],
+        [sys.executable, "-c", program, transport.cluster, json.dumps(host)],
         stdout=subprocess.PIPE,
         cwd=Path(__file__).parent.parent.parent,
     ) as command:
@@ -217,80 +217,80 @@ def test_a_killed_command_leaves_nothing_there(hosts: SshHosts, reach: Reaching)
         assert command.stdout.readline() == b"open\n"
         command.kill()
     wait_for(lambda: not relays(hosts))
-    wait_for(lambda: not agents(there, hosts))  # without a command and a cluster, it ends by itself
+    wait_for(lambda: not agents(transport, hosts))  # without a command and a cluster, it ends by itself
 
 
-def test_sessions_share_one_connection(hosts: SshHosts, reach: Reaching) -> None:
-    there = reach()
-    channels = [there.open(start=True) for _ in range(2)]
+def test_sessions_share_one_connection(hosts: SshHosts, make_transport: TransportFactory) -> None:
+    transport = make_transport()
+    channels = [transport.open(start=True) for _ in range(2)]
     connections = ("ss", "-Htn", "state", "established", "sport", "=", ":22")
     wait_for(lambda: len(hosts.run("h0", *connections).splitlines()) == 1)  # an earlier test's may have to close yet
-    path = ssh_control_path(there.cluster, "h0")
+    path = ssh_control_path(transport.cluster, "h0")
     assert path.exists()
     assert path.parent.stat().st_mode & 0o077 == 0
     for channel in channels:
         channel.close()
     assert channels[0].wait_for_end(30)
-    there.disconnect()
+    transport.disconnect()
     wait_for(lambda: not path.exists())
-    there.disconnect()  # there is nothing more to end
+    transport.disconnect()  # there is nothing more to end
 
 
-def test_an_agent_outlives_its_sshd(hosts: SshHosts, reach: Reaching) -> None:
-    there = reach()
-    channel = there.open(start=True)
-    pid = agent_pid(there, hosts)
+def test_an_agent_outlives_its_sshd(hosts: SshHosts, make_transport: TransportFactory) -> None:
+    transport = make_transport()
+    channel = transport.open(start=True)
+    pid = agent_pid(transport, hosts)
     process = ProcessHandle.from_pid(pid)
     assert process is not None
-    with socket.socket(socket.AF_UNIX) as kept:  # without a cluster, it would end once nobody is connected
-        kept.connect(str(agent_socket(there, hosts)))
+    with socket.socket(socket.AF_UNIX) as connection:  # without a cluster, it would end once nobody is connected
+        connection.connect(str(agent_socket(transport, hosts)))
         hosts.kill("h0")
         try:
             everything_from(channel)
             channel.close()
             with pytest.raises(HostUnreachableError):
-                there.open(start=True)
+                transport.open(start=True)
             wait_for(lambda: not relays(hosts))
             assert process.is_alive()
             assert os.getsid(pid) == pid
         finally:
             hosts.start("h0")
-        again = there.open(start=False)
-        assert agent_pid(there, hosts) == pid
+        again = transport.open(start=False)
+        assert agent_pid(transport, hosts) == pid
         again.close()
     wait_for(lambda: not process.is_alive())
 
 
-def test_a_lost_link_is_noticed_and_comes_back(hosts: SshHosts, reach: Reaching) -> None:
-    there = reach()
+def test_a_lost_link_is_noticed_and_used_again(hosts: SshHosts, make_transport: TransportFactory) -> None:
+    transport = make_transport()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(settings, "SSH_KEEPALIVE_SECONDS", 1)
         patch.setattr(settings, "SSH_KEEPALIVE_PROBES", 5)
-        channel = there.open(start=True)
+        channel = transport.open(start=True)
         patch.setattr(settings, "SSH_CONNECT_SECONDS", 1)
-        pid = agent_pid(there, hosts)
-        kept = socket.socket(socket.AF_UNIX)
-        kept.connect(str(agent_socket(there, hosts)))
+        pid = agent_pid(transport, hosts)
+        connection = socket.socket(socket.AF_UNIX)
+        connection.connect(str(agent_socket(transport, hosts)))
         hosts.network.unplug("h0")
         try:
             everything_from(channel)
             with pytest.raises(HostUnreachableError):
-                there.open(start=False)
+                transport.open(start=False)
         finally:
             hosts.network.plug_in("h0")
             channel.close()
-    again = there.open(start=False)
-    assert agent_pid(there, hosts) == pid
+    again = transport.open(start=False)
+    assert agent_pid(transport, hosts) == pid
     again.close()
-    kept.close()
+    connection.close()
     assert again.wait_for_end(30)
 
 
-def test_an_agent_that_hangs(hosts: SshHosts, reach: Reaching) -> None:
-    there = reach()
-    channel = there.open(start=True)
+def test_an_agent_that_hangs(hosts: SshHosts, make_transport: TransportFactory) -> None:
+    transport = make_transport()
+    channel = transport.open(start=True)
     assert channel.receive(60)
-    pid = agent_pid(there, hosts)
+    pid = agent_pid(transport, hosts)
     os.kill(pid, signal.SIGSTOP)
     try:
         with pytest.raises(

@@ -1,4 +1,4 @@
-"""Hosts that cannot be reached: real ones, each in its own way, told in bounded time with what to type."""
+"""Hosts that cannot be reached, each for its own reason: an error in bounded time that says what to type."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 
 from tests.conftest import wait_for
 from tests.hosts import SshHosts
-from tests.transport.conftest import Reaching
+from tests.transport.conftest import TransportFactory
 from tfcluster import settings
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.transport.base import HostUnreachableError
@@ -23,19 +23,19 @@ from tfcluster.transport.ssh import SshTransport
 _SILENT = """
 import socket, sys
 listener = socket.create_server((sys.argv[1], 22))
-kept = []
+connections = []
 while True:
-    kept.append(listener.accept())
+    connections.append(listener.accept())
 """
 
 
-def failure(there: SshTransport) -> HostUnreachableError:
-    """What every way of asking an unreachable host comes to."""
+def failure(transport: SshTransport) -> HostUnreachableError:
+    """Return the error of an unreachable host, which is the same for each request."""
     with pytest.raises(HostUnreachableError) as caught:
-        there.open(start=True)
+        transport.open(start=True)
     assert caught.value.exit_code is ExitCode.UNREACHABLE
-    assert caught.value.host == there.host
-    (problem,) = there.examine().problems
+    assert caught.value.host == transport.host
+    (problem,) = transport.examine().problems
     assert isinstance(problem, HostUnreachableError)
     return caught.value
 
@@ -48,30 +48,30 @@ def impatience() -> Iterator[pytest.MonkeyPatch]:
         yield patch
 
 
-def test_an_unknown_host_key(hosts: SshHosts, reach: Reaching) -> None:
+def test_an_unknown_host_key(hosts: SshHosts, make_transport: TransportFactory) -> None:
     hosts.know("h1")
     try:
-        error = failure(reach())
+        error = failure(make_transport())
     finally:
         hosts.know(*hosts.names)
     assert "its host key is not known here" in error.message
     assert "Type `ssh h0` once" in error.hint
 
 
-def test_a_changed_host_key(hosts: SshHosts, reach: Reaching) -> None:
+def test_a_changed_host_key(hosts: SshHosts, make_transport: TransportFactory) -> None:
     hosts.know("h0", key="other_host_key")
     try:
-        error = failure(reach())
+        error = failure(make_transport())
     finally:
         hosts.know(*hosts.names)
     assert "another host key than the one known here" in error.message
     assert f"line 1 of {hosts.folder}/known_hosts" in error.hint
 
 
-def test_a_key_that_is_not_accepted(hosts: SshHosts, reach: Reaching) -> None:
+def test_a_key_that_is_not_accepted(hosts: SshHosts, make_transport: TransportFactory) -> None:
     hosts.use_key("other_user_key")
     try:
-        error = failure(reach())
+        error = failure(make_transport())
     finally:
         hosts.use_key("user_key")
     assert "none of your keys is accepted" in error.message
@@ -79,41 +79,43 @@ def test_a_key_that_is_not_accepted(hosts: SshHosts, reach: Reaching) -> None:
     assert "`ssh -v h0`" in error.hint
 
 
-def test_a_name_that_nobody_knows(reach: Reaching) -> None:
-    error = failure(reach(ssh="nobody.invalid"))
+def test_an_unknown_name(make_transport: TransportFactory) -> None:
+    error = failure(make_transport(ssh="nobody.invalid"))
     assert "Could not resolve hostname nobody.invalid" in error.message
 
 
-def test_a_destination_is_no_option(reach: Reaching, hosts: SshHosts) -> None:
+def test_a_destination_is_no_option(make_transport: TransportFactory, hosts: SshHosts) -> None:
     evidence = hosts.folder / "evidence"
-    failure(reach(ssh=f"-oProxyCommand=touch {evidence}"))
+    failure(make_transport(ssh=f"-oProxyCommand=touch {evidence}"))
     assert not evidence.exists()
 
 
-def test_no_sshd(hosts: SshHosts, reach: Reaching) -> None:
+def test_no_sshd(hosts: SshHosts, make_transport: TransportFactory) -> None:
     hosts.kill("h0")
     try:
-        error = failure(reach())
+        error = failure(make_transport())
     finally:
         hosts.start("h0")
     assert "Connection refused" in error.message
     assert "Is sshd running there" in error.hint
 
 
-def test_a_host_that_is_cut_off(hosts: SshHosts, reach: Reaching, impatience: pytest.MonkeyPatch) -> None:
+def test_a_host_that_is_cut_off(
+    hosts: SshHosts, make_transport: TransportFactory, impatience: pytest.MonkeyPatch
+) -> None:
     hosts.network.unplug("h0")
     try:
-        error = failure(reach())
+        error = failure(make_transport())
     finally:
         hosts.network.plug_in("h0")
     assert "firewall" in error.hint, error.message
     impatience.undo()
-    assert reach().is_up() is False
+    assert make_transport().is_up() is False
 
 
 @contextmanager
 def silent_host(hosts: SshHosts, name: str) -> Iterator[None]:
-    """A host on which something takes connections and says nothing."""
+    """Have something on a host accept connections and send nothing."""
     hosts.kill(name)
     command = hosts.network[name].command(sys.executable, "-c", _SILENT, hosts.address(name))
     with subprocess.Popen(command) as listener:
@@ -126,19 +128,21 @@ def silent_host(hosts: SshHosts, name: str) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("impatience")
-def test_a_host_that_never_answers(hosts: SshHosts, reach: Reaching) -> None:
+def test_a_host_that_never_answers(hosts: SshHosts, make_transport: TransportFactory) -> None:
     with silent_host(hosts, "h0"):
-        error = failure(reach())
+        error = failure(make_transport())
     assert "timed out" in error.message
 
 
-def test_a_host_whose_shell_never_answers(hosts: SshHosts, reach: Reaching, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_whose_shell_never_answers(
+    hosts: SshHosts, make_transport: TransportFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(settings, "SSH_FIRST_MESSAGE_SECONDS", 0.5)
     profile = hosts.home("h0") / ".bashrc"
     profile.write_text("exec sleep 1000\n")
     try:
         with pytest.raises(HostUnreachableError) as caught:
-            reach().is_up()
+            make_transport().is_up()
     finally:
         profile.unlink()
     assert "nothing has come from it within 0.5 s" in caught.value.message
@@ -150,15 +154,15 @@ def test_a_host_whose_shell_never_answers(hosts: SshHosts, reach: Reaching, monk
 
 def killed(hosts: SshHosts) -> list[int]:
     """What still runs on the hosts, and no longer does."""
-    found = list(hosts.processes())
-    for pid in found:
+    pids = list(hosts.processes())
+    for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-    return found
+    return pids
 
 
-def test_no_ssh_on_this_machine(reach: Reaching, monkeypatch: pytest.MonkeyPatch) -> None:
-    there = reach()
+def test_no_ssh_on_this_machine(make_transport: TransportFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    transport = make_transport()
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(ClusterError, match=r"cannot run ssh: No such file or directory"):
-        there.is_up()
+        transport.is_up()

@@ -45,11 +45,11 @@ except PermissionError:
 sys.stdin.readline()
 """
 
-_DIAL = f"""
+_CONNECT = f"""
 import socket, sys
 from concurrent.futures import ThreadPoolExecutor
 
-def dial(address):
+def try_connect(address):
     try:
         socket.create_connection((address, {PORT}), float(sys.argv[1])).close()
         return "connected"
@@ -57,7 +57,7 @@ def dial(address):
         return type(error).__name__
 
 with ThreadPoolExecutor() as threads:
-    print(*threads.map(dial, sys.argv[2:]))
+    print(*threads.map(try_connect, sys.argv[2:]))
 """
 
 
@@ -81,7 +81,7 @@ def listening(
     attaching: str = "tried",
     before: Sequence[str] = (),
 ) -> Iterator[str]:
-    """A process on a machine that listens as TensorFlow does and serves nothing; what it says: `listens`, or why not.
+    """Have a process on a machine listen as TensorFlow does; yield `listens`, or the reason why it may not.
 
     Without addresses of a cluster everyone may connect.
     """
@@ -93,44 +93,44 @@ def listening(
             process.kill()
 
 
-def dial(machine: Machine, *addresses: str, seconds: float = 30) -> list[str]:
-    """What connections from a machine come to within some seconds, all of them begun at once."""
-    return python(machine, _DIAL, str(seconds), *addresses).communicate(timeout=60)[0].split()
+def try_connect(machine: Machine, *addresses: str, seconds: float = 30) -> list[str]:
+    """Connect from a machine to all addresses at once; return the result of each within some seconds."""
+    return python(machine, _CONNECT, str(seconds), *addresses).communicate(timeout=60)[0].split()
 
 
-def stays_outside(machine: Machine, *addresses: str) -> bool:
-    """Whether a machine's connections come to nothing: it is not even refused."""
-    return dial(machine, *addresses, seconds=1) == ["TimeoutError"] * len(addresses)
+def is_ignored(machine: Machine, *addresses: str) -> bool:
+    """Return whether a machine's connections get no answer, not even a refusal."""
+    return try_connect(machine, *addresses, seconds=1) == ["TimeoutError"] * len(addresses)
 
 
-def connects(machine: Machine, *addresses: str) -> bool:
-    return dial(machine, *addresses) == ["connected"] * len(addresses)
+def can_connect(machine: Machine, *addresses: str) -> bool:
+    return try_connect(machine, *addresses) == ["connected"] * len(addresses)
 
 
 @pytest.fixture(scope="module")
 def machines() -> Iterator[Network]:
-    with network("alpha", "beta", "stranger") as made:
-        yield made
+    with network("alpha", "beta", "other") as machines:
+        yield machines
 
 
-def addresses(made: Network, *names: str) -> list[str]:
-    return [address for name in names for address in (made[name].ipv4, made[name].ipv6)]
+def addresses(machines: Network, *names: str) -> list[str]:
+    return [address for name in names for address in (machines[name].ipv4, machines[name].ipv6)]
 
 
 def test_without_a_restriction_everyone_connects(machines: Network) -> None:
-    with listening(machines["alpha"], []) as said:
-        assert said == "listens"
-        assert connects(machines["stranger"], machines["alpha"].ipv4, machines["alpha"].ipv6)
+    with listening(machines["alpha"], []) as status:
+        assert status == "listens"
+        assert can_connect(machines["other"], machines["alpha"].ipv4, machines["alpha"].ipv6)
 
 
 @pytest.mark.parametrize("families", ["both in one", "one each"])
 def test_only_the_cluster_connects(machines: Network, families: str) -> None:
-    alpha, beta, stranger = (machines[name] for name in ("alpha", "beta", "stranger"))
-    with listening(alpha, addresses(machines, "alpha", "beta"), families=families) as said:
-        assert said == "listens"
-        assert connects(beta, alpha.ipv4, alpha.ipv6)
-        assert connects(alpha, alpha.ipv4, alpha.ipv6, "127.0.0.1", "127.0.1.1", "::1")
-        assert stays_outside(stranger, alpha.ipv4, alpha.ipv6)
+    alpha, beta, other = (machines[name] for name in ("alpha", "beta", "other"))
+    with listening(alpha, addresses(machines, "alpha", "beta"), families=families) as status:
+        assert status == "listens"
+        assert can_connect(beta, alpha.ipv4, alpha.ipv6)
+        assert can_connect(alpha, alpha.ipv4, alpha.ipv6, "127.0.0.1", "127.0.1.1", "::1")
+        assert is_ignored(other, alpha.ipv4, alpha.ipv6)
 
 
 def test_each_family_has_a_list_of_its_own(machines: Network) -> None:
@@ -139,35 +139,35 @@ def test_each_family_has_a_list_of_its_own(machines: Network) -> None:
         ([alpha.ipv4, beta.ipv4], alpha.ipv4, alpha.ipv6),
         ([alpha.ipv6, beta.ipv6], alpha.ipv6, alpha.ipv4),
     ):
-        with listening(alpha, cluster) as said:
-            assert said == "listens"
-            assert connects(beta, by)
-            assert stays_outside(beta, not_by)
+        with listening(alpha, cluster) as status:
+            assert status == "listens"
+            assert can_connect(beta, by)
+            assert is_ignored(beta, not_by)
 
 
 def test_a_hundred_hosts(machines: Network) -> None:
-    alpha, beta, stranger = (machines[name] for name in ("alpha", "beta", "stranger"))
+    alpha, beta, other = (machines[name] for name in ("alpha", "beta", "other"))
     others = [f"{network}{number}" for number in range(1, 100) for network in ("10.1.0.", "fd01::")]
-    with listening(alpha, [*others, beta.ipv4, beta.ipv6]) as said:
-        assert said == "listens"
-        assert connects(beta, alpha.ipv4, alpha.ipv6)
-        assert stays_outside(stranger, alpha.ipv4, alpha.ipv6)
+    with listening(alpha, [*others, beta.ipv4, beta.ipv6]) as status:
+        assert status == "listens"
+        assert can_connect(beta, alpha.ipv4, alpha.ipv6)
+        assert is_ignored(other, alpha.ipv4, alpha.ipv6)
 
 
 def test_the_interface_to_the_cluster_is_the_fallback_for_a_filter() -> None:
     with network("alpha", "beta", ipv4_bits=30) as cable:
         alpha, beta = cable["alpha"], cable["beta"]
         alpha.ip("-6", "address", "flush", "dev", "eth0", "scope", "global")
-        with listening(alpha, [alpha.ipv4, beta.ipv4], attaching="refused") as said:
-            assert said == "listens"
-            assert connects(beta, alpha.ipv4)
+        with listening(alpha, [alpha.ipv4, beta.ipv4], attaching="refused") as status:
+            assert status == "listens"
+            assert can_connect(beta, alpha.ipv4)
             # What comes another way than by the cable is refused.
-            assert dial(alpha, alpha.ipv4, "127.0.0.1") == ["connected", "ConnectionRefusedError"]
+            assert try_connect(alpha, alpha.ipv4, "127.0.0.1") == ["connected", "ConnectionRefusedError"]
 
 
 def test_without_filter_and_interface_the_port_cannot_be_restricted(machines: Network) -> None:
-    with listening(machines["alpha"], addresses(machines, "alpha", "beta"), attaching="refused") as said:
-        assert said == (
+    with listening(machines["alpha"], addresses(machines, "alpha", "beta"), attaching="refused") as status:
+        assert status == (
             f"the kernel lets only a process with CAP_NET_ADMIN choose who connects to port {PORT}, "
             "and no network interface leads to the cluster's hosts and nobody else"
         )
@@ -175,42 +175,42 @@ def test_without_filter_and_interface_the_port_cannot_be_restricted(machines: Ne
 
 def test_without_the_capability_a_port_is_restricted_or_reported(machines: Network) -> None:
     """Older kernels let anybody attach a filter."""
-    alpha, stranger = machines["alpha"], machines["stranger"]
+    alpha, other = machines["alpha"], machines["other"]
     without = ["setpriv", "--bounding-set", "-net_admin,-net_raw"]
-    with listening(alpha, addresses(machines, "alpha", "beta"), before=without) as said:
-        assert said == "listens" or "CAP_NET_ADMIN" in said
-        if said == "listens":
-            assert stays_outside(stranger, alpha.ipv4)
+    with listening(alpha, addresses(machines, "alpha", "beta"), before=without) as status:
+        assert status == "listens" or "CAP_NET_ADMIN" in status
+        if status == "listens":
+            assert is_ignored(other, alpha.ipv4)
 
 
 @pytest.fixture
-def unused() -> Iterator[socket.socket]:
+def unused_socket() -> Iterator[socket.socket]:
     """A socket that does not listen yet."""
-    with socket.socket() as made:
-        made.bind(("127.0.0.1", 0))
-        yield made
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        yield listener
 
 
 def many_addresses() -> list[Address]:
     return [ip_address("10.0.0.0") + number for number in range(3000)]
 
 
-def test_too_many_addresses_are_an_error(unused: socket.socket) -> None:
-    port = unused.getsockname()[1]
+def test_too_many_addresses_are_an_error(unused_socket: socket.socket) -> None:
+    port = unused_socket.getsockname()[1]
     with pytest.raises(
         PortIsolationError, match=f"port {port}: 3000 addresses are more than a socket's filter can hold$"
     ):
-        restrict_to_peers(unused, many_addresses())
+        restrict_to_peers(unused_socket, many_addresses())
 
 
 def test_too_little_memory_for_the_addresses_is_an_error(
-    unused: socket.socket, monkeypatch: pytest.MonkeyPatch
+    unused_socket: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*arguments: object) -> None:
         raise OSError(errno.ENOMEM, "Cannot allocate memory")
 
     monkeypatch.setattr(socket.socket, "setsockopt", refuse)
-    port = unused.getsockname()[1]
-    said = f"port {port}: 300 addresses take a larger sysctl net.core.optmem_max$"
-    with pytest.raises(PortIsolationError, match=said):
-        restrict_to_peers(unused, many_addresses()[:300])
+    port = unused_socket.getsockname()[1]
+    message = f"port {port}: 300 addresses take a larger sysctl net.core.optmem_max$"
+    with pytest.raises(PortIsolationError, match=message):
+        restrict_to_peers(unused_socket, many_addresses()[:300])

@@ -1,4 +1,4 @@
-"""The first contact with a host: what it is sent, what is found there, and what is told of it, all at once."""
+"""The first session with a host: the code that is sent to it, and the report about it, with all problems at once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.hosts import SshHosts
-from tests.transport.conftest import Reaching
+from tests.transport.conftest import TransportFactory
 from tfcluster.errors import ClusterError
 from tfcluster.transport.base import HostUnreachableError
 from tfcluster.transport.provision import code_bundle, code_hash
@@ -24,47 +24,47 @@ from tfcluster.transport.remote_bootstrap import MESSAGE_PREFIX, _is_intact
 from tfcluster.transport.ssh import HostReport
 
 
-def problems(found: HostReport) -> list[tuple[str, str]]:
-    assert not any(isinstance(problem, HostUnreachableError) for problem in found.problems)
-    return [(problem.message, problem.hint) for problem in found.problems]
+def problems(report: HostReport) -> list[tuple[str, str]]:
+    assert not any(isinstance(problem, HostUnreachableError) for problem in report.problems)
+    return [(problem.message, problem.hint) for problem in report.problems]
 
 
 def code_of(hosts: SshHosts, name: str = "h0") -> Path:
-    """Where a host keeps the code that this test runs."""
+    """Return the folder of the code that this test runs in a host's cache."""
     return hosts.home(name) / "cache" / "tfcluster" / "code" / code_hash()
 
 
 def python(path: Path, program: str) -> str:
-    """A Python that is what a test needs; its path."""
+    """Write a program in the place of a Python, and return its path."""
     path.write_text(f"#!/bin/sh\n{program}\n")
     path.chmod(0o755)
     return str(path)
 
 
-def test_what_a_fit_host_says(reach: Reaching) -> None:
-    found = reach().examine()
-    assert problems(found) == []
-    assert (found.host, found.python) == ("h0", sys.executable)
-    assert found.python_version == sys.version.split()[0]
-    assert re.match(r"2\.\d+", found.tensorflow or "")
-    assert found.free_bytes > 0
-    assert abs(found.clock_offset) <= found.clock_error + 0.001  # it is the same clock
+def test_the_report_about_a_suitable_host(make_transport: TransportFactory) -> None:
+    report = make_transport().examine()
+    assert problems(report) == []
+    assert (report.host, report.python) == ("h0", sys.executable)
+    assert report.python_version == sys.version.split()[0]
+    assert re.match(r"2\.\d+", report.tensorflow or "")
+    assert report.free_bytes > 0
+    assert abs(report.clock_offset) <= report.clock_error + 0.001  # it is the same clock
 
 
-def test_the_code_is_sent_once(hosts: SshHosts, reach: Reaching) -> None:
+def test_the_code_is_sent_once(hosts: SshHosts, make_transport: TransportFactory) -> None:
     shutil.rmtree(hosts.home("h1") / "cache" / "tfcluster", ignore_errors=True)
-    assert reach("h1").examine().shipped_bytes == len(code_bundle())
-    assert reach("h1").examine().shipped_bytes == 0
-    assert reach("h1").is_up() is False
+    assert make_transport("h1").examine().shipped_bytes == len(code_bundle())
+    assert make_transport("h1").examine().shipped_bytes == 0
+    assert make_transport("h1").is_up() is False
     for folder in (code_of(hosts, "h1"), code_of(hosts, "h1").parent):
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 
 
-def test_several_first_contacts_at_once(hosts: SshHosts, reach: Reaching) -> None:
+def test_several_first_sessions_at_once(hosts: SshHosts, make_transport: TransportFactory) -> None:
     shutil.rmtree(hosts.home("h1") / "cache" / "tfcluster", ignore_errors=True)
     with ThreadPoolExecutor(4) as threads:
-        found = list(threads.map(lambda there: there.examine(), [reach("h1") for _ in range(4)]))
-    assert [problems(each) for each in found] == [[]] * 4
+        reports = list(threads.map(lambda transport: transport.examine(), [make_transport("h1") for _ in range(4)]))
+    assert [problems(each) for each in reports] == [[]] * 4
     assert sorted(os.listdir(code_of(hosts, "h1").parent)) == sorted([code_hash(), "lock"])
 
 
@@ -100,17 +100,17 @@ def link(code: Path, text: str) -> None:
 
 @pytest.mark.parametrize("tamper", [append, shadow, shadow_by_link, lose, share, link])
 def test_code_that_was_tampered_with_is_not_run(
-    hosts: SshHosts, reach: Reaching, tamper: Callable[[Path, str], None], tmp_path: Path
+    hosts: SshHosts, make_transport: TransportFactory, tamper: Callable[[Path, str], None], tmp_path: Path
 ) -> None:
-    reach("h1").is_up()  # it has the code now
+    make_transport("h1").is_up()  # it has the code now
     evidence = tmp_path / "evidence"
     tamper(code_of(hosts, "h1"), f"\nopen({str(evidence)!r}, 'w')\n")
-    assert reach("h1").examine().shipped_bytes > 0
+    assert make_transport("h1").examine().shipped_bytes > 0
     assert not evidence.exists()
     assert _is_intact(str(code_of(hosts, "h1")))
 
 
-def test_old_code_goes_unless_an_agent_runs_it(hosts: SshHosts, reach: Reaching) -> None:
+def test_old_code_is_removed_unless_an_agent_runs_it(hosts: SshHosts, make_transport: TransportFactory) -> None:
     root = code_of(hosts, "h1").parent
     shutil.rmtree(root, ignore_errors=True)
     for age in range(1, 6):
@@ -120,125 +120,129 @@ def test_old_code_goes_unless_an_agent_runs_it(hosts: SshHosts, reach: Reaching)
     (root / ".killed").mkdir()
     with (root / "old4" / "tfcluster" / "__init__.py").open() as used:
         fcntl.flock(used, fcntl.LOCK_SH)
-        reach("h1").examine()
+        make_transport("h1").examine()
     assert sorted(os.listdir(root)) == sorted([code_hash(), "lock", "old1", "old2", "old4"])
 
 
-def test_a_host_whose_home_cannot_be_written(hosts: SshHosts, reach: Reaching, tmp_path: Path) -> None:
+def test_a_host_whose_home_cannot_be_written(hosts: SshHosts, make_transport: TransportFactory, tmp_path: Path) -> None:
     cache = hosts.home("h1") / "cache" / "tfcluster"
     shutil.rmtree(cache, ignore_errors=True)
     cache.touch()
     try:
-        (told,) = problems(reach("h1").examine())
-        assert told[0].startswith(f"host 'h1': cannot keep tfcluster's code: [Errno 20] Not a directory: '{cache}")
+        ((message, _),) = problems(make_transport("h1").examine())
+        assert message.startswith(f"host 'h1': cannot keep tfcluster's code: [Errno 20] Not a directory: '{cache}")
         state = tmp_path / "scratch"
-        assert problems(reach("h1", state=str(state)).examine()) == []
+        assert problems(make_transport("h1", state=str(state)).examine()) == []
         assert sorted(os.listdir(state / ".code")) == sorted([code_hash(), "lock"])
     finally:
         cache.unlink()
 
 
-def test_all_that_is_missing_is_told_at_once(reach: Reaching, tmp_path: Path) -> None:
+def test_all_missing_packages_are_reported_at_once(make_transport: TransportFactory, tmp_path: Path) -> None:
     bare = python(tmp_path / "bare", f'exec {sys.executable} -S "$@"')
     fast = "import sys, time; now = time.time; time.time = lambda: now() + 60; exec(sys.argv[1])"
     bare_and_fast = python(tmp_path / "fast", f'exec {bare} -c {fast!r} "$2"'.replace("'", '"'))
-    found = reach(python=bare_and_fast).examine()
+    report = make_transport(python=bare_and_fast).examine()
     install = f"`ssh h0 {sys.executable} -m pip install tensorflow psutil`"
-    told = problems(found)
-    assert abs(found.clock_offset - 60) <= found.clock_error + 0.001
-    assert [message for message, _ in told] == [
+    missing = problems(report)
+    assert abs(report.clock_offset - 60) <= report.clock_error + 0.001
+    assert [message for message, _ in missing] == [
         "host 'h0': TensorFlow is not installed for the agent's Python",
         f"host 'h0': psutil is not installed for {sys.executable}",
     ]
-    assert [install in hint for _, hint in told] == [True, True]
-    assert found.tensorflow is None
+    assert [install in hint for _, hint in missing] == [True, True]
+    assert report.tensorflow is None
 
 
-def test_a_python_that_is_too_old(reach: Reaching, tmp_path: Path) -> None:
+def test_a_python_that_is_too_old(make_transport: TransportFactory, tmp_path: Path) -> None:
     old = 'import sys; sys.version_info = (3, 9, 2); sys.version = \\"3.9.2 (x)\\"; exec(sys.argv[1])'
-    there = reach(python=python(tmp_path / "old", f'exec {sys.executable} -c "{old}" "$2"'))
-    told = (
+    transport = make_transport(python=python(tmp_path / "old", f'exec {sys.executable} -c "{old}" "$2"'))
+    problem = (
         f"host 'h0': {sys.executable} is Python 3.9.2, and tfcluster needs 3.10 or newer",
         "Name a newer one by `python:` in the spec.",
     )
-    assert problems(there.examine()) == [told]
+    assert problems(transport.examine()) == [problem]
     with pytest.raises(ClusterError) as caught:
-        there.open(start=True)
-    assert (caught.value.message, caught.value.hint) == told
+        transport.open(start=True)
+    assert (caught.value.message, caught.value.hint) == problem
 
 
-def test_no_such_python(reach: Reaching) -> None:
-    ((message, hint),) = problems(reach(python="/opt/it's not/here").examine())
+def test_no_such_python(make_transport: TransportFactory) -> None:
+    ((message, hint),) = problems(make_transport(python="/opt/it's not/here").examine())
     assert message.startswith("host 'h0': there is no /opt/it's not/here to run\n  ")
     assert "No such file" in message
     assert "`python:`" in hint
 
 
-def test_a_python_that_fails(reach: Reaching, tmp_path: Path) -> None:
+def test_a_python_that_fails(make_transport: TransportFactory, tmp_path: Path) -> None:
     broken = python(tmp_path / "broken", "echo one; echo cannot find my library >&2; exit 3")
-    ((message, _),) = problems(reach(python=broken).examine())
+    ((message, _),) = problems(make_transport(python=broken).examine())
     assert message == (
         "host 'h0': ssh ended with exit code 3 before the host had answered\n  one\n  cannot find my library"
     )
 
 
-def test_a_python_that_lacks_a_part(reach: Reaching, tmp_path: Path) -> None:
+def test_a_python_without_a_module(make_transport: TransportFactory, tmp_path: Path) -> None:
     broken = python(tmp_path / "cut", f"echo Welcome; exec {sys.executable} -c 'import zlip'")
-    ((message, _),) = problems(reach(python=broken).examine())
+    ((message, _),) = problems(make_transport(python=broken).examine())
     assert message == (
         "host 'h0': ssh ended with exit code 1 before the host had answered\n  Welcome\n"
         "  ModuleNotFoundError: No module named 'zlip'"
     )
 
 
-def test_a_shell_that_prints_without_end(reach: Reaching, tmp_path: Path) -> None:
-    ((message, _),) = problems(reach(python=python(tmp_path / "yes", "exec yes")).examine())
+def test_a_shell_that_prints_without_end(make_transport: TransportFactory, tmp_path: Path) -> None:
+    ((message, _),) = problems(make_transport(python=python(tmp_path / "yes", "exec yes")).examine())
     assert message.startswith("host 'h0': its shell prints without end before anything is run\n  y\n  y\n")
 
 
-def test_a_python_in_the_home_folder(hosts: SshHosts, reach: Reaching) -> None:
+def test_a_python_in_the_home_folder(hosts: SshHosts, make_transport: TransportFactory) -> None:
     folder = hosts.home("h0") / "my venv"
     folder.mkdir(exist_ok=True)
     python(folder / "python", f'exec {sys.executable} "$@"')
-    assert problems(reach(python="~/my venv/python").examine()) == []
+    assert problems(make_transport(python="~/my venv/python").examine()) == []
 
 
-def test_a_noisy_login_shell(hosts: SshHosts, reach: Reaching) -> None:
+def test_a_noisy_login_shell(hosts: SshHosts, make_transport: TransportFactory) -> None:
     profile = hosts.home("h0") / ".bashrc"
     profile.write_text(f"echo Welcome; seq 20000; printf 'no newline: {MESSAGE_PREFIX}'; echo oops >&2\n")
     try:
-        found = reach().examine()
+        report = make_transport().examine()
     finally:
         profile.unlink()
-    assert problems(found) == []
-    assert found.python == sys.executable
+    assert problems(report) == []
+    assert report.python == sys.executable
 
 
-def test_setup_runs_once_and_may_make_the_python(hosts: SshHosts, reach: Reaching, tmp_path: Path) -> None:
-    made, count = tmp_path / "made it's", tmp_path / "count"
+def test_setup_runs_once_and_may_make_the_python(
+    hosts: SshHosts, make_transport: TransportFactory, tmp_path: Path
+) -> None:
+    interpreter, count = tmp_path / "made it's", tmp_path / "count"
     setup = (
         f'echo "$WORD" >> {count}; cat',
-        f'printf "%s\\n" "#!/bin/sh" "exec {sys.executable} \\"\\$@\\"" > "{made}"; chmod +x "{made}"',
+        f'printf "%s\\n" "#!/bin/sh" "exec {sys.executable} \\"\\$@\\"" > "{interpreter}"; chmod +x "{interpreter}"',
     )
-    there = reach(python=str(made), setup=setup, env={"WORD": "a 'b' $c"})
-    found, probe = there.probe()
-    assert (problems(found), probe) == ([], None)
-    assert found.unexamined == (f"python: {made} does not exist yet; `setup:` may make it: not examined",)
+    transport = make_transport(python=str(interpreter), setup=setup, env={"WORD": "a 'b' $c"})
+    report, probe = transport.probe()
+    assert (problems(report), probe) == ([], None)
+    assert report.unexamined == (f"python: {interpreter} does not exist yet; `setup:` may make it: not examined",)
     assert not count.exists()
     for _ in range(2):
-        assert problems(there.examine()) == []
+        assert problems(transport.examine()) == []
         assert count.read_text() == "a 'b' $c\n"
-    assert problems(reach("h1", python=str(made), setup=setup).examine()) == []
+    assert problems(make_transport("h1", python=str(interpreter), setup=setup).examine()) == []
     assert len(count.read_text().splitlines()) == 2  # another host is another host
 
 
-def test_setup_that_fails_shows_its_last_lines(hosts: SshHosts, reach: Reaching, tmp_path: Path) -> None:
+def test_setup_that_fails_shows_its_last_lines(
+    hosts: SshHosts, make_transport: TransportFactory, tmp_path: Path
+) -> None:
     setup = ("true", f"[ -e {tmp_path}/mended ] || {{ seq 100; echo no disk >&2; exit 9; }}")
-    there = reach(setup=setup)
-    ((message, hint),) = problems(there.examine())
+    transport = make_transport(setup=setup)
+    ((message, hint),) = problems(transport.examine())
     assert message.startswith(f"host 'h0': the setup command `{setup[1]}` ended with exit code 9\n")
     assert message.endswith("  99\n  100\n  no disk")
     assert "  92\n" not in message
     assert "`setup:`" in hint
     (tmp_path / "mended").touch()
-    assert problems(there.examine()) == []
+    assert problems(transport.examine()) == []
