@@ -1,4 +1,4 @@
-"""Which hosts are contacted while a run is followed, with a fake cluster."""
+"""The leases of which hosts are renewed while a run is followed, with a fake cluster."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def threads() -> int:
     return threading.active_count()
 
 
-def test_every_host_but_the_head_is_contacted_repeatedly() -> None:
+def test_the_leases_of_all_hosts_but_the_head_are_renewed() -> None:
     cluster, before = FakeCluster(0.03), threads()
     with keep_leases_alive(cast(Cluster, cluster)):
         wait_for(lambda: min(cluster.requests[host, StatusRequest] for host in ("beta", "gamma")) >= 3)
@@ -68,7 +68,7 @@ def test_every_host_but_the_head_is_contacted_repeatedly() -> None:
     assert cluster.requests["alpha", TopologyRequest] == 2
 
 
-def test_without_a_lease_no_host_is_contacted() -> None:
+def test_without_a_lease_no_request_is_sent() -> None:
     cluster, before = FakeCluster(None), threads()
     with keep_leases_alive(cast(Cluster, cluster)):
         wait_for(lambda: cluster.requests["alpha", TopologyRequest] == 2 and threads() <= before)

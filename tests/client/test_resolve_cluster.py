@@ -41,7 +41,7 @@ def test_the_only_one_that_is_up(nowhere: Path) -> None:
     assert resolve_cluster(None).name == "one"
 
 
-def test_the_one_of_the_spec_here_when_none_or_it_too_is_up(nowhere: Path) -> None:
+def test_the_cluster_of_the_spec_in_the_folder_if_none_or_it_too_is_up(nowhere: Path) -> None:
     own_spec(nowhere, "mine")
     assert resolve_cluster(None).name == "mine"
     bring_up("mine", "other")

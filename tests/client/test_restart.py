@@ -40,11 +40,11 @@ def test_tasks_and_jobs_can_be_named_in_every_notation() -> None:
     assert restart.holders == ("ps:1",)
 
 
-def test_where_there_is_a_ps_the_others_hold_nothing() -> None:
+def test_with_a_ps_other_tasks_hold_no_variables() -> None:
     assert restart_of(status(ps=READY, worker=READY), ("worker",)).holders == ()
 
 
-def test_where_there_is_no_ps_every_task_may_hold_variables() -> None:
+def test_without_a_ps_every_task_may_hold_variables() -> None:
     assert restart_of(status(local=READY, worker=READY), ("worker:1", "local")).holders == (
         "local:0",
         "local:1",
@@ -63,13 +63,13 @@ def test_only_runs_that_go_on_are_lost() -> None:
     assert restart_of(status(*runs, ps=FAILED), ()).runs == ("pi-queued", "pi-running")
 
 
-def test_a_task_that_there_is_not_is_wrong_usage() -> None:
+def test_an_unknown_task_is_a_usage_error() -> None:
     with pytest.raises(ClusterError) as caught:
         restart_of(status(ps=READY), ("ps:0", "ps:7"))
     assert (caught.value.message, caught.value.exit_code) == ("no task 'ps:7'", ExitCode.USAGE)
 
 
-def test_a_task_that_failed_is_told_with_how_and_when_it_ended_and_what_it_printed_last() -> None:
+def test_the_error_for_a_failed_task_has_its_exit_and_the_end_of_its_log() -> None:
     noon = time.mktime((2026, 1, 31, 12, 0, 0, 0, 0, -1))
     well, bad = status(ps=READY).tasks[:1], status(worker=FAILED).tasks[:1]
     end = LastExit("SIGSEGV", noon, "no CUDA", ("loading [/usr/lib]", "Segmentation fault"))

@@ -25,7 +25,7 @@ def of_host(host: str, *tasks: Task, runs: tuple[RunStatus, ...] = ()) -> Cluste
     return ClusterStatus("demo", ClusterState.RUNNING, "demo.yaml", (HostStatus(host, "up", 7, "2.21.0"),), told, runs)
 
 
-def test_tasks_are_in_the_order_of_the_spec_whoever_told_first() -> None:
+def test_tasks_are_in_the_order_of_the_spec_whichever_host_reported_first() -> None:
     status = aggregate_status(
         LAYOUT, {host: of_host(host, runs=(RUN,) * (host == "beta")) for host in ("gamma", "beta", "alpha")}
     )
@@ -34,7 +34,7 @@ def test_tasks_are_in_the_order_of_the_spec_whoever_told_first() -> None:
     assert (status.state, status.runs) == (ClusterState.RUNNING, (RUN,))
 
 
-def test_of_a_host_that_cannot_be_reached_nothing_is_known() -> None:
+def test_tasks_of_an_unreachable_host_are_unresponsive() -> None:
     status = aggregate_status(LAYOUT, {"alpha": of_host("alpha"), "beta": "unreachable", "gamma": "down"})
     assert status.hosts[1:] == (HostStatus("beta", "unreachable", None, None), HostStatus("gamma", "down", None, None))
     assert [(task.short, task.state, task.pid) for task in status.tasks] == [
@@ -46,7 +46,7 @@ def test_of_a_host_that_cannot_be_reached_nothing_is_known() -> None:
     assert status.state is ClusterState.DEGRADED
 
 
-def test_tasks_of_hosts_that_are_not_asked_are_left_out() -> None:
+def test_tasks_of_hosts_without_a_report_are_omitted() -> None:
     assert [task.short for task in aggregate_status(LAYOUT, {"beta": of_host("beta")}).tasks] == ["worker:0"]
 
 

@@ -227,7 +227,7 @@ def test_a_choice_is_of_the_clusters_devices_or_a_cluster_error(
 H100 = "device: 0, name: NVIDIA H100 80GB HBM3, pci bus id: 0000:18:00.0, compute capability: 9.0"
 
 
-def test_a_gpu_is_told_by_its_description() -> None:
+def test_the_model_of_a_gpu_is_parsed_from_its_description() -> None:
     device = Device("/job:worker/replica:0/task:1/device:GPU:0", "GPU", 80 << 30, H100)
     assert device.to_json() == {
         "task": "/job:worker/task:1",

@@ -275,7 +275,7 @@ def test_another_spec_file_is_an_update() -> None:
 
 
 @pytest.mark.parametrize("state", sorted(set(TaskState) - {TaskState.FAILED, TaskState.STOPPED}))
-def test_a_task_that_is_up_or_comes_up_by_itself_is_left_alone(state: TaskState) -> None:
+def test_a_task_that_runs_or_restarts_by_itself_is_not_changed(state: TaskState) -> None:
     topology = with_ports(topology_of(SPEC))
     assert printed(SPEC, found_of(topology, states={task.short: state for task in topology.tasks})) == []
 

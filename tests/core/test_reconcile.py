@@ -81,7 +81,7 @@ def test_a_raised_max_is_of_use_to_those_who_are_started_later() -> None:
     assert kinds(three, everybody) == [("start", "worker:2")]
 
 
-def test_an_address_kept_again_counts_as_unknown_while_somebody_was_started_without_it() -> None:
+def test_a_reused_address_is_unknown_while_a_server_runs_that_was_started_without_it() -> None:
     found, _ = carried_out(topology_of(workers(2)), up(workers(3)))
     found = with_restarted(found, "/job:worker/task:0")  # does not know worker:2
     found, _ = carried_out(topology_of(workers(2, 3)), found)
@@ -89,7 +89,7 @@ def test_an_address_kept_again_counts_as_unknown_while_somebody_was_started_with
     assert ("restart", "worker:0") in kinds(topology_of(workers(3, 3)), found)
 
 
-def test_kept_gpus_stay_where_they_are() -> None:
+def test_allocated_gpus_stay_allocated() -> None:
     found = up("jobs: {worker: {tasks: 2, gpus: 1}}")
     one = merge_with_observed(topology_of("jobs: {worker: {tasks: 3, gpus: 1}}"), found)
     assert [task.gpu_ids for task in one.tasks] == [("worker:0-0",), ("worker:1-0",), ()]
@@ -104,7 +104,7 @@ def test_an_address_that_the_spec_gives_to_another_task_is_not_kept() -> None:
     assert places(after.topology) == {}
 
 
-def test_what_was_found_survives_json() -> None:
+def test_an_observed_state_survives_json() -> None:
     found = found_of(with_ports(topology_of(workers(2, 3))), runs={"pi-1": ("/job:worker/task:0",)})
     assert decode(ObservedState, json.loads(json.dumps(to_json(found)))) == found
 

@@ -47,7 +47,7 @@ def task(
     return Task(job, index, "localhost", host, port, cpus, gpus, env or {}, restart)
 
 
-def test_every_field_of_the_spec_reaches_the_layout() -> None:
+def test_every_field_of_the_spec_is_in_the_topology() -> None:
     assert topology_of(FULL, "here/demo.yaml") == ClusterTopology(
         cluster="demo",
         spec="here/demo.yaml",
@@ -172,7 +172,7 @@ def without_choices(topology: ClusterTopology) -> list[Task]:
     return [replace(each, port=None, gpu_ids=()) for each in topology.tasks]
 
 
-def test_a_layout_survives_json() -> None:
+def test_a_topology_survives_json() -> None:
     for text in (FULL.replace("cpus: 2", "cpus: 2, max: 3"), HOSTED):
         topology = topology_of(text).with_allocation({"/job:ps/task:0": 5000}, {"/job:worker/task:0": ["0", "1"]})
         assert decode(ClusterTopology, json.loads(json.dumps(to_json(topology)))) == topology

@@ -53,7 +53,7 @@ def test_a_large_graph_becomes_its_scopes() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9))))
-def test_circles_end_somewhere_and_other_arrows_lead_downwards(arrows: list[tuple[int, int]]) -> None:
+def test_edges_lead_downwards_except_in_cycles(arrows: list[tuple[int, int]]) -> None:
     nodes = [Node(str(number), "Op", tuple(str(a) for a, b in arrows if b == number)) for number in range(10)]
     picture = build_diagram(nodes, all_on_one(nodes))
     assert all(0 <= box.depth < 10 for box in picture.boxes)

@@ -250,7 +250,7 @@ def test_a_run_that_failed_is_its_error(capsys: pytest.CaptureFixture[str]) -> N
     assert printed(capsys) == ""
 
 
-def test_a_run_that_was_cancelled_is_told_on_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_result_of_a_cancelled_run_is_on_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
     view = RunView(silent=False)
     with view:
         view.update({"event": "run", "run": "pi-3f9a"})

@@ -6,16 +6,13 @@ import importlib
 import re
 import threading
 import time
-from typing import TYPE_CHECKING
+from functools import partial
 
 import click
 
 from tfcluster.cli.options import cluster_option
-from tfcluster.cli.up import ChangeOptions, change_cluster, changing_options, preflight_progress
+from tfcluster.cli.up import ChangeOptions, change_cluster, changing_options
 from tfcluster.errors import ClusterError, ExitCode
-
-if TYPE_CHECKING:
-    from tfcluster.client.up import UpPlan
 
 _COUNT = re.compile(r"([A-Za-z][A-Za-z0-9_]*)=([0-9]{1,9})")
 
@@ -46,11 +43,8 @@ def command(
     threading.Thread(target=importlib.import_module, args=["tfcluster.ui.progress_views"], daemon=True).start()
     target = resolve_cluster(cluster)
 
-    def make_plan() -> UpPlan:
-        with preflight_progress(target.name, output) as progress:
-            return up.plan_scale(target, desired, dry=dry_run, progress=progress)
-
-    change_cluster(make_plan, ChangeOptions(dry_run, yes, timeout, output), began)
+    make_plan = partial(up.plan_scale, target, desired)
+    change_cluster(target.name, make_plan, ChangeOptions(dry_run, yes, timeout, output), began)
 
 
 def _parse(counts: tuple[str, ...]) -> dict[str, int]:

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -93,13 +94,14 @@ class ChangeOptions:
     output: str
 
 
-def change_cluster(make_plan: Callable[[], UpPlan], options: ChangeOptions, began: float) -> None:
+def change_cluster(cluster: str, make_plan: Callable[..., UpPlan], options: ChangeOptions, began: float) -> None:
     """Make a plan, show it, ask for confirmation if data is lost, carry it out, and wait until every task is ready.
 
     If the cluster changes between planning and carrying out, this plans again.
 
     Args:
-        make_plan: Makes the plan.
+        cluster: The cluster's name.
+        make_plan: `plan_up` or `plan_scale`; it is called with `dry` and `progress`.
         options: The options of the command.
         began: The time at which the command began, in monotonic seconds.
 
@@ -110,7 +112,8 @@ def change_cluster(make_plan: Callable[[], UpPlan], options: ChangeOptions, bega
 
     accepted_loss: set[str] = set()
     for remaining_attempts in reversed(range(settings.PLANS_MAX)):
-        plan = make_plan()
+        with preflight_progress(cluster, options.output) as progress:
+            plan = make_plan(dry=options.dry_run, progress=progress)
         _show_plan(plan, options)
         if options.dry_run:
             return
@@ -248,8 +251,5 @@ def command(
     # Importing rich takes as long as starting a server, so import it while the agent loads TensorFlow's library.
     threading.Thread(target=importlib.import_module, args=["tfcluster.ui.progress_views"], daemon=True).start()
 
-    def make_plan() -> UpPlan:
-        with preflight_progress(topology.cluster, output) as progress:
-            return up.plan_up(topology, dry=dry_run, progress=progress, allow_version_mismatch=allow_version_mismatch)
-
-    change_cluster(make_plan, ChangeOptions(dry_run, yes, timeout, output), began)
+    make_plan = partial(up.plan_up, topology, allow_version_mismatch=allow_version_mismatch)
+    change_cluster(topology.cluster, make_plan, ChangeOptions(dry_run, yes, timeout, output), began)

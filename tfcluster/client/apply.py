@@ -9,7 +9,7 @@ from functools import partial
 from tfcluster import settings
 from tfcluster.client.cluster import Cluster, read_registry, register, unregister
 from tfcluster.client.down import stop_hosts
-from tfcluster.client.parallel import StreamContext, lines_of, merge_streams, warn
+from tfcluster.client.parallel import StreamContext, hints_of, lines_of, merge_streams, warn
 from tfcluster.client.preflight import close_inspectors
 from tfcluster.client.rpc import AgentDisconnectedError
 from tfcluster.client.up import UpPlan
@@ -88,10 +88,10 @@ def _combined(cluster: Cluster, errors: dict[str, ClusterError]) -> ClusterError
     conflicts = [error for error in errors.values() if isinstance(error, PlanConflictError)]
     if len(conflicts) == len(errors):
         return conflicts[0]
-    hints = dict.fromkeys(error.hint for error in errors.values() if error.hint)
+    completion = "`tfcluster up` again completes it, `tfcluster down` stops the whole cluster."
     return ClusterError(
         "\n".join([*lines_of(cluster, errors), "The other hosts have applied the change."]),
-        hint=" ".join([*hints, "`tfcluster up` again completes it, `tfcluster down` stops the whole cluster."]),
+        hint=" ".join(filter(None, [hints_of(errors), completion])),
         exit_code=max(error.exit_code for error in errors.values()),
     )
 

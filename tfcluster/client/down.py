@@ -8,7 +8,7 @@ from functools import partial
 
 from tfcluster import settings
 from tfcluster.client.cluster import Cluster, find_cluster, register, resolve_cluster
-from tfcluster.client.parallel import StreamContext, lines_of, map_hosts, merge_streams, unreachable
+from tfcluster.client.parallel import StreamContext, hints_of, lines_of, map_hosts, merge_streams, unreachable
 from tfcluster.client.reconnect import Reconnector, RetryPolicy
 from tfcluster.client.rpc import AgentClient
 from tfcluster.client.status import ClusterSnapshot, NoStatusError, take_snapshot
@@ -76,15 +76,12 @@ def take_down(cluster: Cluster, grace: float, show_status: Callable[[ClusterStat
     _register_remaining(cluster, errors)
     lost_hosts = {host: error for host, error in errors.items() if error.exit_code is ExitCode.UNREACHABLE}
     if len(lost_hosts) < len(errors):
-        raise ClusterError("\n".join(lines_of(cluster, errors)), hint=_hint(errors))
+        raise ClusterError(
+            "\n".join(lines_of(cluster, errors)), hint=hints_of(errors) or "Type `tfcluster down` again."
+        )
     if lost_hosts:
         tasks = [f"{task.short} on {task.host}" for task in snapshot.topology.tasks if task.host in lost_hosts]
         raise _incomplete(cluster, lost_hosts, tasks)
-
-
-def _hint(errors: Mapping[str, ClusterError]) -> str:
-    hints = dict.fromkeys(error.hint for error in errors.values() if error.hint)
-    return " ".join(hints) or "Type `tfcluster down` again."
 
 
 def _cancel_runs(cluster: Cluster, snapshot: ClusterSnapshot) -> None:
@@ -155,16 +152,14 @@ def _stop_unrecorded(cluster: Cluster, grace: float) -> bool:
     """
     if LOCAL_HOST not in cluster.hosts or not LocalTransport(cluster.name).has_unrecorded_processes():
         return False
-    stream = partial(_stop_host, cluster.connect(LOCAL_HOST), grace, True)
-    with contextlib.closing(merge_streams({LOCAL_HOST: stream})) as items:
-        for _, status in items:
-            if isinstance(status, ClusterError):
-                raise status
+    for _, status in stop_hosts(cluster, [LOCAL_HOST], grace, start=True):
+        if isinstance(status, ClusterError):
+            raise status
     return True
 
 
 def stop_hosts(
-    cluster: Cluster, hosts: Collection[str], grace: float
+    cluster: Cluster, hosts: Collection[str], grace: float, *, start: bool = False
 ) -> Iterator[tuple[str, ClusterStatus | ClusterError]]:
     """Stop everything that a cluster has on some of its hosts, on all of them in parallel.
 
@@ -172,11 +167,12 @@ def stop_hosts(
         cluster: The cluster.
         hosts: The hosts.
         grace: Seconds between SIGTERM and SIGKILL.
+        start: Start an agent even on a host that has no journal.
 
     Yields:
         Each host with its status at each change, or with the error that ended its stream.
     """
-    streams = {host: partial(_stop_host, cluster.connect(host), grace, False) for host in hosts}
+    streams = {host: partial(_stop_host, cluster.connect(host), grace, start) for host in hosts}
     with contextlib.closing(merge_streams(streams)) as statuses:
         for host, status in statuses:
             # A concurrent `down` stopped the host first, which is the desired result.

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tfcluster import settings
@@ -94,39 +95,32 @@ class _Entry:
     value: Any = None
 
 
-class _Pump:
-    """Reads the stream of one host in a thread and puts its items into a queue."""
+def _pump(
+    host: str,
+    open_stream: Callable[[StreamContext], Iterator[Any]],
+    entries: queue.Queue[_Entry],
+    stopped: threading.Event,
+) -> None:
+    """Read the stream of one host and put its items into a queue, in a thread of its own."""
 
-    def __init__(self, host: str, entries: queue.Queue[_Entry], stopped: threading.Event) -> None:
-        self._host = host
-        self._entries = entries
-        self._stopped = stopped
-
-    def start(self, open_stream: Callable[[StreamContext], Iterator[Any]]) -> None:
-        """Start the thread."""
-        threading.Thread(target=self._run, args=[open_stream], daemon=True).start()
-
-    def _run(self, open_stream: Callable[[StreamContext], Iterator[Any]]) -> None:
-        context = StreamContext(self._host, lambda text: self._put(_Kind.WARNING, text), self._stopped)
-        with contextlib.suppress(_StoppedError):
-            try:
-                for item in open_stream(context):
-                    self._put(_Kind.ITEM, item)
-            except _StoppedError:
-                raise
-            except ClusterError as error:
-                self._put(_Kind.ITEM, error)
-            except BaseException as error:
-                self._put(_Kind.EXCEPTION, error)
-            self._put(_Kind.END)
-
-    def _put(self, kind: _Kind, value: Any = None) -> None:
-        entry = _Entry(self._host, kind, value)
-        while not self._stopped.is_set():
+    def put(kind: _Kind, value: Any = None) -> None:
+        while not stopped.is_set():
             with contextlib.suppress(queue.Full):
-                self._entries.put(entry, timeout=settings.THREAD_POLL_SECONDS)
+                entries.put(_Entry(host, kind, value), timeout=settings.THREAD_POLL_SECONDS)
                 return
         raise _StoppedError
+
+    with contextlib.suppress(_StoppedError):
+        try:
+            for item in open_stream(StreamContext(host, partial(put, _Kind.WARNING), stopped)):
+                put(_Kind.ITEM, item)
+        except _StoppedError:
+            raise
+        except ClusterError as error:
+            put(_Kind.ITEM, error)
+        except BaseException as error:
+            put(_Kind.EXCEPTION, error)
+        put(_Kind.END)
 
 
 def _read_all(
@@ -137,7 +131,7 @@ def _read_all(
     stopped = threading.Event()
     deadline = None if timeout is None else time.monotonic() + timeout
     for host, open_stream in streams.items():
-        _Pump(host, entries, stopped).start(open_stream)
+        threading.Thread(target=_pump, args=(host, open_stream, entries, stopped), daemon=True).start()
     running = len(streams)
     try:
         while running:
@@ -225,10 +219,9 @@ def unreachable(cluster: Cluster, errors: Mapping[str, ClusterError]) -> Cluster
     """
     if cluster.is_local:
         return next(iter(errors.values()))
-    hints = dict.fromkeys(error.hint for error in errors.values() if error.hint)
     return ClusterError(
         "\n".join(lines_of(cluster, errors)),
-        hint=" ".join(hints) or f"`tfcluster status -c {cluster.name}` tries again.",
+        hint=hints_of(errors) or f"`tfcluster status -c {cluster.name}` tries again.",
         exit_code=ExitCode.UNREACHABLE,
     )
 
@@ -238,6 +231,11 @@ def lines_of(cluster: Cluster, errors: Mapping[str, ClusterError]) -> list[str]:
     if cluster.is_local:
         return [error.message for error in errors.values()]
     return [line for host, error in errors.items() for line in with_host(host, error.message)]
+
+
+def hints_of(errors: Mapping[str, ClusterError]) -> str:
+    """Return the hints of errors in one text, each hint once."""
+    return " ".join(dict.fromkeys(error.hint for error in errors.values() if error.hint))
 
 
 def with_host(host: str, message: str) -> list[str]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tfcluster import settings
 from tfcluster.client.cluster import Cluster
-from tfcluster.client.parallel import lines_of, map_hosts, partition, unreachable
+from tfcluster.client.parallel import hints_of, lines_of, map_hosts, partition, unreachable
 from tfcluster.client.status import take_snapshot, watch_until_ready
 from tfcluster.core.states import ACTIVE_RUN_STATES, HAS_PROCESS
 from tfcluster.core.status import ClusterStatus
@@ -113,6 +113,6 @@ def _request_restart(cluster: Cluster, hosts: Mapping[str, str], tasks: Collecti
     if errors:
         raise ClusterError(
             "\n".join(lines_of(cluster, errors)),
-            hint=" ".join(dict.fromkeys(error.hint for error in errors.values() if error.hint)),
+            hint=hints_of(errors),
             exit_code=max(error.exit_code for error in errors.values()),
         )

@@ -25,8 +25,8 @@ from tfcluster.core.reconcile import ObservedState, scale
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.paths import journal_path
-from tfcluster.transport import local
 from tfcluster.transport.base import not_running
+from tfcluster.transport.local import prestart_agent as prestart_agent  # which the command line calls
 
 
 @dataclass(frozen=True)
@@ -63,11 +63,6 @@ class UpPlan:
             "lost": data_losses(self.actions),
             "not_examined": [{"host": each.host, "what": each.text} for each in self.unexamined],
         }
-
-
-def prestart_agent() -> None:
-    """Start an agent while the spec is still being read; it exits if no `plan_up` follows."""
-    local.prestart_agent()
 
 
 def plan_up(
