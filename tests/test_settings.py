@@ -49,7 +49,7 @@ CONSTANTS = {
     ),
     **dict.fromkeys(
         (
-            "agent/log_file.py:_HEAD",
+            "agent/log_file.py:_PREFIX_BYTES",
             "runtime_dir.py:_DIGEST",
             "runtime_dir.py:_SSH_SUFFIX",
             "processes/rotating_log.py:_MAX_HEADER",
