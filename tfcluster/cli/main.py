@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import signal
@@ -12,7 +13,7 @@ from typing import Any, NoReturn
 import click
 
 from tfcluster import __version__
-from tfcluster.cli.output import echo, echo_error, echo_usage_error
+from tfcluster.cli.output import echo, echo_error, echo_usage_error, prepare_streams
 from tfcluster.errors import ClusterError, ExitCode
 
 # The short help of each command, by name. It is kept here so that `--help` imports no command; a test compares it with
@@ -109,6 +110,16 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
 
+# What to do about errors of the operating system that any call may raise.
+_HINTS = {
+    errno.EMFILE: "The limit on open files is too low: raise it with `ulimit -n 1024`.",
+    errno.ENFILE: "The machine has too many open files.",
+    errno.ENOMEM: "The memory, or its limit (`ulimit -v`), is exhausted.",
+    errno.EAGAIN: "The limit on processes (`ulimit -u`) may be reached.",
+    errno.ENOSPC: "Free some space, or set XDG_STATE_HOME to a folder on another disk.",
+}
+
+
 @click.group(
     cls=LazyGroup,
     package="tfcluster.cli",
@@ -130,6 +141,7 @@ def cli() -> None:
 def main() -> NoReturn:
     """Run the command line and exit with a documented exit code; no traceback reaches the user."""
     signal.signal(signal.SIGTERM, _terminated)
+    prepare_streams()
     try:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         result: Any = cli.main(prog_name="tfcluster", standalone_mode=False)
@@ -151,8 +163,7 @@ def main() -> NoReturn:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         sys.exit(int(ExitCode.DONE))
     except OSError as error:
-        where = f"{error.filename}: " if error.filename else ""
-        echo_error(ClusterError(f"{where}{error.strerror or error}"))
+        echo_error(_system_error(error))
         sys.exit(int(ExitCode.FAILED))
     except Exception as error:
         if _is_caused_by_interrupt(error):
@@ -160,6 +171,12 @@ def main() -> NoReturn:
             sys.exit(int(ExitCode.INTERRUPTED))
         echo_error(_bug_report(error))
         sys.exit(int(ExitCode.FAILED))
+
+
+def _system_error(error: OSError) -> ClusterError:
+    """Return the error for what the operating system refused, with a hint for limits that users can change."""
+    where = f"{error.filename}: " if error.filename else ""
+    return ClusterError(f"{where}{error.strerror or error}", hint=_HINTS.get(error.errno or 0, ""))
 
 
 def _terminated(signal_number: int, frame: object) -> NoReturn:

@@ -14,6 +14,24 @@ from tfcluster.control_characters import escape_control_characters
 from tfcluster.errors import ClusterError
 
 
+def prepare_streams() -> None:
+    """Make the standard streams usable: closed ones are /dev/null, and text that they cannot encode is escaped.
+
+    A file that is opened later would otherwise get the number of a closed stream, and messages would be written to it.
+    """
+    for fd, mode in enumerate(("r", "w", "w")):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number, which is this one
+        name = ("stdin", "stdout", "stderr")[fd]
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(fd, mode, closefd=False))  # noqa: SIM115 - open until the process ends
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
 def echo(text: str, *, err: bool = False) -> None:
     """Print a line, with its control characters escaped.
 

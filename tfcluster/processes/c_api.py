@@ -34,7 +34,10 @@ class TensorFlow:
             with _discarded_stderr():
                 self._lib = ctypes.CDLL(str(library))
         except OSError as error:
-            raise ClusterError(f"{library} cannot be loaded: {error}", hint=INSTALL_TENSORFLOW) from error
+            # The loader's text for ENOMEM and EAGAIN, which has no errno.
+            lacks_memory = "failed to map segment" in str(error) or "cannot allocate memory" in str(error)
+            hint = "The limit on memory (`ulimit -v`) is too low." if lacks_memory else INSTALL_TENSORFLOW
+            raise ClusterError(f"{library} cannot be loaded: {error}", hint=hint) from error
         pointer, text = ctypes.c_void_p, ctypes.c_char_p
         for name, result, arguments in (
             ("TF_Version", text, []),
