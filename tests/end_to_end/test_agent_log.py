@@ -47,8 +47,8 @@ def test_it_has_the_transitions_with_their_causes_and_outlives_the_agent(sandbox
 
 
 def test_a_request_that_fails_leaves_its_traceback(sandbox: Sandbox) -> None:
-    broken = "def _fail(*arguments): raise KeyError('broken')\nTaskHandlers.restart = _fail\n"
-    changes = json.dumps({"tfcluster.agent.handlers.tasks": broken})
+    broken = "def _fail(*arguments): raise KeyError('broken')\nClusterHandlers.restart = _fail\n"
+    changes = json.dumps({"tfcluster.agent.handlers.cluster": broken})
     sandbox("up", sandbox.spec(SPEC), env={"TEST_CHANGES": changes})
     sandbox("restart", "worker:0", "--yes", code=1)
     lines = agent_log(sandbox)

@@ -14,7 +14,7 @@ from types import FrameType
 
 from tfcluster import settings
 from tfcluster.agent.context import AgentContext
-from tfcluster.agent.handlers.apply import ApplyHandler
+from tfcluster.agent.handlers.cluster import ClusterHandlers
 from tfcluster.agent.journal import JournalError
 from tfcluster.agent.rpc_connection import Dispatcher
 from tfcluster.agent.rpc_server import AgentSocket
@@ -42,9 +42,9 @@ class Agent:
     def __init__(self, context: AgentContext, agent_socket: AgentSocket) -> None:
         self._context = context
         self._socket = agent_socket
-        self._apply = ApplyHandler(context)
-        self._shutdown = Shutdown(context, self._apply.abandon)
-        self.dispatcher = Dispatcher(context, self._apply, self._shutdown, self._detect_missing_journal)
+        self._cluster_handlers = ClusterHandlers(context)
+        self._shutdown = Shutdown(context, self._cluster_handlers.abandon)
+        self.dispatcher = Dispatcher(context, self._cluster_handlers, self._shutdown, self._detect_missing_journal)
         self._last_repair_error = ""
 
     async def adopt(self) -> None:
@@ -70,7 +70,7 @@ class Agent:
         context.runs.adopt()
         if record is None:
             await context.runs.cancel_all()  # these are runs of a cluster that is down
-        self._apply.resume()
+        self._cluster_handlers.resume()
 
     async def watch(self) -> None:
         """Check the tasks, the state directory, the log writer and the fork server periodically until cancelled.

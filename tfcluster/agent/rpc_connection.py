@@ -10,10 +10,9 @@ from typing import Any
 
 from tfcluster import settings
 from tfcluster.agent.context import AgentContext
-from tfcluster.agent.handlers.apply import ApplyHandler, check_connectivity
+from tfcluster.agent.handlers.cluster import ClusterHandlers, check_connectivity
 from tfcluster.agent.handlers.logs import LogHandlers
 from tfcluster.agent.handlers.runs import RunHandlers
-from tfcluster.agent.handlers.tasks import TaskHandlers
 from tfcluster.agent.shutdown import Shutdown, UnreadableCluster
 from tfcluster.agent.upload import Upload
 from tfcluster.errors import ClusterError
@@ -174,7 +173,7 @@ class Dispatcher:
 
     Args:
         context: The parts of the agent.
-        apply: The handlers of changes.
+        cluster: The handlers of requests about the cluster and its tasks.
         shutdown: The handler of `down`.
         before_down: Called before each `down`; may set `unreadable`.
 
@@ -185,25 +184,24 @@ class Dispatcher:
     def __init__(
         self,
         context: AgentContext,
-        apply: ApplyHandler,
+        cluster: ClusterHandlers,
         shutdown: Shutdown,
         before_down: Callable[[], None],
     ) -> None:
         self._before_down = before_down
         self.unreadable: UnreadableCluster | None = None
-        tasks = TaskHandlers(context, apply.wait_idle)
         runs = self._runs = RunHandlers(context)
         logs = LogHandlers(context)
         self._handlers: dict[type[Request[Any, Any]], Callable[[Any], Response[Any, Any]]] = {
-            TopologyRequest: apply.topology,
-            PrepareRequest: apply.prepare,
-            ObserveRequest: apply.observe,
+            TopologyRequest: cluster.topology,
+            PrepareRequest: cluster.prepare,
+            ObserveRequest: cluster.observe,
             ReachRequest: check_connectivity,
-            ApplyRequest: apply.apply,
-            WatchRequest: tasks.watch,
-            StatusRequest: tasks.status,
-            DevicesRequest: tasks.devices,
-            RestartRequest: tasks.restart,
+            ApplyRequest: cluster.apply,
+            WatchRequest: cluster.watch,
+            StatusRequest: cluster.status,
+            DevicesRequest: cluster.devices,
+            RestartRequest: cluster.restart,
             DownRequest: shutdown.down,
             LogsRequest: logs.logs,
             EventsRequest: logs.events,

@@ -1,4 +1,4 @@
-"""RPC handlers of `up` and `scale`: observe and check this host and its connections, and carry out a plan."""
+"""RPC handlers of a cluster and its tasks: preflight of this host, execution of a plan, status, devices, restart."""
 
 from __future__ import annotations
 
@@ -18,13 +18,15 @@ from tfcluster.core.reconcile import ObservedState
 from tfcluster.core.states import HAS_PROCESS, TERMINAL_STATES
 from tfcluster.core.status import ClusterStatus
 from tfcluster.core.text import pluralize
-from tfcluster.core.topology import ClusterTopology
+from tfcluster.core.topology import ClusterTopology, matching_tasks
 from tfcluster.errors import ClusterError
 from tfcluster.processes.probes import connection_failures
-from tfcluster.protocol.api import Reply, Response
+from tfcluster.protocol.api import Done, Reply, Response
 from tfcluster.protocol.api.cluster import (
     ApplyReply,
     ApplyRequest,
+    DevicesReply,
+    DevicesRequest,
     FailedCheck,
     Observation,
     ObserveRequest,
@@ -32,15 +34,18 @@ from tfcluster.protocol.api.cluster import (
     PrepareRequest,
     ReachReply,
     ReachRequest,
+    RestartRequest,
+    StatusRequest,
     TopologyRequest,
+    WatchRequest,
 )
 
 
-class ApplyHandler:
-    """Handles the requests that change the cluster.
+class ClusterHandlers:
+    """Handles the requests about the cluster and its tasks.
 
-    The command makes the plan. The agent carries it out if the state of its host is still the one that the plan was
-    made from, and rejects it otherwise (compare-and-swap).
+    The command makes the plan of a change. The agent carries it out if the state of its host is still the one that the
+    plan was made from, and rejects it otherwise (compare-and-swap).
 
     Args:
         context: The parts of the agent.
@@ -114,6 +119,39 @@ class ApplyHandler:
             self._context.reject_if_going_down()
         task.result()
         yield Reply(ApplyReply(None))
+
+    async def status(self, request: StatusRequest) -> Response[NoReturn, ClusterStatus]:
+        """Return the status of the cluster."""
+        yield Reply(self._context.status())
+
+    async def watch(self, request: WatchRequest) -> Response[ClusterStatus, Done]:
+        """Send the status at each change; see `WatchRequest`."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + request.timeout
+        while True:
+            with suppress(asyncio.TimeoutError):  # while a plan is executed, tasks that it stops look failed
+                await asyncio.wait_for(self.wait_idle(), deadline - loop.time())
+            seen = self._supervisor.changed.count
+            yield self._context.status()
+            try:
+                await asyncio.wait_for(self._supervisor.changed.wait_for_change(seen), deadline - loop.time())
+            except asyncio.TimeoutError:
+                yield Reply(Done())
+                return
+
+    async def devices(self, request: DevicesRequest) -> Response[NoReturn, DevicesReply]:
+        """Ask all tasks for their devices."""
+        self._supervisor.require_cluster()
+        devices, silent = await self._supervisor.health.list_devices(settings.DEVICE_LIST_SECONDS)
+        yield Reply(DevicesReply(tuple(devices), tuple(silent)))
+
+    async def restart(self, request: RestartRequest) -> Response[NoReturn, Done]:
+        """Restart tasks; see `RestartRequest`."""
+        self._context.reject_if_going_down()
+        topology = self._supervisor.require_cluster()
+        names = {task.short: task.name for task in topology.on(self._supervisor.host)}
+        self._supervisor.restart([names[short] for short in matching_tasks(request.tasks, list(names))], request.grace)
+        yield Reply(Done())
 
     def resume(self) -> None:
         """Continue a change that an earlier agent began; if that fails, the event log says why."""
