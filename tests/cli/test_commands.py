@@ -105,9 +105,9 @@ def test_every_option_is_set_by_its_command_and_its_name(words: tuple[str, ...])
     command: click.Command = cli
     for word in words:
         assert isinstance(command, click.Group)
-        found = command.get_command(context, word)
-        assert found is not None
-        command = found
+        subcommand = command.get_command(context, word)
+        assert subcommand is not None
+        command = subcommand
         context = click.Context(command, parent=context, info_name=word, **command.context_settings)
     for option in command.params:
         if isinstance(option, click.Option) and option.name not in ("help", "cluster"):

@@ -97,5 +97,5 @@ from tfcluster.ui.listings import show_status
 
 
 def test_an_agent_imports_neither_tensorflow_nor_what_only_the_command_line_needs(tmp_path: Path) -> None:
-    found = imported("import tfcluster.agent.main", tmp_path)
-    assert found <= {"asyncio", "google.protobuf", "psutil"}
+    modules = imported("import tfcluster.agent.main", tmp_path)
+    assert modules <= {"asyncio", "google.protobuf", "psutil"}

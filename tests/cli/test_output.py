@@ -56,9 +56,9 @@ def test_an_error_and_its_hint_are_escaped_and_its_label_has_colour(
 def test_a_usage_error_is_escaped(capsys: pytest.CaptureFixture[str]) -> None:
     echo_usage_error(click.UsageError(f"No such command '{EVIL}'."))
     echo_usage_error(click.FileError(f"{EVIL}.yaml", "is away"))
-    told = capsys.readouterr().err
-    assert told.startswith(f"Error: No such command '{SHOWN}'.\n")
-    assert told.replace("\n", "").isprintable()
+    printed = capsys.readouterr().err
+    assert printed.startswith(f"Error: No such command '{SHOWN}'.\n")
+    assert printed.replace("\n", "").isprintable()
 
 
 def writes_of(path: Path) -> Iterator[str]:
@@ -74,6 +74,6 @@ def writes_of(path: Path) -> Iterator[str]:
 
 
 def test_only_output_modules_write_text() -> None:
-    found = {str(path.relative_to(ROOT)) for path in ROOT.rglob("*.py") if any(writes_of(path))}
+    writers = {str(path.relative_to(ROOT)) for path in ROOT.rglob("*.py") if any(writes_of(path))}
     consoles = {"ui/console.py"}
-    assert {each for each in found if not each.startswith(AWAY)} == WRITERS | consoles
+    assert {each for each in writers if not each.startswith(AWAY)} == WRITERS | consoles

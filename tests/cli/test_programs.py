@@ -106,9 +106,9 @@ def test_help_lists_what_works_and_says_what_does_not(site: Path) -> None:
 
 def test_a_bundled_program_is_not_replaced(site: Path) -> None:
     install(site, "pi", "yet_another_pi", init="raise ValueError")
-    found = registry.find("pi")
-    assert found is not None
-    assert found.package == ""
+    program = registry.find("pi")
+    assert program is not None
+    assert program.package == ""
     assert "--samples" in call("run", "pi", "--help").output
 
 

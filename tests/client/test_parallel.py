@@ -24,18 +24,18 @@ def test_hosts_are_called_in_parallel_and_errors_belong_to_their_host() -> None:
         return host.upper()
 
     done: list[int] = []
-    told, wrong = partition(map_hosts("abc", ask, 30.0, done.append))
-    assert told == {"a": "A", "c": "C"}
-    assert {host: error.message for host, error in wrong.items()} == {"b": "no"}
+    values, errors = partition(map_hosts("abc", ask, 30.0, done.append))
+    assert values == {"a": "A", "c": "C"}
+    assert {host: error.message for host, error in errors.items()} == {"b": "no"}
     assert done == [1, 2, 3]
 
 
 def test_a_host_that_hangs_times_out() -> None:
     hang = threading.Event()
-    found = map_hosts(["a", "b"], lambda host: hang.wait(60) if host == "b" else True, 0.2)
+    outcomes = map_hosts(["a", "b"], lambda host: hang.wait(60) if host == "b" else True, 0.2)
     hang.set()
-    error = found["b"]
-    assert found["a"] is True
+    error = outcomes["b"]
+    assert outcomes["a"] is True
     assert isinstance(error, ClusterError)
     assert error.message == "host 'b' cannot be reached: timed out after 0.2 s"
     assert error.exit_code is ExitCode.UNREACHABLE
@@ -126,7 +126,7 @@ def test_the_items_of_one_host_stay_in_their_order() -> None:
     def stream(context: StreamContext) -> Iterator[int]:
         yield from range(10_000)  # more than may wait to be read
 
-    found: dict[str, list[object]] = {"a": [], "b": []}
+    outcomes: dict[str, list[object]] = {"a": [], "b": []}
     for host, number in merge_streams({"a": stream, "b": stream}):
-        found[host].append(number)
-    assert found == {"a": list(range(10_000)), "b": list(range(10_000))}
+        outcomes[host].append(number)
+    assert outcomes == {"a": list(range(10_000)), "b": list(range(10_000))}

@@ -38,7 +38,7 @@ def with_ports(topology: ClusterTopology, before: ClusterTopology | None = None)
     return topology.with_allocation(ports, gpus)
 
 
-def found_of(
+def observed_state(
     topology: ClusterTopology,
     generations: Mapping[str, int] | None = None,
     *,
@@ -76,33 +76,33 @@ def found_of(
 
 def up(text: str, spec_file: str = "cluster.yaml") -> ObservedState:
     """The cluster of a spec, up and ready."""
-    return found_of(with_ports(topology_of(text, spec_file)))
+    return observed_state(with_ports(topology_of(text, spec_file)))
 
 
-def carried_out(wanted: ClusterTopology, found: ObservedState) -> tuple[ObservedState, tuple[PlannedAction, ...]]:
+def apply_plan(desired: ClusterTopology, observed: ObservedState) -> tuple[ObservedState, tuple[PlannedAction, ...]]:
     """The cluster after the plan that leads to a topology, and the plan."""
-    complete = with_ports(merge_with_observed(wanted, found), found.topology)
-    operations = plan(complete, found)
+    complete = with_ports(merge_with_observed(desired, observed), observed.topology)
+    operations = plan(complete, observed)
     touched = {
         each.task.name for each in operations if each.task and each.kind in (ActionKind.STOP, ActionKind.RESTART)
     }
-    generations = {name: number for name, number in found.generations.items() if name not in touched}
+    generations = {name: number for name, number in observed.generations.items() if name not in touched}
     for operation in operations:
         if operation.task is not None and operation.kind in (ActionKind.RESTART, ActionKind.START):
             generations[operation.task.name] = complete.generation
-    return found_of(complete, generations), operations
+    return observed_state(complete, generations), operations
 
 
-def known_on(host: str, found: ObservedState) -> ObservedState:
+def observed_on(host: str, observed: ObservedState) -> ObservedState:
     """What the agent of one host knows of a cluster."""
-    names = {task.name for task in found.topology.on(host)}
+    names = {task.name for task in observed.topology.on(host)}
     return replace(
-        found,
-        tasks=tuple(status for status in found.tasks if status.task in names),
-        generations={name: number for name, number in found.generations.items() if name in names},
+        observed,
+        tasks=tuple(status for status in observed.tasks if status.task in names),
+        generations={name: number for name, number in observed.generations.items() if name in names},
     )
 
 
-def with_restarted(found: ObservedState, name: str) -> ObservedState:
+def restart_task(observed: ObservedState, name: str) -> ObservedState:
     """The cluster after a server died and was started again by itself."""
-    return replace(found, generations={**found.generations, name: found.topology.generation})
+    return replace(observed, generations={**observed.generations, name: observed.topology.generation})

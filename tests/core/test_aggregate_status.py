@@ -21,8 +21,12 @@ RUN = RunStatus("pi-1", "pi", RunState.RUNNING, 1.0)
 
 def of_host(host: str, *tasks: Task, runs: tuple[RunStatus, ...] = ()) -> ClusterStatus:
     """What a host tells: its tasks are ready."""
-    told = tuple(replace(unknown_task_status(task, TaskState.READY), pid=1) for task in tasks or LAYOUT.on(host))
-    return ClusterStatus("demo", ClusterState.RUNNING, "demo.yaml", (HostStatus(host, "up", 7, "2.21.0"),), told, runs)
+    tasks_of_host = tuple(
+        replace(unknown_task_status(task, TaskState.READY), pid=1) for task in tasks or LAYOUT.on(host)
+    )
+    return ClusterStatus(
+        "demo", ClusterState.RUNNING, "demo.yaml", (HostStatus(host, "up", 7, "2.21.0"),), tasks_of_host, runs
+    )
 
 
 def test_tasks_are_in_the_order_of_the_spec_whichever_host_reported_first() -> None:

@@ -31,7 +31,7 @@ def test_a_device_has_a_short_name_and_a_job() -> None:
 
 
 @pytest.mark.parametrize(
-    ("pattern", "found"),
+    ("pattern", "is_match"),
     [
         ("/job:worker/replica:0/task:1/device:CPU:0", True),
         ("/job:worker/task:1/device:CPU:0", True),
@@ -61,8 +61,8 @@ def test_a_device_has_a_short_name_and_a_job() -> None:
         ("/job:ps/task:1", False),
     ],
 )
-def test_parts_left_out_and_stars_match_anything(pattern: str, found: bool) -> None:
-    assert matches(pattern, CPU) is found
+def test_parts_left_out_and_stars_match_anything(pattern: str, is_match: bool) -> None:
+    assert matches(pattern, CPU) is is_match
 
 
 @pytest.mark.parametrize(

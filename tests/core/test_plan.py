@@ -1,4 +1,4 @@
-"""What `up` does for what it wants and what it found."""
+"""The actions that `up` plans for a desired topology and an observed state."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.core.clusters import carried_out, found_of, known_on, topology_of, up, with_ports
+from tests.core.clusters import apply_plan, observed_on, observed_state, topology_of, up, with_ports
 from tfcluster.core.plan import data_losses, kept_servers, plan, summary
 from tfcluster.core.reconcile import ObservedState, merge_with_observed, scale
 from tfcluster.core.states import TaskState
@@ -22,9 +22,9 @@ def spec(*jobs: str, **other: str) -> str:
     return f"{{name: demo, jobs: {{{', '.join(jobs)}}}{''.join(f', {key}: {value}' for key, value in other.items())}}}"
 
 
-def printed(text: str, found: ObservedState, spec_file: str = "cluster.yaml") -> list[str]:
-    wanted = topology_of(text, spec_file)
-    return [str(operation).replace(" on localhost at localhost", "") for operation in carried_out(wanted, found)[1]]
+def printed(text: str, observed: ObservedState, spec_file: str = "cluster.yaml") -> list[str]:
+    desired = topology_of(text, spec_file)
+    return [str(operation).replace(" on localhost at localhost", "") for operation in apply_plan(desired, observed)[1]]
 
 
 def test_a_new_cluster_starts_every_task_in_order() -> None:
@@ -181,10 +181,10 @@ def test_a_new_cluster_starts_every_task_in_order() -> None:
     ],
 )
 def test_a_plan_restarts_only_what_changed(before: str, after: str, operations: list[str]) -> None:
-    found = up(before)
-    assert printed(before, found) == []
-    assert printed(after, found) == operations
-    assert printed(after, carried_out(topology_of(after), found)[0]) == []
+    observed = up(before)
+    assert printed(before, observed) == []
+    assert printed(after, observed) == operations
+    assert printed(after, apply_plan(topology_of(after), observed)[0]) == []
 
 
 HOSTS = "{alpha: {address: 10.0.0.1}, beta: {address: 10.0.0.2}}"
@@ -256,66 +256,66 @@ HOSTS = "{alpha: {address: 10.0.0.1}, beta: {address: 10.0.0.2}}"
     ],
 )  # fmt: skip
 def test_a_plan_for_several_hosts(before: str, after: str, operations: list[str]) -> None:
-    found = up(before)
-    assert printed(before, found) == []
-    assert printed(after, found) == operations
-    assert printed(after, carried_out(topology_of(after), found)[0]) == []
+    observed = up(before)
+    assert printed(before, observed) == []
+    assert printed(after, observed) == operations
+    assert printed(after, apply_plan(topology_of(after), observed)[0]) == []
 
 
 def test_what_its_host_does_not_have_is_started() -> None:
     text = spec("a: {tasks: 2}", hosts=HOSTS)
-    found = known_on("alpha", up(text))  # as the agent of beta says that nothing is up there
-    assert printed(text, found) == ["start a:1 on beta at 10.0.0.2:2222: its host does not have it"]
+    observed = observed_on("alpha", up(text))  # as the agent of beta says that nothing is up there
+    assert printed(text, observed) == ["start a:1 on beta at 10.0.0.2:2222: its host does not have it"]
 
 
 def test_another_spec_file_is_an_update() -> None:
-    found = up(SPEC, "a/old.yaml")
-    assert printed(SPEC, found, "a/new.yaml") == ["update: spec file a/old.yaml -> a/new.yaml"]
-    assert printed(SPEC, found, "old.yaml") == [], "perhaps another path of the same file"
+    observed = up(SPEC, "a/old.yaml")
+    assert printed(SPEC, observed, "a/new.yaml") == ["update: spec file a/old.yaml -> a/new.yaml"]
+    assert printed(SPEC, observed, "old.yaml") == [], "perhaps another path of the same file"
 
 
 @pytest.mark.parametrize("state", sorted(set(TaskState) - {TaskState.FAILED, TaskState.STOPPED}))
 def test_a_task_that_runs_or_restarts_by_itself_is_not_changed(state: TaskState) -> None:
     topology = with_ports(topology_of(SPEC))
-    assert printed(SPEC, found_of(topology, states={task.short: state for task in topology.tasks})) == []
+    assert printed(SPEC, observed_state(topology, states={task.short: state for task in topology.tasks})) == []
 
 
 def test_a_failed_task_is_started_at_its_kept_port_with_its_cause() -> None:
     states = {"ps:0": TaskState.FAILED, "worker:1": TaskState.STOPPED}
-    found = found_of(with_ports(topology_of(SPEC)), states=states, last_exit=LastExit("SIGKILL", 1.0, "why"))
-    assert printed(SPEC, found) == [
+    observed = observed_state(with_ports(topology_of(SPEC)), states=states, last_exit=LastExit("SIGKILL", 1.0, "why"))
+    assert printed(SPEC, observed) == [
         "start ps:0:2222: it is failed (SIGKILL)",
         "start worker:1 on localhost at [::1]:2224: it is stopped (SIGKILL)",
     ]
 
 
 def test_a_stopped_task_that_never_ended_has_its_state_as_the_cause_and_what_changed() -> None:
-    found = found_of(with_ports(topology_of(SPEC)), states={"ps:0": TaskState.STOPPED})
+    observed = observed_state(with_ports(topology_of(SPEC)), states={"ps:0": TaskState.STOPPED})
     after = SPEC.replace("{tasks: 1}", "{tasks: 1, cpus: 2}")
-    assert printed(after, found) == ["start ps:0:2222: it is stopped, cpus 1 -> 2"]
+    assert printed(after, observed) == ["start ps:0:2222: it is stopped, cpus 1 -> 2"]
 
 
 def test_a_server_without_a_process_loses_nothing_and_learns_the_addresses_anyway() -> None:
-    found = found_of(with_ports(topology_of(spec(PS, WORKER))), states={"ps:0": TaskState.BACKING_OFF})
-    assert printed(spec("ps: {tasks: 1, cpus: 2}", WORKER), found) == ["restart ps:0:2222: cpus 1 -> 2"]
-    assert not [line for line in printed(spec(PS, "worker: {tasks: 3}"), found) if "ps:0" in line]
+    observed = observed_state(with_ports(topology_of(spec(PS, WORKER))), states={"ps:0": TaskState.BACKING_OFF})
+    assert printed(spec("ps: {tasks: 1, cpus: 2}", WORKER), observed) == ["restart ps:0:2222: cpus 1 -> 2"]
+    assert not [line for line in printed(spec(PS, "worker: {tasks: 3}"), observed) if "ps:0" in line]
 
 
 def test_runs_that_would_fail_are_named() -> None:
     runs = {"pi-3f9a": ["/job:worker/task:0", "/job:worker/task:1"], "mean-1": ["/job:worker/task:1"]}
-    found = found_of(with_ports(topology_of(spec(PS, WORKER))), runs=runs)
-    wanted = merge_with_observed(topology_of(spec(PS, "worker: {tasks: 1, cpus: 2}")), found)
-    operations = plan(wanted, found)
+    observed = observed_state(with_ports(topology_of(spec(PS, WORKER))), runs=runs)
+    desired = merge_with_observed(topology_of(spec(PS, "worker: {tasks: 1, cpus: 2}")), observed)
+    operations = plan(desired, observed)
     assert [operation.data_loss for operation in operations] == [("run pi-3f9a", "run mean-1"), ("run pi-3f9a",)]
     assert data_losses(operations) == ["run pi-3f9a", "run mean-1"]
 
 
 def test_kept_servers_are_those_that_no_action_touches_with_their_generation() -> None:
-    observed = found_of(
+    observed = observed_state(
         with_ports(topology_of(spec(PS, "worker: {tasks: 4}"))),
         states={"worker:1": TaskState.BACKING_OFF, "worker:2": TaskState.FAILED},
     )
-    actions = carried_out(topology_of(spec(PS, "worker: {tasks: 3}", restart="{policy: never}")), observed)[1]
+    actions = apply_plan(topology_of(spec(PS, "worker: {tasks: 3}", restart="{policy: never}")), observed)[1]
     assert kept_servers(actions, observed) == {
         "/job:ps/task:0": 0,
         "/job:worker/task:0": 0,
@@ -336,16 +336,16 @@ def test_the_revision_changes_with_the_topology_and_the_servers_but_not_with_run
 
 
 def test_a_summary_counts_what_was_done() -> None:
-    found = up(spec(PS, WORKER))
-    shrunk_and_changed = carried_out(topology_of(spec(PS, "worker: {tasks: 1, cpus: 2}")), found)[1]
-    grown = carried_out(replace(scale(found.topology, {"worker": 3}), spec="other"), found)[1]
+    observed = up(spec(PS, WORKER))
+    shrunk_and_changed = apply_plan(topology_of(spec(PS, "worker: {tasks: 1, cpus: 2}")), observed)[1]
+    grown = apply_plan(replace(scale(observed.topology, {"worker": 3}), spec="other"), observed)[1]
     assert summary(shrunk_and_changed) == "1 task restarted, 1 stopped"
     assert summary(grown) == "1 task started, 3 restarted"
     assert summary(grown[-1:]) == summary(()) == ""
 
 
 def test_an_operation_as_json_says_what_is_lost() -> None:
-    restart, update = carried_out(topology_of(spec("ps: {tasks: 1, cpus: 2, max: 2}")), up(spec(PS)))[1]
+    restart, update = apply_plan(topology_of(spec("ps: {tasks: 1, cpus: 2, max: 2}")), up(spec(PS)))[1]
     assert restart.to_json() == {
         "operation": "restart",
         "task": "/job:ps/task:0",

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.core.clusters import carried_out, found_of, known_on, topology_of, up, with_ports, with_restarted
+from tests.core.clusters import apply_plan, observed_on, observed_state, restart_task, topology_of, up, with_ports
 from tfcluster.core.plan import ActionKind, PlannedAction, plan
 from tfcluster.core.reconcile import ObservedState, merge_with_observed, scale
 from tfcluster.core.topology import ClusterTopology
@@ -24,8 +24,8 @@ def workers(count: int, limit: int | None = None) -> str:
     return f"jobs: {{ps: {{tasks: 1}}, worker: {{tasks: {count}{f', max: {limit}' if limit else ''}}}}}"
 
 
-def kinds(wanted: ClusterTopology, found: ObservedState) -> list[tuple[str, str]]:
-    return [(each.kind.value, each.task.short if each.task else "") for each in carried_out(wanted, found)[1]]
+def kinds(desired: ClusterTopology, observed: ObservedState) -> list[tuple[str, str]]:
+    return [(each.kind.value, each.task.short if each.task else "") for each in apply_plan(desired, observed)[1]]
 
 
 def places(topology: ClusterTopology) -> dict[str, int | None]:
@@ -43,96 +43,98 @@ def test_max_reserves_addresses_that_servers_know_and_programs_do_not() -> None:
 
 
 def test_what_is_removed_keeps_its_address_as_long_as_a_server_knows_it() -> None:
-    found, _ = carried_out(topology_of(workers(2)), up(workers(3)))
-    assert places(found.topology) == {"worker:2": 2225}
-    assert found.topology.known_addresses()["worker"] == ["localhost:2223", "localhost:2224"], "for those started now"
-    for name in found.generations:
-        found, _ = carried_out(topology_of(workers(2)), found)
-        assert places(found.topology) == {"worker:2": 2225}, "some know it"
-        found = with_restarted(found, name)
-    found, _ = carried_out(topology_of(workers(2)), found)
-    assert places(found.topology) == {}
+    observed, _ = apply_plan(topology_of(workers(2)), up(workers(3)))
+    assert places(observed.topology) == {"worker:2": 2225}
+    assert observed.topology.known_addresses()["worker"] == ["localhost:2223", "localhost:2224"], (
+        "for those started now"
+    )
+    for name in observed.generations:
+        observed, _ = apply_plan(topology_of(workers(2)), observed)
+        assert places(observed.topology) == {"worker:2": 2225}, "some know it"
+        observed = restart_task(observed, name)
+    observed, _ = apply_plan(topology_of(workers(2)), observed)
+    assert places(observed.topology) == {}
 
 
 def test_what_is_removed_comes_back_at_its_address_without_a_restart() -> None:
-    found, _ = carried_out(topology_of(workers(2)), up(workers(3)))
-    assert kinds(topology_of(workers(3)), found) == [("start", "worker:2")]
-    back, _ = carried_out(topology_of(workers(3)), found)
+    observed, _ = apply_plan(topology_of(workers(2)), up(workers(3)))
+    assert kinds(topology_of(workers(3)), observed) == [("start", "worker:2")]
+    back, _ = apply_plan(topology_of(workers(3)), observed)
     assert back.topology.addresses()["worker"][2] == "localhost:2225"
     assert kinds(topology_of(workers(3)), back) == []
 
 
 def test_only_who_was_started_in_between_must_learn_of_what_comes_back() -> None:
-    found, _ = carried_out(topology_of(workers(2)), up(workers(3)))
-    found = with_restarted(found, "/job:worker/task:1")
-    assert kinds(topology_of(workers(3)), found) == [("restart", "worker:1"), ("start", "worker:2")]
+    observed, _ = apply_plan(topology_of(workers(2)), up(workers(3)))
+    observed = restart_task(observed, "/job:worker/task:1")
+    assert kinds(topology_of(workers(3)), observed) == [("restart", "worker:1"), ("start", "worker:2")]
 
 
 def test_a_raised_max_is_of_use_to_those_who_are_started_later() -> None:
-    found, operations = carried_out(topology_of(workers(2, 4)), up(workers(2)))
+    observed, operations = apply_plan(topology_of(workers(2, 4)), up(workers(2)))
     assert [str(operation) for operation in operations] == ["update: max of worker none -> 4"]
     three = topology_of(workers(3, 4))
-    assert kinds(three, found) == [("restart", "ps:0"), ("restart", "worker:0"), ("restart", "worker:1"),
+    assert kinds(three, observed) == [("restart", "ps:0"), ("restart", "worker:0"), ("restart", "worker:1"),
                                    ("start", "worker:2")]  # fmt: skip
-    assert kinds(three, with_restarted(found, PS))[0] == ("restart", "worker:0"), "the ps knows worker:2 by now"
-    everybody = found
-    for name in found.generations:
-        everybody = with_restarted(everybody, name)
+    assert kinds(three, restart_task(observed, PS))[0] == ("restart", "worker:0"), "the ps knows worker:2 by now"
+    everybody = observed
+    for name in observed.generations:
+        everybody = restart_task(everybody, name)
     assert kinds(three, everybody) == [("start", "worker:2")]
 
 
 def test_a_reused_address_is_unknown_while_a_server_runs_that_was_started_without_it() -> None:
-    found, _ = carried_out(topology_of(workers(2)), up(workers(3)))
-    found = with_restarted(found, "/job:worker/task:0")  # does not know worker:2
-    found, _ = carried_out(topology_of(workers(2, 3)), found)
-    assert places(found.topology) == {"worker:2": 2225}
-    assert ("restart", "worker:0") in kinds(topology_of(workers(3, 3)), found)
+    observed, _ = apply_plan(topology_of(workers(2)), up(workers(3)))
+    observed = restart_task(observed, "/job:worker/task:0")  # does not know worker:2
+    observed, _ = apply_plan(topology_of(workers(2, 3)), observed)
+    assert places(observed.topology) == {"worker:2": 2225}
+    assert ("restart", "worker:0") in kinds(topology_of(workers(3, 3)), observed)
 
 
 def test_allocated_gpus_stay_allocated() -> None:
-    found = up("jobs: {worker: {tasks: 2, gpus: 1}}")
-    one = merge_with_observed(topology_of("jobs: {worker: {tasks: 3, gpus: 1}}"), found)
+    observed = up("jobs: {worker: {tasks: 2, gpus: 1}}")
+    one = merge_with_observed(topology_of("jobs: {worker: {tasks: 3, gpus: 1}}"), observed)
     assert [task.gpu_ids for task in one.tasks] == [("worker:0-0",), ("worker:1-0",), ()]
-    other = merge_with_observed(topology_of("jobs: {worker: {tasks: 1, gpus: 2, max: 2}}"), found)
+    other = merge_with_observed(topology_of("jobs: {worker: {tasks: 1, gpus: 2, max: 2}}"), observed)
     assert [task.gpu_ids for task in (*other.tasks, *other.reserved)] == [(), ()]
 
 
 def test_an_address_that_the_spec_gives_to_another_task_is_not_kept() -> None:
-    found = up("jobs: {a: {tasks: 2}}")
-    after, _ = carried_out(topology_of("jobs: {a: {tasks: 1}, b: ['localhost:2223']}"), found)
+    observed = up("jobs: {a: {tasks: 2}}")
+    after, _ = apply_plan(topology_of("jobs: {a: {tasks: 1}, b: ['localhost:2223']}"), observed)
     assert after.topology.addresses() == {"a": ["localhost:2222"], "b": ["localhost:2223"]}
     assert places(after.topology) == {}
 
 
 def test_an_observed_state_survives_json() -> None:
-    found = found_of(with_ports(topology_of(workers(2, 3))), runs={"pi-1": ("/job:worker/task:0",)})
-    assert decode(ObservedState, json.loads(json.dumps(to_json(found)))) == found
+    observed = observed_state(with_ports(topology_of(workers(2, 3))), runs={"pi-1": ("/job:worker/task:0",)})
+    assert decode(ObservedState, json.loads(json.dumps(to_json(observed)))) == observed
 
 
 def test_scaled_tasks_are_like_the_last_one_of_their_job() -> None:
-    found = up("jobs: {ps: {tasks: 1}, worker: {tasks: [localhost, '127.0.0.2'], cpus: 2, env: {A: b}}}")
-    topology = scale(found.topology, {"worker": 4, "ps": 2})
+    observed = up("jobs: {ps: {tasks: 1}, worker: {tasks: [localhost, '127.0.0.2'], cpus: 2, env: {A: b}}}")
+    topology = scale(observed.topology, {"worker": 4, "ps": 2})
     assert [task.short for task in topology.tasks] == ["ps:0", "ps:1", "worker:0", "worker:1", "worker:2", "worker:3"]
     added = topology.tasks[-1]
     assert (added.address_host, added.port, added.cpus, added.env) == ("127.0.0.2", None, 2, {"A": "b"})
-    assert topology.spec == found.topology.spec
+    assert topology.spec == observed.topology.spec
 
 
 def test_scaling_within_max_and_back_keeps_the_addresses() -> None:
-    found = up(workers(2, 4))
-    grown, _ = carried_out(scale(found.topology, {"worker": 4}), found)
+    observed = up(workers(2, 4))
+    grown, _ = apply_plan(scale(observed.topology, {"worker": 4}), observed)
     assert places(grown.topology) == {}
-    shrunk, _ = carried_out(scale(grown.topology, {"worker": 1}), grown)
+    shrunk, _ = apply_plan(scale(grown.topology, {"worker": 1}), grown)
     assert places(shrunk.topology) == {"worker:1": 2224, "worker:2": 2225, "worker:3": 2226}
     assert len(shrunk.topology.known_addresses()["worker"]) == 4
-    back, operations = carried_out(topology_of(workers(2, 4)), shrunk)
+    back, operations = apply_plan(topology_of(workers(2, 4)), shrunk)
     assert [str(operation) for operation in operations] == ["start worker:1 on localhost at localhost:2224: new"]
-    assert replace(back.topology, generation=0).tasks == found.topology.tasks
+    assert replace(back.topology, generation=0).tasks == observed.topology.tasks
 
 
 def test_scaling_a_job_to_nothing_and_back() -> None:
-    found = up(workers(2))
-    gone, _ = carried_out(scale(found.topology, {"worker": 0}), found)
+    observed = up(workers(2))
+    gone, _ = apply_plan(scale(observed.topology, {"worker": 0}), observed)
     assert gone.topology.addresses() == gone.topology.known_addresses() == {"ps": ["localhost:2222"]}
     assert kinds(scale(gone.topology, {"worker": 2}), gone) == [("start", "worker:0"), ("start", "worker:1")]
 
@@ -161,8 +163,8 @@ THREE = "hosts: {alpha: {address: 10.0.0.1, env: {A: a, H: a}}, beta: {address: 
 
 
 def test_an_added_task_goes_on_the_host_whose_turn_it_is_with_the_environment_of_that_host() -> None:
-    found = up(f"jobs: {{ps: {{tasks: 1}}, worker: {{tasks: 1, hosts: [alpha, beta], env: {{A: job}}}}}}\n{THREE}")
-    topology = scale(found.topology, {"worker": 3, "ps": 3})
+    observed = up(f"jobs: {{ps: {{tasks: 1}}, worker: {{tasks: 1, hosts: [alpha, beta], env: {{A: job}}}}}}\n{THREE}")
+    topology = scale(observed.topology, {"worker": 3, "ps": 3})
     assert {task.short: (task.host, task.address_host, task.env, task.from_host) for task in topology.tasks} == {
         "ps:0": ("alpha", "10.0.0.1", {"A": "a", "H": "a"}, ("A", "H")),
         "ps:1": ("beta", "10.0.0.2", {"H": "b"}, ("H",)),
@@ -174,34 +176,36 @@ def test_an_added_task_goes_on_the_host_whose_turn_it_is_with_the_environment_of
 
 
 def test_a_job_that_the_spec_has_no_more_cannot_be_scaled() -> None:
-    found, _ = carried_out(topology_of("jobs: {ps: {tasks: 1}}"), up(workers(1)))
-    assert places(found.topology) == {"worker:0": 2223}, "the ps knows it"
+    observed, _ = apply_plan(topology_of("jobs: {ps: {tasks: 1}}"), up(workers(1)))
+    assert places(observed.topology) == {"worker:0": 2223}, "the ps knows it"
     with pytest.raises(ClusterError, match="has no job 'worker'"):
-        scale(found.topology, {"worker": 1})
+        scale(observed.topology, {"worker": 1})
 
 
 def test_ports_are_kept_on_their_hosts() -> None:
-    found = up(f"jobs: {{a: {{tasks: 3}}}}\n{THREE}")
-    assert found.topology.addresses() == {"a": ["10.0.0.1:2222", "10.0.0.2:2222", "gamma:2222"]}
-    assert [found.topology.ports_on(host) for host in ("alpha", "beta", "delta")] == [{2222}, {2222}, set()]
-    moved, _ = carried_out(topology_of(f"jobs: {{a: {{tasks: 3, hosts: [beta, beta, gamma]}}}}\n{THREE}"), found)
+    observed = up(f"jobs: {{a: {{tasks: 3}}}}\n{THREE}")
+    assert observed.topology.addresses() == {"a": ["10.0.0.1:2222", "10.0.0.2:2222", "gamma:2222"]}
+    assert [observed.topology.ports_on(host) for host in ("alpha", "beta", "delta")] == [{2222}, {2222}, set()]
+    moved, _ = apply_plan(topology_of(f"jobs: {{a: {{tasks: 3, hosts: [beta, beta, gamma]}}}}\n{THREE}"), observed)
     assert moved.topology.addresses() == {"a": ["10.0.0.2:2223", "10.0.0.2:2222", "gamma:2222"]}
 
 
 def test_gpus_are_not_kept_on_another_host() -> None:
-    found = up("jobs: {a: {tasks: 2, gpus: 1}}\nhosts: [alpha, beta]")
-    topology = merge_with_observed(topology_of("jobs: {a: {tasks: 2, gpus: 1, hosts: [alpha]}}\nhosts: [alpha]"), found)
+    observed = up("jobs: {a: {tasks: 2, gpus: 1}}\nhosts: [alpha, beta]")
+    topology = merge_with_observed(
+        topology_of("jobs: {a: {tasks: 2, gpus: 1, hosts: [alpha]}}\nhosts: [alpha]"), observed
+    )
     assert [task.gpu_ids for task in topology.tasks] == [("a:0-0",), ()]
 
 
 def test_who_knows_one_host_alone_forgets_no_address() -> None:
     before = up("jobs: {a: {tasks: 3}}\nhosts: [alpha, beta, gamma]")
     two = topology_of("jobs: {a: {tasks: 2}}\nhosts: [alpha, beta, gamma]")
-    found, _ = carried_out(two, before)
-    for name in found.generations:
-        found = with_restarted(found, name)
-    assert places(merge_with_observed(two, known_on("alpha", found))) == {"a:2": 2222}
-    assert places(merge_with_observed(two, found)) == {}
+    observed, _ = apply_plan(two, before)
+    for name in observed.generations:
+        observed = restart_task(observed, name)
+    assert places(merge_with_observed(two, observed_on("alpha", observed))) == {"a:2": 2222}
+    assert places(merge_with_observed(two, observed)) == {}
 
 
 JOBS: st.SearchStrategy[dict[str, dict[str, Any]]] = st.dictionaries(
@@ -260,8 +264,8 @@ def test_after_every_plan_each_server_knows_every_other_and_none_was_restarted_i
     first: str, changes: list[tuple[str, list[int]]]
 ) -> None:
     """Plays servers that know what they were started with, through plans and restarts of their own."""
-    found = up(first)
-    known = {name: found.topology.known_addresses() for name in found.generations}
+    observed = up(first)
+    known = {name: observed.topology.known_addresses() for name in observed.generations}
 
     def knows(server: str, job: str, index: int, address: str) -> bool:
         addresses = known[server].get(job, [])
@@ -269,37 +273,37 @@ def test_after_every_plan_each_server_knows_every_other_and_none_was_restarted_i
 
     for text, died in changes:
         for number in died:
-            name = sorted(found.generations)[number % len(found.generations)]
-            found, known[name] = with_restarted(found, name), found.topology.known_addresses()
-        wanted = topology_of(text)
-        before, (found, operations) = found, carried_out(wanted, found)
+            name = sorted(observed.generations)[number % len(observed.generations)]
+            observed, known[name] = restart_task(observed, name), observed.topology.known_addresses()
+        desired = topology_of(text)
+        before, (observed, operations) = observed, apply_plan(desired, observed)
         for operation in operations:
             if operation.task is not None and operation.kind == ActionKind.RESTART and operation.has_unknown_peers:
                 server = operation.task.name
-                assert any(not knows(server, each.job, each.index, each.address) for each in found.topology.tasks)
+                assert any(not knows(server, each.job, each.index, each.address) for each in observed.topology.tasks)
             if operation.task is not None and operation.kind == ActionKind.STOP:
                 del known[operation.task.name]
         for operation in operations:
             if operation.task is not None and operation.kind in (ActionKind.START, ActionKind.RESTART):
-                known[operation.task.name] = found.topology.known_addresses()
-        assert known.keys() == found.generations.keys() == {task.name for task in wanted.tasks}
+                known[operation.task.name] = observed.topology.known_addresses()
+        assert known.keys() == observed.generations.keys() == {task.name for task in desired.tasks}
         for server in known:
-            assert all(knows(server, each.job, each.index, each.address) for each in found.topology.tasks)
-        # What is there is what is wanted, and nobody else can get an address that a server still knows.
-        for task, there in zip(wanted.tasks, found.topology.tasks, strict=True):
+            assert all(knows(server, each.job, each.index, each.address) for each in observed.topology.tasks)
+        # The observed topology is the desired one, and no other task can get an address that a server still knows.
+        for task, there in zip(desired.tasks, observed.topology.tasks, strict=True):
             assert task.port in (None, there.port)
             assert (
                 replace(task, port=there.port, gpu_ids=there.gpu_ids, valid_from_generation=there.valid_from_generation)
                 == there
             )
-        places = [(task.host, task.port) for task in (*found.topology.tasks, *found.topology.reserved)]
+        places = [(task.host, task.port) for task in (*observed.topology.tasks, *observed.topology.reserved)]
         assert len(places) == len(set(places))
-        assert carried_out(wanted, found)[1] == ()
-        for host in {task.host for task in (*before.topology.tasks, *wanted.tasks)}:
-            alone = plan(found.topology, known_on(host, before))
+        assert apply_plan(desired, observed)[1] == ()
+        for host in {task.host for task in (*before.topology.tasks, *desired.tasks)}:
+            alone = plan(observed.topology, observed_on(host, before))
             assert on(host, alone) == on(host, operations), "an agent sees its own part of the plan"
         restarted = {
             each.task.name for each in operations if each.task and each.kind in (ActionKind.RESTART, ActionKind.START)
         }
         for name in before.generations.keys() & known.keys():
-            assert (before.generations[name] != found.generations[name]) is (name in restarted)
+            assert (before.generations[name] != observed.generations[name]) is (name in restarted)

@@ -182,7 +182,7 @@ SHORTS = ["ps:0", "worker:0", "worker:1", "worker:10"]
 
 
 @pytest.mark.parametrize(
-    ("wanted", "found"),
+    ("arguments", "short_names"),
     [
         ([], SHORTS),
         (["worker"], ["worker:0", "worker:1", "worker:10"]),
@@ -193,8 +193,8 @@ SHORTS = ["ps:0", "worker:0", "worker:1", "worker:10"]
         (["worker:1", "worker"], ["worker:0", "worker:1", "worker:10"]),
     ],
 )
-def test_arguments_name_tasks_in_the_clusters_order(wanted: list[str], found: list[str]) -> None:
-    assert matching_tasks(wanted, SHORTS) == found
+def test_arguments_name_tasks_in_the_clusters_order(arguments: list[str], short_names: list[str]) -> None:
+    assert matching_tasks(arguments, SHORTS) == short_names
 
 
 @pytest.mark.parametrize("name", ["work", "worker:2", "/job:worker/task:2", "worker:", ":0", "", "WORKER"])

@@ -168,8 +168,8 @@ def _valid_specs(draw: st.DrawFn) -> dict[str, Any]:
     names = draw(
         st.lists(st.from_regex(r"[A-Za-z0-9][A-Za-z_.-]{0,8}", fullmatch=True), unique_by=str.lower, max_size=3)
     )
-    here = ["localhost", "127.0.0.1", "127.9.9.9", "[::1]"]
-    addresses = st.sampled_from(names or here)
+    local_addresses = ["localhost", "127.0.0.1", "127.9.9.9", "[::1]"]
+    addresses = st.sampled_from(names or local_addresses)
     addresses = addresses | addresses.map(lambda host: f"{host}:{ports.pop()}")
     tasks = st.integers(1, 250) | st.lists(addresses, min_size=1, max_size=3)
     text = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=8)

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfcluster.ui.chart import chart
+from tfcluster.ui.chart import draw_chart
 
 HALVING = [[step, 2.0**-step] for step in range(101)]
 
 
 def test_a_straight_line_on_a_logarithmic_axis() -> None:
-    lines = [line.plain for line in chart({"a": [[0, 1.0], [66, 1e-9]]}, width=77, braille=False)]
+    lines = [line.plain for line in draw_chart({"a": [[0, 1.0], [66, 1e-9]]}, width=77, braille=False)]
     assert len(lines) == 12
     assert [line[:10] for line in lines[:10:3]] == ["       1 |", "   0.001 |", "   1e-06 |", "   1e-09 |"]
     assert {line[:10] for number, line in enumerate(lines[:10]) if number % 3} == {"         |"}
@@ -26,7 +26,7 @@ def test_a_straight_line_on_a_logarithmic_axis() -> None:
 
 def test_braille_dots() -> None:
     # The first cell's upper left dot, the last cell's lower right one.
-    lines = [line.plain for line in chart({"a": [[1, 1.0]], "b": [[9, 0.1]]}, width=40, braille=True)]
+    lines = [line.plain for line in draw_chart({"a": [[1, 1.0]], "b": [[9, 0.1]]}, width=40, braille=True)]
     assert lines[0][10] == chr(0x2801)
     assert lines[9][-1] == chr(0x2880)
     cells = "".join(line[10:] for line in lines[:10])
@@ -35,7 +35,7 @@ def test_braille_dots() -> None:
 
 
 def test_curves_that_meet_take_turns() -> None:
-    lines = chart({"one": HALVING, "two": HALVING, "three": HALVING}, width=76, braille=False)
+    lines = draw_chart({"one": HALVING, "two": HALVING, "three": HALVING}, width=76, braille=False)
     marks = "".join(line.plain[10:] for line in lines[:10]).replace(" ", "")
     assert {mark: marks.count(mark) > 15 for mark in "*+o"} == {"*": True, "+": True, "o": True}
     assert lines[-1].plain.split() == ["*", "one", "+", "two", "o", "three"]
@@ -44,11 +44,11 @@ def test_curves_that_meet_take_turns() -> None:
 
 @pytest.mark.parametrize("curve", [[], [[1, 0.5]], [[1, -1.0], [2, 0.0], [3, 1.0]]])
 def test_nothing_that_can_be_drawn(curve: list[list[float]]) -> None:
-    assert chart({"a": curve}, width=76, braille=True) == []
+    assert draw_chart({"a": curve}, width=76, braille=True) == []
 
 
 def test_a_flat_curve_is_in_the_middle() -> None:
-    lines = [line.plain for line in chart({"a": [[1, 0.5], [9, 0.5]]}, width=30, braille=False)]
+    lines = [line.plain for line in draw_chart({"a": [[1, 0.5], [9, 0.5]]}, width=30, braille=False)]
     assert [number for number, line in enumerate(lines[:10]) if "*" in line] == [4]
     assert lines[4][10:] == "*" * 20
 
@@ -59,7 +59,7 @@ POINTS = st.lists(st.tuples(st.integers(1, 10**8), st.floats(1e-300, 1e300)), mi
 @given(st.lists(POINTS, min_size=1, max_size=4), st.integers(1, 120), st.booleans())
 def test_no_line_is_wider_than_asked_for(curves: list[list[tuple[int, float]]], width: int, braille: bool) -> None:
     named = {str(number): sorted(curve) for number, curve in enumerate(curves)}
-    lines = chart(named, width=width, braille=braille)
+    lines = draw_chart(named, width=width, braille=braille)
     assert all(len(line.plain) <= max(width, 40) for line in lines)
     several = len({x for curve in curves for x, _ in curve}) > 1
     assert any(line.plain[10:].strip() for line in lines[:10]) is several

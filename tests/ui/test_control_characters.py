@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 from rich.progress import Progress, TextColumn
 
-from tfcluster.ui.console import SafeConsole, Text, table
+from tfcluster.ui.console import SafeConsole, Text, make_table
 from tfcluster.ui.log_view import LogView
 from tfcluster.ui.run_view import RunView
 
@@ -31,7 +31,7 @@ def test_a_plain_string_and_a_text_with_styles() -> None:
 
 
 def test_cells_are_as_wide_as_what_is_shown() -> None:
-    shown = drawn(lambda screen: screen.print(table(("A", "B"), [(EVIL, "x"), ("plain", "y")])))
+    shown = drawn(lambda screen: screen.print(make_table(("A", "B"), [(EVIL, "x"), ("plain", "y")])))
     lines = re.sub(r"\x1b\[[0-9;]*m", "", shown).splitlines()
     assert [line.rstrip() for line in lines] == [
         f"A{'B':>{len(SHOWN) + 2}}",

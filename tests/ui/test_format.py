@@ -6,7 +6,7 @@ import pytest
 
 from tfcluster.core.states import ClusterState, RunState, TaskState
 from tfcluster.core.text import pluralize, summarize_list
-from tfcluster.ui.format import dash, format_bytes, format_duration, format_rate, short_device, style_of
+from tfcluster.ui.format import format_bytes, format_duration, format_optional, format_rate, short_device, style_of
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_rates_have_metric_prefixes(per_second: float, words: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("found", "words"),
+    ("formatted", "words"),
     [
         (format_duration(59.7), "1m 0s"),
         (format_duration(9.97), "10s"),
@@ -77,8 +77,8 @@ def test_rates_have_metric_prefixes(per_second: float, words: str) -> None:
         (format_bytes((1 << 20) - 1), "1 MiB"),
     ],
 )
-def test_a_number_that_rounds_up_to_the_next_unit_has_that_unit(found: str, words: str) -> None:
-    assert found == words
+def test_a_number_that_rounds_up_to_the_next_unit_has_that_unit(formatted: str, words: str) -> None:
+    assert formatted == words
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_a_device_within_its_task(device: str, words: str) -> None:
 
 @pytest.mark.parametrize(("value", "words"), [(None, "-"), (0, "0"), (17, "17"), ("", "")])
 def test_only_nothing_is_a_dash(value: object, words: str) -> None:
-    assert dash(value) == words
+    assert format_optional(value) == words
 
 
 @pytest.mark.parametrize("state", [*TaskState, *ClusterState, *RunState])

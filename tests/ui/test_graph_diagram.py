@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tfcluster.client.placements import Placement
-from tfcluster.ui.graph_diagram import Node, build_diagram, dot, svg
+from tfcluster.ui.graph_diagram import Node, build_diagram, render_dot, render_svg
 
 ONE, TWO = "/job:worker/task:0/device:CPU:0", "/job:worker/task:1/device:CPU:0"
 NODES = [
@@ -62,7 +62,7 @@ def test_edges_lead_downwards_except_in_cycles(arrows: list[tuple[int, int]]) ->
 
 
 def test_an_svg_has_a_colour_for_each_device_and_a_box_for_each_operation() -> None:
-    root = ElementTree.fromstring(svg(build_diagram(NODES, PLACED), 'a <graph> of "two" devices'))
+    root = ElementTree.fromstring(render_svg(build_diagram(NODES, PLACED), 'a <graph> of "two" devices'))
     texts = [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
     assert 'a <graph> of "two" devices' in texts
     assert {ONE, TWO, "x", "y1", "y2", "y"} <= set(texts)
@@ -72,7 +72,7 @@ def test_an_svg_has_a_colour_for_each_device_and_a_box_for_each_operation() -> N
 
 
 def test_text_for_graphviz_names_the_same() -> None:
-    text = dot(build_diagram(NODES, PLACED), "graph")
+    text = render_dot(build_diagram(NODES, PLACED), "graph")
     assert text.startswith('digraph "graph" {')
     assert text.count("subgraph") == 2
     assert text.count("->") == 4
@@ -81,4 +81,4 @@ def test_text_for_graphviz_names_the_same() -> None:
 
 
 def test_a_graph_without_placed_operations_is_an_empty_picture() -> None:
-    ElementTree.fromstring(svg(build_diagram(NODES, []), "nothing"))
+    ElementTree.fromstring(render_svg(build_diagram(NODES, []), "nothing"))

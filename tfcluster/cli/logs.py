@@ -70,7 +70,7 @@ def command(
 def _show_placements(lines: Iterator[dict[str, Any]], view: LogView, output: str) -> None:
     """Show only the placements that the log lines contain, each operation of a run once."""
     from tfcluster.client.placements import PlacementFilter
-    from tfcluster.ui.log_view import placement_line
+    from tfcluster.ui.log_view import format_placement
 
     placements = PlacementFilter(None)
     for line in lines:
@@ -80,7 +80,7 @@ def _show_placements(lines: Iterator[dict[str, Any]], view: LogView, output: str
         if output == "json":
             echo_json(placement.to_event())
         else:
-            view.show(line["task"], line["time"], placement_line(placement.to_event()))
+            view.show(line["task"], line["time"], format_placement(placement.to_event()))
 
 
 @click.command(

@@ -26,7 +26,7 @@ _DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 _BRAILLE = 0x2800
 
 
-def chart(curves: Mapping[str, Curve], *, width: int, braille: bool) -> list[Text]:
+def draw_chart(curves: Mapping[str, Curve], *, width: int, braille: bool) -> list[Text]:
     """Draw curves as lines of text.
 
     Where curves overlap, the characters take their colours in turns, like dashes, so that each curve is visible.
@@ -44,22 +44,22 @@ def chart(curves: Mapping[str, Curve], *, width: int, braille: bool) -> list[Tex
     all_points = [point for each in points.values() for point in each]
     if len({x for x, _ in all_points}) < 2:
         return []
-    area = _Area(
+    area = _PlotArea(
         columns=max(10, width - _LABEL - 2),
         left=min(x for x, _ in all_points),
         right=max(x for x, _ in all_points),
         low=min(y for _, y in all_points),
         high=max(y for _, y in all_points),
     )
-    cells = _cells(area, points, *((2, 4) if braille else (1, 1)))
-    lines = [_row(area, row, cells, list(points), braille) for row in range(_ROWS)]
-    lines += _axis(area, braille)
+    cells = _draw_cells(area, points, *((2, 4) if braille else (1, 1)))
+    lines = [_draw_row(area, row, cells, list(points), braille) for row in range(_ROWS)]
+    lines += _draw_axis(area, braille)
     if len(points) > 1:
-        lines.append(_legend(list(points), braille))
+        lines.append(_draw_legend(list(points), braille))
     return lines
 
 
-class _Area:
+class _PlotArea:
     """The area of the chart, which maps points to dots."""
 
     def __init__(self, columns: int, left: float, right: float, low: float, high: float) -> None:
@@ -92,7 +92,7 @@ class _Area:
         return dots
 
 
-def _cells(area: _Area, points: Mapping[str, Sequence[tuple[float, float]]], across: int, down: int) -> _Cells:
+def _draw_cells(area: _PlotArea, points: Mapping[str, Sequence[tuple[float, float]]], across: int, down: int) -> _Cells:
     cells: _Cells = {}
     for name, each in points.items():
         for x, y in area.dots(each, across, down):
@@ -101,7 +101,7 @@ def _cells(area: _Area, points: Mapping[str, Sequence[tuple[float, float]]], acr
     return cells
 
 
-def _axis(area: _Area, braille: bool) -> list[Text]:
+def _draw_axis(area: _PlotArea, braille: bool) -> list[Text]:
     corner, bar = ("└", "─") if braille else ("+", "-")
     left, right = f"{area.left:,.0f}", f"{area.right:,.0f}"
     return [
@@ -110,7 +110,7 @@ def _axis(area: _Area, braille: bool) -> list[Text]:
     ]
 
 
-def _row(area: _Area, row: int, cells: _Cells, names: list[str], braille: bool) -> Text:
+def _draw_row(area: _PlotArea, row: int, cells: _Cells, names: list[str], braille: bool) -> Text:
     value = 10 ** (area.high + (area.low - area.high) * row / (_ROWS - 1))
     # Every third row is labelled with its value.
     label = f"{value:.2g}" if row % 3 == 0 else ""
@@ -120,8 +120,8 @@ def _row(area: _Area, row: int, cells: _Cells, names: list[str], braille: bool) 
         if not curves:
             line.append(" ")
             continue
-        there = [name for name in names if name in curves]
-        number = names.index(there[column // 2 % len(there)])
+        curves_in_cell = [name for name in names if name in curves]
+        number = names.index(curves_in_cell[column // 2 % len(curves_in_cell)])
         dots = 0
         for bits in curves.values():
             dots |= bits
@@ -129,7 +129,7 @@ def _row(area: _Area, row: int, cells: _Cells, names: list[str], braille: bool) 
     return line
 
 
-def _legend(names: list[str], braille: bool) -> Text:
+def _draw_legend(names: list[str], braille: bool) -> Text:
     legend = Text(" " * (_LABEL + 2))
     for number, name in enumerate(names):
         legend.append(f"{'━━' if braille else _mark(number)} {name}   ", _style(number))

@@ -74,7 +74,7 @@ class Text(rich.text.Text):
         return text
 
 
-def table(
+def make_table(
     columns: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[str] = (), wrapped: Sequence[str] = ()
 ) -> Table:
     """Create a table; a cell that contains a state has the state's colour.

@@ -84,6 +84,6 @@ def short_device(device: str) -> str:
     return device.rpartition("/device:")[2]
 
 
-def dash(value: Any) -> str:
+def format_optional(value: Any) -> str:
     """Format a value; None becomes a dash."""
     return "-" if value is None else str(value)

@@ -165,7 +165,7 @@ def _children_first(targets: Sequence[Sequence[int]]) -> list[int]:
     return done
 
 
-def svg(diagram: GraphDiagram, title: str) -> str:
+def render_svg(diagram: GraphDiagram, title: str) -> str:
     """Return the diagram as the text of an SVG file.
 
     Args:
@@ -196,7 +196,7 @@ def svg(diagram: GraphDiagram, title: str) -> str:
     return "\n".join([*lines, "</svg>", ""])
 
 
-def dot(diagram: GraphDiagram, title: str) -> str:
+def render_dot(diagram: GraphDiagram, title: str) -> str:
     """Return the diagram in DOT, the language of Graphviz; the arguments are those of `svg`."""
     devices = sorted({box.device for box in diagram.boxes})
     lines = [f"digraph {json.dumps(title)} {{", "  node [shape=box, style=filled];"]
@@ -293,6 +293,6 @@ class PlacedGraph:
         Raises:
             OSError: The file cannot be written.
         """
-        render = svg if self._path.suffix.lower() == ".svg" else dot
+        render = render_svg if self._path.suffix.lower() == ".svg" else render_dot
         self._path.write_text(render(build_diagram(self._nodes, self._placements), self._title))
         error_console().print(f"the placed graph is in {self._path}")

@@ -13,15 +13,15 @@ from tfcluster.client.checks import CheckResult, Severity
 from tfcluster.core.devices import Device
 from tfcluster.core.status import ClusterStatus, TaskStatus
 from tfcluster.errors import ClusterError
-from tfcluster.ui.console import Text, console, table
-from tfcluster.ui.format import dash, format_bytes, format_duration, short_device, style_of
+from tfcluster.ui.console import Text, console, make_table
+from tfcluster.ui.format import format_bytes, format_duration, format_optional, short_device, style_of
 
 _CELLS: dict[str, Callable[[TaskStatus], str]] = {
     "TASK": lambda task: task.short,
     "HOST": lambda task: task.host,
     "ADDRESS": lambda task: task.address,
     "STATE": lambda task: task.state.value,
-    "PID": lambda task: dash(task.pid),
+    "PID": lambda task: format_optional(task.pid),
     "UPTIME": lambda task: format_duration(task.uptime_s),
     "RESTARTS": lambda task: str(task.restarts),
     "CPU": lambda task: "-" if task.cpu_percent is None else f"{task.cpu_percent:.0f}%",
@@ -74,7 +74,7 @@ def show_status(status: ClusterStatus) -> None:
         screen.print()
         latest = status.runs[-settings.STATUS_RUNS :]
         rows = [(run.run, run.program, run.state.value, format_duration(run.seconds)) for run in latest]
-        screen.print(table(("RUN", "PROGRAM", "STATE", "TIME"), rows, right=("TIME",)))
+        screen.print(make_table(("RUN", "PROGRAM", "STATE", "TIME"), rows, right=("TIME",)))
 
 
 def _width(content: Table) -> int:
@@ -85,7 +85,7 @@ def _width(content: Table) -> int:
 
 def _tasks(status: ClusterStatus, columns: Sequence[str]) -> Table:
     rows = [[_CELLS[column](task) for column in columns] for task in status.tasks]
-    return table(columns, rows, right=_NUMBERS)
+    return make_table(columns, rows, right=_NUMBERS)
 
 
 def show_devices(devices: Sequence[Device], hosts: Sequence[str] = ()) -> None:
@@ -101,7 +101,7 @@ def show_devices(devices: Sequence[Device], hosts: Sequence[str] = ()) -> None:
         columns.insert(1, "HOST")
         for row, host in zip(rows, hosts, strict=True):
             row.insert(1, host)
-    console().print(table(columns, rows, right=("MEMORY",)), soft_wrap=True)
+    console().print(make_table(columns, rows, right=("MEMORY",)), soft_wrap=True)
 
 
 def _kind(device: Device) -> str:
@@ -118,16 +118,16 @@ def show_runs(runs: Sequence[Mapping[str, Any]]) -> None:
             run["state"],
             time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(run["started"])),
             format_duration(run["seconds"]),
-            inputs(run["program"], run["parameters"]),
-            outcome(run),
+            format_inputs(run["program"], run["parameters"]),
+            format_outcome(run),
         )
         for run in runs
     ]
     columns = ("RUN", "STATE", "STARTED", "TIME", "INPUTS", "RESULT")
-    console().print(table(columns, rows, right=("TIME",), wrapped=("INPUTS", "RESULT")))
+    console().print(make_table(columns, rows, right=("TIME",), wrapped=("INPUTS", "RESULT")))
 
 
-def inputs(program: str, parameters: Mapping[str, Any]) -> str:
+def format_inputs(program: str, parameters: Mapping[str, Any]) -> str:
     """Format a run's inputs in short: `samples=10000000 seed=7`, or a script with its arguments as typed."""
     from tfcluster.programs import registry  # `status`, which shares this module, needs no programs
 
@@ -140,7 +140,7 @@ def inputs(program: str, parameters: Mapping[str, Any]) -> str:
     return _values(parameters)
 
 
-def outcome(run: Mapping[str, Any]) -> str:
+def format_outcome(run: Mapping[str, Any]) -> str:
     """Format a run's outcome in short: the first values of its result, or the first line of its error."""
     if run["error"] is not None:
         return str(run["error"]["message"].partition("\n")[0])
@@ -161,7 +161,7 @@ def show_checks(checks: Sequence[CheckResult]) -> None:
     """Print a table of checks: the host, the check, its result, and what to type to fix a problem."""
     rows = [(check.host, check.check, _state(check), check.text, check.hint or "-") for check in checks]
     console().print(
-        table(("HOST", "CHECK", "STATE", "RESULT", "WHAT TO TYPE"), rows, wrapped=("RESULT", "WHAT TO TYPE"))
+        make_table(("HOST", "CHECK", "STATE", "RESULT", "WHAT TO TYPE"), rows, wrapped=("RESULT", "WHAT TO TYPE"))
     )
 
 

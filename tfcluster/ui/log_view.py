@@ -10,7 +10,7 @@ from typing import Any
 from rich.table import Table
 
 from tfcluster.control_characters import escape_control_characters
-from tfcluster.ui.console import Text, console, table
+from tfcluster.ui.console import Text, console, make_table
 from tfcluster.ui.format import style_of, without_replica
 
 _COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "red")
@@ -43,10 +43,10 @@ class LogView:
         # Do not print through rich: the line must be neither wrapped at the terminal's width nor parsed as markup, and
         # rich takes longer for one line than the agent takes for a hundred.
         out = console().file
-        out.write(f"{self._before(task)}{moment}{escape_control_characters(line)}\n")
+        out.write(f"{self._prefix_of(task)}{moment}{escape_control_characters(line)}\n")
         out.flush()
 
-    def _before(self, task: str) -> str:
+    def _prefix_of(self, task: str) -> str:
         if not self._prefix:
             return ""
         if task not in self._prefixes:
@@ -82,7 +82,7 @@ def show_event(event: dict[str, Any]) -> None:
     console().print(line, soft_wrap=True)
 
 
-def placement_line(event: dict[str, Any]) -> str:
+def format_placement(event: dict[str, Any]) -> str:
     """Format a placement event as a line: the device first, then the operation, whose name may be long."""
     return f"{without_replica(event['device'])}  {event['op']} ({event['type']})"
 
@@ -96,7 +96,7 @@ class PlacementView:
     def line(self, event: dict[str, Any]) -> str:
         """Add a placement event to the summary and return its line."""
         self._types.setdefault(without_replica(event["device"]), Counter())[event["type"]] += 1
-        return placement_line(event)
+        return format_placement(event)
 
     def summary(self) -> Table | None:
         """Summarize the placements in a table with a row for each device: the number and types of its operations.
@@ -110,4 +110,4 @@ class PlacementView:
             (device, f"{types.total():,}", ", ".join(f"{count} {name}" for name, count in types.most_common()))
             for device, types in sorted(self._types.items())
         ]
-        return table(("DEVICE", "PLACED", "OF WHICH TYPES"), rows, right=("PLACED",))
+        return make_table(("DEVICE", "PLACED", "OF WHICH TYPES"), rows, right=("PLACED",))

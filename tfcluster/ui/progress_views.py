@@ -13,7 +13,7 @@ from tfcluster.core.plan import PlannedAction, data_losses, summary, terminated_
 from tfcluster.core.states import TERMINAL_STATES, TaskState
 from tfcluster.core.status import ClusterStatus, TaskStatus
 from tfcluster.core.text import pluralize, summarize_list
-from tfcluster.ui.console import Text, console, error_console, is_interactive, table
+from tfcluster.ui.console import Text, console, error_console, is_interactive, make_table
 
 
 class StatusLine:
@@ -71,7 +71,7 @@ class UpView(StatusLine):
             screen.print(f"{self._cluster} is up already: nothing to do")
             return
         columns = ("OPERATION", "TASK", "HOST", "ADDRESS", "CAUSE")
-        screen.print(table(columns, list(map(_row, actions)), wrapped=["CAUSE"]))
+        screen.print(make_table(columns, list(map(_row, actions)), wrapped=["CAUSE"]))
         for lost in data_losses(actions):
             screen.print(Text.assemble(("LOST", "bold red"), f": {lost}"), soft_wrap=True)
 
@@ -107,16 +107,18 @@ class UpView(StatusLine):
         if not done:
             screen.print(f"{self._cluster} is up already: {'no task was changed' if actions else 'nothing changed'}")
             return
-        screen.print(tasks_table(status.tasks))
+        screen.print(make_tasks_table(status.tasks))
         screen.print(f"{self._cluster} is up: {done} in {seconds:.2f} s")
 
 
-def tasks_table(tasks: Sequence[TaskStatus]) -> Table:
+def make_tasks_table(tasks: Sequence[TaskStatus]) -> Table:
     """Return a table with a row for each task, and a column for the hosts if there are several."""
     if len({task.host for task in tasks}) == 1:
-        return table(("TASK", "ADDRESS", "STATE"), [(task.short, task.address, task.state.value) for task in tasks])
+        return make_table(
+            ("TASK", "ADDRESS", "STATE"), [(task.short, task.address, task.state.value) for task in tasks]
+        )
     rows = [(task.short, task.host, task.address, task.state.value) for task in tasks]
-    return table(("TASK", "HOST", "ADDRESS", "STATE"), rows)
+    return make_table(("TASK", "HOST", "ADDRESS", "STATE"), rows)
 
 
 def _row(action: PlannedAction) -> tuple[str, str, str, str, str]:
@@ -150,7 +152,7 @@ class RestartView(UpView):
             seconds: The duration of the restart in seconds.
         """
         tasks = [task for task in status.tasks if task.short in self._tasks]
-        console().print(tasks_table(tasks))
+        console().print(make_tasks_table(tasks))
         console().print(f"{self._cluster}: {pluralize(len(tasks), 'task')} restarted in {seconds:.2f} s")
 
 

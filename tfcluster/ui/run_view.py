@@ -15,7 +15,7 @@ from tfcluster import settings
 from tfcluster.control_characters import escape_control_characters
 from tfcluster.errors import ClusterError
 from tfcluster.programs import registry
-from tfcluster.ui.console import Text, console, error_console, is_interactive, table
+from tfcluster.ui.console import Text, console, error_console, is_interactive, make_table
 from tfcluster.ui.format import format_duration, format_rate
 from tfcluster.ui.log_view import PlacementView
 
@@ -88,7 +88,7 @@ class RunView:
             )
         elif time.monotonic() - self._printed_at >= settings.PIPE_PROGRESS_SECONDS:
             self._printed_at = time.monotonic()
-            error_console().print("\n  ".join((_line(self._run, event), *self._metrics.changed())))
+            error_console().print("\n  ".join((_format_progress(self._run, event), *self._metrics.changed())))
 
     def _print(self, line: str) -> None:
         """Print a line of a script's output, after ending the progress bar, which would interfere with the output."""
@@ -117,8 +117,8 @@ class RunView:
         screen = console()
         if (placements := self._placements.summary()) is not None:
             screen.print(Group(Text(), placements, Text()), soft_wrap=True)
-        if lines := summary(result):
-            screen.print(Group(*lines, Text(), _devices(result)))
+        if lines := render_result(result):
+            screen.print(Group(*lines, Text(), _make_devices_table(result)))
         for note in result["notes"]:
             screen.print(Text(f"note: {note}", style="yellow"))
 
@@ -162,7 +162,7 @@ def _format_metrics(event: dict[str, Any]) -> list[str]:
     return words
 
 
-def summary(event: dict[str, Any]) -> Sequence[RenderableType]:
+def render_result(event: dict[str, Any]) -> Sequence[RenderableType]:
     """Return the lines that show the result of a run.
 
     A result is shown as it is if its program has no `render` module or is not installed here, and also, with the
@@ -219,7 +219,7 @@ class _Rate(ProgressColumn):
         return Text(format_rate(task.speed, task.fields["unit"]))
 
 
-def _line(run: str, event: dict[str, Any]) -> str:
+def _format_progress(run: str, event: dict[str, Any]) -> str:
     done, total, unit = event["done"], event["total"], event["unit"]
     speed = done / event["seconds"] if event["seconds"] else 0.0
     remaining = format_duration((total - done) / speed) if speed else "-"
@@ -228,10 +228,10 @@ def _line(run: str, event: dict[str, Any]) -> str:
     )
 
 
-def _devices(result: dict[str, Any]) -> Any:
+def _make_devices_table(result: dict[str, Any]) -> Any:
     """Return a table with a row for each device that did work, in the program's own measures."""
     work = result["devices"]
     measures = list(dict.fromkeys(measure for done in work.values() for measure in done))
     rows = [(device, *(f"{done.get(measure, 0):,}" for measure in measures)) for device, done in sorted(work.items())]
     headings = [measure.upper() for measure in measures]
-    return table(("DEVICE", *headings), rows, right=headings)
+    return make_table(("DEVICE", *headings), rows, right=headings)

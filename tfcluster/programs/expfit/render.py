@@ -7,8 +7,8 @@ from typing import Any
 from rich.console import RenderableType
 
 from tfcluster.core.text import pluralize
-from tfcluster.ui.chart import chart
-from tfcluster.ui.console import Text, console, table
+from tfcluster.ui.chart import draw_chart
+from tfcluster.ui.console import Text, console, make_table
 from tfcluster.ui.format import format_duration
 
 _WIDTH = 76
@@ -25,7 +25,7 @@ def summary(result: dict[str, Any], seconds: float) -> list[RenderableType]:
     curves = {each["mode"]: each["curve"] for each in modes}
     target = console()
     width = min(_WIDTH, target.width)
-    lines = chart(curves, width=width, braille=target.encoding.startswith("utf"))
+    lines = draw_chart(curves, width=width, braille=target.encoding.startswith("utf"))
     return [
         _line(result) if len(modes) == 1 else _comparison(modes),
         Text(f"{format_duration(seconds)}, seed {result['seed']}"),
@@ -55,4 +55,4 @@ def _comparison(modes: list[dict[str, Any]]) -> RenderableType:
         for each in modes
     ]
     columns = ("MODE", "LOSS", "MAX ERROR", "STEPS", "TIME", "STEPS/S")
-    return table(columns, rows, right=columns[1:])
+    return make_table(columns, rows, right=columns[1:])

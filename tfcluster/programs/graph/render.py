@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.console import RenderableType
 
-from tfcluster.ui.console import Text, table
+from tfcluster.ui.console import Text, make_table
 from tfcluster.ui.format import format_duration
 
 
@@ -22,5 +22,5 @@ def summary(result: dict[str, Any], seconds: float) -> list[RenderableType]:
         Text.assemble((f"{result['name']} = ", "bold"), (str(result["value"]), "bold green")),
         Text(f"{format_duration(seconds)}, in float64"),
         Text(),
-        table(("OPERATION", "VALUE", "RAN ON"), rows, right=("VALUE",)),
+        make_table(("OPERATION", "VALUE", "RAN ON"), rows, right=("VALUE",)),
     ]
