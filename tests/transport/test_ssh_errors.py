@@ -6,7 +6,7 @@ import pytest
 
 from tfcluster.core.hosts import Host
 from tfcluster.errors import ExitCode
-from tfcluster.transport.ssh_errors import unreachable
+from tfcluster.transport.ssh_errors import classify_ssh_error
 
 CHANGED = """\
 @@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@
@@ -52,7 +52,7 @@ Host key verification failed.
     ],
 )
 def test_words_of_ssh(words: str, why: str, hint: str) -> None:
-    error = unreachable(Host("alpha", "10.0.0.1", ssh="tf@alpha"), words)
+    error = classify_ssh_error(Host("alpha", "10.0.0.1", ssh="tf@alpha"), words)
     assert error.message.startswith("host 'alpha' cannot be reached: ")
     assert "\n" not in error.message
     assert why in error.message
@@ -61,5 +61,5 @@ def test_words_of_ssh(words: str, why: str, hint: str) -> None:
 
 
 def test_a_destination_is_shown_as_it_can_be_typed() -> None:
-    error = unreachable(Host("alpha", "10.0.0.1", ssh="it's; rm"), "Host key verification failed.")
+    error = classify_ssh_error(Host("alpha", "10.0.0.1", ssh="it's; rm"), "Host key verification failed.")
     assert """`ssh 'it'"'"'s; rm'`""" in error.hint

@@ -15,7 +15,7 @@ from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError
 from tfcluster.protocol.api.cluster import FailedCheck, PrepareReply
 from tfcluster.protocol.serialization import decode, to_json
-from tfcluster.transport.ssh_errors import lines_of
+from tfcluster.transport.ssh_errors import clean_lines
 from tfcluster.transport.ssh_session import InterpreterError, Session
 
 # On this machine the code is imported from the folder that the command imported it from; see `local`.
@@ -110,7 +110,7 @@ class _LocalSession(Session):
 
     def exit_error(self, code: int, stderr: str) -> ClusterError:
         """See `Session.exit_error`."""
-        last = "".join(f": {line}" for line in lines_of(stderr)[-1:])
+        last = "".join(f": {line}" for line in clean_lines(stderr)[-1:])
         return ClusterError(f"the process that examines this machine ended with exit code {code}{last}")
 
 

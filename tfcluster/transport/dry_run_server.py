@@ -28,7 +28,7 @@ from tfcluster.transport.remote_session import serve_requests, survey
 _FOLDERS = ("HOME", "XDG_STATE_HOME", "XDG_RUNTIME_DIR", "XDG_CACHE_HOME")
 # The module is imported by its name, as `local` does with the agent's: a lower layer must not import a higher one, but
 # the code bundle on the host includes the module.
-_EXAMINER = "tfcluster.agent.dry_preflight"
+_PREFLIGHT_MODULE = "tfcluster.agent.dry_preflight"
 _STATE_HINT = "Set XDG_STATE_HOME (for another host `state:` in the spec) to a folder that you can write to."
 
 
@@ -74,7 +74,7 @@ class _Server:
         self._session = session
         self._transport = LocalTransport(session["cluster"], session["host"])
         self._folder = state_folder(session["cluster"], session["host"])
-        self._examiner: Any = None
+        self._preflight: Any = None
 
     def survey(self) -> dict[str, Any]:
         folders = [problem.to_json() for problem in self._unwritable_folders()]
@@ -103,9 +103,9 @@ class _Server:
         agent = self._agent()
         if agent is not None:
             with contextlib.closing(agent):
-                reply = _ask(agent, PrepareRequest(decode(ClusterTopology, topology)))
+                reply = _reply_of_agent(agent, PrepareRequest(decode(ClusterTopology, topology)))
                 return {**reply, "installation": [], "listens": False}
-        reply = self._examine().prepare(topology, listen)
+        reply = self._dry_preflight().prepare(topology, listen)
         if why := _why_not_writable(self._folder):
             problem = ClusterError(f"{self._folder}: cannot make the state folder: {why}", hint=_STATE_HINT)
             reply["problems"].append({"check": "folders", "error": problem.to_json()})
@@ -120,17 +120,17 @@ class _Server:
         if agent is None:
             return {"observed": None}
         with contextlib.closing(agent):
-            return _ask(agent, ObserveRequest())
+            return _reply_of_agent(agent, ObserveRequest())
 
     def reach(self, addresses: list[str], timeout: float) -> dict[str, Any]:
-        return {"failures": self._examine().failures(addresses, timeout)}
+        return {"failures": self._dry_preflight().failures(addresses, timeout)}
 
-    def _examine(self) -> Any:
-        if self._examiner is None:
-            module = importlib.import_module(_EXAMINER)
+    def _dry_preflight(self) -> Any:
+        if self._preflight is None:
+            module = importlib.import_module(_PREFLIGHT_MODULE)
             environment = {**os.environ, **self._session["env"]}
-            self._examiner = module.DryPreflight(self._session["host"], _existing(self._folder), environment)
-        return self._examiner
+            self._preflight = module.DryPreflight(self._session["host"], _closest_existing(self._folder), environment)
+        return self._preflight
 
     def _agent(self) -> LocalAgentConnection | None:
         """Connect to the agent of the cluster.
@@ -160,7 +160,7 @@ class _Server:
             time.sleep(settings.DRY_RUN_CONNECT_INTERVAL_SECONDS)
 
 
-def _ask(agent: LocalAgentConnection, request: Request[Any, Any]) -> dict[str, Any]:
+def _reply_of_agent(agent: LocalAgentConnection, request: Request[Any, Any]) -> dict[str, Any]:
     """Send a request to an agent; this starts nothing.
 
     Args:
@@ -184,7 +184,7 @@ def _ask(agent: LocalAgentConnection, request: Request[Any, Any]) -> dict[str, A
     raise ClusterError("the agent went away before it answered", hint="Try again.")
 
 
-def _existing(path: Path) -> Path:
+def _closest_existing(path: Path) -> Path:
     """Return the path if it exists, else its closest parent that exists."""
     return next(each for each in (path, *path.parents) if os.path.exists(each))
 
@@ -195,7 +195,7 @@ def _why_not_writable(path: Path) -> str:
     Returns:
         The reason why not, or an empty string if they could.
     """
-    existing = _existing(path)
+    existing = _closest_existing(path)
     if not existing.is_dir():
         return f"{existing} is not a folder"
     return "" if os.access(existing, os.W_OK | os.X_OK) else f"{existing} cannot be written to"

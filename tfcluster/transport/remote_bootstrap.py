@@ -7,7 +7,7 @@ content hash, which covers the names and contents of all files. The hash is comp
 use. Bytecode that Python compiles next to the files is not covered: nobody else can enter the folder, and Python itself
 checks whether bytecode is up to date.
 
-A dry run, which must change nothing on the host (`keep` is false), imports the code from memory and writes no file.
+A dry run, which must change nothing on the host, imports the code from memory and writes no file.
 """
 
 from __future__ import annotations
@@ -40,21 +40,21 @@ def import_code(session: dict[str, Any]) -> bool:
 
     Args:
         session: The first line; see `remote_session.serve` and `dry_run_server.serve`. This module uses these of its
-            fields: `code`, the content hash of the code; `keep`, whether files may be written; and `state`.
+            fields: `code`, the content hash of the code; `is_dry_run`, whether no file may be written; and `state`.
 
     Returns:
         Whether the code has been imported.
     """
     send_message({"begun": True})
     try:
-        if session["keep"]:
-            _import_from(_find(session) or _store(session, _receive(session)))
-        else:
+        if session["is_dry_run"]:
             sys.meta_path.insert(0, MemoryImporter(_receive(session)))
+        else:
+            _import_from(_find(session) or _store(session, _receive(session)))
     except (OSError, zlib.error, ValueError) as problem:
         send_message({"error": {"message": f"{CANNOT_STORE}: {problem}", "hint": STORE_HINT, "exit_code": 1}})
         return False
-    if not session["keep"]:
+    if session["is_dry_run"]:
         _add_user_site()
     return True
 

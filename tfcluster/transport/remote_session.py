@@ -69,7 +69,7 @@ def serve_requests(handlers: Mapping[str, Handler]) -> None:
         send_message({"reply": {}})  # the code has been imported
         while line := sys.stdin.readline():
             request = json.loads(line)
-            name = request.pop("ask")
+            name = request.pop("request")
             message = _respond(handlers[name], request)
             send_message(message)
             if name == "proxy" and "reply" in message and message["reply"]["connected"]:

@@ -262,7 +262,7 @@ class SshTransport:
         session = Session(self._host, ssh_command(self._host, command, control_path=control_path))
         first_line = {
             **{"cluster": self.cluster, "host": self.host, "state": self._host.state, "env": dict(self._host.env)},
-            **{"ssh": self._host.destination, "keep": not is_dry_run, "stamp": stamp},
+            **{"ssh": self._host.destination, "is_dry_run": is_dry_run, "stamp": stamp},
             **bootstrap(is_dry_run=is_dry_run),
         }
         try:

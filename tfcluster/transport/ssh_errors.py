@@ -53,7 +53,7 @@ _ERRORS = (
 _KNOWN_KEY = re.compile(r"Offending .*key in (\S+):(\d+)")
 
 
-def lines_of(output: str) -> list[str]:
+def clean_lines(output: str) -> list[str]:
     """Return the lines of another program's output without blank lines.
 
     Of a Python traceback only the last line is kept.
@@ -64,7 +64,7 @@ def lines_of(output: str) -> list[str]:
     return [*lines[:trace], *lines[trace:][-1:]]
 
 
-def no_ssh(error: OSError) -> ClusterError:
+def ssh_not_runnable(error: OSError) -> ClusterError:
     """Return the error that ssh cannot be run on this machine."""
     return ClusterError(f"cannot run ssh: {error.strerror}", hint="Install OpenSSH's client.")
 
@@ -84,14 +84,14 @@ def no_response(host: Host, seconds: float, output: str = "") -> HostUnreachable
     )
 
 
-def unreachable(host: Host, output: str) -> HostUnreachableError:
+def classify_ssh_error(host: Host, output: str) -> HostUnreachableError:
     """Return the error for an ssh that could not connect to a host.
 
     Args:
         host: The host.
         output: The output of ssh.
     """
-    last = (lines_of(output) or ["the connection broke, and ssh said nothing"])[-1]
+    last = (clean_lines(output) or ["the connection broke, and ssh said nothing"])[-1]
     message, hint = next(
         ((message, hint) for pattern, message, hint in _ERRORS if re.search(pattern, output, re.IGNORECASE)),
         ("", _SSH_HINT),

@@ -25,7 +25,7 @@ from tfcluster import settings
 from tfcluster.core.hosts import Host
 from tfcluster.errors import ClusterError
 from tfcluster.runtime_dir import forwarded_socket_path, ssh_control_path
-from tfcluster.transport.ssh_errors import SSH_FAILED, no_response, no_ssh, unreachable
+from tfcluster.transport.ssh_errors import SSH_FAILED, classify_ssh_error, no_response, ssh_not_runnable
 
 # The paths of sockets that ssh forwards: it expands % and $.
 _FORWARDABLE = re.compile(r"[^%$\0\n]+")
@@ -192,12 +192,12 @@ class SshMaster:
                     start_new_session=True,  # a Ctrl-C is for the command, not for the connection
                 ).returncode
             except OSError as error:
-                raise no_ssh(error) from error
+                raise ssh_not_runnable(error) from error
             except subprocess.TimeoutExpired:
                 raise no_response(self._host, settings.SSH_FIRST_MESSAGE_SECONDS) from None
             if code == SSH_FAILED:
                 stderr.seek(0)
-                raise unreachable(self._host, stderr.read().decode(errors="replace"))
+                raise classify_ssh_error(self._host, stderr.read().decode(errors="replace"))
 
     def close(self) -> None:
         """Close the shared connection as soon as its last session has ended, and remove the forwarded socket."""
@@ -227,7 +227,7 @@ class SshMaster:
         except subprocess.TimeoutExpired:
             return False
         except OSError as error:
-            raise no_ssh(error) from error
+            raise ssh_not_runnable(error) from error
         return process.returncode == 0
 
 

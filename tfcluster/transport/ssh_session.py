@@ -18,7 +18,7 @@ from tfcluster.core.hosts import Host
 from tfcluster.errors import ClusterError
 from tfcluster.transport.base import Channel, HostUnreachableError, readable_fds
 from tfcluster.transport.remote_bootstrap import MESSAGE_PREFIX
-from tfcluster.transport.ssh_errors import SSH_FAILED, lines_of, no_response, no_ssh, unreachable
+from tfcluster.transport.ssh_errors import SSH_FAILED, classify_ssh_error, clean_lines, no_response, ssh_not_runnable
 from tfcluster.transport.ssh_master import SshMaster
 
 # The exit codes of every shell for a command that cannot be run or found.
@@ -78,7 +78,7 @@ class Session:
         except OSError as error:
             self.connection.close()
             self._stderr.close()
-            raise no_ssh(error) from error
+            raise ssh_not_runnable(error) from error
 
     def send(self, data: bytes) -> None:
         """Send data to the process. If it has exited, `receive` detects that."""
@@ -106,7 +106,7 @@ class Session:
                 self._has_message = True
                 message: dict[str, Any] = json.loads(line[len(MESSAGE_PREFIX) :])
                 return message
-            self._output = (self._output + line + b"\n")[-settings.SSH_NOISE_KEPT_BYTES :]
+            self._output = (self._output + line + b"\n")[-settings.SSH_OUTPUT_KEPT_BYTES :]
 
     def request(self, name: str, seconds: float, **arguments: Any) -> dict[str, Any]:
         """Send a request to tfcluster's code in the process, and return its reply.
@@ -120,7 +120,7 @@ class Session:
             HostUnreachableError: ssh failed, or the timeout expired.
             ClusterError: The request failed, or the process exited.
         """
-        self.send(json.dumps({"ask": name, **arguments}).encode() + b"\n")
+        self.send(json.dumps({"request": name, **arguments}).encode() + b"\n")
         return self.reply_of(self.receive(seconds))
 
     def reply_of(self, message: dict[str, Any]) -> dict[str, Any]:
@@ -149,7 +149,7 @@ class Session:
             self._output += self._incomplete_line
             raise self.exit_error(*self._wait())
         self._received_bytes += len(data)
-        if self._received_bytes > settings.SSH_NOISE_MAX_BYTES and not self._has_message:
+        if self._received_bytes > settings.SSH_OUTPUT_MAX_BYTES and not self._has_message:
             raise ClusterError(
                 f"host {self.host.name!r}: its shell prints without end before anything is run{self.last_output()}",
                 hint=f"`ssh {shlex.quote(self.host.destination)} true` shows it.",
@@ -158,7 +158,7 @@ class Session:
 
     def last_output(self) -> str:
         """Return the last unmarked lines that were printed, each after a newline; empty if there are none."""
-        lines = lines_of(self._output.decode(errors="replace"))
+        lines = clean_lines(self._output.decode(errors="replace"))
         return "".join(f"\n  {line}" for line in lines[-settings.SSH_ERROR_LINES :])
 
     def _wait(self) -> tuple[int, str]:
@@ -187,7 +187,7 @@ class Session:
             stderr: Its standard error.
         """
         if code == SSH_FAILED:
-            return unreachable(self.host, stderr)
+            return classify_ssh_error(self.host, stderr)
         self._output += stderr.encode()
         if code in _NOT_RUN:
             return InterpreterError(
