@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -208,6 +210,21 @@ def test_a_run_and_its_lines_outlive_the_loss_of_the_connection(wide: Over, tmp_
     numbers = list(map(int, [*before, *after, *rest]))
     assert numbers == list(range(len(numbers)))
     assert [task["pid"] for task in wide.status()["tasks"]] == pids
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_while_its_leading_host_has_no_link(wide: Over) -> None:
+    run = wide.start("run", "pi", "--samples", "1e10", "--seed", "1", "-o", "json")
+    assert run.stdout is not None
+    assert any(json.loads(line)["event"] == "progress" for line in run.stdout)
+    with wide.without("link", "alpha"):
+        time.sleep(6)  # for longer than the kernel takes to call a neighbour unreachable
+    output, errors = run.communicate(timeout=300)
+    assert run.returncode == 0, errors
+    result = lines_of(output)[-1]
+    assert (result["state"], result["result"]["samples"]) == ("succeeded", 10**10)
+    assert abs(result["result"]["pi"] - math.pi) < 5 * result["result"]["stderr"]
+    assert any("was lost" in note for note in result["notes"])
 
 
 def test_events_are_followed_through_the_loss_of_a_connection(wide: Over) -> None:

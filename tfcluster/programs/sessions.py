@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import socket
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -26,6 +27,9 @@ SERVER_LOST = (
     tf.errors.CancelledError,
     tf.errors.DeadlineExceededError,
 )
+
+# What the kernel reports when a host, or the network to it, is lost; Python has no ConnectionError for these.
+_NETWORK_LOST = {errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENETRESET, errno.ENETUNREACH}
 
 
 def task_of(device: str) -> str:
@@ -118,13 +122,18 @@ def check_listening(context: Context, device: str, timeout: float) -> None:
         timeout: Seconds to wait for the connection.
 
     Raises:
-        ConnectionError: The connection is refused.
+        ConnectionError: The connection is refused, or the network to the host is lost.
         TimeoutError: The connection is neither refused nor accepted in time, for example by a busy host.
-        OSError: The host cannot be reached.
+        OSError: No attempt could be made, for example because the limit on open files is reached.
     """
     spec = tf.DeviceSpec.from_string(device)
     host, _, port = context.addresses[spec.job][spec.task].rpartition(":")
-    socket.create_connection((host.strip("[]"), int(port)), timeout).close()
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout).close()
+    except OSError as error:
+        if error.errno in _NETWORK_LOST:
+            raise ConnectionError(error.errno, error.strerror) from error
+        raise
 
 
 def leak(session: Any) -> None:
