@@ -60,7 +60,7 @@ def seconds_until_ready(count: int, *, rewrite: bool) -> float:
             return asyncio.run(_play(folder, count, rewrite)) * TASKS / count
         finally:
             logging.getLogger().removeHandler(handler)
-            folder.leave()
+            folder.clean_up()
 
 
 async def _play(folder: StateDir, count: int, rewrite: bool) -> float:

@@ -15,8 +15,8 @@ from tfcluster.agent.journal import Journal
 @pytest.fixture
 def hosts(sandbox: Sandbox) -> Iterator[Hosts]:
     """Both hosts, with nothing up."""
-    with hosts_in(sandbox) as found:
-        yield found
+    with hosts_in(sandbox) as hosts:
+        yield hosts
 
 
 @pytest.fixture(autouse=True)

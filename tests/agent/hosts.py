@@ -39,8 +39,8 @@ POLICY = RestartPolicy("on-failure", initial=0.1, max=30.0, limit=5, window=60.0
 def task_of(short: str, host: str, **fields: Any) -> Task:
     """A task of a topology for tests, as `worker:1` on a host."""
     job, _, index = short.partition(":")
-    made = Task(job, int(index), host, "localhost", None, cpus=1, gpus=0, env={}, restart=POLICY)
-    return replace(made, **fields)
+    task = Task(job, int(index), host, "localhost", None, cpus=1, gpus=0, env={}, restart=POLICY)
+    return replace(task, **fields)
 
 
 #: worker:0 is the head, on a; the ps and another worker are on b.
@@ -101,10 +101,10 @@ class Hosts:
         with contextlib.closing(self.stream(host, request, start=start)) as response:
             return to_json(response.result())
 
-    def prepare(self, wanted: ClusterTopology) -> dict[str, Any]:
+    def prepare(self, desired: ClusterTopology) -> dict[str, Any]:
         """What OBSERVE and PREPARE say, by host."""
         observed = {host: self.observe(host) for host in "ab"}
-        topology = _merged(wanted, observed)
+        topology = _merged(desired, observed)
         replies = {host: self.ask(host, PrepareRequest(topology)) for host in "ab"}
         return {host: {**replies[host], "observed": observed[host], "topology": topology} for host in "ab"}
 
@@ -119,22 +119,22 @@ class Hosts:
         while self.streams:
             self.streams.pop().close()
 
-    def up(self, wanted: ClusterTopology) -> None:
+    def up(self, desired: ClusterTopology) -> None:
         """Bring the cluster up, or to another topology, and wait until all its tasks are ready."""
-        self.apply(wanted, self.prepare(wanted))
+        self.apply(desired, self.prepare(desired))
 
-    def apply(self, wanted: ClusterTopology, prepared: Mapping[str, Any]) -> None:
+    def apply(self, desired: ClusterTopology, prepared: Mapping[str, Any]) -> None:
         """The same, with what PREPARE has said before."""
-        assert [told["problems"] for told in prepared.values()] == [[], []]
-        topology: ClusterTopology = next(told["topology"] for told in prepared.values())
-        for told in prepared.values():
-            topology = topology.with_allocation(**told["allocation"])
-        states = [told["observed"] for told in prepared.values() if told["observed"]]
+        assert [reply["problems"] for reply in prepared.values()] == [[], []]
+        topology: ClusterTopology = next(reply["topology"] for reply in prepared.values())
+        for reply in prepared.values():
+            topology = topology.with_allocation(**reply["allocation"])
+        states = [reply["observed"] for reply in prepared.values() if reply["observed"]]
         if states:
             whole = _whole(states)
             topology = replace(topology, kept=kept_servers(plan(topology, whole), whole))
-        for host, told in prepared.items():
-            assert self.ask(host, change(topology, told["observed"]), start=True) == {"conflict": None}
+        for host, reply in prepared.items():
+            assert self.ask(host, change(topology, reply["observed"]), start=True) == {"conflict": None}
         self.release()
         self.topology = topology
         self.wait_until_ready()
@@ -217,9 +217,9 @@ def _whole(states: Sequence[ObservedState]) -> ObservedState:
     return replace(states[0], tasks=tuple(task for state in states for task in state.tasks), generations=generations)
 
 
-def _merged(wanted: ClusterTopology, observed: Mapping[str, ObservedState | None]) -> ClusterTopology:
+def _merged(desired: ClusterTopology, observed: Mapping[str, ObservedState | None]) -> ClusterTopology:
     states = [state for state in observed.values() if state is not None]
-    return merge_with_observed(wanted, _whole(states)) if states else wanted
+    return merge_with_observed(desired, _whole(states)) if states else desired
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Where a task stands goes through the journal and comes back; the next agent's machine goes on from there."""
+"""The record of a task in the journal, and the state machine that the next agent restores from it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.agent.test_journal import LAYOUT
+from tests.agent.test_journal import TOPOLOGY
 from tfcluster import settings
 from tfcluster.agent.journal_record import drop_unreleased, restore, to_record
 from tfcluster.agent.tasks.state_machine import Action, TaskEvent, TaskStateMachine
@@ -26,7 +26,7 @@ PROCESS = ProcessHandle(17, 123456)
 
 def task(machine: TaskStateMachine, process: ProcessHandle | None) -> TaskRuntime:
     return TaskRuntime(
-        LAYOUT.tasks[0], machine, Path("log"), process, started=1700000000.0, last_exit=LastExit("SIGKILL", 1.0)
+        TOPOLOGY.tasks[0], machine, Path("log"), process, started=1700000000.0, last_exit=LastExit("SIGKILL", 1.0)
     )
 
 
@@ -37,18 +37,18 @@ def through_the_journal(
 
 
 @pytest.mark.parametrize("state", sorted(TERMINAL_STATES))
-def test_what_is_at_rest_stays_there(state: TaskState) -> None:
+def test_terminal_states_are_restored_unchanged(state: TaskState) -> None:
     machine = replace(FRESH, state=state, restarts=4, exit_times=(1.0, 2.0))
     assert through_the_journal(machine, None, 50.0) == (machine, None)
 
 
-def test_what_waits_goes_on_waiting_for_the_same_moment() -> None:
+def test_a_back_off_keeps_its_deadline() -> None:
     machine = replace(FRESH, state=TaskState.BACKING_OFF, restarts=1, exit_times=(1.0, 2.0), deadline=3.0)
     assert through_the_journal(machine, None, 2.5) == (machine, None)
     assert through_the_journal(machine, None, 99.0) == (machine, None), "overdue, it is due at once"
 
 
-def test_what_waited_before_a_boot_waits_no_longer() -> None:
+def test_a_back_off_ends_at_a_reboot() -> None:
     record = to_record(task(replace(FRESH, state=TaskState.BACKING_OFF, deadline=3.0), None))
     assert restore(FRESH, replace(record, deadline=None), 0.5, 0)[0].deadline == 0.5
 
@@ -104,46 +104,46 @@ def test_a_process_that_waits_to_be_released_is_killed() -> None:
 
 
 @pytest.mark.parametrize("state", sorted(HAS_PROCESS - {TaskState.STOPPING, TaskState.STARTING}))
-def test_an_end_that_no_agent_has_counted_is_counted(state: TaskState) -> None:
+def test_an_exit_without_an_agent_is_counted(state: TaskState) -> None:
     machine = replace(FRESH, state=state, exit_times=(1.0,))
-    found, owed = through_the_journal(machine, None, 5.0)
-    assert owed is TaskEvent.FAILED_EXIT
-    assert found.handle(owed, 5.0, 0.5)[0].exit_times == (1.0, 5.0)
+    restored, event = through_the_journal(machine, None, 5.0)
+    assert event is TaskEvent.FAILED_EXIT
+    assert restored.handle(event, 5.0, 0.5)[0].exit_times == (1.0, 5.0)
 
 
 @pytest.mark.parametrize("policy", ["never", "on-failure", "always"])
-def test_what_was_about_to_start_is_started_whatever_the_policy(policy: str) -> None:
+def test_a_task_that_was_about_to_start_is_started_with_any_policy(policy: str) -> None:
     machine = replace(
         FRESH, policy=replace(POLICY, policy=policy), state=TaskState.STARTING, restarts=2, exit_times=(1.0,)
     )
-    found, owed = restore(TaskStateMachine(machine.policy), to_record(task(machine, None)), 5.0, 0)
-    assert owed is TaskEvent.UNSTARTED
-    assert found.handle(owed, 5.0, 0.5) == (machine, Action.SPAWN)
+    restored, event = restore(TaskStateMachine(machine.policy), to_record(task(machine, None)), 5.0, 0)
+    assert event is TaskEvent.UNSTARTED
+    assert restored.handle(event, 5.0, 0.5) == (machine, Action.SPAWN)
 
 
-def test_what_is_being_stopped_is_stopped() -> None:
+def test_a_task_that_was_being_stopped_is_stopped() -> None:
     machine = replace(FRESH, state=TaskState.STOPPING, deadline=9.0)
-    found, owed = through_the_journal(machine, PROCESS, 5.0)
-    assert owed is TaskEvent.STOP
-    stopping, action = found.handle(owed, 5.0, 0.5)
+    restored, event = through_the_journal(machine, PROCESS, 5.0)
+    assert event is TaskEvent.STOP
+    stopping, action = restored.handle(event, 5.0, 0.5)
     assert (stopping.state, action, stopping.deadline) == (
         TaskState.STOPPING,
         Action.TERMINATE,
         5.0 + FRESH.stop_timeout,
     )
-    found, owed = through_the_journal(machine, None, 5.0)
-    assert (found.state, owed) == (TaskState.STOPPED, None)
+    restored, event = through_the_journal(machine, None, 5.0)
+    assert (restored.state, event) == (TaskState.STOPPED, None)
 
 
-def test_what_is_being_stopped_to_be_started_anew_is() -> None:
+def test_a_task_that_was_being_restarted_is_restarted() -> None:
     machine = replace(FRESH, state=TaskState.STOPPING, restart_pending=True)
-    found, owed = through_the_journal(machine, PROCESS, 5.0)
-    assert (found.state, owed) == (TaskState.STARTING, TaskEvent.RESTART)
-    found, owed = through_the_journal(machine, None, 5.0)
-    assert (found.state, owed) == (TaskState.STOPPED, TaskEvent.START)
+    restored, event = through_the_journal(machine, PROCESS, 5.0)
+    assert (restored.state, event) == (TaskState.STARTING, TaskEvent.RESTART)
+    restored, event = through_the_journal(machine, None, 5.0)
+    assert (restored.state, event) == (TaskState.STOPPED, TaskEvent.START)
 
 
-def test_how_it_ended_and_since_when_it_runs_are_to_record() -> None:
+def test_the_last_exit_and_the_start_time_are_recorded() -> None:
     record = to_record(task(FRESH, PROCESS))
     assert (record.process, record.started, record.last_exit) == (PROCESS, 1700000000.0, LastExit("SIGKILL", 1.0))
 
@@ -156,9 +156,9 @@ def test_the_limit_holds_across_agents(agents: int) -> None:
     while machine.state not in TERMINAL_STATES:
         steps += 1
         if steps % max(1, 12 // agents) == 0:  # this agent dies, the next one comes
-            machine, owed = through_the_journal(machine, process, now)
-            if owed is not None:
-                machine, _ = machine.handle(owed, now, 0.5)
+            machine, event = through_the_journal(machine, process, now)
+            if event is not None:
+                machine, _ = machine.handle(event, now, 0.5)
         if machine.state is TaskState.BACKING_OFF:
             assert machine.deadline is not None
             now = max(now, machine.deadline)

@@ -1,4 +1,4 @@
-"""A topology is taken over with one writing of the journal; where that fails, nothing has happened."""
+"""Applying a topology writes the journal once; if that fails, nothing has changed."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ class Nothing:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[StateDir]:
-    made = StateDir(tmp_path / "demo" / "a")
-    made.make()
-    (made.path / "log-buffers").mkdir()
-    assert made.lock()
-    yield made
-    made.leave()
+    state_dir = StateDir(tmp_path / "demo" / "a")
+    state_dir.make()
+    (state_dir.path / "log-buffers").mkdir()
+    assert state_dir.lock()
+    yield state_dir
+    state_dir.clean_up()
 
 
 def supervisor_in(folder: StateDir, ports: PortAllocator) -> Supervisor:
@@ -80,13 +80,13 @@ def test_a_start_that_cannot_be_recorded_leaves_all_as_it_was(
             {name: vars(t).copy() for name, t in supervisor.tasks.items()},
         )
         journal = folder.journal.path.read_bytes() if again else None
-        wanted: ClusterTopology = changed if again else topology
-        list(map(ports.reserve, wanted.ports_on("a")))
+        desired: ClusterTopology = changed if again else topology
+        list(map(ports.reserve, desired.ports_on("a")))
         descriptors, children = sorted(os.listdir("/proc/self/fd")), child_pids()
         with monkeypatch.context() as patch:
             patch.setattr(Journal, "write", refuse)
             with pytest.raises(ClusterError, match="No space left"):
-                supervisor.apply(wanted, [task.name for task in wanted.tasks])
+                supervisor.apply(desired, [task.name for task in desired.tasks])
         for _ in range(10):
             await asyncio.sleep(0.01)
         tasks = {name: vars(task) for name, task in supervisor.tasks.items()}

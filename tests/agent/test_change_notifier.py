@@ -12,44 +12,44 @@ from tfcluster.agent import change_notifier
 from tfcluster.agent.change_notifier import ChangeNotifier, FolderWatcher
 
 
-def test_a_change_between_the_look_and_the_waiting_is_not_lost() -> None:
+def test_a_change_between_the_read_and_the_wait_is_not_lost() -> None:
     async def look_then_wait() -> None:
-        notice = ChangeNotifier()
-        seen = notice.count
-        notice.notify()
-        await asyncio.wait_for(notice.wait_for_change(seen), 10)
+        notifier = ChangeNotifier()
+        count = notifier.count
+        notifier.notify()
+        await asyncio.wait_for(notifier.wait_for_change(count), 10)
 
     asyncio.run(look_then_wait())
 
 
-def test_a_change_wakes_everybody_and_once() -> None:
+def test_a_change_wakes_every_waiter_once() -> None:
     async def several_wait() -> None:
-        notice = ChangeNotifier()
-        waiting = [asyncio.ensure_future(notice.wait_for_change(notice.count)) for _ in range(3)]
+        notifier = ChangeNotifier()
+        waiting = [asyncio.ensure_future(notifier.wait_for_change(notifier.count)) for _ in range(3)]
         await asyncio.sleep(0)
         assert not any(each.done() for each in waiting)
-        notice.notify()
+        notifier.notify()
         await asyncio.gather(*waiting)
         with pytest.raises(asyncio.TimeoutError):
-            await asyncio.wait_for(notice.wait_for_change(notice.count), 0)
+            await asyncio.wait_for(notifier.wait_for_change(notifier.count), 0)
 
     asyncio.run(several_wait())
 
 
-def test_whoever_waits_until_something_is_done_looks_at_each_change() -> None:
+def test_a_stream_until_completion_yields_each_change() -> None:
     async def look() -> tuple[list[int], int]:
-        notice, done = ChangeNotifier(), asyncio.get_running_loop().create_future()
-        seen = []
-        async for _ in notice.stream_until(done):
-            seen.append(notice.count)
-            if len(seen) == 1:
-                notice.notify()  # while the look is on its way
-            elif len(seen) == 2:
-                asyncio.get_running_loop().call_soon(notice.notify)
+        notifier, done = ChangeNotifier(), asyncio.get_running_loop().create_future()
+        counts = []
+        async for _ in notifier.stream_until(done):
+            counts.append(notifier.count)
+            if len(counts) == 1:
+                notifier.notify()  # during the read
+            elif len(counts) == 2:
+                asyncio.get_running_loop().call_soon(notifier.notify)
             else:
                 asyncio.get_running_loop().call_soon(done.set_result, None)
         await asyncio.sleep(0)  # what was cancelled ends
-        return seen, len(asyncio.all_tasks())
+        return counts, len(asyncio.all_tasks())
 
     assert asyncio.run(look()) == ([0, 1, 2], 1)
 

@@ -1,4 +1,4 @@
-"""Which servers are asked to clear what a run left, and how often."""
+"""Which servers are asked to clear the container of a run, and how often."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Servers:
     def __init__(self, silent: str, replaced: str = "") -> None:
         self.silent = silent
         self.replaced = replaced
-        self.asked: list[str] = []
+        self.requests: list[str] = []
         self.recorded: list[tuple[str, str | None]] = []
         task = SimpleNamespace
         self.host = "here"
@@ -33,14 +33,14 @@ class Servers:
         self.history = SimpleNamespace(record=lambda event, task, detail: self.recorded.append((task, detail)))
 
     async def probe(self, address: str, timeout: float, *, clear: str) -> ProbeResult:
-        self.asked.append(address)
+        self.requests.append(address)
         if address in self.replaced:
             self.tasks[address].process = ProcessHandle(100, 2)
         return ProbeResult(ProbeOutcome.SILENT if address in self.silent else ProbeOutcome.PROBE_OK)
 
 
 @pytest.mark.parametrize(
-    ("servers", "asked", "kept"),
+    ("servers", "requests", "kept"),
     [
         (Servers(""), "abce", []),
         (Servers("b"), "abce" + "bb", [("b", "the server still holds the variables of pi-1")]),
@@ -49,16 +49,16 @@ class Servers:
     ],
 )
 def test_servers_are_retried_as_long_as_they_are_the_same_process(
-    monkeypatch: pytest.MonkeyPatch, servers: Any, asked: str, kept: list[tuple[str, str]]
+    monkeypatch: pytest.MonkeyPatch, servers: Any, requests: str, kept: list[tuple[str, str]]
 ) -> None:
     monkeypatch.setattr(settings, "RUN_CLEANUP_BACKOFF_SECONDS", (0.0, 0.0))
 
     async def body() -> None:
         clear = ContainerCleaner(servers, servers)
         await clear.clear("pi-1")
-        assert servers.asked == list("abce"), "the run's end does not wait for more"
+        assert servers.requests == list("abce"), "the run's end does not wait for more"
         await asyncio.gather(*clear._background)
 
     asyncio.run(body())
-    assert "".join(servers.asked) == asked
+    assert "".join(servers.requests) == requests
     assert servers.recorded == kept

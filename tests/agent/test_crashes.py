@@ -105,16 +105,16 @@ CASES = [
 def test_an_agent_killed_at_any_step(
     tmp_path: Path, begin: ShardScheduler, work: ShardScheduler, allowed: list[Record | None]
 ) -> None:
-    found = []
+    records = []
     for journal, _ in crashes(tmp_path, begin, work):
-        found.append(journal.read())
+        records.append(journal.read())
         # And the next agent goes on as if nothing had been.
         journal.write(NEW)
         assert journal.read() == NEW
         journal.remove()
         assert list(journal.path.parent.iterdir()) == []
-    assert [record for record in found if record not in allowed] == []
-    assert found == sorted(found, key=allowed.index), "once it is the new one, it stays"
+    assert [record for record in records if record not in allowed] == []
+    assert records == sorted(records, key=allowed.index), "once it is the new one, it stays"
 
 
 @pytest.mark.parametrize("garbage", [b"", b"{", b"\0" * 4096, b"null"])
@@ -133,7 +133,7 @@ def test_a_power_loss_at_any_step(
 @pytest.mark.parametrize("always", [False, True], ids=["once", "from then on"])
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EROFS])
 @pytest.mark.parametrize(("begin", "work", "allowed"), CASES[:2])
-def test_a_disk_that_refuses_any_step_of_a_writing(
+def test_a_disk_error_at_any_step_of_a_write(
     tmp_path: Path, begin: ShardScheduler, work: ShardScheduler, allowed: list[Record | None], number: int, always: bool
 ) -> None:
     old, new = allowed
@@ -159,7 +159,7 @@ def test_a_disk_that_refuses_any_step_of_a_writing(
 
 
 @pytest.mark.parametrize("steps", range(4))
-def test_a_removal_that_is_refused_leaves_the_record(tmp_path: Path, steps: int) -> None:
+def test_a_removal_that_fails_keeps_the_record(tmp_path: Path, steps: int) -> None:
     journal = Journal(tmp_path / "journal.json")
     journal.write(NEW)
     refusing = Journal(journal.path, AtomicFiles(Disk(steps, OSError(errno.EROFS, "Read-only file system")).before))

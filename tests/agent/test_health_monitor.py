@@ -1,4 +1,4 @@
-"""A prober that breaks says nothing about the servers, and is replaced."""
+"""A broken health prober gives unknown results, and is replaced."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settings, "PROBE_BROKEN_SECONDS", 60.0)
 
 
-def test_a_port_where_nobody_listens_is_silent() -> None:
+def test_a_port_without_a_listener_is_silent() -> None:
     async def ask() -> ProbeResult:
         prober = ProbeClient("prober")
         try:
@@ -57,7 +57,7 @@ def test_a_prober_that_hangs_is_unknown_and_replaced(monkeypatch: pytest.MonkeyP
     assert first != second
 
 
-def test_an_answer_that_comes_far_too_late_says_nothing_of_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_late_reply_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     """The prober stands still, as the whole machine may, and goes on when the server's time is over."""
 
     async def ask() -> tuple[ProbeResult, ProbeResult]:
@@ -80,7 +80,7 @@ def test_an_answer_that_comes_far_too_late_says_nothing_of_the_server(monkeypatc
     assert asyncio.run(ask()) == (ProbeResult(ProbeOutcome.SILENT), ProbeResult(ProbeOutcome.UNKNOWN))
 
 
-def test_many_questions_at_once_are_all_answered() -> None:
+def test_many_concurrent_probes_all_get_a_result() -> None:
     """More than a socket's buffer holds, while the prober is still importing gRPC."""
 
     async def ask_many() -> list[ProbeResult]:

@@ -12,7 +12,7 @@ from tfcluster.agent.host_facts import gpu_ids, login_accounts
 
 
 @pytest.mark.parametrize(
-    ("allowed", "found"),
+    ("allowed", "expected"),
     [
         ("0,1", ["0", "1"]),
         ("3, GPU-5f ,0", ["3", "GPU-5f", "0"]),
@@ -23,15 +23,15 @@ from tfcluster.agent.host_facts import gpu_ids, login_accounts
         ("NoDevFiles", ["NoDevFiles"]),
     ],
 )
-def test_what_the_agent_may_see_is_what_its_tasks_may_get(
-    monkeypatch: pytest.MonkeyPatch, allowed: str, found: list[str]
+def test_visible_devices_of_the_agent_limit_the_gpus(
+    monkeypatch: pytest.MonkeyPatch, allowed: str, expected: list[str]
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", allowed)
     monkeypatch.setattr(host_facts, "_NVML", "of no use here")
-    assert gpu_ids() == found
+    assert gpu_ids() == expected
 
 
-def test_without_a_driver_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_driver_there_are_no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(host_facts, "_NVML", "libtfcluster-has-no-such-library.so.1")
     assert gpu_ids() == []
@@ -59,7 +59,7 @@ class Nvml:
 
 
 @pytest.mark.parametrize(
-    ("nvml", "found", "calls"),
+    ("nvml", "expected", "calls"),
     [
         (Nvml(3), ["0", "1", "2"], ["init", "count", "shutdown"]),
         (Nvml(0), [], ["init", "count", "shutdown"]),
@@ -67,12 +67,12 @@ class Nvml:
         (Nvml(3, init=9), [], ["init"]),
     ],
 )
-def test_the_drivers_library_counts_and_is_given_back(
-    monkeypatch: pytest.MonkeyPatch, nvml: Nvml, found: list[str], calls: list[str]
+def test_the_gpus_are_counted_by_nvml_which_is_shut_down(
+    monkeypatch: pytest.MonkeyPatch, nvml: Nvml, expected: list[str], calls: list[str]
 ) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(ctypes, "CDLL", lambda name: nvml)
-    assert gpu_ids() == found
+    assert gpu_ids() == expected
     assert nvml.calls == calls
 
 
@@ -85,7 +85,7 @@ def line(name: str, uid: int, shell: str = "/bin/bash") -> str:
 
 
 @pytest.mark.parametrize(
-    ("passwd", "login_defs", "shells", "found"),
+    ("passwd", "login_defs", "shells", "expected"),
     [
         ("", LIMITS, SHELLS, []),
         (line("root", 0) + line("me", 1000) + line("anna", 1001), LIMITS, SHELLS, ["anna"]),
@@ -107,5 +107,7 @@ def line(name: str, uid: int, shell: str = "/bin/bash") -> str:
         (line("ünïcode\ufffd", 1001), LIMITS, SHELLS, ["ünïcode\ufffd"]),
     ],
 )
-def test_who_can_log_in_besides_us(passwd: str, login_defs: str, shells: str, found: list[str]) -> None:
-    assert login_accounts(passwd, login_defs, shells, uid=1000) == found
+def test_other_accounts_with_a_login_shell_are_listed(
+    passwd: str, login_defs: str, shells: str, expected: list[str]
+) -> None:
+    assert login_accounts(passwd, login_defs, shells, uid=1000) == expected

@@ -1,4 +1,4 @@
-"""What several hosts of one cluster come to one by one: held ports, a change, the end; two agents on this machine."""
+"""Several hosts of one cluster, one after another: reserved ports, a change, shutdown; two agents on this machine."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def can_connect(port: int) -> bool:
 
 def test_hosts_try_each_others_ports_before_a_server_listens(hosts: Hosts) -> None:
     prepared = hosts.prepare(topology_of())
-    ports = {host: sorted(told["allocation"]["ports"].values()) for host, told in prepared.items()}
+    ports = {host: sorted(replies["allocation"]["ports"].values()) for host, replies in prepared.items()}
     addresses = [f"localhost:{port}" for port in ports["b"]]
     refused = hosts.ask("a", ReachRequest(tuple(addresses), 30.0))["failures"]
     assert refused == dict.fromkeys(addresses, "Connection refused"), "held, and nobody listens"
@@ -47,7 +47,7 @@ def test_hosts_try_each_others_ports_before_a_server_listens(hosts: Hosts) -> No
     assert sorted(hosts.topology.ports_on("b")) == ports["b"], "where servers listen now"
 
 
-def test_ports_are_quiet_again_however_the_listening_ends(hosts: Hosts) -> None:
+def test_ports_stop_listening_however_the_request_ends(hosts: Hosts) -> None:
     prepared = hosts.prepare(topology_of())
     listening = hosts.stream("b", ObserveRequest())
     next(listening)
@@ -69,23 +69,23 @@ def test_ports_are_quiet_again_however_the_listening_ends(hosts: Hosts) -> None:
     hosts.events("b")  # has the next agent tidy up
 
 
-def test_problems_are_told_together_and_hold_nothing(hosts: Hosts) -> None:
+def test_problems_are_reported_together_and_no_port_is_reserved(hosts: Hosts) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
         tasks = (task_of("worker:0", "a", port=port), task_of("worker:1", "b", address_host="192.0.2.7", gpus=100))
-        told = hosts.prepare(topology_of(tasks))
-    (a,), (address, gpus) = told["a"]["problems"], told["b"]["problems"]
+        replies = hosts.prepare(topology_of(tasks))
+    (a,), (address, gpus) = replies["a"]["problems"], replies["b"]["problems"]
     assert a["error"]["message"].startswith(f"worker:0: port {port} is taken by ")
     assert address["error"]["message"].startswith("worker:1: 192.0.2.7 is not an address of b: ")
     assert gpus["error"]["message"].startswith("the tasks ask for 100 GPUs (worker:1 100), b has ")
-    assert told["a"]["allocation"] == told["b"]["allocation"] == {"ports": {}, "gpus": {}}
+    assert replies["a"]["allocation"] == replies["b"]["allocation"] == {"ports": {}, "gpus": {}}
     hosts.release()
     wait_for(lambda: not hosts.sandbox.leftovers())
 
 
-def test_servers_are_started_anew_for_an_address_that_is_new_on_another_host(hosts: Hosts) -> None:
+def test_servers_are_restarted_for_a_new_address_on_another_host(hosts: Hosts) -> None:
     hosts.up(topology_of())
     before = {short: hosts.task(short)["pid"] for short in ("ps:0", "worker:0", "worker:1")}
     hosts.up(topology_of([*TASKS, task_of("worker:2", "b")]))
@@ -97,7 +97,7 @@ def test_servers_are_started_anew_for_an_address_that_is_new_on_another_host(hos
     assert {short: hosts.task(short)["pid"] for short in before} == after
 
 
-def test_a_host_whose_last_task_has_gone_goes_on_with_none_until_it_goes_down(hosts: Hosts) -> None:
+def test_a_host_without_tasks_stays_up_until_down(hosts: Hosts) -> None:
     hosts.up(topology_of([task_of("worker:0", "a"), task_of("worker:1", "b")]))
     hosts.up(topology_of([task_of("worker:0", "a")]))
     assert hosts.status("b")["tasks"] == []
@@ -125,7 +125,7 @@ def test_hosts_go_down_one_by_one(hosts: Hosts) -> None:
     wait_for(lambda: not hosts.sandbox.leftovers())
 
 
-def test_a_host_that_no_command_asks_for_goes_down_by_itself(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_whose_lease_expires_goes_down(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
     checks_often = hosts.sandbox.with_settings({"HEALTH_INTERVAL_SECONDS": 0.2})
     monkeypatch.setenv("TEST_SETTINGS", checks_often["TEST_SETTINGS"])
     hosts.up(topology_of())
@@ -139,8 +139,8 @@ def test_a_host_that_no_command_asks_for_goes_down_by_itself(hosts: Hosts, monke
     assert (hosts.state_folder("a") / "journal.json").exists(), "somebody follows its events"
     a.close()
     wait_for(lambda: not hosts.sandbox.leftovers(), 60)
-    told = [(each["event"], each["detail"]) for each in hosts.events("b")]
-    assert told[-1] == ("down", "")
+    events = [(each["event"], each["detail"]) for each in hosts.events("b")]
+    assert events[-1] == ("down", "")
     why = "no command for 0.5 s, the cluster's lease: its tasks on this host are being stopped"
-    assert ("lease-expired", why) in told
+    assert ("lease-expired", why) in events
     wait_for(lambda: not hosts.sandbox.leftovers())

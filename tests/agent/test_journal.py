@@ -28,13 +28,13 @@ from tfcluster.errors import ClusterError
 from tfcluster.process_handle import ProcessHandle
 from tfcluster.spec.load import parse_spec
 
-LAYOUT = resolve_spec(
+TOPOLOGY = resolve_spec(
     parse_spec("{name: demo, jobs: {ps: {tasks: 1, env: {A: ü}}, worker: ['[::1]:2223', localhost]}}", "c", "c"),
     "cluster.yaml",
 ).with_allocation({"/job:ps/task:0": 2222}, {"/job:ps/task:0": ["0", "GPU-5f"]})
 SECRETS = Path("/run/user/1000/tfcluster/demo.localhost.0123.secrets")
 RECORD = Record(
-    LAYOUT,
+    TOPOLOGY,
     {
         "/job:ps/task:0": TaskRecord(
             ProcessHandle(17, 123456), 1700000000.25, 3, TaskState.STARTING, exit_times=(11.5, 12.25)
@@ -72,7 +72,7 @@ def refuses(journal: Journal) -> bool:
     return False
 
 
-def test_a_folder_in_its_place_is_refused(journal: Journal) -> None:
+def test_a_folder_in_place_of_the_journal_is_refused(journal: Journal) -> None:
     journal.path.mkdir()
     assert refuses(journal)
 
@@ -90,7 +90,7 @@ def test_a_journal_cut_at_any_byte_is_refused_where_it_has_no_copy(journal: Jour
 
 
 def test_a_journal_cut_at_any_byte_is_read_from_its_copy(journal: Journal) -> None:
-    journal.write(Record(LAYOUT, {}, SECRETS))
+    journal.write(Record(TOPOLOGY, {}, SECRETS))
     journal.write(RECORD)
     for length in reversed(range(journal.path.stat().st_size)):
         os.truncate(journal.path, length)
@@ -226,7 +226,7 @@ def test_a_change_that_does_not_fit_on_the_disk_leaves_the_journal_as_it_was(
             journal.write(RECORD)
 
 
-def test_what_was_not_released_is_known_until_the_next_snapshot(journal: Journal) -> None:
+def test_unreleased_processes_are_known_until_the_next_snapshot(journal: Journal) -> None:
     assert journal.unreleased() == frozenset()
     journal.write(RECORD)
     journal.note_unreleased(ProcessHandle(17, 123456))
@@ -287,7 +287,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
 
 @pytest.mark.parametrize("damage", [damage_by_folder, damage_by_pipe])
 @pytest.mark.parametrize("suffix", [".json", ".copy", ".new"])
-def test_what_has_taken_the_place_of_a_file_does_not_keep_it_from_being_written(
+def test_a_file_is_written_even_if_something_else_is_at_its_path(
     journal: Journal, suffix: str, damage: Callable[[Path], None]
 ) -> None:
     """To open a named pipe for writing would wait for ever for someone who reads."""
@@ -300,7 +300,7 @@ def test_what_has_taken_the_place_of_a_file_does_not_keep_it_from_being_written(
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_whatever_is_wrong_the_copy_is_read(journal: Journal, damage: str) -> None:
+def test_any_damage_is_repaired_from_the_copy(journal: Journal, damage: str) -> None:
     journal.write(RECORD)
     DAMAGE[damage][0](journal.path)
     assert journal.read("localhost") == RECORD
@@ -356,26 +356,30 @@ def test_a_journal_with_any_other_value_in_it_is_read_or_refused(data: st.DataOb
             inner, key = inner[key], step
         inner[key] = other
         journal.path.write_text(json.dumps(value if place else other))
-        found = None
+        restored = None
         with suppress(JournalError):
-            found = journal.read("localhost")
-        if found is not None:
-            journal.write(found)
-            assert journal.read("localhost") == found
+            restored = journal.read("localhost")
+        if restored is not None:
+            journal.write(restored)
+            assert journal.read("localhost") == restored
         journal.close()
 
 
-def test_after_a_boot_no_process_is_ours_and_no_time_means_anything(
+def test_after_a_boot_processes_and_monotonic_times_are_dropped(
     journal: Journal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     journal.write(RECORD)
     monkeypatch.setattr(module, "boot_id", lambda: "another")
-    found = journal.read()
-    assert found is not None
-    assert {(task.process, task.exit_times, task.deadline) for task in found.tasks.values()} == {(None, (), None)}
-    assert [task.restarts for task in found.tasks.values()] == [3, 0, 5]
+    restored = journal.read()
+    assert restored is not None
+    assert {(task.process, task.exit_times, task.deadline) for task in restored.tasks.values()} == {(None, (), None)}
+    assert [task.restarts for task in restored.tasks.values()] == [3, 0, 5]
     # A server that ran has exited; nothing else is known of it.
-    assert [task.state for task in found.tasks.values()] == [TaskState.READY, TaskState.BACKING_OFF, TaskState.FAILED]
+    assert [task.state for task in restored.tasks.values()] == [
+        TaskState.READY,
+        TaskState.BACKING_OFF,
+        TaskState.FAILED,
+    ]
 
 
 @pytest.mark.parametrize("text", [b"x", b"null", b"1", b'"x"', b"[]", b"{}", b"\xff\xfe", b"\0" * 100, b"{}{}"])
@@ -452,37 +456,37 @@ def test_tasks_of_another_kind_are_refused(journal: Journal, other: object) -> N
     assert refuses(journal)
 
 
-def test_a_writing_replaces_the_file_and_leaves_nothing_beside_it_but_the_copy(journal: Journal) -> None:
+def test_a_write_leaves_only_the_file_and_its_copy(journal: Journal) -> None:
     journal.write(RECORD)
     with journal.path.open() as reader:
-        journal.write(Record(LAYOUT, {}, SECRETS))
+        journal.write(Record(TOPOLOGY, {}, SECRETS))
         # Whoever had opened it reads the whole record of before.
         assert json.load(reader)["tasks"].keys() == RECORD.tasks.keys()
-    assert journal.read() == Record(LAYOUT, {}, SECRETS)
+    assert journal.read() == Record(TOPOLOGY, {}, SECRETS)
     assert sorted(journal.path.parent.iterdir()) == [copy_of(journal), journal.path]
 
 
-def test_a_writing_that_fails_leaves_the_record_of_before(journal: Journal) -> None:
+def test_a_write_that_fails_keeps_the_previous_record(journal: Journal) -> None:
     def fill_up(step: str, path: Path) -> None:
         if step == "sync":
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     journal.write(RECORD)
     with pytest.raises(OSError, match="No space left"):
-        Journal(journal.path, AtomicFiles(fill_up)).write(Record(LAYOUT, {}, SECRETS))
+        Journal(journal.path, AtomicFiles(fill_up)).write(Record(TOPOLOGY, {}, SECRETS))
     assert journal.read() == RECORD
     assert not journal.path.with_suffix(".new").exists()
 
 
-def test_half_a_writing_is_not_read(journal: Journal) -> None:
+def test_a_partial_write_is_not_read(journal: Journal) -> None:
     journal.write(RECORD)
     journal.path.with_suffix(".new").write_text("{")
     assert journal.read() == RECORD
-    journal.write(Record(LAYOUT, {}, SECRETS))
-    assert journal.read() == Record(LAYOUT, {}, SECRETS)
+    journal.write(Record(TOPOLOGY, {}, SECRETS))
+    assert journal.read() == Record(TOPOLOGY, {}, SECRETS)
 
 
-def test_removing_leaves_nothing(journal: Journal) -> None:
+def test_removing_the_journal_leaves_no_file(journal: Journal) -> None:
     journal.write(RECORD)
     journal.path.with_suffix(".new").write_text("{")
     journal.remove()

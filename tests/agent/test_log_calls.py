@@ -1,4 +1,4 @@
-"""The answers to `logs`: by time, from the position that an earlier answer told, also of tasks that come later."""
+"""The responses to `logs`: ordered by time, from a position on, also of tasks that are added later."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def cluster(tmp_path: Path) -> Cluster:
     return Cluster(tmp_path / "demo" / "localhost", "ps:0", "worker:0")
 
 
-def test_lines_come_by_their_time_and_end_with_a_reply(cluster: Cluster) -> None:
+def test_lines_are_ordered_by_time_and_followed_by_a_reply(cluster: Cluster) -> None:
     for short, begin in (("ps:0", 0), ("worker:0", 1)):
         log = RotatingLog(cluster.folder.log_of(short), 1000, 2)
         for number in range(3):
@@ -79,7 +79,7 @@ def test_lines_come_by_their_time_and_end_with_a_reply(cluster: Cluster) -> None
     assert asyncio.run(ask(after={"ps:0": 4}, lines=0))[1] == [("ps:0", "2")]
 
 
-def test_following_goes_on_behind_a_position_and_takes_up_new_tasks(
+def test_following_continues_after_a_position_and_includes_new_tasks(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(settings, "LOG_FOLLOW_SECONDS", 0)
@@ -131,7 +131,7 @@ def test_followed_logs_are_read_when_they_are_written(cluster: Cluster, monkeypa
     asyncio.run(follow())
 
 
-def test_events_are_kept_bounded_and_go_on_behind_a_position(cluster: Cluster) -> None:
+def test_the_event_log_is_bounded_and_read_from_a_position(cluster: Cluster) -> None:
     async def ask(**options: Any) -> list[EventEvent]:
         request = replace(EventsRequest(None, None, follow=False, after={}), **options)
         return [item async for item in cluster.calls.events(request) if isinstance(item, EventEvent)]

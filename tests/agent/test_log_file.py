@@ -17,7 +17,7 @@ BLOCK = settings.IO_BLOCK_BYTES
 
 
 @pytest.mark.parametrize(
-    ("content", "lines", "found"),
+    ("content", "lines", "expected"),
     [
         (b"", 3, []),
         (b"a\nb\nc\n", 2, ["b", "c"]),
@@ -33,10 +33,10 @@ BLOCK = settings.IO_BLOCK_BYTES
         (b"\xff\n\xc3\xa9\n", 2, ["\N{REPLACEMENT CHARACTER}", "é"]),
     ],
 )
-def test_the_last_lines(tmp_path: Path, content: bytes, lines: int, found: list[str]) -> None:
+def test_the_last_lines(tmp_path: Path, content: bytes, lines: int, expected: list[str]) -> None:
     path = tmp_path / "log"
     path.write_bytes(content)
-    assert tail(path, lines) == (found, len(content))
+    assert tail(path, lines) == (expected, len(content))
 
 
 def test_a_missing_file_is_an_empty_one(tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ def test_a_missing_file_is_an_empty_one(tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("end", [b"", b"\n"])
-def test_lines_as_long_as_a_block_are_whole(tmp_path: Path, size: int, end: bytes) -> None:
+def test_lines_as_long_as_a_block_are_complete(tmp_path: Path, size: int, end: bytes) -> None:
     path = tmp_path / "log"
     long = b"x" * (size - 1 - len(end))
     path.write_bytes(b"first\nsecond\n" + long + b"y" + end)
@@ -81,12 +81,12 @@ _CONTENT = st.lists(st.sampled_from([b"\n", b"a", b"bc", "é".encode(), b"\xff",
 
 @hypothesis_settings(deadline=None, max_examples=500)
 @given(content=_CONTENT, lines=st.integers(0, 12), block=st.integers(1, 9))
-def test_the_last_lines_are_what_stands_between_newlines(
+def test_the_last_lines_are_split_at_newlines(
     tmp_path_factory: pytest.TempPathFactory, content: bytes, lines: int, block: int
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "newlines.log"
     path.write_bytes(content)
     with mock.patch.object(settings, "IO_BLOCK_BYTES", block):
-        found = tail(path, lines)
-    whole = [line.decode(errors="replace") for line in content.removesuffix(b"\n").split(b"\n")] if content else []
-    assert found == (whole[len(whole) - min(lines, len(whole)) :], len(content))
+        expected = tail(path, lines)
+    all_lines = [line.decode(errors="replace") for line in content.removesuffix(b"\n").split(b"\n")] if content else []
+    assert expected == (all_lines[len(all_lines) - min(lines, len(all_lines)) :], len(content))

@@ -1,4 +1,4 @@
-"""The stream of what a task printed, read while it is moved from its spool to numbered files, and by position."""
+"""A task's log as one stream of lines, read by position while the log writer moves them from the buffer to files."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Task:
         prepare(self.log_buffer, self.log)
 
     def restart_keeper(self) -> None:
-        self.kept = LogBuffer(self.log_buffer, RotatingLog(self.log, self.size, self.count))
+        self.writer = LogBuffer(self.log_buffer, RotatingLog(self.log, self.size, self.count))
 
     def print(self, data: bytes) -> None:
         with self.log_buffer.open("ab") as file:
@@ -43,7 +43,7 @@ class Task:
 
     def end(self) -> None:
         """End it, as `down` does."""
-        while self.kept.drain(ended=True):
+        while self.writer.drain(ended=True):
             continue
         self.log_buffer.unlink()
 
@@ -85,7 +85,7 @@ _NUMBERS = itertools.count()
 
 @settings(deadline=None, max_examples=60)
 @given(steps=_STEPS, size=st.sampled_from([100, 5000, 10**6]), count=st.integers(0, 12))
-def test_it_is_all_that_was_printed_however_far_that_is_kept(
+def test_all_printed_lines_are_read_wherever_they_are_stored(
     tmp_path_factory: pytest.TempPathFactory, steps: list[bytes | str], size: int, count: int
 ) -> None:
     task = Task(tmp_path_factory.getbasetemp() / f"stream{next(_NUMBERS)}", size, 10**6)
@@ -96,7 +96,7 @@ def test_it_is_all_that_was_printed_however_far_that_is_kept(
             if isinstance(step, bytes):
                 task.print(step)
             elif step == "keep":
-                task.kept.drain()
+                task.writer.drain()
             elif step == "restart":
                 task.restart_keeper()
             else:
@@ -116,19 +116,19 @@ def test_it_is_all_that_was_printed_however_far_that_is_kept(
         assert task.stream.end() == len(task.printed)
 
 
-def test_a_log_that_never_was_is_empty(tmp_path: Path) -> None:
+def test_a_missing_log_is_empty(tmp_path: Path) -> None:
     stream = LogReader(tmp_path / "logs" / "no:0.log", tmp_path / "log-buffers" / "no:0")
     assert (stream.end(), stream.start_since(5.0), stream.start_of_last(3, 0, partial=True)) == (0, 0, 0)
     assert list(stream.lines(0, 0, partial=True)) == []
 
 
-def test_a_reader_that_is_slower_than_the_rotation_goes_on_with_what_is_left(task: Task) -> None:
+def test_a_reader_slower_than_the_rotation_continues_with_the_remaining_lines(task: Task) -> None:
     task.print(lines(*range(8)))
-    task.kept.drain()
+    task.writer.drain()
     reading = task.stream.lines(0, 10**6, partial=False)
     assert [next(reading).text for _ in range(2)] == texts(0, 1)
     task.print(lines(*range(8, 100)))
-    task.kept.drain()
+    task.writer.drain()
     # What it has open it still reads, then what is there by now.
     rest = [line.text for line in reading]
     assert rest[:6] == texts(*range(2, 8))
@@ -138,7 +138,7 @@ def test_a_reader_that_is_slower_than_the_rotation_goes_on_with_what_is_left(tas
 
 def test_files_renamed_while_they_are_opened_are_all_found(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
     task.print(lines(*range(9)))
-    task.kept.drain()
+    task.writer.drain()
     assert len(files_of(task.log)) == 3
     real, opened = Path.open, []
 
@@ -149,14 +149,14 @@ def test_files_renamed_while_they_are_opened_are_all_found(task: Task, monkeypat
             if len(opened) == 1:
                 task.print(lines(*range(9, 13)))
                 monkeypatch.undo()
-                task.kept.drain()
+                task.writer.drain()
                 monkeypatch.setattr(Path, "open", rotate_meanwhile)
         return file
 
     monkeypatch.setattr(Path, "open", rotate_meanwhile)
-    found = [line.text for line in task.stream.lines(0, 10**6, partial=False)]
+    lines_read = [line.text for line in task.stream.lines(0, 10**6, partial=False)]
     assert opened[0] == "worker:0.log"
-    assert found == texts(*range(13))
+    assert lines_read == texts(*range(13))
 
 
 def test_lines_since_a_time(tmp_path: Path) -> None:
@@ -178,14 +178,14 @@ def test_lines_since_a_time(tmp_path: Path) -> None:
     assert [line.time for line in stream.lines(stream.start_since(1018.0), place, partial=True)] == [1018.0, 1019.0]
 
 
-def test_words_of_somebody_else_in_a_file_do_no_harm(task: Task) -> None:
+def test_foreign_lines_in_a_log_are_skipped(task: Task) -> None:
     task.print(lines(0, 1))
-    task.kept.drain()
+    task.writer.drain()
     with task.log.open("ab") as file:
         file.write(b"somebody was here\n")
     task.restart_keeper()
     task.print(lines(2, 3))
-    task.kept.drain()
+    task.writer.drain()
     assert task.all() == texts(0, 1, 2, 3)
     assert task.all(18) == texts(2, 3)
 
@@ -193,7 +193,7 @@ def test_words_of_somebody_else_in_a_file_do_no_harm(task: Task) -> None:
 def test_no_descriptor_is_left_open(task: Task) -> None:
     before = os.listdir("/proc/self/fd")
     task.print(lines(*range(20)))
-    task.kept.drain()
+    task.writer.drain()
     task.all()
     task.last(3)
     with closing(task.stream.lines(0, 10**6, partial=False)) as reading:

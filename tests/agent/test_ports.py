@@ -1,4 +1,4 @@
-"""Ports that an agent holds: refused to others, open to the task's own server, and given back."""
+"""Ports that an agent reserves: refused to others, open to the task's own server, and released."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tfcluster.errors import ClusterError
 
 def stream(family: socket.AddressFamily = socket.AF_INET6, *options: int) -> socket.socket:
     """A socket for every address of the machine, with options of SOL_SOCKET set."""
-    made = socket.socket(family, socket.SOCK_STREAM)
+    created = socket.socket(family, socket.SOCK_STREAM)
     if family == socket.AF_INET6:
-        made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        created.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
     for option in options:
-        made.setsockopt(socket.SOL_SOCKET, option, 1)
-    return made
+        created.setsockopt(socket.SOL_SOCKET, option, 1)
+    return created
 
 
 @pytest.fixture
@@ -43,9 +43,9 @@ def port() -> int:
 
 @pytest.fixture
 def ports() -> Iterator[PortAllocator]:
-    made = PortAllocator()
-    yield made
-    made.release_except(())
+    created = PortAllocator()
+    yield created
+    created.release_except(())
 
 
 def may_bind(port: int, family: socket.AddressFamily = socket.AF_INET6, address: str = "") -> bool:
@@ -59,7 +59,7 @@ def may_bind(port: int, family: socket.AddressFamily = socket.AF_INET6, address:
         return True
 
 
-def test_a_held_port_is_refused_to_whoever_binds_exclusively(port: int, ports: PortAllocator) -> None:
+def test_a_reserved_port_cannot_be_bound_exclusively(port: int, ports: PortAllocator) -> None:
     assert may_bind(port)
     assert ports.reserve(port)
     assert not may_bind(port)
@@ -68,7 +68,7 @@ def test_a_held_port_is_refused_to_whoever_binds_exclusively(port: int, ports: P
     assert not may_bind(port, socket.AF_INET6, "::1")
 
 
-def test_a_held_port_is_passed_by_in_another_agents_choice(port: int, ports: PortAllocator) -> None:
+def test_another_agent_skips_a_reserved_port(port: int, ports: PortAllocator) -> None:
     other = PortAllocator()
     assert ports.reserve(port)
     assert not other.reserve(port)
@@ -77,7 +77,7 @@ def test_a_held_port_is_passed_by_in_another_agents_choice(port: int, ports: Por
     other.release_except(())
 
 
-def test_a_port_may_be_held_twice_by_the_same_agent(port: int, ports: PortAllocator) -> None:
+def test_the_same_agent_may_reserve_a_port_twice(port: int, ports: PortAllocator) -> None:
     assert ports.reserve(port)
     assert ports.reserve(port)
     ports.release_except(())
@@ -86,7 +86,7 @@ def test_a_port_may_be_held_twice_by_the_same_agent(port: int, ports: PortAlloca
 
 @pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
 @pytest.mark.parametrize("options", [[socket.SO_REUSEADDR], [socket.SO_REUSEADDR, socket.SO_REUSEPORT]])
-def test_the_tasks_server_serves_beside_the_holder(
+def test_the_tasks_server_binds_the_reserved_port(
     port: int, ports: PortAllocator, family: socket.AddressFamily, options: list[int]
 ) -> None:
     assert ports.reserve(port)
@@ -99,13 +99,13 @@ def test_the_tasks_server_serves_beside_the_holder(
                 assert client.recv(1) == b"x"
 
 
-def test_nobody_answers_on_a_held_port(port: int, ports: PortAllocator) -> None:
+def test_a_reserved_port_refuses_connections(port: int, ports: PortAllocator) -> None:
     assert ports.reserve(port)
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", port))
 
 
-def test_a_port_that_somebody_listens_on_is_not_held(listener: socket.socket, ports: PortAllocator) -> None:
+def test_a_port_with_a_listener_is_not_reserved(listener: socket.socket, ports: PortAllocator) -> None:
     port = listener.getsockname()[1]
     assert not ports.reserve(port)
     ports.release_except(())
@@ -113,14 +113,14 @@ def test_a_port_that_somebody_listens_on_is_not_held(listener: socket.socket, po
         pass
 
 
-def test_a_port_that_is_listened_on_for_one_address_is_not_held(ports: PortAllocator) -> None:
+def test_a_port_with_a_listener_on_one_address_is_not_reserved(ports: PortAllocator) -> None:
     with stream(socket.AF_INET, socket.SO_REUSEADDR) as server:
         server.bind(("127.0.0.1", 0))
         server.listen()
         assert not ports.reserve(server.getsockname()[1])
 
 
-def test_connections_that_linger_do_not_keep_a_port(listener: socket.socket, ports: PortAllocator) -> None:
+def test_lingering_connections_do_not_block_a_port(listener: socket.socket, ports: PortAllocator) -> None:
     port = listener.getsockname()[1]
     with socket.create_connection(("127.0.0.1", port)) as client:
         accepted, _ = listener.accept()
@@ -131,18 +131,18 @@ def test_connections_that_linger_do_not_keep_a_port(listener: socket.socket, por
     assert ports.reserve(port)
 
 
-def test_who_holds_a_port_is_told(listener: socket.socket) -> None:
+def test_the_owner_of_a_port_is_described(listener: socket.socket) -> None:
     with open("/proc/self/cmdline", "rb") as file:
         command = file.read().replace(b"\0", b" ").decode().strip()
     assert port_owner(listener.getsockname()[1]) == f"process {os.getpid()} ({command[:80]})"
 
 
-def test_a_port_that_is_only_bound_is_told_too(port: int, ports: PortAllocator) -> None:
+def test_a_port_that_is_only_bound_is_described(port: int, ports: PortAllocator) -> None:
     assert ports.reserve(port)
     assert port_owner(port).startswith("a process that does not listen on it")
 
 
-def test_what_another_agent_holds_is_not_held_though_connections_linger(
+def test_a_port_of_another_agent_is_not_reserved_despite_lingering_connections(
     listener: socket.socket, ports: PortAllocator
 ) -> None:
     port = listener.getsockname()[1]
@@ -155,7 +155,7 @@ def test_what_another_agent_holds_is_not_held_though_connections_linger(
     assert not other.reserve(port), "its server may be between two processes"
 
 
-def test_the_choice_counts_up_past_taken_and_held_ports(
+def test_allocation_skips_taken_and_reserved_ports(
     listener: socket.socket, ports: PortAllocator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = listener.getsockname()[1]
@@ -181,14 +181,12 @@ def test_too_few_free_ports_are_an_error(
     assert list(ports.allocate(0)) == []
 
 
-def test_the_choice_begins_at_tensorflows_port_below_the_ephemeral_ones() -> None:
+def test_the_range_begins_at_tensorflows_port_below_the_ephemeral_ports() -> None:
     assert settings.FIRST_PORT == 2222
     assert settings.LAST_PORT == 32767
 
 
-def test_a_port_for_other_reasons_out_of_reach_is_no_taken_port(
-    ports: PortAllocator, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_port_that_needs_privileges_is_an_error(ports: PortAllocator, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(self: socket.socket, address: object) -> None:
         raise PermissionError(errno.EACCES, "Permission denied")
 
@@ -199,9 +197,7 @@ def test_a_port_for_other_reasons_out_of_reach_is_no_taken_port(
     assert os.listdir("/proc/self/fd") == before
 
 
-def test_without_ipv6_ports_are_held_all_the_same(
-    port: int, ports: PortAllocator, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ports_are_reserved_without_ipv6(port: int, ports: PortAllocator, monkeypatch: pytest.MonkeyPatch) -> None:
     real = socket.socket
 
     def without_ipv6(family: int, kind: int) -> socket.socket:
@@ -215,9 +211,7 @@ def test_without_ipv6_ports_are_held_all_the_same(
     assert not may_bind(port, socket.AF_INET)
 
 
-def test_a_reserved_port_is_left_to_its_server_and_held_once_that_has_ended(
-    listener: socket.socket, ports: PortAllocator
-) -> None:
+def test_a_locked_port_is_reserved_once_its_server_has_exited(listener: socket.socket, ports: PortAllocator) -> None:
     port = listener.getsockname()[1]
     other = PortAllocator()
     ports.lock(port)
@@ -234,7 +228,7 @@ def test_a_reserved_port_is_left_to_its_server_and_held_once_that_has_ended(
         server.listen()
 
 
-def test_a_port_that_another_agent_holds_is_not_reserved(port: int, ports: PortAllocator) -> None:
+def test_a_port_of_another_agent_is_not_locked(port: int, ports: PortAllocator) -> None:
     other = PortAllocator()
     assert other.reserve(port)
     ports.lock(port)
@@ -262,7 +256,7 @@ def may_connect(port: int) -> bool:
         return dialling.connect_ex(("127.0.0.1", port)) == 0
 
 
-def test_a_held_port_takes_connections_for_a_while_and_is_held_as_before(ports: PortAllocator, port: int) -> None:
+def test_a_reserved_port_listens_temporarily(ports: PortAllocator, port: int) -> None:
     assert ports.reserve(port)
     assert not may_connect(port)
     for _ in range(2):
@@ -279,7 +273,7 @@ def test_a_held_port_takes_connections_for_a_while_and_is_held_as_before(ports: 
             server.listen()
 
 
-def test_a_port_on_which_a_server_listens_is_left_to_it(ports: PortAllocator, port: int) -> None:
+def test_listening_leaves_the_port_of_a_server_alone(ports: PortAllocator, port: int) -> None:
     assert ports.reserve(port)
     with stream(socket.AF_INET6, socket.SO_REUSEADDR) as server:
         server.bind(("", port))
@@ -289,7 +283,7 @@ def test_a_port_on_which_a_server_listens_is_left_to_it(ports: PortAllocator, po
         assert may_connect(port)
 
 
-def test_a_port_is_quiet_when_a_server_is_to_listen_there(ports: PortAllocator, port: int) -> None:
+def test_a_port_stops_listening_for_its_server(ports: PortAllocator, port: int) -> None:
     assert ports.reserve(port)
     with ports.listen_temporarily({port}):
         ports.stop_listening()

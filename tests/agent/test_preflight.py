@@ -1,4 +1,4 @@
-"""The preflight checks of a host: named ports are held or reported, missing ports and GPUs are allocated."""
+"""The preflight checks of a host: named ports are reserved or reported, missing ports and GPUs are allocated."""
 
 from __future__ import annotations
 
@@ -65,22 +65,22 @@ def topology_of(jobs: str) -> ClusterTopology:
 
 @pytest.fixture
 def ports() -> Iterator[PortAllocator]:
-    made = PortAllocator()
-    yield made
-    made.release_except(())
+    allocator = PortAllocator()
+    yield allocator
+    allocator.release_except(())
 
 
 @pytest.fixture
 def taken() -> Iterator[list[int]]:
     """Two ports that this process listens on."""
     with ExitStack() as stack:
-        found = []
+        port_numbers = []
         for _ in range(2):
             listener = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
             listener.bind(("127.0.0.1", 0))
             listener.listen()
-            found.append(listener.getsockname()[1])
-        yield found
+            port_numbers.append(listener.getsockname()[1])
+        yield port_numbers
 
 
 @pytest.fixture
@@ -99,12 +99,12 @@ def is_held(port: int) -> bool:
         return False
 
 
-def test_named_ports_are_held_and_not_allocated(ports: PortAllocator, free: int) -> None:
+def test_named_ports_are_reserved_and_not_allocated(ports: PortAllocator, free: int) -> None:
     assert allocation_of(topology_of(f"ps: ['localhost:{free}']"), ports, []) == Allocation({}, {})
     assert is_held(free)
 
 
-def test_missing_ports_are_allocated_by_task_and_held(
+def test_missing_ports_are_allocated_by_task_and_reserved(
     ports: PortAllocator, free: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Counting up begins at the very port that a later task names.
@@ -294,7 +294,7 @@ def test_the_ports_of_the_running_cluster_are_neither_checked_nor_allocated(
     assert free not in chosen.values()
 
 
-def test_hold_ports_holds_all_or_none(ports: PortAllocator, taken: list[int], free: int) -> None:
+def test_reserve_ports_reserves_all_or_none(ports: PortAllocator, taken: list[int], free: int) -> None:
     topology = topology_of(f"worker: ['localhost:{free}', 'localhost:{taken[0]}']")
     with pytest.raises(ClusterError) as caught:
         reserve_ports(Candidate(topology, "localhost", Path("/"), ports, ()))

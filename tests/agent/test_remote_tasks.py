@@ -1,4 +1,4 @@
-"""What the head's agent makes of the answers of tasks on other hosts, and when it asks."""
+"""How the head's agent monitors the tasks on other hosts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tfcluster.agent.tasks.health_monitor import ProbeOutcome, ProbeResult
 from tfcluster.core.devices import Device
 
 W1, W2 = "/job:worker/task:1", "/job:worker/task:2"
-LAYOUT = topology_of(
+TOPOLOGY = topology_of(
     [
         task_of("worker:0", "a", port=1),
         task_of("worker:1", "b", port=2),
@@ -32,15 +32,15 @@ class World:
 
     def __init__(self, **answers: list[ProbeResult]) -> None:
         self.answers = {"localhost:2": answers.get("one", [FIRST]), "10.0.0.2:3": answers.get("two", [FIRST])}
-        self.asked: list[str] = []
+        self.probed: list[str] = []
         self.used = {W1}
         self.news: list[dict[str, str]] = []
-        supervisor: Any = SimpleNamespace(host="a", topology=LAYOUT)
+        supervisor: Any = SimpleNamespace(host="a", topology=TOPOLOGY)
         prober: Any = self
         self.monitor = RemoteTaskMonitor(supervisor, prober, lambda: self.used, self.note)
 
     async def probe(self, address: str, timeout: float) -> ProbeResult:
-        self.asked.append(address)
+        self.probed.append(address)
         answers = self.answers[address]
         return answers.pop(0) if answers[1:] else answers[0]
 
@@ -58,10 +58,10 @@ def test_only_tasks_that_a_run_uses_are_probed() -> None:
     world = World()
     world.used = set()
     asyncio.run(world.check())
-    assert world.asked == []
+    assert world.probed == []
     world.used = {W1, "/job:worker/task:0"}
     asyncio.run(world.check())
-    assert world.asked == ["localhost:2"], "the task of this host is none of ours"
+    assert world.probed == ["localhost:2"], "the task of this host is none of ours"
 
 
 def test_a_task_is_down_after_as_many_failed_probes_as_on_this_host() -> None:
@@ -107,7 +107,7 @@ def test_refresh_probes_the_tasks_in_use_at_once() -> None:
         assert world.news[0] == {W1: "worker:1 at localhost:2 on b was restarted"}
 
     asyncio.run(body())
-    assert world.asked == ["localhost:2"] * 2
+    assert world.probed == ["localhost:2"] * 2
 
 
 def test_a_restart_between_two_runs_affects_neither() -> None:

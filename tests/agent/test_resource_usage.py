@@ -1,4 +1,4 @@
-"""Ends by the kernel's out-of-memory killer are recognised by its counters; one of them is real."""
+"""Exits by the kernel's out-of-memory killer are recognised by its counters; one of them is real."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MIXED = f"4:hugetlb,memory:/{GROUP}\n0::/else\n"
         (OomCounters(None, None), OomCounters(None, None), ""),
     ],
 )
-def test_what_is_named_is_what_was_counted(before: OomCounters, after: OomCounters, named: str) -> None:
+def test_an_oom_kill_is_described_by_the_counter_that_grew(before: OomCounters, after: OomCounters, named: str) -> None:
     assert before.until(after) == named
 
 
@@ -86,7 +86,7 @@ def test_without_a_counter_for_the_group_that_of_the_host_is_a_hint(tmp_path: Pa
     assert watch.describe() == ", while the kernel's out-of-memory killer struck on this host"
 
 
-def test_a_kill_of_long_ago_was_that_of_something_else(tmp_path: Path) -> None:
+def test_an_old_oom_kill_is_not_attributed(tmp_path: Path) -> None:
     kernel = Kernel(tmp_path, VERSION_2)
     kernel.counts(f"{GROUP}/memory.events", 0)
     watch = kernel.watch()
@@ -98,7 +98,7 @@ def test_a_kill_of_long_ago_was_that_of_something_else(tmp_path: Path) -> None:
     assert watch.describe() == ""
 
 
-def test_a_real_end_for_want_of_memory_is_told_from_a_kill() -> None:
+def test_a_real_oom_kill_is_distinguished_from_a_kill() -> None:
     with memory_group() as group:
         hungry = subprocess.Popen(
             [sys.executable, "-c", "input(); data = [bytearray(1 << 20) for _ in range(1024)]"],

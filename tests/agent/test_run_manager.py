@@ -1,4 +1,4 @@
-"""How runs end that lose their tasks, their time, their agent or whoever waits for them."""
+"""How runs end that lose their tasks, their time, their agent or the command that waits for them."""
 
 from __future__ import annotations
 
@@ -73,8 +73,8 @@ async def ended(runs: RunManager, run: Run) -> str:
     """Wait until a run has ended; what its last event says of why."""
     while run.is_active:
         await asyncio.wait_for(runs.changed.wait_for_change(runs.changed.count), 30)
-    kept = runs.store.read(run.id)
-    assert kept == run.record
+    record = runs.store.read(run.id)
+    assert record == run.record
     last = json.loads(run.events.read_text().splitlines()[-1])
     assert (last["event"], last["state"], last.get("error")) == ("result", run.state.value, run.record.error)
     return str((run.record.error or {}).get("message"))

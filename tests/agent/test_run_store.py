@@ -1,4 +1,4 @@
-"""What is kept of runs: records that survive, names that can be shortened, a bound on how many."""
+"""The records of runs: what survives an agent, unique prefixes of ids, and how many are kept."""
 
 from __future__ import annotations
 

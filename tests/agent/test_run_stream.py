@@ -36,20 +36,20 @@ def append(path: Path, data: bytes) -> None:
 
 def follow_steps(events: Path, printed: Path | None, *steps: Callable[[], None]) -> Events:
     """What is followed while a run that takes these steps goes on, one whenever there is nothing left to read."""
-    left = list(steps)
+    remaining_steps = list(steps)
 
     async def wait() -> None:
-        left.pop(0)()
+        remaining_steps.pop(0)()
 
     async def collect() -> Events:
-        return [each async for each in stream_files(events, printed, lambda: bool(left), wait)]
+        return [each async for each in stream_files(events, printed, lambda: bool(remaining_steps), wait)]
 
     return asyncio.run(collect())
 
 
 def test_events_come_as_they_are_written_and_the_result_last(files: tuple[Path, Path]) -> None:
     events, _ = files
-    found = follow_steps(
+    stream_events = follow_steps(
         events,
         None,
         lambda: append(events, event("run") + b'{"event": "prog'),
@@ -57,7 +57,7 @@ def test_events_come_as_they_are_written_and_the_result_last(files: tuple[Path, 
         lambda: append(events, event("result")),
         lambda: append(events, event("late")),
     )
-    assert [each["event"] for each in found] == ["run", "progress", "late", "result"]
+    assert [each["event"] for each in stream_events] == ["run", "progress", "late", "result"]
 
 
 def test_output_precedes_the_events_that_follow_it(files: tuple[Path, Path]) -> None:
@@ -71,8 +71,8 @@ def test_output_precedes_the_events_that_follow_it(files: tuple[Path, Path]) -> 
         append(events, event("result"))
         append(printed, b"ee\nno newline \xff")
 
-    found = follow_steps(events, printed, lambda: append(printed, b"one\n"), print_and_emit, end)
-    assert found == [
+    stream_events = follow_steps(events, printed, lambda: append(printed, b"one\n"), print_and_emit, end)
+    assert stream_events == [
         *output("one", "two"),
         {"event": "metric"},
         *output("three", "no newline \ufffd"),

@@ -13,7 +13,7 @@ from tfcluster.agent.secret_store import SecretStore, missing_secrets, without_v
 
 RETENTION = {"PLAIN": "seen"}
 TASK = task_of("worker:0", "a", env={"TOKEN": "hunter2", **RETENTION, "KEY": "ü\n"}, secrets=("TOKEN", "KEY"))
-LAYOUT = topology_of(
+TOPOLOGY = topology_of(
     [TASK, task_of("worker:1", "b", env=RETENTION)], reserved=(task_of("ps:0", "a", secrets=("TOKEN",)),)
 )
 
@@ -23,14 +23,14 @@ def values(tmp_path: Path) -> SecretStore:
     return SecretStore(tmp_path / "demo.secrets")
 
 
-def test_what_is_hidden_is_shown_again(values: SecretStore) -> None:
-    redacted = values.redact(LAYOUT)
+def test_redacted_secrets_are_restored(values: SecretStore) -> None:
+    redacted = values.redact(TOPOLOGY)
     assert [task.env for task in redacted.tasks] == [RETENTION, RETENTION]
     assert missing_secrets(redacted.tasks[0]) == ["TOKEN", "KEY"]
     assert values.path.stat().st_mode & 0o777 == 0o600
-    assert SecretStore(values.path).restore(redacted, values.path) == LAYOUT
-    assert missing_secrets(LAYOUT.tasks[0]) == []
-    assert missing_secrets(LAYOUT.reserved[0]) == ["TOKEN"], "it never had one"
+    assert SecretStore(values.path).restore(redacted, values.path) == TOPOLOGY
+    assert missing_secrets(TOPOLOGY.tasks[0]) == []
+    assert missing_secrets(TOPOLOGY.reserved[0]) == ["TOKEN"], "it never had one"
 
 
 def test_the_file_is_written_only_when_it_has_to_be(values: SecretStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -42,26 +42,26 @@ def test_the_file_is_written_only_when_it_has_to_be(values: SecretStore, monkeyp
         write(self, path, data, durable=durable)
 
     monkeypatch.setattr(AtomicFiles, "write", count)
-    values.redact(LAYOUT)
-    values.redact(LAYOUT)
+    values.redact(TOPOLOGY)
+    values.redact(TOPOLOGY)
     assert len(written) == 1
     values.path.unlink()  # somebody has tidied up
-    values.redact(LAYOUT)
-    assert values.restore(values.redact(LAYOUT), values.path) == LAYOUT
+    values.redact(TOPOLOGY)
+    assert values.restore(values.redact(TOPOLOGY), values.path) == TOPOLOGY
     assert len(written) == 2
 
 
 @pytest.mark.parametrize("text", [None, "", "{", "[]", '{"/job:worker/task:0": 5}'])
 def test_without_the_file_the_values_are_lost(values: SecretStore, text: str | None) -> None:
-    redacted = values.redact(LAYOUT)
+    redacted = values.redact(TOPOLOGY)
     values.path.unlink()
     if text is not None:
         values.path.write_text(text)
     assert values.restore(redacted, values.path) == redacted
 
 
-def test_a_layout_without_secrets_has_no_file(values: SecretStore) -> None:
-    values.redact(LAYOUT)
+def test_a_topology_without_secrets_has_no_file(values: SecretStore) -> None:
+    values.redact(TOPOLOGY)
     plain = topology_of([task_of("worker:1", "b", env=RETENTION)])
     for _ in range(2):  # when it is written again the journal has it
         assert values.redact(plain) == plain
@@ -74,19 +74,19 @@ def test_a_file_that_cannot_be_written_leaves_nothing(values: SecretStore, monke
 
     monkeypatch.setattr(AtomicFiles, "replace", fail)
     with pytest.raises(OSError, match="No space left"):
-        values.redact(LAYOUT)
+        values.redact(TOPOLOGY)
     assert list(values.path.parent.iterdir()) == []
 
 
-def test_the_values_of_a_layout_are_kept_until_the_journal_has_the_next_one(values: SecretStore) -> None:
-    redacted = values.redact(LAYOUT)
+def test_the_values_are_kept_until_the_journal_has_the_next_topology(values: SecretStore) -> None:
+    redacted = values.redact(TOPOLOGY)
     other = replace(TASK, env={**TASK.env, "TOKEN": "hunter3"})
-    following = replace(topology_of([other]), generation=LAYOUT.generation + 1)
-    for topologies in ((LAYOUT, following), (following,)):
+    following = replace(topology_of([other]), generation=TOPOLOGY.generation + 1)
+    for topologies in ((TOPOLOGY, following), (following,)):
         values.redact(*topologies)
         # An agent that dies before the journal is written is followed by one that reads what the journal has.
         later = SecretStore(values.path)
-        assert later.restore(redacted, values.path) == LAYOUT
+        assert later.restore(redacted, values.path) == TOPOLOGY
         assert later.restore(without_values(following), values.path) == following
     values.prune()
     assert "hunter2" not in values.path.read_text()

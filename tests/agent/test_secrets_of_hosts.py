@@ -58,14 +58,12 @@ def test_secret_values_are_in_one_private_file_and_nowhere_else(hosts: Hosts) ->
     assert holders(hosts.sandbox.folder) == []
 
 
-def test_the_next_agent_has_the_secrets_also_beside_another_socket(
-    hosts: Hosts, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_next_agent_restores_the_secrets_with_another_socket(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
     hosts.up(topology_of(WITH_SECRET))
     hosts.kill_agent("a")
-    elsewhere = hosts.sandbox.folder / "other"
-    elsewhere.mkdir(mode=0o700)
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(elsewhere))
+    runtime_dir = hosts.sandbox.folder / "other"
+    runtime_dir.mkdir(mode=0o700)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime_dir))
     before = hosts.task("worker:0")["pid"]
     os.kill(before, signal.SIGKILL)
     wait_for(lambda: hosts.task("worker:0")["state"] == "ready" and hosts.task("worker:0")["pid"] != before)
@@ -74,12 +72,12 @@ def test_the_next_agent_has_the_secrets_also_beside_another_socket(
     assert [path.name.split(".")[1] for path in runtime.glob("*.secrets")] == ["b"]
     for path in runtime.glob("two.a.*"):
         path.unlink()  # the socket of the agent that was killed
-    assert len(list((elsewhere / "tfcluster").glob("*.secrets"))) == 1
+    assert len(list((runtime_dir / "tfcluster").glob("*.secrets"))) == 1
     hosts.down("a")
-    wait_for(lambda: not list((elsewhere / "tfcluster").iterdir()))
+    wait_for(lambda: not list((runtime_dir / "tfcluster").iterdir()))
 
 
-def test_a_task_whose_secret_is_lost_is_not_started_without(hosts: Hosts) -> None:
+def test_a_task_whose_secret_is_missing_is_not_started(hosts: Hosts) -> None:
     """As after a reboot, when the folder in memory is gone."""
     hosts.up(topology_of(WITH_SECRET))
     before = {short: hosts.task(short)["pid"] for short in ("ps:0", "worker:1")}

@@ -32,7 +32,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
         yield hosts
 
 
-def test_each_agent_tells_of_its_own_host(pair: Hosts) -> None:
+def test_each_agent_reports_its_own_host(pair: Hosts) -> None:
     a, b = pair.status("a"), pair.status("b")
     assert (shorts(a), shorts(b)) == (["worker:0"], ["ps:0", "worker:1"])
     assert [host["host"] for host in a["hosts"] + b["hosts"]] == ["a", "b"]
@@ -72,9 +72,9 @@ def test_a_run_fails_with_the_task_that_it_loses_on_another_host(pair: Hosts) ->
     result = pair.result(run)
     assert result["state"] == "failed"
     address = pair.task("worker:1")["address"]
-    said = result["error"]["message"]
-    assert said.startswith(f"worker:1 at {address} on b "), said
-    assert said.endswith(f" during {result['run']}")
+    message = result["error"]["message"]
+    assert message.startswith(f"worker:1 at {address} on b "), message
+    assert message.endswith(f" during {result['run']}")
     pair.wait_until_ready()
     assert pair.result(pair.run("pi", PI))["state"] == "succeeded", "the next run finds the new server"
 
@@ -97,7 +97,7 @@ with tf.Session(f"grpc://{run.head_address}") as session:
 """
 
 
-def test_what_a_run_leaves_on_another_hosts_ps_is_cleared(pair: Hosts, tmp_path: Path) -> None:
+def test_the_variables_of_a_run_on_another_hosts_ps_are_cleared(pair: Hosts, tmp_path: Path) -> None:
     path = tmp_path / "leave.py"
     path.write_text(LEAVE_A_VARIABLE)
 
@@ -105,8 +105,8 @@ def test_what_a_run_leaves_on_another_hosts_ps_is_cleared(pair: Hosts, tmp_path:
         _, run = pair.script(path, container)
         lines = [event.record for event in run]
         assert lines[-1]["state"] == "succeeded", lines
-        told = [line["line"].split() for line in lines if line["event"] == "output"]
-        return {words[0]: words[1] for words in told if len(words) == 2}
+        replies = [line["line"].split() for line in lines if line["event"] == "output"]
+        return {words[0]: words[1] for words in replies if len(words) == 2}
 
     first = printed("")
     assert first["kept"] == "True", "it is there while the run goes on"
@@ -134,7 +134,7 @@ signal.pause()
 """
 
 
-def test_a_run_that_is_not_owned_goes_on_when_its_command_goes_away(pair: Hosts, tmp_path: Path) -> None:
+def test_a_run_that_is_not_owned_continues_when_its_command_disconnects(pair: Hosts, tmp_path: Path) -> None:
     path = tmp_path / "wait.py"
     path.write_text(WAIT)
     identity, run = pair.script(path, owned=False)
@@ -150,7 +150,7 @@ def test_a_run_that_is_not_owned_goes_on_when_its_command_goes_away(pair: Hosts,
     assert list(again)[-1].record["state"] == "cancelled"
 
 
-def test_a_run_that_is_owned_is_cancelled_when_its_command_goes_away(pair: Hosts, tmp_path: Path) -> None:
+def test_an_owned_run_is_cancelled_when_its_command_disconnects(pair: Hosts, tmp_path: Path) -> None:
     path = tmp_path / "wait.py"
     path.write_text(WAIT)
     identity, run = pair.script(path)
@@ -159,7 +159,7 @@ def test_a_run_that_is_owned_is_cancelled_when_its_command_goes_away(pair: Hosts
     assert list(again)[-1].record["state"] == "cancelled"
 
 
-def test_a_file_that_did_not_come_whole_ends_also_a_run_that_is_not_owned(pair: Hosts, tmp_path: Path) -> None:
+def test_an_incomplete_upload_ends_a_run_that_is_not_owned(pair: Hosts, tmp_path: Path) -> None:
     parameters: dict[str, Any] = {"args": [], "path": "x.py", "cwd": str(tmp_path), "seed": None}
     run = pair.run("script", parameters, upload="x.py", owned=False)
     identity = next(run).record["run"]
@@ -178,22 +178,22 @@ def test_an_agent_that_died_is_followed_by_one_that_has_its_own_tasks(pair: Host
     pair.wait_until_ready()
 
 
-def test_ports_of_other_hosts_are_neither_held_nor_missed(pair: Hosts) -> None:
-    told = pair.prepare(topology_of([*TASKS, task_of("worker:2", "a")]))
-    assert list(told["a"]["allocation"]["ports"]) == ["/job:worker/task:2"]
-    assert told["b"]["allocation"]["ports"] == {}
-    assert [each["observed"].generations.keys() for each in told.values()] == [
+def test_ports_of_other_hosts_are_not_reserved(pair: Hosts) -> None:
+    replies = pair.prepare(topology_of([*TASKS, task_of("worker:2", "a")]))
+    assert list(replies["a"]["allocation"]["ports"]) == ["/job:worker/task:2"]
+    assert replies["b"]["allocation"]["ports"] == {}
+    assert [each["observed"].generations.keys() for each in replies.values()] == [
         {"/job:worker/task:0"},
         {"/job:ps/task:0", "/job:worker/task:1"},
     ]
 
 
-def test_what_cannot_be_reached_is_told_with_the_reason(pair: Hosts) -> None:
+def test_a_failed_connection_is_reported_with_the_reason(pair: Hosts) -> None:
     address = pair.task("worker:1")["address"]
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         silent = f"127.0.0.1:{closed.getsockname()[1]}"
-        told = pair.ask("a", ReachRequest((address, silent, "[::1]:1"), 30.0))
-    assert told["failures"].keys() == {silent, "[::1]:1"}
-    assert told["failures"][silent] == "Connection refused"
+        replies = pair.ask("a", ReachRequest((address, silent, "[::1]:1"), 30.0))
+    assert replies["failures"].keys() == {silent, "[::1]:1"}
+    assert replies["failures"][silent] == "Connection refused"
     assert pair.ask("a", ReachRequest((), 1.0)) == {"failures": {}}

@@ -1,4 +1,4 @@
-"""The state folder: private, locked by one process, and left with nothing but what is worth keeping."""
+"""The state directory: private, locked by one process, and cleaned up but for logs and runs."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ Folders = Callable[[], StateDir]
 @pytest.fixture
 def folders(tmp_path: Path) -> Iterator[Folders]:
     """Makes a further StateFolder of the same path, as another agent would; their locks go with the test."""
-    made: list[StateDir] = []
+    created: list[StateDir] = []
 
     def folder() -> StateDir:
-        made.append(StateDir(tmp_path / "demo" / "localhost"))
-        return made[-1]
+        created.append(StateDir(tmp_path / "demo" / "localhost"))
+        return created[-1]
 
     yield folder
-    for each in made:
+    for each in created:
         each.unlock()
 
 
@@ -65,7 +65,7 @@ def test_one_process_has_the_lock_until_it_ends(folders: Folders) -> None:
         assert second.communicate()[0] == "False\n"
 
 
-def test_two_agents_in_one_process_are_two(folders: Folders) -> None:
+def test_two_agents_in_one_process_exclude_each_other(folders: Folders) -> None:
     one, other = folders(), folders()
     one.make()
     assert one.lock()
@@ -84,7 +84,7 @@ def test_a_lock_is_not_inherited_by_programs(folders: Folders) -> None:
 
 @pytest.mark.parametrize("which", [0, 1])
 @pytest.mark.parametrize("replaced", [False, True])
-def test_a_lock_file_removed_while_it_is_opened_is_made_again(
+def test_a_lock_file_removed_while_it_is_opened_is_recreated(
     folders: Folders, monkeypatch: pytest.MonkeyPatch, replaced: bool, which: int
 ) -> None:
     folder, other = folders(), folders()
@@ -111,7 +111,7 @@ def test_a_lock_file_removed_while_it_is_opened_is_made_again(
     assert not other.lock()
 
 
-def test_a_deleted_folder_lets_no_second_agent_in_and_is_made_again(folders: Folders, tmp_path: Path) -> None:
+def test_a_deleted_folder_stays_locked_and_is_recreated(folders: Folders, tmp_path: Path) -> None:
     folder, other = folders(), folders()
     folder.make()
     assert folder.lock()
@@ -135,7 +135,7 @@ def test_a_deleted_folder_lets_no_second_agent_in_and_is_made_again(folders: Fol
     assert folder.logs.is_dir()
 
 
-def test_a_folder_that_cannot_be_made_again_is_told_and_made_later(folders: Folders) -> None:
+def test_a_folder_that_cannot_be_recreated_is_reported_and_recreated_later(folders: Folders) -> None:
     folder = folders()
     folder.make()
     assert folder.lock()
@@ -148,7 +148,7 @@ def test_a_folder_that_cannot_be_made_again_is_told_and_made_later(folders: Fold
     assert folder.repair()
 
 
-def test_the_lock_alone_keeps_out_an_agent_of_another_network(
+def test_the_first_lock_excludes_an_agent_of_another_network_namespace(
     folders: Folders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, other = folders(), folders()
@@ -165,7 +165,7 @@ def test_the_lock_alone_keeps_out_an_agent_of_another_network(
         folder.repair()
 
 
-def test_a_second_lock_that_is_removed_is_made_again(folders: Folders, tmp_path: Path) -> None:
+def test_a_removed_second_lock_is_recreated(folders: Folders, tmp_path: Path) -> None:
     folder, other = folders(), folders()
     folder.make()
     assert folder.lock()
@@ -179,11 +179,11 @@ def test_a_second_lock_that_is_removed_is_made_again(folders: Folders, tmp_path:
         shutil.rmtree(folder.path)
         assert not other.lock(), "only the second one is left"
         assert folder.repair()
-    folder.leave()
+    folder.clean_up()
     assert not path.exists()
 
 
-def test_without_the_usual_folder_the_second_lock_goes_to_a_private_one(
+def test_without_a_runtime_folder_the_second_lock_is_in_a_private_one(
     folders: Folders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(settings, "LOGIN_RUNTIME_FOLDERS", str(tmp_path / "run"))
@@ -223,7 +223,7 @@ def test_the_folder_with_the_journal_is_for_this_user_alone(folders: Folders) ->
     assert stat.S_IMODE(folder.path.stat().st_mode) == 0o700
 
 
-def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ClusterError) as caught:
         StateDir(tmp_path / "file" / "localhost").make()
@@ -245,18 +245,18 @@ def test_the_logged_tasks_are_those_with_a_log(folders: Folders) -> None:
     assert StateDir(folder.path / "none").logged_tasks() == []
 
 
-def test_leaving_an_empty_folder_removes_it_and_the_clusters(folders: Folders, tmp_path: Path) -> None:
+def test_cleanup_removes_an_empty_folder_and_that_of_the_cluster(folders: Folders, tmp_path: Path) -> None:
     folder = folders()
     folder.make()
     assert folder.lock()
     folder.journal.path.write_text("{}")
     folder.agent_log.touch()
     folder.fork_server_log.touch()
-    folder.leave()
+    folder.clean_up()
     assert list(tmp_path.iterdir()) == []
 
 
-def test_leaving_keeps_logs_and_runs_and_nothing_else(folders: Folders) -> None:
+def test_cleanup_keeps_only_logs_and_runs(folders: Folders) -> None:
     folder = folders()
     folder.make()
     assert folder.lock()
@@ -268,7 +268,7 @@ def test_leaving_keeps_logs_and_runs_and_nothing_else(folders: Folders) -> None:
     folder.log_of("worker:0").write_text("served")
     folder.log_of("worker:1").touch()
     (folder.runs / "pi-1").mkdir()
-    folder.leave()
+    folder.clean_up()
     assert sorted(str(path.relative_to(folder.path)) for path in folder.path.rglob("*")) == [
         "logs",
         "logs/agent.log",
@@ -279,10 +279,10 @@ def test_leaving_keeps_logs_and_runs_and_nothing_else(folders: Folders) -> None:
     ]
 
 
-def test_leaving_keeps_the_folder_of_another_host(folders: Folders) -> None:
+def test_cleanup_keeps_the_folder_of_another_host(folders: Folders) -> None:
     folder = folders()
     folder.make()
     (folder.path.parent / "alpha").mkdir()
-    folder.leave()
+    folder.clean_up()
     assert [path.name for path in folder.path.parent.iterdir()] == ["alpha"]
-    folder.leave()  # with nothing there any more
+    folder.clean_up()  # with nothing there any more

@@ -1,4 +1,4 @@
-"""A child is forked whole and watched, or not at all, however few descriptors are left."""
+"""A child process is forked and watched, or not at all, however few descriptors are left."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def wait(agent: socket.socket) -> None:
 
 
 @pytest.mark.parametrize("free", range(6))
-def test_with_few_descriptors_there_is_a_child_or_none(free: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_with_few_descriptors_a_fork_succeeds_or_leaves_nothing(free: int, monkeypatch: pytest.MonkeyPatch) -> None:
     forked: list[int] = []
     fork_it = os.fork
 
@@ -61,13 +61,13 @@ def test_with_few_descriptors_there_is_a_child_or_none(free: int, monkeypatch: p
         return forked[-1]
 
     async def fork() -> int | None:
-        told = asyncio.get_running_loop().create_future()
+        exit_report = asyncio.get_running_loop().create_future()
         with free_descriptors(free):
             try:
-                child = fork_child(end_with_3, told.set_result)
+                child = fork_child(end_with_3, exit_report.set_result)
             except OSError:
                 return None
-        status = int(await told)
+        status = int(await exit_report)
         assert child.pidfd is None
         child.kill()  # says nothing to whoever has its pid or its descriptor now
         child.reap()
@@ -84,7 +84,7 @@ def test_with_few_descriptors_there_is_a_child_or_none(free: int, monkeypatch: p
             os.kill(pid, 0)
 
 
-def test_a_child_that_a_signal_has_stopped_is_told_from_one_that_goes_on_or_has_ended() -> None:
+def test_is_stopped_distinguishes_stopped_running_and_exited_children() -> None:
     async def stop() -> None:
         ended = asyncio.get_running_loop().create_future()
         child = fork_child(wait, ended.set_result)
@@ -104,7 +104,7 @@ def test_a_child_that_a_signal_has_stopped_is_told_from_one_that_goes_on_or_has_
     asyncio.run(stop())
 
 
-def test_a_child_ends_in_silence_when_the_agent_dies_before_it_has_read_everything(
+def test_a_child_exits_silently_when_the_agent_dies_with_unread_data(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     async def hang_up() -> int:
@@ -118,10 +118,10 @@ def test_a_child_ends_in_silence_when_the_agent_dies_before_it_has_read_everythi
     assert capfd.readouterr().err == ""
 
 
-def test_of_the_end_of_a_child_that_is_reaped_nobody_is_told() -> None:
+def test_reaping_a_child_does_not_call_its_exit_callback() -> None:
     async def reap() -> list[int]:
-        told: list[int] = []
-        child: ChildProcess = fork_child(wait, told.append)
+        exit_report: list[int] = []
+        child: ChildProcess = fork_child(wait, exit_report.append)
         pid = child.process.pid
         child.kill()
         child.reap()
@@ -129,7 +129,7 @@ def test_of_the_end_of_a_child_that_is_reaped_nobody_is_told() -> None:
             os.kill(pid, signal.SIGKILL)
         await asyncio.sleep(0)
         child.hang_up()
-        return told
+        return exit_report
 
     assert asyncio.run(reap()) == []
 

@@ -1,4 +1,4 @@
-"""What is told of a task's use of its processor."""
+"""The CPU usage in a task's status."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.agent.test_journal import LAYOUT
+from tests.agent.test_journal import TOPOLOGY
 from tfcluster.agent.tasks import task_runtime
 from tfcluster.agent.tasks.resource_usage import ResourceUsage
 from tfcluster.agent.tasks.state_machine import TaskStateMachine
@@ -30,12 +30,12 @@ def use(cpu_seconds: float, at: float) -> ResourceUsage:
         ([use(9.0, 98.0), use(9.99, 99.99)], 50.0),
     ],
 )
-def test_the_share_of_a_core_is_measured_over_long_enough(
+def test_cpu_usage_is_measured_over_a_minimum_interval(
     monkeypatch: pytest.MonkeyPatch, samples: list[ResourceUsage], percent: float
 ) -> None:
     process = ProcessHandle.from_pid(os.getpid())
     task = TaskRuntime(
-        LAYOUT.tasks[0], TaskStateMachine(LAYOUT.tasks[0].restart, TaskState.READY), Path("spool"), process
+        TOPOLOGY.tasks[0], TaskStateMachine(TOPOLOGY.tasks[0].restart, TaskState.READY), Path("spool"), process
     )
     readings = iter([*samples, use(10.0, 100.0)])
     monkeypatch.setattr(task_runtime, "read_usage", lambda pid: next(readings))

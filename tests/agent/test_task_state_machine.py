@@ -78,7 +78,7 @@ def test_every_state_and_event(state: TaskState, event: TaskEvent, cell: str) ->
 
 
 @pytest.mark.parametrize("start", [TaskState.STOPPED, TaskState.FAILED])
-def test_a_start_forgets_what_happened_before(start: TaskState) -> None:
+def test_a_start_resets_the_counters(start: TaskState) -> None:
     before = TaskStateMachine(POLICY, start, restarts=4, exit_times=(98.0, 99.0), failed_probes=3, stop_timeout=7.0)
     assert before.handle(TaskEvent.START, NOW, WHOLE) == (
         TaskStateMachine(POLICY, TaskState.STARTING, stop_timeout=7.0),
@@ -86,7 +86,7 @@ def test_a_start_forgets_what_happened_before(start: TaskState) -> None:
     )
 
 
-def test_a_stop_waits_its_grace_and_kills_once() -> None:
+def test_a_stop_kills_once_after_the_grace_period() -> None:
     ready = replace(in_state(TaskState.READY), stop_timeout=3.0)
     stopping, _ = ready.handle(TaskEvent.STOP, NOW, WHOLE)
     assert stopping.deadline == NOW + 3.0
@@ -99,7 +99,7 @@ def test_a_stop_waits_its_grace_and_kills_once() -> None:
     assert (stopped.state, stopped.deadline) == (TaskState.STOPPED, None)
 
 
-def test_a_stop_while_backing_off_wakes_nobody_any_more() -> None:
+def test_a_stop_while_backing_off_cancels_the_timer() -> None:
     stopped, _ = in_state(TaskState.BACKING_OFF).handle(TaskEvent.STOP, NOW, WHOLE)
     assert stopped.deadline is None
     assert stopped.handle(TaskEvent.TIMER, NOW + 100, WHOLE) == (stopped, None)
@@ -108,9 +108,7 @@ def test_a_stop_while_backing_off_wakes_nobody_any_more() -> None:
 @pytest.mark.parametrize("policy", ["never", "on-failure", "always"])
 @pytest.mark.parametrize("end", [TaskEvent.FAILED_EXIT, TaskEvent.CLEAN_EXIT])
 @pytest.mark.parametrize("state", sorted(HAS_PROCESS - {TaskState.STOPPING}))
-def test_a_restart_ends_the_process_and_starts_anew_whatever_the_policy(
-    state: TaskState, end: TaskEvent, policy: str
-) -> None:
+def test_a_restart_stops_and_starts_the_task_with_any_policy(state: TaskState, end: TaskEvent, policy: str) -> None:
     before = replace(in_state(state, replace(POLICY, policy=policy)), exit_times=(98.0, 99.0), stop_timeout=3.0)
     stopping, action = before.handle(TaskEvent.RESTART, NOW, WHOLE)
     assert (stopping.state, stopping.deadline, stopping.desired_running, action) == (
@@ -136,7 +134,7 @@ def test_a_restart_of_a_task_without_a_process_is_a_start(state: TaskState) -> N
     )
 
 
-def test_a_stop_during_a_restart_is_a_stop_within_the_shorter_grace() -> None:
+def test_a_stop_during_a_restart_uses_the_shorter_grace() -> None:
     restarting, _ = replace(in_state(TaskState.READY), stop_timeout=60.0).handle(TaskEvent.RESTART, NOW, WHOLE)
     stopping, action = replace(restarting, stop_timeout=2.0).handle(TaskEvent.STOP, NOW + 1, WHOLE)
     assert (stopping.state, stopping.desired_running, stopping.deadline, action) == (
@@ -153,7 +151,7 @@ def test_a_stop_during_a_restart_is_a_stop_within_the_shorter_grace() -> None:
     assert killed.handle(TaskEvent.STOP, NOW + 61.0, WHOLE)[0].deadline is None, "it has been killed already"
 
 
-def test_a_second_stop_may_give_less_time_and_not_more() -> None:
+def test_a_second_stop_can_only_shorten_the_grace() -> None:
     stopping, _ = replace(in_state(TaskState.READY), stop_timeout=60.0).handle(TaskEvent.STOP, NOW, WHOLE)
     assert replace(stopping, stop_timeout=0.0).handle(TaskEvent.STOP, NOW + 1, WHOLE)[0].deadline == NOW + 1
     assert replace(stopping, stop_timeout=90.0).handle(TaskEvent.STOP, NOW + 1, WHOLE)[0].deadline == NOW + 60.0
@@ -162,7 +160,7 @@ def test_a_second_stop_may_give_less_time_and_not_more() -> None:
 
 
 @pytest.mark.parametrize("state", TaskState)
-def test_a_task_is_wanted_until_it_is_stopped_or_has_failed(state: TaskState) -> None:
+def test_a_task_is_desired_until_it_is_stopped_or_failed(state: TaskState) -> None:
     at_an_end = {TaskState.STOPPING, TaskState.STOPPED, TaskState.FAILED}
     assert in_state(state).desired_running is (state not in at_an_end)
 
@@ -202,13 +200,13 @@ def delays(policy: RestartPolicy, exits: int, run_seconds: float = 0.0) -> list[
     return waits
 
 
-def test_waits_are_none_then_initial_then_double_up_to_the_most() -> None:
+def test_the_back_off_is_none_then_initial_then_doubles_up_to_the_maximum() -> None:
     policy = replace(POLICY, initial=0.5, max=3.0, limit=100, window=1e9)
     assert delays(policy, 7) == pytest.approx([0.0, 0.5, 1.0, 2.0, 3.0, 3.0, 3.0])
 
 
 @pytest.mark.parametrize(("jitter", "wait"), [(0.0, 2.0), (0.5, 3.0), (1.0, 4.0)])
-def test_one_half_of_a_wait_is_left_to_chance(jitter: float, wait: float) -> None:
+def test_half_of_the_back_off_is_jitter(jitter: float, wait: float) -> None:
     policy = replace(POLICY, initial=1.0, limit=9)
     machine = TaskStateMachine(policy, TaskState.READY, exit_times=(NOW - 3.0, NOW - 2.0, NOW - 1.0))
     after, _ = machine.handle(TaskEvent.FAILED_EXIT, NOW, jitter)
@@ -216,12 +214,12 @@ def test_one_half_of_a_wait_is_left_to_chance(jitter: float, wait: float) -> Non
 
 
 @pytest.mark.parametrize("jitter", [0.0, 0.5, 1.0])
-def test_the_first_restart_comes_at_once_whatever_the_chance(jitter: float) -> None:
+def test_the_first_restart_is_immediate_with_any_jitter(jitter: float) -> None:
     after, _ = in_state(TaskState.READY).handle(TaskEvent.FAILED_EXIT, NOW, jitter)
     assert after.deadline == NOW
 
 
-def test_the_wait_never_passes_the_most_however_often_it_ends() -> None:
+def test_the_back_off_never_exceeds_the_maximum() -> None:
     exit_times = tuple(float(number) for number in range(5000))
     policy = replace(POLICY, limit=10_000, window=1e9)
     after, _ = TaskStateMachine(policy, TaskState.READY, exit_times=exit_times).handle(
@@ -230,13 +228,13 @@ def test_the_wait_never_passes_the_most_however_often_it_ends() -> None:
     assert after.deadline == 5000.0 + policy.max
 
 
-def test_too_early_is_not_due() -> None:
+def test_a_timer_before_the_deadline_has_no_effect() -> None:
     waiting = replace(in_state(TaskState.BACKING_OFF), deadline=NOW + 0.5)
     assert waiting.handle(TaskEvent.TIMER, NOW + 0.49, WHOLE) == (waiting, None)
     assert waiting.handle(TaskEvent.TIMER, NOW + 0.5, WHOLE)[1] is Action.SPAWN
 
 
-def test_so_many_restarts_within_the_window_are_the_limit() -> None:
+def test_restarts_within_the_window_are_limited() -> None:
     policy = replace(POLICY, limit=3, initial=1.0)
     assert delays(policy, 3, run_seconds=1.0) == pytest.approx([0.0, 1.0, 2.0])
     machine = TaskStateMachine(policy, TaskState.READY, restarts=3, exit_times=(NOW - 59.9, NOW - 2.0, NOW - 1.0))
@@ -244,7 +242,7 @@ def test_so_many_restarts_within_the_window_are_the_limit() -> None:
     assert (failed.state, failed.deadline, failed.restarts, action) == (TaskState.FAILED, None, 3, None)
 
 
-def test_ends_before_the_window_are_forgotten() -> None:
+def test_exits_before_the_window_do_not_count() -> None:
     machine = TaskStateMachine(
         replace(POLICY, limit=2), TaskState.READY, exit_times=(NOW - 61.0, NOW - 60.0, NOW - 59.0)
     )
@@ -254,7 +252,7 @@ def test_ends_before_the_window_are_forgotten() -> None:
     assert after.deadline == NOW + POLICY.initial
 
 
-def test_a_task_that_ends_once_in_a_window_restarts_at_once_for_ever() -> None:
+def test_a_task_that_exits_once_per_window_always_restarts_immediately() -> None:
     assert delays(replace(POLICY, limit=1), 20, run_seconds=60.0) == [0.0] * 20
 
 
@@ -275,7 +273,7 @@ def missed(machine: TaskStateMachine, times: int) -> tuple[TaskStateMachine, lis
     return machine, actions
 
 
-def test_a_task_is_unresponsive_after_so_many_misses_in_a_row() -> None:
+def test_a_task_is_unresponsive_after_failed_probes_in_a_row() -> None:
     almost, actions = missed(in_state(TaskState.READY), settings.FAILED_PROBES_MAX - 1)
     assert (almost.state, set(actions)) == (TaskState.READY, {None})
     answered, _ = almost.handle(TaskEvent.PROBE_OK, NOW, WHOLE)
@@ -284,7 +282,7 @@ def test_a_task_is_unresponsive_after_so_many_misses_in_a_row() -> None:
     assert (silent.state, actions) == (TaskState.UNRESPONSIVE, [None])
 
 
-def test_an_unresponsive_task_is_killed_after_as_many_misses_again_and_restarted() -> None:
+def test_an_unresponsive_task_is_killed_after_more_failed_probes_and_restarted() -> None:
     silent, _ = missed(in_state(TaskState.READY), settings.FAILED_PROBES_MAX)
     killed, actions = missed(silent, settings.FAILED_PROBES_MAX)
     assert actions == [None] * (settings.FAILED_PROBES_MAX - 1) + [Action.KILL]
@@ -294,13 +292,13 @@ def test_an_unresponsive_task_is_killed_after_as_many_misses_again_and_restarted
     assert ended.state is TaskState.BACKING_OFF
 
 
-def test_an_unresponsive_task_that_answers_again_has_all_its_misses_before_it() -> None:
+def test_a_successful_probe_resets_the_failed_probes() -> None:
     silent, _ = missed(in_state(TaskState.READY), 2 * settings.FAILED_PROBES_MAX - 1)
     answered, _ = silent.handle(TaskEvent.PROBE_OK, NOW, WHOLE)
     assert (answered.state, answered.failed_probes) == (TaskState.READY, 0)
 
 
-def test_with_the_policy_never_nothing_is_killed_for_its_silence() -> None:
+def test_the_policy_never_kills_no_unresponsive_task() -> None:
     silent, actions = missed(
         in_state(TaskState.READY, replace(POLICY, policy="never")), 10 * settings.FAILED_PROBES_MAX
     )
@@ -321,7 +319,7 @@ def test_a_task_that_never_answered_is_not_unresponsive() -> None:
     limit=st.integers(1, 4),
     steps=st.lists(st.tuples(st.sampled_from(TaskEvent), st.floats(0.0, 20.0), st.floats(0.0, 1.0)), max_size=60),
 )
-def test_state_and_process_agree_through_any_life(
+def test_state_and_process_agree_in_any_sequence_of_events(
     policy: str, limit: int, steps: list[tuple[TaskEvent, float, float]]
 ) -> None:
     machine, has_process, now = TaskStateMachine(replace(POLICY, policy=policy, limit=limit)), False, NOW
@@ -353,14 +351,14 @@ def test_state_and_process_agree_through_any_life(
 
 
 @pytest.mark.parametrize("policy", ["never", "on-failure", "always"])
-def test_what_lacks_something_is_not_tried_again(policy: str) -> None:
+def test_an_unstartable_task_is_not_retried(policy: str) -> None:
     failed, action = in_state(TaskState.STARTING, replace(POLICY, policy=policy)).handle(
         TaskEvent.UNSTARTABLE, NOW, WHOLE
     )
     assert (failed.state, failed.deadline, action) == (TaskState.FAILED, None, None)
 
 
-def test_a_port_that_is_taken_is_waited_for_without_a_limit() -> None:
+def test_a_taken_port_is_awaited_without_a_limit() -> None:
     machine, _ = TaskStateMachine(POLICY).handle(TaskEvent.START, NOW, WHOLE)
     now = NOW
     for _ in range(100):
@@ -372,6 +370,6 @@ def test_a_port_that_is_taken_is_waited_for_without_a_limit() -> None:
     assert machine.handle(TaskEvent.TIMER, now, WHOLE)[0].state is TaskState.STARTING
 
 
-def test_a_port_that_is_taken_fails_a_task_that_is_never_restarted() -> None:
+def test_a_taken_port_fails_a_task_with_the_policy_never() -> None:
     machine, _ = TaskStateMachine(replace(POLICY, policy="never")).handle(TaskEvent.START, NOW, WHOLE)
     assert machine.handle(TaskEvent.BLOCKED, NOW, WHOLE) == (replace(machine, state=TaskState.FAILED), None)

@@ -126,7 +126,7 @@ class Agent:
         context.log_collector.stop()
         with contextlib.suppress(OSError):  # without the cluster the file has no use
             context.secrets.delete()
-        context.state_dir.leave()
+        context.state_dir.clean_up()
 
     def _detect_missing_journal(self) -> None:
         """Let `down` stop processes of the cluster that run although the journal is gone: its folder was deleted."""

@@ -209,7 +209,7 @@ class StateDir:
         self.on_recreated()
         return True
 
-    def leave(self) -> None:
+    def clean_up(self) -> None:
         """Remove everything that only a running cluster needs, and unlock the directory; logs and runs stay."""
         self.journal.remove()
         for log in (self.agent_log, self.agent_stderr, self.fork_server_log):
