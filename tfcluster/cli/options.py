@@ -79,7 +79,7 @@ class WholeNumber(_IntType):
         return int(number)
 
 
-class Number(click.FloatRange):
+class FiniteFloat(click.FloatRange):
     """A parameter type for finite numbers: it rejects infinity and NaN."""
 
     name = "number"
@@ -96,7 +96,7 @@ class Number(click.FloatRange):
         return number
 
 
-class Moment(_FloatType):
+class Timestamp(_FloatType):
     """A parameter type for points in time, which it converts to Unix seconds.
 
     The value is either relative to now (10m, 1h30m or 2d ago) or a date and time in ISO 8601.
@@ -126,7 +126,7 @@ else:
     _PathType = _FileType = click.ParamType
 
 
-class PictureFile(_PathType):
+class ImageFile(_PathType):
     """A parameter type for the path of an image to write; it checks early that the file can be written.
 
     Args:
@@ -174,13 +174,16 @@ class InputFile(_FileType):
 def since_option(function: Command) -> Command:
     """Add --since, the option of every command that shows past events or logs."""
     return click.option(
-        "--since", type=Moment(), metavar="TIME", help="Only from this time on: 10m or 1h30m ago, or 2026-01-31T14:30."
+        "--since",
+        type=Timestamp(),
+        metavar="TIME",
+        help="Only from this time on: 10m or 1h30m ago, or 2026-01-31T14:30.",
     )(function)
 
 
-def seconds(minimum: float) -> Number:
+def seconds(minimum: float) -> FiniteFloat:
     """Return a parameter type for a duration of at least `minimum` seconds."""
-    return Number(min=minimum, max=1e9)
+    return FiniteFloat(min=minimum, max=1e9)
 
 
 def grace_option(function: Command) -> Command:

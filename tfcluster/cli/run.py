@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
-from tfcluster.cli.options import Command, PictureFile, WholeNumber, cluster_option, output_option, seconds
+from tfcluster.cli.options import Command, ImageFile, WholeNumber, cluster_option, output_option, seconds
 
 if TYPE_CHECKING:
     from tfcluster.programs.api import SharedOptions, Submission
@@ -173,7 +173,7 @@ def _shared_params() -> list[click.Parameter]:
         click.option("--log-placement", is_flag=True, help="Show each operation with the device it is placed on."),
         click.option(
             "--placement-graph",
-            type=PictureFile((".svg", ".dot")),
+            type=ImageFile((".svg", ".dot")),
             metavar="FILE",
             help="Draw the placed graph in FILE (.svg, or .dot for Graphviz), a colour for each device.",
         ),

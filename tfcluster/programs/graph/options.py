@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from tfcluster.cli.options import Number
+from tfcluster.cli.options import FiniteFloat
 from tfcluster.programs.api import SharedOptions, Submission
 from tfcluster.programs.graph.parser import parse
 
@@ -30,7 +30,9 @@ def _split_devices(context: click.Context, option: click.Parameter, values: tupl
     epilog="Example: tfcluster run graph 'x = 5; (x - 8) * (x + 1)' --x 7 --device x=/job:ps/task:0",
 )
 @click.argument("expression", default=_EXPRESSION)
-@click.option("--x", type=Number(), metavar="NUMBER", help="The value of x, in place of the one in the expression.")
+@click.option(
+    "--x", type=FiniteFloat(), metavar="NUMBER", help="The value of x, in place of the one in the expression."
+)
 @click.option(
     "--device",
     multiple=True,

@@ -8,7 +8,7 @@ from typing import BinaryIO
 import click
 
 from tfcluster import settings
-from tfcluster.cli.options import InputFile, Number, WholeNumber, seconds
+from tfcluster.cli.options import FiniteFloat, InputFile, WholeNumber, seconds
 from tfcluster.programs.api import SharedOptions, Submission
 
 
@@ -44,7 +44,7 @@ from tfcluster.programs.api import SharedOptions, Submission
 )
 @click.option(
     "--lr",
-    type=Number(0, min_open=True, max=1e6),
+    type=FiniteFloat(0, min_open=True, max=1e6),
     help="Learning rate; else 0.8 for adagrad, 0.05 for momentum, 0.1 for the others.",
 )
 @click.option("--sync", is_flag=True, help="Workers share each step's batch and their gradients are averaged.")
