@@ -28,6 +28,7 @@ PREFLIGHT_EXIT_SECONDS = 10.0  # for agents and probes of a preflight, also on h
 RPC_TIMEOUT_SECONDS = 10.0  # until the first line of the response, which most methods send immediately
 RPC_SLOW_TIMEOUT_SECONDS = 60.0  # the same, for methods that load TensorFlow, wait for a change or query every task
 RPC_LINE_MAX_BYTES = 16 * 2**20  # the topology of a thousand tasks takes less than 1 MiB
+RPC_REQUEST_MAX_BYTES = 4 * 2**20  # less, so that many at the same time do not take much of the agent's memory
 RPC_CHUNK_MAX_BYTES = 2**20  # of an uploaded file
 UPLOAD_MIN_FREE_BYTES = 256 * 2**20  # that an upload leaves on the disk
 RPC_UPLOAD_WINDOW_BYTES = 4 * 2**20  # of an upload may arrive before the agent has read them

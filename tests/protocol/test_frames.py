@@ -141,13 +141,22 @@ def test_errors_contain_nothing_of_a_request() -> None:
 
 
 def test_a_line_that_grows_too_long_is_refused_before_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(settings, "RPC_LINE_MAX_BYTES", 100)
+    monkeypatch.setattr(settings, "RPC_REQUEST_MAX_BYTES", 100)
     decoder = FrameDecoder(is_agent=True)
     assert decoder.feed(encode_greeting() + b"x" * 100) == []
     with pytest.raises(ClusterError, match="longer than 100 bytes"):
         decoder.feed(b"x")
 
 
+def test_a_response_may_be_longer_than_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settings, "RPC_REQUEST_MAX_BYTES", 100)
+    monkeypatch.setattr(settings, "RPC_LINE_MAX_BYTES", 200)
+    decoder = FrameDecoder(is_agent=False)
+    assert decoder.feed(encode_greeting() + b"x" * 200) == []
+    with pytest.raises(ClusterError, match="longer than 200 bytes"):
+        decoder.feed(b"x")
+
+
 def test_a_line_of_the_limit_passes_although_the_bytes_of_a_chunk_follow(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(settings, "RPC_LINE_MAX_BYTES", 100)
+    monkeypatch.setattr(settings, "RPC_REQUEST_MAX_BYTES", 100)
     assert len(agent_receives(encode_greeting() + encode_chunk(1, b"x" * 1000))) == 1

@@ -108,7 +108,7 @@ class AgentSocket:
     async def _serve(self) -> None:
         assert self._handler is not None, "`serve` comes first"
         self._server = await asyncio.start_unix_server(
-            self._handler, sock=self._listener, limit=settings.RPC_LINE_MAX_BYTES
+            self._handler, sock=self._listener, limit=settings.IO_BLOCK_BYTES
         )
 
 

@@ -181,8 +181,9 @@ class FrameDecoder:
     def _take_line(self) -> bytes | None:
         end = self._buffer.find(b"\n", self._searched)
         self._searched = len(self._buffer)
-        if (end if end >= 0 else len(self._buffer)) > settings.RPC_LINE_MAX_BYTES:
-            raise ClusterError(f"a message longer than {settings.RPC_LINE_MAX_BYTES} bytes arrived")
+        limit = settings.RPC_REQUEST_MAX_BYTES if self._is_agent else settings.RPC_LINE_MAX_BYTES
+        if (end if end >= 0 else len(self._buffer)) > limit:
+            raise ClusterError(f"a message longer than {limit} bytes arrived")
         if end < 0:
             return None
         line = bytes(self._buffer[:end])
