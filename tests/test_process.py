@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import resource
-import select
 import signal
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tfcluster.process_handle import ProcessHandle, boot_id, exit_status, format_exit_status, send_signal
+from tfcluster.transport.base import readable_fds
 
 
 @pytest.fixture
@@ -144,7 +144,7 @@ def test_a_process_is_not_gone_because_no_descriptor_is_left_to_look_with(
 
 
 def wait_for_end(pidfd: int) -> None:
-    assert select.select([pidfd], [], [], 60)[0]
+    assert readable_fds([pidfd], 60)
 
 
 @pytest.mark.parametrize(("program", "words"), [("read x < FIFO; exit 3", "exit code 3"), ("read x < FIFO", "SIGKILL")])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import signal
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -28,6 +27,7 @@ from tfcluster.protocol.api.cluster import ApplyRequest, DownRequest, ObserveReq
 from tfcluster.protocol.api.logs import EventEvent, EventsRequest
 from tfcluster.protocol.api.runs import RunEvent, RunRequest
 from tfcluster.protocol.serialization import to_json
+from tfcluster.transport.base import readable_fds
 from tfcluster.transport.local import LocalTransport
 
 CLUSTER = "two"
@@ -187,7 +187,7 @@ class Hosts:
         pid = int(self.status(host)["hosts"][0]["agent_pid"])
         pidfd = os.pidfd_open(pid)
         os.kill(pid, signal.SIGKILL)
-        ended, _, _ = select.select([pidfd], [], [], 60)
+        ended = readable_fds([pidfd], 60)
         assert ended
         os.close(pidfd)
         return pid

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import signal
 import socket
 from collections.abc import Iterator
@@ -24,6 +23,7 @@ from tfcluster.protocol.api.logs import EventEvent, EventsRequest, LogPositions,
 from tfcluster.protocol.api.runs import AttachRequest, RunRequest, RunsRequest
 from tfcluster.protocol.codec import VERSION, Frame, FrameDecoder, FrameKind, encode_frame, encode_greeting
 from tfcluster.runtime_dir import agent_socket
+from tfcluster.transport.base import readable_fds
 from tfcluster.transport.local import LocalTransport, connect
 
 FOLLOW = EventsRequest(lines=0, since=None, follow=True, after={})
@@ -170,7 +170,7 @@ def test_sigterm_ends_the_agent_and_its_tasks_continue(hosts: Hosts, client: Age
     next(events)
     pidfd = os.pidfd_open(host.agent_pid)
     os.kill(host.agent_pid, signal.SIGTERM)
-    assert select.select([pidfd], [], [], 60)[0]
+    assert readable_fds([pidfd], 60)
     os.close(pidfd)
     with pytest.raises(AgentDisconnectedError):
         list(events)

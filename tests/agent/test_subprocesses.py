@@ -6,7 +6,6 @@ import asyncio
 import gc
 import os
 import resource
-import select
 import signal
 import socket
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ import pytest
 from tests.conftest import wait_for
 from tfcluster.agent.subprocesses import ChildProcess, fork_child
 from tfcluster.protocol.codec import Message, encode
+from tfcluster.transport.base import readable_fds
 
 
 @contextmanager
@@ -110,7 +110,7 @@ def test_a_child_exits_silently_when_the_agent_dies_with_unread_data(
     async def hang_up() -> int:
         ended = asyncio.get_running_loop().create_future()
         child = fork_child(speak_and_wait, ended.set_result)
-        assert select.select([child._link], [], [], 60)[0]
+        assert readable_fds([child._link.fileno()], 60)
         child.hang_up()  # as the kernel does for a process that ends
         return int(await ended)
 
