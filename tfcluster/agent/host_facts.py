@@ -11,6 +11,11 @@ from pathlib import Path
 from tfcluster import settings
 from tfcluster.core.hosts import OtherAccounts
 
+_NOBODY_UID = 65534
+_FIRST_UID = 1000  # the default if /etc/login.defs does not set UID_MIN
+# Programs that refuse a login; some distributions list them in /etc/shells.
+_NO_SHELLS = frozenset({"nologin", "false", "true", "sync", "halt", "shutdown"})
+
 _NVML = "libnvidia-ml.so.1"
 
 
@@ -48,12 +53,6 @@ def _driver_count() -> int:
         return count.value if nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)) == 0 else 0
     finally:
         nvml.nvmlShutdown()
-
-
-_NOBODY_UID = 65534
-_FIRST_UID = 1000  # the default if /etc/login.defs does not set UID_MIN
-# Programs that refuse a login; some distributions list them in /etc/shells.
-_NO_SHELLS = frozenset({"nologin", "false", "true", "sync", "halt", "shutdown"})
 
 
 def other_accounts() -> OtherAccounts | None:

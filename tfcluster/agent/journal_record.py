@@ -171,10 +171,10 @@ def _check(topology: ClusterTopology, tasks: Mapping[str, TaskRecord], secrets: 
     """
     for problem in (*_problems_of(topology), *_problems_of_tasks(tasks)):
         raise ValueError(problem)
-    known = {task.name for task in topology.tasks if host in (None, task.host)}
-    for name in tasks.keys() - known:
+    names = {task.name for task in topology.tasks if host in (None, task.host)}
+    for name in tasks.keys() - names:
         raise ValueError(f"tasks.{name}: there is no such task in the topology")
-    if host is not None and (missing := known - tasks.keys()):
+    if host is not None and (missing := names - tasks.keys()):
         raise ValueError(f"tasks.{min(missing)}: missing")
     # The agent removes this file when the cluster goes down, so it must be a file that an agent wrote.
     if not secrets.is_absolute() or secrets.suffix != ".secrets":

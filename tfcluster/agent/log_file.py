@@ -12,6 +12,9 @@ from typing import BinaryIO
 from tfcluster import settings
 from tfcluster.processes.rotating_log import Line, last_line, parse
 
+# Number of bytes to read of a line for its time and position, which take less.
+_PREFIX_BYTES = 128
+
 
 def tail(path: Path, lines: int) -> tuple[list[str], int]:
     """Read the last lines of a file, including a last line without a newline.
@@ -59,10 +62,6 @@ def offset_after_newlines(file: BinaryIO, end: int, count: int) -> int:
 def _read_at(file: BinaryIO, offset: int, size: int) -> bytes:
     file.seek(offset)
     return file.read(size)
-
-
-# Number of bytes to read of a line for its time and position, which take less.
-_PREFIX_BYTES = 128
 
 
 class LogSegment:

@@ -106,13 +106,13 @@ class ChildProcess:
     def _write(self) -> None:
         loop = asyncio.get_running_loop()
         try:
-            sent = self._link.send(self._unsent)
+            size = self._link.send(self._unsent)
         except BlockingIOError:
-            sent = 0
+            size = 0
         except OSError:  # the child has exited; the reader reports it
             self._unsent.clear()
-            sent = 0
-        del self._unsent[:sent]
+            size = 0
+        del self._unsent[:size]
         if self._unsent:
             loop.add_writer(self._link, self._write)
         elif self._link.fileno() >= 0:

@@ -131,10 +131,10 @@ class ClusterHandlers:
         while True:
             with suppress(asyncio.TimeoutError):  # while a plan is executed, tasks that it stops look failed
                 await asyncio.wait_for(self.wait_idle(), deadline - loop.time())
-            seen = self._supervisor.changed.count
+            count = self._supervisor.changed.count
             yield self._context.status()
             try:
-                await asyncio.wait_for(self._supervisor.changed.wait_for_change(seen), deadline - loop.time())
+                await asyncio.wait_for(self._supervisor.changed.wait_for_change(count), deadline - loop.time())
             except asyncio.TimeoutError:
                 yield Reply(Done())
                 return

@@ -78,8 +78,8 @@ class ContainerCleaner:
         }
         if not requests:
             return {}
-        done, late = await asyncio.wait(requests, timeout=2 * timeout)
+        completed, late = await asyncio.wait(requests, timeout=2 * timeout)
         for request in late:
             request.cancel()
-        successful = {request for request in done if request.result().outcome is ProbeOutcome.PROBE_OK}
+        successful = {request for request in completed if request.result().outcome is ProbeOutcome.PROBE_OK}
         return {short: servers[short] for request, short in requests.items() if request not in successful}

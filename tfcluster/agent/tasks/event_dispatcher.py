@@ -23,6 +23,13 @@ from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError
 from tfcluster.process_handle import send_signal
 
+# The text that explains the exit of a process that the agent ended because of an event.
+_EXIT_CAUSES = {
+    TaskEvent.PROBE_FAILED: "it did not answer, so its agent ended it",
+    TaskEvent.RESTART: "`tfcluster restart` ended it",
+}
+_logger = logging.getLogger(__name__)
+
 # Whether a server answers is found out by probes: the journal does not distinguish these states.
 _SERVER_STATES = frozenset({TaskState.STARTING, TaskState.READY, TaskState.UNRESPONSIVE})
 
@@ -128,14 +135,6 @@ class Transition:
         if self.event is TaskEvent.PROBE_FAILED and task.machine.failed_probes < self.before.failed_probes:
             return "health-check-killed", "it does not answer"
         return None
-
-
-# The text that explains the exit of a process that the agent ended because of an event.
-_EXIT_CAUSES = {
-    TaskEvent.PROBE_FAILED: "it did not answer, so its agent ended it",
-    TaskEvent.RESTART: "`tfcluster restart` ended it",
-}
-_logger = logging.getLogger(__name__)
 
 
 class TaskEventDispatcher:

@@ -23,6 +23,8 @@ from tfcluster.core.states import HAS_PROCESS, TaskState
 from tfcluster.processes.probes import probe as run_prober
 from tfcluster.protocol.codec import Message
 
+_logger = logging.getLogger(__name__)
+
 # gRPC's text for ECONNREFUSED.
 _REFUSED = "Connection refused"
 
@@ -75,7 +77,7 @@ class ProbeClient:
         """
         if self._child is None:
             child = subprocesses.fork_child(partial(run_prober, self._title, os.getpid()), lambda status: None)
-            child.on_message(self._answered, partial(self._ended, child))
+            child.on_message(self._handle_reply, partial(self._handle_exit, child))
             self._child = child
 
     async def probe(self, address: str, timeout: float, *, clear: str | None = None) -> ProbeResult:
@@ -117,7 +119,7 @@ class ProbeClient:
             self._child.kill()
             self._child.reap()
 
-    def _answered(self, message: Message) -> None:
+    def _handle_reply(self, message: Message) -> None:
         waiting = self._waiting.pop(message["id"], None)
         if waiting is None or waiting.done():
             return
@@ -126,15 +128,12 @@ class ProbeClient:
         refused = _REFUSED in message.get("error", "")
         waiting.set_result(ProbeResult(outcome, devices, message.get("incarnation", 0), refused))
 
-    def _ended(self, child: ChildProcess) -> None:
+    def _handle_exit(self, child: ChildProcess) -> None:
         if self._child is child:
             self._child = None
         for waiting in self._waiting.values():
             if not waiting.done():
                 waiting.set_result(ProbeResult(ProbeOutcome.UNKNOWN))
-
-
-_logger = logging.getLogger(__name__)
 
 
 class HealthMonitor:

@@ -14,6 +14,9 @@ from pathlib import Path
 
 from tfcluster import settings
 
+_PROC = Path("/proc")
+_GROUPS = Path("/sys/fs/cgroup")
+
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
@@ -58,10 +61,6 @@ def read_usage(pid: int) -> ResourceUsage | None:
     user, system, started, pages = (int(fields[number - 3]) for number in (14, 15, 22, 24))
     age = time.clock_gettime(time.CLOCK_BOOTTIME) - started / _TICKS
     return ResourceUsage(pages * _PAGE_BYTES, (user + system) / _TICKS, time.monotonic(), age)
-
-
-_PROC = Path("/proc")
-_GROUPS = Path("/sys/fs/cgroup")
 
 
 @dataclass(frozen=True)

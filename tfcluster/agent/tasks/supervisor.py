@@ -223,11 +223,11 @@ class Supervisor:
         before, self.topology = self.tasks, topology
         self.tasks = {}
         for task in topology.on(self.host) if topology else ():
-            kept = before.get(task.name)  # reuse it: the callbacks that watch its process refer to it
-            if kept is None:
-                kept = TaskRuntime(task, TaskStateMachine(task.restart), self._folder.log_buffer_of(task.short))
-            kept.spec, kept.machine = task, replace(kept.machine, policy=task.restart)
-            self.tasks[task.name] = kept
+            runtime = before.get(task.name)  # reuse it: the callbacks that watch its process refer to it
+            if runtime is None:
+                runtime = TaskRuntime(task, TaskStateMachine(task.restart), self._folder.log_buffer_of(task.short))
+            runtime.spec, runtime.machine = task, replace(runtime.machine, policy=task.restart)
+            self.tasks[task.name] = runtime
         if topology:
             self._log_collector.start(topology.logs)
 
