@@ -270,14 +270,11 @@ def _names_known_to(
 
 def _knows(cluster: Cluster, host: str, name: str, unknown: dict[str, ClusterError]) -> bool:
     request = LogsRequest((name,), lines=0, since=None, follow=False, after={})
-    response = cluster.connect(host).stream(request, start=True)
     try:
-        response.result()
+        cluster.connect(host).call(request, start=True)
     except ClusterError as error:
         if error.exit_code is not ExitCode.USAGE:
             raise
         unknown[name] = error
         return False
-    finally:
-        response.close_and_reap()
     return True

@@ -123,10 +123,18 @@ def _pump(
         put(_Kind.END)
 
 
-def _read_all(
-    streams: Mapping[str, Callable[[StreamContext], Iterator[T]]], timeout: float | None
+def merge_streams(
+    streams: Mapping[str, Callable[[StreamContext], Iterator[T]]], timeout: float | None = None
 ) -> Generator[tuple[str, T | ClusterError], None, None]:
-    """Read streams in parallel until they end or the timeout, in seconds, is over."""
+    """Merge the streams of hosts, which are read in parallel; closing the generator ends all of them.
+
+    Args:
+        streams: A function that opens the stream, by host.
+        timeout: The seconds after which all streams end; None for no timeout.
+
+    Yields:
+        Each item with its host, in the order of arrival. A stream that fails ends with its ClusterError as last item.
+    """
     entries: queue.Queue[_Entry] = queue.Queue(settings.RESPONSE_QUEUE_ITEMS)
     stopped = threading.Event()
     deadline = None if timeout is None else time.monotonic() + timeout
@@ -152,21 +160,6 @@ def _read_all(
         stopped.set()
 
 
-def merge_streams(
-    streams: Mapping[str, Callable[[StreamContext], Iterator[T]]],
-) -> Generator[tuple[str, T | ClusterError], None, None]:
-    """Merge the streams of hosts; closing the generator ends all of them.
-
-    Args:
-        streams: A function that opens the stream, by host.
-
-    Returns:
-        A generator of each item with its host, in the order of arrival. A stream that fails ends with its ClusterError
-        as last item.
-    """
-    return _read_all(streams, None)
-
-
 def map_hosts(
     hosts: Iterable[str],
     function: Callable[[str], T],
@@ -190,7 +183,7 @@ def map_hosts(
 
     names = list(hosts)
     outcomes: dict[str, T | ClusterError] = {}
-    with contextlib.closing(_read_all(dict.fromkeys(names, call), timeout)) as results:
+    with contextlib.closing(merge_streams(dict.fromkeys(names, call), timeout)) as results:
         for host, outcome in results:
             outcomes[host] = outcome
             if progress is not None:

@@ -53,12 +53,17 @@ class AgentClient:
 
         Args:
             request: The request.
-            start: As for `stream`.
+            start: Start an agent if there is none, even if the cluster is not up, and wait for its exit afterwards.
 
         Raises:
             ClusterError: The agent replied with an error, or disconnected.
         """
-        return self.stream(request, start=start).result()
+        response = self.stream(request, start=start)
+        try:
+            return response.result()
+        finally:
+            if start:
+                response.close_and_reap()
 
     def stream(
         self, request: Request[E, R], *, start: bool = False, interrupt: Interrupt | None = None

@@ -75,7 +75,7 @@ class RunRequest:
         """
         client = cluster.connect_head()
         owned = not client.transport.is_remote
-        cancelling = RunCanceller(cluster)
+        canceller = RunCanceller(cluster)
         # Start before the run is submitted: every line that is logged from now on can belong to the run.
         placements = Placements(cluster) if self.log_placement and not self.detach else None
         request = api.RunRequest(
@@ -91,16 +91,16 @@ class RunRequest:
             owned=owned,
             upload=None if self.upload is None else self.upload_name,
         )
-        with GracefulInterrupt(cancelling) as interrupt:
+        with GracefulInterrupt(canceller) as interrupt:
             response = client.stream(request, interrupt=interrupt)
-            yield from self._events_of(response, cluster, cancelling, interrupt, placements)
+            yield from self._events_of(response, cluster, canceller, interrupt, placements)
         interrupt.raise_if_any()
 
     def _events_of(
         self,
         response: RunResponse,
         cluster: Cluster,
-        cancelling: RunCanceller,
+        canceller: RunCanceller,
         interrupt: GracefulInterrupt,
         placements: Placements | None,
     ) -> Generator[Event, None, None]:
@@ -109,8 +109,8 @@ class RunRequest:
         # host the command has to cancel it explicitly, because there a closed connection may just be a lost one.
         with contextlib.closing(response):
             first = next(response).record
-            run = cancelling.run = str(first["run"])
-            with contextlib.nullcontext() if owned or self.detach else cancelling:
+            run = canceller.run = str(first["run"])
+            with contextlib.nullcontext() if owned or self.detach else canceller:
                 yield first
                 if self.upload is not None:
                     response.send_file(self.upload)
@@ -237,16 +237,11 @@ def list_runs(cluster: Cluster, lines: int | None) -> list[dict[str, Any]]:
     Raises:
         ClusterError: The cluster never ran, or the host that has its runs cannot be reached.
     """
-    leader = cluster.connect_head()
-    if not leader.transport.has_state():
+    client = cluster.connect_head()
+    if not client.transport.has_state():
         raise not_running(cluster.name)
     # If the cluster is down, an agent is started to read the records of its host.
-    response = leader.stream(api.RunsRequest(lines), start=True)
-    try:
-        runs = response.result().runs
-    finally:
-        response.close_and_reap()
-    return [to_json(run) for run in runs]
+    return [to_json(run) for run in client.call(api.RunsRequest(lines), start=True).runs]
 
 
 def cancel_run(cluster: Cluster, run: str) -> dict[str, Any]:
