@@ -78,7 +78,9 @@ def _import_tensorflow() -> None:
     """
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    from tfcluster.programs import sessions  # noqa: F401
+    from tfcluster.programs import sessions
+
+    sessions.find_physical_devices()
 
 
 def _serve(agent: socket.socket) -> RunSpec | None:

@@ -10,6 +10,7 @@ from typing import Any
 from weakref import WeakSet
 
 import tensorflow as tf
+from tensorflow.python import pywrap_tfe
 
 from tfcluster import settings
 from tfcluster.programs.api import Context
@@ -30,6 +31,14 @@ SERVER_LOST = (
 
 # What the kernel reports when a host, or the network to it, is lost; Python has no ConnectionError for these.
 _NETWORK_LOST = {errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENETRESET, errno.ENETUNREACH}
+
+
+def find_physical_devices() -> None:
+    """Have TensorFlow look for this process's physical devices, which it does once, and its forked children do not.
+
+    Where there is no GPU, or none is visible, it prints a line about `cuInit`. No eager context is created.
+    """
+    pywrap_tfe.TF_ListPhysicalDevices()
 
 
 def task_of(device: str) -> str:

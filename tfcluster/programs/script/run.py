@@ -84,19 +84,21 @@ def _log_placement_of_sessions() -> None:
 def environment(context: Context, seed: int | None) -> dict[str, str]:
     """Return the environment variables that describe the cluster to a script.
 
-    They are TF_CONFIG, in which the script is the chief, and tfcluster's own variables.
+    They are TF_CONFIG, in which the script is the chief, and tfcluster's own variables. A strategy starts a server in
+    its chief, so the chief's address is a free port, also in a cluster that has a server for a job `chief`: strategies
+    pass the addresses of TF_CONFIG on to the servers. Sessions connect to that server, or to another head task's.
 
     Args:
         context: The run.
         seed: The user's seed; None if there is none.
     """
-    cluster = dict(context.addresses)
-    if "chief" not in cluster:
-        host = context.head_address.rpartition(":")[0]
-        cluster["chief"] = [f"{host}:{_free_port()}"]
+    host = context.head_address.rpartition(":")[0]
+    master = f"grpc://{context.head_address}"
+    cluster = {**context.addresses, "chief": [f"{host}:{_free_port()}"]}
+    task = {"type": "chief", "index": 0}
     return {
-        "TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": "chief", "index": 0}}),
-        "TFCLUSTER_MASTER": f"grpc://{context.head_address}",
+        "TF_CONFIG": json.dumps({"cluster": cluster, "task": task, "session_master": master}),
+        "TFCLUSTER_MASTER": master,
         "TFCLUSTER_RUN": context.run,
         "TFCLUSTER_DEVICES": ",".join(context.devices),
         **({} if seed is None else {"TFCLUSTER_SEED": str(seed)}),

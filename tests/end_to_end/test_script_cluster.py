@@ -1,0 +1,76 @@
+"""A script on the cluster of TensorFlow's own guide: a chief, a ps and workers, each of them a server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.conftest import Sandbox, make_sandbox
+
+STRATEGY = """
+import tensorflow as tf
+
+resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+strategy = tf.distribute.ParameterServerStrategy(resolver)
+with strategy.scope():
+    weight = tf.Variable(0.0)
+coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+
+def read_numbers(context):
+    return tf.data.Dataset.range(100).batch(4)
+
+@tf.function
+def distribute_numbers():
+    return strategy.distribute_datasets_from_function(read_numbers)
+
+@tf.function
+def step(numbers):
+    def add(batch):
+        weight.assign_add(1.0)
+        return tf.reduce_sum(batch)
+    return strategy.run(add, args=(next(numbers),))
+
+numbers = iter(coordinator.create_per_worker_dataset(distribute_numbers))
+sums = [coordinator.schedule(step, args=(numbers,)) for _ in range(10)]
+coordinator.join()
+print("weight", weight.numpy(), weight.device)
+print("sums of batches:", all(int(each.fetch()) >= 6 for each in sums))
+"""
+SESSIONS = """
+import tensorflow.compat.v1 as tf
+
+resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+with tf.Graph().as_default():
+    with tf.device(tf.train.replica_device_setter(cluster=resolver.cluster_spec())):
+        step = tf.train.get_or_create_global_step()
+        advance = tf.assign_add(step, 1)
+    hooks = [tf.train.StopAtStepHook(3)]
+    with tf.train.MonitoredTrainingSession(resolver.master(), is_chief=True, hooks=hooks) as session:
+        while not session.should_stop():
+            print("step", session.run(advance))
+with tf.Graph().as_default(), tf.Session(resolver.master()) as session:
+    print("sum", session.run(tf.constant(1) + 2))
+"""
+
+
+@pytest.fixture(scope="module")
+def guide(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
+    with make_sandbox(tmp_path_factory.mktemp("guide")) as sandbox:
+        jobs = "jobs:\n  chief: {tasks: 1}\n  ps: {tasks: 1}\n  worker: {tasks: 2}\n"
+        sandbox("up", sandbox.spec(f"name: guide\n{jobs}"))
+        yield sandbox
+
+
+def test_a_parameter_server_strategy_has_the_script_as_its_chief(guide: Sandbox) -> None:
+    guide.spec(STRATEGY, "strategy.py")
+    result = guide("run", "script", "--timeout", "80", "strategy.py")
+    printed = [line for line in result.stdout.splitlines() if line.startswith(("weight", "sums"))]
+    assert printed == ["weight 10.0 /job:ps/replica:0/task:0/device:CPU:0", "sums of batches: True"]
+    assert "cuInit" not in result.stdout + result.stderr, "the fork server has looked for GPUs already"
+
+
+def test_a_session_connects_to_the_server_of_the_chief(guide: Sandbox) -> None:
+    guide.spec(SESSIONS, "sessions.py")
+    printed = guide("run", "script", "--timeout", "80", "sessions.py").stdout.splitlines()
+    assert [line for line in printed if line.startswith(("step", "sum"))] == ["step 1", "step 2", "step 3", "sum 3"]
