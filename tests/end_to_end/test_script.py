@@ -88,8 +88,8 @@ def test_a_script_of_20_mb_comes_through_a_pipe_as_it_is(demo: Sandbox) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("none.py",), "'none.py': No such file or directory"),
-        (("./none",), "'./none': No such file or directory"),
+        (("none.py",), "'none.py': no such file or directory"),
+        (("./none",), "'./none': no such file or directory"),
         (("none",), "No such command 'none'"),
         (("--timeout", "none.py"), "Invalid value for '--timeout'"),
         (("--timeout", "5", "pi"), "The options of a program stand behind it: tfcluster run pi ..."),
