@@ -329,5 +329,5 @@ def test_what_cannot_be_scaled_is_wrong_usage(demo: Sandbox) -> None:
     assert "two numbers of tasks, 1 and 2" in demo("scale", "worker=1", "worker=2", code=2).stderr
     assert "has no job 'trainer'" in demo("scale", "trainer=1", code=2).stderr
     assert "no task of cluster 'demo' would remain" in demo("scale", "worker=0", "ps=0", code=2).stderr
-    assert "at most 1000 tasks" in demo("scale", "worker=1001", code=2).stderr
+    assert "1002 tasks: a cluster has at most 1000" in demo("scale", "worker=1001", code=2).stderr
     assert "is not running" in demo("scale", "worker=1", "-c", "nobody", code=3).stderr

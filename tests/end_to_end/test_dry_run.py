@@ -30,14 +30,16 @@ def listing(sandbox: Over) -> dict[str, tuple[int, int, bytes]]:
     """Each file and folder that the users of all hosts keep, with its content, and those of the machine `here`.
 
     Left out is what a running cluster may write at any time: the agent's own log, and what its fork server writes when
-    it imports TensorFlow, with Keras and Matplotlib.
+    it imports TensorFlow, with Keras and Matplotlib, and the bytecode of the programs.
     """
     written_at_any_time = {"agent.log", "fork-server.log", ".keras", "keras.json", ".config", "matplotlib"}
     entries = {}
     for user in (HERE, *sandbox.network.names):
         home = sandbox.network.home(user)
         for path in (home, *home.rglob("*")):
-            if written_at_any_time.isdisjoint(path.relative_to(home).parts):
+            parts = path.relative_to(home).parts
+            is_bytecode_of_programs = {"programs", "__pycache__"} <= {*parts}
+            if written_at_any_time.isdisjoint(parts) and not is_bytecode_of_programs:
                 status = path.lstat()
                 text = path.read_bytes() if path.is_file() else b""
                 entries[str(path)] = (status.st_mode, status.st_mtime_ns if path.is_file() else 0, text)
