@@ -118,9 +118,14 @@ def test_hosts_go_down_one_by_one(hosts: Hosts) -> None:
     assert caught.value.exit_code is ExitCode.NOT_RUNNING
     assert shorts(hosts.status("a")) == ["worker:0"]
     with pytest.raises(ClusterError) as caught:
-        next(hosts.run("pi", PI))
+        next(hosts.run("pi", PI, strict=True))
     assert f"worker:1 at {address} on b does not answer" in caught.value.message
     assert caught.value.exit_code is ExitCode.UNHEALTHY
+    with pytest.raises(ClusterError, match=r"ps:0 at .* on b does not answer"):
+        next(hosts.run("linear", {}))
+    result = hosts.result(hosts.run("pi", PI))
+    assert {device.partition("/device")[0] for device in result["devices"]} == {"/job:worker/task:0"}
+    assert f"worker:1 at {address} on b does not answer: running without them" in result["notes"][0]
     hosts.down("a")
     wait_for(lambda: not hosts.sandbox.leftovers())
 

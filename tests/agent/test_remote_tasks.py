@@ -129,7 +129,7 @@ def test_probe_all_retries_refused_connections_and_reports_silent_tasks(monkeypa
     world = World(one=[REFUSED, REFUSED, FIRST], two=[REFUSED])
     devices, troubles = asyncio.run(world.monitor.probe_all())
     assert devices == [DEVICE], "it came back while it was asked again"
-    assert troubles == ["worker:2 at 10.0.0.2:3 on b does not answer"]
+    assert troubles == {"/job:worker/task:2": "worker:2 at 10.0.0.2:3 on b does not answer"}
 
 
 def test_probe_all_does_not_hide_a_restart_from_an_active_run() -> None:

@@ -17,20 +17,23 @@ import pytest
 from tests.conftest import running
 from tfcluster import settings
 from tfcluster.agent import change_notifier
-from tfcluster.agent.runs import run as run_module
+from tfcluster.agent.runs import outcome
 from tfcluster.agent.runs.manager import RunManager
-from tfcluster.agent.runs.run import Run, final_record
+from tfcluster.agent.runs.outcome import final_record
+from tfcluster.agent.runs.run import Run
 from tfcluster.agent.runs.state_machine import RunPhase, RunStateMachine
 from tfcluster.agent.runs.stream import follow
 from tfcluster.agent.state_dir import StateDir
 from tfcluster.core.programs import ProgramTraits, TaskSelector
 from tfcluster.core.states import RunState
+from tfcluster.errors import ClusterError
 from tfcluster.process_handle import ProcessHandle
 from tfcluster.processes import fork_server
 from tfcluster.processes.run_spec import EVENTS, RunSpec, acquire_run, append_event
 from tfcluster.protocol.codec import encode
 
 PS, W0, W1 = "/job:ps/task:0", "/job:worker/task:0", "/job:worker/task:1"
+NEW = "/job:worker/task:2"
 DEVICES = [f"/job:worker/replica:0/task:{task}/device:CPU:0" for task in (0, 1)]
 
 
@@ -89,6 +92,23 @@ def test_a_run_fails_at_once_when_it_loses_a_required_task(runs: RunManager) -> 
         assert await ended(runs, run) == "worker:1 died (SIGKILL) during graph-1"
         assert run.state is RunState.FAILED
         assert cleared == [], "it never had a driver"
+
+    asyncio.run(body())
+
+
+def test_the_error_of_a_script_names_the_tasks_that_were_down_during_it(runs: RunManager) -> None:
+    async def body() -> None:
+        run = submit(runs, "script")
+        runs.on_task_health([PS, W0, W1], {W1: "worker:1 on b died (SIGKILL)", NEW: "worker:2 is starting"})
+        runs.on_task_health([PS, W0, W1], {W1: "worker:1 on b is starting"})
+        runs.on_task_health([PS, W0, W1], {})
+        events = [json.loads(line) for line in run.events.read_text().splitlines()]
+        down = {"event": "task_down", "task": W1, "problem": "worker:1 on b died (SIGKILL)"}
+        assert events[1:] == [down], "once for each loss, and not for a task that the run does not know"
+        runs.fail(run, ClusterError("train.py failed: Session 1a2b is not found.\nand 200 lines more"))
+        first, second = (await ended(runs, run)).splitlines()
+        assert first == "train.py failed: Session 1a2b is not found."
+        assert second == "during script-1: worker:1 on b died (SIGKILL)"
 
     asyncio.run(body())
 
@@ -308,7 +328,7 @@ def test_a_run_ends_with_a_result_event_on_a_full_disk(runs: RunManager, monkeyp
 
     async def body() -> None:
         run = submit(runs, "graph")
-        monkeypatch.setattr(run_module, "append_event", full)
+        monkeypatch.setattr(outcome, "append_event", full)
         runs.on_task_health([W0, W1], {W1: "one died"})
         first, last = [each async for each in follow(runs, "graph-1")]
         assert first["event"] == "run"

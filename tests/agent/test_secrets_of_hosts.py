@@ -92,7 +92,7 @@ def test_a_task_whose_secret_is_missing_is_not_started(hosts: Hosts) -> None:
     )
     assert hosts.task("ps:0")["pid"] == before["ps:0"], "it has no secret"
     with pytest.raises(ClusterError, match=r"worker:1 at localhost:\d+ on b does not answer"):
-        next(hosts.run("pi", PI))
+        next(hosts.run("pi", PI, strict=True))
     failed = [each["detail"] for each in hosts.events("b") if each["event"] == "failed"]
     assert failed == [f"not started: {task['last_exit']['detail']}"]
     hosts.up(topology_of(WITH_SECRET))

@@ -179,6 +179,46 @@ def test_fewer_gpus_than_asked_for_fail_when_strict_or_without_cpus(
     assert caught.value.exit_code is ExitCode.FAILED
 
 
+W1_DEAD = {"/job:worker/task:1": "worker:1 died"}
+ALL_DEAD = {"/job:worker/task:0": "worker:0 died", **W1_DEAD}
+
+
+@pytest.mark.parametrize(
+    ("ready", "patterns", "missing", "chosen"),
+    [
+        ("ps:0/CPU:0 worker:0/CPU:0", [], W1_DEAD, "worker:0/CPU:0"),
+        ("ps:0/CPU:0 worker:0/CPU:0", ["/job:worker"], W1_DEAD, "worker:0/CPU:0"),
+        ("ps:0/CPU:0 worker:0/CPU:0", ["/job:ps"], W1_DEAD, "ps:0/CPU:0"),
+        ("ps:0/CPU:0", ["/task:*"], ALL_DEAD, "ps:0/CPU:0"),
+        ("ps:0/CPU:0", [], ALL_DEAD, ""),  # a ps does not stand in for workers that are down
+        ("ps:0/CPU:0", [], {"/job:ps/task:1": "ps:1 died"}, "ps:0/CPU:0"),
+    ],
+)
+def test_tasks_that_are_not_ready_are_left_out(
+    ready: str, patterns: list[str], missing: dict[str, str], chosen: str
+) -> None:
+    assert select(devices(ready), patterns=patterns, missing=missing).devices == tuple(devices(chosen))
+    with pytest.raises(ClusterError) as caught:
+        select(devices(ready), patterns=patterns, missing=missing, strict=True)
+    assert (caught.value.message, caught.value.exit_code) == ("; ".join(missing.values()), ExitCode.UNHEALTHY)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "missing", "message"),
+    [
+        ("/job:worker/task:1/device:CPU:0", W1_DEAD, "--devices /job:worker/task:1/device:CPU:0: worker:1 died"),
+        ("/job:worker/gpu:*", W1_DEAD, "--devices /job:worker/gpu:*: worker:1 died"),
+        ("/task:*/gpu:0", ALL_DEAD, "--devices /task:*/gpu:0: worker:0 died; worker:1 died"),
+    ],
+)
+def test_a_pattern_that_only_tasks_match_which_are_not_ready_names_them(
+    pattern: str, missing: dict[str, str], message: str
+) -> None:
+    with pytest.raises(ClusterError) as caught:
+        select(devices("ps:0/CPU:0"), patterns=[pattern], missing=missing)
+    assert (caught.value.message, caught.value.exit_code) == (message, ExitCode.UNHEALTHY)
+
+
 def test_a_pattern_without_a_device_is_a_usage_error_with_the_devices() -> None:
     with pytest.raises(ClusterError) as caught:
         select(devices("ps:0/CPU:0 worker:0/CPU:1"), patterns=["/job:ps", "/job:chief"])

@@ -134,7 +134,7 @@ def test_a_task_that_does_not_answer_is_named_at_once(sandbox: Sandbox) -> None:
     os.kill(sandbox.task("worker:0")["pid"], signal.SIGSTOP)
 
     def refused() -> str | None:
-        run = sandbox("run", "pi", code=None, timeout=30)
+        run = sandbox("run", "pi", "--strict", code=None, timeout=30)
         return run.stderr if run.returncode else None
 
     # An agent that stood still itself, as the whole machine may, does not blame a server; pi then does without it.
@@ -158,7 +158,7 @@ def test_a_task_that_dies_in_mid_run_is_named_and_at_once_by_the_next_run(sandbo
         final = events(output)[-1]
         assert final["state"] == "failed"
         assert final["error"]["message"].startswith(f"{task} died (SIGKILL) and has failed during expfit-")
-        error = sandbox("run", "pi", code=4, timeout=30).stderr
+        error = sandbox("run", "pi", "--strict", code=4, timeout=30).stderr
         assert error.startswith(f"error: {task} died (SIGKILL) and has failed\nhint: ")
         assert len(sandbox.status(code=4)["runs"]) == number, "what cannot begin is no run"
 

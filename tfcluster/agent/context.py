@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tfcluster import settings
 from tfcluster.agent.logs import LogCollector
 from tfcluster.agent.ports import PortAllocator
 from tfcluster.agent.runs.cleanup import ContainerCleaner
@@ -18,6 +19,7 @@ from tfcluster.agent.secret_store import SecretStore
 from tfcluster.agent.state_dir import StateDir
 from tfcluster.agent.tasks.health_monitor import ProbeClient
 from tfcluster.agent.tasks.supervisor import Supervisor
+from tfcluster.agent.tasks.task_runtime import TaskRuntime
 from tfcluster.core.states import TaskState, cluster_state
 from tfcluster.core.status import ClusterStatus, HostStatus
 from tfcluster.errors import ClusterError
@@ -102,7 +104,7 @@ class AgentContext:
         self.remote_tasks = RemoteTaskMonitor(self.supervisor, self.prober, self._tasks_in_use, self.report_lost_tasks)
         cleaner = ContainerCleaner(self.supervisor, self.prober)
         title = f"tfcluster: {cluster} fork server"
-        self.runs = RunManager(title, state_dir, cleaner.clear, self.remote_tasks.refresh)
+        self.runs = RunManager(title, state_dir, cleaner.clear, self._check_tasks)
         self._tensorflow: TensorFlow | None = None
 
     @property
@@ -130,13 +132,26 @@ class AgentContext:
             self._tensorflow = TensorFlow(find_tensorflow_library())
         return self._tensorflow
 
-    def report_lost_tasks(self) -> None:
-        """Report to the runs which tasks are down; those that cannot continue without them end."""
-        tasks = self.supervisor.tasks
+    def report_lost_tasks(self, silent: Collection[TaskRuntime] = ()) -> None:
+        """Report to the runs which tasks are down; those that cannot continue without them end.
+
+        Args:
+            silent: Tasks that have just not answered a probe.
+        """
         down = {
-            name: task.describe_problem() for name, task in tasks.items() if task.machine.state is not TaskState.READY
+            name: task.describe_problem()
+            for name, task in self.supervisor.tasks.items()
+            if task in silent or task.machine.state is not TaskState.READY
         }
         self.runs.on_task_health(self._task_names(), {**down, **self.remote_tasks.down})
+
+    async def _check_tasks(self) -> None:
+        """Probe the tasks and report those that are down: a run may have failed before health checks noticed one."""
+        silent, _ = await asyncio.gather(
+            self.supervisor.health.probe_all(settings.RUN_PROBE_SECONDS), self.remote_tasks.refresh()
+        )
+        if silent:
+            self.report_lost_tasks(silent)
 
     def _task_names(self) -> list[str]:
         topology = self.supervisor.topology

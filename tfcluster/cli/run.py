@@ -169,7 +169,9 @@ def _shared_params() -> list[click.Parameter]:
             help="Devices to compute on, as '/job:worker/task:*/device:CPU:0'; may be given several times.",
         ),
         click.option("--gpus", type=click.IntRange(min=1), metavar="N", help="How many GPU devices to use."),
-        click.option("--strict", is_flag=True, help="Fail when there are fewer GPUs than asked for."),
+        click.option(
+            "--strict", is_flag=True, help="Fail when there are fewer GPUs than asked for, or a task is not ready."
+        ),
         click.option("--log-placement", is_flag=True, help="Show each operation with the device it is placed on."),
         click.option(
             "--placement-graph",

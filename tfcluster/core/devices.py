@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
+from types import MappingProxyType
 from typing import Any
 
 from tfcluster.core.text import pluralize
@@ -16,6 +17,7 @@ _PART = re.compile(r"/(?:(job|replica|task):([^/]+)|(?:device:)?([A-Za-z_]+|\*):
 # TensorFlow's description: "device: 0, name: NVIDIA H100, pci bus id: 0000:18:00.0, compute capability: 9.0".
 _GPU = re.compile(r"\bname: (.+?), pci bus id: .*?\bcompute capability: ([0-9.]+)")
 _COMPUTING_TYPES = ("GPU", "CPU")
+_NO_PROBLEMS: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -97,32 +99,46 @@ def matches(pattern: str, device: Device) -> bool:
 
 
 def select(
-    devices: Sequence[Device], *, patterns: Sequence[str] = (), gpus: int | None = None, strict: bool = False
+    devices: Sequence[Device],
+    *,
+    patterns: Sequence[str] = (),
+    gpus: int | None = None,
+    strict: bool = False,
+    missing: Mapping[str, str] = _NO_PROBLEMS,
 ) -> Selection:
     """Select the devices of a run.
 
     Without patterns a run computes on the GPUs of all tasks except the ps tasks, or on the CPU devices of these
     tasks if they have no GPUs. In a cluster that has only ps tasks, runs compute on the ps tasks.
 
+    Tasks that are not ready are left out. The selection may be empty because of them.
+
     Args:
-        devices: Every device of the cluster.
+        devices: Every device of the tasks that are ready.
         patterns: TensorFlow device strings, wildcards allowed; a device is used if any pattern matches it.
         gpus: The number of GPU devices to use; None to use all GPUs, or the CPU devices if there are no GPUs.
-        strict: Whether fewer GPUs than requested are an error.
+        strict: Whether fewer GPUs than requested, or a task that is not ready, are an error.
+        missing: Why each task that is not ready is not, by its name.
 
     Raises:
-        ClusterError: A pattern is malformed or matches no device (usage error), or there are too few GPUs and
-            `strict` is set, or too few GPUs and no CPU devices.
+        ClusterError: A pattern is malformed or matches no device (usage error), or only tasks that are not ready; or
+            there are too few GPUs and `strict` is set, or too few GPUs and no CPU devices; or a task is not ready and
+            `strict` is set.
     """
+    if strict and missing:
+        raise not_ready(missing.values())
     computing = [device for device in devices if device.type in _COMPUTING_TYPES]
     if patterns:
-        candidates = _matching(patterns, computing)
+        candidates = _matching(patterns, computing, missing)
     else:
-        candidates = [device for device in computing if device.job != PS_JOB] or computing
+        has_others = any(not task.startswith(f"/job:{PS_JOB}/") for task in missing)
+        candidates = [device for device in computing if device.job != PS_JOB] or ([] if has_others else computing)
     available_gpus = [device for device in candidates if device.type == "GPU"]
     cpus = [device for device in candidates if device.type == "CPU"]
     if gpus is None:
         return Selection(tuple(candidates if patterns else available_gpus or cpus), ())
+    if missing and not candidates:
+        raise not_ready(missing.values())
     if len(available_gpus) >= gpus:
         return Selection(tuple(available_gpus[:gpus]), ())
     where = "--devices names" if patterns else "the cluster has"
@@ -135,11 +151,27 @@ def select(
     return Selection(tuple(cpus), (f"{shortage}: running on {pluralize(len(cpus), 'CPU device')}",))
 
 
-def _matching(patterns: Sequence[str], devices: Sequence[Device]) -> list[Device]:
+def not_ready(problems: Iterable[str], prefix: str = "") -> ClusterError:
+    """Return the error of a run that needs tasks which are not ready.
+
+    Args:
+        problems: Why each of them is not, such as `worker:1 died (SIGKILL) and has failed`.
+        prefix: What the error message begins with.
+    """
+    return ClusterError(
+        prefix + "; ".join(problems),
+        hint="`tfcluster status` shows the tasks, `tfcluster logs TASK` what one said last.",
+        exit_code=ExitCode.UNHEALTHY,
+    )
+
+
+def _matching(patterns: Sequence[str], devices: Sequence[Device], missing: Mapping[str, str]) -> list[Device]:
     selection: list[Device] = []
     for pattern in patterns:
         matching = [device for device in devices if matches(pattern, device)]
         if not matching:
+            if problems := [problem for task, problem in missing.items() if _may_be_on(pattern, task)]:
+                raise not_ready(problems, f"--devices {pattern}: ")
             raise ClusterError(
                 f"--devices {pattern}: no device of the cluster matches",
                 hint="The cluster has " + ", ".join(device.short for device in devices) + ".",
@@ -147,6 +179,12 @@ def _matching(patterns: Sequence[str], devices: Sequence[Device]) -> list[Device
             )
         selection += [device for device in matching if device not in selection]
     return selection
+
+
+def _may_be_on(pattern: str, task: str) -> bool:
+    """Return whether a device string may match devices of a task."""
+    parts, wanted = _parts(task), _parts(pattern)
+    return all(fnmatchcase(value, wanted.get(key, "*")) for key, value in parts.items())
 
 
 def _parts(name: str) -> dict[str, str]:

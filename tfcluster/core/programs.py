@@ -33,7 +33,7 @@ class TaskSelector:
             devices: Full names of the devices that the run computes on.
             head: `host:port` of the head task.
         """
-        names = dict(_tasks(addresses))
+        names = dict(tasks_with_addresses(addresses))
         if self.head:
             return [name for name, address in names.items() if address == head]
         job = self.job
@@ -109,6 +109,17 @@ def compute_tasks(traits: ProgramTraits, devices: Iterable[str], every: Collecti
     return list(dict.fromkeys(Device(device, "").task for device in devices))
 
 
+def missing_notes(missing: Mapping[str, str]) -> list[str]:
+    """Return the notes for the user of a run that does without some tasks.
+
+    Args:
+        missing: Why each of these tasks is not ready, by its name.
+    """
+    if not missing:
+        return []
+    return [f"{'; '.join(missing.values())}: running without {'it' if len(missing) == 1 else 'them'}"]
+
+
 def blocking_losses(
     traits: ProgramTraits, computing: Collection[str], required: Iterable[str], down: Collection[str]
 ) -> list[str]:
@@ -130,7 +141,7 @@ def blocking_losses(
     return losses if len(losses) == len(computing) else []
 
 
-def _tasks(addresses: Mapping[str, Sequence[str]]) -> Iterable[tuple[str, str]]:
+def tasks_with_addresses(addresses: Mapping[str, Sequence[str]]) -> Iterable[tuple[str, str]]:
     """Yield the name and the address of every task."""
     for job, tasks in addresses.items():
         for index, address in enumerate(tasks):

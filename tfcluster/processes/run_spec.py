@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import socket
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +65,7 @@ class RunSpec:
         upload: The name of the file that is uploaded with the run, or None if there is none.
         log_placement: Have the servers print on which device they place each operation.
         peers: The names and addresses of the hosts that may connect to the program's ports, or None if all may.
+        missing: Why each task that was not ready when the run was submitted was not, by its name.
     """
 
     run: str
@@ -80,6 +81,7 @@ class RunSpec:
     upload: str | None = None
     log_placement: bool = False
     peers: dict[str, str] | None = None
+    missing: dict[str, str] = field(default_factory=dict)
 
     @property
     def upload_path(self) -> Path | None:

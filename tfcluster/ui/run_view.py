@@ -40,6 +40,7 @@ class RunView:
         self._placements = PlacementView()
         self._progress: Progress | None = None
         self._printed_at = time.monotonic()
+        self._shown_notes: list[str] = []
 
     def __enter__(self) -> None:
         if not self._silent and is_interactive(error_console()):
@@ -68,6 +69,10 @@ class RunView:
             self._run = event["run"]
         if self._silent:
             return
+        if event["event"] == "run":
+            self._show_notes(event.get("notes", []))
+        if event["event"] == "task_down":
+            self._show_notes([event["problem"]])
         if event["event"] == "output":
             self._print(event["line"])
         if event["event"] == "placement" and self._shows_placements:
@@ -104,6 +109,13 @@ class RunView:
         else:
             print(escape_control_characters(line), flush=True)
 
+    def _show_notes(self, notes: Sequence[str]) -> None:
+        """Show notes on standard error as soon as they are known, above the progress bar if there is one."""
+        self._shown_notes += notes
+        screen = error_console() if self._progress is None else self._progress.console
+        for note in notes:
+            screen.print(_format_note(note), soft_wrap=True)
+
     def finish(self, result: dict[str, Any]) -> None:
         """Print the result, or raise the error of the run.
 
@@ -120,7 +132,12 @@ class RunView:
         if lines := render_result(result):
             screen.print(Group(*lines, Text(), _make_devices_table(result)))
         for note in result["notes"]:
-            screen.print(Text(f"note: {note}", style="yellow"))
+            if note not in self._shown_notes:
+                screen.print(_format_note(note))
+
+
+def _format_note(note: str) -> Text:
+    return Text(f"note: {note}", style="yellow")
 
 
 class Metrics:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import secrets
 import shutil
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 from typing import NoReturn
 
 from tfcluster import settings
@@ -14,9 +14,10 @@ from tfcluster.agent.context import AgentContext
 from tfcluster.agent.runs.run import Run
 from tfcluster.agent.runs.stream import follow, skip
 from tfcluster.agent.upload import Upload, receive, validate_name
-from tfcluster.core.devices import Device, Selection, select
+from tfcluster.core.devices import Device, Selection, not_ready, select
+from tfcluster.core.programs import missing_notes, required_tasks
 from tfcluster.core.topology import ClusterTopology
-from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.errors import ClusterError
 from tfcluster.processes.run_spec import RunSpec
 from tfcluster.protocol.api import Done, Reply, Response
 from tfcluster.protocol.api.runs import (
@@ -50,13 +51,13 @@ class RunHandlers:
         A run that the command does not own continues after the command disconnects, once its upload is complete.
         """
         self._context.reject_if_going_down()
-        devices = await self._devices()
+        devices, missing = await self._devices()
         self._context.reject_if_going_down()
         topology = self._supervisor.require_cluster()
-        selection = select(devices, patterns=request.patterns, gpus=request.gpus, strict=request.strict)
+        selection = _select(topology, devices, missing, request)
         if request.upload is not None:
             validate_name(request.upload)
-        job = self._job(topology, selection, request)
+        job = self._job(topology, selection, missing, request)
         try:
             run = self._runs.submit(job, request.timeout, request.detach or not request.owned)
         except OSError as error:
@@ -67,24 +68,25 @@ class RunHandlers:
                 yield RunEvent(event)
         yield Reply(Done())
 
-    async def _devices(self) -> list[Device]:
+    async def _devices(self) -> tuple[list[Device], dict[str, str]]:
         """Probe all tasks, on this host and on others, and list their devices.
 
         Returns:
-            The devices, in the order of the tasks in the topology.
-
-        Raises:
-            ClusterError: Some tasks do not respond.
+            The devices of the tasks that are ready, in the order of the tasks in the topology; and why each of the
+            others is not ready, by its name.
         """
-        names = [task.name for task in self._supervisor.require_cluster().tasks]
-        silent, (devices, troubles) = await asyncio.gather(
+        names = {task.name: number for number, task in enumerate(self._supervisor.require_cluster().tasks)}
+        silent, (devices, missing) = await asyncio.gather(
             self._supervisor.health.probe_all(settings.RUN_PROBE_SECONDS), self._context.remote_tasks.probe_all()
         )
-        _refuse_when_down([*(task.describe_problem() for task in silent), *troubles])
+        missing.update({task.spec.name: task.describe_problem() for task in silent})
         devices += [device for task in self._supervisor.tasks.values() for device in task.devices]
-        return sorted((device for device in devices if device.task in names), key=lambda each: names.index(each.task))
+        ready = [device for device in devices if device.task in names and device.task not in missing]
+        return sorted(ready, key=lambda device: names[device.task]), missing
 
-    def _job(self, topology: ClusterTopology, selection: Selection, request: RunRequest) -> RunSpec:
+    def _job(
+        self, topology: ClusterTopology, selection: Selection, missing: dict[str, str], request: RunRequest
+    ) -> RunSpec:
         """Create the directory of a new run, and return the specification for its driver."""
         identity = self._new_run(request.program)
         return RunSpec(
@@ -97,7 +99,8 @@ class RunHandlers:
             head=topology.head().address,
             devices=[device.name for device in selection.devices],
             parameters=request.parameters,
-            notes=list(selection.notes),
+            notes=[*selection.notes, *missing_notes(missing)],
+            missing=missing,
             upload=request.upload,
             log_placement=request.log_placement,
             peers={host.name: host.address for host in topology.hosts} if topology.network == "closed" else None,
@@ -184,10 +187,27 @@ class RunHandlers:
         return identity
 
 
-def _refuse_when_down(troubles: Sequence[str]) -> None:
-    if troubles:
-        raise ClusterError(
-            "; ".join(troubles),
-            hint="`tfcluster status` shows the tasks, `tfcluster logs TASK` what one said last.",
-            exit_code=ExitCode.UNHEALTHY,
-        )
+def _select(
+    topology: ClusterTopology, devices: list[Device], missing: dict[str, str], request: RunRequest
+) -> Selection:
+    """Select the devices of a run, which does without the tasks that are not ready unless it needs them.
+
+    Args:
+        topology: The topology.
+        devices: The devices of the tasks that are ready.
+        missing: Why each of the other tasks is not ready, by its name.
+        request: The request.
+
+    Raises:
+        ClusterError: The run needs a task that is not ready, or no device can be selected.
+    """
+    selection = select(devices, patterns=request.patterns, gpus=request.gpus, strict=request.strict, missing=missing)
+    if request.traits.is_script:  # it need not compute on any task
+        return selection
+    if missing and not selection.devices:
+        raise not_ready(missing.values())
+    names = [device.name for device in selection.devices]
+    required = required_tasks(request.traits, names, topology.addresses(), topology.head().address)
+    if problems := [missing[task] for task in required if task in missing]:
+        raise not_ready(problems)
+    return selection

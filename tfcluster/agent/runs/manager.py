@@ -14,11 +14,12 @@ from tfcluster import settings
 from tfcluster.agent import subprocesses
 from tfcluster.agent.change_notifier import ChangeNotifier, FolderWatcher
 from tfcluster.agent.runs.fork_server_client import ForkServer
-from tfcluster.agent.runs.run import Run, final_record
+from tfcluster.agent.runs.outcome import final_record
+from tfcluster.agent.runs.run import Run
 from tfcluster.agent.runs.state_machine import RunAction, RunEvent, RunPhase
 from tfcluster.agent.runs.store import RunRecord, RunStore
 from tfcluster.agent.state_dir import StateDir
-from tfcluster.core.programs import compute_tasks
+from tfcluster.core.programs import compute_tasks, missing_notes
 from tfcluster.core.states import ACTIVE_RUN_STATES, RunState
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.process_handle import ProcessHandle
@@ -38,7 +39,7 @@ class RunManager:
         title: The process title of the fork server, which `ps` shows.
         folder: The cluster's state directory.
         clear: Clears a resource container on every task.
-        check_tasks: Probes for lost tasks that are not reported to this agent, and passes them to `on_task_health`.
+        check_tasks: Probes for lost tasks that this agent does not know of yet, and passes them to `on_task_health`.
 
     Attributes:
         runs: The runs by id, oldest first.
@@ -88,7 +89,9 @@ class RunManager:
             OSError: The run cannot be recorded.
         """
         run = Run(RunRecord.new(spec, timeout, detached), spec.folder, spec)
-        append_event(run.events, "run", run=spec.run, program=spec.program, devices=spec.devices)
+        notes = missing_notes(spec.missing)
+        shown = {"notes": notes} if notes else {}
+        append_event(run.events, "run", run=spec.run, program=spec.program, devices=spec.devices, **shown)
         self.store.write(run.record)
         self._register(run)
         ended = [each.id for each in self.runs.values() if not each.is_active]
@@ -286,7 +289,7 @@ class RunManager:
         """Clean up after a run: clear its variables on the tasks, delete the uploaded file, write its final record."""
         if run.process is not None:
             try:
-                if run.exit_status != 0 and run.record.stopping is None:
+                if run.exit_status != 0 and (run.record.stopping is None or run.record.stopping[0] is RunState.FAILED):
                     await self._check_tasks()  # a lost task may be the reason of the failure
                 await self._clear(run.id)
             except Exception:  # goes into the agent's log; the run ends nevertheless

@@ -57,11 +57,11 @@ class RemoteTaskMonitor:
         self._health: dict[str, _PeerHealth] = {}
         self._probing: dict[str, asyncio.Task[None]] = {}
 
-    async def probe_all(self) -> tuple[list[Device], list[str]]:
+    async def probe_all(self) -> tuple[list[Device], dict[str, str]]:
         """Probe every remote task for its devices before a run is submitted.
 
         Returns:
-            The devices, and one text for each task that does not answer.
+            The devices, and one text for each task that does not answer, by its name.
         """
         tasks = self._tasks()
         results = await asyncio.gather(*map(self._probe_with_retry, tasks))
@@ -71,7 +71,7 @@ class RemoteTaskMonitor:
         silent_tasks = [
             task for task, result in zip(tasks, results, strict=True) if result.outcome is not ProbeOutcome.PROBE_OK
         ]
-        return devices, [f"{_describe(task)} does not answer" for task in silent_tasks]
+        return devices, {task.name: f"{_describe(task)} does not answer" for task in silent_tasks}
 
     def schedule_checks(self) -> None:
         """Start a probe in the background of each remote task that active runs use."""

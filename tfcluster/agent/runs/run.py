@@ -1,29 +1,26 @@
-"""The agent's in-memory state of one run: driver, timers, reaction to lost tasks, and the final record."""
+"""The agent's in-memory state of one run: driver, timers, and the reaction to lost tasks."""
 
 from __future__ import annotations
 
 import asyncio
-import json
+import contextlib
 import os
 import signal
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from tfcluster import settings
 from tfcluster.agent.change_notifier import ChangeNotifier
-from tfcluster.agent.log_file import tail
 from tfcluster.agent.runs.state_machine import RunPhase, RunStateMachine
 from tfcluster.agent.runs.store import RunRecord
-from tfcluster.core.programs import blocking_losses, compute_tasks
+from tfcluster.core.programs import blocking_losses, compute_tasks, tasks_with_addresses
 from tfcluster.core.states import ACTIVE_RUN_STATES, RunState
 from tfcluster.core.status import RunStatus
 from tfcluster.errors import ClusterError
-from tfcluster.process_handle import ProcessHandle, format_exit_status, send_signal
+from tfcluster.process_handle import ProcessHandle, send_signal
 from tfcluster.processes.run_spec import EVENTS, OUTPUT, UPLOAD, RunSpec, append_event
-from tfcluster.protocol.codec import Message
 
 
 @dataclass
@@ -47,6 +44,8 @@ class Run:
         orphan_timer: Timer that will stop the run unless the command that waits for the run reconnects; None if not
             set.
         all_lost_timer: Timer that will stop the run because all of its tasks are lost; None if not set.
+        losses: What happened last to each task that was down during the run, by its name.
+        down: Names of the tasks that are down.
     """
 
     record: RunRecord
@@ -64,6 +63,13 @@ class Run:
     timeout_timer: asyncio.TimerHandle | None = None
     orphan_timer: asyncio.TimerHandle | None = None
     all_lost_timer: asyncio.TimerHandle | None = None
+    losses: dict[str, str] = field(default_factory=dict)
+    down: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        if self.spec is not None:
+            self.losses = dict(self.spec.missing)
+            self.down = frozenset(self.losses)
 
     @classmethod
     def adopt(cls, record: RunRecord, folder: Path) -> Run:
@@ -176,6 +182,8 @@ class Run:
             fail: Called with the run and an error to stop the run.
         """
         traits, required = self.record.traits, self.record.required_tasks
+        if traits.is_script:
+            self._note_losses(down)
         losses = blocking_losses(traits, compute_tasks(traits, self.record.devices, every), required, down)
         if not losses:
             if self.all_lost_timer is not None:
@@ -192,73 +200,22 @@ class Run:
             loop = asyncio.get_running_loop()
             self.all_lost_timer = loop.call_later(settings.RUN_ALL_TASKS_LOST_SECONDS, fail, self, error)
 
+    def _note_losses(self, down: Mapping[str, str]) -> None:
+        """Note which tasks have gone down, and emit an event for each: a script may hang on one, or fail much later.
+
+        Tasks that the cluster was given after the run had been submitted are left out.
+        """
+        known = None if self.spec is None else dict(tasks_with_addresses(self.spec.addresses))
+        for task, problem in down.items():
+            if task not in self.down and (known is None or task in known):
+                self.losses[task] = problem
+                with contextlib.suppress(OSError):  # such as a full disk
+                    append_event(self.events, "task_down", task=task, problem=problem)
+        self.down = frozenset(down)
+
     def cancel_timers(self) -> None:
         """Cancel all timers that would stop or kill the run."""
         for timer in (self.phase_timer, self.timeout_timer, self.orphan_timer, self.all_lost_timer):
             if timer is not None:
                 timer.cancel()
         self.phase_timer = self.timeout_timer = self.orphan_timer = self.all_lost_timer = None
-
-
-def final_record(run: Run, log: Path) -> RunRecord:
-    """Build the final record of a run that has ended, and write a result event if its driver wrote none.
-
-    Args:
-        run: The run.
-        log: The log whose last lines may show why the driver died.
-
-    Returns:
-        The final record.
-    """
-    last = _final_event(run.events)
-    if last.get("event") == "result":  # a driver writes it only if the run succeeded
-        return replace(run.record, state=RunState.SUCCEEDED, seconds=last["seconds"], result=last["result"])
-    error: dict[str, Any] | None
-    if run.record.stopping is not None:
-        state, error = run.record.stopping
-    elif last.get("event") == "error":
-        state, error = RunState.FAILED, last["error"]
-    else:
-        state, error = RunState.FAILED, _driver_error(run, log).to_json()
-    record = replace(run.record, state=state, seconds=run.snapshot().seconds, error=error)
-    try:
-        append_event(run.events, **result_event(record))
-    except OSError as problem:  # a full disk must not prevent the run from ending
-        record = replace(record, notes=[*record.notes, f"{run.events} cannot be written: {problem.strerror}"])
-    return record
-
-
-def result_event(record: RunRecord) -> Message:
-    """Return the result event of a run that has ended and whose driver wrote no result event."""
-    return {
-        "event": "result",
-        "run": record.run,
-        "program": record.program,
-        "state": record.state.value,
-        "seconds": round(record.seconds or 0.0, 6),
-        "result": record.result,
-        "devices": {},
-        "notes": record.notes,
-        **({"error": record.error} if record.error else {}),
-    }
-
-
-def _driver_error(run: Run, log: Path) -> ClusterError:
-    """Return the error of a run whose driver died without an explanation."""
-    cause = run.exit_cause if run.exit_status is None else format_exit_status(run.exit_status)
-    lines, _ = tail(log, settings.RUN_ERROR_LINES)
-    shown = "; its last output:" + "".join(f"\n  {line}" for line in lines) if lines else ""
-    return ClusterError(f"the driver of {run.id} died ({cause}){shown}", hint=f"The whole log is {log}.")
-
-
-def _final_event(path: Path) -> Message:
-    """Return the result or error event that a driver wrote, or an empty message if it wrote neither."""
-    lines, _ = tail(path, settings.RUN_RESULT_EVENTS)
-    for line in reversed(lines):
-        try:
-            event = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(event, dict) and event.get("event") in ("result", "error"):
-            return event
-    return {}

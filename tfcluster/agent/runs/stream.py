@@ -11,7 +11,7 @@ from pathlib import Path
 from tfcluster import settings
 from tfcluster.agent.change_notifier import ChangeWaiter
 from tfcluster.agent.runs.manager import RunManager
-from tfcluster.agent.runs.run import result_event
+from tfcluster.agent.runs.outcome import result_event
 from tfcluster.core.states import ACTIVE_RUN_STATES
 from tfcluster.errors import ClusterError
 from tfcluster.processes.run_spec import EVENTS, OUTPUT

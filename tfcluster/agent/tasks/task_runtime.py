@@ -15,6 +15,7 @@ from tfcluster.core.devices import Device
 from tfcluster.core.states import HAS_PROCESS, TERMINAL_STATES, TaskState
 from tfcluster.core.status import LastExit, TaskStatus
 from tfcluster.core.topology import Task
+from tfcluster.paths import LOCAL_HOST
 from tfcluster.process_handle import ProcessHandle
 
 #: The exit reason of a task for which no process was started.
@@ -77,19 +78,21 @@ class TaskRuntime:
             self.memory.sample(time.monotonic())
 
     def describe_problem(self) -> str:
-        """Return why the task cannot serve, as text such as `worker:1 died (SIGKILL) and has failed`."""
+        """Return why the task cannot serve, as text such as `worker:1 on alpha died (SIGKILL) and has failed`."""
         state = self.machine.state
+        on_host = "" if self.spec.host == LOCAL_HOST else f" on {self.spec.host}"
         if state in (TaskState.READY, TaskState.UNRESPONSIVE):
-            return f"{self.spec.short} at {self.spec.address} does not answer"
+            return f"{self.spec.short} at {self.spec.address}{on_host} does not answer"
+        name = self.spec.short + on_host
         if state is TaskState.STOPPING and self.machine.restart_pending:
-            return f"{self.spec.short} is being restarted by `tfcluster restart`"
+            return f"{name} is being restarted by `tfcluster restart`"
         if self.last_exit is not None and self.last_exit.reason == NOT_STARTED:
-            return f"{self.spec.short} is {state.value}: {self.last_exit.detail}"
+            return f"{name} is {state.value}: {self.last_exit.detail}"
         if self.last_exit is not None:
             detail = f": {self.last_exit.detail}" if self.last_exit.detail else ""
             next_step = _AFTER_EXIT.get(state, f"is {state.value}")
-            return f"{self.spec.short} died ({self.last_exit.reason}{detail}) and {next_step}"
-        return f"{self.spec.short} is {state.value}"
+            return f"{name} died ({self.last_exit.reason}{detail}) and {next_step}"
+        return f"{name} is {state.value}"
 
     def status(self) -> TaskStatus:
         """Return the task's entry in the output of `status`."""

@@ -1,0 +1,87 @@
+"""Runs on a cluster of which a task is down: they do without it, and a failure names it."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Sandbox, make_sandbox, wait_for
+
+SPEC = "name: partial\njobs:\n  ps: {tasks: 1}\n  worker: {tasks: 2}\nrestart: {policy: never}\n"
+DEAD = "worker:1 died (SIGKILL) and has failed"
+
+#: Uses a variable on a task without end.
+USER = """
+import os, sys, time
+import tensorflow as tf
+
+tf.compat.v1.disable_eager_execution()
+with tf.device(sys.argv[1]):
+    variable = tf.compat.v1.get_variable("variable", initializer=5.0)
+session = tf.compat.v1.Session(os.environ["TFCLUSTER_MASTER"])
+session.run(variable.initializer)
+print("begun", flush=True)
+while True:
+    time.sleep(0.05)
+    session.run(variable)
+"""
+
+
+@pytest.fixture(scope="module")
+def partial(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
+    """A cluster whose worker:1 has failed, shared by tests that leave it so."""
+    with make_sandbox(tmp_path_factory.mktemp("partial")) as sandbox:
+        sandbox("up", sandbox.spec(SPEC))
+        kill(sandbox, "worker:1")
+        yield sandbox
+
+
+def kill(sandbox: Sandbox, task: str) -> None:
+    os.kill(sandbox.task(task, code=None)["pid"], signal.SIGKILL)
+    wait_for(lambda: sandbox.task(task, code=None)["state"] == "failed")
+
+
+def test_a_run_does_without_a_task_that_it_does_not_need(partial: Sandbox) -> None:
+    result = partial.json("run", "pi", "--samples", "1e5", "--seed", "7")
+    assert list(result["devices"]) == ["/job:worker/task:0/device:CPU:0"]
+    assert result["notes"] == [f"{DEAD}: running without it"]
+    shown = partial("run", "pi", "--samples", "1e5", "--devices", "/job:ps")
+    assert shown.stderr.startswith(f"note: {DEAD}: running without it\n")
+    assert "note:" not in shown.stdout
+    partial("run", "expfit", "--mode", "data-parallel", "--steps", "5")
+
+
+def test_a_run_that_needs_a_task_which_is_down_names_it(partial: Sandbox) -> None:
+    device = "/job:worker/task:1"
+    for words in (("pi", "--devices", device), ("pi", "--strict"), ("graph", "x = 1", "--device", f"x={device}")):
+        assert DEAD in partial("run", *words, code=4).stderr
+    assert "run" not in {run["program"] for run in partial.status(code=4)["runs"]}
+
+
+def test_a_script_runs_and_is_told_which_task_is_down(partial: Sandbox) -> None:
+    result = partial("run", partial.spec("print('hello')\n", "hello.py"))
+    assert result.stdout == "hello\n"
+    assert f"note: {DEAD}: running without it" in result.stderr.splitlines()
+
+
+def test_a_script_that_fails_names_the_task_that_it_lost(partial: Sandbox, tmp_path: Path) -> None:
+    partial("up", partial.spec(SPEC))  # starts worker:1 again
+    path = tmp_path / "user.py"
+    path.write_text(USER)
+    process = partial.start("run", path, "/job:worker/task:1")
+    assert process.stdout is not None
+    assert "begun\n" in iter(process.stdout.readline, "")
+    kill(partial, "worker:1")
+    _, error = process.communicate(timeout=90)
+    assert process.returncode == 1
+    lines = error.splitlines()
+    assert f"note: {DEAD}" in lines, "at once, as a script may hang"
+    first, second, hint = lines[-3:]
+    assert first.startswith("error: user.py failed: ")
+    assert second.startswith("during script-")
+    assert second.endswith(f": {DEAD}")
+    assert hint == "hint: `tfcluster status` shows the tasks, `tfcluster events` what happened to them."

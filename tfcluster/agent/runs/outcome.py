@@ -1,0 +1,97 @@
+"""How a run has ended: its final record, and the result event of a run whose driver has written none."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from tfcluster import settings
+from tfcluster.agent.log_file import tail
+from tfcluster.agent.runs.run import Run
+from tfcluster.agent.runs.store import RunRecord
+from tfcluster.core.states import RunState
+from tfcluster.errors import ClusterError
+from tfcluster.process_handle import format_exit_status
+from tfcluster.processes.run_spec import append_event
+from tfcluster.protocol.codec import Message
+
+
+def final_record(run: Run, log: Path) -> RunRecord:
+    """Build the final record of a run that has ended, and write a result event if its driver wrote none.
+
+    Args:
+        run: The run.
+        log: The log whose last lines may show why the driver died.
+
+    Returns:
+        The final record.
+    """
+    last = _final_event(run.events)
+    if last.get("event") == "result":  # a driver writes it only if the run succeeded
+        return replace(run.record, state=RunState.SUCCEEDED, seconds=last["seconds"], result=last["result"])
+    error: dict[str, Any] | None
+    if run.record.stopping is not None:
+        state, error = run.record.stopping
+    elif last.get("event") == "error":
+        state, error = RunState.FAILED, last["error"]
+    else:
+        state, error = RunState.FAILED, _driver_error(run, log).to_json()
+    if error is not None:
+        error = _with_losses(error, run)
+    record = replace(run.record, state=state, seconds=run.snapshot().seconds, error=error)
+    try:
+        append_event(run.events, **result_event(record))
+    except OSError as problem:  # a full disk must not prevent the run from ending
+        record = replace(record, notes=[*record.notes, f"{run.events} cannot be written: {problem.strerror}"])
+    return record
+
+
+def _with_losses(error: dict[str, Any], run: Run) -> dict[str, Any]:
+    """Add to the error of a run the tasks that were down during it, of which errors of TensorFlow say little.
+
+    Of the error itself the first line remains: the output of the run has all of it.
+    """
+    losses = [problem for problem in run.losses.values() if problem not in error["message"]]
+    if not losses:
+        return error
+    text = f"{error['message'].partition(chr(10))[0]}\nduring {run.id}: {'; '.join(losses)}"
+    hint = error["hint"] or "`tfcluster status` shows the tasks, `tfcluster events` what happened to them."
+    return {**error, "message": text, "hint": hint}
+
+
+def result_event(record: RunRecord) -> Message:
+    """Return the result event of a run that has ended and whose driver wrote no result event."""
+    return {
+        "event": "result",
+        "run": record.run,
+        "program": record.program,
+        "state": record.state.value,
+        "seconds": round(record.seconds or 0.0, 6),
+        "result": record.result,
+        "devices": {},
+        "notes": record.notes,
+        **({"error": record.error} if record.error else {}),
+    }
+
+
+def _driver_error(run: Run, log: Path) -> ClusterError:
+    """Return the error of a run whose driver died without an explanation."""
+    cause = run.exit_cause if run.exit_status is None else format_exit_status(run.exit_status)
+    lines, _ = tail(log, settings.RUN_ERROR_LINES)
+    shown = "; its last output:" + "".join(f"\n  {line}" for line in lines) if lines else ""
+    return ClusterError(f"the driver of {run.id} died ({cause}){shown}", hint=f"The whole log is {log}.")
+
+
+def _final_event(path: Path) -> Message:
+    """Return the result or error event that a driver wrote, or an empty message if it wrote neither."""
+    lines, _ = tail(path, settings.RUN_RESULT_EVENTS)
+    for line in reversed(lines):
+        try:
+            event = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(event, dict) and event.get("event") in ("result", "error"):
+            return event
+    return {}
