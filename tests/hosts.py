@@ -22,6 +22,9 @@ from tfcluster.core.hosts import Host
 
 HERE = "here"
 _SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin") or "/usr/sbin/sshd"
+# What processes on hosts inherit of the tests' environment, as commands do; tests/changed has the code that reads it.
+_INHERITED = ("PATH", "TEST_RUN", "TEST_SETTINGS", "TEST_CHANGES")
+_CHANGED = str(Path(__file__).parent / "changed")
 
 
 @dataclass
@@ -123,8 +126,8 @@ class SshHosts:
 
     def start(self, name: str, *options: str) -> None:
         """Start a host's sshd, with further options; returns when it accepts connections."""
-        inherited = {name: value for name, value in os.environ.items() if name in ("PATH", "TEST_RUN")}
-        variables = {**self._user_folders(name), "TEST_MARK": self.mark, **inherited}
+        inherited = {name: os.environ[name] for name in _INHERITED if name in os.environ}
+        variables = {**self._user_folders(name), "TEST_MARK": self.mark, "PYTHONPATH": _CHANGED, **inherited}
         config = self.folder / f"{name}.sshd_config"
         config.write_text(
             f"ListenAddress {self.address(name)}\nHostKey {self.folder / 'host_key'}\nPidFile none\n"
@@ -132,7 +135,7 @@ class SshHosts:
             "PasswordAuthentication no\nKbdInteractiveAuthentication no\nPrintMotd no\nMaxSessions 100\n"
             "MaxStartups 100\nUseDNS no\n"
             + "".join(f"{option}\n" for option in options)
-            + f"SetEnv {' '.join(f'{name}={value}' for name, value in variables.items())}\n"
+            + f"SetEnv {' '.join(_quoted(f'{name}={value}') for name, value in variables.items())}\n"
         )
         with (self.folder / f"{name}.sshd_log").open("ab") as log:
             self._daemons[name] = subprocess.Popen(
@@ -180,6 +183,12 @@ class SshHosts:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
         assert not left
+
+
+def _quoted(text: str) -> str:
+    """Return a text as one argument of a line of sshd_config."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
 
 
 @contextmanager
