@@ -152,6 +152,7 @@ def test_the_accounts_are_named(sandbox: Sandbox) -> None:
     assert f"note: this machine: {said}. {_HINT}" in sandbox("up").stderr.splitlines()
 
 
+@pytest.mark.slow
 def test_without_another_account_nothing_is_reported(sandbox: Sandbox) -> None:
     passwd = sandbox.spec(_US, "passwd")
     sandbox.command = with_accounts(passwd, *COMMAND)

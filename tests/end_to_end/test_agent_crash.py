@@ -92,6 +92,7 @@ def test_a_damaged_journal_is_read_from_its_copy(sandbox: Sandbox) -> None:
     assert [task["pid"] for task in sandbox.wait_until("running")["tasks"]] == pids
 
 
+@pytest.mark.slow
 def test_the_limit_of_restarts_holds_for_all_agents_together(sandbox: Sandbox) -> None:
     spec = sandbox.spec(
         "name: storm\njobs:\n  worker: {tasks: 2}\nrestart: {backoff: {initial: 1, max: 1}, limit: 5 in 600}\n"

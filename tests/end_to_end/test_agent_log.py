@@ -57,6 +57,7 @@ def test_a_request_that_fails_leaves_its_traceback(sandbox: Sandbox) -> None:
     assert any("KeyError: 'broken'" in line for line in lines)
 
 
+@pytest.mark.slow
 def test_following_it_goes_on_with_the_next_agent(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec(SPEC))
     follower = sandbox.start("logs", "--agent", "-f")
@@ -68,6 +69,7 @@ def test_following_it_goes_on_with_the_next_agent(sandbox: Sandbox) -> None:
     assert "INFO    down" in follower.communicate(timeout=60)[0]
 
 
+@pytest.mark.slow
 def test_it_is_rotated(sandbox: Sandbox) -> None:
     env = sandbox.with_settings({"EVENT_LOG_FILE_BYTES": 500})
     sandbox("up", sandbox.spec(SPEC), env=env)

@@ -255,6 +255,7 @@ def test_a_plan_is_carried_out_only_on_the_cluster_that_it_was_made_from(
     assert sandbox.leftovers() == []
 
 
+@pytest.mark.slow
 def test_an_agent_that_dies_while_it_changes_the_cluster_is_followed_by_one_that_goes_on(sandbox: Sandbox) -> None:
     text = "name: torn\njobs:\n  ps: {tasks: 1}\n  worker: {tasks: 2, max: 3}\n"
     sandbox("up", sandbox.spec(text))
@@ -292,6 +293,7 @@ Supervisor.apply = fail_or_apply
 """
 
 
+@pytest.mark.slow
 def test_after_an_unexpected_error_the_cluster_can_be_changed_and_taken_down(sandbox: Sandbox) -> None:
     mistaken, patched = sandbox.folder / "mistaken", sandbox.folder / "patched"
     patched.mkdir()

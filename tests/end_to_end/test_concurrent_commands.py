@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import Sandbox, wait_for
+from tests.conftest import Sandbox, mostly_slow, wait_for
 
 pytestmark = pytest.mark.usefixtures("cold")
 
@@ -77,7 +77,7 @@ MOMENTS: dict[str, Callable[[Sandbox], Any]] = {
 }
 
 
-@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("moment", mostly_slow(MOMENTS, fast=["a journal"]))
 def test_an_interrupt_at_any_moment_of_up(sandbox: Sandbox, moment: str) -> None:
     sandbox.spec(SPEC)
     up = sandbox.start("up")
@@ -89,14 +89,14 @@ def test_an_interrupt_at_any_moment_of_up(sandbox: Sandbox, moment: str) -> None
     assert sandbox.leftovers() == []
 
 
-@pytest.mark.parametrize("word", ['"state": "stopping"', '"state": "stopped"'])
-def test_an_interrupt_at_any_moment_of_down(sandbox: Sandbox, word: str) -> None:
+@pytest.mark.parametrize("state", mostly_slow(["stopping", "stopped"], fast=["stopping"]))
+def test_an_interrupt_at_any_moment_of_down(sandbox: Sandbox, state: str) -> None:
     sandbox.spec(SPEC)
     sandbox("up")
     [journal] = sandbox.folder.glob("state/**/journal.json")
 
     def come() -> bool:
-        return down.poll() is not None or not journal.exists() or word in journal.read_text()
+        return down.poll() is not None or not journal.exists() or f'"state": "{state}"' in journal.read_text()
 
     down = sandbox.start("down")
     with contextlib.suppress(FileNotFoundError):  # it went between two looks
@@ -111,6 +111,7 @@ def test_an_interrupt_at_any_moment_of_down(sandbox: Sandbox, word: str) -> None
     wait_for(lambda: not sandbox.leftovers())
 
 
+@pytest.mark.slow
 def test_a_run_that_meets_down(sandbox: Sandbox) -> None:
     sandbox.spec(SPEC)
     sandbox("up")
@@ -138,6 +139,7 @@ def test_down_while_a_run_goes_on(sandbox: Sandbox) -> None:
     assert sandbox.leftovers() == []
 
 
+@pytest.mark.slow
 def test_an_agent_that_dies_while_going_down_is_followed_by_one_that_goes_on(sandbox: Sandbox) -> None:
     sandbox.spec(SPEC)
     sandbox("up")

@@ -100,6 +100,7 @@ def test_control_characters_in_the_log_of_a_task_are_escaped(visited: Sandbox) -
     assert SHOWN in into_a_pipe(visited, "logs", "worker:0"), "in a pipe too"
 
 
+@pytest.mark.slow
 def test_control_characters_in_the_last_output_of_a_task_are_escaped(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec("name: dying\nrestart: {policy: never}\njobs:\n  worker: {tasks: 1}\n"))
     have_printed(sandbox, "worker:0")

@@ -52,6 +52,7 @@ def assert_cycles_leave_nothing(sandbox: Sandbox, cycles: int) -> None:
     assert len(os.listdir("/proc/self/fd")) == before
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("cold")
 def test_commands_that_need_no_agent_in_the_end_leave_none(sandbox: Sandbox) -> None:
     spec = sandbox.spec("name: cycle\njobs:\n  worker: {tasks: 1, gpus: 64}\n")

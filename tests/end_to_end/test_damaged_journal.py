@@ -52,7 +52,7 @@ def journal_of(sandbox: Sandbox) -> Path:
     return sandbox.folder / "state/tfcluster/hurt/localhost/journal.json"
 
 
-@pytest.mark.parametrize("damage", mostly_slow(DAMAGE, fast=["cut", "pid"]))
+@pytest.mark.parametrize("damage", mostly_slow(DAMAGE, fast=["cut"]))
 def test_down_stops_what_runs(sandbox: Sandbox, damage: str) -> None:
     spec = sandbox.spec(SPEC)
     sandbox("up", spec)
@@ -94,6 +94,7 @@ def test_down_stops_what_runs_although_the_state_home_was_deleted(sandbox: Sandb
     assert sandbox.leftovers() == []
 
 
+@pytest.mark.slow
 def test_a_good_copy_is_enough(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec(SPEC))
     pids = [task["pid"] for task in sandbox.status()["tasks"]]
@@ -108,6 +109,7 @@ def test_a_good_copy_is_enough(sandbox: Sandbox) -> None:
             journal_of(sandbox).write_text(journal)
 
 
+@pytest.mark.slow
 def test_a_server_that_takes_no_signal_but_kill_is_stopped(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec(SPEC))
     stopped = sandbox.task("worker:0")["pid"]
@@ -119,6 +121,7 @@ def test_a_server_that_takes_no_signal_but_kill_is_stopped(sandbox: Sandbox) -> 
     assert sandbox.leftovers() == []
 
 
+@pytest.mark.slow
 def test_down_goes_on_when_its_command_dies(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec(SPEC))
     sandbox.kill_agent()
@@ -138,6 +141,7 @@ def test_down_goes_on_when_its_command_dies(sandbox: Sandbox) -> None:
 _HOSTS = "hosts:\n  alpha: {address: 127.0.0.2}\n  beta: {address: 127.0.0.3}\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damaged", mostly_slow([["beta"], ["alpha", "beta"]], fast=[["beta"]]))
 def test_down_stops_what_hosts_run_whose_journals_are_damaged(tmp_path: Path, damaged: list[str]) -> None:
     with make_sandbox(tmp_path, (sys.executable, "-m", "tests.played")) as sandbox:

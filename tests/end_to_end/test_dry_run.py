@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import Sandbox, wait_for
+from tests.conftest import Sandbox, mostly_slow, wait_for
 from tests.end_to_end.test_ssh import Over, over
 from tests.hosts import HERE
 
@@ -77,7 +77,7 @@ jobs: {{worker: {{tasks: 2}}}}
     )
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+@pytest.mark.parametrize("command", mostly_slow(COMMANDS, fast=COMMANDS[:1]), ids=" ".join)
 def test_nothing_of_a_spec_is_run_but_its_python_isolated(
     fresh: Over, tmp_path: Path, command: tuple[str, ...]
 ) -> None:
@@ -95,6 +95,7 @@ def test_nothing_of_a_spec_is_run_but_its_python_isolated(
     wait_for(lambda: not fresh.network.leftovers())
 
 
+@pytest.mark.slow
 def test_an_up_behind_them_runs_setup_and_applies_the_variables(fresh: Over, tmp_path: Path) -> None:
     spec = hostile(fresh, tmp_path)
     for command in COMMANDS:
@@ -108,7 +109,7 @@ def test_an_up_behind_them_runs_setup_and_applies_the_variables(fresh: Over, tmp
     fresh("down")
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+@pytest.mark.parametrize("command", mostly_slow(COMMANDS, fast=COMMANDS[:1]), ids=" ".join)
 def test_a_fresh_host_is_unchanged(fresh: Over, command: tuple[str, ...]) -> None:
     spec = fresh.spec(
         fresh.text(("alpha", "beta"), "jobs: {ps: {tasks: 1}, worker: {tasks: 3, hosts: [alpha, localhost]}}")
@@ -119,7 +120,7 @@ def test_a_fresh_host_is_unchanged(fresh: Over, command: tuple[str, ...]) -> Non
     assert not fresh.network.processes()
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+@pytest.mark.parametrize("command", mostly_slow(COMMANDS, fast=COMMANDS[:1]), ids=" ".join)
 def test_what_a_host_lacks_is_reported_and_the_host_is_unchanged(
     fresh: Over, tmp_path: Path, command: tuple[str, ...]
 ) -> None:
@@ -134,7 +135,7 @@ def test_what_a_host_lacks_is_reported_and_the_host_is_unchanged(
     assert not fresh.network.processes()
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+@pytest.mark.parametrize("command", mostly_slow(COMMANDS, fast=COMMANDS[:1]), ids=" ".join)
 def test_a_running_cluster_is_unchanged(fresh: Over, command: tuple[str, ...]) -> None:
     spec = fresh.spec(fresh.text(("alpha", "beta"), "jobs: {worker: {tasks: 3, hosts: [alpha, beta, localhost]}}"))
     fresh("up", spec)
@@ -163,6 +164,7 @@ def test_no_agent_is_started_where_one_has_died(fresh: Over, command: tuple[str,
     fresh("down")
 
 
+@pytest.mark.slow
 def test_a_python_that_setup_has_yet_to_make_is_no_failure(fresh: Over, tmp_path: Path) -> None:
     made = tmp_path / "made"
     spec = fresh.spec(
@@ -190,6 +192,7 @@ jobs: {{worker: {{tasks: 2}}}}
     assert not made.exists()
 
 
+@pytest.mark.slow
 def test_the_commands_machine_alone_is_unchanged(fresh: Over) -> None:
     spec = fresh.spec("name: wide\nhosts: {localhost: {env: {EVIL_WORD: applied}}}\njobs: {worker: {tasks: 1}}\n")
     before = listing(fresh)

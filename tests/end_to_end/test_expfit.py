@@ -58,6 +58,7 @@ def test_data_divided_among_any_devices_give_the_curve_of_one(clusters: Sandbox)
     assert examples["/job:*"].keys() == {"master:0", "worker:0", "worker:1", "worker_:0"}
 
 
+@pytest.mark.slow
 def test_modes_compared_where_a_ps_keeps_the_weights(clusters: Sandbox, tmp_path: Path) -> None:
     picture = tmp_path / "curve.svg"
     output = clusters("run", "expfit", "-c", "demo", *SHORT, "--compare", "--plot", picture, "-o", "json").stdout
@@ -76,6 +77,7 @@ def test_modes_compared_where_a_ps_keeps_the_weights(clusters: Sandbox, tmp_path
     assert picture.read_text().rstrip().endswith("</svg>")
 
 
+@pytest.mark.slow
 def test_layers_on_two_tasks(clusters: Sandbox) -> None:
     event = clusters.json("run", "expfit", "-c", "led", *SHORT, "--mode", "model-parallel", "--devices", "/job:worker")
     assert tasks_of(event) == {"worker:0": STEPS * 13, "worker:1": STEPS * 13}

@@ -17,7 +17,7 @@ from typing import IO, Any
 
 import pytest
 
-from tests.conftest import Sandbox, make_sandbox, wait_for
+from tests.conftest import Sandbox, make_sandbox, mostly_slow, wait_for
 from tests.played import Played
 from tfcluster.client import cluster as cluster_module
 from tfcluster.client.apply import PlanConflictError, apply
@@ -236,7 +236,7 @@ def test_a_run_that_cannot_be_cancelled_is_reported_to_continue(two: Sandbox, tm
     assert lines_of(two("attach", name, "-o", "json", code=None).stdout)[-1]["state"] == "cancelled"
 
 
-@pytest.mark.parametrize("command", ["logs", "events"])
+@pytest.mark.parametrize("command", mostly_slow(["logs", "events"], fast=["events"]))
 def test_following_loses_and_repeats_nothing_when_a_host_was_unreachable(two: Sandbox, command: str) -> None:
     before = len(lines_of(two(command, "-o", "json").stdout))
     follower = two.start(command, "-f", "-o", "json")
@@ -278,6 +278,7 @@ def test_tasks_are_restarted_where_they_are(two: Sandbox) -> None:
         two("restart", "worker:0")
 
 
+@pytest.mark.slow
 def test_jobs_are_scaled_over_the_hosts_and_a_second_up_goes_back(two: Sandbox) -> None:
     two("scale", "worker=3", "--yes")
     assert {short(task): task["host"] for task in two.status()["tasks"]} == {**_TASKS, "worker:2": "alpha"}
@@ -369,6 +370,7 @@ def test_the_doctor_finds_all_well_and_changes_nothing(apart: Sandbox) -> None:
     wait_for(lambda: not apart.leftovers())
 
 
+@pytest.mark.slow
 def test_this_machine_is_one_host_of_several(apart: Sandbox) -> None:
     spec = _SPEC.replace("alpha: {address: 127.0.0.2}", "localhost: {address: 127.0.0.2}").replace("alpha", "localhost")
     apart("up", apart.spec(spec))
@@ -380,6 +382,7 @@ def test_this_machine_is_one_host_of_several(apart: Sandbox) -> None:
     wait_for(lambda: not apart.leftovers())
 
 
+@pytest.mark.slow
 def test_an_interrupted_up_is_cleared_by_down(apart: Sandbox) -> None:
     apart.spec(_SPEC)
     up = apart.start("up")
@@ -392,6 +395,7 @@ def test_an_interrupted_up_is_cleared_by_down(apart: Sandbox) -> None:
     wait_for(lambda: not apart.leftovers())
 
 
+@pytest.mark.slow
 def test_two_ups_at_once_leave_one_cluster(apart: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = decode(ClusterTopology, apart.json("validate", apart.spec(_SPEC)))
     for name, value in apart.environment.items():
@@ -413,6 +417,7 @@ def test_two_ups_at_once_leave_one_cluster(apart: Sandbox, monkeypatch: pytest.M
     assert topologies[0].addresses()["worker"][:1] == one.topology.addresses()["worker"][:1]
 
 
+@pytest.mark.slow
 def test_a_cluster_on_this_machine_alone_is_not_in_the_registry(apart: Sandbox) -> None:
     apart("up", apart.spec("name: one\njobs:\n  worker: {tasks: 1}\n"))
     assert book(apart, "one") == []
@@ -429,6 +434,7 @@ def test_a_command_that_is_interrupted_while_it_follows_ends_at_once(two: Sandbo
     assert follower.returncode == 130
 
 
+@pytest.mark.slow
 def test_a_host_that_the_spec_no_longer_has_is_released(two: Sandbox) -> None:
     two("up", two.spec(_SPEC), "--yes")
     two.spec(_SPEC.replace("tasks: 2, hosts: [alpha, beta]", "tasks: 2, hosts: [alpha]"))

@@ -119,6 +119,7 @@ def test_cluster_spec_notation_in_place_of_a_file(sandbox: Sandbox) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_named_ports_can_be_taken_up_again_at_once(sandbox: Sandbox) -> None:
     spec = sandbox.spec("jobs:\n  worker: ['localhost:21985']\n")
     for _ in range(2):
@@ -199,6 +200,7 @@ def test_servers_survive_their_agent(sandbox: Sandbox) -> None:
     assert sandbox.leftovers() == []
 
 
+@pytest.mark.slow
 def test_down_ends_a_server_that_does_not_listen(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec(ONE_WORKER))
     os.kill(sandbox.task("worker:0")["pid"], signal.SIGSTOP)
@@ -239,6 +241,7 @@ def test_a_cluster_name_is_not_a_path(sandbox: Sandbox, name: str) -> None:
     assert "hint:" in result.stderr
 
 
+@pytest.mark.slow
 def test_two_clusters_share_no_port(sandbox: Sandbox) -> None:
     for name in ("one", "two"):
         sandbox("up", sandbox.spec(f"name: {name}\njobs:\n  worker: {{tasks: 2}}\n", f"{name}.yaml"))
@@ -246,6 +249,7 @@ def test_two_clusters_share_no_port(sandbox: Sandbox) -> None:
     assert len(set(addresses)) == 4
 
 
+@pytest.mark.slow
 def test_web_proxies_do_not_get_between(sandbox: Sandbox) -> None:
     proxies = dict.fromkeys(("http_proxy", "https_proxy", "grpc_proxy"), "http://127.0.0.1:9")
     sandbox("up", EXAMPLE, env=proxies)

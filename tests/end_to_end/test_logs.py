@@ -85,6 +85,7 @@ def used(sandbox: Sandbox) -> int:
     return found
 
 
+@pytest.mark.slow
 def test_the_log_of_a_task_that_prints_endlessly_stays_within_its_limit(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec("name: loud\njobs:\n  worker: {tasks: 1}\nlogs: {size: 1 MB, count: 3}\n"))
     pid = sandbox.task("worker:0")["pid"]
@@ -106,6 +107,7 @@ def test_the_log_of_a_task_that_prints_endlessly_stays_within_its_limit(sandbox:
     assert all(path.stat().st_size <= 1_000_000 for path in folder.glob("worker*"))
 
 
+@pytest.mark.slow
 def test_a_stopped_log_collector_is_replaced_and_nothing_is_lost(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec("name: halted\njobs:\n  worker: {tasks: 1}\nlogs: {size: 1 MB, count: 3}\n"))
     stopped = wait_for(lambda: process_of(sandbox, "log writer"))
@@ -120,6 +122,7 @@ def test_a_stopped_log_collector_is_replaced_and_nothing_is_lost(sandbox: Sandbo
     assert f"pid {stopped}, was stopped" in killed["detail"]
 
 
+@pytest.mark.slow
 def test_following_loses_and_doubles_nothing_whatever_happens(sandbox: Sandbox) -> None:
     """Rotation, a restart of the task, and the ends of the keeper and of the agent."""
     sandbox("up", sandbox.spec("name: tough\njobs:\n  worker: {tasks: 2}\nlogs: {size: 100 kB, count: 50}\n"))

@@ -140,7 +140,7 @@ def assert_a_kill_costs_no_bit(sandbox: Sandbox, whole: Any, bits: tuple[str, ..
     assert result["notes"] == ["worker:3 was lost; what it had under way was done again"]
 
 
-@pytest.mark.parametrize("program", mostly_slow(LONG, fast=["pi"]))
+@pytest.mark.parametrize("program", mostly_slow(LONG, fast=["mean"]))
 def test_a_task_that_is_killed_in_mid_run_costs_no_bit(eight: Sandbox, program: str) -> None:
     whole = eight.json("run", *LONG[program])
     assert_a_kill_costs_no_bit(eight, whole, BITS[program], *LONG[program])
@@ -159,6 +159,7 @@ def test_a_task_that_is_killed_while_it_maps_more_than_two_gigabytes(eight: Sand
     assert_a_kill_costs_no_bit(eight, whole, MOMENTS, *arguments)
 
 
+@pytest.mark.slow
 def test_a_run_whose_tasks_are_all_lost_names_them(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec("name: strict\njobs:\n  worker: {tasks: 2}\nrestart: {policy: never}\n"))
     pids = [task["pid"] for task in sandbox.status()["tasks"]]

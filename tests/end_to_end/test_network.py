@@ -27,7 +27,7 @@ def other_host() -> Iterator[OtherHost]:
 
 @pytest.mark.parametrize(
     ("network", "from_there", "own_address"),
-    [("closed", "ConnectionRefusedError", False), ("open", "connected", True)],
+    [("closed", "ConnectionRefusedError", False), pytest.param("open", "connected", True, marks=pytest.mark.slow)],
 )
 def test_who_can_connect(
     sandbox: Sandbox, other_host: OtherHost, network: str, from_there: str, own_address: bool

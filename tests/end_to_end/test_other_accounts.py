@@ -72,6 +72,7 @@ def assert_usable(sandbox: Sandbox) -> None:
     assert sandbox.leftovers() == []
 
 
+@pytest.mark.slow
 def test_names_of_sockets_that_another_account_has(sandbox: Sandbox, as_other: AsOther) -> None:
     place = f"{os.getuid()}:{os.path.realpath(sandbox.folder / 'state/tfcluster/other/localhost')}"
     names = [f"agent-{hashlib.sha256(os.fsencode(place)).hexdigest()[:24]}", *(f"port-{n}" for n in range(2222, 2622))]

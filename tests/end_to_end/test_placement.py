@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import pytest
+
 from tests.conftest import Sandbox
 
 _GRAPH = ("run", "graph", "--device", "y1=/job:worker/task:0", "--device", "y2=/job:worker/task:1")
@@ -66,6 +68,7 @@ def test_people_see_a_line_for_each_and_a_summary_for_each_device(demo: Sandbox)
     assert "Sub" in next(row[2] for row in rows if row[0] == "/job:worker/task:1/device:CPU:0")
 
 
+@pytest.mark.slow
 def test_every_program_reports_its_placements(demo: Sandbox) -> None:
     for program in (
         ("pi", "--samples", "1e6"),

@@ -74,6 +74,7 @@ def test_the_holder_is_named_and_the_task_is_started_when_the_port_is_free(sandb
     assert after["restarts"] == 1
 
 
+@pytest.mark.slow
 def test_a_task_without_restarts_reports_who_has_its_port(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec(SPEC + "restart: {policy: never}\n"))
     port = port_of(sandbox, "worker:0")
@@ -87,6 +88,7 @@ def test_a_task_without_restarts_reports_who_has_its_port(sandbox: Sandbox) -> N
     assert sandbox.status()["state"] == "running"
 
 
+@pytest.mark.slow
 def test_a_restart_with_the_port_taken_waits_for_it(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec(SPEC))
     port = port_of(sandbox, "worker:0")

@@ -87,6 +87,7 @@ def test_its_options_are_in_the_help_and_in_completions(sandbox: Sandbox, instal
         assert completed in sandbox(env=completion).stdout.splitlines()
 
 
+@pytest.mark.slow
 def test_it_must_be_installed_on_the_host_of_the_head_task(sandbox: Sandbox, installed: dict[str, str]) -> None:
     sandbox("up", EXAMPLE)
     error = sandbox(*RUN, env=installed, code=1).stderr
@@ -94,6 +95,7 @@ def test_it_must_be_installed_on_the_host_of_the_head_task(sandbox: Sandbox, ins
     assert f"hint: Programs run there; install the package: {sys.executable} -m pip install tfcluster-dice" in error
 
 
+@pytest.mark.slow
 def test_a_result_is_shown_where_the_package_is_not_installed(sandbox: Sandbox, installed: dict[str, str]) -> None:
     sandbox("up", EXAMPLE, env=installed)
     sandbox(*RUN, env=installed)

@@ -106,6 +106,7 @@ def test_restart_on_purpose(sandbox: Sandbox) -> None:
         assert (pids(sandbox)["ps:0"] == before["ps:0"]) is (answer == "n")
 
 
+@pytest.mark.slow
 def test_each_job_has_its_policy_and_its_limit(sandbox: Sandbox) -> None:
     spec = sandbox.spec(
         "name: limits\njobs:\n  ps: {tasks: 1}\n  worker: {tasks: 1, restart: {policy: never}}\n"

@@ -34,6 +34,7 @@ def test_commands_connect_whatever_the_runtime_directory(sandbox: Sandbox, tmp_p
     assert sandbox.leftovers() == []
 
 
+@pytest.mark.slow
 def test_an_agent_without_its_socket_is_named_and_can_be_replaced(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec(SPEC))
     os.kill(sandbox.agent(), signal.SIGSTOP)  # so that it cannot create the socket again
@@ -63,6 +64,7 @@ def test_an_agent_that_hangs_is_named(sandbox: Sandbox) -> None:
     assert sandbox.status()["state"] == "running"
 
 
+@pytest.mark.slow
 def test_a_command_does_not_hang_when_the_agent_dies_during_adoption(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec(SPEC))
     first = helper(sandbox, " log writer")
@@ -95,6 +97,7 @@ def test_an_unreadable_journal_is_kept_and_reported(sandbox: Sandbox) -> None:
     assert sandbox.status()["state"] == "running"
 
 
+@pytest.mark.slow
 def test_down_goes_on_when_its_command_dies(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec(SPEC))
     for task in sandbox.status()["tasks"]:
@@ -109,6 +112,7 @@ def test_down_goes_on_when_its_command_dies(sandbox: Sandbox) -> None:
     sandbox("up")
 
 
+@pytest.mark.slow
 def test_a_fork_server_that_is_stopped_is_replaced_and_costs_no_run(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec(SPEC))
     sandbox("run", "pi", "--samples", "1000")

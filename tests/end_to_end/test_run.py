@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import Sandbox, wait_for
+from tests.conftest import Sandbox, mostly_slow, wait_for
 
 STRICT = "name: strict\njobs:\n  ps: {tasks: 1}\n  worker: {tasks: 2}\nrestart: {policy: never}\n"
 
@@ -52,6 +52,7 @@ def test_the_same_seed_gives_the_same_count_on_any_devices(sandbox: Sandbox) -> 
     assert all(1 <= used <= most for (_, used), most in zip(inside.values(), (1, 3, 4, 2), strict=True)), inside
 
 
+@pytest.mark.slow
 def test_runs_of_other_sizes_before_do_not_disturb(demo: Sandbox) -> None:
     """A server keeps compiled functions by name: a small run's must not be taken for a large run's."""
     for samples in ("1e5", "1e7", "3e8", "1e7"):
@@ -89,6 +90,7 @@ def test_samples_that_make_no_sense(demo: Sandbox, samples: str) -> None:
     assert "'--samples'" in demo("run", "pi", f"--samples={samples}", code=2).stderr
 
 
+@pytest.mark.slow
 def test_a_huge_run_is_bounded_in_memory_and_by_its_timeout(demo: Sandbox) -> None:
     demo("run", "pi", "--samples", "3e8")  # as many compile what many more do
     before = max(task["rss_bytes"] for task in demo.status()["tasks"])
@@ -106,7 +108,7 @@ def test_a_huge_run_is_bounded_in_memory_and_by_its_timeout(demo: Sandbox) -> No
     assert final["error"]["message"].endswith("timed out after 0.5 s")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", mostly_slow([signal.SIGINT, signal.SIGTERM], fast=[signal.SIGINT]))
 def test_an_interrupt_cancels_the_run_and_leaves_the_cluster_well(demo: Sandbox, number: signal.Signals) -> None:
     pids = [task["pid"] for task in demo.status()["tasks"]]
     process = demo.start("run", "pi", "--samples", "1e14", "-o", "json")

@@ -116,7 +116,6 @@ _HINTS = {
     errno.ENFILE: "The machine has too many open files.",
     errno.ENOMEM: "The memory, or its limit (`ulimit -v`), is exhausted.",
     errno.EAGAIN: "The limit on processes (`ulimit -u`) may be reached.",
-    errno.ENOSPC: "Free some space, or set XDG_STATE_HOME to a folder on another disk.",
 }
 
 
