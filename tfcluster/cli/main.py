@@ -7,12 +7,13 @@ import importlib
 import os
 import signal
 import sys
+import threading
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
 import click
 
-from tfcluster import __version__
+from tfcluster import __version__, settings
 from tfcluster.cli.output import echo, echo_error, echo_usage_error, prepare_streams
 from tfcluster.errors import ClusterError, ExitCode
 
@@ -139,6 +140,7 @@ def cli() -> None:
 
 def main() -> NoReturn:
     """Run the command line and exit with a documented exit code; no traceback reaches the user."""
+    sys.unraisablehook = _repeat_signal
     signal.signal(signal.SIGTERM, _terminated)
     prepare_streams()
     try:
@@ -180,6 +182,23 @@ def _system_error(error: OSError) -> ClusterError:
 
 def _terminated(signal_number: int, frame: object) -> NoReturn:
     sys.exit(int(ExitCode.TERMINATED))
+
+
+def _repeat_signal(dropped: sys.UnraisableHookArgs) -> None:
+    """Send a signal again if Python has dropped the exception that its handler raised.
+
+    Python drops every exception that is raised in a finalizer or in a callback of a weak reference, such as the one
+    that each import leaves behind. The command would go on as if the signal had never been sent.
+    """
+    number = {KeyboardInterrupt: signal.SIGINT, SystemExit: signal.SIGTERM}.get(dropped.exc_type)
+    if number is None:
+        sys.__unraisablehook__(dropped)
+        return
+    # Not from here, where the next exception would be dropped too.
+    main_thread = threading.main_thread().ident
+    timer = threading.Timer(settings.SIGNAL_REPEAT_SECONDS, signal.pthread_kill, [main_thread, number])
+    timer.daemon = True
+    timer.start()
 
 
 def _is_caused_by_interrupt(error: BaseException | None) -> bool:
