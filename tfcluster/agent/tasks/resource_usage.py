@@ -84,9 +84,9 @@ class OomCounters:
         Returns:
             Text to append to the reason of the process's end; empty if there was no OOM kill.
         """
-        if _grew(self.group, later.group):
-            return " (out of memory)"
-        if _grew(self.host, later.host):
+        if self.group is not None and later.group is not None:  # it counts the kills for any lack of memory
+            return " (out of memory)" if later.group > self.group else ""
+        if self.host is not None and later.host is not None and later.host > self.host:
             return ", while the kernel's out-of-memory killer struck on this host"
         return ""
 
@@ -160,10 +160,6 @@ def _count(text: str) -> int | None:
         if key == "oom_kill":
             return int(count)
     return None
-
-
-def _grew(before: int | None, after: int | None) -> bool:
-    return before is not None and after is not None and after > before
 
 
 def _text(path: Path) -> str:
