@@ -144,7 +144,6 @@ def test_a_server_that_cannot_be_closed_is_not_started(tmp_path: Path) -> None:
         running(sys.executable, "-c", _SERVE_WITH_REFUSAL, *arguments, pass_fds=[server_side.fileno()]) as process,
     ):
         server_side.close()
-        agent_side.sendall(b"\n")
         message = agent_side.makefile().readline()
         assert process.wait(60) == 0, "it has returned without serving"
     assert f"the kernel refused to bind port {port} to loopback: not permitted" in message

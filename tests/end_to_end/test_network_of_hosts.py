@@ -80,7 +80,6 @@ def serving(machine: Machine, topology: ClusterTopology, folder: Path) -> Iterat
         )
         theirs.close()
         try:
-            ours.sendall(b"\n")
             yield json.loads(ours.makefile().readline())
         finally:
             process.kill()
