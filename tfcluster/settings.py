@@ -26,14 +26,15 @@ PREFLIGHT_EXIT_SECONDS = 10.0  # for agents and probes of a preflight, also on h
 
 # Requests to an agent, and the protocol.
 RPC_TIMEOUT_SECONDS = 10.0  # until the first line of the response, which most methods send immediately
-RPC_SLOW_TIMEOUT_SECONDS = 60.0  # the same, for methods that load TensorFlow, wait for a change or query every task
+RPC_SLOW_TIMEOUT_SECONDS = 60.0  # the same, for methods that load TensorFlow, wait for a change or query every task,
+# and on other hosts, which may be busy: ssh notices a lost connection itself
 RPC_LINE_MAX_BYTES = 16 * 2**20  # the topology of a thousand tasks takes less than 1 MiB
 RPC_REQUEST_MAX_BYTES = 4 * 2**20  # less, so that many at the same time do not take much of the agent's memory
 RPC_CHUNK_MAX_BYTES = 2**20  # of an uploaded file
 UPLOAD_MIN_FREE_BYTES = 256 * 2**20  # that an upload leaves on the disk
 RPC_UPLOAD_WINDOW_BYTES = 4 * 2**20  # of an upload may arrive before the agent has read them
 RECONNECT_INITIAL_SECONDS = 0.1  # the back-off of a command that has lost its agent
-RECONNECT_MAX_SECONDS = 3.0
+RECONNECT_MAX_SECONDS = 1.0  # a link that is back is used within five seconds
 STREAM_AGENTS = 4  # agents in a row that may die without sending an event of a run before its command gives up
 WAIT_AGENTS = 3  # the same, for a command that starts a cluster or waits for it
 DOWN_AGENTS = 3  # the same, for `down`
@@ -44,15 +45,14 @@ RESPONSE_QUEUE_ITEMS = 4096  # received and not consumed; beyond it, back-pressu
 UNEXPECTED_DATA_CHARACTERS = 80  # shown of a frame that is not understood
 IO_BLOCK_BYTES = 1 << 16  # read at once from a file or pipe
 
-# Requests to all hosts of a cluster: a host without a response by then counts as unreachable.
-STATUS_TIMEOUT_SECONDS = 5.0
-RESTART_TIMEOUT_SECONDS = 20.0  # an agent replies immediately and restarts the tasks afterwards
-DEVICES_TIMEOUT_SECONDS = 8.0  # an agent queries all its tasks at the same time, each for DEVICE_LIST_SECONDS
-CANCEL_TIMEOUT_SECONDS = 5.0  # for an interrupted command to cancel its run
-LOG_RESOLVE_TIMEOUT_SECONDS = 20.0  # if the cluster is down, an agent has to be started to read its logs
+# Requests to all hosts of a cluster.
+HOST_TIMEOUT_SECONDS = 30.0  # the default of --timeout, for slow hosts: those that are away are noticed earlier
+HOST_ERROR_DELAY_SECONDS = 1.0  # then a host that is away is named although others have not answered yet
+CANCEL_TIMEOUT_SECONDS = 20.0  # for an interrupted command to cancel its run; another Ctrl-C ends the wait
 LOG_FIRST_LINE_SECONDS = 60.0
 LOG_RECONNECT_SECONDS = 5.0  # without --follow, until a host can be reached again
 PLANS_MAX = 5  # made by a command, if the cluster changes each time before the plan is carried out
+DOWN_RECONNECT_SECONDS = 10.0  # until a host can be reached again whose connection broke while it was stopped
 DOWN_RUNS_SECONDS = 15.0  # for runs to end before their tasks are stopped; later they end with their tasks
 CONNECTIVITY_CONNECT_SECONDS = 5.0  # from host to host; a firewall that drops packets shows only as a timeout
 CONNECTIVITY_REPLY_SECONDS = 15.0
@@ -60,14 +60,14 @@ CONNECTIVITY_MARGIN_SECONDS = 10.0  # the connecting process starts slowly on a 
 CLOCK_OFFSET_MAX_SECONDS = 5.0  # with more, times of one host cannot be compared with those of another
 
 # OpenSSH, and what is started on a host by it.
-SSH_FIRST_MESSAGE_SECONDS = 20.0  # ssh connects, and a login shell and Python start
+SSH_FIRST_MESSAGE_SECONDS = 60.0  # ssh connects, and a login shell and Python start, perhaps on a busy host
 SSH_CONNECT_SECONDS = 8
-SSH_KEEPALIVE_SECONDS = 5  # without traffic, until ssh sends a probe
-SSH_KEEPALIVE_PROBES = 3  # without a reply, until ssh closes the connection
+SSH_KEEPALIVE_SECONDS = 2  # without traffic, until ssh sends a probe
+SSH_KEEPALIVE_PROBES = 2  # without a reply, until ssh closes the connection, another interval later
 SSH_PERSIST_SECONDS = 300  # the shared connection stays open for the next command
 SSH_EXIT_SECONDS = 5.0
 SSH_CONTROL_SECONDS = 5.0  # for the shared connection's process to carry out a command, such as to forward a socket
-SSH_GREETING_SECONDS = 10.0  # for an agent to answer on a forwarded socket
+SSH_GREETING_SECONDS = 60.0  # for an agent to answer on a forwarded socket; ssh closes it when the connection is lost
 SSH_OUTPUT_KEPT_BYTES = 4096  # of a login shell's output, for an error message
 SSH_OUTPUT_MAX_BYTES = 1 << 20  # of a login shell's output before the first message: then the session is ended
 SSH_ERROR_LINES = 8

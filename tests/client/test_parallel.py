@@ -9,9 +9,12 @@ from collections.abc import Iterator
 import pytest
 
 from tests.conftest import wait_for
+from tfcluster import settings
+from tfcluster.client import parallel
 from tfcluster.client.parallel import StreamContext, map_hosts, merge_streams, partition
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.paths import LOCAL_HOST
+from tfcluster.transport.base import HostUnreachableError
 
 
 def test_hosts_are_called_in_parallel_and_errors_belong_to_their_host() -> None:
@@ -37,8 +40,31 @@ def test_a_host_that_hangs_times_out() -> None:
     error = outcomes["b"]
     assert outcomes["a"] is True
     assert isinstance(error, ClusterError)
-    assert error.message == "host 'b' cannot be reached: timed out after 0.2 s"
+    assert error.message == "host 'b' has not answered within 0.2 s"
     assert error.exit_code is ExitCode.UNREACHABLE
+
+
+def test_a_host_that_is_away_is_named_while_others_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settings, "HOST_ERROR_DELAY_SECONDS", 0.05)
+    warnings: list[str] = []
+    monkeypatch.setattr(parallel, "warn", warnings.append)
+
+    def ask(host: str) -> str:
+        if host == "dead":
+            raise HostUnreachableError(host, "no route to host")
+        wait_for(lambda: warnings)
+        return host
+
+    assert map_hosts(["dead", "slow"], ask, 60.0, find_lost=lambda value: None)["slow"] == "slow"
+    assert warnings == ["host 'dead' cannot be reached: no route to host; waiting for the other hosts"]
+
+
+def test_a_host_that_is_away_is_not_named_twice_when_all_are_done(capsys: pytest.CaptureFixture[str]) -> None:
+    def ask(host: str) -> str:
+        raise HostUnreachableError(host, "no route to host")
+
+    assert len(map_hosts(["a", "b"], ask, 60.0, find_lost=lambda value: None)) == 2
+    assert capsys.readouterr().err == ""
 
 
 def test_an_unexpected_exception_is_raised_in_the_callers_thread() -> None:

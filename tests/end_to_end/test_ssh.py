@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -225,6 +227,30 @@ def test_a_run_goes_on_while_its_leading_host_has_no_link(wide: Over) -> None:
     assert (result["state"], result["result"]["samples"]) == ("succeeded", 10**10)
     assert abs(result["result"]["pi"] - math.pi) < 5 * result["result"]["stderr"]
     assert any("was lost" in note for note in result["notes"])
+
+
+def test_a_busy_host_is_waited_for(wide: Over) -> None:
+    pid = next(host["agent_pid"] for host in wide.status()["hosts"] if host["host"] == "beta")
+    os.kill(pid, signal.SIGSTOP)  # as on a host that has no time for it
+    try:
+        status, devices = wide.start("status"), wide.start("devices")
+        named = wide("status", "--timeout", "1", code=5).stderr
+        time.sleep(9)
+        assert status.poll() is devices.poll() is None
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    for command in (status, devices):
+        _, errors = command.communicate(timeout=60)
+        assert command.returncode == 0, errors
+    assert "host 'beta' has not answered within 1 s" in named
+
+
+def test_a_lost_link_is_noticed_without_a_timeout(wide: Over) -> None:
+    with wide.without("link", "beta"):
+        errors = wide("status", "--timeout", "6000", code=5).stderr
+    assert "host 'beta' cannot be reached: " in errors
+    assert "has not answered within" not in errors
+    assert wide.status()["state"] == "running"
 
 
 def test_events_are_followed_through_the_loss_of_a_connection(wide: Over) -> None:

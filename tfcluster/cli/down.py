@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from tfcluster.cli.options import cluster_option, grace_option, output_option
+from tfcluster.cli.options import cluster_option, grace_option, host_timeout_option, output_option
 from tfcluster.cli.output import echo_json
 
 
@@ -18,8 +18,9 @@ from tfcluster.cli.output import echo_json
     help="Stop every cluster of this user on this machine.",
 )
 @grace_option
+@host_timeout_option
 @output_option
-def command(cluster: str | None, all_clusters: bool, grace: float, output: str) -> None:
+def command(cluster: str | None, all_clusters: bool, grace: float, timeout: float | None, output: str) -> None:
     """Stop everything that `up` started, the ps last; the logs and the records of runs are kept.
 
     On several hosts the runs end first, then the hosts without a ps stop, then those with one. If a host cannot be
@@ -35,7 +36,7 @@ def command(cluster: str | None, all_clusters: bool, grace: float, output: str) 
         view = DownView(each.name, silent=output == "json")
         try:
             with view:
-                down.take_down(each, grace, view.update)
+                down.take_down(each, grace, timeout, view.update)
         except ClusterError as error:  # continue with the other clusters
             errors.append(error)
             continue

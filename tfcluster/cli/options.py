@@ -186,6 +186,17 @@ def seconds(minimum: float) -> FiniteFloat:
     return FiniteFloat(min=minimum, max=1e9)
 
 
+def host_timeout_option(function: Command) -> Command:
+    """Add --timeout, the option of every command that waits only for hosts to answer."""
+    return click.option(
+        "--timeout",
+        type=seconds(0.1),
+        metavar="S",
+        help=f"Seconds to wait for a host that is slow. Default: {settings.HOST_TIMEOUT_SECONDS:g}, "
+        f"or {settings.RPC_TIMEOUT_SECONDS:g} for a cluster on this machine only.",
+    )(function)
+
+
 def grace_option(function: Command) -> Command:
     """Add --grace, the option of every command that stops tasks."""
     return click.option(

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import click
 
-from tfcluster.cli.options import cluster_option, output_option
+from tfcluster.cli.options import cluster_option, host_timeout_option, output_option
 from tfcluster.cli.output import echo_json
 
 
 @click.command("status", short_help="Show what runs where.", epilog="Example: tfcluster status -o json | jq .state")
 @cluster_option
+@host_timeout_option
 @output_option
-def command(cluster: str | None, output: str) -> int:
+def command(cluster: str | None, timeout: float | None, output: str) -> int:
     """Show every task of a cluster: where it runs, how it is, what it uses.
 
-    A host that has not answered within 5 s is shown as unreachable, and its tasks as unresponsive.
+    A host that cannot be reached is shown as unreachable, and its tasks as unresponsive. A busy host is waited for,
+    up to --timeout.
 
     Exits with 0 when every task is ready, 4 when one is not, 5 when a host cannot be reached, 3 when the cluster is
     not running.
@@ -26,7 +28,7 @@ def command(cluster: str | None, output: str) -> int:
     from tfcluster.errors import ExitCode
 
     target = resolve_cluster(cluster)
-    snapshot = take_snapshot(target)
+    snapshot = take_snapshot(target, timeout)
     if output == "json":
         echo_json(snapshot.status)
     else:
@@ -44,8 +46,9 @@ def command(cluster: str | None, output: str) -> int:
     epilog="Example: tfcluster devices -o json | jq '.[].name'",
 )
 @cluster_option
+@host_timeout_option
 @output_option
-def devices_command(cluster: str | None, output: str) -> int:
+def devices_command(cluster: str | None, timeout: float | None, output: str) -> int:
     """Show every device of every task, as its server names it now: type, memory, and for GPUs what they are.
 
     Exits with 4 when a task does not answer, 5 when a host cannot be reached; the devices of the others are shown
@@ -56,7 +59,7 @@ def devices_command(cluster: str | None, output: str) -> int:
     from tfcluster.errors import ExitCode
 
     target = resolve_cluster(cluster)
-    devices, problem = list_devices(target)
+    devices, problem = list_devices(target, timeout)
     if output == "json":
         echo_json([target.add_host(device.to_json(), host) for host, device in devices])
     else:

@@ -43,7 +43,9 @@ def clusters_to_stop(named: str | None, everything: bool) -> list[Cluster]:
     return [find_cluster(name) for name in running]
 
 
-def take_down(cluster: Cluster, grace: float, show_status: Callable[[ClusterStatus], None]) -> None:
+def take_down(
+    cluster: Cluster, grace: float, timeout: float | None, show_status: Callable[[ClusterStatus], None]
+) -> None:
     """Stop a cluster; when this returns, none of its processes is running.
 
     The runs are cancelled first. Then the hosts without a ps stop, and then those with one, so that workers stop before
@@ -52,6 +54,7 @@ def take_down(cluster: Cluster, grace: float, show_status: Callable[[ClusterStat
     Args:
         cluster: The cluster.
         grace: Seconds between SIGTERM and SIGKILL.
+        timeout: The seconds to wait for a host that does not answer; None for the default.
         show_status: Called with the cluster's status at each change.
 
     Raises:
@@ -59,7 +62,7 @@ def take_down(cluster: Cluster, grace: float, show_status: Callable[[ClusterStat
             the other hosts are stopped, and the next `down` stops that host.
     """
     try:
-        snapshot = take_snapshot(cluster)
+        snapshot = take_snapshot(cluster, timeout)
     except NoStatusError as error:
         lost_hosts = _stop_without_status(cluster, error.errors, grace)
         _register_remaining(cluster, lost_hosts)
@@ -193,7 +196,7 @@ def _stop_host(client: AgentClient, grace: float, start: bool, context: StreamCo
         The host's status at each change; the iterator ends when the agent has exited.
     """
     # The agent that replaces one that died reads from the journal what remains to be stopped.
-    policy = RetryPolicy(settings.DOWN_AGENTS, timeout=settings.STATUS_TIMEOUT_SECONDS, retry_initial=False)
+    policy = RetryPolicy(settings.DOWN_AGENTS, timeout=settings.DOWN_RECONNECT_SECONDS, retry_initial=False)
     reconnector: Reconnector[ClusterStatus, DownReply] = Reconnector(client, context, policy)
     try:
         for status in reconnector.events(lambda: client.stream(DownRequest(grace), start=start)):

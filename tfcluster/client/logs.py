@@ -214,7 +214,7 @@ def hosts_for_logs(cluster: Cluster, names: Sequence[str]) -> Mapping[str, Seque
     """
     if not names:
         return dict.fromkeys(cluster.hosts, ())
-    replies, _ = partition(map_hosts(cluster.hosts, partial(_topology, cluster), settings.STATUS_TIMEOUT_SECONDS))
+    replies, _ = partition(map_hosts(cluster.hosts, partial(_topology, cluster), settings.HOST_TIMEOUT_SECONDS))
     if not replies:
         return _names_known_to(cluster, cluster.hosts, names)
     topology = latest_topology(replies.values())
@@ -260,7 +260,7 @@ def _names_known_to(
     def known(host: str) -> list[str]:
         return [name for name in names if _knows(cluster, host, name, unknown)]
 
-    replies, errors = partition(map_hosts(hosts, known, settings.LOG_RESOLVE_TIMEOUT_SECONDS))
+    replies, errors = partition(map_hosts(hosts, known, settings.HOST_TIMEOUT_SECONDS))
     routes = {host: names for host, names in replies.items() if names}
     for name in names:
         if not any(name in names for names in routes.values()):

@@ -22,7 +22,6 @@ from tfcluster import settings
 from tfcluster.client.rpc import ResponseStream
 from tfcluster.control_characters import escape_control_characters
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.transport.base import HostUnreachableError
 
 if TYPE_CHECKING:
     from tfcluster.client.cluster import Cluster
@@ -165,6 +164,7 @@ def map_hosts(
     function: Callable[[str], T],
     timeout: float | None,
     progress: Callable[[int], None] | None = None,
+    find_lost: Callable[[T], ClusterError | None] | None = None,
 ) -> dict[str, T | ClusterError]:
     """Call a function for each host, for all hosts in parallel.
 
@@ -173,13 +173,26 @@ def map_hosts(
         function: The function to call with the host's name.
         timeout: The timeout in seconds; None if the function has a timeout of its own.
         progress: Called each time a host is done, with the number of hosts that are done.
+        find_lost: Have the error of a host that cannot be reached printed early, unless all other hosts are done in a
+            moment. Returns this error if the function's value contains it, else None.
 
     Returns:
         The value that the function returned, or the ClusterError that it raised, by host in the order of `hosts`.
     """
 
-    def call(context: StreamContext) -> Iterator[T]:
-        yield function(context.host)
+    def call(context: StreamContext) -> Iterator[T | ClusterError]:
+        outcome: T | ClusterError
+        try:
+            outcome = function(context.host)
+        except ClusterError as error:
+            outcome = error
+        yield outcome
+        if find_lost is None:
+            return
+        lost = outcome if isinstance(outcome, ClusterError) else find_lost(outcome)
+        if lost is not None and lost.exit_code is ExitCode.UNREACHABLE:
+            context.sleep(settings.HOST_ERROR_DELAY_SECONDS)  # this ends here once all other hosts are done
+            context.warn(f"{lost.message}; waiting for the other hosts")
 
     names = list(hosts)
     outcomes: dict[str, T | ClusterError] = {}
@@ -188,6 +201,8 @@ def map_hosts(
             outcomes[host] = outcome
             if progress is not None:
                 progress(len(outcomes))
+            if len(outcomes) == len(names):
+                break
     return {name: outcomes[name] if name in outcomes else _timed_out(name, timeout or 0.0) for name in names}
 
 
@@ -198,8 +213,10 @@ def partition(outcomes: Mapping[str, T | ClusterError]) -> tuple[dict[str, T], d
 
 
 def _timed_out(host: str, timeout: float) -> ClusterError:
-    return HostUnreachableError(
-        host, f"timed out after {timeout:g} s", "Check that it is running, and that `ssh` to it works."
+    return ClusterError(
+        f"host {host!r} has not answered within {timeout:g} s",
+        hint="It may be busy: try again; `tfcluster status --timeout 120` waits longer.",
+        exit_code=ExitCode.UNREACHABLE,
     )
 
 

@@ -128,6 +128,10 @@ class HostPreflight:
             return 0.0
         return self.report.clock_offset
 
+    def reach_problem(self) -> ClusterError | None:
+        """Return why the host cannot be reached; None if it can."""
+        return next((error for check, error in self.problems if check == "reach"), None)
+
 
 @dataclass(frozen=True)
 class Preflight:
@@ -163,7 +167,7 @@ def observe_hosts(cluster: Cluster, *, dry: bool, progress: Progress | None = No
     if show is not None:
         show(0)
     # No timeout here: the setup commands of a host may take any time, and each transport has timeouts of its own.
-    outcomes = map_hosts(cluster.hosts, partial(_observe_host, cluster, dry), None, show)
+    outcomes = map_hosts(cluster.hosts, partial(_observe_host, cluster, dry), None, show, HostPreflight.reach_problem)
     return {
         host: HostPreflight(problems=[_named("host", each)]) if isinstance(each, ClusterError) else each
         for host, each in outcomes.items()
@@ -180,19 +184,17 @@ def _observe_host(cluster: Cluster, dry: bool, host: str) -> HostPreflight:
         inspector = None if report is not None and report.problems else AgentInspector(client)
     result = HostPreflight(report, inspector)
     if report is not None:
-        result.tensorflow = report.tensorflow
+        result.tensorflow, result.unexamined = report.tensorflow, list(report.unexamined)
         result.problems = [_named("host", problem) for problem in report.problems]
-        result.unexamined = list(report.unexamined)
     if inspector is not None:
         try:
             result.observed = inspector.observe()
-        except ClusterError as error:
+        except BaseException as error:
             inspector.close()
+            if not isinstance(error, ClusterError):
+                raise
             result.inspector = None
             result.problems.append(_named("tasks", error))
-        except BaseException:
-            inspector.close()
-            raise
     return result
 
 

@@ -109,7 +109,7 @@ def _request_restart(cluster: Cluster, hosts: Mapping[str, str], tasks: Collecti
     def restart_on(host: str) -> None:
         cluster.connect(host).call(RestartRequest(tuple(by_host[host]), grace))
 
-    _, errors = partition(map_hosts(by_host, restart_on, settings.RESTART_TIMEOUT_SECONDS))
+    _, errors = partition(map_hosts(by_host, restart_on, settings.HOST_TIMEOUT_SECONDS))
     if errors:
         raise ClusterError(
             "\n".join(lines_of(cluster, errors)),

@@ -48,17 +48,18 @@ class AgentClient:
         self._connection: AgentConnection | None = None
         self._connecting = threading.Lock()
 
-    def call(self, request: Request[E, R], *, start: bool = False) -> R:
+    def call(self, request: Request[E, R], *, start: bool = False, timeout: float | None = None) -> R:
         """Send a request and return its reply, ignoring its events.
 
         Args:
             request: The request.
             start: Start an agent if there is none, even if the cluster is not up, and wait for its exit afterwards.
+            timeout: The seconds to wait for the first frame of the response; None for the default.
 
         Raises:
             ClusterError: The agent replied with an error, or disconnected.
         """
-        response = self.stream(request, start=start)
+        response = self.stream(request, start=start, timeout=timeout)
         try:
             return response.result()
         finally:
@@ -66,7 +67,12 @@ class AgentClient:
                 response.close_and_reap()
 
     def stream(
-        self, request: Request[E, R], *, start: bool = False, interrupt: Interrupt | None = None
+        self,
+        request: Request[E, R],
+        *,
+        start: bool = False,
+        interrupt: Interrupt | None = None,
+        timeout: float | None = None,
     ) -> ResponseStream[E, R]:
         """Send a request and return the stream of its response.
 
@@ -74,6 +80,7 @@ class AgentClient:
             request: The request.
             start: Start an agent if there is none, even if the cluster is not up.
             interrupt: What the waits for the response must not delay.
+            timeout: The seconds to wait for the first frame of the response; None for the default.
 
         Raises:
             ClusterError: There is no agent, or none could be started.
@@ -82,7 +89,7 @@ class AgentClient:
             if self._connection is None or not self._connection.is_usable:
                 self._connection = AgentConnection(self.transport.open(start=start))
             connection = self._connection
-        return ResponseStream(self.transport, connection, request, interrupt)
+        return ResponseStream(self.transport, connection, request, interrupt, timeout)
 
     def close(self) -> None:
         """Close the connection; the next request opens another one."""
@@ -103,14 +110,16 @@ class ResponseStream(Generic[E, R]):
         connection: AgentConnection,
         request: Request[E, R],
         interrupt: Interrupt | None = None,
+        timeout: float | None = None,
     ) -> None:
         self._transport = transport
         self._connection = connection
         self._request_type = type(request)
         self._interrupt = interrupt
-        self._timeout: float | None = settings.RPC_TIMEOUT_SECONDS
-        if request.is_slow:
-            self._timeout = settings.RPC_SLOW_TIMEOUT_SECONDS
+        self._timeout = timeout
+        if timeout is None:
+            is_slow = request.is_slow or transport.is_remote
+            self._timeout = settings.RPC_SLOW_TIMEOUT_SECONDS if is_slow else settings.RPC_TIMEOUT_SECONDS
         self._reply: R | None = None
         self._error: ClusterError | None = None
         self._is_done = False

@@ -60,8 +60,12 @@ class NoStatusError(ClusterError):
         self.errors = errors
 
 
-def take_snapshot(cluster: Cluster) -> ClusterSnapshot:
+def take_snapshot(cluster: Cluster, timeout: float | None = None) -> ClusterSnapshot:
     """Take a snapshot: query all hosts of a cluster in parallel.
+
+    Args:
+        cluster: The cluster.
+        timeout: The seconds to wait for a host that does not answer; None for the default.
 
     Raises:
         NoStatusError: None of its hosts can report its status.
@@ -70,12 +74,12 @@ def take_snapshot(cluster: Cluster) -> ClusterSnapshot:
 
     def query(host: str) -> tuple[ClusterTopology, ClusterStatus]:
         client = cluster.connect(host)
-        status = client.call(StatusRequest())
-        return client.call(TopologyRequest(settled=False)), status
+        status = client.call(StatusRequest(), timeout=timeout)
+        return client.call(TopologyRequest(settled=False), timeout=timeout), status
 
-    # A hanging agent on this machine is reported by its own timeout, with its pid.
-    timeout = None if cluster.is_local else settings.STATUS_TIMEOUT_SECONDS
-    reports, failures = partition(map_hosts(cluster.hosts, query, timeout))
+    reports, failures = partition(
+        map_hosts(cluster.hosts, query, _limit(cluster, timeout), find_lost=_contains_no_error)
+    )
     errors = {host: error for host, error in failures.items() if error.exit_code is not ExitCode.NOT_RUNNING}
     if not reports and not errors:
         unregister(cluster.name)
@@ -91,6 +95,17 @@ def take_snapshot(cluster: Cluster) -> ClusterSnapshot:
     return ClusterSnapshot(
         topology, aggregate_status(topology, statuses), errors, {host: status for host, (_, status) in reports.items()}
     )
+
+
+def _limit(cluster: Cluster, timeout: float | None) -> float | None:
+    """Return the seconds to wait for all hosts of a cluster; None if each request has a timeout of its own."""
+    if cluster.is_local:  # a hanging agent on this machine is reported by that timeout, with its pid
+        return None
+    return settings.HOST_TIMEOUT_SECONDS if timeout is None else timeout
+
+
+def _contains_no_error(reply: object) -> None:
+    """See `find_lost` of `map_hosts`."""
 
 
 def watch_until_ready(
@@ -212,11 +227,12 @@ def _reason(cluster: Cluster, task: TaskStatus) -> str:
     return text + "".join(f"\n  {line}" for line in lines)
 
 
-def list_devices(cluster: Cluster) -> tuple[list[tuple[str, Device]], ClusterError | None]:
+def list_devices(cluster: Cluster, timeout: float | None) -> tuple[list[tuple[str, Device]], ClusterError | None]:
     """List the devices of all tasks.
 
     Args:
         cluster: The cluster.
+        timeout: The seconds to wait for a host that does not answer; None for the default.
 
     Returns:
         The devices, each with its host, and an error that names the tasks and hosts whose devices are missing; None if
@@ -227,9 +243,9 @@ def list_devices(cluster: Cluster) -> tuple[list[tuple[str, Device]], ClusterErr
     """
 
     def query(host: str) -> DevicesReply:
-        return cluster.connect(host).call(DevicesRequest())
+        return cluster.connect(host).call(DevicesRequest(), timeout=timeout)
 
-    replies, errors = partition(map_hosts(cluster.hosts, query, settings.DEVICES_TIMEOUT_SECONDS))
+    replies, errors = partition(map_hosts(cluster.hosts, query, _limit(cluster, timeout), find_lost=_contains_no_error))
     errors = {host: error for host, error in errors.items() if error.exit_code is not ExitCode.NOT_RUNNING}
     if not replies:
         raise next(iter([*errors.values(), not_running(cluster.name)]))

@@ -243,7 +243,7 @@ class SshChannel(Channel):
         return HostUnreachableError(
             self._host,
             f"the agent there (pid {self._pid}) has not answered within {duration}",
-            "Either the connection is lost, or the agent hangs: try again.",
+            f"The host is busy: try again. Or the agent hangs: `kill -9 {self._pid}` there; the tasks go on.",
         )
 
     def wait_for_end(self, timeout: float) -> bool:
