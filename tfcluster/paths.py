@@ -64,6 +64,11 @@ def cluster_registry_path(cluster: str) -> Path:
     return state_home() / cluster / "hosts.json"
 
 
+def spec_record_path(cluster: str) -> Path:
+    """Return the registry file in which the command line records the spec that a cluster was started from."""
+    return state_home() / cluster / "spec"
+
+
 def validate_name(cluster: str) -> str:
     """Validate the name of a cluster as the user gave it, and return it.
 

@@ -80,7 +80,7 @@ def test_status_of_no_cluster_imports_nothing_heavy(tmp_path: Path) -> None:
 def test_status_as_json_imports_nothing_heavy(tmp_path: Path) -> None:
     program = """
 import tfcluster.cli.status
-from tfcluster.client.cluster import resolve_cluster
+from tfcluster.client.resolve import resolve_cluster
 from tfcluster.client.rpc import AgentClient
 from tfcluster.protocol.api.cluster import StatusRequest
 """

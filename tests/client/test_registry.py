@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tfcluster.client.cluster import Cluster, find_cluster, register, resolve_cluster, unregister
+from tfcluster.client.cluster import Cluster, record_spec, recorded_spec, register, unregister
+from tfcluster.client.resolve import find_cluster, resolve_cluster
 from tfcluster.core.hosts import Host
 from tfcluster.errors import ClusterError
 from tfcluster.paths import cluster_registry_path, running_clusters, state_folder
@@ -69,6 +70,17 @@ def test_a_damaged_entry_is_an_error_with_its_path(text: str) -> None:
     with pytest.raises(ClusterError, match="cannot read the hosts of cluster 'far'") as caught:
         find_cluster("far")
     assert str(cluster_registry_path("far")) in caught.value.message
+
+
+def test_the_spec_that_a_cluster_was_started_from_is_recorded_until_it_is_removed() -> None:
+    assert recorded_spec("near") is None
+    record_spec("near", "/a/cluster.yaml")
+    register(Cluster("near"))
+    assert recorded_spec("near") == "/a/cluster.yaml"
+    assert running_clusters() == [], "a record alone is no cluster"
+    unregister("near")
+    assert recorded_spec("near") is None
+    assert not cluster_registry_path("near").parent.exists()
 
 
 def test_a_cluster_on_this_machine_only_has_no_entry() -> None:

@@ -1,4 +1,4 @@
-"""Which cluster a command operates on: -c, else the only one that is up, else ./cluster.yaml; or an error."""
+"""Which cluster a command operates on: -c, else that of ./cluster.yaml, else the only one that is up; or an error."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tfcluster.client.cluster import resolve_cluster
+from tfcluster.client.cluster import record_spec
+from tfcluster.client.resolve import resolve_cluster
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.paths import journal_path
 
@@ -35,22 +36,65 @@ def test_a_name_is_taken_as_it_is(nowhere: Path) -> None:
     assert resolve_cluster("four").name == "four"
 
 
-def test_the_only_one_that_is_up(nowhere: Path) -> None:
+def test_the_only_one_that_is_up() -> None:
     bring_up("one")
-    own_spec(nowhere, "three")
     assert resolve_cluster(None).name == "one"
 
 
-def test_the_cluster_of_the_spec_in_the_folder_if_none_or_it_too_is_up(nowhere: Path) -> None:
+@pytest.mark.parametrize("running", [[], ["other"], ["other", "another"], ["mine"], ["mine", "other"]])
+def test_the_cluster_of_the_spec_in_the_folder_and_no_other(nowhere: Path, running: list[str]) -> None:
     own_spec(nowhere, "mine")
-    assert resolve_cluster(None).name == "mine"
-    bring_up("mine", "other")
+    bring_up(*running)
     assert resolve_cluster(None).name == "mine"
 
 
-def test_several_are_listed(nowhere: Path) -> None:
+def test_a_spec_that_is_being_edited_still_names_its_cluster(nowhere: Path) -> None:
+    (nowhere / "cluster.yaml").write_text("name: mine\njobs: {worker: {task: 1}}\n")
+    bring_up("mine")
+    assert resolve_cluster(None).name == "mine"
+
+
+@pytest.mark.parametrize(
+    "text", ["name: [", "name: 5", "jobs: {worker: {task: 1}}", "name: a/b\njobs: {a: {tasks: 1}}"]
+)
+def test_a_spec_without_a_valid_name_is_an_error_and_no_other_cluster_is_chosen(nowhere: Path, text: str) -> None:
+    (nowhere / "cluster.yaml").write_text(text)
+    bring_up("one")
+    with pytest.raises(ClusterError, match=r"cluster\.yaml:\d:") as caught:
+        resolve_cluster(None)
+    assert caught.value.exit_code is ExitCode.USAGE
+
+
+def test_a_folder_of_the_same_name_has_another_cluster(nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for parent in ("a", "b"):
+        (nowhere / parent / "lab").mkdir(parents=True)
+        (nowhere / parent / "lab" / "cluster.yaml").write_text("jobs: {worker: {tasks: 1}}\n")
+    bring_up("lab")
+    record_spec("lab", str(nowhere / "a" / "lab" / "cluster.yaml"))
+    monkeypatch.chdir(nowhere / "a" / "lab")
+    assert resolve_cluster(None).name == "lab"
+    monkeypatch.chdir(nowhere / "b" / "lab")
+    with pytest.raises(
+        ClusterError, match=r"is not running: the cluster 'lab' that runs was started from .*a/lab"
+    ) as caught:
+        resolve_cluster(None)
+    assert caught.value.exit_code is ExitCode.NOT_RUNNING
+    own_spec(nowhere / "b" / "lab", "lab")
+    assert resolve_cluster(None).name == "lab", "the file names it, as -c would"
+
+
+def test_after_a_rename_the_old_cluster_is_named(nowhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    own_spec(nowhere, "new")
+    bring_up("old", "other")
+    record_spec("old", str(nowhere / "cluster.yaml"))
+    assert resolve_cluster(None).name == "new"
+    assert "cluster 'old'" in (warning := capsys.readouterr().err)
+    assert "`tfcluster down -c old` stops it" in warning
+    assert "other" not in warning
+
+
+def test_several_are_listed() -> None:
     bring_up("two", "one")
-    own_spec(nowhere, "three")
     with pytest.raises(ClusterError) as caught:
         resolve_cluster(None)
     assert caught.value.message == "several clusters are running: one, two"

@@ -291,7 +291,7 @@ def test_jobs_are_scaled_over_the_hosts_and_a_second_up_goes_back(two: Sandbox) 
 
 def test_the_name_of_a_host_stays_with_its_machine(two: Sandbox) -> None:
     spec = two.spec(_SPEC.replace("beta: {address: 127.0.0.3}", "beta: {address: 127.0.0.3, ssh: gamma}"), "gamma.yaml")
-    assert "is up on host beta, which is another place in this spec" in two("up", spec, code=2).stderr
+    assert "is up on host beta, which is another place in this spec" in two("up", spec, "--replace-spec", code=2).stderr
 
 
 def test_a_wrong_clock_is_reported(two: Sandbox) -> None:
@@ -397,11 +397,12 @@ def test_an_interrupted_up_is_cleared_by_down(apart: Sandbox) -> None:
 
 @pytest.mark.slow
 def test_two_ups_at_once_leave_one_cluster(apart: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    wanted = decode(ClusterTopology, apart.json("validate", apart.spec(_SPEC)))
+    source = str(apart.spec(_SPEC))
+    wanted = decode(ClusterTopology, apart.json("validate"))
     for name, value in apart.environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(cluster_module, "make_transport", Played)
-    one, other = (plan_up(wanted, dry=False) for _ in range(2))
+    one, other = (plan_up(wanted, source, dry=False) for _ in range(2))
     assert one.topology.ports_on("beta") != other.topology.ports_on("beta"), "what one has chosen is held"
 
     def carry_out(plan: UpPlan) -> None:
@@ -411,7 +412,7 @@ def test_two_ups_at_once_leave_one_cluster(apart: Sandbox, monkeypatch: pytest.M
     close_inspectors(one.hosts)
     with pytest.raises(PlanConflictError, match="nothing was done"):
         carry_out(other)
-    carry_out(plan_up(wanted, dry=False))
+    carry_out(plan_up(wanted, source, dry=False))
     topologies = [other.cluster.connect(host).call(TopologyRequest()) for host in ("alpha", "beta")]
     assert topologies[0] == topologies[1]
     assert topologies[0].addresses()["worker"][:1] == one.topology.addresses()["worker"][:1]

@@ -75,10 +75,17 @@ def test_second_up_changes_nothing(demo: Sandbox) -> None:
     assert [task["pid"] for task in demo.status()["tasks"]] == before
 
 
-def test_up_of_another_spec_with_the_same_name_loses_nothing_without_a_yes(demo: Sandbox) -> None:
+def test_up_of_another_spec_with_the_same_name_is_refused_and_loses_nothing_without_a_yes(demo: Sandbox) -> None:
     before = demo.status()["tasks"]
     other = demo.spec("name: demo\njobs:\n  worker: {tasks: 2}\n", "other.yaml")
-    error = demo("up", other, code=2).stderr
+    for dry_run in ([], ["--dry-run"]):
+        error = demo("up", other, *dry_run, code=2).stderr
+        assert error.splitlines() == [
+            f"error: cluster 'demo' is running and was started from {EXAMPLE}, not from {other}: nothing was changed",
+            "hint: Give this one another `name:` to start a cluster of its own, or add --replace-spec to change the "
+            "running cluster to this spec.",
+        ]
+    error = demo("up", other, "--replace-spec", code=2).stderr
     assert error.splitlines() == [
         "error: cluster 'demo' would lose the variables of ps:0: nothing was changed",
         f"stop ps:0 on localhost at {before[0]['address']}: removed; LOST: the variables of ps:0",

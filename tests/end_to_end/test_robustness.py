@@ -219,7 +219,7 @@ def test_servers_are_not_taken_for_dead_when_descriptors_run_out(sandbox: Sandbo
 def test_two_ups_of_different_specs_at_once(sandbox: Sandbox) -> None:
     one = sandbox.spec("name: same\njobs:\n  worker: {tasks: 1}\n", "one.yaml")
     two = sandbox.spec("name: same\njobs:\n  trainer: {tasks: 1}\n", "two.yaml")
-    ups = [sandbox.start("up", spec, "--yes") for spec in (one, two)]
+    ups = [sandbox.start("up", spec, "--yes", "--replace-spec") for spec in (one, two)]
     errors = [up.communicate(timeout=60)[1] for up in ups]
     # The agent rejects the later plan, and its `up` plans again; the earlier `up` may still wait for the replaced task.
     assert sorted(up.returncode for up in ups) in ([0, 0], [0, 4]), errors

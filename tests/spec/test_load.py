@@ -314,20 +314,33 @@ def test_columns_count_characters() -> None:
     assert [line.split(" ")[0] for line in problems_of(text.encode())] == ["c.yaml:1:28:", "c.yaml:1:37:"]
 
 
-def test_the_default_name_of_a_cluster_is_the_name_of_the_file(tmp_path: Path) -> None:
-    file = tmp_path / "demo.yaml"
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("lab/demo.yaml", "demo"),
+        ("lab/cluster.yaml", "lab"),
+        ("My Lab (2)/cluster.yaml", "MyLab2"),
+        ("_.lab/cluster.yaml", "lab"),
+        ("lab/my cluster.yaml", "mycluster"),
+        ("x" * 70 + "/cluster.yaml", "x" * 63),
+    ],
+)
+def test_the_default_name_of_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, name: str) -> None:
+    file = tmp_path / path
+    file.parent.mkdir()
     file.write_text("jobs: {a: {tasks: 1}}")
-    assert load_spec(file).name == "demo"
+    assert load_spec(file).name == name
+    monkeypatch.chdir(file.parent)
+    assert load_spec(Path(file.name)).name == name
 
 
-def test_an_invalid_default_name_is_an_error(tmp_path: Path) -> None:
-    file = tmp_path / "my cluster.yaml"
+def test_a_path_that_gives_no_name_is_an_error(tmp_path: Path) -> None:
+    file = tmp_path / "結果.yaml"
     file.write_text("# mine\njobs: {a: {tasks: 0}}")
     with pytest.raises(ClusterError) as caught:
         load_spec(file)
     assert caught.value.message.splitlines() == [
-        f"{file}:2:1: name: the file's name 'my cluster' cannot be the name of a cluster; "
-        "add name: and a name to the file",
+        f"{file}:2:1: name: the file's path gives no name for the cluster; add name: and a name to the file",
         f"{file}:2:19: jobs.a.tasks: must be 1 or more, found 0",
     ]
 

@@ -49,8 +49,8 @@ def command(
     Lines of several tasks are sorted by time. --follow continues when a task or the cluster's agent is restarted. The
     logs of a cluster that is down can be read too.
     """
-    from tfcluster.client.cluster import resolve_cluster
     from tfcluster.client.logs import read_logs
+    from tfcluster.client.resolve import resolve_cluster
     from tfcluster.ui.log_view import LogView
 
     view = LogView(prefix=not no_prefix, timestamps=timestamps)
@@ -98,8 +98,8 @@ def events_command(follow: bool, tail: int | None, since: float | None, cluster:
 
     The events are kept when the agent is replaced, and after `down`.
     """
-    from tfcluster.client.cluster import resolve_cluster
     from tfcluster.client.logs import read_events
+    from tfcluster.client.resolve import resolve_cluster
     from tfcluster.ui.log_view import show_event
 
     for event in read_events(resolve_cluster(cluster), lines=tail, since=since, follow=follow):

@@ -27,7 +27,7 @@ def cluster_option(function: Command) -> Command:
         "--cluster",
         metavar="NAME",
         envvar="TFCLUSTER_CLUSTER",
-        help="The cluster. Default: the only one that is running, or the one of ./cluster.yaml.",
+        help="The cluster. Default: that of ./cluster.yaml if there is one, else the only one that is running.",
     )(function)
 
 

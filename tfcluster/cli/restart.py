@@ -50,7 +50,7 @@ def command(
     """
     began = time.monotonic()
     from tfcluster.client import restart
-    from tfcluster.client.cluster import resolve_cluster
+    from tfcluster.client.resolve import resolve_cluster
 
     target = resolve_cluster(cluster)
     plan, topology = restart.plan_restart(target, tasks)

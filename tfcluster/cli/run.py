@@ -201,7 +201,7 @@ def _submit(program: InstalledProgram, submission: Submission, options: SharedOp
         The exit code for the run's result.
     """
     from tfcluster.cli.runs import RunOutput, show
-    from tfcluster.client.cluster import resolve_cluster
+    from tfcluster.client.resolve import resolve_cluster
     from tfcluster.client.runs import RunRequest
 
     request = RunRequest(

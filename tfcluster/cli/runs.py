@@ -112,7 +112,7 @@ def command(tail: int | None, cluster: str | None, output: str) -> None:
 
     The records of the latest hundred runs that have ended are kept, also after `down`.
     """
-    from tfcluster.client.cluster import resolve_cluster
+    from tfcluster.client.resolve import resolve_cluster
     from tfcluster.client.runs import list_runs
 
     runs = list_runs(resolve_cluster(cluster), tail)
@@ -138,7 +138,7 @@ def attach_command(run: str, cluster: str | None, output: str) -> int:
     RUN is an id or a unique prefix of one. Ctrl-C detaches and does not affect the run; `tfcluster cancel` stops it.
     A run that has ended is shown from its record, even if the cluster is down.
     """
-    from tfcluster.client.cluster import resolve_cluster
+    from tfcluster.client.resolve import resolve_cluster
     from tfcluster.client.runs import attach
     from tfcluster.errors import ExitCode
 
@@ -155,7 +155,7 @@ def attach_command(run: str, cluster: str | None, output: str) -> int:
 @output_option
 def cancel_command(runs: tuple[str, ...], cluster: str | None, output: str) -> None:
     """Stop each RUN, given by its id or a unique prefix of it; a run that has ended is not changed."""
-    from tfcluster.client.cluster import resolve_cluster
+    from tfcluster.client.resolve import resolve_cluster
     from tfcluster.client.runs import cancel_run
 
     target = resolve_cluster(cluster)

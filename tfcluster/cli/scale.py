@@ -37,7 +37,7 @@ def command(
     """
     began = time.monotonic()
     from tfcluster.client import up
-    from tfcluster.client.cluster import resolve_cluster
+    from tfcluster.client.resolve import resolve_cluster
 
     desired = _parse(counts)
     threading.Thread(target=importlib.import_module, args=["tfcluster.ui.progress_views"], daemon=True).start()

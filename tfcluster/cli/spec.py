@@ -18,7 +18,7 @@ TEMPLATE = """\
 # To use a key that is commented out, delete the # before it.
 # It is code, like a Makefile: `tfcluster up` runs `setup` and `python` on the hosts that it names.
 
-# The name by which commands find the cluster. Default: this file's name.
+# The name by which commands find the cluster. Default: the folder's for a cluster.yaml, else the file's.
 #name: demo
 
 # The machines on which tasks are placed in turn, by names of your choice; `localhost` is this one. Default: localhost.
@@ -123,7 +123,7 @@ def validate_command(spec: Path | None, cluster_spec: str | None, output: str) -
 
     Exits with 2 if there are problems.
     """
-    from tfcluster.client.cluster import load_topology
+    from tfcluster.client.resolve import load_topology
     from tfcluster.core.text import summarize_list
     from tfcluster.paths import LOCAL_HOST
 
@@ -157,8 +157,8 @@ def doctor_command(spec: Path | None, output: str) -> int:
 
     Exits with 0 if there is no problem, 5 if a host cannot be reached, 1 otherwise.
     """
-    from tfcluster.client.cluster import load_topology
     from tfcluster.client.preflight import check_hosts
+    from tfcluster.client.resolve import load_topology
 
     topology = load_topology(spec, None)
     with preflight_progress(topology.cluster, output) as progress:

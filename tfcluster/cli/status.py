@@ -21,8 +21,8 @@ def command(cluster: str | None, timeout: float | None, output: str) -> int:
     Exits with 0 when every task is ready, 4 when one is not, 5 when a host cannot be reached, 3 when the cluster is
     not running.
     """
-    from tfcluster.client.cluster import resolve_cluster
     from tfcluster.client.parallel import unreachable
+    from tfcluster.client.resolve import resolve_cluster
     from tfcluster.client.status import take_snapshot
     from tfcluster.core.states import ClusterState
     from tfcluster.errors import ExitCode
@@ -54,7 +54,7 @@ def devices_command(cluster: str | None, timeout: float | None, output: str) -> 
     Exits with 4 when a task does not answer, 5 when a host cannot be reached; the devices of the others are shown
     all the same.
     """
-    from tfcluster.client.cluster import resolve_cluster
+    from tfcluster.client.resolve import resolve_cluster
     from tfcluster.client.status import list_devices
     from tfcluster.errors import ExitCode
 

@@ -218,11 +218,17 @@ def _unconfirmed(plan: UpPlan, losses: Sequence[str]) -> ClusterError:
 @click.option(
     "--allow-version-mismatch", is_flag=True, help="Continue even if the hosts have different versions of TensorFlow."
 )
+@click.option(
+    "--replace-spec",
+    is_flag=True,
+    help="If the cluster is running and was started from another spec, change it to this one.",
+)
 @changing_options
 def command(
     spec: Path | None,
     cluster_spec: str | None,
     allow_version_mismatch: bool,
+    replace_spec: bool,
     dry_run: bool,
     yes: bool,
     timeout: float,
@@ -232,6 +238,7 @@ def command(
 
     A second `up` of the same spec changes nothing; after an edit it starts, restarts and stops only the tasks that the
     edit affects. It asks for confirmation, or requires --yes, before a ps loses its variables or a run its tasks.
+    It does not change a cluster of the same name that was started from another file, except with --replace-spec.
 
     All hosts are checked before anything starts, and all problems of all hosts are reported at once. A spec is code:
     `up` runs its `setup:` commands and its `python:` on the hosts. --dry-run runs only `python:`, in isolated mode, and
@@ -245,11 +252,14 @@ def command(
     if not dry_run:
         # Prestart the agent before the imports for reading the spec, so that these and the agent's run in parallel.
         up.prestart_agent()
-    from tfcluster.client.cluster import load_topology
+    from tfcluster.client.resolve import load_topology, spec_source, warn_of_renamed
 
-    topology = load_topology(spec, cluster_spec)
+    topology, source = load_topology(spec, cluster_spec), spec_source(spec, cluster_spec)
+    warn_of_renamed(topology.cluster, source)
     # Importing rich takes as long as starting a server, so import it while the agent loads TensorFlow's library.
     threading.Thread(target=importlib.import_module, args=["tfcluster.ui.progress_views"], daemon=True).start()
 
-    make_plan = partial(up.plan_up, topology, allow_version_mismatch=allow_version_mismatch)
+    make_plan = partial(
+        up.plan_up, topology, source, allow_version_mismatch=allow_version_mismatch, replace_spec=replace_spec
+    )
     change_cluster(topology.cluster, make_plan, ChangeOptions(dry_run, yes, timeout, output), began)

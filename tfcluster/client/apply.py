@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator
 from functools import partial
 
 from tfcluster import settings
-from tfcluster.client.cluster import Cluster, read_registry, register, unregister
+from tfcluster.client.cluster import Cluster, read_registry, record_spec, register, unregister
 from tfcluster.client.down import stop_hosts
 from tfcluster.client.parallel import StreamContext, hints_of, lines_of, merge_streams, warn
 from tfcluster.client.preflight import close_inspectors
@@ -45,6 +45,8 @@ def apply(plan: UpPlan, *, accept_any_loss: bool, show_status: Callable[[Cluster
     try:
         if plan.actions:
             _apply_on_all(plan, None if accept_any_loss else data_losses(plan.actions), show_status)
+        if plan.source is not None:
+            record_spec(plan.cluster.name, plan.source)
         if plan.removed_hosts:
             _register(plan, _stop_removed_hosts(plan))
     finally:

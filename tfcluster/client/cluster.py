@@ -1,7 +1,8 @@
-"""The clusters that commands operate on: the handle of a cluster, the registry of clusters, and the choice of one.
+"""The clusters that commands operate on: the handle of a cluster, and the registry of clusters.
 
-The registry is comparable to a kubeconfig: it has the hosts of each cluster that is not on this machine only. `up`
-writes an entry before anything starts; `down` removes it once every host has confirmed that nothing is running.
+The registry is comparable to a kubeconfig. It has the hosts of each cluster that is not on this machine only: `up`
+writes them before anything starts. And it has the spec that each cluster was started from, which `up` writes once the
+cluster has accepted it. `down` removes both once every host has confirmed that nothing is running.
 """
 
 from __future__ import annotations
@@ -15,15 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tfcluster.client.rpc import AgentClient
-from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.paths import (
-    DEFAULT_SPEC,
-    LOCAL_HOST,
-    cluster_registry_path,
-    journal_path,
-    running_clusters,
-    validate_name,
-)
+from tfcluster.errors import ClusterError
+from tfcluster.paths import LOCAL_HOST, cluster_registry_path, spec_record_path
 from tfcluster.transport.base import HostTransport
 from tfcluster.transport.local import LocalTransport
 
@@ -85,95 +79,9 @@ def make_transport(cluster: str, host: Host) -> HostTransport:
     return SshTransport(cluster, host)
 
 
-def resolve_cluster(named: str | None) -> Cluster:
-    """Resolve the cluster that the user means.
-
-    Args:
-        named: The value of -c or TFCLUSTER_CLUSTER. Without it, the cluster is the only one that is up, or else the
-            one of ./cluster.yaml.
-
-    Returns:
-        The cluster.
-
-    Raises:
-        ClusterError: No cluster is up and there is no ./cluster.yaml, or several are up.
-    """
-    if named:
-        return find_cluster(validate_name(named))
-    running = running_clusters()
-    if len(running) == 1:
-        return find_cluster(running[0])
-    own = _own_cluster()
-    if own is not None and (not running or own.name in running):
-        return read_registry(own.name) or own
-    if running:
-        raise ClusterError(
-            "several clusters are running: " + ", ".join(running),
-            hint="Choose one with -c NAME.",
-            exit_code=ExitCode.USAGE,
-        )
-    raise ClusterError(
-        "no cluster is running, and there is no cluster.yaml here",
-        hint="Start one with `tfcluster up SPEC`; `tfcluster init` writes a commented cluster.yaml.",
-        exit_code=ExitCode.NOT_RUNNING,
-    )
-
-
-def find_cluster(name: str) -> Cluster:
-    """Return a cluster by its name.
-
-    Its hosts are those of the registry. Without an entry they are this machine if the cluster has a journal here, or
-    else those of ./cluster.yaml if that has the same name, or else this machine.
-
-    Raises:
-        ClusterError: The registry entry cannot be read.
-    """
-    if (registered := read_registry(name)) is not None:
-        return registered
-    if not journal_path(name).exists():
-        # Ignore an invalid ./cluster.yaml, as the user named the cluster.
-        with contextlib.suppress(ClusterError):
-            own = _own_cluster()
-            if own is not None and own.name == name:
-                return own
-    return Cluster(name)
-
-
-def _own_cluster() -> Cluster | None:
-    """Return the cluster of ./cluster.yaml, if there is one."""
-    return cluster_of(load_topology(None, None)) if DEFAULT_SPEC.exists() else None
-
-
 def cluster_of(topology: ClusterTopology) -> Cluster:
     """Return the handle on the cluster of a topology."""
     return Cluster(topology.cluster, topology.hosts, topology.head().host)
-
-
-def load_topology(spec: Path | None, notation: str | None) -> ClusterTopology:
-    """Read a spec and resolve it into a topology.
-
-    Args:
-        spec: The file; None for ./cluster.yaml.
-        notation: The cluster in the one-line notation, instead of a file.
-
-    Raises:
-        ClusterError: Both are given, there is no file, or the spec is invalid.
-    """
-    if notation is not None and spec is not None:
-        raise ClusterError("give a spec or --cluster-spec, not both", exit_code=ExitCode.USAGE)
-    if notation is None and spec is None and not DEFAULT_SPEC.exists():
-        raise ClusterError(
-            "there is no cluster.yaml here, and no spec was given",
-            hint="`tfcluster init` writes a commented cluster.yaml; or give one: `tfcluster up SPEC`.",
-            exit_code=ExitCode.USAGE,
-        )
-    from tfcluster.core.resolve import resolve_spec
-    from tfcluster.spec.load import load_spec, parse_cluster_notation  # imports pydantic, which few commands need
-
-    if notation is not None:
-        return resolve_spec(parse_cluster_notation(notation), "--cluster-spec")
-    path = spec or DEFAULT_SPEC
-    return resolve_spec(load_spec(path), str(path))
 
 
 def read_registry(name: str) -> Cluster | None:
@@ -204,38 +112,67 @@ def read_registry(name: str) -> Cluster | None:
 
 
 def register(cluster: Cluster) -> None:
-    """Write a cluster's hosts to the registry; a cluster on this machine only needs no entry, and none is left.
+    """Write a cluster's hosts to the registry; for a cluster on this machine only there are none to write.
 
-    The entry is written atomically and readable by this user only: it contains the environment variables of the
-    agents, which may be private.
+    The entry is readable by this user only: it contains the environment variables of the agents, which may be private.
 
     Raises:
         ClusterError: The entry cannot be written; without it no later command would find the cluster.
     """
     if cluster.is_local:
-        unregister(cluster.name)
+        _remove(cluster_registry_path(cluster.name))
         return
-    path = cluster_registry_path(cluster.name)
-    temporary = path.with_suffix(f".{os.getpid()}")
     entry = {"head": cluster.head, "hosts": [asdict(host) for host in cluster.hosts.values()]}
+    _write(cluster_registry_path(cluster.name), json.dumps(entry).encode(), f"the hosts of cluster {cluster.name!r}")
+
+
+def record_spec(cluster: str, source: str) -> None:
+    """Write the spec that a cluster was started from to the registry.
+
+    Args:
+        cluster: The cluster's name.
+        source: The result of `spec_source`.
+
+    Raises:
+        ClusterError: It cannot be written.
+    """
+    if recorded_spec(cluster) != source:
+        _write(spec_record_path(cluster), os.fsencode(source), f"the spec of cluster {cluster!r}")
+
+
+def recorded_spec(cluster: str) -> str | None:
+    """Return the spec that a cluster was started from; None if that is unknown."""
+    try:
+        return os.fsdecode(spec_record_path(cluster).read_bytes())
+    except OSError:
+        return None
+
+
+def unregister(name: str) -> None:
+    """Remove a cluster from the registry; its folder stays while it contains logs or runs of this machine."""
+    _remove(cluster_registry_path(name))
+    _remove(spec_record_path(name))
+    with contextlib.suppress(OSError):
+        cluster_registry_path(name).parent.rmdir()
+
+
+def _write(path: Path, data: bytes, what: str) -> None:
+    """Write a file of the registry atomically, readable by this user only."""
+    temporary = path.with_suffix(f".{os.getpid()}")
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-            json.dump(entry, file)
+        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            file.write(data)
         temporary.replace(path)
     except OSError as error:
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise ClusterError(
-            f"{path}: cannot write the hosts of cluster {cluster.name!r}: {error.strerror}",
+            f"{path}: cannot write {what}: {error.strerror}",
             hint="Set XDG_STATE_HOME to a folder that you can write to.",
         ) from error
 
 
-def unregister(name: str) -> None:
-    """Remove a cluster from the registry; its folder stays while it contains logs or runs of this machine."""
-    path = cluster_registry_path(name)
+def _remove(path: Path) -> None:
     if path.exists():  # a read-only disk refuses to remove even what does not exist
         path.unlink(missing_ok=True)
-    with contextlib.suppress(OSError):
-        path.parent.rmdir()

@@ -7,9 +7,10 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 
 from tfcluster import settings
-from tfcluster.client.cluster import Cluster, find_cluster, register, resolve_cluster
+from tfcluster.client.cluster import Cluster, register, unregister
 from tfcluster.client.parallel import StreamContext, hints_of, lines_of, map_hosts, merge_streams, unreachable
 from tfcluster.client.reconnect import Reconnector, RetryPolicy
+from tfcluster.client.resolve import find_cluster, resolve_cluster
 from tfcluster.client.rpc import AgentClient
 from tfcluster.client.status import ClusterSnapshot, NoStatusError, take_snapshot
 from tfcluster.core.states import ACTIVE_RUN_STATES
@@ -222,8 +223,11 @@ def _stop_host(client: AgentClient, grace: float, start: bool, context: StreamCo
 
 def _register_remaining(cluster: Cluster, remaining: Collection[str]) -> None:
     """Keep only the hosts that still have to be stopped in the registry."""
+    if not remaining:
+        unregister(cluster.name)
+        return
     hosts = tuple(host for name, host in cluster.hosts.items() if name in remaining)
-    head = cluster.head if cluster.head in remaining or not hosts else hosts[0].name
+    head = cluster.head if cluster.head in remaining else hosts[0].name
     register(Cluster(cluster.name, hosts, head))
 
 

@@ -19,6 +19,7 @@ from tfcluster.client.preflight import (
     observe_hosts,
     run_preflight,
 )
+from tfcluster.client.resolve import check_source
 from tfcluster.core.hosts import THIS_MACHINE, Host
 from tfcluster.core.plan import PlannedAction, data_losses, kept_servers, plan
 from tfcluster.core.reconcile import ObservedState, scale
@@ -42,6 +43,7 @@ class UpPlan:
         actions: The planned actions.
         hosts: The preflight of each host, including the removed ones that can be reached.
         unexamined: The results of the checks that a dry run could not make.
+        source: The result of `spec_source` for the spec of `up`; None for `scale`, which keeps the cluster's spec.
     """
 
     cluster: Cluster
@@ -52,6 +54,7 @@ class UpPlan:
     actions: tuple[PlannedAction, ...]
     hosts: Mapping[str, HostPreflight]
     unexamined: Sequence[CheckResult] = ()
+    source: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan as JSON values."""
@@ -66,22 +69,33 @@ class UpPlan:
 
 
 def plan_up(
-    topology: ClusterTopology, *, dry: bool, progress: Progress | None = None, allow_version_mismatch: bool = False
+    topology: ClusterTopology,
+    source: str,
+    *,
+    dry: bool,
+    progress: Progress | None = None,
+    allow_version_mismatch: bool = False,
+    replace_spec: bool = False,
 ) -> UpPlan:
     """Run the preflight of all hosts and plan; this starts no task, but agents on the hosts that have none.
 
     Args:
         topology: The topology of the spec.
+        source: The result of `spec_source` for the spec.
         dry: Change nothing on any host, start no agent, and run no command of the spec.
         progress: Called with the number of hosts examined so far, if there are several.
         allow_version_mismatch: Allow hosts with different versions of TensorFlow.
+        replace_spec: Also change a running cluster that was started from another spec.
 
     Returns:
         The plan. Carry it out with `apply`, or release the hosts with `abort`.
 
     Raises:
-        ClusterError: The hosts cannot run the cluster; the message lists every problem of every host.
+        ClusterError: The hosts cannot run the cluster; the message lists every problem of every host. Or the cluster
+            is running, and was started from another spec.
     """
+    if not replace_spec:
+        check_source(topology.cluster, source)
     cluster = cluster_of(topology)
     registered = _registered_hosts(topology)
     removed_hosts = tuple(host for host in registered if host.name not in cluster.hosts)
@@ -90,7 +104,8 @@ def plan_up(
     with _observed_hosts(all_hosts, dry=dry, progress=progress) as hosts:
         _skip_unreachable(removed_hosts, hosts)
         preflight = run_preflight(all_hosts, hosts, lambda observed: topology)
-        return _plan(cluster, all_hosts, removed_hosts, preflight, allow_version_mismatch=allow_version_mismatch)
+        planned = _plan(cluster, all_hosts, removed_hosts, preflight, allow_version_mismatch=allow_version_mismatch)
+        return replace(planned, source=source)
 
 
 def plan_scale(cluster: Cluster, counts: Mapping[str, int], *, dry: bool, progress: Progress | None = None) -> UpPlan:

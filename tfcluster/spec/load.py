@@ -8,25 +8,23 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from tfcluster import settings
-from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.input_file import read_input
+from tfcluster.spec.cluster_name import default_name, read_spec
 from tfcluster.spec.cross_checks import check_host_references, check_task_count, normalize_hosts
 from tfcluster.spec.diagnostics import Diagnostic, KeyPath, Position, describe, shorten, to_error
 from tfcluster.spec.hosts import Host
 from tfcluster.spec.policies import Backoff, JobBackoff, JobRestart, Logs, Restart
-from tfcluster.spec.schema import ClusterName, Job, Spec
-from tfcluster.spec.yaml_source import INIT_HINT, YamlDocument, read_source
+from tfcluster.spec.schema import Job, Spec
+from tfcluster.spec.yaml_source import YamlDocument, read_source
 
 OPTION = "--cluster-spec"
 _EXAMPLE = "write it as worker|localhost:2223;localhost:2224"
 
 
 def load_spec(path: Path) -> Spec:
-    """Load and validate the spec in a YAML file; the default name of its cluster is the file's name without extension.
+    """Load and validate the spec in a YAML file.
 
     Args:
         path: The path of the file.
@@ -37,12 +35,7 @@ def load_spec(path: Path) -> Spec:
     Raises:
         ClusterError: The file cannot be read, or the spec is invalid.
     """
-    try:
-        text = read_input(path, settings.SPEC_MAX_BYTES)
-    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
-        reason = (getattr(error, "strerror", None) or str(error)).lower()
-        raise ClusterError(f"{path}: {reason}", hint=INIT_HINT, exit_code=ExitCode.USAGE) from None
-    return parse_spec(text, str(path), path.stem)
+    return parse_spec(read_spec(path), str(path), default_name(path))
 
 
 def parse_spec(text: str | bytes, file: str, default_name: str) -> Spec:
@@ -51,7 +44,7 @@ def parse_spec(text: str | bytes, file: str, default_name: str) -> Spec:
     Args:
         text: The text; bytes are decoded as UTF-8.
         file: The file name for error messages.
-        default_name: The cluster's name if the text does not set one.
+        default_name: The cluster's name if the text does not set one; empty if the file's path gives none.
 
     Returns:
         The validated spec.
@@ -130,7 +123,9 @@ def build_spec(source: YamlDocument, default_name: str) -> Spec:
     problems = [*source.problems, *check_task_count(source), *check_host_references(source)]
     value = source.value
     if "name" not in value:
-        problems += _unusable_name(source, default_name)
+        if not default_name:
+            message = "the file's path gives no name for the cluster"
+            problems.append(source.problem(("name",), message, "add name: and a name to the file", source.values[()]))
         value = {"name": "unnamed" if problems else default_name, **value}
     try:
         spec = Spec.model_validate(value)
@@ -140,15 +135,6 @@ def build_spec(source: YamlDocument, default_name: str) -> Spec:
     if problems:
         raise to_error(problems)
     return spec
-
-
-def _unusable_name(source: YamlDocument, name: str) -> list[Diagnostic]:
-    try:
-        TypeAdapter(ClusterName).validate_python(name)
-    except ValidationError:
-        message = f"the file's name {name!r} cannot be the name of a cluster"
-        return [source.problem(("name",), message, "add name: and a name to the file", source.values[()])]
-    return []
 
 
 def _backoffs_out_of_order(spec: Spec, source: YamlDocument) -> Iterator[Diagnostic]:

@@ -212,7 +212,13 @@ class Spec(FrozenModel):
     """
 
     name: Annotated[
-        ClusterName, Key("a name", "The name by which commands find the cluster.", "demo", "the file's name")
+        ClusterName,
+        Key(
+            "a name",
+            "The name by which commands find the cluster.",
+            "demo",
+            "the folder's name for `cluster.yaml`, else the file's",
+        ),
     ]
     hosts: Annotated[
         Annotated[Hosts, Field(min_length=1)] | None,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from tfcluster import settings
 from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.paths import running_clusters
 
 if TYPE_CHECKING:
     from tfcluster.transport.dry_run_probe import Probe
@@ -239,8 +240,10 @@ class HostTransport(Protocol):
 
 def not_running(cluster: str) -> ClusterError:
     """Return the error that a cluster does not exist or is down."""
+    others = [name for name in running_clusters() if name != cluster]
+    choice = f"choose one that is running with -c: {', '.join(others)}" if others else "choose another with -c NAME"
     return ClusterError(
         f"cluster {cluster!r} is not running",
-        hint="Start it with `tfcluster up`, or choose another with -c NAME.",
+        hint=f"Start it with `tfcluster up`, or {choice}.",
         exit_code=ExitCode.NOT_RUNNING,
     )

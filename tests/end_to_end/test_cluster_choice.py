@@ -1,0 +1,76 @@
+"""Commands take the cluster of the folder that they are typed in, and a cluster keeps the spec it was started from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Sandbox
+
+pytestmark = pytest.mark.usefixtures("cold")
+
+_UNNAMED = "jobs:\n  worker: {tasks: 1}\n"
+
+
+def spec_in(folder: Path, text: str = _UNNAMED) -> Path:
+    """Write the cluster.yaml of a folder, and return the folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "cluster.yaml").write_text(text)
+    return folder
+
+
+def test_each_folder_has_its_own_cluster(sandbox: Sandbox) -> None:
+    one, other = spec_in(sandbox.folder / "one"), spec_in(sandbox.folder / "other")
+    assert "one is up: 1 task started" in sandbox("up", cwd=one).stdout
+
+    # The only cluster that is up is not this folder's, so that no command touches it.
+    for command in (["down"], ["status"], ["restart", "--yes"], ["scale", "worker=2"], ["run", "pi"]):
+        error = sandbox(*command, cwd=other, code=3).stderr
+        assert error.splitlines() == [
+            "error: cluster 'other' is not running",
+            "hint: Start it with `tfcluster up`, or choose one that is running with -c: one.",
+        ]
+    assert "other is up: 1 task started" in sandbox("up", cwd=other).stdout
+    assert "other is down" in sandbox("down", cwd=other).stdout
+    assert "one  running" in sandbox("status", cwd=one).stdout
+
+
+def test_a_folder_of_the_same_name_elsewhere(sandbox: Sandbox) -> None:
+    mine, theirs = spec_in(sandbox.folder / "a" / "lab"), spec_in(sandbox.folder / "b" / "lab")
+    sandbox("up", cwd=mine)
+    error = sandbox("down", cwd=theirs, code=3).stderr
+    assert f"the cluster 'lab' that runs was started from {mine}/cluster.yaml" in error
+    error = sandbox("up", "--yes", cwd=theirs, code=2).stderr
+    assert f"was started from {mine}/cluster.yaml, not from {theirs}/cluster.yaml: nothing was changed" in error
+    assert "--replace-spec" in error
+
+    # Told to, `up` changes the cluster to the other spec, whose it is from then on.
+    assert "nothing changed" in sandbox("up", "--replace-spec", cwd=theirs).stdout
+    assert "nothing changed" in sandbox("up", cwd=theirs).stdout
+    assert "--replace-spec" in sandbox("up", cwd=mine, code=2).stderr
+    sandbox("down", cwd=theirs)
+    assert sandbox.leftovers() == []
+
+
+def test_a_spec_is_the_same_by_whatever_path(sandbox: Sandbox) -> None:
+    lab = spec_in(sandbox.folder / "lab")
+    (sandbox.folder / "link").symlink_to(lab)
+    sandbox("up", cwd=lab)
+    for path in ("lab/cluster.yaml", "./lab/../lab/cluster.yaml"):
+        assert "lab is up already" in sandbox("up", path).stdout
+    assert "lab  running" in sandbox("status", cwd=sandbox.folder / "link").stdout
+
+
+def test_after_a_rename_up_names_the_old_cluster(sandbox: Sandbox) -> None:
+    spec = sandbox.spec(f"name: old\n{_UNNAMED}")
+    sandbox("up", spec)
+    sandbox.spec(f"name: new\n{_UNNAMED}")
+    warning = (
+        f"warning: cluster 'old', which was started from {spec} when that was its name, is still running; "
+        "`tfcluster down -c old` stops it"
+    )
+    assert warning in sandbox("status", code=3).stderr.splitlines()
+    assert warning in sandbox("up").stderr.splitlines()
+    assert "old is down" in sandbox("down", "-c", "old").stdout
+    assert "warning: cluster" not in sandbox("up").stderr

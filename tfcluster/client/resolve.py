@@ -1,0 +1,184 @@
+"""Find the cluster that the user means: the choice without a name, the hosts of a named one, the spec of a new one."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tfcluster.client.cluster import Cluster, cluster_of, read_registry, recorded_spec
+from tfcluster.client.parallel import warn
+from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.paths import DEFAULT_SPEC, journal_path, running_clusters, validate_name
+
+if TYPE_CHECKING:
+    from tfcluster.core.topology import ClusterTopology
+
+#: The option for the one-line notation, which takes the place of a spec's path.
+_NOTATION = "--cluster-spec"
+
+
+def resolve_cluster(named: str | None) -> Cluster:
+    """Resolve the cluster that the user means.
+
+    Args:
+        named: The value of -c or TFCLUSTER_CLUSTER. Without it, the cluster is the one of ./cluster.yaml if there is
+            such a file, even if it is not running; otherwise it is the only one that is running.
+
+    Returns:
+        The cluster.
+
+    Raises:
+        ClusterError: ./cluster.yaml does not tell the cluster; or there is no such file, and no or several clusters
+            are running.
+    """
+    if named:
+        return find_cluster(validate_name(named))
+    if DEFAULT_SPEC.exists():
+        return _cluster_of_this_folder()
+    running = running_clusters()
+    if len(running) == 1:
+        return find_cluster(running[0])
+    if running:
+        raise ClusterError(
+            "several clusters are running: " + ", ".join(running),
+            hint="Choose one with -c NAME.",
+            exit_code=ExitCode.USAGE,
+        )
+    raise ClusterError(
+        "no cluster is running, and there is no cluster.yaml here",
+        hint="Start one with `tfcluster up SPEC`; `tfcluster init` writes a commented cluster.yaml.",
+        exit_code=ExitCode.NOT_RUNNING,
+    )
+
+
+def _cluster_of_this_folder() -> Cluster:
+    """Return the cluster of ./cluster.yaml.
+
+    A `name:` in the file says which cluster is meant, as -c does. Without one, the cluster is the one that was started
+    from this very file: a folder of the same name elsewhere may have a cluster of the same name.
+
+    Raises:
+        ClusterError: The file cannot be read, or the running cluster of that name was started from another spec.
+    """
+    from tfcluster.spec.cluster_name import read_name  # imports yaml
+
+    name, has_name = read_name(DEFAULT_SPEC)
+    running = running_clusters()
+    if name is None or name not in running:
+        cluster = cluster_of(load_topology(None, None))
+        warn_of_renamed(cluster.name, spec_source(DEFAULT_SPEC, None))
+        return cluster
+    if not has_name and (other_spec := _foreign_spec(name, spec_source(DEFAULT_SPEC, None))) is not None:
+        raise ClusterError(
+            f"the cluster of this folder's cluster.yaml is not running: the cluster {name!r} that runs was started "
+            f"from {other_spec}",
+            hint=f"Use that one with -c {name}; or give cluster.yaml a `name:` of its own and start it with "
+            "`tfcluster up`.",
+            exit_code=ExitCode.NOT_RUNNING,
+        )
+    return find_cluster(name)
+
+
+def find_cluster(name: str) -> Cluster:
+    """Return a cluster by its name.
+
+    Its hosts are those of the registry. Without an entry they are this machine if the cluster has a journal here, or
+    else those of ./cluster.yaml if that has the same name, or else this machine.
+
+    Raises:
+        ClusterError: The registry entry cannot be read.
+    """
+    if (registered := read_registry(name)) is not None:
+        return registered
+    if not journal_path(name).exists() and DEFAULT_SPEC.exists():
+        # Ignore an invalid ./cluster.yaml, as the user named the cluster.
+        with contextlib.suppress(ClusterError):
+            own = cluster_of(load_topology(None, None))
+            if own.name == name:
+                return own
+    return Cluster(name)
+
+
+def load_topology(spec: Path | None, notation: str | None) -> ClusterTopology:
+    """Read a spec and resolve it into a topology.
+
+    Args:
+        spec: The file; None for ./cluster.yaml.
+        notation: The cluster in the one-line notation, instead of a file.
+
+    Raises:
+        ClusterError: Both are given, there is no file, or the spec is invalid.
+    """
+    if notation is not None and spec is not None:
+        raise ClusterError("give a spec or --cluster-spec, not both", exit_code=ExitCode.USAGE)
+    if notation is None and spec is None and not DEFAULT_SPEC.exists():
+        raise ClusterError(
+            "there is no cluster.yaml here, and no spec was given",
+            hint="`tfcluster init` writes a commented cluster.yaml; or give one: `tfcluster up SPEC`.",
+            exit_code=ExitCode.USAGE,
+        )
+    from tfcluster.core.resolve import resolve_spec
+    from tfcluster.spec.load import load_spec, parse_cluster_notation  # imports pydantic, which few commands need
+
+    if notation is not None:
+        return resolve_spec(parse_cluster_notation(notation), _NOTATION)
+    path = spec or DEFAULT_SPEC
+    return resolve_spec(load_spec(path), str(path))
+
+
+def spec_source(spec: Path | None, notation: str | None) -> str:
+    """Return what identifies the spec that a cluster is started from, wherever it is named from.
+
+    Args:
+        spec: The file; None for ./cluster.yaml.
+        notation: The cluster in the one-line notation, instead of a file.
+
+    Returns:
+        The absolute path of a file without symbolic links; a pipe as it was named; or `--cluster-spec`.
+    """
+    if notation is not None:
+        return _NOTATION
+    path = spec or DEFAULT_SPEC
+    return os.path.realpath(path) if path.is_file() else str(path)
+
+
+def warn_of_renamed(cluster: str, source: str) -> None:
+    """Print which running clusters were started from a spec while it had another `name:`.
+
+    Args:
+        cluster: The name of its cluster now.
+        source: The result of `spec_source`.
+    """
+    for name in running_clusters() if os.path.isfile(source) else ():  # a pipe may bring any number of specs
+        if name != cluster and recorded_spec(name) == source:
+            warn(
+                f"warning: cluster {name!r}, which was started from {source} when that was its name, is still running; "
+                f"`tfcluster down -c {name}` stops it"
+            )
+
+
+def check_source(cluster: str, source: str) -> None:
+    """Check that a running cluster is not changed by the spec of another one that has the same name.
+
+    Args:
+        cluster: The cluster's name.
+        source: The result of `spec_source` for the spec that is to be applied.
+
+    Raises:
+        ClusterError: The cluster is running, and was started from another spec.
+    """
+    if cluster in running_clusters() and (other_spec := _foreign_spec(cluster, source)) is not None:
+        raise ClusterError(
+            f"cluster {cluster!r} is running and was started from {other_spec}, not from {source}: nothing was changed",
+            hint="Give this one another `name:` to start a cluster of its own, or add --replace-spec to change the "
+            "running cluster to this spec.",
+            exit_code=ExitCode.USAGE,
+        )
+
+
+def _foreign_spec(cluster: str, source: str) -> str | None:
+    """Return the spec that a cluster was started from if that is known and is not `source`, else None."""
+    recorded = recorded_spec(cluster)
+    return None if recorded in (None, source) else recorded
