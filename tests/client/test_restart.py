@@ -10,19 +10,19 @@ import pytest
 from tfcluster.client.cluster import Cluster
 from tfcluster.client.restart import restart_of
 from tfcluster.client.status import _not_ready
-from tfcluster.core.states import ClusterState, RunState, TaskState
-from tfcluster.core.status import ClusterStatus, LastExit, RunStatus, TaskStatus
+from tfcluster.core.states import ClusterState, TaskState
+from tfcluster.core.status import ClusterStatus, LastExit, TaskStatus
 from tfcluster.errors import ClusterError, ExitCode
 
 
-def status(*runs: RunStatus, **states: TaskState) -> ClusterStatus:
+def status(**states: TaskState) -> ClusterStatus:
     """A cluster of two tasks for each job, all in the job's state."""
     tasks = tuple(
         TaskStatus(f"/job:{job}/task:{index}", job, index, "h", "h:1", state, 1, 0, 1.0, 0.0, 1, (), None)
         for job, state in states.items()
         for index in (0, 1)
     )
-    return ClusterStatus("demo", ClusterState.DEGRADED, "c.yaml", (), tasks, runs)
+    return ClusterStatus("demo", ClusterState.DEGRADED, "c.yaml", (), tasks, ())
 
 
 READY, FAILED = TaskState.READY, TaskState.FAILED
@@ -58,9 +58,15 @@ def test_only_a_process_has_variables_to_lose(state: TaskState) -> None:
     assert restart_of(status(ps=state), ("ps:0",)).holders == (() if state in without else ("ps:0",))
 
 
-def test_only_runs_that_go_on_are_lost() -> None:
-    runs = [RunStatus(f"pi-{state.value}", "pi", state, 1.0) for state in RunState]
-    assert restart_of(status(*runs, ps=FAILED), ()).runs == ("pi-queued", "pi-running")
+def test_the_losses_are_variables_and_runs() -> None:
+    restart = restart_of(status(ps=READY, worker=READY), ())
+    assert restart.losses == ("the variables of ps:0, ps:1",)
+    assert replace(restart, runs=("a-1",), scripts=("b-2",)).losses == (
+        "the variables of ps:0, ps:1",
+        "run a-1",
+        "run b-2, if its script uses these tasks",
+    )
+    assert restart_of(status(ps=FAILED), ()).losses == ()
 
 
 def test_an_unknown_task_is_a_usage_error() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tfcluster.core.programs import ProgramTraits, blocking_losses, compute_tasks, required_tasks
+from tfcluster.core.programs import ProgramTraits, blocking_losses, compute_tasks, fails_at_restart, required_tasks
 from tfcluster.programs.registry import find
 
 PS, W0, W1 = "/job:ps/task:0", "/job:worker/task:0", "/job:worker/task:1"
@@ -68,6 +68,16 @@ def test_a_program_that_needs_its_tasks_continues_only_with_all_of_them() -> Non
     assert blocking_losses(traits, [W0, W1], [W1], {PS, W1}) == [W1]
     assert blocking_losses(traits, [W0, W1], [PS], {PS, W1}) == [W1, PS]
     assert blocking_losses(traits, [], [], {PS, W1}) == []
+
+
+@pytest.mark.parametrize(
+    ("program", "is_lost"), [("pi", False), ("mean", False), ("linear", False), ("script", True), ("expfit", True)]
+)
+def test_a_restart_ends_runs_of_programs_that_do_not_wait_for_their_tasks(program: str, is_lost: bool) -> None:
+    traits = traits_of(program, {"modes": []})
+    assert fails_at_restart(traits, [W0, W1], [PS], {W0, W1, PS}) is is_lost
+    assert fails_at_restart(traits, [W0], [PS], {PS}) is is_lost
+    assert fails_at_restart(traits, [W0], [], {PS, W1}) is False
 
 
 def test_a_fault_tolerant_program_continues_with_one_task() -> None:

@@ -64,11 +64,22 @@ def test_restart_on_purpose(sandbox: Sandbox) -> None:
     assert restarted_by_itself(sandbox, "worker:1")["restarts"] == 1
     run = sandbox.start("run", "expfit", "--mode", "data-parallel", "--steps", "1e8")  # pi would go on
     wait_for(lambda: [run["state"] for run in sandbox.status()["runs"]] == ["running"])
-    restart = sandbox("restart", "worker:1")
-    assert re.search(r"runs that compute on restarted tasks fail: expfit-\w+\n", restart.stderr)
+    # It asks before the run fails, as for variables; a run of pi goes on, and is not mentioned.
+    (name,) = (run["run"] for run in sandbox.status()["runs"])
+    counts = sandbox("run", "pi", "--samples", "1e13", "--detach").stdout.strip()
+    assert sandbox("restart", "worker", code=2).stderr.splitlines() == [
+        f"error: cluster 'again' would lose run {name}: nothing was restarted",
+        "hint: Add --yes to restart anyway.",
+    ]
+    assert pids(sandbox)["worker:0"] == first["worker:0"]
+    restart = sandbox("restart", "worker:1", "--yes")
+    assert f"LOST: run {name}\n" in restart.stderr
+    assert {run["run"]: run["state"] for run in sandbox.status()["runs"]}[counts] == "running"
     assert re.search(r"again: 1 task restarted in \d+\.\d\d s\n", restart.stdout)
     assert "worker:1 is being restarted by `tfcluster restart`" in run.communicate(timeout=60)[1]
     assert run.returncode != 0
+    assert "LOST" not in sandbox("restart", "worker:1").stderr
+    sandbox("cancel", counts)
     second = pids(sandbox)
     assert [short for short in first if first[short] == second[short]] == ["worker:0", "ps:0"]
     worker = sandbox.task("worker:1")

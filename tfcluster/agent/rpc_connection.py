@@ -30,7 +30,7 @@ from tfcluster.protocol.api.cluster import (
     WatchRequest,
 )
 from tfcluster.protocol.api.logs import EventsRequest, LogsRequest
-from tfcluster.protocol.api.runs import AttachRequest, CancelRequest, RunRequest, RunsRequest
+from tfcluster.protocol.api.runs import AttachRequest, CancelRequest, FailingRunsRequest, RunRequest, RunsRequest
 from tfcluster.protocol.codec import (
     Frame,
     FrameDecoder,
@@ -208,6 +208,7 @@ class Dispatcher:
             RunsRequest: runs.runs,
             AttachRequest: runs.attach,
             CancelRequest: runs.cancel,
+            FailingRunsRequest: runs.failing_runs,
         }
         request_types: list[type[Request[Any, Any]]] = [*self._handlers, RunRequest]
         self._request_types = {kind.method: kind for kind in request_types}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
 
 import click
 
@@ -28,7 +29,7 @@ from tfcluster.cli.output import confirm, echo, echo_json
     metavar="S",
     help="Seconds to wait until they are ready; with --rolling, for each.",
 )
-@click.option("--yes", is_flag=True, help="Do not ask for confirmation, even if variables are lost.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation, even if variables or runs are lost.")
 @cluster_option
 @output_option
 def command(
@@ -43,8 +44,9 @@ def command(
     """Restart each TASK (worker:1, or worker for the whole job; default: all) and wait until it is ready.
 
     This resets their restart counts; a task that failed or is stopped is started. A run that computes on a restarted
-    task fails, and the variables that the task holds are lost: those of a ps, or of any task in a cluster without a
-    ps. In that case the command asks for confirmation, or requires --yes.
+    task fails, unless its program continues without lost tasks, and the variables that the task holds are lost: those
+    of a ps, or of any task in a cluster without a ps. In both cases the command asks for confirmation, or requires
+    --yes.
 
     Exits with 4 if a task does not become ready.
     """
@@ -55,7 +57,7 @@ def command(
     target = resolve_cluster(cluster)
     plan, topology = restart.plan_restart(target, tasks)
     may_ask = output == "text" and sys.stdin.isatty() and sys.stdout.isatty()
-    _confirm(plan.cluster, plan.holders, plan.runs, yes=yes, may_ask=may_ask)
+    _confirm(plan.cluster, plan.losses, yes=yes, may_ask=may_ask)
     from tfcluster.ui.progress_views import RestartView
 
     view = RestartView(plan.cluster, plan.tasks, silent=output == "json")
@@ -80,13 +82,12 @@ def command(
         view.finish_restart(status, time.monotonic() - began)
 
 
-def _confirm(cluster: str, holders: tuple[str, ...], runs: tuple[str, ...], *, yes: bool, may_ask: bool) -> None:
+def _confirm(cluster: str, losses: Sequence[str], *, yes: bool, may_ask: bool) -> None:
     """Print what is lost by a restart, and ask for confirmation.
 
     Args:
         cluster: The cluster's name.
-        holders: Short names of the tasks whose variables are lost.
-        runs: The active runs.
+        losses: Descriptions of what is lost.
         yes: Do not ask for confirmation.
         may_ask: Whether the user can be asked.
 
@@ -95,18 +96,16 @@ def _confirm(cluster: str, holders: tuple[str, ...], runs: tuple[str, ...], *, y
     """
     from tfcluster.errors import ClusterError, ExitCode
 
-    if runs:
-        echo(f"runs that compute on restarted tasks fail: {', '.join(runs)}", err=True)
-    if not holders:
+    if not losses:
         return
-    loss = f"the variables of {', '.join(holders)}"
+    text = ", ".join(losses)
     if yes:
-        echo(f"LOST: {loss}", err=True)
+        echo(f"LOST: {text}", err=True)
     elif not may_ask:
         raise ClusterError(
-            f"cluster {cluster!r} would lose {loss}: nothing was restarted",
+            f"cluster {cluster!r} would lose {text}: nothing was restarted",
             hint="Add --yes to restart anyway.",
             exit_code=ExitCode.USAGE,
         )
-    elif not confirm(f"LOST: {loss}\nContinue and lose that?"):
+    elif not confirm(f"LOST: {text}\nContinue and lose that?"):
         raise ClusterError("nothing was restarted")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tfcluster import settings
 from tfcluster.client.cluster import Cluster
@@ -14,6 +14,7 @@ from tfcluster.core.status import ClusterStatus
 from tfcluster.core.topology import PS_JOB, ClusterTopology, matching_tasks
 from tfcluster.errors import ClusterError
 from tfcluster.protocol.api.cluster import RestartRequest
+from tfcluster.protocol.api.runs import FailingRunsRequest
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,8 @@ class Restart:
         tasks: Short names of the tasks to restart, the ps first, so that the other tasks then connect to the new ps.
         holders: Those of the tasks that hold variables, which are lost with their processes: the ps, or every task of
             a cluster without a ps, where any task can hold variables. A task without a process has nothing to lose.
-        runs: The active runs; those that compute on one of the tasks fail.
+        runs: The active runs that fail, as they compute on one of the tasks or require it.
+        scripts: The active runs of scripts, which fail if they use one of the tasks.
         hosts: The host of each task, by its short name.
     """
 
@@ -33,7 +35,15 @@ class Restart:
     tasks: tuple[str, ...]
     holders: tuple[str, ...]
     runs: tuple[str, ...]
+    scripts: tuple[str, ...]
     hosts: Mapping[str, str]
+
+    @property
+    def losses(self) -> tuple[str, ...]:
+        """Return descriptions of everything that the restart loses."""
+        variables = [f"the variables of {', '.join(self.holders)}"] * bool(self.holders)
+        scripts = [f"run {run}, if its script uses these tasks" for run in self.scripts]
+        return (*variables, *(f"run {run}" for run in self.runs), *scripts)
 
 
 def plan_restart(cluster: Cluster, names: Sequence[str]) -> tuple[Restart, ClusterTopology]:
@@ -51,6 +61,9 @@ def plan_restart(cluster: Cluster, names: Sequence[str]) -> tuple[Restart, Clust
     """
     snapshot = take_snapshot(cluster)
     restart = restart_of(snapshot.status, names)
+    if any(run.state in ACTIVE_RUN_STATES for run in snapshot.status.runs):
+        failing = cluster.connect_head().call(FailingRunsRequest(restart.tasks))
+        restart = replace(restart, runs=failing.runs, scripts=failing.scripts)
     hosts = restart.hosts.values()
     if errors := {host: error for host, error in snapshot.errors.items() if host in hosts}:
         raise unreachable(cluster, errors)
@@ -58,7 +71,7 @@ def plan_restart(cluster: Cluster, names: Sequence[str]) -> tuple[Restart, Clust
 
 
 def restart_of(status: ClusterStatus, names: Sequence[str]) -> Restart:
-    """Plan a restart of tasks of a cluster with this status; `names` and the errors are those of `plan_restart`."""
+    """Plan a restart of tasks of a cluster without active runs; `names` and the errors are those of `plan_restart`."""
     short_names = matching_tasks(names, [task.short for task in status.tasks])
     tasks = sorted((task for task in status.tasks if task.short in short_names), key=lambda task: task.job != PS_JOB)
     has_ps = any(task.job == PS_JOB for task in status.tasks)
@@ -66,7 +79,8 @@ def restart_of(status: ClusterStatus, names: Sequence[str]) -> Restart:
         cluster=status.cluster,
         tasks=tuple(task.short for task in tasks),
         holders=tuple(task.short for task in tasks if task.state in HAS_PROCESS and (task.job == PS_JOB or not has_ps)),
-        runs=tuple(run.run for run in status.runs if run.state in ACTIVE_RUN_STATES),
+        runs=(),
+        scripts=(),
         hosts={task.short: task.host for task in tasks},
     )
 

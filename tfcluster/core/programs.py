@@ -141,6 +141,23 @@ def blocking_losses(
     return losses if len(losses) == len(computing) else []
 
 
+def fails_at_restart(
+    traits: ProgramTraits, computing: Collection[str], required: Iterable[str], restarted: Collection[str]
+) -> bool:
+    """Return whether a run fails when tasks are restarted. A script may fail, as it may use any task.
+
+    Any other fault-tolerant program waits for tasks that come back at once, even if they are all that it computes on.
+
+    Args:
+        traits: The traits of the run's program.
+        computing: Names of the tasks that the run computes on.
+        required: The result of `required_tasks`.
+        restarted: Names of the tasks that are restarted.
+    """
+    is_fragile = traits.is_script or not traits.fault_tolerant
+    return is_fragile and not {*computing, *required}.isdisjoint(restarted)
+
+
 def tasks_with_addresses(addresses: Mapping[str, Sequence[str]]) -> Iterable[tuple[str, str]]:
     """Yield the name and the address of every task."""
     for job, tasks in addresses.items():

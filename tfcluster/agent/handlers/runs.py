@@ -15,7 +15,7 @@ from tfcluster.agent.runs.run import Run
 from tfcluster.agent.runs.stream import follow, skip
 from tfcluster.agent.upload import Upload, receive, validate_name
 from tfcluster.core.devices import Device, Selection, not_ready, select
-from tfcluster.core.programs import missing_notes, required_tasks
+from tfcluster.core.programs import compute_tasks, fails_at_restart, missing_notes, required_tasks
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError
 from tfcluster.processes.run_spec import RunSpec
@@ -24,6 +24,8 @@ from tfcluster.protocol.api.runs import (
     AttachRequest,
     CancelReply,
     CancelRequest,
+    FailingRunsReply,
+    FailingRunsRequest,
     RunEvent,
     RunRequest,
     RunsReply,
@@ -177,6 +179,18 @@ class RunHandlers:
         identity = self._runs.store.find(request.run)
         self._runs.cancel(identity)
         yield Reply(CancelReply(identity))
+
+    async def failing_runs(self, request: FailingRunsRequest) -> Response[NoReturn, FailingRunsReply]:
+        """Return which of the active runs fail when tasks are restarted."""
+        tasks = self._supervisor.require_cluster().tasks
+        names = [task.name for task in tasks]
+        restarted = {task.name for task in tasks if task.short in request.tasks}
+        failing: dict[bool, list[str]] = {True: [], False: []}
+        for record in [run.record for run in self._runs.runs.values() if run.is_active]:
+            computing = compute_tasks(record.traits, record.devices, names)
+            if fails_at_restart(record.traits, computing, record.required_tasks, restarted):
+                failing[record.traits.is_script].append(record.run)
+        yield Reply(FailingRunsReply(tuple(failing[False]), tuple(failing[True])))
 
     def _new_run(self, program: str) -> str:
         """Generate the id of a new run and create its directory."""

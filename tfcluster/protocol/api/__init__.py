@@ -44,6 +44,7 @@ class Method(str, Enum):
     RUNS = "runs"
     ATTACH = "attach"
     CANCEL = "cancel"
+    FAILING_RUNS = "failing-runs"
 
 
 class Request(Generic[EventT_co, ReplyT_co]):

@@ -141,3 +141,27 @@ class RunsRequest(Request[NoReturn, RunsReply], method=Method.RUNS):
     """
 
     lines: int | None
+
+
+@dataclass(frozen=True)
+class FailingRunsReply:
+    """The reply to `FailingRunsRequest`.
+
+    Attributes:
+        runs: The ids of the runs that fail.
+        scripts: The ids of the runs of scripts, which fail if they use the tasks.
+    """
+
+    runs: tuple[str, ...]
+    scripts: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class FailingRunsRequest(Request[NoReturn, FailingRunsReply], method=Method.FAILING_RUNS):
+    """Return which of the active runs fail when tasks are restarted; nothing is changed.
+
+    Attributes:
+        tasks: The short names of the tasks, on any host.
+    """
+
+    tasks: tuple[str, ...]
