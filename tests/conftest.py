@@ -203,11 +203,7 @@ class Sandbox:
         """Return everything that a cluster must not leave behind: processes, sockets, files except logs and runs."""
         allowed = {"logs", "runs"}
         files = [path for path in self.folder.glob("state/tfcluster/*/*/*") if path.name not in allowed]
-        files += [
-            *self.folder.glob("run/tfcluster/*"),
-            *self.folder.glob("state/tfcluster/*/hosts.json"),
-            *self.folder.glob("state/tfcluster/*/spec"),
-        ]
+        files += [*self.folder.glob("run/tfcluster/*"), *self.folder.glob("state/tfcluster/*/hosts.json")]
         return [*map(str, self.processes().items()), *map(str, files)]
 
 

@@ -51,6 +51,7 @@ def test_a_folder_of_the_same_name_elsewhere(sandbox: Sandbox) -> None:
     assert "--replace-spec" in sandbox("up", cwd=mine, code=2).stderr
     sandbox("down", cwd=theirs)
     assert sandbox.leftovers() == []
+    assert not list(sandbox.folder.glob("state/tfcluster/*/spec")), "nor the record of the spec"
 
 
 def test_a_spec_is_the_same_by_whatever_path(sandbox: Sandbox) -> None:

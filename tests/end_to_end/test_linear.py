@@ -134,8 +134,9 @@ def test_impossible_requests_are_reported(full: Sandbox, options: tuple[str, ...
 
 def test_the_next_run_goes_on_from_the_checkpoint(full: Sandbox, tmp_path: Path) -> None:
     log = tmp_path / "log"
-    options = ("run", "linear", "--seed", "5", "--sync", "--batch", "10", "--logdir", str(log))
-    halves = [full.json(*options, "--steps", "60", "--checkpoint-every", "0.1") for _ in range(2)]
+    options = ("run", "linear", "--sync", "--batch", "10", "--seed", "5", "--logdir", str(log))
+    without_seed = (*options[:-4], *options[-2:])  # it is that of the checkpoint
+    halves = [full.json(*words, "--steps", "60", "--checkpoint-every", "0.1") for words in (options, without_seed)]
     assert [half["result"]["steps"] for half in halves] == [60, 120]
     assert [half["result"]["resumed_from"] for half in halves] == [None, 60]
     assert halves[1]["notes"] == [f"went on from the checkpoint of step 60 in {log}"]

@@ -194,6 +194,26 @@ def test_the_log_collector_exits_with_the_cluster_even_without_an_agent(sandbox:
     wait_for(lambda: not sandbox.leftovers())
 
 
+def test_logs_of_an_earlier_cluster_of_the_same_name_are_shown_only_with_since(sandbox: Sandbox) -> None:
+    sandbox("up", sandbox.spec("name: twice\njobs:\n  ps: {tasks: 1}\n  worker: {tasks: 1}\n"))
+    first = {task["job"]: task["address"] for task in sandbox.status()["tasks"]}
+    sandbox("down")
+    assert {line.split(" | ")[0] for line in sandbox("logs").stdout.splitlines()} >= {"worker:0"}, "until the next `up`"
+
+    sandbox("up", sandbox.spec("name: twice\njobs:\n  worker: {tasks: 1, env: {TZ: UTC}}\n"))
+    started = [line for line in sandbox("logs").stdout.splitlines() if "Started server" in line]
+    assert len(started) == 1
+    assert len([line for line in sandbox("logs", "--since", "1h").stdout.splitlines() if "Started server" in line]) == 2
+    sandbox("restart", "--yes")
+    sandbox.kill_agent()
+    assert len([line for line in sandbox("logs").stdout.splitlines() if "Started server" in line]) == 2
+
+    # Those of the cluster that was up last remain; with it, the tasks that only the earlier one had print nothing.
+    sandbox("down")
+    assert {line.split(" | ")[0].strip() for line in sandbox("logs").stdout.splitlines()} == {"worker:0"}
+    assert first["ps"] in sandbox("logs", "ps", "--since", "1h").stdout
+
+
 def test_logs_stay_readable_after_down_and_a_broken_pipe_is_no_error(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec("name: gone\njobs:\n  worker: {tasks: 1}\n"))
     sandbox("down")

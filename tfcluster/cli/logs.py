@@ -47,7 +47,8 @@ def command(
     The id of a run instead of a task shows what its program printed.
 
     Lines of several tasks are sorted by time. --follow continues when a task or the cluster's agent is restarted. The
-    logs of a cluster that is down can be read too.
+    logs of a cluster that is down can be read too. Lines from before the latest start of the cluster are shown only
+    with --since, as they may be those of another cluster of the same name.
     """
     from tfcluster.client.logs import read_logs
     from tfcluster.client.resolve import resolve_cluster

@@ -45,7 +45,8 @@ def read_logs(
         cluster: The cluster; if it is down, its last logs are read.
         tasks: Tasks or jobs; all if empty.
         lines: The number of lines to read from the end of each log; None for all.
-        since: Read only lines from this Unix time on; None for all.
+        since: Read only lines from this Unix time on; None for all of runs, and for all of tasks since the cluster was
+            started.
         follow: Continue until interrupted or until the cluster goes down. An agent that dies is replaced, and a host
             that cannot be reached is retried until it is back.
         after: The offset at which to start in each log, instead of `lines` and `since`; updated in place to the

@@ -145,7 +145,7 @@ def format_outcome(run: Mapping[str, Any]) -> str:
     if run["error"] is not None:
         return str(run["error"]["message"].partition("\n")[0])
     parameters = run["parameters"]
-    return _values({name: value for name, value in (run["result"] or {}).items() if name not in parameters})
+    return _values({name: value for name, value in (run["result"] or {}).items() if parameters.get(name) is None})
 
 
 def _values(values: Mapping[str, Any]) -> str:

@@ -120,6 +120,30 @@ def test_a_run_resumes_from_the_checkpoint_of_another(context: Context, tmp_path
     assert (again["resumed_from"], again["steps"]) == (20, 40)
 
 
+def test_a_run_that_resumes_has_the_same_data_unless_another_seed_is_given(context: Context, tmp_path: Path) -> None:
+    options = {"sync": True, "steps": 20, "logdir": str(tmp_path)}
+    first = train(context, seed=None, **options)
+    again = replace(context, run=f"{context.run}-2")
+    second = train(again, seed=None, **options)
+    assert (second["seed"], second["least_squares"]) == (first["seed"], first["least_squares"])
+    other = (first["seed"] + 1) % 2**32
+    third = train(replace(context, run=f"{context.run}-3"), seed=other, **options)
+    assert (third["seed"], third["resumed_from"]) == (other, 40)
+    assert f"the checkpoint is of a training with --seed {first['seed']}, whose data were others" in context.notes
+    assert train(replace(context, run=f"{context.run}-4"), seed=None, **options)["seed"] == other
+    assert train(replace(context, run=f"{context.run}-5"), seed=None, **{**options, "logdir": None})["seed"] != other
+
+
+@pytest.mark.parametrize("text", [None, "", "[]", "{}", '{"seed": "x"}'])
+def test_a_checkpoint_without_its_seed_is_used_nevertheless(context: Context, tmp_path: Path, text: str | None) -> None:
+    options = {"sync": True, "steps": 20, "logdir": str(tmp_path)}
+    train(context, **options)
+    (tmp_path / "training.json").unlink()
+    if text is not None:
+        (tmp_path / "training.json").write_text(text)
+    assert train(replace(context, run=f"{context.run}-2"), seed=None, **options)["resumed_from"] == 20
+
+
 def test_the_graph_of_synchronous_training_has_a_size_limit(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settings, "TRAINING_POINTS_MAX", 200)
     with pytest.raises(ClusterError) as caught:

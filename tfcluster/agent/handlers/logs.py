@@ -56,13 +56,19 @@ class LogHandlers:
         """Send lines of the logs of tasks and runs; see `LogsRequest`."""
         tasks = request.tasks
         self._streams(tasks)  # raises an error at once if a name is unknown
+        since = request.since
+        logs_of_tasks = frozenset(self._task_names())
+        last_up = _last_up(LogReader(self._state_dir.events)) if since is None else None
 
         def streams() -> Streams:
             with suppress(ClusterError):  # a named task has been removed since
                 return self._streams(tasks)
             return {}
 
-        async with aclosing(self._read(streams, request, _log_event)) as events:
+        def since_of(log: str) -> float | None:
+            return last_up if since is None and log in logs_of_tasks else since
+
+        async with aclosing(self._read(streams, request, _log_event, since_of)) as events:
             async for event in events:
                 yield event
         yield Reply(Done())
@@ -70,15 +76,13 @@ class LogHandlers:
     async def events(self, request: EventsRequest) -> Response[EventEvent | LogPositions, Done]:
         """Send the cluster's events; see `EventsRequest`."""
         streams = {"": LogReader(self._state_dir.events)}
-        async with aclosing(self._read(lambda: streams, request, _event_event)) as events:
+        async with aclosing(self._read(lambda: streams, request, _event_event, lambda log: request.since)) as events:
             async for event in events:
                 yield event
         yield Reply(Done())
 
     def _streams(self, requested: Sequence[str]) -> Streams:
         """Open the logs of tasks and runs.
-
-        The tasks are those of the cluster that is up, or if it is down, those that have left a log.
 
         Args:
             requested: The names of the tasks and runs; empty for all tasks on this host.
@@ -89,8 +93,7 @@ class LogHandlers:
         Raises:
             ClusterError: A name is neither that of a task nor that of a run.
         """
-        topology, state_dir = self._supervisor.topology, self._state_dir
-        names = [task.short for task in topology.on(self._supervisor.host)] if topology else state_dir.logged_tasks()
+        state_dir, names = self._state_dir, self._task_names()
         streams: Streams = {}
         for patterns in [[name] for name in requested] or [[]]:
             if patterns == [AGENT_LOG]:
@@ -106,6 +109,13 @@ class LogHandlers:
                 output = state_dir.runs / run / OUTPUT  # raw output: it is not rotated
                 streams[run] = LogReader(output.with_suffix(".kept"), output)
         return streams
+
+    def _task_names(self) -> list[str]:
+        """Return the short names of the cluster's tasks on this host; if it is down, of those that have left a log."""
+        topology = self._supervisor.topology
+        return (
+            [task.short for task in topology.on(self._supervisor.host)] if topology else self._state_dir.logged_tasks()
+        )
 
     def _agent_logs(self) -> Streams:
         """Open the agent's own log, and what libraries in C have printed in its process."""
@@ -128,6 +138,7 @@ class LogHandlers:
         streams: Callable[[], Streams],
         request: LogsRequest | EventsRequest,
         to_event: Callable[[str, Line], E],
+        since_of: Callable[[str], float | None],
     ) -> AsyncGenerator[E | LogPositions, None]:
         """Read logs and optionally follow them, including logs that are created later.
 
@@ -135,6 +146,7 @@ class LogHandlers:
             streams: Returns the logs, by key.
             request: Which lines to read.
             to_event: Makes an event of a line; its arguments are the key of the log and the line.
+            since_of: Returns the Unix time of the first line to read of a log, by its key; None for all.
 
         Yields:
             The start positions, then the lines in the order of their times.
@@ -143,7 +155,8 @@ class LogHandlers:
         readers = streams()
         ends = {key: reader.end() for key, reader in readers.items()}
         positions = {
-            key: after[key] if key in after else _start(reader, ends[key], request) for key, reader in readers.items()
+            key: after[key] if key in after else _start(reader, ends[key], request, since_of(key))
+            for key, reader in readers.items()
         }
         yield LogPositions(dict(positions))
         begun = time.time()
@@ -190,8 +203,20 @@ class LogHandlers:
             yield ChangeWaiter(changed, settings.LOG_FOLLOW_SECONDS, poll_interval).wait
 
 
-def _start(reader: LogReader, end: int, request: LogsRequest | EventsRequest) -> int:
-    start = 0 if request.since is None else reader.start_since(request.since)
+def _last_up(events: LogReader) -> float | None:
+    """Return the time of the latest event `up`, with which the cluster began; None if it is not in the log any more."""
+    end, count = events.end(), settings.LOG_LINES_PER_TURN
+    while True:
+        lines = list(events.lines(events.start_of_last(count, end, partial=False), end, partial=False))
+        if ups := [line.time for line in lines if b'"event":"up"' in line.text]:
+            return ups[-1]
+        if len(lines) < count:
+            return None
+        count *= 4
+
+
+def _start(reader: LogReader, end: int, request: LogsRequest | EventsRequest, since: float | None) -> int:
+    start = 0 if since is None else reader.start_since(since)
     if request.lines is None:
         return start
     return max(start, reader.start_of_last(request.lines, end, partial=not request.follow))

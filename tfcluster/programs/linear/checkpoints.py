@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import secrets
 import tempfile
 from collections.abc import Mapping
@@ -16,6 +18,7 @@ v1 = tf.compat.v1
 
 _PREFIX = "model.ckpt"
 _STATE = "checkpoint"
+_TRAINING = "training.json"
 
 
 class Checkpoints:
@@ -41,6 +44,30 @@ class Checkpoints:
         except OSError as error:
             raise _usage_error(f"--logdir {folder}: cannot be written: {error.strerror}") from error
 
+    def seed(self) -> int | None:
+        """Return the seed of the training that wrote the checkpoint; None if there is none, or its seed is unknown."""
+        try:
+            seed = json.loads((self._folder / _TRAINING).read_text())["seed"] if self._has_checkpoint() else None
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        return seed if isinstance(seed, int) else None
+
+    def record_seed(self, seed: int) -> None:
+        """Record the seed of this training, for the next one that continues from its checkpoint.
+
+        Raises:
+            ClusterError: It cannot be written.
+        """
+        temporary = self._folder / f"{_TRAINING}.{os.getpid()}"
+        try:
+            temporary.write_text(json.dumps({"seed": seed}) + "\n")
+            temporary.replace(self._folder / _TRAINING)
+        except OSError as error:
+            raise _usage_error(f"--logdir {self._folder}: cannot be written: {error.strerror}") from error
+
+    def _has_checkpoint(self) -> bool:
+        return (self._folder / _STATE).exists()
+
     def latest(self, names: list[str]) -> dict[str, Any] | None:
         """Return the variables' values in the latest checkpoint, or None if there is no checkpoint.
 
@@ -50,9 +77,9 @@ class Checkpoints:
         Raises:
             ClusterError: The checkpoint cannot be read, or has other variables.
         """
-        state_file = self._folder / _STATE
-        if not state_file.exists():
+        if not self._has_checkpoint():
             return None
+        state_file = self._folder / _STATE
         path = tf.train.latest_checkpoint(str(self._folder))
         if path is None:
             raise _usage_error(f"{state_file}: names no checkpoint that is there")

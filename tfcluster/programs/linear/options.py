@@ -52,7 +52,8 @@ from tfcluster.programs.api import SharedOptions, Submission
     "--logdir",
     type=click.Path(),
     metavar="FOLDER",
-    help="For checkpoints, which the next run goes on from, and TensorBoard's summaries; on the head host.",
+    help="For checkpoints, which the next run goes on from with their seed, and TensorBoard's summaries; on the head "
+    "host.",
 )
 @click.option(
     "--checkpoint-every", type=seconds(0.1), default=30.0, show_default=True, help="Seconds between checkpoints."
@@ -87,6 +88,6 @@ def command(
         # Make the path absolute, as the run has another working directory.
         "logdir": None if logdir is None else str(Path(logdir).expanduser().absolute()),
         "checkpoint_every": checkpoint_every,
-        "seed": shared.seed_or_random(),
+        "seed": shared.seed,
     }
     return Submission(parameters, upload=data, upload_name="data.csv")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import secrets
 import threading
 from typing import Any
 
@@ -34,7 +35,7 @@ def run(
     sync: bool,
     logdir: str | None,
     checkpoint_every: float,
-    seed: int,
+    seed: int | None,
 ) -> dict[str, Any]:
     """Fit the line.
 
@@ -51,7 +52,8 @@ def run(
         logdir: Folder for checkpoints and summaries; training resumes from the latest checkpoint in it. None to
             write neither.
         checkpoint_every: Seconds between two checkpoints.
-        seed: Seed of the noise and of the order of the examples, below 2^63.
+        seed: Seed of the noise and of the order of the examples, below 2^63; None for that of the training whose
+            checkpoint is in `logdir`, or else a random one.
 
     Returns:
         w, b, loss (on all data), steps (the global step), steps_per_s, examples_per_s, workers, optimizer, lr, batch,
@@ -62,6 +64,8 @@ def run(
         ClusterError: The data or the folder cannot be used, the training diverged, or tasks were lost and did not
             recover.
     """
+    checkpoints = Checkpoints(logdir) if logdir else None
+    seed = _choose_seed(context, seed, checkpoints)
     points = synthetic_dataset(seed)
     if context.upload_path is not None:
         points = read_csv(context.upload_path, data)
@@ -73,10 +77,30 @@ def run(
         _check_graph_size(len(points), len(roles.replicas))
     if epochs is not None:
         steps = -(-epochs * len(points) // batches.size)
-    return _fit(TrainingConfig(context, roles, batches, optimizer, rate), steps, sync, logdir, checkpoint_every)
+    config = TrainingConfig(context, roles, batches, optimizer, rate)
+    return _fit(config, steps, sync, logdir, checkpoints, checkpoint_every)
 
 
-def _fit(config: TrainingConfig, steps: int, sync: bool, logdir: str | None, checkpoint_every: float) -> dict[str, Any]:
+def _choose_seed(context: Context, seed: int | None, checkpoints: Checkpoints | None) -> int:
+    """Choose the seed, so that a training that is continued has the same data, unless the user chooses another seed."""
+    recorded = None if checkpoints is None else checkpoints.seed()
+    if seed is not None and recorded not in (None, seed):
+        context.notes.append(f"the checkpoint is of a training with --seed {recorded}, whose data were others")
+    if seed is None:
+        seed = secrets.randbits(32) if recorded is None else recorded
+    if checkpoints is not None and seed != recorded:
+        checkpoints.record_seed(seed)
+    return seed
+
+
+def _fit(
+    config: TrainingConfig,
+    steps: int,
+    sync: bool,
+    logdir: str | None,
+    checkpoints: Checkpoints | None,
+    checkpoint_every: float,
+) -> dict[str, Any]:
     """Train, starting from the latest checkpoint in `logdir` if there is one.
 
     Returns:
@@ -84,7 +108,6 @@ def _fit(config: TrainingConfig, steps: int, sync: bool, logdir: str | None, che
     """
     roles, batches = config.roles, config.batches
     state = StateGraph(config)
-    checkpoints = Checkpoints(logdir) if logdir else None
     values = checkpoints.latest(list(state.values)) if checkpoints else None
     resumed_from = None if values is None else int(values["global_step"])
     if resumed_from is not None:

@@ -62,7 +62,8 @@ class LogsRequest(Request[LogEvent | LogPositions, Done], method=Method.LOGS):
     Attributes:
         tasks: Names of tasks, jobs and runs; empty for all tasks on the host.
         lines: How many of the last lines of each log to send; None for all.
-        since: Send only lines that were written at or after this Unix time, in seconds; None for all.
+        since: Send only lines that were written at or after this Unix time, in seconds. None for all of a run, and
+            for all of a task since the cluster was started: an earlier cluster of the same name has written before.
         follow: Whether to wait for new lines until the agent shuts down.
         after: The start position of each log as given in an earlier response; overrides `lines` and `since`.
     """
@@ -112,7 +113,7 @@ class EventsRequest(Request[EventEvent | LogPositions, Done], method=Method.EVEN
 
     Attributes:
         lines: How many of the last events to send; None for all.
-        since: As for `LogsRequest`.
+        since: Send only events at or after this Unix time, in seconds; None for all.
         follow: As for `LogsRequest`.
         after: As for `LogsRequest`.
     """
