@@ -60,3 +60,23 @@ def test_only_inputs_and_results_take_several_lines(monkeypatch: pytest.MonkeyPa
     assert [line.split()[0] for line in starts] == ["RUN", "pi-3f9a", "train-77ab"]
     assert starts[2].startswith("train-77ab  failed     2026-01-31 14:30:00  1m 15s  train.py")
     assert "".join("".join(lines).split()).count("exitcode3") == 1
+
+
+@pytest.mark.parametrize("width", [20, 40, 60, 70, 75, 80, 90, 100, 120])
+def test_numbers_are_not_split_on_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    words = "\n".join(shown(monkeypatch, width)).split()
+    for word in ("pi-3f9a", "2026-01-31", "14:30:00", "samples=10000000", "seed=7", "pi=3.14145", "stderr=0.000519"):
+        assert word in words
+
+
+def test_a_paragraph_for_each_where_no_table_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert shown(monkeypatch, 40) == [
+        "pi-3f9a succeeded 2026-01-31 14:30:00",
+        "  0.4s",
+        "  samples=10000000 seed=7",
+        "  pi=3.14145 stderr=0.000519",
+        "train-77ab failed 2026-01-31 14:30:00 1m",
+        "  15s",
+        "  train.py --epochs 3",
+        "  train.py ended with exit code 3",
+    ]

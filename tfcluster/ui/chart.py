@@ -157,7 +157,7 @@ def refuse_without_matplotlib() -> None:
     if importlib.util.find_spec("matplotlib") is None:
         raise ClusterError(
             "--plot needs matplotlib, which is not installed",
-            hint="pip install 'tfcluster[plot]'",
+            hint="pip install matplotlib",
             exit_code=ExitCode.USAGE,
         )
 

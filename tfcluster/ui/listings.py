@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -111,7 +112,7 @@ def _kind(device: Device) -> str:
 
 
 def show_runs(runs: Sequence[Mapping[str, Any]]) -> None:
-    """Print a table of runs."""
+    """Print a table of runs; if it would split a number or another word on this terminal, a paragraph for each run."""
     rows = [
         (
             run["run"],
@@ -124,7 +125,45 @@ def show_runs(runs: Sequence[Mapping[str, Any]]) -> None:
         for run in runs
     ]
     columns = ("RUN", "STATE", "STARTED", "TIME", "INPUTS", "RESULT")
-    console().print(make_table(columns, rows, right=("TIME",), wrapped=("INPUTS", "RESULT")))
+    content = make_table(columns, rows, right=("TIME",), wrapped=columns[4:])
+    if _fit_between_words(content, 4, [columns, *rows]):
+        console().print(content)
+        return
+    for row in rows:
+        for indent, cells in (("", row[:4]), ("  ", row[4:5]), ("  ", row[5:])):
+            for line in _wrap_words(indent + " ".join(cells), console().width):
+                console().print(line, soft_wrap=True)
+
+
+def _fit_between_words(content: Table, first: int, rows: Sequence[Sequence[str]]) -> bool:
+    """Set the widths of a table's last two columns so that their cells are wrapped between words only.
+
+    Args:
+        content: The table.
+        first: The index of the first of the two columns.
+        rows: The rows of the table, with the headings.
+
+    Returns:
+        Whether the table fits into the terminal in this way.
+    """
+    columns = content.columns[first : first + 2]
+    cells = [[row[first + number] for row in rows] for number in range(len(columns))]
+    words = [max((len(word) for cell in column for word in cell.split()), default=0) for column in cells]
+    left, right = (max(map(len, column)) - word for column, word in zip(cells, words, strict=True))  # may be added
+    for column, word in zip(columns, words, strict=True):
+        column.width = word
+    space = console().width - _width(content)
+    if space < 0:
+        return False
+    added = min(left, max(space // 2, space - right))
+    for column, word, more in zip(columns, words, (added, min(right, space - added)), strict=True):
+        column.width = word + more
+    return True
+
+
+def _wrap_words(text: str, width: int) -> list[str]:
+    """Split a text into lines between words; a word that is wider than a line stays whole."""
+    return textwrap.wrap(text, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 
 def format_inputs(program: str, parameters: Mapping[str, Any]) -> str:

@@ -40,7 +40,7 @@ def command(
     on one task and a layer on another. The same seed gives the same curve in every mode; so small a network only
     loses time by being divided.
 
-    --plot writes PNG, SVG or PDF; it needs matplotlib: pip install 'tfcluster[plot]'.
+    --plot writes PNG, SVG or PDF; it needs matplotlib: pip install matplotlib.
     """
     if compare and mode:
         raise click.UsageError("--compare trains in every mode; leave out --mode.")
