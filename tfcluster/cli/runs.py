@@ -110,18 +110,21 @@ def _show_events(
 def command(tail: int | None, cluster: str | None, output: str) -> None:
     """List the cluster's runs, the oldest first, with their inputs, states and results.
 
-    The records of the latest hundred runs that have ended are kept, also after `down`.
+    The records of the latest hundred runs that have ended are kept, also after `down`. Exits with 5 when a host cannot
+    be reached; the runs of the others are shown all the same.
     """
     from tfcluster.client.resolve import resolve_cluster
     from tfcluster.client.runs import list_runs
 
-    runs = list_runs(resolve_cluster(cluster), tail)
+    runs, problem = list_runs(resolve_cluster(cluster), tail)
     if output == "json":
         echo_json(runs)
     else:
         from tfcluster.ui.listings import show_runs
 
         show_runs(runs)
+    if problem is not None:
+        raise problem
 
 
 @click.command(

@@ -150,7 +150,8 @@ def _carry_out(plan: UpPlan, options: ChangeOptions, began: float) -> None:
                 accept_any_loss=options.yes,
                 show_status=lambda status: view.stopping(status, plan.actions),
             )
-            for status in watch_until_ready(plan.cluster, plan.topology, options.timeout):
+            watched = [task.short for task in plan.topology.tasks if task.host in plan.reachable.hosts]
+            for status in watch_until_ready(plan.reachable, plan.topology, options.timeout, watched):
                 view.update(status)
     except KeyboardInterrupt:
         echo(

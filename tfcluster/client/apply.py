@@ -101,7 +101,7 @@ def _combined(cluster: Cluster, errors: dict[str, ClusterError]) -> ClusterError
 def _deciding_host(plan: UpPlan) -> str:
     topology = plan.observed.topology if plan.observed else plan.topology
     host = topology.head().host
-    return host if host in plan.hosts else plan.cluster.head
+    return host if host in plan.hosts else plan.reachable.head
 
 
 def _register(plan: UpPlan, other_hosts: Collection[Host]) -> None:

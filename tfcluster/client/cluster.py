@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -66,6 +66,19 @@ class Cluster:
     def connect_head(self) -> AgentClient:
         """Return the RPC client for the agent on the host of the head task."""
         return self.connect(self.head)
+
+    def led_by(self, host: str) -> Cluster:
+        """Return this cluster, with its connections, as one whose runs another host leads."""
+        other = Cluster(self.name, self._hosts, host)
+        other._clients = self._clients
+        return other
+
+    def without(self, hosts: Collection[str]) -> Cluster:
+        """Return this cluster, with its connections, as one that lacks some of its hosts."""
+        remaining = tuple(host for name, host in self.hosts.items() if name not in hosts)
+        other = Cluster(self.name, remaining, remaining[0].name if self.head in hosts else self.head)
+        other._clients = self._clients
+        return other
 
     def add_host(self, record: dict[str, Any], host: str) -> dict[str, Any]:
         """Return a record of a command's JSON output with the host that it is from."""

@@ -90,10 +90,13 @@ def take_down(
 
 def _cancel_runs(cluster: Cluster, snapshot: ClusterSnapshot) -> None:
     """Cancel the active runs, and wait for some time until they have ended."""
-    runs = [run.run for run in snapshot.status.runs if run.state in ACTIVE_RUN_STATES]
-    # On a cluster with one host, its agent cancels the runs itself.
-    if runs and cluster.head in snapshot.statuses and len(cluster.hosts) > 1:
-        map_hosts([cluster.head], lambda host: _cancel(cluster.connect(host), runs), settings.DOWN_RUNS_SECONDS)
+    runs = {
+        host: active
+        for host, status in snapshot.statuses.items()
+        if (active := [run.run for run in status.runs if run.state in ACTIVE_RUN_STATES])
+    }
+    if len(cluster.hosts) > 1:  # on a cluster with one host, its agent cancels the runs itself
+        map_hosts(runs, lambda host: _cancel(cluster.connect(host), runs[host]), settings.DOWN_RUNS_SECONDS)
 
 
 def _cancel(client: AgentClient, runs: Collection[str]) -> None:

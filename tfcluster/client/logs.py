@@ -12,6 +12,7 @@ from typing import Any
 
 from tfcluster import settings
 from tfcluster.client.cluster import Cluster
+from tfcluster.client.leader import locate_run
 from tfcluster.client.parallel import StreamContext, map_hosts, merge_streams, partition, unreachable
 from tfcluster.client.reconnect import Reconnector, RetryPolicy
 from tfcluster.client.rpc import AgentClient, ResponseStream
@@ -224,12 +225,13 @@ def hosts_for_logs(cluster: Cluster, names: Sequence[str]) -> Mapping[str, Seque
     for name in names:
         try:
             short_names = matching_tasks([name], list(hosts))
-        except ClusterError as error:  # it may be the name of a run, whose logs are on the head's host
+        except ClusterError as error:  # it may be the name of a run, whose logs are on the host that leads it
             try:
-                _names_known_to(cluster, [cluster.head], [name])
-            except ClusterError as head_error:
-                raise (error if head_error.exit_code is ExitCode.USAGE else head_error) from None
-            routes.setdefault(cluster.head, []).append(name)
+                leader = locate_run(cluster, name, start=True).head
+                _names_known_to(cluster, [leader], [name])
+            except ClusterError as run_error:
+                raise (error if run_error.exit_code is ExitCode.USAGE else run_error) from None
+            routes.setdefault(leader, []).append(name)
             continue
         for short in short_names:
             routes.setdefault(hosts[short], []).append(short)

@@ -11,7 +11,8 @@ from typing import Any, BinaryIO
 from tfcluster import settings
 from tfcluster.client.cluster import Cluster
 from tfcluster.client.interrupts import GracefulInterrupt, InterruptibleContext, RunCanceller
-from tfcluster.client.parallel import StreamContext, map_hosts
+from tfcluster.client.leader import find_leader, locate_run
+from tfcluster.client.parallel import StreamContext, map_hosts, partition, unreachable
 from tfcluster.client.placements import PlacementContext, Placements
 from tfcluster.client.reconnect import Reconnector, RetryPolicy
 from tfcluster.client.rpc import ResponseStream
@@ -62,7 +63,7 @@ class RunRequest:
         """Submit the run and follow it up to its result; an interrupt cancels the run.
 
         A run on another host continues while the connection to it is lost, and is followed again as soon as the host
-        can be reached.
+        can be reached. If the head's host cannot be reached in the first place, another host leads the run.
 
         Args:
             cluster: The cluster to run on.
@@ -73,6 +74,7 @@ class RunRequest:
         Raises:
             ClusterError: The run could not be started; or it could not be cancelled, and continues.
         """
+        cluster = find_leader(cluster, self.patterns)
         client = cluster.connect_head()
         owned = not client.transport.is_remote
         canceller = RunCanceller(cluster)
@@ -132,6 +134,7 @@ def attach(cluster: Cluster, run: str) -> Generator[Event, None, None]:
     Raises:
         ClusterError: There is no such run.
     """
+    cluster = locate_run(cluster, run, start=True)
     client = cluster.connect_head()
     if not client.transport.has_state():
         raise not_running(cluster.name)
@@ -224,24 +227,37 @@ def exit_code(result: Event) -> ExitCode:
     return ExitCode(result["error"]["exit_code"]) if "error" in result else ExitCode.FAILED
 
 
-def list_runs(cluster: Cluster, lines: int | None) -> list[dict[str, Any]]:
-    """List a cluster's runs.
+def list_runs(cluster: Cluster, lines: int | None) -> tuple[list[dict[str, Any]], ClusterError | None]:
+    """List a cluster's runs on all hosts; most are on that of the head task, which leads them.
 
     Args:
         cluster: The cluster; it may be down.
         lines: The number of latest runs to list; None for all.
 
     Returns:
-        The runs, the oldest first, each as {run, program, parameters, state, seconds, started, result, error}.
+        The runs, the oldest first, each as {run, program, parameters, state, seconds, started, result, error}; and an
+        error that names the hosts whose runs are missing, or None if all answered.
 
     Raises:
-        ClusterError: The cluster never ran, or the host that has its runs cannot be reached.
+        ClusterError: The cluster never ran, or none of its hosts can be reached.
     """
-    client = cluster.connect_head()
-    if not client.transport.has_state():
+
+    def query(host: str) -> tuple[api.RunSummary, ...] | None:
+        client = cluster.connect(host)
+        # If the cluster is down, an agent is started to read the records of its host.
+        return client.call(api.RunsRequest(lines), start=True).runs if client.transport.has_state() else None
+
+    # A hanging agent on this machine is reported by its own timeout, with its pid.
+    timeout = None if cluster.is_local else settings.HOST_TIMEOUT_SECONDS
+    replies, errors = partition(map_hosts(cluster.hosts, query, timeout))
+    answers = [runs for runs in replies.values() if runs is not None]
+    if errors and not answers:
+        raise unreachable(cluster, errors)
+    if not answers:
         raise not_running(cluster.name)
-    # If the cluster is down, an agent is started to read the records of its host.
-    return [to_json(run) for run in client.call(api.RunsRequest(lines), start=True).runs]
+    runs = sorted((run for answer in answers for run in answer), key=lambda run: run.started)
+    latest = runs if lines is None else runs[len(runs) - min(lines, len(runs)) :]
+    return [to_json(run) for run in latest], unreachable(cluster, errors) if errors else None
 
 
 def cancel_run(cluster: Cluster, run: str) -> dict[str, Any]:
@@ -257,4 +273,4 @@ def cancel_run(cluster: Cluster, run: str) -> dict[str, Any]:
     Raises:
         ClusterError: There is no such run.
     """
-    return {"run": cluster.connect_head().call(api.CancelRequest(run)).run}
+    return {"run": locate_run(cluster, run, start=False).connect_head().call(api.CancelRequest(run)).run}

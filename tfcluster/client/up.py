@@ -21,8 +21,9 @@ from tfcluster.client.preflight import (
 )
 from tfcluster.client.resolve import check_source
 from tfcluster.core.hosts import THIS_MACHINE, Host
-from tfcluster.core.plan import PlannedAction, data_losses, kept_servers, plan
+from tfcluster.core.plan import ActionKind, PlannedAction, data_losses, kept_servers, plan
 from tfcluster.core.reconcile import ObservedState, scale
+from tfcluster.core.text import summarize_list
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.paths import journal_path
@@ -44,6 +45,7 @@ class UpPlan:
         hosts: The preflight of each host, including the removed ones that can be reached.
         unexamined: The results of the checks that a dry run could not make.
         source: The result of `spec_source` for the spec of `up`; None for `scale`, which keeps the cluster's spec.
+        unreachable: The hosts that cannot be reached, on which nothing is planned.
     """
 
     cluster: Cluster
@@ -55,6 +57,12 @@ class UpPlan:
     hosts: Mapping[str, HostPreflight]
     unexamined: Sequence[CheckResult] = ()
     source: str | None = None
+    unreachable: tuple[str, ...] = ()
+
+    @property
+    def reachable(self) -> Cluster:
+        """Return the cluster without the hosts that cannot be reached."""
+        return self.cluster.without(self.unreachable)
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan as JSON values."""
@@ -134,8 +142,43 @@ def plan_scale(cluster: Cluster, counts: Mapping[str, int], *, dry: bool, progre
     with _observed_hosts(cluster, dry=dry, progress=progress) as hosts:
         if all(each.problems for each in hosts.values()):  # no host can say what is running
             raise next(error for each in hosts.values() for _, error in each.problems)
-        preflight = run_preflight(cluster, hosts, scaled_topology)
-        return _plan(cluster, cluster, (), preflight, allow_version_mismatch=True)
+        lost = {host: error for host, each in hosts.items() for check, error in each.problems if check == "reach"}
+        reached = {host: each for host, each in hosts.items() if host not in lost}
+        preflight = run_preflight(cluster, reached, scaled_topology)
+        plan = _plan(cluster, cluster, (), preflight, allow_version_mismatch=True)
+        return _without_lost_hosts(plan, lost) if lost else plan
+
+
+def _without_lost_hosts(plan: UpPlan, lost: Mapping[str, ClusterError]) -> UpPlan:
+    """Return a plan of `scale` for the hosts that can be reached, which leaves the tasks of the others as they are.
+
+    Args:
+        plan: The plan, made without the observed state of the other hosts.
+        lost: Why each of the other hosts cannot be reached.
+
+    Raises:
+        ClusterError: The plan concerns tasks on the other hosts.
+    """
+    assert plan.observed is not None, "only a running cluster is scaled"
+    existing = {task.name: task.host for task in plan.observed.topology.tasks}
+    # Nothing is known of a task on a host that is lost, so the plan is to start it.
+    unknown = [
+        action
+        for action in plan.actions
+        if action.kind is ActionKind.START and action.task is not None and action.task.host in lost
+    ]
+    ignored = [each for each in unknown if each.task is not None and existing.get(each.task.name) == each.task.host]
+    actions = tuple(action for action in plan.actions if action not in ignored)
+    message = "; ".join(error.message for error in lost.values())
+    if blocked := [action.task.short for action in actions if action.task is not None and action.task.host in lost]:
+        message += f", and the change concerns {summarize_list(blocked)} there: nothing was changed"
+        raise ClusterError(message, hint="Scale jobs on the other hosts only.", exit_code=ExitCode.UNREACHABLE)
+    if any(action.has_unknown_peers for action in actions):
+        message += ", and its servers would have to learn new addresses: nothing was changed"
+        hint = "A job that comes up with `max: N` in the spec grows to N tasks without restarting any."
+        raise ClusterError(message, hint=hint, exit_code=ExitCode.UNREACHABLE)
+    warn(f"{message}: it is left as it is, and has to be told of this change when it is back: type the command again")
+    return replace(plan, actions=actions, unreachable=tuple(lost))
 
 
 @contextlib.contextmanager
@@ -236,7 +279,11 @@ def _plan_actions(
         return plan(topology, None)
     topologies = {host: each.observed.topology for host, each in hosts.items() if each.observed is not None}
     older = {host: each for host, each in topologies.items() if each != observed.topology}
-    actions = [each for each in plan(topology, observed) if each.task is None or each.task.host not in older]
+    missed = [PlannedAction(ActionKind.UPDATE, None, f"host {host} has missed a change") for host in older]
+    actions = [
+        *(each for each in plan(topology, observed) if each.task is None or each.task.host not in older),
+        *missed,
+    ]
     for host, base in older.items():
         from_base = plan(topology, replace(observed, topology=base))
         actions += [each for each in from_base if each.task is not None and each.task.host == host]

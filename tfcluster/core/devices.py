@@ -98,6 +98,12 @@ def matches(pattern: str, device: Device) -> bool:
     return all(fnmatchcase(parts.get(key, ""), value) for key, value in _parts(pattern).items())
 
 
+def may_be_on(pattern: str, task: str) -> bool:
+    """Return whether a device string may match devices of a task."""
+    parts, wanted = _parts(task), _parts(pattern)
+    return all(fnmatchcase(value, wanted.get(key, "*")) for key, value in parts.items())
+
+
 def select(
     devices: Sequence[Device],
     *,
@@ -170,7 +176,7 @@ def _matching(patterns: Sequence[str], devices: Sequence[Device], missing: Mappi
     for pattern in patterns:
         matching = [device for device in devices if matches(pattern, device)]
         if not matching:
-            if problems := [problem for task, problem in missing.items() if _may_be_on(pattern, task)]:
+            if problems := [problem for task, problem in missing.items() if may_be_on(pattern, task)]:
                 raise not_ready(problems, f"--devices {pattern}: ")
             raise ClusterError(
                 f"--devices {pattern}: no device of the cluster matches",
@@ -179,12 +185,6 @@ def _matching(patterns: Sequence[str], devices: Sequence[Device], missing: Mappi
             )
         selection += [device for device in matching if device not in selection]
     return selection
-
-
-def _may_be_on(pattern: str, task: str) -> bool:
-    """Return whether a device string may match devices of a task."""
-    parts, wanted = _parts(task), _parts(pattern)
-    return all(fnmatchcase(value, wanted.get(key, "*")) for key, value in parts.items())
 
 
 def _parts(name: str) -> dict[str, str]:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import secrets
 import shutil
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Collection
 from typing import NoReturn
 
 from tfcluster import settings
@@ -16,7 +16,7 @@ from tfcluster.agent.runs.stream import follow, skip
 from tfcluster.agent.upload import Upload, receive, validate_name
 from tfcluster.core.devices import Device, Selection, not_ready, select
 from tfcluster.core.programs import compute_tasks, fails_at_restart, missing_notes, required_tasks
-from tfcluster.core.topology import ClusterTopology
+from tfcluster.core.topology import PS_JOB, ClusterTopology, Task
 from tfcluster.errors import ClusterError
 from tfcluster.processes.run_spec import RunSpec
 from tfcluster.protocol.api import Done, Reply, Response
@@ -56,10 +56,11 @@ class RunHandlers:
         devices, missing = await self._devices()
         self._context.reject_if_going_down()
         topology = self._supervisor.require_cluster()
-        selection = _select(topology, devices, missing, request)
+        head = self._head(topology, missing)
+        selection = _select(topology, head, devices, missing, request)
         if request.upload is not None:
             validate_name(request.upload)
-        job = self._job(topology, selection, missing, request)
+        job = self._job(topology, head, selection, missing, request)
         try:
             run = self._runs.submit(job, request.timeout, request.detach or not request.owned)
         except OSError as error:
@@ -86,8 +87,21 @@ class RunHandlers:
         ready = [device for device in devices if device.task in names and device.task not in missing]
         return sorted(ready, key=lambda device: names[device.task]), missing
 
+    def _head(self, topology: ClusterTopology, missing: Collection[str]) -> Task:
+        """Return the head task or, if its host is away, so that this one leads the run, a task that is ready here."""
+        head = topology.head()
+        if head.name not in missing or head.host == self._supervisor.host:
+            return head
+        ready = [task for task in topology.on(self._supervisor.host) if task.name not in missing]
+        return next((task for task in ready if task.job != PS_JOB), ready[0] if ready else head)
+
     def _job(
-        self, topology: ClusterTopology, selection: Selection, missing: dict[str, str], request: RunRequest
+        self,
+        topology: ClusterTopology,
+        head: Task,
+        selection: Selection,
+        missing: dict[str, str],
+        request: RunRequest,
     ) -> RunSpec:
         """Create the directory of a new run, and return the specification for its driver."""
         identity = self._new_run(request.program)
@@ -98,7 +112,7 @@ class RunHandlers:
             traits=request.traits,
             folder=self._context.state_dir.runs / identity,
             addresses=topology.addresses(),
-            head=topology.head().address,
+            head=head.address,
             devices=[device.name for device in selection.devices],
             parameters=request.parameters,
             notes=[*selection.notes, *missing_notes(missing)],
@@ -202,12 +216,13 @@ class RunHandlers:
 
 
 def _select(
-    topology: ClusterTopology, devices: list[Device], missing: dict[str, str], request: RunRequest
+    topology: ClusterTopology, head: Task, devices: list[Device], missing: dict[str, str], request: RunRequest
 ) -> Selection:
     """Select the devices of a run, which does without the tasks that are not ready unless it needs them.
 
     Args:
         topology: The topology.
+        head: The head task.
         devices: The devices of the tasks that are ready.
         missing: Why each of the other tasks is not ready, by its name.
         request: The request.
@@ -221,7 +236,7 @@ def _select(
     if missing and not selection.devices:
         raise not_ready(missing.values())
     names = [device.name for device in selection.devices]
-    required = required_tasks(request.traits, names, topology.addresses(), topology.head().address)
+    required = required_tasks(request.traits, names, topology.addresses(), head.address)
     if problems := [missing[task] for task in required if task in missing]:
         raise not_ready(problems)
     return selection
