@@ -120,7 +120,7 @@ def test_a_run_is_shown_to_others_and_not_obeyed(visited: Sandbox) -> None:
     assert {SHOWN, "windows", r"10%\r20%"} <= {*attached}
     assert f"error: fails.py failed: ValueError: {SHOWN}" in attached
     assert into_a_pipe(visited, "attach", run, code=1).startswith(f"{SHOWN}\nwindows\n")
-    assert f"ValueError: {SHOWN}" in harmless(at_a_terminal(visited, "runs"))
+    assert SHOWN in harmless(at_a_terminal(visited, "runs"))
 
 
 def test_the_one_who_started_a_run_gets_what_it_prints_as_it_is(visited: Sandbox) -> None:
