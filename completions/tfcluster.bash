@@ -1,28 +1,17 @@
 _tfcluster_completion() {
     local IFS=$'\n'
-    local response
+    local type value
 
-    response=$(env COMP_WORDS="${COMP_WORDS[*]}" COMP_CWORD=$COMP_CWORD _TFCLUSTER_COMPLETE=bash_complete $1)
-
-    for completion in $response; do
-        IFS=',' read type value <<< "$completion"
-
+    COMPREPLY=()
+    while IFS=',' read -r type value; do
         if [[ $type == 'dir' ]]; then
-            COMPREPLY=()
             compopt -o dirnames
         elif [[ $type == 'file' ]]; then
-            COMPREPLY=()
             compopt -o default
         elif [[ $type == 'plain' ]]; then
-            COMPREPLY+=($value)
+            COMPREPLY+=("$value")
         fi
-    done
-
-    return 0
+    done < <(env COMP_LINE="${COMP_LINE:0:COMP_POINT}" BREAKS="$COMP_WORDBREAKS" _TFCLUSTER_COMPLETE=bash_complete "$1")
 }
 
-_tfcluster_completion_setup() {
-    complete -o nosort -F _tfcluster_completion tfcluster
-}
-
-_tfcluster_completion_setup;
+complete -o nosort -F _tfcluster_completion tfcluster

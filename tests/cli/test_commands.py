@@ -12,7 +12,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from tfcluster.cli.main import cli, main
+from tfcluster.cli.main import _HABITS, cli, main
 
 ROOT = Path(__file__).parent.parent.parent
 COMPLETIONS = {"bash": "tfcluster.bash", "zsh": "_tfcluster", "fish": "tfcluster.fish"}
@@ -52,6 +52,56 @@ def test_ps_is_status() -> None:
     assert cli.get_command(context, "ps") is cli.get_command(context, "status")
 
 
+@pytest.mark.parametrize(
+    ("name", "answer"),
+    [
+        ("start", "tfcluster up"),
+        ("stop", "tfcluster down"),
+        ("rm", "tfcluster down"),
+        ("kill", "tfcluster cancel RUN"),
+        ("exec", "tfcluster run SCRIPT.py"),
+        ("top", "tfcluster status"),
+        ("list", "tfcluster runs"),
+        ("help", "tfcluster --help"),
+        ("version", "tfcluster --version"),
+        ("statsu", "Did you mean 'status'?"),
+        ("xyzzy", "No such command 'xyzzy'.\n"),
+    ],
+)
+def test_commands_of_other_tools_are_answered_with_what_to_type(name: str, answer: str) -> None:
+    result = CliRunner().invoke(cli, [name])
+    assert result.exit_code == 2
+    assert f"No such command {name!r}." in result.output
+    assert answer in result.output
+
+
+def test_no_command_has_the_name_of_a_habit() -> None:
+    context = click.Context(cli)
+    assert not {name for name in _HABITS if cli.get_command(context, name) is not None}
+
+
+@pytest.mark.parametrize(
+    ("words", "file"),
+    [
+        (["-m", "pkg.train"], "pkg/train.py"),
+        (["-mpkg.train", "--epochs", "3"], "pkg/train.py"),
+        (["-m", "pkg"], "pkg/__main__.py"),
+        (["-m", "none.such"], "none/such.py"),
+        (["-m"], "PACKAGE/MODULE.py"),
+    ],
+)
+def test_a_module_is_answered_with_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], file: str
+) -> None:
+    (tmp_path / "pkg").mkdir()
+    for name in ("train.py", "__main__.py"):
+        (tmp_path / "pkg" / name).touch()
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(cli, ["run", *words])
+    assert result.exit_code == 2
+    assert f"There is no option -m. Run the module's file: tfcluster run {file}\n" in result.output
+
+
 @pytest.mark.parametrize("shell", COMPLETIONS)
 def test_completion_files_are_up_to_date(shell: str) -> None:
     made = subprocess.run(
@@ -63,11 +113,10 @@ def test_completion_files_are_up_to_date(shell: str) -> None:
 def test_bash_completes_commands_and_options() -> None:
     script = """
     source completions/tfcluster.bash
-    COMP_WORDS=(tfcluster ru) COMP_CWORD=1
-    _tfcluster_completion tfcluster && echo "${COMPREPLY[@]}"
-    COMPREPLY=()
-    COMP_WORDS=(tfcluster run pi --sa) COMP_CWORD=3
-    _tfcluster_completion tfcluster && echo "${COMPREPLY[@]}"
+    for COMP_LINE in "tfcluster ru" "tfcluster run pi --sa"; do
+        COMP_POINT=${#COMP_LINE}
+        _tfcluster_completion tfcluster && echo "${COMPREPLY[@]}"
+    done
     """
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     result = subprocess.run(

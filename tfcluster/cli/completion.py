@@ -1,11 +1,165 @@
-"""The command `tfcluster completion`."""
+"""The command `tfcluster completion`, and the answers to a shell that completes a command line.
+
+A shell waits for these answers while the user types. They come at once or not at all: no error is shown, and what
+cannot be found out within `COMPLETION_SECONDS` is left out.
+"""
 
 from __future__ import annotations
 
-import click
-from click.shell_completion import get_completion_class
+import os
+import re
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
 
+import click
+from click.shell_completion import (
+    BashComplete,
+    CompletionItem,
+    add_completion_class,
+    get_completion_class,
+    split_arg_string,
+)
+
+from tfcluster import settings
 from tfcluster.cli.output import echo
+
+if TYPE_CHECKING:
+    from tfcluster.client.cluster import Cluster
+    from tfcluster.core.topology import ClusterTopology
+
+#: The environment variable by which the scripts ask for completions.
+VARIABLE = "_TFCLUSTER_COMPLETE"
+
+Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
+
+# Names that a shell would have to quote are left to its own completion of files.
+_PLAIN_NAME = re.compile(r"[\w./+-]+")
+
+
+@add_completion_class
+class _BashCompletion(BashComplete):
+    """Completion for bash, which splits words at `:` and `=`, as in worker:1 and worker=4.
+
+    The script therefore passes the line, and an answer is only what follows the last of these characters.
+    """
+
+    source_template = """\
+%(complete_func)s() {
+    local IFS=$'\\n'
+    local type value
+
+    COMPREPLY=()
+    while IFS=',' read -r type value; do
+        if [[ $type == 'dir' ]]; then
+            compopt -o dirnames
+        elif [[ $type == 'file' ]]; then
+            compopt -o default
+        elif [[ $type == 'plain' ]]; then
+            COMPREPLY+=("$value")
+        fi
+    done < <(env COMP_LINE="${COMP_LINE:0:COMP_POINT}" BREAKS="$COMP_WORDBREAKS" %(complete_var)s=bash_complete "$1")
+}
+
+complete -o nosort -F %(complete_func)s %(prog_name)s
+"""
+    _skipped = 0
+
+    def get_completion_args(self) -> tuple[list[str], str]:
+        """Return the complete words of the line, and the incomplete last one."""
+        line = os.environ["COMP_LINE"]
+        words = split_arg_string(line)[1:]
+        incomplete = words.pop() if words and not line[-1].isspace() else ""
+        breaks = {":", "="} & set(os.environ["BREAKS"])
+        self._skipped = max((incomplete.rfind(each) + 1 for each in breaks), default=0)
+        return words, incomplete
+
+    def format_completion(self, item: CompletionItem) -> str:
+        """Return the line of an answer."""
+        return f"{item.type},{item.value[self._skipped :] if item.type == 'plain' else item.value}"
+
+
+def complete_and_exit(group: click.Group) -> NoReturn:
+    """Print the completions that a shell asks for, and exit.
+
+    Args:
+        group: The root command.
+    """
+    signal.signal(signal.SIGALRM, lambda *_: os._exit(0))
+    signal.setitimer(signal.ITIMER_REAL, settings.COMPLETION_SECONDS)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+    try:
+        group.main(prog_name="tfcluster", complete_var=VARIABLE)
+    except SystemExit:
+        pass
+    except BaseException:  # whatever is wrong, the user is only typing
+        os._exit(0)
+    sys.stdout.flush()
+    os._exit(0)
+
+
+def complete_clusters(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Complete the name of a running cluster."""
+    from tfcluster.paths import running_clusters
+
+    return _matching(running_clusters(), incomplete)
+
+
+def complete_tasks(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Complete a job or a task of the cluster."""
+    topology = _topology(ctx)
+    return _matching([*topology.addresses(), *(task.short for task in topology.tasks)], incomplete)
+
+
+def complete_counts(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Complete a job with its present number of tasks, as `scale` takes it."""
+    return _matching([f"{job}={len(tasks)}" for job, tasks in _topology(ctx).addresses().items()], incomplete)
+
+
+def complete_runs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Complete the id of a run, the latest first."""
+    from tfcluster.protocol.api.runs import RunsRequest
+
+    runs = _cluster(ctx).connect_head().call(RunsRequest(None)).runs
+    return _matching([run.run for run in reversed(runs)], incomplete)
+
+
+def complete_logs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Complete what has a log: a job, a task or a run."""
+    return [*complete_tasks(ctx, param, incomplete), *complete_runs(ctx, param, incomplete)]
+
+
+def complete_files(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Let the shell complete a path."""
+    return [CompletionItem(incomplete, type="file")]
+
+
+def complete_scripts(incomplete: str) -> list[CompletionItem]:
+    """Complete the path of a Python script; if there is none, let the shell complete the path of a folder."""
+    folder, _, name = incomplete.rpartition("/")
+    prefix = incomplete.removesuffix(name)
+    found = sorted(f"{prefix}{path.name}" for path in Path(folder or prefix or ".").glob("*.py") if path.is_file())
+    scripts = _matching([path for path in found if _PLAIN_NAME.fullmatch(path)], incomplete)
+    return scripts or [CompletionItem(incomplete, type="file")]
+
+
+def _matching(names: list[str], incomplete: str) -> list[CompletionItem]:
+    return [CompletionItem(name) for name in names if name.startswith(incomplete)]
+
+
+def _topology(ctx: click.Context) -> ClusterTopology:
+    from tfcluster.protocol.api.cluster import TopologyRequest
+
+    return _cluster(ctx).connect_head().call(TopologyRequest(settled=False))
+
+
+def _cluster(ctx: click.Context) -> Cluster:
+    from tfcluster.client.resolve import resolve_cluster
+
+    named: Any = ctx.params.get("cluster")
+    return resolve_cluster(named)
 
 
 @click.command(
@@ -16,9 +170,11 @@ from tfcluster.cli.output import echo
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def command(ctx: click.Context, shell: str) -> None:
-    """Print the script that teaches a shell to complete tfcluster's commands and options."""
+    """Print the script that teaches a shell to complete tfcluster's commands and options, and the names of scripts,
+    tasks, runs and clusters.
+    """
     shell_class = get_completion_class(shell)
     assert shell_class is not None, "click knows the shells that the argument allows"
-    completion = shell_class(ctx.find_root().command, {}, "tfcluster", "_TFCLUSTER_COMPLETE")
+    completion = shell_class(ctx.find_root().command, {}, "tfcluster", VARIABLE)
     # Do not use source(), which runs the shell to query its version; the script is the same on every machine.
     echo((completion.source_template % completion.source_vars()).removesuffix("\n"))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tfcluster.cli.completion import complete_logs
 from tfcluster.cli.options import cluster_option, output_option, since_option
 from tfcluster.cli.output import echo_json
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @click.command("logs", short_help="Show what the tasks print.", epilog="Example: tfcluster logs worker:0 ps -n 20 -f")
-@click.argument("tasks", nargs=-1, metavar="[TASK]...")
+@click.argument("tasks", nargs=-1, metavar="[TASK]...", shell_complete=complete_logs)
 @click.option("-f", "--follow", is_flag=True, help="Also show what the tasks print from now on, until interrupted.")
 @click.option("-n", "--tail", type=click.IntRange(min=0), metavar="N", help="Only the last N lines of each.")
 @since_option

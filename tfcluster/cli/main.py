@@ -48,6 +48,22 @@ _LOCATIONS = {
     "validate": "spec:validate_command",
 }
 
+# What users of Docker, Kubernetes and similar tools type by habit, and the command that does it here.
+_UP = "`tfcluster up` starts a cluster, and applies changes of its spec."
+_DOWN = "`tfcluster down` stops a cluster, `tfcluster cancel RUN` a run."
+_RUN = "`tfcluster run SCRIPT.py` runs a script on the cluster."
+_STATUS = "`tfcluster status` shows the tasks of a cluster, with CPU and memory; `tfcluster runs` lists its runs."
+_HABITS = {
+    **dict.fromkeys(["start", "create", "apply", "deploy"], _UP),
+    **dict.fromkeys(["stop", "kill", "rm", "remove", "delete", "destroy"], _DOWN),
+    **dict.fromkeys(["exec", "python", "submit", "launch", "sh", "shell", "ssh"], _RUN),
+    **dict.fromkeys(["top", "stats", "list", "ls", "get", "show", "inspect", "describe", "info", "jobs"], _STATUS),
+    "history": "`tfcluster runs` lists the runs of a cluster, `tfcluster events` what happened to its tasks.",
+    "config": "`tfcluster validate` checks a spec, `tfcluster up --dry-run` shows what it would start.",
+    "help": "`tfcluster --help` lists the commands, `tfcluster COMMAND --help` the options of one.",
+    "version": "`tfcluster --version` prints it.",
+}
+
 
 class LazyGroup(click.Group):
     """A click group that imports a command only when it is called.
@@ -57,6 +73,7 @@ class LazyGroup(click.Group):
         commands: The short help of each command, by name.
         locations: Where else a command is, as `MODULE:OBJECT`, by name.
         aliases: Other names of commands, each with the command's name.
+        habits: Names that users of other tools expect, each with an answer that names the command to type.
         **attributes: The arguments of click.Group.
     """
 
@@ -67,6 +84,7 @@ class LazyGroup(click.Group):
         commands: Mapping[str, str],
         locations: Mapping[str, str] | None = None,
         aliases: Mapping[str, str] | None = None,
+        habits: Mapping[str, str] | None = None,
         **attributes: Any,
     ) -> None:
         super().__init__(**attributes)
@@ -74,6 +92,7 @@ class LazyGroup(click.Group):
         self._listed = commands
         self._locations = locations or {}
         self._aliases = aliases or {}
+        self._habits = habits or {}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of the commands, in the order in which a new user needs them."""
@@ -106,8 +125,8 @@ class LazyGroup(click.Group):
             from difflib import get_close_matches
 
             near = get_close_matches(args[0], [*self._listed, *self._aliases], 1)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
-            raise click.UsageError(f"No such command {args[0]!r}.{hint}", ctx)
+            hint = f"Did you mean {near[0]!r}?" if near else ""
+            raise click.UsageError(f"No such command {args[0]!r}. {self._habits.get(args[0], hint)}".rstrip(), ctx)
         return super().resolve_command(ctx, args)
 
 
@@ -126,6 +145,7 @@ _HINTS = {
     commands=_COMMANDS,
     locations=_LOCATIONS,
     aliases={"ps": "status"},
+    habits=_HABITS,
     context_settings={
         "help_option_names": ["-h", "--help"],
         "auto_envvar_prefix": "TFCLUSTER",
@@ -143,6 +163,10 @@ def main() -> NoReturn:
     sys.unraisablehook = _repeat_signal
     signal.signal(signal.SIGTERM, _terminated)
     prepare_streams()
+    if "_TFCLUSTER_COMPLETE" in os.environ:
+        from tfcluster.cli.completion import complete_and_exit
+
+        complete_and_exit(cli)
     try:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         result: Any = cli.main(prog_name="tfcluster", standalone_mode=False)

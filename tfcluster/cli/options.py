@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, cast
 
 import click
+from click.shell_completion import CompletionItem
 
 from tfcluster import settings
+from tfcluster.cli.completion import complete_clusters, complete_files
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -27,6 +29,7 @@ def cluster_option(function: Command) -> Command:
         "--cluster",
         metavar="NAME",
         envvar="TFCLUSTER_CLUSTER",
+        shell_complete=complete_clusters,
         help="The cluster. Default: that of ./cluster.yaml if there is one, else the only one that is running.",
     )(function)
 
@@ -154,6 +157,10 @@ class InputFile(_FileType):
     """A parameter type for a file that is uploaded; `-` is standard input."""
 
     name = "file"
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """Let the shell complete the path."""
+        return complete_files(ctx, param, incomplete)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> BinaryIO:
         """Open the file, or fail if it cannot be read to an end; it is closed at the end of the command."""

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import click
 
 from tfcluster import settings
+from tfcluster.cli.completion import complete_tasks
 from tfcluster.cli.options import cluster_option, grace_option, output_option, seconds
 from tfcluster.cli.output import confirm, echo, echo_json
 
@@ -18,7 +19,7 @@ from tfcluster.cli.output import confirm, echo, echo_json
     short_help="Restart tasks.",
     epilog="Example: tfcluster restart worker --rolling",
 )
-@click.argument("tasks", nargs=-1, metavar="[TASK]...")
+@click.argument("tasks", nargs=-1, metavar="[TASK]...", shell_complete=complete_tasks)
 @click.option("--rolling", is_flag=True, help="Restart one task at a time, waiting for each to become ready.")
 @grace_option
 @click.option(

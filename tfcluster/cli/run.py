@@ -5,11 +5,13 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable
 from dataclasses import fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 from click.shell_completion import CompletionItem
 
+from tfcluster.cli.completion import complete_scripts
 from tfcluster.cli.options import Command, ImageFile, WholeNumber, cluster_option, output_option, seconds
 
 if TYPE_CHECKING:
@@ -28,6 +30,8 @@ class _Programs(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse arguments as click does, after inserting `script` before a script's path and the options before it."""
+        if args and args[0].startswith("-m"):
+            raise click.UsageError(_answer_to_module(args[0][2:] or next(iter(args[1:]), "PACKAGE.MODULE")), ctx)
         if args and args[0].startswith("-") and args[0] not in ctx.help_option_names:
             if (name := _first_program(args)) is not None:
                 raise click.UsageError(f"The options of a program stand behind it: {ctx.command_path} {name} ...", ctx)
@@ -69,7 +73,7 @@ class _Programs(click.Group):
                     formatter.write_text(error.message)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Complete the name of a program without importing its options."""
+        """Complete the name of a program without importing its options, or the path of a script."""
         from tfcluster.programs.registry import find_all
 
         names = [
@@ -77,7 +81,10 @@ class _Programs(click.Group):
             for program in find_all()[0]
             if program.name.startswith(incomplete)
         ]
-        return [*names, *click.Command.shell_complete(self, ctx, incomplete)]
+        scripts = complete_scripts(incomplete)
+        if names:  # a shell completes either the paths of files or what it is told
+            scripts = [item for item in scripts if item.type == "plain"]
+        return [*names, *scripts, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -89,6 +96,14 @@ class _Programs(click.Group):
             hint = f" Did you mean {matches[0]!r}?" if matches else ""
             raise click.UsageError(f"No such command {args[0]!r}.{hint}", ctx)
         return command.name, command, args[1:]
+
+
+def _answer_to_module(module: str) -> str:
+    """Return what to type in place of `-m MODULE`, with the path of the module if it is in this folder."""
+    path = Path(*module.split("."))
+    candidates = [path.with_suffix(".py"), path / "__main__.py"]
+    file = next((each for each in candidates if each.is_file()), candidates[0])
+    return f"There is no option -m. Run the module's file: tfcluster run {file}"
 
 
 def _first_program(args: list[str]) -> str | None:

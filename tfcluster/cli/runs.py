@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from tfcluster.cli.completion import complete_runs
 from tfcluster.cli.options import cluster_option, output_option
 from tfcluster.cli.output import echo, echo_json
 
@@ -132,7 +133,7 @@ def command(tail: int | None, cluster: str | None, output: str) -> None:
     short_help="Follow a run from its beginning to its result.",
     epilog="Example: tfcluster attach pi-3f9a",
 )
-@click.argument("run")
+@click.argument("run", shell_complete=complete_runs)
 @cluster_option
 @output_option
 def attach_command(run: str, cluster: str | None, output: str) -> int:
@@ -153,7 +154,7 @@ def attach_command(run: str, cluster: str | None, output: str) -> int:
 
 
 @click.command("cancel", short_help="Stop runs.", epilog="Example: tfcluster cancel pi-3f9a")
-@click.argument("runs", nargs=-1, required=True, metavar="RUN...")
+@click.argument("runs", nargs=-1, required=True, metavar="RUN...", shell_complete=complete_runs)
 @cluster_option
 @output_option
 def cancel_command(runs: tuple[str, ...], cluster: str | None, output: str) -> None:

@@ -10,6 +10,7 @@ from functools import partial
 
 import click
 
+from tfcluster.cli.completion import complete_counts
 from tfcluster.cli.options import cluster_option
 from tfcluster.cli.up import ChangeOptions, change_cluster, changing_options
 from tfcluster.errors import ClusterError, ExitCode
@@ -22,7 +23,7 @@ _COUNT = re.compile(r"([A-Za-z][A-Za-z0-9_]*)=([0-9]{1,9})")
     short_help="Change how many tasks the jobs of a cluster have.",
     epilog="Example: tfcluster scale worker=4 --dry-run",
 )
-@click.argument("counts", metavar="JOB=N...", nargs=-1, required=True)
+@click.argument("counts", metavar="JOB=N...", nargs=-1, required=True, shell_complete=complete_counts)
 @cluster_option
 @changing_options
 def command(

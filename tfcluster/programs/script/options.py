@@ -8,6 +8,7 @@ from typing import BinaryIO
 
 import click
 
+from tfcluster.cli.completion import complete_files
 from tfcluster.cli.options import InputFile
 from tfcluster.programs.api import SharedOptions, Submission
 
@@ -18,7 +19,7 @@ from tfcluster.programs.api import SharedOptions, Submission
     epilog="Example: tfcluster run script --timeout 600 train.py --epochs 3",
 )
 @click.argument("script", type=InputFile(), metavar="SCRIPT.py")
-@click.argument("args", nargs=-1, type=click.UNPROCESSED)
+@click.argument("args", nargs=-1, type=click.UNPROCESSED, shell_complete=complete_files)
 def command(shared: SharedOptions, script: BinaryIO, args: tuple[str, ...]) -> Submission:
     """Run your own Python script beside the cluster, with TensorFlow imported already; show what it prints.
 
