@@ -127,7 +127,9 @@ class SshHosts:
     def start(self, name: str, *options: str) -> None:
         """Start a host's sshd, with further options; returns when it accepts connections."""
         inherited = {name: os.environ[name] for name in _INHERITED if name in os.environ}
-        variables = {**self._user_folders(name), "TEST_MARK": self.mark, "PYTHONPATH": _CHANGED, **inherited}
+        if not inherited.keys().isdisjoint(("TEST_SETTINGS", "TEST_CHANGES")):
+            inherited["PYTHONPATH"] = _CHANGED
+        variables = {**self._user_folders(name), "TEST_MARK": self.mark, **inherited}
         config = self.folder / f"{name}.sshd_config"
         config.write_text(
             f"ListenAddress {self.address(name)}\nHostKey {self.folder / 'host_key'}\nPidFile none\n"
