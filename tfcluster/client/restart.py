@@ -62,12 +62,24 @@ def plan_restart(cluster: Cluster, names: Sequence[str]) -> tuple[Restart, Clust
     snapshot = take_snapshot(cluster)
     restart = restart_of(snapshot.status, names)
     if any(run.state in ACTIVE_RUN_STATES for run in snapshot.status.runs):
-        failing = cluster.connect_head().call(FailingRunsRequest(restart.tasks))
-        restart = replace(restart, runs=failing.runs, scripts=failing.scripts)
+        restart = _with_failing_runs(cluster, snapshot.statuses, restart)
     hosts = restart.hosts.values()
     if errors := {host: error for host, error in snapshot.errors.items() if host in hosts}:
         raise unreachable(cluster, errors)
     return restart, snapshot.topology
+
+
+def _with_failing_runs(cluster: Cluster, hosts: Collection[str], restart: Restart) -> Restart:
+    """Add the runs that fail to the plan; any host may lead some, if the host of the head task was lost before."""
+    request = FailingRunsRequest(restart.tasks)
+    replies, _ = partition(
+        map_hosts(hosts, lambda host: cluster.connect(host).call(request), settings.HOST_TIMEOUT_SECONDS)
+    )
+    return replace(
+        restart,
+        runs=tuple(run for reply in replies.values() for run in reply.runs),
+        scripts=tuple(run for reply in replies.values() for run in reply.scripts),
+    )
 
 
 def restart_of(status: ClusterStatus, names: Sequence[str]) -> Restart:
