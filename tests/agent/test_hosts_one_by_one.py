@@ -11,6 +11,7 @@ import pytest
 from tests.agent.hosts import PI, TASKS, Hosts, shorts, task_of, topology_of
 from tests.conftest import wait_for
 from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.process_handle import ProcessHandle
 from tfcluster.protocol.api.cluster import DevicesRequest, Observation, ObserveRequest, ReachRequest, RestartRequest
 from tfcluster.protocol.api.logs import EventsRequest
 
@@ -61,9 +62,12 @@ def test_ports_stop_listening_however_the_request_ends(hosts: Hosts) -> None:
     hosts.prepare(topology_of())
     listening = hosts.stream("b", ObserveRequest())
     (pid,) = [pid for pid, title in hosts.sandbox.processes().items() if " agent on b" in title]
+    agent = ProcessHandle.from_pid(pid)
+    assert agent is not None
     port = next(listening).ports[0]
     os.kill(pid, signal.SIGKILL)
-    wait_for(lambda: not can_connect(port))
+    wait_for(lambda: not agent.is_alive())
+    assert not can_connect(port)
     listening.close()
     hosts.release()
     hosts.events("b")  # has the next agent tidy up
