@@ -54,6 +54,22 @@ def test_a_stream_until_completion_yields_each_change() -> None:
     assert asyncio.run(look()) == ([0, 1, 2], 1)
 
 
+def test_changes_within_the_interval_of_a_stream_are_one() -> None:
+    async def look() -> list[int]:
+        notifier, done = ChangeNotifier(), asyncio.get_running_loop().create_future()
+        counts = []
+        async for _ in notifier.stream_until(done, 0.05):
+            counts.append(notifier.count)
+            if len(counts) == 1:
+                for delay in (0.0, 0.001, 0.002):
+                    asyncio.get_running_loop().call_later(delay, notifier.notify)
+            else:
+                asyncio.get_running_loop().call_soon(done.set_result, None)
+        return counts
+
+    assert asyncio.run(look()) == [0, 3]
+
+
 def test_each_callback_is_called_for_its_own_folder_while_it_watches(tmp_path: Path) -> None:
     async def body() -> None:
         watcher = FolderWatcher()

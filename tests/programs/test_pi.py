@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,10 @@ import pytest
 import tensorflow as tf
 
 from tfcluster.programs import session_pool
-from tfcluster.programs.api import Context
+from tfcluster.programs.api import Context, SharedOptions, Submission
 from tfcluster.programs.pi import run as pi
-from tfcluster.programs.pi.run import counter_of, estimate, shard_size
+from tfcluster.programs.pi.options import command
+from tfcluster.programs.pi.run import counter_of, estimate, shard_size, worthwhile_devices
 
 MASK = 0xFFFFFFFF
 SHARD = 1 << 22
@@ -77,6 +79,35 @@ def test_a_largest_shard_which_generates_several_points_at_once_has_the_same_poi
         parts = [min(SHARD, max(0, points - shard * SHARD)) for shard in range(4)]
         expected = sum(tensorflow_count(5, 4 + shard, part) for shard, part in enumerate(parts))
         assert tensorflow_count(5, 1, points, largest) == expected
+
+
+@pytest.mark.parametrize(
+    ("samples", "devices", "used"),
+    [
+        (1, 4, range(4)),
+        (10**6, 8, range(8)),
+        (10**8, 16, range(0, 16, 2)),
+        (10**8, 128, range(0, 128, 16)),
+        (10**9, 128, [number * 128 // 14 for number in range(14)]),
+        (10**10, 128, range(128)),
+    ],
+)
+def test_few_points_are_counted_on_some_of_many_devices(samples: int, devices: int, used: Sequence[int]) -> None:
+    names = [f"device {number}" for number in range(devices)]
+    assert worthwhile_devices(samples, names) == [names[number] for number in used]
+
+
+def test_devices_that_the_user_asks_for_are_all_used() -> None:
+    shared = SharedOptions(None, (), None, False, None, False, None, False, None, "text")
+    for asked in (replace(shared, gpus=16), replace(shared, devices=("/job:worker",))):
+        assert _submission(asked).parameters["every_device"]
+    assert "every_device" not in _submission(shared).parameters
+
+
+def _submission(shared: SharedOptions) -> Submission:
+    assert command.callback is not None
+    submission: Submission = command.callback(shared, 1000)
+    return submission
 
 
 @pytest.mark.parametrize(

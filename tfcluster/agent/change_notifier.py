@@ -39,15 +39,17 @@ class ChangeNotifier:
         if self.count == count:
             await self._changed.wait()
 
-    async def stream_until(self, done: asyncio.Future[Any]) -> AsyncIterator[None]:
+    async def stream_until(self, done: asyncio.Future[Any], interval: float = 0.0) -> AsyncIterator[None]:
         """Yield now and after every change until `done` completes.
 
         Args:
             done: The future that ends the iteration.
+            interval: Seconds after each time, in which changes are collected for the next one.
         """
         while not done.done():
             count = self.count
             yield
+            await asyncio.wait({done}, timeout=interval)
             changed = asyncio.ensure_future(self.wait_for_change(count))
             try:
                 await asyncio.wait({done, changed}, return_when=asyncio.FIRST_COMPLETED)

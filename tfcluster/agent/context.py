@@ -106,6 +106,12 @@ class AgentContext:
         title = f"tfcluster: {cluster} fork server"
         self.runs = RunManager(title, state_dir, cleaner.clear, self._check_tasks)
         self._tensorflow: TensorFlow | None = None
+        self._snapshot: tuple[tuple[int, int], float, ClusterStatus] | None = None
+
+    @property
+    def status_interval(self) -> float:
+        """The seconds between two statuses that are sent at changes: the more tasks, the longer one takes to make."""
+        return len(self.supervisor.tasks) * settings.STATUS_INTERVAL_PER_TASK_SECONDS
 
     @property
     def is_idle(self) -> bool:
@@ -159,6 +165,24 @@ class AgentContext:
 
     def _tasks_in_use(self) -> set[str]:
         return {name for names in self.runs.tasks_in_use(self._task_names()).values() for name in names}
+
+    def recent_status(self) -> ClusterStatus:
+        """Return a status in which every change is, and whose measured values may be a moment old.
+
+        Requests that arrive at the same time share it.
+
+        Raises:
+            ClusterError: There is no cluster.
+        """
+        changes, now = (self.supervisor.changed.count, self.runs.changed.count), time.monotonic()
+        if self._snapshot is not None:
+            of_changes, taken_at, status = self._snapshot
+            if of_changes == changes and now - taken_at < settings.STATUS_REUSE_SECONDS:
+                self.supervisor.require_cluster()
+                return status
+        status = self.status()
+        self._snapshot = changes, now, status
+        return status
 
     def status(self) -> ClusterStatus:
         """Return the status of the cluster, as far as this host knows it.

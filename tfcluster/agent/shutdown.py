@@ -50,7 +50,7 @@ class Shutdown:
             stopping = self._stopping
             self._grace = min(self._grace, grace)
             self._supervisor.shorten_grace(grace)
-        async for _ in self._supervisor.changed.stream_until(stopping):
+        async for _ in self._supervisor.changed.stream_until(stopping, self._context.status_interval):
             yield self._context.status()
         stopping.result()
         yield Reply(DownReply())

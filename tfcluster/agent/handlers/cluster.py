@@ -113,7 +113,7 @@ class ClusterHandlers:
             return
         reserve_ports(self._candidate(desired))
         task = self._in_progress = asyncio.ensure_future(self._carry_out(desired, request.summary))
-        async for _ in self._supervisor.changed.stream_until(task):
+        async for _ in self._supervisor.changed.stream_until(task, self._context.status_interval):
             yield self._context.status()
         if task.cancelled():
             self._context.reject_if_going_down()
@@ -122,7 +122,7 @@ class ClusterHandlers:
 
     async def status(self, request: StatusRequest) -> Response[NoReturn, ClusterStatus]:
         """Return the status of the cluster."""
-        yield Reply(self._context.status())
+        yield Reply(self._context.recent_status())
 
     async def watch(self, request: WatchRequest) -> Response[ClusterStatus, Done]:
         """Send the status at each change; see `WatchRequest`."""
@@ -134,6 +134,7 @@ class ClusterHandlers:
             count = self._supervisor.changed.count
             yield self._context.status()
             try:
+                await asyncio.sleep(min(self._context.status_interval, max(0.0, deadline - loop.time())))
                 await asyncio.wait_for(self._supervisor.changed.wait_for_change(count), deadline - loop.time())
             except asyncio.TimeoutError:
                 yield Reply(Done())

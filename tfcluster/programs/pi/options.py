@@ -22,6 +22,10 @@ from tfcluster.programs.api import SharedOptions, Submission
 def command(shared: SharedOptions, samples: int) -> Submission:
     """Estimate pi by counting random points inside the quarter circle, on the tasks' devices.
 
-    The count depends on the seed and the number of points alone, not on the devices that share the work.
+    The count depends on the seed and the number of points alone, not on the devices that share the work. Few points are
+    counted on some of the devices only, unless --devices or --gpus asks for more.
     """
-    return Submission({"samples": samples, "seed": shared.seed_or_random()})
+    parameters = {"samples": samples, "seed": shared.seed_or_random()}
+    if shared.devices or shared.gpus:
+        parameters["every_device"] = True
+    return Submission(parameters)

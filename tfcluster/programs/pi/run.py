@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 from functools import cache, partial
 from typing import Any
 
@@ -18,6 +19,8 @@ from tfcluster.programs.threefry import threefry_2x32
 # points, so few large shards are best. However, a device that gets only one shard is idle while others finish theirs.
 # The memory of a step does not grow with the size of a shard, because the compiler fuses generation, test and count.
 _SMALLEST_SHARD, _LARGEST_SHARD = 16, 24
+# Up to so many devices are always used. More are if each has so many points: about as long as it takes to begin on one.
+_FEW_DEVICES, _POINTS_PER_DEVICE = 8, 1 << 26
 # Number of points that the loop over a shard of the largest size generates at once. Each round of the generator waits
 # for the previous one, and the rounds of other points fill this time. It costs about 0.3 s of tracing and compiling, so
 # smaller shards generate one point at a time.
@@ -29,21 +32,23 @@ _COORDINATE_BITS = 24
 _NORMAL_95 = 1.959963984540054
 
 
-def run(context: Context, *, samples: int, seed: int) -> dict[str, Any]:
+def run(context: Context, *, samples: int, seed: int, every_device: bool = False) -> dict[str, Any]:
     """Estimate pi.
 
     Args:
         context: The run.
         samples: Number of points, at most 2^54.
         seed: Key of the generator, below 2^64. The count depends on the seed and on `samples` alone.
+        every_device: Use every device of the run, however few points there are for each.
 
     Returns:
         pi, stderr (its standard error), interval (Wilson's 95 % interval), samples, inside (the number of points
         inside the quarter circle), samples_per_s, seed.
     """
-    size = shard_size(samples, len(context.devices))
+    used = context.devices if every_device else worthwhile_devices(samples, context.devices)
+    size = shard_size(samples, len(used))
     shards = -(-samples // size)
-    devices = context.devices[:shards]
+    devices = used[:shards]
     inside = 0
     with SessionPool(context, devices, partial(_build_counter, size)) as on:
 
@@ -60,6 +65,19 @@ def run(context: Context, *, samples: int, seed: int) -> dict[str, Any]:
             progress.add(part.device, points)
         seconds = time.monotonic() - began
     return {**estimate(inside, samples), "samples_per_s": round(samples / seconds), "seed": seed}
+
+
+def worthwhile_devices(samples: int, devices: Sequence[str]) -> Sequence[str]:
+    """Return as many devices as have enough points to count, evenly spread over the tasks and hosts.
+
+    A session and the compilation of the function cost each device as much processor time as many points.
+
+    Args:
+        samples: Number of points.
+        devices: The devices of the run.
+    """
+    count = min(len(devices), max(_FEW_DEVICES, samples // _POINTS_PER_DEVICE))
+    return [devices[number * len(devices) // count] for number in range(count)]
 
 
 def shard_size(samples: int, devices: int) -> int:
