@@ -14,7 +14,7 @@ from tfcluster import settings
 _NULL_DEVICE = os.makedev(1, 3)
 
 
-def open_input(path: Path) -> BinaryIO:
+def open_input(path: Path | str) -> BinaryIO:
     """Open a file or pipe for reading.
 
     Args:
@@ -27,9 +27,9 @@ def open_input(path: Path) -> BinaryIO:
         OSError: The file cannot be read, it is a device, or a pipe that no process writes to.
         ValueError: The path contains a NUL character.
     """
-    if stat.S_ISFIFO(path.stat().st_mode):
+    if stat.S_ISFIFO(os.stat(path).st_mode):
         return os.fdopen(_open_pipe(path), "rb")
-    file = path.open("rb")
+    file = open(path, "rb")  # noqa: SIM115 - the caller closes it
     try:
         check_has_end(file.fileno())
     except OSError:
@@ -68,7 +68,7 @@ def read_input(path: Path, limit: int) -> bytes:
         return file.read(limit + 1)
 
 
-def _open_pipe(path: Path) -> int:
+def _open_pipe(path: Path | str) -> int:
     """Open a named pipe, which blocks until another process opens it for writing."""
     fds: list[int] = []
     opening = threading.Thread(target=lambda: fds.append(os.open(path, os.O_RDONLY | os.O_CLOEXEC)), daemon=True)

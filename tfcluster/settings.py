@@ -145,6 +145,7 @@ EVENT_LOG_FILES = 4
 RUN_DRIVER_START_SECONDS = 120.0  # to import TensorFlow, even from a slow disk, and fork: then the fork server is hung
 RUN_FORK_SERVERS = 3  # asked in a row for a run's driver: one may be killed or stopped
 RUN_STOP_GRACE_SECONDS = 3.0  # between SIGTERM and SIGKILL to a driver
+RUN_INTERRUPT_SECONDS = 10.0  # for a script to end after Ctrl-C, until it is cancelled
 RUN_OWNER_RECONNECT_SECONDS = 60.0  # for the command that waits for a run whose agent died; it tries immediately
 RUN_ALL_TASKS_LOST_SECONDS = 5.0  # then a fault-tolerant run is stopped; a task that died has restarted by then
 RUN_READ_INTERVAL_SECONDS = 0.01  # a program that prints continuously wakes the agent no more often
@@ -164,6 +165,8 @@ RUN_ERROR_MAX_CHARS = 2000
 # Runs: the driver's and the command's part.
 DRIVER_POLL_SECONDS = 5.0  # between two checks of what no event reports
 DRIVER_EXIT_SECONDS = 10.0  # for an interpreter whose program has ended: destructors run, and TensorFlow's threads end
+DRIVER_DRAIN_BLOCKS = 16  # of IO_BLOCK_BYTES: what a program has left in a pipe, which holds at most 1 MiB
+DRIVER_STDIN_SECONDS = 10.0  # for the command to hand its standard input over
 DRIVER_TERMINATE_SECONDS = 2.5  # for a program after SIGTERM; less than RUN_STOP_GRACE_SECONDS
 LEASE_START_SECONDS = 1.0  # before the first request, and between retries: most runs end before
 LEASE_RENEWALS = 3  # during one lease

@@ -170,7 +170,8 @@ class Hosts:
 
     def script(self, path: Path, *arguments: str, **options: Any) -> tuple[str, OwnStream[RunEvent, Done]]:
         """Submit a run of a user's script; its id, and the answer behind that."""
-        parameters = {"args": list(arguments), "path": str(path), "cwd": str(path.parent), "seed": None}
+        script, folder = str(path), str(path.parent)
+        parameters = {"args": list(arguments), "path": script, "argument": script, "cwd": folder, "seed": None}
         run = self.run("script", parameters, upload=path.name, **options)
         identity = next(run).record["run"]
         with path.open("rb") as file:

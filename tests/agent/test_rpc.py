@@ -40,7 +40,8 @@ def client(hosts: Hosts) -> Iterator[AgentClient]:
 
 
 def run_of(path: Path, *, owned: bool = True) -> RunRequest:
-    parameters: dict[str, Any] = {"args": [], "path": str(path), "cwd": str(path.parent), "seed": None}
+    script, folder = str(path), str(path.parent)
+    parameters: dict[str, Any] = {"args": [], "path": script, "argument": script, "cwd": folder, "seed": None}
     return run_request("script", parameters, owned=owned, upload=path.name)
 
 
@@ -55,7 +56,8 @@ def test_requests_are_served_side_by_side(hosts: Hosts, client: AgentClient, tmp
     identity = next(run).record["run"]
     with script.open("rb") as file:
         run.send_file(file)
-    assert next(run).record == {"event": "output", "line": "waiting"}
+    output = next(run).record
+    assert (output["event"], output["stream"], output["data"].strip()) == ("output", "stdout", "waiting")
     assert client.call(RestartRequest((), 1.0)) == Done()
     restart = next(event for event in events if isinstance(event, EventEvent))
     assert restart.line.task == "worker:0"

@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
-from tfcluster import settings
+from tests.processes.test_run_events import files_up_to
 from tfcluster.agent.runs.stream import skip, stream_files
+from tfcluster.client.output_lines import encode
+from tfcluster.processes.run_output import OutputRecorder
 
 Events = list[dict[str, Any]]
 
@@ -20,13 +22,13 @@ def event(word: str, **fields: Any) -> bytes:
     return json.dumps({"event": word, **fields}).encode() + b"\n"
 
 
-def output(*lines: str) -> Events:
-    return [{"event": "output", "line": line} for line in lines]
+def output(*parts: str, stream: str = "stdout") -> Events:
+    return [{"event": "output", "stream": stream, "data": part} for part in parts]
 
 
 @pytest.fixture
-def files(tmp_path: Path) -> tuple[Path, Path]:
-    return tmp_path / "events.jsonl", tmp_path / "output.log"
+def files(tmp_path: Path) -> tuple[Path, OutputRecorder]:
+    return tmp_path / "events.jsonl", OutputRecorder(tmp_path)
 
 
 def append(path: Path, data: bytes) -> None:
@@ -34,7 +36,7 @@ def append(path: Path, data: bytes) -> None:
         file.write(data)
 
 
-def follow_steps(events: Path, printed: Path | None, *steps: Callable[[], None]) -> Events:
+def follow_steps(events: Path, folder: Path | None, *steps: Callable[[], None]) -> Events:
     """What is followed while a run that takes these steps goes on, one whenever there is nothing left to read."""
     remaining_steps = list(steps)
 
@@ -42,14 +44,14 @@ def follow_steps(events: Path, printed: Path | None, *steps: Callable[[], None])
         remaining_steps.pop(0)()
 
     async def collect() -> Events:
-        return [each async for each in stream_files(events, printed, lambda: bool(remaining_steps), wait)]
+        return [each async for each in stream_files(events, folder, lambda: bool(remaining_steps), wait)]
 
     return asyncio.run(collect())
 
 
-def test_events_come_as_they_are_written_and_the_result_last(files: tuple[Path, Path]) -> None:
+def test_events_come_as_they_are_written_and_the_result_last(files: tuple[Path, OutputRecorder]) -> None:
     events, _ = files
-    stream_events = follow_steps(
+    found = follow_steps(
         events,
         None,
         lambda: append(events, event("run") + b'{"event": "prog'),
@@ -57,58 +59,58 @@ def test_events_come_as_they_are_written_and_the_result_last(files: tuple[Path, 
         lambda: append(events, event("result")),
         lambda: append(events, event("late")),
     )
-    assert [each["event"] for each in stream_events] == ["run", "progress", "late", "result"]
+    assert [each["event"] for each in found] == ["run", "progress", "late", "result"]
 
 
-def test_output_precedes_the_events_that_follow_it(files: tuple[Path, Path]) -> None:
-    events, printed = files
+def test_output_comes_byte_by_byte_and_before_the_events_that_follow_it(files: tuple[Path, OutputRecorder]) -> None:
+    events, recorder = files
 
     def print_and_emit() -> None:
-        append(printed, b"two\nthr")
+        recorder.append("stdout", b"10 %\r")
+        recorder.append("stderr", b"two \xc3")
         append(events, event("metric"))
 
     def end() -> None:
         append(events, event("result"))
-        append(printed, b"ee\nno newline \xff")
+        recorder.append("stderr", b"\xa9\xff")
 
-    stream_events = follow_steps(events, printed, lambda: append(printed, b"one\n"), print_and_emit, end)
-    assert stream_events == [
-        *output("one", "two"),
+    found = follow_steps(events, events.parent, lambda: recorder.append("stdout", b"one\n"), print_and_emit, end)
+    assert found == [
+        *output("one\n", "10 %\r"),
+        *output("two \udcc3", stream="stderr"),
         {"event": "metric"},
-        *output("three", "no newline \ufffd"),
+        *output("\udca9\udcff", stream="stderr"),
         {"event": "result"},
     ]
+    assert b"".join(encode(each) for each in found if each["event"] == "output") == b"one\n10 %\rtwo \xc3\xa9\xff"
+    assert (events.parent / "output.log").read_bytes() == b"one\n10 %\rtwo \xc3\xa9\xff"
 
 
-def test_the_run_event_comes_first(files: tuple[Path, Path]) -> None:
-    events, printed = files
+def test_the_run_event_comes_first(files: tuple[Path, OutputRecorder]) -> None:
+    events, recorder = files
     append(events, event("run") + event("result"))
-    append(printed, b"one\n")
-    assert follow_steps(events, printed) == [{"event": "run"}, *output("one"), {"event": "result"}]
+    recorder.append("stdout", b"one\n")
+    assert follow_steps(events, events.parent) == [{"event": "run"}, *output("one\n"), {"event": "result"}]
 
 
-def test_a_truncated_event_is_skipped(files: tuple[Path, Path]) -> None:
+def test_a_truncated_event_is_skipped(files: tuple[Path, OutputRecorder]) -> None:
     events, _ = files
     append(events, event("run") + b'{"event": "progr\n' + event("result"))
     assert [each["event"] for each in follow_steps(events, None)] == ["run", "result"]
 
 
-@pytest.mark.parametrize("size", [0, 1, 7, 8, 9, 16, 17])
-def test_a_long_line_comes_in_the_same_pieces_however_it_is_read(
-    files: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, size: int
-) -> None:
-    monkeypatch.setattr(settings, "RUN_OUTPUT_LINE_MAX_BYTES", 8)
-    events, printed = files
-    line = b"x" * size + b"\n"
-    steps = [lambda each=each: append(printed, bytes([each])) for each in line + b"end\n"]
-    bit_by_bit = follow_steps(events, printed, *steps)
-    assert follow_steps(events, printed) == bit_by_bit
-    assert "".join(each["line"] for each in bit_by_bit) == "x" * size + "end"
-    assert max(len(each["line"]) for each in bit_by_bit) <= 8
+def test_output_that_a_full_disk_has_truncated_does_not_damage_the_next(files: tuple[Path, OutputRecorder]) -> None:
+    events, recorder = files
+    with files_up_to(8):
+        recorder.append("stdout", b"one\n")  # its line in the index has 11 bytes
+        recorder.append("stdout", b"0123456789")
+    recorder.append("stderr", b"three\n")
+    assert recorder.lost_bytes == 14
+    assert follow_steps(events, events.parent) == output("three\n", stream="stderr")
 
 
-def test_missing_files_are_empty(files: tuple[Path, Path]) -> None:
-    assert follow_steps(*files) == []
+def test_missing_files_are_empty(tmp_path: Path) -> None:
+    assert follow_steps(tmp_path / "none", tmp_path / "none") == []
 
 
 def test_a_client_that_reconnects_receives_each_event_once() -> None:

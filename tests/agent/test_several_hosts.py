@@ -105,7 +105,8 @@ def test_the_variables_of_a_run_on_another_hosts_ps_are_cleared(pair: Hosts, tmp
         _, run = pair.script(path, container)
         lines = [event.record for event in run]
         assert lines[-1]["state"] == "succeeded", lines
-        replies = [line["line"].split() for line in lines if line["event"] == "output"]
+        output = "".join(line["data"] for line in lines if line["event"] == "output" and line["stream"] == "stdout")
+        replies = [line.split() for line in output.splitlines()]
         return {words[0]: words[1] for words in replies if len(words) == 2}
 
     first = printed("")
@@ -160,7 +161,7 @@ def test_an_owned_run_is_cancelled_when_its_command_disconnects(pair: Hosts, tmp
 
 
 def test_an_incomplete_upload_ends_a_run_that_is_not_owned(pair: Hosts, tmp_path: Path) -> None:
-    parameters: dict[str, Any] = {"args": [], "path": "x.py", "cwd": str(tmp_path), "seed": None}
+    parameters: dict[str, Any] = {"args": [], "path": "x.py", "argument": "x.py", "cwd": str(tmp_path), "seed": None}
     run = pair.run("script", parameters, upload="x.py", owned=False)
     identity = next(run).record["run"]
     run.close()

@@ -118,7 +118,7 @@ def test_a_run_is_shown_to_others_and_not_obeyed(visited: Sandbox) -> None:
     assert SHOWN in harmless(at_a_terminal(visited, "logs", run, "--no-prefix")).splitlines()
     attached = harmless(at_a_terminal(visited, "attach", run, code=1)).splitlines()
     assert {SHOWN, "windows", r"10%\r20%"} <= {*attached}
-    assert f"error: fails.py failed: ValueError: {SHOWN}" in attached
+    assert f"ValueError: {SHOWN}" in attached
     assert into_a_pipe(visited, "attach", run, code=1).startswith(f"{SHOWN}\nwindows\n")
     assert SHOWN in harmless(at_a_terminal(visited, "runs"))
 
@@ -126,7 +126,6 @@ def test_a_run_is_shown_to_others_and_not_obeyed(visited: Sandbox) -> None:
 def test_the_one_who_started_a_run_gets_what_it_prints_as_it_is(visited: Sandbox) -> None:
     shown = at_a_terminal(visited, "run", "fails.py", code=1)
     assert shown.count(EVIL) == 2, "the line, and the last of the traceback"
-    assert f"fails.py failed: ValueError: {SHOWN}" in shown
     assert into_a_pipe(visited, "run", "prints.py") == f"{EVIL}\nwindows\r\n10%\r20%\n"
 
 

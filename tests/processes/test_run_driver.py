@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import signal
 import subprocess
 import sys
@@ -24,11 +25,13 @@ import json, os, signal, socket, sys, time
 from pathlib import Path
 from tfcluster import settings
 from tfcluster.core.programs import ProgramTraits
-from tfcluster.processes import daemonize, run_driver, run_spec
+from tfcluster.core.caller import OutputStreams
+from tfcluster.processes import daemonize, run_driver, run_output, run_spec
 settings.DRIVER_POLL_SECONDS = settings.DRIVER_EXIT_SECONDS = 0.05
 traits = ProgramTraits(is_script=True)
 folder = Path(sys.argv[1])
-job = run_spec.RunSpec("script-1", "demo", "script", traits, folder, {}, "localhost:1", [], {}, ["careful"], "x.py")
+parameters = {"path": "/home/me/x.py"}
+job = run_spec.RunSpec("script-1", "demo", "script", traits, folder, {}, "localhost:1", [], parameters, ["careful"])
 driver_link, link = socket.socketpair()
 def report_end(code, failure=""):
     run_spec.ProgramEnd(code, failure, 1.5, {"/job:worker/task:0/device:CPU:0": {"ops": 3}}, ["slow"]).send(link)
@@ -40,8 +43,10 @@ if pid == 0:
     exec(sys.argv[2])
     os._exit(0)
 link.close()
+capture = run_output.OutputCapture(folder, OutputStreams())
+capture.close_program_fds()
 print("driving", flush=True)
-run_driver._Supervisor(job, pid, driver_link, None, time.monotonic()).run()
+run_driver._Supervisor(job, pid, driver_link, capture, None, time.monotonic()).run()
 """
 
 
@@ -73,7 +78,7 @@ def test_a_driver_exits_when_the_runs_folder_is_deleted(tmp_path: Path) -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == "driving\n"
         assert process.poll() is None
-        folder.rmdir()
+        shutil.rmtree(folder)
         assert process.wait(60) == -9
 
 
@@ -123,7 +128,10 @@ def test_a_crash_in_a_destructor_does_not_change_the_result(tmp_path: Path) -> N
 @pytest.mark.parametrize("name", ["SIGKILL", "SIGSEGV", "SIGTERM"])
 def test_a_driver_exits_by_the_signal_that_killed_its_program(tmp_path: Path, name: str) -> None:
     number = getattr(signal, name)
-    assert drive(tmp_path, f"os.kill(os.getpid(), {number})") == (-number, [])
+    code, [event] = drive(tmp_path, f"os.kill(os.getpid(), {number})")
+    assert code == -number
+    assert event["result"] == {"exit_code": 128 + number, "signal": name}
+    assert event["error"]["message"] == f"x.py was ended by {name}"  # type: ignore[index]
 
 
 _DAEMON = """
@@ -172,7 +180,7 @@ def test_sigterm_is_passed_on_to_the_program(tmp_path: Path) -> None:
 
 
 def test_a_result_that_is_not_finite_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_program, "_run_function", lambda job: lambda context: {"loss": math.nan})
+    monkeypatch.setattr(run_program, "load_function", lambda job: lambda context: {"loss": math.nan})
     monkeypatch.setattr(api, "_current_run", [])  # the program tells its process which run it is; this one is none
     assert run_program._run_program(job(tmp_path)) == 1
     (error,) = map(json.loads, (tmp_path / EVENTS).read_text().splitlines())

@@ -55,6 +55,7 @@ def test_what_rich_makes_a_text_of_by_itself() -> None:
 
 def test_lines_of_logs_and_of_a_run(capsys: pytest.CaptureFixture[str]) -> None:
     LogView(prefix=False).show("worker:0", 0.0, f"{EVIL} over\rwritten\r")
-    RunView(silent=False).update({"event": "output", "line": f"{EVIL}\r"})
-    RunView(silent=False, raw=True).update({"event": "output", "line": f"{EVIL}\r"})
+    output = {"event": "output", "stream": "stdout", "data": f"{EVIL}\r\n"}
+    RunView(silent=False).update(output)
+    RunView(silent=False, raw=True).update(output)
     assert capsys.readouterr().out.split("\n") == [SHOWN + r" over\rwritten", SHOWN, f"{EVIL}\r", ""]

@@ -254,8 +254,8 @@ def test_the_result_of_a_cancelled_run_is_on_standard_error(capsys: pytest.Captu
     view = RunView(silent=False)
     with view:
         view.update({"event": "run", "run": "pi-3f9a"})
-        view.update({**PI, "state": "cancelled"})
-        view.finish({**PI, "state": "cancelled"})
+        view.update({**PI, "state": "cancelled", "result": None})
+        view.finish({**PI, "state": "cancelled", "result": None})
     out, err = capsys.readouterr()
     assert (out, err) == ("", "pi-3f9a was cancelled after 0.4s\n")
 

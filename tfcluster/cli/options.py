@@ -172,7 +172,7 @@ class InputFile(_FileType):
             if str(value) == "-":
                 check_has_end(sys.stdin.fileno())
                 return sys.stdin.buffer
-            file = open_input(Path(value))
+            file = open_input(os.fspath(value))  # its name is what the user has typed
         except (OSError, ValueError) as error:
             self.fail(f"{str(value)!r}: {(getattr(error, 'strerror', None) or str(error)).lower()}", param, ctx)
         return file if ctx is None else ctx.with_resource(file)

@@ -217,7 +217,7 @@ def _submit(program: InstalledProgram, submission: Submission, options: SharedOp
     """
     from tfcluster.cli.runs import RunOutput, show
     from tfcluster.client.resolve import resolve_cluster
-    from tfcluster.client.runs import RunRequest
+    from tfcluster.client.run_request import RunRequest
 
     request = RunRequest(
         program.name,
@@ -231,12 +231,13 @@ def _submit(program: InstalledProgram, submission: Submission, options: SharedOp
         detach=options.detach,
         upload=submission.upload,
         upload_name=submission.upload_name,
+        shows_output=options.output == "text",
     )
     output = RunOutput(
         json=options.output == "json",
         log_placement=options.log_placement,
         placement_graph=options.placement_graph,
-        raw=True,
+        raw=program.declaration.is_script,
         detached=options.detach,
     )
     return show(request.events(resolve_cluster(options.cluster)), output, submission.on_success)

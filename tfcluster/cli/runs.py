@@ -12,7 +12,7 @@ import click
 
 from tfcluster.cli.completion import complete_runs
 from tfcluster.cli.options import cluster_option, output_option
-from tfcluster.cli.output import echo, echo_json
+from tfcluster.cli.output import echo, echo_error, echo_json
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class RunOutput:
         json: Print each event as a line of JSON, and nothing else.
         log_placement: Show the placement events too.
         placement_graph: The file in which the placed graph is drawn; None for none.
-        raw: Print a script's output unchanged, including its control characters.
+        raw: The output is that of the user's own script: it is passed on byte by byte, and nothing is added to it.
         detached: The run is detached, so that there may be no result; then its id is shown.
     """
 
@@ -52,7 +52,7 @@ def show(
     Raises:
         ClusterError: There is no result, and the run was not detached.
     """
-    from tfcluster.client.runs import exit_code
+    from tfcluster.client.runs import exit_code, script_exit_code
     from tfcluster.errors import ClusterError, ExitCode
     from tfcluster.ui.run_view import RunView
 
@@ -73,7 +73,11 @@ def show(
             echo(run)
         return int(ExitCode.DONE)
     if not output.json:
-        view.finish(result)
+        if result["state"] == "succeeded" or script_exit_code(result) is None:
+            view.finish(result)
+        elif "signal" in result["result"] or "\n" in result.get("error", {}).get("message", ""):
+            # Otherwise the script has said itself why it failed. The second line names the tasks that it has lost.
+            echo_error(ClusterError.from_json(result["error"]))
     if output.placement_graph is not None:
         graph.write()
     if on_success is not None and result["state"] == "succeeded":
@@ -91,11 +95,15 @@ def _show_events(
     Returns:
         The run's id and its result event, each empty if there was none.
     """
+    from tfcluster.client.output_lines import OutputLines
+
     run = ""
     result: dict[str, Any] = {}
+    lines = OutputLines()
     for event in events:
         if as_json:
-            echo_json(event)
+            for converted in lines.convert(event):
+                echo_json(converted)
         for update in views:
             update(event)
         run = event.get("run", run)

@@ -23,28 +23,34 @@ class RunCanceller:
 
     Args:
         cluster: The cluster.
+        is_script: Ctrl-C interrupts the run before it is cancelled.
 
     Attributes:
         run: The id of the run; None until it is known.
     """
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, *, is_script: bool = False) -> None:
         self.run: str | None = None
         self._cluster = cluster
+        self._is_script = is_script
         self._is_requested = False
 
-    def cancel(self) -> None:
+    def cancel(self, *, interrupt: bool = False) -> None:
         """Cancel the run, if there is one.
+
+        Args:
+            interrupt: If the run is a script's, interrupt the script instead.
 
         Raises:
             ClusterError: The run's host cannot be reached, and the run continues there.
         """
         if self.run is None:
             return
-        self._is_requested = True
+        request = CancelRequest(self.run, interrupt=interrupt and self._is_script)
+        self._is_requested = self._is_requested or not request.interrupt
         run, head = self.run, self._cluster.head
         outcome = map_hosts(
-            [head], lambda host: self._cluster.connect(host).call(CancelRequest(run)), settings.CANCEL_TIMEOUT_SECONDS
+            [head], lambda host: self._cluster.connect(host).call(request), settings.CANCEL_TIMEOUT_SECONDS
         )[head]
         # Any other error means that the cluster went down meanwhile, which ended the run too.
         if isinstance(outcome, ClusterError) and outcome.exit_code is ExitCode.UNREACHABLE:
@@ -66,6 +72,8 @@ class RunCanceller:
 
 class GracefulInterrupt:
     """A context manager whose first SIGINT, SIGTERM or SIGHUP cancels a run while its events are still being read.
+
+    SIGINT interrupts a script, which then ends by itself.
 
     A second signal ends the reading too. The handler of the first one raises no exception, because an exception from a
     signal handler can occur anywhere, also between receiving an event and showing it. It only makes `fileno` readable;
@@ -106,7 +114,7 @@ class GracefulInterrupt:
         """
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._event)
-            self._canceller.cancel()
+            self._canceller.cancel(interrupt=self._received == signal.SIGINT)
 
     def raise_if_any(self) -> None:
         """Raise the exception that the received signal would have raised; do nothing if there was no signal.

@@ -1,22 +1,20 @@
-"""Submit, follow, list and cancel runs; a run is followed across dead agents and lost connections."""
+"""Follow, list and cancel runs; a run is followed across dead agents and lost connections."""
 
 from __future__ import annotations
 
 import contextlib
 import threading
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, BinaryIO
+from typing import Any
 
 from tfcluster import settings
 from tfcluster.client.cluster import Cluster
-from tfcluster.client.interrupts import GracefulInterrupt, InterruptibleContext, RunCanceller
-from tfcluster.client.leader import find_leader, locate_run
+from tfcluster.client.interrupts import GracefulInterrupt, InterruptibleContext
+from tfcluster.client.leader import locate_run
 from tfcluster.client.parallel import StreamContext, map_hosts, partition, unreachable
 from tfcluster.client.placements import PlacementContext, Placements
 from tfcluster.client.reconnect import Reconnector, RetryPolicy
 from tfcluster.client.rpc import ResponseStream
-from tfcluster.core.programs import ProgramTraits
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.protocol.api import Done
@@ -27,98 +25,6 @@ from tfcluster.transport.base import not_running
 
 Event = dict[str, Any]
 RunResponse = ResponseStream[api.RunEvent, Done]
-
-
-@dataclass(frozen=True)
-class RunRequest:
-    """The request to run a program.
-
-    Attributes:
-        program: The name of the program.
-        traits: What the agent has to know of the program.
-        parameters: The program's own parameters.
-        patterns: TensorFlow device strings by which devices are chosen; if empty, the cluster chooses.
-        gpus: The number of GPU devices to use; None uses what is available.
-        strict: Fail if there are fewer GPUs than requested.
-        timeout: Seconds after which the run is stopped, counted from its submission; None for no timeout.
-        log_placement: Report each operation's placement, as the servers log it.
-        detach: Return as soon as the run is submitted.
-        upload: An open file to upload with the run; None for none.
-        upload_name: The name of the file in the run's folder.
-    """
-
-    program: str
-    traits: ProgramTraits
-    parameters: dict[str, Any]
-    patterns: list[str]
-    gpus: int | None
-    strict: bool
-    timeout: float | None
-    log_placement: bool = False
-    detach: bool = False
-    upload: BinaryIO | None = None
-    upload_name: str = "upload"
-
-    def events(self, cluster: Cluster) -> Generator[Event, None, None]:
-        """Submit the run and follow it up to its result; an interrupt cancels the run.
-
-        A run on another host continues while the connection to it is lost, and is followed again as soon as the host
-        can be reached. If the head's host cannot be reached in the first place, another host leads the run.
-
-        Args:
-            cluster: The cluster to run on.
-
-        Yields:
-            The events of the run; if it is detached, the first event only, unless the run has ended by then.
-
-        Raises:
-            ClusterError: The run could not be started; or it could not be cancelled, and continues.
-        """
-        cluster = find_leader(cluster, self.patterns)
-        client = cluster.connect_head()
-        owned = not client.transport.is_remote
-        canceller = RunCanceller(cluster)
-        # Start before the run is submitted: every line that is logged from now on can belong to the run.
-        placements = Placements(cluster) if self.log_placement and not self.detach else None
-        request = api.RunRequest(
-            program=self.program,
-            traits=self.traits,
-            parameters=self.parameters,
-            patterns=tuple(self.patterns),
-            gpus=self.gpus,
-            strict=self.strict,
-            timeout=self.timeout,
-            log_placement=self.log_placement,
-            detach=self.detach,
-            owned=owned,
-            upload=None if self.upload is None else self.upload_name,
-        )
-        with GracefulInterrupt(canceller) as interrupt:
-            response = client.stream(request, interrupt=interrupt)
-            yield from self._events_of(response, cluster, canceller, interrupt, placements)
-        interrupt.raise_if_any()
-
-    def _events_of(
-        self,
-        response: RunResponse,
-        cluster: Cluster,
-        canceller: RunCanceller,
-        interrupt: GracefulInterrupt,
-        placements: Placements | None,
-    ) -> Generator[Event, None, None]:
-        owned = not cluster.connect_head().transport.is_remote
-        # On this machine, closing the response before the result, for any reason, also cancels the run. On another
-        # host the command has to cancel it explicitly, because there a closed connection may just be a lost one.
-        with contextlib.closing(response):
-            first = next(response).record
-            run = canceller.run = str(first["run"])
-            with contextlib.nullcontext() if owned or self.detach else canceller:
-                yield first
-                if self.upload is not None:
-                    response.send_file(self.upload)
-                if placements is not None and not self.traits.is_script:
-                    placements.keep_only(run)
-                yield from _follow(cluster, response, run, interrupt, events=1, owned=owned, placements=placements)
 
 
 def attach(cluster: Cluster, run: str) -> Generator[Event, None, None]:
@@ -139,10 +45,10 @@ def attach(cluster: Cluster, run: str) -> Generator[Event, None, None]:
     if not client.transport.has_state():
         raise not_running(cluster.name)
     response = client.stream(api.AttachRequest(run, events=0, output=0, owned=False), start=True)
-    return _follow(cluster, response, run, None, events=0, owned=False)
+    return follow(cluster, response, run, None, events=0, owned=False)
 
 
-def _follow(
+def follow(
     cluster: Cluster,
     response: RunResponse,
     run: str,
@@ -220,11 +126,20 @@ def _renew_leases(cluster: Cluster, hosts: Sequence[str], stopped: threading.Eve
         map_hosts(hosts, lambda host: cluster.connect(host).call(StatusRequest()), settings.LEASE_TIMEOUT_SECONDS)
 
 
-def exit_code(result: Event) -> ExitCode:
-    """Return the exit code of `tfcluster run` for a run's result event."""
+def exit_code(result: Event) -> int:
+    """Return the exit code of `tfcluster run` for a run's result event: that of its script, if that has ended."""
+    if (code := script_exit_code(result)) is not None:
+        return code
     if result["state"] == "succeeded":
         return ExitCode.DONE
-    return ExitCode(result["error"]["exit_code"]) if "error" in result else ExitCode.FAILED
+    return int(result["error"]["exit_code"]) if "error" in result else ExitCode.FAILED
+
+
+def script_exit_code(event: Event) -> int | None:
+    """Return the exit code with which a script has ended by itself; None if it was not that, or is not the result."""
+    if event.get("event") != "result" or event["program"] != "script" or event["result"] is None:
+        return None
+    return int(event["result"]["exit_code"])
 
 
 def list_runs(cluster: Cluster, lines: int | None) -> tuple[list[dict[str, Any]], ClusterError | None]:

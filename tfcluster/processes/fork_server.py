@@ -19,6 +19,7 @@ from typing import NoReturn
 
 from tfcluster.process_handle import ProcessHandle
 from tfcluster.processes import daemonize, run_driver
+from tfcluster.processes.fresh_interpreter import WARM_ENVIRONMENT
 from tfcluster.processes.run_spec import RunSpec
 from tfcluster.protocol.codec import Decoder, Message, encode
 from tfcluster.protocol.serialization import decode
@@ -77,7 +78,7 @@ def _import_tensorflow() -> None:
     and ids in TensorFlow, and all forks would draw the same values.
     """
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    os.environ.update({**WARM_ENVIRONMENT, **os.environ})
     from tfcluster.programs import sessions
 
     sessions.find_physical_devices()

@@ -18,18 +18,21 @@ import socket
 import sys
 import time
 from ipaddress import IPv4Address, IPv6Address
-from pathlib import Path
 from typing import NoReturn
 
 from tfcluster import settings
+from tfcluster.core.caller import OutputStreams
 from tfcluster.core.hosts import Host
-from tfcluster.errors import ClusterError
+from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.process_handle import ProcessHandle, send_signal
 from tfcluster.processes import daemonize, run_program
 from tfcluster.processes.listen_guard import ListenGuard
 from tfcluster.processes.netinfo import addresses_of
-from tfcluster.processes.run_spec import OUTPUT, ProgramEnd, RunSpec, acquire_run
-from tfcluster.protocol.codec import Decoder, Message
+from tfcluster.processes.run_output import STDERR, OutputCapture
+from tfcluster.processes.run_spec import ProgramEnd, RunSpec, acquire_run
+from tfcluster.processes.script_end import final_event
+from tfcluster.processes.standard_streams import receive_stdin
+from tfcluster.protocol.codec import Decoder
 
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -46,28 +49,39 @@ def main(spec: RunSpec) -> None:
         SystemExit: In the program's process: the program was a script.
     """
     folder = spec.folder
-    daemonize.detach(f"tfcluster: {spec.cluster} {spec.run}", log=folder / OUTPUT)
+    daemonize.detach(f"tfcluster: {spec.cluster} {spec.run}")
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # until the program can receive it
     gc.enable()  # the fork server has disabled it; its descriptors are closed now, and its objects are frozen
     if not acquire_run(folder, ProcessHandle.from_pid(os.getpid())):
         os._exit(1)  # the agent has ended the run before its driver started
     started_at = time.monotonic()
     try:
         cluster = None if spec.peers is None else addresses_of(Host(*each) for each in spec.peers.items())
+        name = spec.caller.stdin if spec.caller is not None else None
+        stdin = None if name is None else receive_stdin(name)
     except OSError as error:
         _fail(spec, ClusterError(str(error)))
+    except ClusterError as error:
+        _fail(spec, error)
     become_subreaper()
     driver = os.getpid()
     try:
+        capture = OutputCapture(folder, spec.streams or OutputStreams(is_shared=True))
         link, program_link = socket.socketpair()
         pid = os.fork()
     except OSError as error:
         _fail(spec, ClusterError(f"no process could be started for the program of {spec.run}: {error.strerror}"))
     if pid == 0:
         link.close()
-        run_program.main(spec, driver, program_link)
+        run_program.main(spec, driver, program_link, capture.program_fds, stdin)
     program_link.close()
+    capture.close_program_fds()
+    if stdin is not None:
+        os.close(stdin)
+    with contextlib.suppress(OSError):  # the program does this too, but may not have come so far when it is signalled
+        os.setpgid(pid, pid)
     with link:
-        _Supervisor(spec, pid, link, cluster, started_at).run()
+        _Supervisor(spec, pid, link, capture, cluster, started_at).run()
 
 
 def become_subreaper() -> None:
@@ -95,6 +109,7 @@ class _Supervisor:
         spec: The run.
         pid: The pid of the program's process, a child of this process.
         link: The driver's end of a socket pair with the program's process.
+        capture: Captures the program's output.
         cluster: The addresses that may connect to the program's ports, or None if all may.
         started_at: The time at which the driver started, in seconds of time.monotonic().
     """
@@ -104,6 +119,7 @@ class _Supervisor:
         spec: RunSpec,
         pid: int,
         link: socket.socket,
+        capture: OutputCapture,
         cluster: frozenset[IPv4Address | IPv6Address] | None,
         started_at: float,
     ) -> None:
@@ -115,6 +131,7 @@ class _Supervisor:
         # A child process that the program has left behind may keep the program's end open, so reading must not block.
         # The socket is non-blocking because recv_fds() ignores its flags, such as MSG_DONTWAIT.
         link.setblocking(False)
+        self._capture = capture
         self._cluster = cluster
         self._started_at = started_at
         self._guard: ListenGuard | None = None
@@ -122,23 +139,24 @@ class _Supervisor:
         self._end: ProgramEnd | None = None
         # The time by which a program that has sent its ProgramEnd, or that has been sent SIGTERM, must have exited.
         self._deadline: float | None = None
-        self._terminated = False
+        self._terminated = self._interrupted = False
 
     def run(self) -> NoReturn:
         """Supervise the program until its process has exited, then exit in the same way."""
         wakeup = _wake_on_signals()
         poll = select.poll()
-        for fd in (self._pidfd, self._link.fileno(), wakeup.fileno()):
+        for fd in (*self._capture.streams, self._pidfd, self._link.fileno(), wakeup.fileno()):
             poll.register(fd, select.POLLIN)
         while True:
             for fd, events in poll.poll(self._poll_timeout()):
-                if fd == self._pidfd:
+                if fd in self._capture.streams:
+                    if not self._capture.read(fd) and fd not in self._capture.streams:
+                        poll.unregister(fd)
+                elif fd == self._pidfd:
                     self._receive()  # what the program sent before it exited
                     self._conclude()
                 elif fd == wakeup.fileno():
-                    if signal.SIGTERM in wakeup.recv(1 << 10):
-                        self._terminate()
-                    self._reap_orphans()
+                    self._handle_signals(wakeup.recv(1 << 10))
                 elif self._guard is not None and fd == self._guard.fileno():
                     if events & select.POLLIN:
                         self._guard.handle()
@@ -156,6 +174,15 @@ class _Supervisor:
         if self._deadline is not None:
             seconds = min(seconds, max(0.0, self._deadline - time.monotonic()))
         return 1000 * seconds
+
+    def _handle_signals(self, numbers: bytes) -> None:
+        if signal.SIGINT in numbers:  # a terminal sends it to all processes of its foreground process group
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._pid, signal.SIGINT)
+            self._interrupted = True
+        if signal.SIGTERM in numbers:
+            self._terminate()
+        self._reap_orphans()
 
     def _terminate(self) -> None:
         """Send SIGTERM to the program and set the deadline for its exit."""
@@ -204,8 +231,11 @@ class _Supervisor:
                         self._deadline = time.monotonic() + settings.DRIVER_EXIT_SECONDS
 
     def _report_refused_port(self, why: str) -> None:
-        with contextlib.suppress(OSError):  # such as a full disk
-            print(f"tfcluster: this program may not listen: {why}", file=sys.stderr, flush=True)
+        self._print(f"tfcluster: this program may not listen: {why}")
+
+    def _print(self, line: str) -> None:
+        """Add a line to the program's standard error."""
+        self._capture.recorder.append(STDERR, f"{line}\n".encode())
 
     def _conclude(self) -> NoReturn:
         """Exit as the program has exited; if it was a script, write the final event of the run first.
@@ -218,47 +248,29 @@ class _Supervisor:
             with contextlib.suppress(ProcessLookupError, PermissionError):  # none is left, or none of this user's
                 os.killpg(self._pid, signal.SIGKILL)
         code = os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
+        self._capture.drain()
         if code < 0 and self._end is not None:  # killed during shutdown, after all of its own code had run
             code = self._end.exit_code
+        # The agent knows why a run was terminated. A script may also exit with 143 by itself, such as on preemption.
+        if self._spec.traits.is_script and not (self._terminated and (code < 0 or code == ExitCode.TERMINATED)):
+            end = self._end or ProgramEnd(code, "", time.monotonic() - self._started_at, {}, [])
+            event = final_event(self._spec, code, end, self._interrupted, self._capture.recorder.lost_bytes)
+            try:
+                self._spec.emit(**event)
+            except ClusterError as problem:
+                self._print(problem.message)
+                code = code or 1
+        if self._capture.streams and os.fork() == 0:  # the program has left background processes
+            daemonize.set_process_title(f"tfcluster: {self._spec.cluster} {self._spec.run} output")
+            self._capture.record_until_closed()
+            os._exit(0)
         if code < 0:
             _end_by_signal(-code)
-        # The agent knows why a run was terminated. A script may also exit with 143 by itself, such as on preemption.
-        if self._spec.traits.is_script and not (self._terminated and code == 128 + signal.SIGTERM):
-            try:
-                self._spec.emit(**self._result(code))
-            except ClusterError as problem:
-                print(problem.message, file=sys.stderr, flush=True)
-                code = code or 1
         os._exit(code)
-
-    def _result(self, code: int) -> Message:
-        """Return the final event of a script's run: its result or its error.
-
-        Args:
-            code: The exit code of the script.
-        """
-        end = self._end or ProgramEnd(code, "", time.monotonic() - self._started_at, {}, [])
-        if code:
-            name = Path(self._spec.upload or self._spec.program).name
-            if end.failure:
-                return {"event": "error", "error": ClusterError(f"{name} failed: {end.failure}").to_json()}
-            hint = f"What it printed: `tfcluster logs {self._spec.run}`."
-            error = ClusterError(f"{name} ended with exit code {code}", hint=hint)
-            return {"event": "error", "error": error.to_json()}
-        return {
-            "event": "result",
-            "run": self._spec.run,
-            "program": self._spec.program,
-            "state": "succeeded",
-            "seconds": round(end.seconds, 6),
-            "result": {"exit_code": 0},
-            "devices": end.work,
-            "notes": [*self._spec.notes, *end.notes],
-        }
 
 
 def _wake_on_signals() -> socket.socket:
-    """Install handlers by which SIGTERM and SIGCHLD make a socket readable, and SIGTERM does not end this process.
+    """Install handlers by which SIGINT, SIGTERM and SIGCHLD make a socket readable, and do not end this process.
 
     Returns:
         The socket, from which the numbers of the signals are read.
@@ -266,8 +278,9 @@ def _wake_on_signals() -> socket.socket:
     reading, writing = socket.socketpair()
     writing.setblocking(False)
     signal.set_wakeup_fd(writing.detach(), warn_on_full_buffer=False)
-    for number in (signal.SIGTERM, signal.SIGCHLD):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD):
         signal.signal(number, lambda *arguments: None)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     return reading
 
 

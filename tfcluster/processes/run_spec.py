@@ -9,13 +9,14 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tfcluster.core.caller import Caller, OutputStreams
 from tfcluster.core.programs import ProgramTraits
 from tfcluster.errors import ClusterError
 from tfcluster.process_handle import ProcessHandle
 from tfcluster.protocol.codec import encode
 
 #: The names of the files in a run's folder.
-EVENTS, OUTPUT = "events.jsonl", "output.log"
+EVENTS, OUTPUT, OUTPUT_INDEX = "events.jsonl", "output.log", "output.index"
 #: The folder, in a run's folder, of the file that was uploaded with the run.
 UPLOAD = "upload"
 # The symbolic link, in a run's folder, whose target names the driver of the run.
@@ -66,6 +67,8 @@ class RunSpec:
         log_placement: Have the servers print on which device they place each operation.
         peers: The names and addresses of the hosts that may connect to the program's ports, or None if all may.
         missing: Why each task that was not ready when the run was submitted was not, by its name.
+        caller: What a script takes over from the command; None for other programs, and for a command on another host.
+        streams: The standard output and standard error of a script; None for another program, which has one for both.
     """
 
     run: str
@@ -82,6 +85,8 @@ class RunSpec:
     log_placement: bool = False
     peers: dict[str, str] | None = None
     missing: dict[str, str] = field(default_factory=dict)
+    caller: Caller | None = None
+    streams: OutputStreams | None = None
 
     @property
     def upload_path(self) -> Path | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Iterable, Sequence
 from types import TracebackType
@@ -12,6 +13,7 @@ from rich.console import Group, RenderableType
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 
 from tfcluster import settings
+from tfcluster.client.output_lines import OutputLines, encode
 from tfcluster.control_characters import escape_control_characters
 from tfcluster.errors import ClusterError
 from tfcluster.programs import registry
@@ -28,7 +30,7 @@ class RunView:
     Args:
         silent: Show nothing but the final result.
         placements: Show where operations are placed.
-        raw: Print a script's output unchanged, including its control characters; for the user who started it.
+        raw: Pass a script's output on byte by byte, and add nothing to it; for the user who started it.
     """
 
     def __init__(self, *, silent: bool, placements: bool = False, raw: bool = False) -> None:
@@ -38,11 +40,17 @@ class RunView:
         self._run = ""
         self._metrics = Metrics()
         self._placements = PlacementView()
+        self._lines = OutputLines()
         self._progress: Progress | None = None
+        self._may_show_progress = raw  # a script may read what is typed at the terminal, unless it reports progress
         self._printed_at = time.monotonic()
         self._shown_notes: list[str] = []
 
     def __enter__(self) -> None:
+        if not self._raw:
+            self._start_progress()
+
+    def _start_progress(self) -> None:
         if not self._silent and is_interactive(error_console()):
             self._progress = _ProgressWithMetrics(
                 self._metrics,
@@ -73,16 +81,19 @@ class RunView:
             self._show_notes(event.get("notes", []))
         if event["event"] == "task_down":
             self._show_notes([event["problem"]])
-        if event["event"] == "output":
-            self._print(event["line"])
+        if event["event"] in ("output", "result"):
+            self._print_output(event)
         if event["event"] == "placement" and self._shows_placements:
             self._print_above(self._placements.line(event))
-        if event["event"] == "result" and event["state"] == "cancelled":
+        if event["event"] == "result" and event["state"] == "cancelled" and event["result"] is None:
             error_console().print(f"{self._run} was cancelled after {format_duration(event['seconds'])}")
         if event["event"] == "metric":
             self._metrics.update(event)
         if event["event"] != "progress":
             return
+        if self._may_show_progress:
+            self._may_show_progress = False
+            self._start_progress()
         if self._progress is not None:
             self._progress.update(
                 self._progress.task_ids[0],
@@ -95,12 +106,23 @@ class RunView:
             self._printed_at = time.monotonic()
             error_console().print("\n  ".join((_format_progress(self._run, event), *self._metrics.changed())))
 
-    def _print(self, line: str) -> None:
-        """Print a line of a script's output, after ending the progress bar, which would interfere with the output."""
-        if self._progress is not None:
-            self._progress.stop()
-            self._progress = None
-        print(line if self._raw else escape_control_characters(line), flush=True)
+    def _print_output(self, event: dict[str, Any]) -> None:
+        """Print what a script has written, after ending the progress bar, which would interfere with the output."""
+        parts = [event] if self._raw else self._lines.convert(event)
+        for part in parts:
+            if part["event"] != "output":
+                continue
+            self._may_show_progress = False
+            if self._progress is not None:
+                self._progress.stop()
+                self._progress = None
+            stream = sys.stderr if part["stream"] == "stderr" else sys.stdout
+            if self._raw:
+                stream.flush()
+                stream.buffer.write(encode(part))
+            else:
+                print(escape_control_characters(part["line"]), file=stream)
+            stream.flush()
 
     def _print_above(self, line: str) -> None:
         """Print a line of tfcluster's own above the progress bar, which continues below it."""
@@ -133,7 +155,7 @@ class RunView:
             screen.print(Group(*lines, Text(), _make_devices_table(result)))
         for note in result["notes"]:
             if note not in self._shown_notes:
-                screen.print(_format_note(note))
+                (error_console() if self._raw else screen).print(_format_note(note))
 
 
 def _format_note(note: str) -> Text:

@@ -120,6 +120,8 @@ class RunHandlers:
             upload=request.upload,
             log_placement=request.log_placement,
             peers={host.name: host.address for host in topology.hosts} if topology.network == "closed" else None,
+            caller=request.caller,
+            streams=request.streams,
         )
 
     async def _events(self, run: Run, upload: Upload, detach: bool, owned: bool) -> AsyncGenerator[Message, None]:
@@ -189,9 +191,12 @@ class RunHandlers:
         yield Reply(Done())
 
     async def cancel(self, request: CancelRequest) -> Response[NoReturn, CancelReply]:
-        """Cancel a run."""
+        """Cancel a run, or interrupt a script."""
         identity = self._runs.store.find(request.run)
-        self._runs.cancel(identity)
+        if request.interrupt and (active := self._runs.runs.get(identity)):
+            active.interrupt(self._runs.cancel)
+        else:
+            self._runs.cancel(identity)
         yield Reply(CancelReply(identity))
 
     async def failing_runs(self, request: FailingRunsRequest) -> Response[NoReturn, FailingRunsReply]:

@@ -12,7 +12,7 @@ from tfcluster.agent.log_file import tail
 from tfcluster.agent.runs.run import Run
 from tfcluster.agent.runs.store import RunRecord
 from tfcluster.core.states import RunState
-from tfcluster.errors import ClusterError
+from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.process_handle import format_exit_status
 from tfcluster.processes.run_spec import append_event
 from tfcluster.protocol.codec import Message
@@ -36,11 +36,14 @@ def final_record(run: Run, log: Path) -> RunRecord:
         state, error = run.record.stopping
     elif last.get("event") == "error":
         state, error = RunState.FAILED, last["error"]
+        if error["exit_code"] == ExitCode.INTERRUPTED:
+            state, error = RunState.CANCELLED, None
     else:
         state, error = RunState.FAILED, _driver_error(run, log).to_json()
     if error is not None:
         error = _with_losses(error, run)
-    record = replace(run.record, state=state, seconds=run.snapshot().seconds, error=error)
+    result = None if run.record.stopping is not None else last.get("result")
+    record = replace(run.record, state=state, seconds=run.snapshot().seconds, error=error, result=result)
     try:
         append_event(run.events, **result_event(record))
     except OSError as problem:  # a full disk must not prevent the run from ending

@@ -43,6 +43,7 @@ class Run:
         timeout_timer: Timer that will stop the run at its timeout; None if not set.
         orphan_timer: Timer that will stop the run unless the command that waits for the run reconnects; None if not
             set.
+        interrupt_timer: Timer that will stop the run because it goes on after an interrupt; None if not set.
         all_lost_timer: Timer that will stop the run because all of its tasks are lost; None if not set.
         losses: What happened last to each task that was down during the run, by its name.
         down: Names of the tasks that are down.
@@ -62,6 +63,7 @@ class Run:
     phase_timer: asyncio.TimerHandle | None = None
     timeout_timer: asyncio.TimerHandle | None = None
     orphan_timer: asyncio.TimerHandle | None = None
+    interrupt_timer: asyncio.TimerHandle | None = None
     all_lost_timer: asyncio.TimerHandle | None = None
     losses: dict[str, str] = field(default_factory=dict)
     down: frozenset[str] = frozenset()
@@ -156,6 +158,19 @@ class Run:
             # If a signal had stopped the driver, it has to continue to terminate all that its program has started.
             send_signal(self.pidfd, signal.SIGCONT)
 
+    def interrupt(self, cancel: Callable[[str], None]) -> None:
+        """Interrupt the run as Ctrl-C does: a script that runs gets SIGINT, and is cancelled if it does not end then.
+
+        Args:
+            cancel: Called with the run's id to cancel it.
+        """
+        if self.pidfd is None or not self.record.traits.is_script or self.machine.phase is not RunPhase.RUNNING:
+            cancel(self.id)
+        elif self.interrupt_timer is None:
+            send_signal(self.pidfd, signal.SIGINT)  # the driver passes it on to its program
+            loop = asyncio.get_running_loop()
+            self.interrupt_timer = loop.call_later(settings.RUN_INTERRUPT_SECONDS, cancel, self.id)
+
     def kill(self) -> None:
         """Send SIGKILL to the driver, unless it has exited."""
         if self.pidfd is not None:
@@ -215,7 +230,9 @@ class Run:
 
     def cancel_timers(self) -> None:
         """Cancel all timers that would stop or kill the run."""
-        for timer in (self.phase_timer, self.timeout_timer, self.orphan_timer, self.all_lost_timer):
+        timers = (self.phase_timer, self.timeout_timer, self.orphan_timer, self.interrupt_timer, self.all_lost_timer)
+        for timer in timers:
             if timer is not None:
                 timer.cancel()
         self.phase_timer = self.timeout_timer = self.orphan_timer = self.all_lost_timer = None
+        self.interrupt_timer = None

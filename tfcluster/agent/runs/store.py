@@ -44,7 +44,7 @@ class RunRecord:
         stopping: Why the run is being stopped: the state that it will end in, and the error, if any; None while it is
             not being stopped.
         seconds: Duration of the run in seconds; None while it is active.
-        result: The program's result; None if the run did not succeed.
+        result: The program's result; None if the run did not succeed, unless a script has ended by itself.
         error: Why the run failed; None if it did not fail.
         required_tasks: Names of the tasks that the run uses in addition to those of its devices.
     """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 
 from tfcluster import settings
@@ -14,7 +14,7 @@ from tfcluster.agent.runs.manager import RunManager
 from tfcluster.agent.runs.outcome import result_event
 from tfcluster.core.states import ACTIVE_RUN_STATES
 from tfcluster.errors import ClusterError
-from tfcluster.processes.run_spec import EVENTS, OUTPUT
+from tfcluster.processes.run_spec import EVENTS, OUTPUT, OUTPUT_INDEX
 from tfcluster.protocol.codec import Message
 
 
@@ -36,7 +36,7 @@ async def follow(runs: RunManager, identity: str) -> AsyncGenerator[Message, Non
     if record is None:
         raise ClusterError(f"no result recorded for {identity}")
     folder = runs.store.folder(identity)
-    output = folder / OUTPUT if record.traits.is_script else None
+    output = folder if record.traits.is_script else None
     has_result = False
 
     def is_active() -> bool:
@@ -65,12 +65,10 @@ class _Lines:
 
     Args:
         path: The file.
-        max_length: Maximum length of a line in bytes. A longer line is split into pieces; None for no limit.
     """
 
-    def __init__(self, path: Path, max_length: int | None = None) -> None:
+    def __init__(self, path: Path) -> None:
         self._path = path
-        self._max_length = max_length
         self._offset = 0
         self._rest = b""
 
@@ -82,32 +80,53 @@ class _Lines:
             data = file.read(settings.IO_BLOCK_BYTES)
         self._offset += len(data)
         *lines, self._rest = (self._rest + data).split(b"\n")
-        if self._max_length is not None:
-            lines = [piece for line in lines for piece in _pieces(line, self._max_length)]
-            *pieces, self._rest = _pieces(self._rest, self._max_length)
-            lines += pieces
         return lines, not data
 
-    def read_rest(self) -> list[bytes]:
-        """Return the text after the last newline as a line. Call it when nothing more will be written."""
-        rest, self._rest = self._rest, b""
-        return [rest] if rest else []
 
+class _Output:
+    """Reads the output of a run, part by part; see `tfcluster.processes.run_output`.
 
-def _pieces(line: bytes, max_length: int) -> list[bytes]:
-    return [line[at : at + max_length] for at in range(0, max(1, len(line)), max_length)]
+    Args:
+        folder: The run's folder.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / OUTPUT
+        self._index = _Lines(folder / OUTPUT_INDEX)
+
+    async def read_events(self) -> AsyncIterator[Message]:
+        """Yield an event for each part that has been written. Other asyncio tasks get to run after each block."""
+        is_quiet = False
+        while not is_quiet:
+            lines, is_quiet = self._index.read_block()
+            with contextlib.suppress(FileNotFoundError):
+                for stream, data in self._read_parts(lines):
+                    yield {"event": "output", "stream": stream, "data": data.decode(errors="surrogateescape")}
+            await asyncio.sleep(0)
+
+    def _read_parts(self, lines: list[bytes]) -> Iterator[tuple[str, bytes]]:
+        if not lines:
+            return
+        with self._path.open("rb") as file:
+            for line in lines:
+                try:
+                    stream, offset, size = line.decode().split(" ")
+                    file.seek(int(offset))
+                    yield stream, file.read(int(size))
+                except ValueError:  # a full disk has truncated the line
+                    continue
 
 
 async def stream_files(
     events: Path, output: Path | None, is_active: Callable[[], bool], wait: Callable[[], Awaitable[None]]
 ) -> AsyncIterator[Message]:
-    """Stream a run's events and, optionally, the lines of its output.
+    """Stream a run's events and, optionally, its output.
 
     Output that was printed before an event is yielded before it. The result is yielded last, once the run has ended.
 
     Args:
         events: The file that holds the run's events.
-        output: The file that holds the run's output, whose lines are yielded as events; None to leave it out.
+        output: The run's folder, which holds its output; None to leave that out.
         is_active: Returns whether the run is active.
         wait: Waits until more may have been written.
 
@@ -115,7 +134,7 @@ async def stream_files(
         The events.
     """
     event_lines = _Lines(events)
-    output_lines = None if output is None else _Lines(output, settings.RUN_OUTPUT_LINE_MAX_BYTES)
+    parts = None if output is None else _Output(output)
     result: Message | None = None
     while True:
         has_ended = not is_active()  # checked before reading, so that the last writes are not missed
@@ -123,9 +142,9 @@ async def stream_files(
         new_events = _events(lines)
         if new_events and new_events[0]["event"] == "run":  # written before any driver could print
             yield new_events.pop(0)
-        if output_lines is not None:
-            async for line in _new_lines(output_lines):
-                yield _output_event(line)
+        if parts is not None:
+            async for part in parts.read_events():
+                yield part
         for event in new_events:
             if event["event"] == "result":
                 result = event
@@ -135,9 +154,6 @@ async def stream_files(
             break
         if is_quiet:
             await wait()
-    if output_lines is not None:
-        for line in output_lines.read_rest():
-            yield _output_event(line)
     if result is not None:
         yield result
 
@@ -171,18 +187,3 @@ def _events(lines: list[bytes]) -> list[Message]:
         except ValueError:
             continue
     return events
-
-
-async def _new_lines(lines: _Lines) -> AsyncIterator[bytes]:
-    """Yield all lines printed so far. Other asyncio tasks get to run after each block."""
-    while True:
-        block, is_quiet = lines.read_block()
-        for line in block:
-            yield line
-        if is_quiet:
-            return
-        await asyncio.sleep(0)
-
-
-def _output_event(line: bytes) -> Message:
-    return {"event": "output", "line": line.decode(errors="replace")}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+from tfcluster.core.caller import Caller, OutputStreams
 from tfcluster.core.programs import ProgramTraits
 from tfcluster.core.states import RunState
 from tfcluster.protocol.api import Done, Method, Request
@@ -16,9 +17,11 @@ class RunEvent:
 
     Attributes:
         record: The event as the run's file contains it and `run -o json` prints it. Its field `event` is the kind of
-            event: `run` (the first: `run`, `program`, `devices`), `output` (a `line` that the run printed), `result`
-            (the last: `run`, `program`, `state`, `seconds`, `result`, `devices`, `notes`, and `error` if it failed), or
-            a kind that the program defines, with fields of its own.
+            event: `run` (the first: `run`, `program`, `devices`), `output` (`data` that a script wrote to its `stream`,
+            `stdout` or `stderr`; here the command prints each `line`), `result` (the last: `run`, `program`, `state`,
+            `seconds`, `result`, `devices`, `notes`, and `error` if it failed; the result of a script that failed has
+            its `exit_code`, and its `signal` if one ended it), or a kind that the program defines, with fields of its
+            own. The data are text, in which bytes that are not UTF-8 are escaped (`surrogateescape`).
     """
 
     record: dict[str, Any]
@@ -42,6 +45,8 @@ class RunRequest(Request[RunEvent, Done], method=Method.RUN, is_slow=True):
         detach: Whether to send only the first event, as soon as the command may disconnect.
         owned: Whether the run is cancelled if the command disconnects.
         upload: The name of the uploaded file; None if there is no upload.
+        caller: What a script takes over from the command; None for other programs, and for a command on another host.
+        streams: The standard output and standard error of a script; None for other programs.
     """
 
     program: str
@@ -55,6 +60,8 @@ class RunRequest(Request[RunEvent, Done], method=Method.RUN, is_slow=True):
     detach: bool
     owned: bool
     upload: str | None
+    caller: Caller | None = None
+    streams: OutputStreams | None = None
 
 
 @dataclass(frozen=True)
@@ -63,8 +70,8 @@ class AttachRequest(Request[RunEvent, Done], method=Method.ATTACH):
 
     Attributes:
         run: The run's id, or a unique prefix of it.
-        events: How many events, without lines of output, the command has received.
-        output: How many lines of output the command has received.
+        events: How many events, without those of output, the command has received.
+        output: How many events of output the command has received.
         owned: As for `RunRequest`.
     """
 
@@ -91,9 +98,11 @@ class CancelRequest(Request[NoReturn, CancelReply], method=Method.CANCEL):
 
     Attributes:
         run: The run's id, or a unique prefix of it.
+        interrupt: Whether a script first gets SIGINT, and time to end by itself.
     """
 
     run: str
+    interrupt: bool = False
 
 
 @dataclass(frozen=True)
@@ -107,7 +116,7 @@ class RunSummary:
         state: The state.
         seconds: The duration in seconds.
         started: The Unix time of the submission, in seconds.
-        result: The program's result; None if the run did not succeed.
+        result: The program's result; None if the run did not succeed, unless a script has ended by itself.
         error: Why the run failed, as `ClusterError.to_json` has it; None if it did not fail.
     """
 

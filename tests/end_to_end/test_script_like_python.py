@@ -1,0 +1,234 @@
+"""`tfcluster run script.py` and `python script.py`: the same output on each stream, byte by byte, and the same exit."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import COMMAND, Sandbox, make_sandbox
+
+
+@dataclass(frozen=True)
+class Case:
+    """A script, and how it is run."""
+
+    text: str
+    arguments: tuple[str, ...] = ()
+    env: dict[str, str] = field(default_factory=dict)
+    stdin: bytes | None = None
+    umask: int = 0o022
+    script: str = "script.py"
+
+
+SHOW_PLACE = """
+import os, sys
+from pathlib import Path
+from typing import Any
+import neighbour
+print(__file__, sys.argv, sys.path[0], os.getcwd())
+print(neighbour.__file__, (Path(__file__).parent / "data.txt").read_text())
+print(__name__, __spec__, __builtins__, __doc__, __loader__.name)
+"""
+SHOW_ENVIRONMENT = """
+import os
+ours = {"TF_CONFIG", "CUDA_VISIBLE_DEVICES", "no_grpc_proxy"}
+shown = {name: value for name, value in os.environ.items() if name not in ours and not name.startswith("TFCLUSTER_")}
+for name, value in sorted(shown.items()):
+    print(name, os.fsencode(value))
+open("made.txt", "w")
+print(oct(os.stat("made.txt").st_mode))
+os.remove("made.txt")
+"""
+SHOW_STREAMS = """
+import io, sys
+for stream in (sys.stdin, sys.stdout, sys.stderr):
+    print(stream.name, stream.mode, stream.encoding, stream.errors, stream.isatty(), stream.seekable(), stream.fileno())
+print(sys.stdout is sys.__stdout__, sys.stdin.buffer.name, sys.flags)
+"""
+INPUT = """
+import sys
+print("name?", input("> "))
+print(sys.stdin.readline(), sys.stdin.buffer.read())
+"""
+POOL = """
+import multiprocessing, os, sys
+
+def square(number):
+    return number * number
+
+if __name__ == "__main__":
+    for method in ("fork", "spawn"):
+        with multiprocessing.get_context(method).Pool(2) as pool:
+            print(method, pool.map(square, range(5)), flush=True)
+    child = multiprocessing.get_context("fork").Process(target=__import__("time").sleep, args=(600,))
+    child.start()
+    child.terminate()
+    child.join()
+    print(child.exitcode)
+"""
+CASES = {
+    "place": Case(SHOW_PLACE, ("--flag", "a b", "")),
+    "environment": Case(SHOW_ENVIRONMENT, env={"DATA_DIR": "/data", "BYTES": os.fsdecode(b"\xff=\n")}, umask=0o077),
+    "streams": Case(SHOW_STREAMS),
+    "standard input": Case(INPUT, stdin=b"me\nsecond\n\xff\x00third"),
+    "no standard input": Case("import sys\nprint(sys.stdin.read())\nprint(input())\n"),
+    "exit code": Case("import sys\nsys.exit(3)\n"),
+    "exit message": Case("import sys\nsys.exit('no data')\n"),
+    "exit code 255": Case("import os\nos._exit(255)\n"),
+    "an exception": Case("def inner():\n    raise ValueError('no\\ndata')\n\n\ninner()\n"),
+    "a syntax error": Case("print('x'\n"),
+    "a partial line": Case("import sys\nprint('10 %\\r', end='')\nsys.stderr.write('no end')\n"),
+    "bytes": Case("import sys\nsys.stdout.buffer.write(bytes(range(256)) * 1000)\nsys.stderr.buffer.write(b'\\xff')\n"),
+    "a signal": Case("import os\nprint('on', flush=True)\nos.kill(os.getpid(), 9)\n"),
+    "SIGTERM": Case("import os, signal\nsignal.signal(15, signal.SIG_DFL)\nos.kill(os.getpid(), 15)\n"),
+    "processes": Case(POOL),
+    "variables that Python reads": Case(
+        "import sys, addition\nprint(sys.flags.optimize, addition.__name__, sys.stdout.encoding)\n",
+        env={"PYTHONPATH": "{folder}/more", "PYTHONOPTIMIZE": "1", "PYTHONIOENCODING": "latin-1", "LC_ALL": "C"},
+    ),
+    "variables that libraries read": Case(
+        "import os\nprint(os.environ['OMP_NUM_THREADS'])\n"
+        "import tensorflow as tf\nprint(tf.config.threading.get_inter_op_parallelism_threads())\n",
+        env={"OMP_NUM_THREADS": "1", "TF_NUM_INTEROP_THREADS": "3"},
+    ),
+    "a variable that the script sets": Case(
+        "import os, sys\nprint('tensorflow' in sys.modules)\nos.environ['TF_CPP_MIN_LOG_LEVEL'] = '3'\n"
+        "import tensorflow as tf\nprint(int(tf.constant(1) + 1))\n"
+    ),
+    "a neighbour that has the name of a library": Case("import six\nprint(six.__file__)\n", script="six/script.py"),
+    "an interpreter's end": Case(
+        "import atexit, sys, threading\natexit.register(print, 'atexit')\n"
+        "threading.Timer(0.2, print, ['thread']).start()\nprint('main', file=sys.stderr)\n"
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
+    with make_sandbox(tmp_path_factory.mktemp("small")) as sandbox:
+        sandbox("up", sandbox.spec("name: small\njobs:\n  worker: {tasks: 1}\n"))
+        yield sandbox
+
+
+def folder_of(case: Case, path: Path) -> Path:
+    """A folder with the script and what is beside it."""
+    for name in ("more", "six"):
+        (path / name).mkdir()
+    (path / "neighbour.py").touch()
+    (path / "more" / "addition.py").touch()
+    (path / "six" / "six.py").touch()
+    (path / "data.txt").write_text("data")
+    (path / case.script).write_text(case.text)
+    return path
+
+
+def own_lines(text: bytes) -> bytes:
+    """Standard error without the lines of TensorFlow and of the command itself."""
+    foreign = (b"WARNING: All log", b"I0000", b"W0000", b"E0000", b"To enable the following", b"error: ", b"hint: ")
+    lines = text.splitlines(keepends=True)
+    return b"".join(line for line in lines if not line.startswith(foreign) and b" I tensorflow/" not in line)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_script_runs_as_python_runs_it(small: Sandbox, tmp_path: Path, name: str) -> None:
+    case = CASES[name]
+    folder = folder_of(case, tmp_path)
+    inherited = {key: value for key, value in small.environment.items() if key != "PYTHONUNBUFFERED"}
+    environment = {**inherited, **{key: value.format(folder=folder) for key, value in case.env.items()}}
+    if "PYTHONPATH" in case.env:
+        environment["PYTHONPATH"] += f":{inherited['PYTHONPATH']}"
+    run: Any = subprocess.run
+    python, ours = (
+        run(
+            [*command, f"./{case.script}", *case.arguments],
+            cwd=folder,
+            env=environment,
+            umask=case.umask,
+            capture_output=True,
+            timeout=120,
+            check=False,
+            **({"stdin": subprocess.DEVNULL} if case.stdin is None else {"input": case.stdin}),
+        )
+        for command in ((sys.executable,), (*COMMAND, "run"))
+    )
+    assert ours.stdout == python.stdout
+    assert own_lines(ours.stderr) == own_lines(python.stderr)
+    assert ours.returncode == (python.returncode if python.returncode >= 0 else 128 - python.returncode)
+
+
+def test_a_script_does_not_take_more_of_the_standard_input_than_it_reads(small: Sandbox, tmp_path: Path) -> None:
+    (tmp_path / "reads.py").write_text("import os\nprint(os.read(0, 4))\n")
+    (tmp_path / "numbers").write_bytes(b"0123456789")
+    command = subprocess.run(
+        ["sh", "-c", '{ "$@"; cat; } < numbers', "sh", *COMMAND, "run", "reads.py"],
+        cwd=tmp_path,
+        env=small.environment,
+        capture_output=True,
+        timeout=120,
+        check=False,
+    )
+    assert command.stdout == b"b'0123'\n456789"
+
+
+INTERRUPTIBLE = """
+import sys, time
+try:
+    print("on", flush=True)
+    time.sleep(600)
+except KeyboardInterrupt:
+    print("saved", flush=True)
+    if len(sys.argv) > 1:
+        sys.exit(int(sys.argv[1]))
+    raise
+"""
+
+
+@pytest.mark.parametrize("arguments", [(), ("0",), ("5",)])
+def test_ctrl_c_is_the_scripts(small: Sandbox, arguments: tuple[str, ...]) -> None:
+    script = small.spec(INTERRUPTIBLE, "interruptible.py")
+    command = small.start("run", script, *arguments)
+    assert command.stdout is not None
+    assert command.stdout.readline() == "on\n"
+    command.send_signal(signal.SIGINT)
+    out, err = command.communicate(timeout=60)
+    assert out == "saved\n"
+    assert command.returncode == int(arguments[0] if arguments else 130)
+    last = small.json("runs")[-1]
+    if arguments:
+        assert err == ""
+        assert last["state"] == ("succeeded" if arguments == ("0",) else "failed")
+    else:
+        assert err.startswith("Traceback (most recent call last):\n")
+        assert err.endswith("\nKeyboardInterrupt\n")
+        assert last["state"] == "cancelled"
+
+
+def test_a_script_that_ignores_ctrl_c_is_ended_by_the_second(small: Sandbox) -> None:
+    text = "import signal\nsignal.signal(2, signal.SIG_IGN)\nprint('on', flush=True)\nsignal.pause()\n"
+    script = small.spec(text, "ignores.py")
+    command = small.start("run", script)
+    assert command.stdout is not None
+    assert command.stdout.readline() == "on\n"
+    command.send_signal(signal.SIGINT)
+    with pytest.raises(subprocess.TimeoutExpired):
+        command.wait(1)
+    command.send_signal(signal.SIGINT)
+    assert command.wait(60) == 130
+    assert command.stderr is not None
+    assert command.stderr.read().strip() == "interrupted"
+
+
+def test_secrets_of_the_environment_are_in_no_file(small: Sandbox) -> None:
+    script = small.spec("import os\nprint(len(os.environ['TOKEN']))\n", "shows.py")
+    assert small("run", script, env={"TOKEN": "s3cr3t-9f"}).stdout == "9\n"
+    found = [path for path in small.folder.rglob("*") if path.is_file() and b"s3cr3t-9f" in path.read_bytes()]
+    assert found == []
+    assert "s3cr3t" not in small("runs", "-o", "json").stdout

@@ -1,0 +1,52 @@
+"""Lines of a script's output, from the parts in which it arrives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from tfcluster import settings
+
+Event = dict[str, Any]
+
+
+class OutputLines:
+    """Makes an event for each line of output from events for parts of it."""
+
+    def __init__(self) -> None:
+        self._rest: dict[str, bytes] = {}
+
+    def convert(self, event: Event) -> Iterator[Event]:
+        """Yield an event as it is, or of one of output those of the lines that it completes.
+
+        The result is preceded by lines that have no end. A line that is too long comes in pieces.
+        """
+        if event["event"] == "output":
+            yield from self._complete(event["stream"], encode(event))
+            return
+        if event["event"] == "result":
+            for stream in list(self._rest):
+                yield from self._complete(stream, b"\n")
+        yield event
+
+    def _complete(self, stream: str, data: bytes) -> Iterator[Event]:
+        *lines, rest = (self._rest.pop(stream, b"") + data).split(b"\n")
+        limit = settings.RUN_OUTPUT_LINE_MAX_BYTES
+        for line in lines:
+            for start in range(0, max(1, len(line)), limit):
+                yield _line(stream, line[start : start + limit])
+        while len(rest) > limit:
+            yield _line(stream, rest[:limit])
+            rest = rest[limit:]
+        if rest:
+            self._rest[stream] = rest
+
+
+def encode(event: Event) -> bytes:
+    """Return the bytes of an event of output, as the script wrote them."""
+    data: str = event["data"]
+    return data.encode(errors="surrogateescape")
+
+
+def _line(stream: str, line: bytes) -> Event:
+    return {"event": "output", "stream": stream, "line": line.decode(errors="replace")}

@@ -1,0 +1,120 @@
+"""Run a user's script in a program's process, in the interpreter that it was forked from or in a fresh one."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+import signal
+import socket
+import threading
+import time
+import traceback
+from pathlib import Path
+from typing import NoReturn
+
+from tfcluster.errors import ExitCode, TerminatedError
+from tfcluster.process_handle import MARK
+from tfcluster.processes import daemonize, fresh_interpreter
+from tfcluster.processes.daemonize import no_proxy_env
+from tfcluster.processes.program_process import (
+    begin_run,
+    flush_output,
+    handle_signals,
+    hosts_of,
+    load_function,
+    redraw_randomness,
+    title_of,
+    truncate,
+)
+from tfcluster.processes.run_spec import ProgramEnd, RunSpec
+from tfcluster.processes.standard_streams import open_streams
+from tfcluster.protocol.serialization import decode
+
+
+def resume(spec_fd: int, link_fd: int) -> NoReturn:
+    """Run a script in a fresh interpreter, which has replaced the process that `main` had prepared.
+
+    Args:
+        spec_fd: The descriptor of a file with the description of the run.
+        link_fd: The descriptor of the program's end of a socket pair with the driver.
+
+    Raises:
+        SystemExit: Always; see `main`.
+    """
+    with open(spec_fd, "rb") as file:
+        spec = decode(RunSpec, json.loads(file.read()))
+    os.set_inheritable(link_fd, False)
+    daemonize.set_process_title(title_of(spec))
+    handle_signals()
+    _run_script(spec, socket.socket(fileno=link_fd))
+
+
+def start_script(spec: RunSpec, link: socket.socket) -> NoReturn:
+    """Give this process what the script takes over from the command, and run it here or in a fresh interpreter.
+
+    Args:
+        spec: The run.
+        link: The program's end of a socket pair with the driver.
+
+    Raises:
+        SystemExit: Always, with the script's exit code.
+    """
+    from tfcluster.programs.script.environment import environment as describe_cluster
+
+    caller = spec.caller
+    inherited = os.environ if caller is None else caller.environment
+    environment = {
+        **inherited,
+        "CUDA_VISIBLE_DEVICES": "-1",  # the GPUs belong to the servers
+        **no_proxy_env(inherited, hosts_of(spec)),
+        **describe_cluster(begin_run(spec), spec.parameters["seed"]),
+    }
+    # Processes that the script starts and leaves behind do not belong to the cluster, which must not end them.
+    environment.pop(MARK, None)
+    if caller is not None:
+        os.umask(caller.umask)
+    if fresh_interpreter.is_needed(environment, spec.upload_path or Path(spec.parameters["path"])):
+        fresh_interpreter.replace_process(spec, environment, link)
+    os.environ.clear()
+    os.environ.update(environment)
+    time.tzset()
+    redraw_randomness()
+    open_streams()
+    _run_script(spec, link)
+
+
+def _run_script(spec: RunSpec, link: socket.socket) -> NoReturn:
+    """Run a script as the interpreter's main program, and shut the interpreter down as it does after a main program.
+
+    Args:
+        spec: The run.
+        link: The program's end of a socket pair with the driver.
+
+    Raises:
+        SystemExit: Always, with the script's exit code.
+    """
+    context = begin_run(spec)
+    pid = os.getpid()
+    failure = ""
+    try:
+        code, failure = load_function(spec)(context, **spec.parameters)
+        # These are the next steps of the interpreter's own shutdown: it waits for threads, then calls atexit handlers.
+        # They are done here, before the run time is measured. When the interpreter repeats them, nothing is left to do.
+        try:
+            threading._shutdown()  # type: ignore[attr-defined]
+        except TerminatedError:
+            raise
+        except BaseException:  # such as a KeyboardInterrupt, on which the interpreter stops waiting for threads
+            traceback.print_exc()
+    except TerminatedError:
+        code = ExitCode.TERMINATED
+    atexit._run_exitfuncs()
+    flush_output()
+    seconds = time.monotonic() - context.started_at
+    if os.getpid() == pid:  # a child that the script has forked ends here too
+        with contextlib.suppress(OSError):  # the script has closed descriptors that it did not open
+            ProgramEnd(code, truncate(failure), seconds, context.device_stats, context.notes).send(link)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    raise SystemExit(code)
