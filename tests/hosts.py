@@ -85,6 +85,7 @@ class SshHosts:
         Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # sshd wants it
         for key in ("host_key", "other_host_key", "user_key", "other_user_key"):
             _run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "", "-f", str(self.folder / key))
+        _run("ssh-keygen", "-q", "-t", "ed25519", "-N", "words", "-C", "", "-f", str(self.folder / "locked_key"))
         shutil.copy(self.folder / "user_key.pub", self.folder / "authorized_keys")
         for name in (HERE, *self.names):
             for part in ("state", "run", "cache"):

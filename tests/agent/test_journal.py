@@ -374,6 +374,12 @@ def test_after_a_boot_processes_and_monotonic_times_are_dropped(
     assert restored is not None
     assert {(task.process, task.exit_times, task.deadline) for task in restored.tasks.values()} == {(None, (), None)}
     assert [task.restarts for task in restored.tasks.values()] == [3, 0, 5]
+    for name, task in restored.tasks.items():
+        if RECORD.tasks[name].process is None:
+            assert task.last_exit == RECORD.tasks[name].last_exit
+        else:
+            assert task.last_exit is not None
+            assert (task.last_exit.reason, task.last_exit.expected) == ("reboot", True)
     # A server that ran has exited; nothing else is known of it.
     assert [task.state for task in restored.tasks.values()] == [
         TaskState.READY,

@@ -319,6 +319,15 @@ def test_files_without_numbers_are_rejected(local_run: LocalRun, tmp_path: Path)
     assert "the slices have 2 numbers together" in refused(context, path, slices=[1, 1])
 
 
+def test_a_file_that_another_host_lacks_names_the_host(local_run: LocalRun, tmp_path: Path) -> None:
+    context = local_run(1)
+    context.host = "alpha"
+    with pytest.raises(ClusterError) as caught:
+        mean.run(context, file=str(tmp_path / "missing"), random=None, seed=0, column=None, slices="even")
+    assert caught.value.message == f"{tmp_path}/missing: no such file on alpha, the host that leads the run"
+    assert f"`tfcluster run mean - < {tmp_path}/missing`" in caught.value.hint
+
+
 def test_an_array_with_more_numbers_than_a_file_can_have(local_run: LocalRun, tmp_path: Path) -> None:
     header = repr({"descr": "<f8", "fortran_order": False, "shape": (2**62, 2**62)}).encode().ljust(117) + b"\n"
     path = tmp_path / "huge.npy"

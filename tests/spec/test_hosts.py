@@ -62,6 +62,32 @@ def test_a_list_of_names_is_hosts_without_keys() -> None:
     assert spec_of(JOBS + "hosts: [alpha, beta]").hosts == {"alpha": Host(), "beta": Host()}
 
 
+def test_ranges_name_several_hosts() -> None:
+    assert list(spec_of(JOBS + "hosts: ['lab[1-3]', other]").hosts or ()) == ["lab1", "lab2", "lab3", "other"]
+    assert list(spec_of(JOBS + "hosts:\n- lab[09-10,12].example.org,x").hosts or ()) == [
+        "lab09.example.org",
+        "lab10.example.org",
+        "lab12.example.org",
+        "x",
+    ]
+    spec = spec_of(
+        "hosts:\n  r[1-2]n[1-2]: {python: /opt/tf/bin/python}\n  lab[1-2]:\n"
+        "jobs:\n  a: {tasks: 4, hosts: ['r1n[1-2]', lab2]}\n"
+    )
+    assert spec.hosts == {
+        **{f"r{rack}n{node}": Host(python="/opt/tf/bin/python") for rack in (1, 2) for node in (1, 2)},
+        "lab1": Host(),
+        "lab2": Host(),
+    }
+    assert spec.jobs["a"].hosts == ("r1n1", "r1n2", "lab2")
+
+
+def test_a_range_without_quotes_in_a_list_is_explained() -> None:
+    (problem,) = problems_of(JOBS + "hosts: [lab[1-3], other]")
+    assert problem.startswith("c.yaml:2:12: not valid YAML: ")
+    assert problem.endswith('; write the range in quotes: "lab[1-3]"')
+
+
 def test_localhost_alone_needs_no_address() -> None:
     spec = spec_of("hosts: [localhost]\njobs: {a: ['127.0.0.2:1', 'localhost:2']}")
     assert spec.addresses() == {"localhost": "localhost"}
@@ -102,8 +128,8 @@ ONE_LINE = {
     "hosts: {}": "2:8: hosts: must have at least one entry, found an empty mapping",
     "hosts: []": "2:8: hosts: expected names and values, found an empty list",
     "hosts: alpha": "2:8: hosts: expected names and values, found the text 'alpha'",
-    "hosts: {alpha: 10.0.0.1}": "2:16: hosts.alpha: expected the keys address, ssh, python, env, state, setup, slots, "
-    "found the text '10.0.0.1'",
+    "hosts: {alpha: 10.0.0.1}": "2:16: hosts.alpha: expected the keys address, ssh, python, shell, env, state, "
+    "setup, slots, found the text '10.0.0.1'",
     "hosts: {alpha: {adress: x}}": "2:17: hosts.alpha.adress: unknown key; did you mean 'address'?",
     "hosts: {-alpha: }": "2:9: hosts.-alpha: expected the name of a host to be letters, digits, _, . and -, "
     "and to start with a letter or digit",
@@ -116,6 +142,16 @@ ONE_LINE = {
     "hosts: [alpha: {ssh: x}]": "2:9: hosts[0]: expected the name of a host, found keys and values; "
     "write the hosts without dashes to give them keys",
     "hosts: [!x alpha]": "2:9: hosts[0]: the tag !x has no meaning here; delete it",
+    # ranges
+    "hosts: ['lab[4-1]']": "2:9: hosts[0]: expected a range of numbers such as [1-4] or [01-04,07], found 'lab[4-1]'",
+    "hosts: {'lab[a]': }": "2:9: hosts.lab[a]: expected a range of numbers such as [1-4] or [01-04,07], found 'lab[a]'",
+    "hosts: ['lab[1-1001]']": "2:9: hosts[0]: expected at most 1000 hosts, found 'lab[1-1001]'",
+    "hosts: ['lab[1-99][1-99]']": "2:9: hosts[0]: expected at most 1000 hosts, found 'lab[1-99][1-99]'",
+    "hosts: ['lab[1-2]', lab2]": "2:21: hosts[2]: this host is already at line 2, column 9; keep one of the two",
+    "hosts: {'lab[1-2]': , lab2: }": "2:23: hosts.lab2: this host is named twice; keep one of the two",
+    "hosts: {'lab[1-2': }": "2:9: hosts.lab[1-2: expected the name of a host to be letters, digits, _, . and -, "
+    "and to start with a letter or digit",
+    "hosts: {'lab[1-1]': {slots: 0}}": "2:29: hosts.lab1.slots: must be 1 or more, found 0",
     # address
     "hosts: {alpha: {address: 10.0}}": "2:26: hosts.alpha.address: expected text, found 10.0; "
     'write it in quotes: "10.0"',
@@ -176,6 +212,9 @@ ONE_LINE = {
     "lead; give the host another name",
     "hosts: {localhost: {python: x}}": "2:21: hosts.localhost.python: on localhost it is the one that runs this "
     "command; delete this key",
+    "hosts: {localhost: {shell: x}}": "2:21: hosts.localhost.shell: on localhost this command runs already, so it "
+    "comes too late; type it before the command",
+    "hosts: {alpha: {shell: ' '}}": "2:24: hosts.alpha.shell: expected a shell command, found the text ' '",
     "hosts: {localhost: {state: /x}}": "2:21: hosts.localhost.state: on localhost it is in XDG_STATE_HOME, where every "
     "command looks for it; set XDG_STATE_HOME",
     "hosts: {localhost: {setup: [x]}}": "2:21: hosts.localhost.setup: on localhost this command runs already, so it "
@@ -272,6 +311,13 @@ def test_no_message_contains_the_value_of_a_variable(value: str) -> None:
     assert not any(text in problem for problem in problems for text in ("xyzzy", "4711", "12:34", "2026-01"))
 
 
+def test_a_hostfile_may_be_in_the_notation_of_slurm(tmp_path: Path) -> None:
+    (tmp_path / "hosts.txt").write_text("lab[01-03,07],gpu[1-2] slots=2\nlab03\n")
+    (tmp_path / "c.yaml").write_text(JOBS + "hostfile: hosts.txt\n")
+    slots = {name: host.slots for name, host in (load_spec(tmp_path / "c.yaml").hosts or {}).items()}
+    assert slots == {"lab01": 2, "lab02": 2, "lab03": 3, "lab07": 2, "gpu1": 2, "gpu2": 2}
+
+
 def test_a_hostfile_names_hosts_and_their_slots(tmp_path: Path) -> None:
     (tmp_path / "hosts.txt").write_text(
         "\ufeff# mine\nalpha slots=2\n\n  beta   # the old one\r\n10.0.0.3 slots = 4\nbeta slots=2\n"
@@ -285,6 +331,7 @@ def test_a_hostfile_names_hosts_and_their_slots(tmp_path: Path) -> None:
 
 
 HOSTFILES = {
+    "alpha\n lab[3-1] slots=2": ["2:2: expected a range of numbers such as [1-4] or [01-04,07]"],
     "alpha slots=2\nbeta max_slots=3\n": ["2:1: expected a host such as alpha or alpha slots=2"],
     "  tf@alpha": ["1:3: expected the name of a host; "
                    "name the hosts under hosts: to say how ssh reaches them"],

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import stat
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
@@ -49,6 +50,55 @@ def test_the_report_about_a_suitable_host(make_transport: TransportFactory) -> N
     assert re.match(r"2\.\d+", report.tensorflow or "")
     assert report.free_bytes > 0
     assert abs(report.clock_offset) <= report.clock_error + 0.001  # it is the same clock
+
+
+def activation(folder: Path, python: str) -> str:
+    """Write what activates an environment, as conda does, and return the command for it."""
+    (folder / "bin").mkdir()
+    (folder / "bin" / "python3").symlink_to(python)
+    (folder / "activate").write_text(f'echo activating; PATH="{folder}/bin:$PATH"; export ACTIVATED="$1"\n')
+    return f"source {folder}/activate tf"
+
+
+@pytest.mark.usefixtures("both_ways")
+def test_the_environment_of_the_python_is_activated(
+    hosts: SshHosts, make_transport: TransportFactory, tmp_path: Path
+) -> None:
+    shell = activation(tmp_path, python(tmp_path / "wrapper", f'exec {sys.executable} "$@"'))
+    transport = make_transport(python="python3", shell=shell)
+    assert problems(transport.examine()) == []
+    report, probe = transport.probe()
+    assert problems(report) == []
+    assert probe is not None
+    probe.close()
+    channel = transport.open(start=True)
+    variables = [
+        Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        for pid, title in hosts.processes().items()
+        if f" {transport.cluster} " in f"{title} " and "agent" in title
+    ]
+    assert variables
+    assert all(b"ACTIVATED=tf" in each for each in variables)
+    channel.close()
+
+
+def test_a_shell_command_that_fails_is_named(make_transport: TransportFactory) -> None:
+    shell = "source /nowhere/activate tf"
+    ((message, hint),) = problems(make_transport(shell=shell).examine())
+    assert message.startswith(f"host 'h0': the command `{shell}` failed\n")
+    assert "/nowhere/activate: No such file or directory" in message
+    assert hint == "Correct `shell:` of this host in the spec."
+
+
+def test_the_advice_installs_into_the_environment(make_transport: TransportFactory, tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "venv")], check=True)
+    shell = f"source {tmp_path}/venv/bin/activate"
+    report = make_transport(python="python3", shell=shell).examine()
+    assert report.python == f"{tmp_path}/venv/bin/python3"
+    assert {hint for _, hint in problems(report)} == {
+        f"Install with `ssh h0 'bash -lc '\"'\"'{shell} && {tmp_path}/venv/bin/python3 -m pip install "
+        "tensorflow psutil'\"'\"''`."
+    }
 
 
 def test_the_code_is_sent_once(hosts: SshHosts, make_transport: TransportFactory) -> None:

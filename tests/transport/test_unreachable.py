@@ -79,6 +79,17 @@ def test_a_key_that_is_not_accepted(hosts: SshHosts, make_transport: TransportFa
     assert "`ssh -v h0`" in error.hint
 
 
+def test_a_key_with_a_passphrase_and_no_agent(hosts: SshHosts, make_transport: TransportFactory) -> None:
+    hosts.use_key("locked_key")
+    try:
+        error = failure(make_transport())
+    finally:
+        hosts.use_key("user_key")
+    assert f"the key {hosts.folder}/locked_key has a passphrase, and no ssh-agent is running" in error.message
+    assert f"`ssh-add {hosts.folder}/locked_key`" in error.hint
+    assert "ssh-copy-id" not in error.hint
+
+
 def test_an_unknown_name(make_transport: TransportFactory) -> None:
     error = failure(make_transport(ssh="nobody.invalid"))
     assert "Could not resolve hostname nobody.invalid" in error.message

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from tfcluster.client.checks import CheckResult, Severity
 from tfcluster.core.devices import Device
 from tfcluster.core.plan import ActionKind, PlannedAction, plan
 from tfcluster.core.states import ClusterState, RunState, TaskState
@@ -19,7 +20,7 @@ from tfcluster.core.status import ClusterStatus, HostStatus, LastExit, RunStatus
 from tfcluster.core.topology import ClusterTopology, RestartPolicy, Task
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.ui.console import console, error_console, is_interactive
-from tfcluster.ui.listings import show_devices, show_status
+from tfcluster.ui.listings import show_checks, show_devices, show_status
 from tfcluster.ui.log_view import LogView
 from tfcluster.ui.progress_views import DownView, RestartView, UpView
 from tfcluster.ui.run_view import RunView
@@ -106,6 +107,33 @@ STATUS = ClusterStatus(
     ),
     runs=(RunStatus("pi-3f9a", "pi", RunState.SUCCEEDED, 0.41), RunStatus("pi-0001", "pi", RunState.RUNNING, 75.0)),
 )
+
+
+def test_an_expected_exit_is_no_news(capsys: pytest.CaptureFixture[str]) -> None:
+    exited = task("worker", 0, TaskState.READY, last_exit=LastExit("SIGTERM", NOON, expected=True))
+    show_status(dataclasses.replace(STATUS, tasks=(exited,)))
+    assert "SIGTERM" not in printed(capsys)
+
+
+def test_the_same_exit_of_several_tasks_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
+    ended = LastExit("SIGKILL", NOON)
+    tasks = tuple(task("worker", index, TaskState.READY, last_exit=ended) for index in range(3))
+    show_status(dataclasses.replace(STATUS, tasks=tasks))
+    assert "\nworker:0, worker:1, worker:2 last ended with SIGKILL at 2026-01-31 12:00:00\n" in printed(capsys)
+
+
+def test_checks_in_a_pipe_are_no_wider_than_what_they_say(capsys: pytest.CaptureFixture[str]) -> None:
+    long_advice = "Type `" + "x" * 150 + "`."
+    show_checks(
+        [
+            CheckResult("alpha", "reach", Severity.OK, "ssh answers"),
+            CheckResult("b", "tensorflow", Severity.ERROR, "no TensorFlow", hint=f"{long_advice}\nThen try again."),
+        ]
+    )
+    assert printed(capsys) == (
+        "alpha  reach       ok       ssh answers\n"
+        f"b      tensorflow  problem  no TensorFlow\n    {long_advice}\n    Then try again.\n"
+    )
 
 
 def test_a_status(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -154,7 +155,8 @@ def _changed_tasks(lines: Iterable[bytes]) -> Iterator[tuple[str, TaskRecord]]:
 def _after_boot(task: TaskRecord) -> TaskRecord:
     """Return a task's record after a reboot: no process has survived, and the monotonic clock has restarted."""
     state = TaskState.READY if task.state is TaskState.STARTING and task.process is not None else task.state
-    return replace(task, state=state, process=None, exit_times=(), deadline=None)
+    last_exit = task.last_exit if task.process is None else LastExit("reboot", time.time(), expected=True)
+    return replace(task, state=state, process=None, exit_times=(), deadline=None, last_exit=last_exit)
 
 
 def _check(topology: ClusterTopology, tasks: Mapping[str, TaskRecord], secrets: Path, host: str | None) -> None:
@@ -204,7 +206,7 @@ def _problems_of_tasks(tasks: Mapping[str, TaskRecord]) -> Iterator[str]:
         if process is not None and not (0 < process.pid <= _MAX_PID and 0 <= process.start_time <= _MAX_TICKS):
             yield f"tasks.{name}.process: there can be no such process"
         times = (task.started, *task.exit_times, task.deadline or 0.0, ended.time if ended else 0.0)
-        if any(abs(time) > _MAX_TIME for time in times):
+        if any(abs(each) > _MAX_TIME for each in times):
             yield f"tasks.{name}: a time that is too far away"
 
 

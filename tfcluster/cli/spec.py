@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -11,6 +13,9 @@ from tfcluster.cli.options import output_option
 from tfcluster.cli.output import echo, echo_json
 from tfcluster.cli.up import preflight_progress
 from tfcluster.errors import ClusterError, ExitCode
+
+if TYPE_CHECKING:
+    from tfcluster.core.topology import ClusterTopology
 
 #: What `init` writes.
 TEMPLATE = """\
@@ -146,11 +151,16 @@ def validate_command(spec: Path | None, cluster_spec: str | None, output: str) -
     epilog="Example: tfcluster doctor cluster.yaml -o json | jq '.checks[] | select(.ok | not)'",
 )
 @click.argument("spec", required=False, type=click.Path(path_type=Path))
+@click.option(
+    "--print-systemd",
+    is_flag=True,
+    help="Check nothing; print for each host a systemd user unit, or a line for cron, that starts it after a reboot.",
+)
 @output_option
-def doctor_command(spec: Path | None, output: str) -> int:
+def doctor_command(spec: Path | None, print_systemd: bool, output: str) -> int:
     """Check all hosts of SPEC (default: ./cluster.yaml) as `up` does, without changing anything on them.
 
-    Of the spec, only `python:` is executed there, in isolated mode: no `setup:`, and without `env:`.
+    Of the spec, only `python:`, in isolated mode, and `shell:` are executed there: no `setup:`, and without `env:`.
 
     It checks whether each host can be reached and has a Python with TensorFlow, whether its clock is right, whether
     its ports and GPUs are free, and whether the hosts can connect to each other; and prints a fix for each problem.
@@ -161,6 +171,9 @@ def doctor_command(spec: Path | None, output: str) -> int:
     from tfcluster.client.resolve import load_topology
 
     topology = load_topology(spec, None)
+    if print_systemd:
+        _print_boot_units(topology, output)
+        return int(ExitCode.DONE)
     with preflight_progress(topology.cluster, output) as progress:
         checks, code = check_hosts(topology, progress)
     if output == "json":
@@ -170,3 +183,20 @@ def doctor_command(spec: Path | None, output: str) -> int:
 
         show_checks(checks)
     return int(code)
+
+
+def _print_boot_units(topology: ClusterTopology, output: str) -> None:
+    """Print what starts the agents of a cluster after a reboot."""
+    from tfcluster.client.boot_unit import boot_units
+
+    units = boot_units(topology)
+    if output == "json":
+        echo_json([asdict(unit) for unit in units])
+        return
+    for unit in units:
+        name = Path(unit.file).name
+        echo(
+            f"# On {unit.host}, as {unit.file}; then type:\n"
+            f"#   systemctl --user enable {name} && loginctl enable-linger\n"
+            f"# Without systemd, a line for `crontab -e`:\n#   {unit.cron}\n{unit.unit}"
+        )

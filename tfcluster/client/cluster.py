@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tfcluster.client.rpc import AgentClient
-from tfcluster.errors import ClusterError
+from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.paths import LOCAL_HOST, cluster_registry_path, spec_record_path
 from tfcluster.transport.base import HostTransport
 from tfcluster.transport.local import LocalTransport
@@ -122,6 +122,19 @@ def read_registry(name: str) -> Cluster | None:
             f"{path}: cannot read the hosts of cluster {name!r}: {error}",
             hint="If you have its spec, remove the file: `up` and `down` in the folder of the spec write it again.",
         ) from error
+
+
+def unknown_cluster(name: str) -> ClusterError:
+    """Return the error that a cluster is not running, and that nothing of it is known here.
+
+    `down` removes the note of the hosts, so that the hosts of an earlier cluster are only known from its spec.
+    """
+    return ClusterError(
+        f"cluster {name!r} is not running, and there are no logs or runs of it",
+        hint="Those of a cluster on other hosts are there: type this in a folder in which its spec is cluster.yaml. "
+        "`tfcluster up` starts a cluster.",
+        exit_code=ExitCode.NOT_RUNNING,
+    )
 
 
 def register(cluster: Cluster) -> None:

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from tfcluster import settings
-from tfcluster.client.cluster import Cluster
+from tfcluster.client.cluster import Cluster, unknown_cluster
 from tfcluster.client.leader import locate_run
 from tfcluster.client.parallel import StreamContext, map_hosts, merge_streams, partition, unreachable
 from tfcluster.client.reconnect import Reconnector, RetryPolicy
@@ -21,7 +21,6 @@ from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.protocol.api.cluster import TopologyRequest
 from tfcluster.protocol.api.logs import AGENT_LOG, EventsRequest, LogPositions, LogsRequest
 from tfcluster.protocol.serialization import to_json
-from tfcluster.transport.base import not_running
 
 Line = dict[str, Any]
 #: The offset at which to continue in each log, by host and log.
@@ -183,7 +182,7 @@ def _read(
     policy = RetryPolicy(settings.LOG_AGENTS, timeout, retry_initial=request.follow)
     reconnector: Reconnector[Any, Any] = Reconnector(client, context, policy)
     if not reconnector.connect(client.transport.has_state):
-        raise not_running(client.transport.cluster)
+        raise unknown_cluster(client.transport.cluster)
     follows = request.follow
 
     def open_stream() -> ResponseStream[Any, Any]:

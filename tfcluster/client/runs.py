@@ -8,7 +8,7 @@ from collections.abc import Generator, Iterator, Sequence
 from typing import Any
 
 from tfcluster import settings
-from tfcluster.client.cluster import Cluster
+from tfcluster.client.cluster import Cluster, unknown_cluster
 from tfcluster.client.interrupts import GracefulInterrupt, InterruptibleContext
 from tfcluster.client.leader import locate_run
 from tfcluster.client.parallel import StreamContext, map_hosts, partition, unreachable
@@ -21,7 +21,6 @@ from tfcluster.protocol.api import Done
 from tfcluster.protocol.api import runs as api
 from tfcluster.protocol.api.cluster import StatusRequest, TopologyRequest
 from tfcluster.protocol.serialization import to_json
-from tfcluster.transport.base import not_running
 
 Event = dict[str, Any]
 RunResponse = ResponseStream[api.RunEvent, Done]
@@ -43,7 +42,7 @@ def attach(cluster: Cluster, run: str) -> Generator[Event, None, None]:
     cluster = locate_run(cluster, run, start=True)
     client = cluster.connect_head()
     if not client.transport.has_state():
-        raise not_running(cluster.name)
+        raise unknown_cluster(cluster.name)
     response = client.stream(api.AttachRequest(run, events=0, output=0, owned=False), start=True)
     return follow(cluster, response, run, None, events=0, owned=False)
 
@@ -169,7 +168,7 @@ def list_runs(cluster: Cluster, lines: int | None) -> tuple[list[dict[str, Any]]
     if errors and not answers:
         raise unreachable(cluster, errors)
     if not answers:
-        raise not_running(cluster.name)
+        raise unknown_cluster(cluster.name)
     runs = sorted((run for answer in answers for run in answer), key=lambda run: run.started)
     latest = runs if lines is None else runs[len(runs) - min(lines, len(runs)) :]
     return [to_json(run) for run in latest], unreachable(cluster, errors) if errors else None

@@ -17,6 +17,8 @@ class Host:
         address: The host name or IP address to which the other hosts connect to reach its tasks.
         ssh: Its ssh destination, such as `user@name` or a name from ~/.ssh/config; None for this machine.
         python: The Python on this host that has TensorFlow; None for the Python that runs this command.
+        shell: A command of bash that sets up the environment of that Python, such as one that activates an environment
+            of conda; None for none.
         state: The folder on this host for the state of all clusters; None for $XDG_STATE_HOME/tfcluster.
         env: Variables added to the environment of the agent on this host, and therefore of its tasks.
         setup: Shell commands that run on this host once, before anything else.
@@ -29,6 +31,7 @@ class Host:
     state: str | None = None
     env: Mapping[str, str] = field(default_factory=dict)
     setup: tuple[str, ...] = ()
+    shell: str | None = None
 
     @property
     def destination(self) -> str:

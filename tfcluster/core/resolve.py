@@ -59,6 +59,7 @@ def _hosts(spec: Spec) -> list[Host]:
             state=host.state,
             env=dict(host.env),
             setup=host.setup,
+            shell=host.shell,
         )
         for name, host in spec.hosts.items()
     ]

@@ -20,12 +20,14 @@ class LastExit:
         time: The Unix time of the exit, in seconds.
         detail: The cause that the task or its agent reported; empty if none was reported.
         log: The last lines of the task's log, if the task is not restarted automatically.
+        expected: Whether a command requested it, or the machine was rebooted: then nothing is wrong with the task.
     """
 
     reason: str
     time: float
     detail: str = ""
     log: tuple[str, ...] = ()
+    expected: bool = False
 
     def __str__(self) -> str:
         """Describe how and when the process ended, such as `SIGKILL at 2026-01-31 12:00:00`, in local time."""

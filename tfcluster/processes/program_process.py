@@ -70,6 +70,7 @@ def begin_run(spec: RunSpec) -> Context:
         folder=spec.folder,
         upload_path=spec.upload_path,
         log_placement=spec.log_placement,
+        host=spec.host,
     )
     set_current_run(context)
     return context

@@ -12,6 +12,7 @@ from typing import Any
 from tfcluster.core.caller import Caller, OutputStreams
 from tfcluster.core.programs import ProgramTraits
 from tfcluster.errors import ClusterError
+from tfcluster.paths import LOCAL_HOST
 from tfcluster.process_handle import ProcessHandle
 from tfcluster.protocol.codec import encode
 
@@ -69,6 +70,7 @@ class RunSpec:
         missing: Why each task that was not ready when the run was submitted was not, by its name.
         caller: What a script takes over from the command; None for other programs, and for a command on another host.
         streams: The standard output and standard error of a script; None for another program, which has one for both.
+        host: The name of the host that the program runs on.
     """
 
     run: str
@@ -87,6 +89,7 @@ class RunSpec:
     missing: dict[str, str] = field(default_factory=dict)
     caller: Caller | None = None
     streams: OutputStreams | None = None
+    host: str = LOCAL_HOST
 
     @property
     def upload_path(self) -> Path | None:

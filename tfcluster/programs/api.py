@@ -21,6 +21,7 @@ from typing import Any, BinaryIO, Protocol
 
 from tfcluster.core.programs import ProgramTraits, TaskRequirement, TaskSelector
 from tfcluster.errors import ClusterError
+from tfcluster.paths import LOCAL_HOST
 
 __all__ = [
     "Context",
@@ -133,6 +134,7 @@ class Context:
         head_address: `host:port` of the head task.
         folder: The run's own folder for files that the program writes; it is kept with the run's record.
         upload_path: Path of the file uploaded with the run, which exists until the run has ended; None without one.
+        host: Name of the host that the program runs on, as in the spec; `localhost` is the machine of the command.
         log_placement: Whether the servers log the placement of each operation and the program emits its graphs.
         device_stats: Work counters of each device, by its name without the replica; part of the result.
         notes: Notes for the user about how the run went; part of the result.
@@ -147,6 +149,7 @@ class Context:
     folder: Path = Path()
     upload_path: Path | None = None
     log_placement: bool = False
+    host: str = LOCAL_HOST
     device_stats: dict[str, dict[str, int]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     started_at: float = field(default_factory=time.monotonic)

@@ -12,6 +12,7 @@ from pydantic_core import PydanticCustomError
 from tfcluster import settings
 from tfcluster.paths import LOCAL_HOST
 from tfcluster.spec.diagnostics import Diagnostic, KeyPath, Position, describe, shorten
+from tfcluster.spec.host_ranges import expand_ranges
 from tfcluster.spec.hosts import LOCAL_ONLY, host_for_address, is_loopback, normalize_address, read_hostfile
 from tfcluster.spec.schema import Address
 from tfcluster.spec.yaml_source import YamlDocument
@@ -21,6 +22,7 @@ _HOSTFILE: KeyPath = ("hostfile",)
 _NOT_FOR_LOCALHOST = {
     "ssh": ("localhost is this machine, to which nothing has to lead", "give the host another name"),
     "python": ("on localhost it is the one that runs this command", "delete this key"),
+    "shell": ("on localhost this command runs already, so it comes too late", "type it before the command"),
     "state": ("on localhost it is in XDG_STATE_HOME, where every command looks for it", "set XDG_STATE_HOME"),
     "setup": ("on localhost this command runs already, so it comes too late", "run it yourself"),
 }
@@ -29,11 +31,14 @@ _NOT_FOR_LOCALHOST = {
 def normalize_hosts(source: YamlDocument) -> None:
     """Normalize `hosts` to a mapping of names to keys, whether a mapping, a list or a hostfile names the hosts.
 
+    Ranges in the names are expanded.
+
     Problems are added to the document.
 
     Args:
         source: The document, which is modified.
     """
+    expand_ranges(source)
     hosts, file = source.value.get("hosts"), source.value.get("hostfile")
     if isinstance(file, str) and hosts is not None:
         message = "the hosts are named by hosts: already"

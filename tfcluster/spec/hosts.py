@@ -15,6 +15,7 @@ from tfcluster.input_file import read_input
 from tfcluster.paths import LOCAL_HOST
 from tfcluster.spec.base import FrozenModel, Key, PublicValue, VariableName, matches, validation_error
 from tfcluster.spec.diagnostics import Diagnostic
+from tfcluster.spec.host_ranges import expand_names
 
 HOST_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,252}")
 _SHELL_SYNTAX = re.compile(r"""[\s'"`$;&<>|(){}]""")
@@ -93,6 +94,15 @@ class Host(FrozenModel):
         Annotated[_OneLine, AfterValidator(_executable)] | None,
         Key(
             "a command or an absolute path", "The Python there that has TensorFlow.", "/opt/tf/bin/python", "`python3`"
+        ),
+    ] = None
+    shell: Annotated[
+        Annotated[_OneLine, AfterValidator(_command)] | None,
+        Key(
+            "a command of bash",
+            "What sets up the environment of that Python: it activates an environment of conda, or loads modules.",
+            '"source /opt/conda/bin/activate tf"',
+            "none",
         ),
     ] = None
     env: Annotated[
@@ -180,6 +190,8 @@ def normalize_address(address: str) -> str:
 def read_hostfile(path: Path) -> tuple[dict[str, int], list[Diagnostic]]:
     """Parse a hostfile in the notation of Open MPI and DeepSpeed, with lines such as `alpha slots=2`.
 
+    A line can name several hosts in Slurm's notation, such as `lab[01-04,07]`.
+
     As in Open MPI, a host has one slot by default, and the slots of a host that is listed several times are added up.
     Messages quote nothing of the file, because the path may be that of a file with secrets.
 
@@ -206,7 +218,13 @@ def read_hostfile(path: Path) -> tuple[dict[str, int], list[Diagnostic]]:
         if match is None:
             message = "expected a host such as alpha or alpha slots=2"
             problems.append(_problem(path, number, content, content.strip(), message))
-        elif not HOST_NAME.fullmatch(match[1]):
+            continue
+        try:
+            names = expand_names(match[1])
+        except ValueError as error:
+            problems.append(_problem(path, number, content, match[1], str(error)))
+            continue
+        if not all(map(HOST_NAME.fullmatch, names)):
             message = "expected the name of a host"
             hint = "name the hosts under hosts: to say how ssh reaches them" if "@" in match[1] else ""
             problems.append(_problem(path, number, content, match[1], message, hint))
@@ -214,7 +232,8 @@ def read_hostfile(path: Path) -> tuple[dict[str, int], list[Diagnostic]]:
             message = f"expected slots from 1 to {settings.MAX_TASKS}"
             problems.append(_problem(path, number, content, "slots", message))
         else:
-            slots[match[1]] = min(settings.MAX_TASKS, slots.get(match[1], 0) + int(match[2] or 1))
+            for name in names:
+                slots[name] = min(settings.MAX_TASKS, slots.get(name, 0) + int(match[2] or 1))
     if not slots and not problems:
         problems.append(Diagnostic(str(path), 1, 1, "the file names no host"))
     return slots, problems

@@ -22,6 +22,7 @@ _TEXT_TAGS = {_TAG + "str", _TAG + "value", _TAG + "merge"}
 _NUMBER_TAGS = {_TAG + "int", _TAG + "float", _TAG + "bool"}
 _COLLECTION_TAGS = {_TAG + "map", _TAG + "seq"}
 _SURROGATE = re.compile("[\ud800-\udfff]")
+_HOST_RANGE = re.compile(r"[A-Za-z0-9_.-]+\[[0-9,-]+\]")  # YAML takes its bracket for that of a list
 _TOP = Position(1, 1)
 
 
@@ -142,7 +143,9 @@ def _syntax_problem(error: yaml.YAMLError, text: str, source: YamlDocument) -> D
     if at.line <= len(lines) and lines[mark.line][mark.column : at.column] == "\t":
         return source.problem((), "a tab cannot indent YAML", "use spaces", at)
     reason = ", ".join(filter(None, (getattr(error, "context", None), getattr(error, "problem", None))))
-    return source.problem((), f"not valid YAML: {reason}", at=at)
+    hosts = _HOST_RANGE.search(lines[mark.line]) if at.line <= len(lines) else None
+    hint = f'write the range in quotes: "{hosts[0]}"' if hosts else ""
+    return source.problem((), f"not valid YAML: {reason}", hint, at)
 
 
 class _UnreadableError(Exception):

@@ -135,6 +135,7 @@ def start_local_probe(cluster: str, host: str) -> Probe:
         "env": {},
         "stamp": None,
         "ssh": None,
+        "shell": None,
     }
     session.send(json.dumps(first_line).encode() + b"\n")
     try:

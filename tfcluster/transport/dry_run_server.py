@@ -41,7 +41,8 @@ def serve(session: dict[str, Any]) -> None:
         session: The first line: `cluster`; `host`, the name of this machine in the cluster; `state`, the host's folder
             for the state of all clusters, or None; `env`, the host's variables in the spec, which are not applied
             except for those that name folders; `stamp`, the return value of `stamp_name`, or None if there are no
-            setup commands; and `ssh`, the destination for ssh, or None on the machine where the command runs.
+            setup commands; and `ssh`, the destination for ssh, or None on the machine where the command runs; `shell`,
+            the command that set up the environment, or None.
             The requests are:
             `survey` -> the fields of `remote_session.survey`; `folders`: the problems that keep the code from being
             written; `setup`: whether the setup commands have been run; `pythonpath`: whether PYTHONPATH, which -I
@@ -80,7 +81,7 @@ class _Server:
         folders = [problem.to_json() for problem in self._unwritable_folders()]
         pythonpath = bool(os.environ.get("PYTHONPATH"))
         return {
-            **survey(self._session["ssh"]),
+            **survey(self._session["ssh"], self._session["shell"]),
             "folders": folders,
             "setup": self._is_set_up(),
             "pythonpath": pythonpath,

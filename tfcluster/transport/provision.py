@@ -20,7 +20,7 @@ from tfcluster.errors import ClusterError
 from tfcluster.transport import remote_bootstrap
 from tfcluster.transport.remote_bootstrap import MESSAGE_PREFIX, content_hash, pack
 from tfcluster.transport.ssh_master import ssh_command
-from tfcluster.transport.ssh_session import Session
+from tfcluster.transport.ssh_session import SHELL_FAILED, Session
 
 #: The parts of the package that the agent and the transport need; see the layers in tests/test_layers.py.
 PARTS = (
@@ -50,6 +50,9 @@ def main(session):
         from {server} import serve
         serve(session)
 """
+
+# Runs the command of `shell:` in a login shell, in which modules are defined, and then the Python.
+_IN_SHELL = f'eval "$0" </dev/null >&2 || exit {SHELL_FAILED}; exec "$@"'
 
 _HOME = "~/"
 # Characters that are special within single quotes: the quote itself in every shell, the backslash in fish, ! in csh.
@@ -117,16 +120,28 @@ def _script(host: Host) -> str:
     return "\n".join(lines)
 
 
-def bootstrap_command(python: str, *, isolated: bool = False) -> str:
+def bootstrap_command(python: str, *, shell: str | None = None, isolated: bool = False) -> str:
     """Return the command line for a host's shell that starts Python and has it read one JSON object from stdin.
 
     Args:
         python: The path of the Python. If it begins with `~/`, it is relative to the user's home folder on the host.
+        shell: A command of bash that sets up the environment of the Python; None for none.
         isolated: Import only from the Python's own installation, regardless of environment variables and of the
             current and the user's folders (-I), and write no bytecode files (-B).
     """
     options = ["-I", "-B"] if isolated else []
-    return f"{quote_path(python)} {quote([*options, '-c', _BEGIN])}"
+    command = f"{quote_path(python)} {quote([*options, '-c', _BEGIN])}"
+    return in_environment(command, shell)
+
+
+def in_environment(command: str, shell: str | None) -> str:
+    """Return the command line that runs another one in the environment that a command of bash sets up.
+
+    Args:
+        command: The command line, quoted.
+        shell: The command that sets up the environment; None for none.
+    """
+    return command if shell is None else f"{quote(['bash', '-lc', _IN_SHELL, shell])} {command}"
 
 
 def bootstrap(*, is_dry_run: bool) -> dict[str, str]:

@@ -33,7 +33,7 @@ def serve(session: dict[str, Any]) -> None:
     Args:
         session: The first line of the session: `cluster`; `host`, the name of this machine in the cluster; `state`, the
             host's folder for the state of all clusters, or None; `env`, the host's variables in the spec; `ssh`, the
-            destination for ssh. The requests are:
+            destination for ssh; `shell`, the command that set up the environment, or None. The requests are:
             `survey` -> as `survey` returns;
             `time` -> {time}, in Unix seconds;
             `open` {start}: find the agent, or start it, and stay connected to it until the session ends
@@ -48,7 +48,7 @@ def serve(session: dict[str, Any]) -> None:
     server = _Server(session)
     serve_requests(
         {
-            "survey": lambda: survey(session["ssh"]),
+            "survey": lambda: survey(session["ssh"], session["shell"]),
             "time": lambda: {"time": time.time()},
             "open": server.open,
             "proxy": server.proxy,
@@ -137,13 +137,14 @@ def _relay_input(agent: LocalAgentConnection) -> None:
     os._exit(0)
 
 
-def survey(destination: str) -> dict[str, Any]:
+def survey(destination: str, shell: str | None) -> dict[str, Any]:
     """Survey this host for what an agent needs in order to start, without importing TensorFlow.
 
     The agent itself runs all further checks.
 
     Args:
         destination: The destination for ssh, for the commands in the hints of the problems.
+        shell: The command that set up the environment, for these commands too; None for none.
 
     Returns:
         `python`, `version`, `tensorflow` and `free_bytes`, as in `HostReport`, and `problems`, a list of ClusterErrors
@@ -154,15 +155,16 @@ def survey(destination: str) -> dict[str, Any]:
         "version": sys.version.split()[0],
         "tensorflow": tensorflow_version(),
         "free_bytes": _free_bytes(),
-        "problems": [problem.to_json() for problem in _missing_packages(destination)],
+        "problems": [problem.to_json() for problem in _missing_packages(destination, shell)],
     }
 
 
-def _missing_packages(destination: str) -> list[ClusterError]:
+def _missing_packages(destination: str, shell: str | None) -> list[ClusterError]:
     """Return an error for each package that an agent needs and that is not installed for this Python.
 
     Args:
         destination: The destination for ssh, for the command in the hint.
+        shell: The command that set up the environment; None for none.
     """
     missing = {}
     try:
@@ -172,8 +174,13 @@ def _missing_packages(destination: str) -> list[ClusterError]:
     if importlib.util.find_spec("psutil") is None:
         missing["psutil"] = f"psutil is not installed for {sys.executable}"
     # The command is quoted twice, because two shells parse it: the one in which it is typed and the host's.
-    command = f"ssh {shlex.quote(destination)} {shlex.quote(shlex.quote(sys.executable))}"
-    hint = f"Install with `{command} -m pip install {' '.join(missing)}`."
+    if shell is None:
+        command = f"{shlex.quote(shlex.quote(sys.executable))} -m pip install {' '.join(missing)}"
+        other = " If it is in an environment of conda or of modules, name by `shell:` in the spec what activates that."
+    else:
+        install = f"{shell} && {shlex.quote(sys.executable)} -m pip install {' '.join(missing)}"
+        command, other = shlex.quote(f"bash -lc {shlex.quote(install)}"), ""
+    hint = f"Install with `ssh {shlex.quote(destination)} {command}`.{other}"
     return [ClusterError(message, hint=hint) for message in missing.values()]
 
 

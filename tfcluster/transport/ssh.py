@@ -257,12 +257,12 @@ class SshTransport:
             InterpreterError: The host's Python does not run, or is too old.
             ClusterError: The code cannot be stored on the host.
         """
-        command = bootstrap_command(self._host.interpreter, isolated=is_dry_run)
+        command = bootstrap_command(self._host.interpreter, shell=self._host.shell, isolated=is_dry_run)
         control_path = None if is_dry_run else self._master.control_path
         session = Session(self._host, ssh_command(self._host, command, control_path=control_path))
         first_line = {
             **{"cluster": self.cluster, "host": self.host, "state": self._host.state, "env": dict(self._host.env)},
-            **{"ssh": self._host.destination, "is_dry_run": is_dry_run, "stamp": stamp},
+            **{"ssh": self._host.destination, "shell": self._host.shell, "is_dry_run": is_dry_run, "stamp": stamp},
             **bootstrap(is_dry_run=is_dry_run),
         }
         try:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 import shlex
+from pathlib import Path
 
 from tfcluster.core.hosts import Host
 from tfcluster.errors import ClusterError
 from tfcluster.transport.base import HostUnreachableError
+from tfcluster.transport.ssh_keys import find_locked_key
 
 #: The exit code of ssh if ssh itself failed, not the command that it ran.
 SSH_FAILED = 255
@@ -50,6 +52,7 @@ _ERRORS = (
     ),
     (r"bad configuration option", "", "Correct ~/.ssh/config."),
 )
+_NO_KEY_ACCEPTED = re.compile("Permission denied|Too many authentication failures")
 _KNOWN_KEY = re.compile(r"Offending .*key in (\S+):(\d+)")
 
 
@@ -92,6 +95,8 @@ def classify_ssh_error(host: Host, output: str) -> HostUnreachableError:
         output: The output of ssh.
     """
     last = (clean_lines(output) or ["the connection broke, and ssh said nothing"])[-1]
+    if _NO_KEY_ACCEPTED.search(output) and (locked := find_locked_key(host.destination)):
+        return _locked_key_error(host, *locked, last)
     message, hint = next(
         ((message, hint) for pattern, message, hint in _ERRORS if re.search(pattern, output, re.IGNORECASE)),
         ("", _SSH_HINT),
@@ -103,4 +108,18 @@ def classify_ssh_error(host: Host, output: str) -> HostUnreachableError:
         host.name,
         f"{message} ({last})" if message else last,
         hint.format(ssh=f"ssh {destination}", destination=destination, known=known),
+    )
+
+
+def _locked_key_error(host: Host, key: Path, has_agent: bool, last: str) -> HostUnreachableError:
+    command = f"`ssh-add {shlex.quote(str(key))}`"
+    if has_agent:
+        why, hint = "the ssh-agent does not have it", f"Type {command}"
+    else:
+        why, hint = "no ssh-agent is running", f"Type `eval $(ssh-agent)`, then {command}"
+    return HostUnreachableError(
+        host.name,
+        f"the key {key} has a passphrase, and {why} ({last})",
+        f"{hint}, which takes the passphrase once. If the host does not know that key: `ssh -v "
+        f"{shlex.quote(host.destination)}` tells which were tried.",
     )

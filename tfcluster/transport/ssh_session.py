@@ -23,6 +23,8 @@ from tfcluster.transport.ssh_master import SshMaster
 
 # The exit codes of every shell for a command that cannot be run or found.
 _NOT_RUN = (126, 127)
+#: The exit code of a session in which the command of `shell:` failed.
+SHELL_FAILED = 125
 
 
 class InterpreterError(ClusterError):
@@ -189,10 +191,15 @@ class Session:
         if code == SSH_FAILED:
             return classify_ssh_error(self.host, stderr)
         self._output += stderr.encode()
+        if code == SHELL_FAILED and self.host.shell:
+            return InterpreterError(
+                f"host {self.host.name!r}: the command `{self.host.shell}` failed{self.last_output()}",
+                hint="Correct `shell:` of this host in the spec.",
+            )
         if code in _NOT_RUN:
             return InterpreterError(
                 f"host {self.host.name!r}: there is no {self.host.interpreter} to run{self.last_output()}",
-                hint="Name its Python 3.10 or newer by `python:` in the spec.",
+                hint="Name its Python 3.10 or newer by `python:` in the spec, or by `shell:` what activates one.",
                 is_missing=True,
             )
         return InterpreterError(

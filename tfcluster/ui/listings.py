@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.table import Table
@@ -13,6 +13,7 @@ from tfcluster import settings
 from tfcluster.client.checks import CheckResult, Severity
 from tfcluster.core.devices import Device
 from tfcluster.core.status import ClusterStatus, TaskStatus
+from tfcluster.core.text import summarize_list
 from tfcluster.errors import ClusterError
 from tfcluster.ui.console import Text, console, make_table
 from tfcluster.ui.format import format_bytes, format_duration, format_optional, short_device, style_of
@@ -36,7 +37,7 @@ _LEFT_OUT = ("HOST", "DEVICES", "PID", "RESTARTS", "CPU", "MEMORY", "UPTIME", "A
 
 
 def show_status(status: ClusterStatus) -> None:
-    """Print the cluster, its tasks, the last exit of tasks that have one, and its latest runs."""
+    """Print the cluster, its tasks, the last exit of tasks that exited unexpectedly, and its latest runs."""
     screen = console()
     tasks = _tasks(status, _COLUMNS)
     hosts = {task.host for task in status.tasks}
@@ -65,17 +66,25 @@ def show_status(status: ClusterStatus) -> None:
     screen.print(tasks)
     if unavailable := [f"{host.host} is {host.state}" for host in status.hosts if host.state != "up"]:
         screen.print("\n" + "\n".join(unavailable), soft_wrap=True)
-    for task in status.tasks:
-        if task.last_exit is not None:
-            detail = f": {task.last_exit.detail}" if task.last_exit.detail else ""
-            screen.print(f"\n{task.short} last ended with {task.last_exit}{detail}", soft_wrap=True)
-            for line in task.last_exit.log:
-                screen.print(f"  {line}", soft_wrap=True)
+    for tasks_of_exit, exit_text in _unexpected_exits(status.tasks):
+        screen.print(f"\n{summarize_list(tasks_of_exit)} last ended with {exit_text}", soft_wrap=True)
     if status.runs:
         screen.print()
         latest = status.runs[-settings.STATUS_RUNS :]
         rows = [(run.run, run.program, run.state.value, format_duration(run.seconds)) for run in latest]
         screen.print(make_table(("RUN", "PROGRAM", "STATE", "TIME"), rows, right=("TIME",)))
+
+
+def _unexpected_exits(tasks: Sequence[TaskStatus]) -> Iterator[tuple[list[str], str]]:
+    """Yield what to say of unexpected exits, each with the short names of the tasks of which it holds."""
+    names: dict[str, list[str]] = {}
+    for task in tasks:
+        if task.last_exit is not None and not task.last_exit.expected:
+            detail = f": {task.last_exit.detail}" if task.last_exit.detail else ""
+            text = "\n  ".join([f"{task.last_exit}{detail}", *task.last_exit.log])
+            names.setdefault(text, []).append(task.short)
+    for text, short_names in names.items():
+        yield short_names, text
 
 
 def _width(content: Table) -> int:
@@ -197,11 +206,23 @@ def _values(values: Mapping[str, Any]) -> str:
 
 
 def show_checks(checks: Sequence[CheckResult]) -> None:
-    """Print a table of checks: the host, the check, its result, and what to type to fix a problem."""
-    rows = [(check.host, check.check, _state(check), check.text, check.hint or "-") for check in checks]
-    console().print(
-        make_table(("HOST", "CHECK", "STATE", "RESULT", "WHAT TO TYPE"), rows, wrapped=("RESULT", "WHAT TO TYPE"))
-    )
+    """Print checks: the host, the check, its result, and what to type to fix a problem.
+
+    On a terminal this is a table. In a pipe nothing is wrapped, and a table would be as wide as the longest advice:
+    there what to type is on lines of its own.
+    """
+    rows = [(check.host, check.check, _state(check), check.text, check.hint) for check in checks]
+    screen = console()
+    if screen.file.isatty():
+        columns = ("HOST", "CHECK", "STATE", "RESULT", "WHAT TO TYPE")
+        cells = [(*row[:-1], row[-1] or "-") for row in rows]
+        screen.print(make_table(columns, cells, wrapped=("RESULT", "WHAT TO TYPE")))
+        return
+    widths = [max(map(len, column)) for column in list(zip(*rows, strict=True))[:3]]
+    for *names, text, hint in rows:
+        first = "  ".join(f"{name:<{width}}" for name, width in zip(names, widths, strict=True))
+        summary, *details = [*text.splitlines(), *hint.splitlines()]
+        screen.print("\n    ".join([f"{first}  {summary}", *details]), soft_wrap=True)
 
 
 def _state(check: CheckResult) -> str:

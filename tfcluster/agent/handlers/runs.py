@@ -122,6 +122,7 @@ class RunHandlers:
             peers={host.name: host.address for host in topology.hosts} if topology.network == "closed" else None,
             caller=request.caller,
             streams=request.streams,
+            host=self._supervisor.host,
         )
 
     async def _events(self, run: Run, upload: Upload, detach: bool, owned: bool) -> AsyncGenerator[Message, None]:

@@ -18,6 +18,7 @@ from tfcluster.agent.state_dir import StateDir
 from tfcluster.agent.tasks.resource_usage import OomDetector
 from tfcluster.agent.tasks.state_machine import TaskEvent
 from tfcluster.agent.tasks.task_runtime import NOT_STARTED, TaskRuntime
+from tfcluster.core.states import TaskState
 from tfcluster.core.status import LastExit
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError
@@ -187,6 +188,8 @@ class TaskLauncher:
         self._dispatch(task, TaskEvent.UNSTARTABLE)
 
     def _record_exit(self, task: TaskRuntime, status: int | None, oom_note: str = "") -> None:
-        task.last_exit = LastExit(format_exit_status(status) + oom_note, time.time(), task.startup_error)
+        is_stopping = task.machine.state is TaskState.STOPPING
+        reason = format_exit_status(status) + oom_note
+        task.last_exit = LastExit(reason, time.time(), task.startup_error, expected=is_stopping)
         clean = status is not None and os.WIFEXITED(status) and os.WEXITSTATUS(status) == 0
         self._dispatch(task, TaskEvent.CLEAN_EXIT if clean else TaskEvent.FAILED_EXIT)

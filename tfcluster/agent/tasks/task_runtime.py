@@ -88,7 +88,7 @@ class TaskRuntime:
             return f"{name} is being restarted by `tfcluster restart`"
         if self.last_exit is not None and self.last_exit.reason == NOT_STARTED:
             return f"{name} is {state.value}: {self.last_exit.detail}"
-        if self.last_exit is not None:
+        if self.last_exit is not None and not self.last_exit.expected:
             detail = f": {self.last_exit.detail}" if self.last_exit.detail else ""
             next_step = _AFTER_EXIT.get(state, f"is {state.value}")
             return f"{name} died ({self.last_exit.reason}{detail}) and {next_step}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.paths import LOCAL_HOST
 from tfcluster.programs.api import Context
 from tfcluster.programs.map_reduce import Progress, map_shards
 from tfcluster.programs.mean.moments import (
@@ -83,6 +86,12 @@ def run(
 def _open(context: Context, file: str, column: str | None) -> MappedFile:
     """Open a file of numbers, or the upload if there is one, and note how text was parsed."""
     path, name = context.upload_path or Path(file), "standard input" if file == "-" else file
+    if context.host != LOCAL_HOST and not path.exists():
+        raise ClusterError(
+            f"{name}: no such file on {context.host}, the host that leads the run",
+            hint=f"To send a file of your machine: `tfcluster run mean - < {shlex.quote(name)}`.",
+            exit_code=ExitCode.USAGE,
+        )
     numbers, notes = open_numbers(path, name, column, context.folder)
     context.notes.extend(notes)
     return numbers

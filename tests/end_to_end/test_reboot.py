@@ -1,0 +1,78 @@
+"""What brings a cluster up again after a reboot, without systemd: its command, after all that a reboot takes away."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Sandbox, wait_for
+from tests.end_to_end.test_ssh import over
+
+pytestmark = pytest.mark.usefixtures("cold")
+
+
+def reboot(sandbox: Sandbox, runtime_folder: Path) -> None:
+    """Kill every process of a sandbox, and remove what is in memory only."""
+    while processes := sandbox.processes():
+        for pid in processes:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+    for path in (runtime_folder / "tfcluster").iterdir():
+        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+
+
+def run_as_cron(command: list[str], line: str, environment: Mapping[str, str]) -> None:
+    """Run a line of a crontab as cron does after a reboot."""
+    word, _, rest = line.partition(" ")
+    assert word == "@reboot"
+    subprocess.run([*command, "/bin/sh", "-c", rest.replace("\\%", "%")], env=environment, check=True, timeout=120)
+
+
+def ready_tasks(sandbox: Sandbox) -> int:
+    """Count the servers that run, without a command that would start an agent."""
+    return sum(" worker:" in title for title in sandbox.processes().values())
+
+
+def test_the_tasks_of_this_machine_come_back(sandbox: Sandbox) -> None:
+    spec = sandbox.spec("name: kept\njobs: {worker: {tasks: 2}}\n")
+    sandbox("up", spec)
+    (unit,) = sandbox.json("doctor", spec, "--print-systemd")
+    assert unit["host"] == "localhost"
+    assert unit["file"] == "~/.config/systemd/user/tfcluster-kept.service"
+    assert "ExecStart=/bin/sh -c " in unit["unit"]
+    assert unit["cron"] in sandbox("doctor", spec, "--print-systemd").stdout
+    bare = {name: value for name, value in sandbox.environment.items() if not name.startswith("XDG_STATE")}
+    reboot(sandbox, sandbox.folder / "run")
+    run_as_cron([], unit["cron"], bare)
+    wait_for(lambda: ready_tasks(sandbox) == 2)
+    assert sandbox.wait_until("running")["tasks"][0]["state"] == "ready"
+    sandbox("down")
+    run_as_cron([], unit["cron"], bare)  # there is nothing to start
+    assert sandbox.leftovers() == []
+
+
+def test_the_tasks_of_another_host_come_back(tmp_path: Path) -> None:
+    with over(tmp_path, "alpha") as sandbox:
+        spec = sandbox.spec(sandbox.text(("alpha",), "jobs: {worker: {tasks: 2}}\n"))
+        sandbox("up", spec)
+        (unit,) = sandbox.json("doctor", spec, "--print-systemd")
+        home = sandbox.network.home("alpha")
+        reboot(sandbox, home / "run")
+        variables = {"XDG_STATE_HOME": "state", "XDG_RUNTIME_DIR": "run", "XDG_CACHE_HOME": "cache"}
+        environment = {
+            **{name: str(home / folder) for name, folder in variables.items()},
+            **{"HOME": str(home), "PATH": os.environ["PATH"], "TEST_MARK": sandbox.network.mark},
+        }
+        run_as_cron(sandbox.network.network["alpha"].command(), unit["cron"], environment)
+        wait_for(lambda: ready_tasks(sandbox) == 2)
+        sandbox.wait_until("running")
+        sandbox("down")
+        assert not sandbox.network.leftovers()

@@ -1,0 +1,81 @@
+"""What starts the agents of a cluster after a reboot: a systemd user unit for each host, or a line for its crontab."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from tfcluster.core.hosts import Host
+from tfcluster.core.topology import ClusterTopology
+from tfcluster.paths import LOCAL_HOST, state_home
+from tfcluster.transport.provision import in_environment, quote_path
+
+_PACKAGE_ROOT = Path(__file__).parent.parent.parent
+_UNIT = """\
+[Unit]
+Description=Agent of the tfcluster cluster {cluster} on {host}
+
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+KillMode=process
+Restart=on-failure
+RestartSec=5
+ExecStart=/bin/sh -c "{command}"
+
+[Install]
+WantedBy=default.target
+"""
+
+
+@dataclass(frozen=True)
+class BootUnit:
+    """What starts the agent of one host after a reboot.
+
+    Attributes:
+        host: The name of the host in the cluster.
+        file: The path of the unit there.
+        unit: The content of the unit.
+        cron: A line for the crontab, where there is no systemd.
+    """
+
+    host: str
+    file: str
+    unit: str
+    cron: str
+
+
+def boot_units(topology: ClusterTopology) -> list[BootUnit]:
+    """Return what starts the agents of all hosts of a topology; this connects to none of them."""
+    return [_boot_unit(topology.cluster, host) for host in topology.hosts]
+
+
+def _boot_unit(cluster: str, host: Host) -> BootUnit:
+    command = _command(cluster, host)
+    # In double quotes systemd interprets these characters; cron interprets the percent sign.
+    escaped = command.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
+    return BootUnit(
+        host=host.name,
+        file=f"~/.config/systemd/user/tfcluster-{cluster}.service",
+        unit=_UNIT.format(cluster=cluster, host=host.name, command=escaped),
+        cron=f"@reboot {command}".replace("%", "\\%"),
+    )
+
+
+def _command(cluster: str, host: Host) -> str:
+    """Return a command line of sh that starts the agent of a cluster on a host, and ends when it listens."""
+    variables = [f"export {name}={shlex.quote(value)};" for name, value in host.env.items()]
+    if host.name == LOCAL_HOST:
+        folder = shlex.quote(str(_PACKAGE_ROOT))
+        python, state = shlex.quote(sys.executable), str(state_home())
+    else:
+        # The version of the code that was used last; see `remote_bootstrap.cache_folders`.
+        caches = ['"${XDG_CACHE_HOME:-$HOME/.cache}"/tfcluster/code/*/']
+        caches += [f"{shlex.quote(host.state)}/.code/*/"] if host.state else []
+        folder = f'"$(ls -td {" ".join(caches)} 2>/dev/null | head -n 1)"'
+        python, state = quote_path(host.interpreter), host.state or ""
+    arguments = [cluster, host.name, *([state] if state else [])]
+    start = in_environment(f"{python} -m tfcluster.transport.resume {shlex.join(arguments)}", host.shell)
+    return " ".join([*variables, f"cd {folder} && exec {start}"])
