@@ -81,8 +81,8 @@ def test_its_options_are_in_the_help_and_in_completions(sandbox: Sandbox, instal
         completion = {
             **installed,
             "_TFCLUSTER_COMPLETE": "bash_complete",
-            "COMP_WORDS": words,
-            "COMP_CWORD": str(len(words.split()) - 1),
+            "COMP_LINE": words,
+            "BREAKS": "",
         }
         assert completed in sandbox(env=completion).stdout.splitlines()
 
