@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.conftest import ROOT, Sandbox
+from tests.conftest import ROOT, Sandbox, mostly_slow
 from tfcluster.core.resolve import resolve_spec
 from tfcluster.errors import ExitCode
 from tfcluster.spec.hosts import Host
@@ -81,7 +81,11 @@ def commands(document: Path) -> list[Command]:
     return found
 
 
-@pytest.mark.parametrize("document", WITH_COMMANDS, ids=lambda document: document.stem)
+@pytest.mark.parametrize(
+    "document",
+    mostly_slow(WITH_COMMANDS, fast=[document for document in WITH_COMMANDS if document != README]),
+    ids=lambda document: document.stem,
+)
 def test_the_commands_work_as_written(document: Path, sandbox: Sandbox) -> None:
     assert len(commands(document)) >= 10
     (sandbox.folder / "examples").symlink_to(ROOT / "examples")

@@ -68,7 +68,13 @@ def test_the_json_is_the_contract() -> None:
                 "cpu_percent": 99.5,
                 "rss_bytes": 1024,
                 "devices": ["/job:worker/replica:0/task:0/device:CPU:0"],
-                "last_exit": {"reason": "SIGKILL", "time": 12.5, "detail": "what it said", "log": ["its last"]},
+                "last_exit": {
+                    "reason": "SIGKILL",
+                    "time": 12.5,
+                    "detail": "what it said",
+                    "log": ["its last"],
+                    "expected": False,
+                },
             },
             {
                 "task": "/job:worker/task:1",

@@ -23,6 +23,7 @@ def journal_of(sandbox: Sandbox) -> Path:
     return next(sandbox.folder.glob("state/tfcluster/*/*/journal.json"))
 
 
+@pytest.mark.slow
 def test_every_command_finds_the_cluster_of_an_agent_that_died(sandbox: Sandbox) -> None:
     spec = sandbox.spec(SPEC)
     sandbox("up", spec)

@@ -36,6 +36,7 @@ def test_each_folder_has_its_own_cluster(sandbox: Sandbox) -> None:
     assert "one  running" in sandbox("status", cwd=one).stdout
 
 
+@pytest.mark.slow
 def test_a_folder_of_the_same_name_elsewhere(sandbox: Sandbox) -> None:
     mine, theirs = spec_in(sandbox.folder / "a" / "lab"), spec_in(sandbox.folder / "b" / "lab")
     sandbox("up", cwd=mine)

@@ -48,6 +48,7 @@ def test_another_host_leads_a_run_which_all_commands_find(two: Sandbox) -> None:
         assert two("cancel", each).stdout == f"{each}\n"
 
 
+@pytest.mark.slow
 def test_jobs_on_the_other_hosts_are_scaled(two: Sandbox) -> None:
     with away(two, "alpha"):
         shown = two("scale", "worker=2")

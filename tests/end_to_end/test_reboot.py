@@ -59,6 +59,7 @@ def test_the_tasks_of_this_machine_come_back(sandbox: Sandbox) -> None:
     assert sandbox.leftovers() == []
 
 
+@pytest.mark.slow
 def test_the_tasks_of_another_host_come_back(tmp_path: Path) -> None:
     with over(tmp_path, "alpha") as sandbox:
         spec = sandbox.spec(sandbox.text(("alpha",), "jobs: {worker: {tasks: 2}}\n"))

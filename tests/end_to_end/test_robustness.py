@@ -136,6 +136,7 @@ def test_a_fork_server_that_hangs_does_not_hold_up_down(sandbox: Sandbox) -> Non
     assert "was cancelled" in error
 
 
+@pytest.mark.slow
 def test_runs_cost_the_agent_no_descriptors_and_are_cancelled_where_their_command_dies(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec(SPEC))
     agent = sandbox.agent()
@@ -194,6 +195,7 @@ def test_too_few_file_descriptors_for_the_ports_are_reported(sandbox: Sandbox) -
     wait_for(lambda: not sandbox.leftovers())
 
 
+@pytest.mark.slow
 def test_servers_are_not_taken_for_dead_when_descriptors_run_out(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec(SPEC))
     before = sandbox.status()

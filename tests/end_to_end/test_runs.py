@@ -257,6 +257,7 @@ def test_a_fault_tolerant_run_ends_when_no_task_remains(sandbox: Sandbox) -> Non
     assert f" during {run}\n" in error
 
 
+@pytest.mark.slow
 def test_an_upload_that_stops_is_bounded_and_leaves_nothing(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec(SPEC))
 

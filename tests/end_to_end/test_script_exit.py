@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Sandbox, wait_for
+from tests.conftest import Sandbox, mostly_slow, wait_for
 from tfcluster.process_handle import ProcessHandle
 
 # Each script with the files that it writes.
@@ -112,7 +112,7 @@ def files(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
+@pytest.mark.parametrize("name", mostly_slow(SCRIPTS, fast=[*SCRIPTS][::3]))
 def test_what_a_script_leaves_is_what_python_leaves(demo: Sandbox, tmp_path: Path, name: str) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPTS[name])
@@ -296,6 +296,7 @@ while len(sys.argv) > 1 and not os.path.exists(sys.argv[1]):
 """
 
 
+@pytest.mark.slow
 def test_a_training_killed_with_its_worker_does_not_keep_the_next_ones_from_training(sandbox: Sandbox) -> None:
     """The ps remembers the context of a client that has gone for ten minutes."""
     sandbox("up", sandbox.spec("name: train\njobs:\n  ps: {tasks: 1}\n  worker: {tasks: 2}\n"))

@@ -94,6 +94,7 @@ def wide(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Over]:
         yield sandbox
 
 
+@pytest.mark.slow
 def test_what_a_script_listens_on_is_for_the_clusters_hosts_alone(wide: Over, tmp_path: Path) -> None:
     (tmp_path / "listens.py").write_text(listening.SCRIPT)
     command = wide.start("run", tmp_path / "listens.py", stderr=subprocess.STDOUT)
@@ -245,6 +246,7 @@ def test_a_busy_host_is_waited_for(wide: Over) -> None:
     assert "host 'beta' has not answered within 1 s" in named
 
 
+@pytest.mark.slow
 def test_a_lost_link_is_noticed_without_a_timeout(wide: Over) -> None:
     with wide.without("link", "beta"):
         errors = wide("status", "--timeout", "6000", code=5).stderr
@@ -271,6 +273,7 @@ def test_events_are_followed_through_the_loss_of_a_connection(wide: Over) -> Non
     assert of_beta(followed) == kept
 
 
+@pytest.mark.slow
 def test_an_unreachable_host_is_reported_and_taken_down_later(tmp_path: Path) -> None:
     with over(tmp_path, "alpha", "beta") as sandbox:
         jobs = "jobs:\n  ps: {tasks: 1, hosts: [alpha]}\n  worker: {tasks: 1, hosts: [beta]}\n"

@@ -94,6 +94,7 @@ def test_a_deleted_state_folder_is_recreated(sandbox: Sandbox, tmp_path: Path) -
     assert sandbox.leftovers() == []
 
 
+@pytest.mark.slow
 def test_a_full_disk(sandbox: Sandbox, mount: Mount) -> None:
     mount("-t", "tmpfs", "-o", "size=64m,mode=0700", "tmpfs")
     spec = sandbox.spec(SPEC)

@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from tests.conftest import Sandbox
+from tests.conftest import Sandbox, mostly_slow
 
 pytestmark = pytest.mark.usefixtures("cold")
 
@@ -28,7 +28,7 @@ def shell(sandbox: Sandbox, arguments: str, before: str = "") -> subprocess.Comp
     )
 
 
-@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize("closed", mostly_slow(["<&-", ">&-", "2>&-", "<&- >&- 2>&-"], fast=[">&-"]))
 def test_closed_streams_are_no_error(sandbox: Sandbox, closed: str) -> None:
     (sandbox.folder / "cluster.yaml").write_text(SPEC)
     for command in ("validate", "up", "status", "logs", "--help", "down"):

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import mostly_slow
 from tests.hosts import SshHosts, ssh_hosts
 from tfcluster.transport.ssh import SshTransport
 
@@ -33,7 +34,7 @@ def without_forwarding(hosts: SshHosts) -> Iterator[None]:
     hosts.start("h0")
 
 
-@pytest.fixture(params=["forwarded", "proxied"])
+@pytest.fixture(params=mostly_slow(["forwarded", "proxied"], fast=["forwarded"]))
 def both_ways(request: pytest.FixtureRequest) -> None:
     """Runs a test twice: the agent's socket is forwarded by ssh, or a session carries the bytes instead."""
     if request.param == "proxied":
