@@ -26,7 +26,7 @@ demo: .venv/installed
 check: lint
 	$(PYTEST) $(PARALLEL) -m "not integration and not slow"
 
-# At most eight minutes on two cores: every capability once.
+# Every capability once; about ten minutes on two cores, and eight is the aim.
 test: .venv/installed
 	$(PYTEST) $(PARALLEL) -m "not slow"
 
