@@ -52,6 +52,6 @@ def test_a_limit_that_is_too_low_is_named(sandbox: Sandbox) -> None:
         1,
         ["error: Too many open files", "hint: The limit on open files is too low: raise it with `ulimit -n 1024`."],
     )
-    result = shell(sandbox, "up", before="ulimit -v 1000000; ")
+    result = shell(sandbox, "up", before="ulimit -v 400000; ")
     assert result.returncode == 1
     assert "hint: The limit on memory (`ulimit -v`) is too low." in result.stderr
