@@ -86,7 +86,9 @@ def serve(agent: UploadAgent, use: Callable[[socket.socket], None]) -> UploadAge
     async def serve_connection() -> None:
         reader, writer = await asyncio.open_unix_connection(sock=own)
         context, dispatcher = cast(AgentContext, agent), cast(Dispatcher, agent)
-        await RpcConnection(context, dispatcher, reader, writer, lambda: False).serve()
+        # A write can meet the closed other end before the reader does, just as in the agent.
+        with contextlib.suppress(ConnectionError):
+            await RpcConnection(context, dispatcher, reader, writer, lambda: False).serve()
         writer.close()
 
     using.start()

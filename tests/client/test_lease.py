@@ -1,4 +1,4 @@
-"""The leases of which hosts are renewed while a run is followed, with a fake cluster."""
+"""Which hosts get their leases renewed while a run is followed, with a fake cluster."""
 
 from __future__ import annotations
 

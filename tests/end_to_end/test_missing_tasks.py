@@ -1,4 +1,4 @@
-"""Runs on a cluster of which a task is down: they do without it, and a failure names it."""
+"""Runs on a cluster with a task down: they do without it, and a failure names it."""
 
 from __future__ import annotations
 

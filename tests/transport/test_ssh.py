@@ -242,7 +242,7 @@ def test_an_agent_outlives_its_sshd(hosts: SshHosts, make_transport: TransportFa
     pid = agent_pid(transport, hosts)
     process = ProcessHandle.from_pid(pid)
     assert process is not None
-    with socket.socket(socket.AF_UNIX) as connection:  # without a cluster, it would end once nobody is connected
+    with socket.socket(socket.AF_UNIX) as connection:  # without a cluster, an agent ends when its last connection does
         connection.connect(str(agent_socket(transport, hosts)))
         hosts.kill("h0")
         try:

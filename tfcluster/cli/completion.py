@@ -94,7 +94,7 @@ def complete_and_exit(group: click.Group) -> NoReturn:
         group.main(prog_name="tfcluster", complete_var=VARIABLE)
     except SystemExit:
         pass
-    except BaseException:  # whatever is wrong, the user is only typing
+    except BaseException:  # an error message would break the line that the user is typing
         os._exit(0)
     sys.stdout.flush()
     os._exit(0)

@@ -18,6 +18,7 @@ _PART = re.compile(r"/(?:(job|replica|task):([^/]+)|(?:device:)?([A-Za-z_]+|\*):
 _GPU = re.compile(r"\bname: (.+?), pci bus id: .*?\bcompute capability: ([0-9.]+)")
 _COMPUTING_TYPES = ("GPU", "CPU")
 _NO_PROBLEMS: Mapping[str, str] = MappingProxyType({})
+_SHORTAGE_HINT = "Give jobs GPUs with `gpus: N` in the spec, ask for fewer with --gpus, or drop --strict."
 
 
 @dataclass(frozen=True)
@@ -150,10 +151,7 @@ def select(
     where = "--devices names" if patterns else "the cluster has"
     shortage = f"{pluralize(gpus, 'GPU device')} asked for, {where} {len(available_gpus)}"
     if strict or not cpus:
-        raise ClusterError(
-            shortage,
-            hint="Give jobs GPUs with `gpus: N` in the spec, ask for fewer with --gpus, or drop --strict.",
-        )
+        raise ClusterError(shortage, hint=_SHORTAGE_HINT)
     return Selection(tuple(cpus), (f"{shortage}: running on {pluralize(len(cpus), 'CPU device')}",))
 
 

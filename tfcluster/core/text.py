@@ -1,10 +1,13 @@
-"""Text formatting: pluralize counts and summarize long lists."""
+"""Text formatting: plurals, long lists, messages of TensorFlow."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from tfcluster import settings
+
+_FORWARDED = re.compile(r"From /job:\S+:\s*(\n|$)")
 
 
 def pluralize(count: int, noun: str) -> str:
@@ -16,3 +19,8 @@ def summarize_list(names: Sequence[str]) -> str:
     """Summarize a list of names: the first four, and the number of the others."""
     more = f" and {len(names) - settings.LISTED_NAMES} more" if len(names) > settings.LISTED_NAMES else ""
     return ", ".join(names[: settings.LISTED_NAMES]) + more
+
+
+def strip_forwarding(message: str) -> str:
+    """Return a message of TensorFlow without the lines that only name the task that forwarded another task's error."""
+    return _FORWARDED.sub("", message)

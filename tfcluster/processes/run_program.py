@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import socket
 import sys
@@ -11,6 +10,7 @@ import time
 import traceback
 from typing import NoReturn
 
+from tfcluster.core.text import strip_forwarding
 from tfcluster.errors import ClusterError, ExitCode, TerminatedError
 from tfcluster.process_handle import MARK
 from tfcluster.processes import daemonize
@@ -31,8 +31,6 @@ from tfcluster.processes.run_spec import RunSpec
 from tfcluster.processes.seccomp import trap_listen
 from tfcluster.processes.standard_streams import connect_streams
 from tfcluster.protocol.codec import encode
-
-_FORWARDED = re.compile(r"From /job:\S+:\s*")
 
 
 def main(spec: RunSpec, driver: int, link: socket.socket, outputs: tuple[int, int], stdin: int | None) -> NoReturn:
@@ -129,6 +127,5 @@ def _report(spec: RunSpec, error: ClusterError) -> int:
 
 
 def _first_line(problem: Exception) -> str:
-    # TensorFlow puts a line in front of another task's error that only names the task that forwarded it. Skip it.
-    text = [line for line in str(problem).strip().splitlines() if not _FORWARDED.fullmatch(line)]
+    text = strip_forwarding(str(problem)).strip().splitlines()
     return truncate(f"{type(problem).__name__}: {text[0]}") if text else type(problem).__name__

@@ -66,10 +66,7 @@ def run(
     """
     checkpoints = Checkpoints(logdir) if logdir else None
     seed = _choose_seed(context, seed, checkpoints)
-    points = synthetic_dataset(seed)
-    if context.upload_path is not None:
-        points = read_csv(context.upload_path, data)
-        _check_overflow(points, data)
+    points = _load_points(context, data, seed)
     roles = assign_roles(context.addresses, context.head_address, context.devices)
     rate = LEARNING_RATES[optimizer] if lr is None else lr
     batches = Batches(points, min(batch, len(points)), seed)
@@ -79,6 +76,15 @@ def run(
         steps = -(-epochs * len(points) // batches.size)
     config = TrainingConfig(context, roles, batches, optimizer, rate)
     return _fit(config, steps, sync, logdir, checkpoints, checkpoint_every)
+
+
+def _load_points(context: Context, data: str, seed: int) -> Dataset:
+    """Read the uploaded file, or generate the data from the seed."""
+    if context.upload_path is None:
+        return synthetic_dataset(seed)
+    points = read_csv(context.upload_path, data)
+    _check_overflow(points, data)
+    return points
 
 
 def _choose_seed(context: Context, seed: int | None, checkpoints: Checkpoints | None) -> int:

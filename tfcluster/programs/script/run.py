@@ -9,7 +9,6 @@ import builtins
 import io
 import os
 import random
-import re
 import signal
 import sys
 import traceback
@@ -17,10 +16,10 @@ from importlib.machinery import SourceFileLoader
 from types import ModuleType
 from typing import Any
 
+from tfcluster.core.text import strip_forwarding
 from tfcluster.errors import TerminatedError
 from tfcluster.programs.api import Context
 
-_FORWARDED = re.compile(r"From /job:\S+:\s*$")
 _C_LONG = 2**63  # Python treats exit codes outside the range of a C long as -1
 
 
@@ -124,11 +123,8 @@ def _run_as_main(script: str) -> tuple[int, str]:
 
 
 def _describe(error: BaseException) -> str:
-    """Describe an exception in one line, without the line in which TensorFlow only names who forwarded an error."""
-    lines = traceback.format_exception_only(error)[-1].strip().splitlines()
-    if len(lines) > 1 and _FORWARDED.search(lines[0]):
-        return _FORWARDED.sub("", lines[0]) + lines[1]
-    return lines[0]
+    """Describe an exception in one line."""
+    return strip_forwarding(traceback.format_exception_only(error)[-1]).strip().splitlines()[0]
 
 
 def _print_traceback(error: BaseException, script: str) -> None:
