@@ -153,6 +153,9 @@ class RpcServer:
             await asyncio.wait_for(responses, settings.AGENT_DRAIN_SECONDS)
 
     async def _serve_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._context.quitting.is_set():  # closed without a greeting: the command starts the next agent
+            writer.close()
+            return
         connection = RpcConnection(self._context, self._dispatcher, reader, writer, lambda: len(self._connections) == 1)
         self._connections.add(connection)
         try:
