@@ -80,28 +80,6 @@ def test_no_command_has_the_name_of_a_habit() -> None:
     assert not {name for name in _HABITS if cli.get_command(context, name) is not None}
 
 
-@pytest.mark.parametrize(
-    ("words", "file"),
-    [
-        (["-m", "pkg.train"], "pkg/train.py"),
-        (["-mpkg.train", "--epochs", "3"], "pkg/train.py"),
-        (["-m", "pkg"], "pkg/__main__.py"),
-        (["-m", "none.such"], "none/such.py"),
-        (["-m"], "PACKAGE/MODULE.py"),
-    ],
-)
-def test_a_module_is_answered_with_its_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], file: str
-) -> None:
-    (tmp_path / "pkg").mkdir()
-    for name in ("train.py", "__main__.py"):
-        (tmp_path / "pkg" / name).touch()
-    monkeypatch.chdir(tmp_path)
-    result = CliRunner().invoke(cli, ["run", *words])
-    assert result.exit_code == 2
-    assert f"There is no option -m. Run the module's file: tfcluster run {file}\n" in result.output
-
-
 @pytest.mark.parametrize("shell", COMPLETIONS)
 def test_completion_files_are_up_to_date(shell: str) -> None:
     made = subprocess.run(
@@ -159,7 +137,7 @@ def test_every_option_is_set_by_its_command_and_its_name(words: tuple[str, ...])
         command = subcommand
         context = click.Context(command, parent=context, info_name=word, **command.context_settings)
     for option in command.params:
-        if isinstance(option, click.Option) and option.name not in ("help", "cluster"):
+        if isinstance(option, click.Option) and option.allow_from_autoenv and option.name not in ("help", "cluster"):
             typed = max(option.opts, key=len).removeprefix("--").replace("-", "_").upper()
             variable = f"TFCLUSTER_{words[0].upper()}_{typed}"
             assert variable in (option.envvar, f"{context.auto_envvar_prefix}_{(option.name or '').upper()}")

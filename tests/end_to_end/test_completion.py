@@ -43,6 +43,9 @@ def completions(sandbox: Sandbox, line: str, env: Mapping[str, str] | None = Non
 def test_names_of_tasks_runs_and_clusters(demo: Sandbox) -> None:
     for name in ("train.py", "other.py", "notes.txt", "my file.py"):
         (demo.folder / name).write_text("")
+    for name in ("__init__.py", "__main__.py", "fit.py"):
+        (demo.folder / "pack").mkdir(exist_ok=True)
+        (demo.folder / "pack" / name).write_text("")
     run = demo.json("run", "pi", "--samples", "1e4")["run"]
     names = ["ps", "worker", "ps:0", "worker:0", "worker:1"]
     offers = {
@@ -50,6 +53,9 @@ def test_names_of_tasks_runs_and_clusters(demo: Sandbox) -> None:
         "tfcluster run tr": ["train.py"],
         "tfcluster run notes": ["(default)"],
         "tfcluster run train.py ": ["(default)"],
+        "tfcluster run -m ": ["other", "pack", "pack.fit", "train"],
+        "tfcluster run -m pack.f": ["pack.fit"],
+        "tfcluster run -m pack.fit ": ["(default)"],
         "tfcluster run pi -c d": ["demo"],
         "tfcluster restart ": names,
         "tfcluster restart worker:": ["0", "1"],  # bash takes only what follows the colon

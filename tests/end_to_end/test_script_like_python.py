@@ -27,6 +27,12 @@ class Case:
     stdin: bytes | None = None
     umask: int = 0o022
     script: str = "script.py"
+    module: str | None = None
+
+    @property
+    def words(self) -> list[str]:
+        """What stands behind `python`."""
+        return [*([f"./{self.script}"] if self.module is None else ["-m", self.module]), *self.arguments]
 
 
 SHOW_PLACE = """
@@ -59,6 +65,16 @@ import sys
 print("name?", input("> "))
 print(sys.stdin.readline(), sys.stdin.buffer.read())
 """
+SHOW_MODULE = """
+import os, sys
+from . import name
+from .inner import other
+print(__file__, __cached__, __name__, __package__, __spec__.name, __loader__.name, name, other)
+print(sys.argv, sys.orig_argv[1:], sys.path[0], os.getcwd())
+if "fail" in sys.argv:
+    raise ValueError("no data")
+sys.exit(len(sys.argv))
+"""
 POOL = """
 import multiprocessing, os, sys
 
@@ -76,7 +92,8 @@ if __name__ == "__main__":
     print(child.exitcode)
 """
 CASES = {
-    "place": Case(SHOW_PLACE, ("--flag", "a b", "")),
+    "place": Case(SHOW_PLACE, ("--flag", "a b", "", "--", "-m", "x")),
+    "a safe path": Case("import sys\nprint(sys.path[0])\n", env={"PYTHONSAFEPATH": "1"}),
     "environment": Case(SHOW_ENVIRONMENT, env={"DATA_DIR": "/data", "BYTES": os.fsdecode(b"\xff=\n")}, umask=0o077),
     "streams": Case(SHOW_STREAMS),
     "standard input": Case(INPUT, stdin=b"me\nsecond\n\xff\x00third"),
@@ -105,6 +122,20 @@ CASES = {
         "import tensorflow as tf\nprint(int(tf.constant(1) + 1))\n"
     ),
     "a neighbour that has the name of a library": Case("import six\nprint(six.__file__)\n", script="six/script.py"),
+    "a module": Case(SHOW_MODULE, ("--", "-m", "x"), script="package/part.py", module="package.part"),
+    "a module that fails": Case(SHOW_MODULE, ("fail",), script="package/part.py", module="package.part"),
+    "a package": Case("print(__name__, __package__)\n", script="package/__main__.py", module="package"),
+    "a module that starts processes": Case(POOL, script="package/part.py", module="package.part"),
+    "a folder without __init__.py": Case(
+        "print(__spec__.origin)\n", script="more/deep/part.py", module="more.deep.part"
+    ),
+    "a module with a syntax error": Case("print('x'\n", module="script"),
+    "a module that sets a variable": Case(
+        "import os, sys\nprint('tensorflow' in sys.modules)\nos.environ['TF_CPP_MIN_LOG_LEVEL'] = '3'\n",
+        module="script",
+    ),
+    "a module of Python": Case("", ("--help",), module="json.tool"),
+    "an unknown module": Case("", module="package.none"),
     "an interpreter's end": Case(
         "import atexit, sys, threading\natexit.register(print, 'atexit')\n"
         "threading.Timer(0.2, print, ['thread']).start()\nprint('main', file=sys.stderr)\n"
@@ -121,8 +152,10 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
 
 def folder_of(case: Case, path: Path) -> Path:
     """A folder with the script and what is beside it."""
-    for name in ("more", "six"):
-        (path / name).mkdir()
+    for name in ("more/deep", "six", "package/inner"):
+        (path / name).mkdir(parents=True)
+    (path / "package" / "__init__.py").write_text("name = 'package'\n")
+    (path / "package" / "inner" / "__init__.py").write_text("other = __name__\n")
     (path / "neighbour.py").touch()
     (path / "more" / "addition.py").touch()
     (path / "six" / "six.py").touch()
@@ -153,7 +186,7 @@ def test_a_script_runs_as_python_runs_it(small: Sandbox, tmp_path: Path, name: s
     run: Any = subprocess.run
     python, ours = (
         run(
-            [*command, f"./{case.script}", *case.arguments],
+            [*command, *case.words],
             cwd=folder,
             env=environment,
             umask=case.umask,
@@ -167,6 +200,18 @@ def test_a_script_runs_as_python_runs_it(small: Sandbox, tmp_path: Path, name: s
     assert ours.stdout == python.stdout
     assert own_lines(ours.stderr) == own_lines(python.stderr)
     assert ours.returncode == (python.returncode if python.returncode >= 0 else 128 - python.returncode)
+
+
+def test_a_module_is_shown_by_its_name_and_a_missing_one_by_where_it_was_searched(
+    small: Sandbox, tmp_path: Path
+) -> None:
+    (tmp_path / "part.py").write_text("print('on')")
+    result = small("run", "--timeout", "600", "-mpart", "--epochs", "3", cwd=tmp_path)
+    assert result.stdout == "on\n"
+    assert "-m part --epochs 3" in small("runs", "-n", "1").stdout
+    missing = small("run", "script", "-m", "parts", cwd=tmp_path, code=1).stderr
+    assert ": No module named parts\nhint: Modules are searched in " + str(tmp_path) in missing
+    assert small.json("runs")[-1]["error"]["message"] == "parts failed: No module named parts"
 
 
 def test_a_script_does_not_take_more_of_the_standard_input_than_it_reads(small: Sandbox, tmp_path: Path) -> None:

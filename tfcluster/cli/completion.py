@@ -10,7 +10,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -143,6 +143,25 @@ def complete_scripts(incomplete: str) -> list[CompletionItem]:
     found = sorted(f"{prefix}{path.name}" for path in Path(folder or prefix or ".").glob("*.py") if path.is_file())
     scripts = _matching([path for path in found if _PLAIN_NAME.fullmatch(path)], incomplete)
     return scripts or [CompletionItem(incomplete, type="file")]
+
+
+def complete_modules(incomplete: str) -> list[CompletionItem]:
+    """Complete the name of a module that can be executed, in this folder or in one of its packages."""
+    package = incomplete.rpartition(".")[0]
+    names = _modules(Path(*package.split(".")), f"{package}.".removeprefix("."))
+    return _matching(sorted(names), incomplete)
+
+
+def _modules(folder: Path, prefix: str) -> Iterator[str]:
+    """Return the names of the modules in a folder, and in the packages in it."""
+    for path in folder.iterdir():
+        name = f"{prefix}{path.stem}"
+        if path.suffix == ".py" and path.stem.isidentifier() and not path.stem.startswith("__"):
+            yield name
+        elif path.name.isidentifier() and (path / "__init__.py").is_file():
+            if (path / "__main__.py").is_file():
+                yield name
+            yield from _modules(path, f"{name}.")
 
 
 def _matching(names: list[str], incomplete: str) -> list[CompletionItem]:

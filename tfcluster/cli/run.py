@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable
 from dataclasses import fields
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -29,14 +28,18 @@ class _Programs(click.Group):
     """The group of the programs; an argument that is a file's path is run as a script."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse arguments as click does, after inserting `script` before a script's path and the options before it."""
-        if args and args[0].startswith("-m"):
-            raise click.UsageError(_answer_to_module(args[0][2:] or next(iter(args[1:]), "PACKAGE.MODULE")), ctx)
+        """Parse arguments as click does, after inserting `script` before a script's path and the options before it.
+
+        As for python, `-m MODULE` is a script too, and may be written as one word.
+        """
         if args and args[0].startswith("-") and args[0] not in ctx.help_option_names:
             if (name := _first_program(args)) is not None:
                 raise click.UsageError(f"The options of a program stand behind it: {ctx.command_path} {name} ...", ctx)
+            start = next((number for number, word in enumerate(args) if _begins_script(word)), len(args))
+            if args[start:] and args[start].startswith("-m") and args[start] != "-m":
+                args = [*args[:start], "-m", args[start][2:], *args[start + 1 :]]
             args = [_SCRIPT, *args]
-        elif args and _is_path(args[0]):
+        elif args and _begins_script(args[0]):
             args = [_SCRIPT, *args]
         return super().parse_args(ctx, args)
 
@@ -98,27 +101,20 @@ class _Programs(click.Group):
         return command.name, command, args[1:]
 
 
-def _answer_to_module(module: str) -> str:
-    """Return what to type in place of `-m MODULE`, with the path of the module if it is in this folder."""
-    path = Path(*module.split("."))
-    candidates = [path.with_suffix(".py"), path / "__main__.py"]
-    file = next((each for each in candidates if each.is_file()), candidates[0])
-    return f"There is no option -m. Run the module's file: tfcluster run {file}"
-
-
 def _first_program(args: list[str]) -> str | None:
-    """Return the first argument that names a program; None if there is none, or a script's path comes first."""
+    """Return the first argument that names a program; None if there is none, or a script comes first."""
     from tfcluster.programs.registry import BUNDLED, find_all
 
-    for names in (BUNDLED, [] if any(map(_is_path, args)) else [program.name for program in find_all()[0]]):
-        first = next((word for word in args if word in names or _is_path(word)), None)
+    for names in (BUNDLED, [] if any(map(_begins_script, args)) else [program.name for program in find_all()[0]]):
+        first = next((word for word in args if word in names or _begins_script(word)), None)
         if first is not None:
-            return None if _is_path(first) else first
+            return None if _begins_script(first) else first
     return None
 
 
-def _is_path(word: str) -> bool:
-    return word.endswith(".py") or "/" in word
+def _begins_script(word: str) -> bool:
+    """Return whether a word is a script's path, or begins `-m MODULE`."""
+    return word.endswith(".py") or "/" in word or word.startswith("-m")
 
 
 @click.group(
@@ -128,7 +124,7 @@ def _is_path(word: str) -> bool:
     epilog="Example: tfcluster run pi --samples 1e7 --gpus 4",
 )
 def command() -> None:
-    """Run PROGRAM, or a script of your own, on the cluster that is up, and show its progress and result.
+    """Run PROGRAM, or a script or module of your own, on the cluster that is up, and show its progress and result.
 
     It runs beside the cluster: Ctrl-C cancels it and leaves the cluster as it was.
     """

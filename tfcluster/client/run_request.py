@@ -16,6 +16,7 @@ from tfcluster.client.placements import Placements
 from tfcluster.client.runs import Event, RunResponse, follow, script_exit_code
 from tfcluster.core.caller import Caller, OutputStreams
 from tfcluster.core.programs import ProgramTraits
+from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.protocol.api import runs as api
 
 
@@ -69,6 +70,13 @@ class RunRequest:
         cluster = find_leader(cluster, self.patterns)
         client = cluster.connect_head()
         is_remote = client.transport.is_remote
+        if is_remote and self.traits.is_script and self.upload is None:
+            raise ClusterError(
+                f"-m {self.parameters['module']}: a module is executed on this machine only, and the cluster's leading "
+                f"task is on {cluster.head}",
+                hint="A script of one file is sent there: tfcluster run SCRIPT.py",
+                exit_code=ExitCode.USAGE,
+            )
         canceller = RunCanceller(cluster, is_script=self.traits.is_script)
         # Start before the run is submitted: every line that is logged from now on can belong to the run.
         placements = Placements(cluster) if self.log_placement and not self.detach else None

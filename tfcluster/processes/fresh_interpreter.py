@@ -12,6 +12,7 @@ import re
 import socket
 import sys
 from collections.abc import Mapping
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import NoReturn
 
@@ -40,7 +41,7 @@ resume(*map(int, sys.argv[2:]))
 _PACKAGE_ROOT = Path(__file__).parent.parent.parent
 
 
-def is_needed(environment: Mapping[str, str], script: Path) -> bool:
+def is_needed(environment: Mapping[str, str], spec: RunSpec) -> bool:
     """Return whether a script could tell this interpreter, which was forked from a warm one, from a fresh one.
 
     That is so if a variable that is read early differs or is named in the script, which may set it before it imports
@@ -48,15 +49,41 @@ def is_needed(environment: Mapping[str, str], script: Path) -> bool:
 
     Args:
         environment: The environment of the script.
-        script: The script.
+        spec: The run.
     """
     if _early({**WARM_ENVIRONMENT, **environment}) != _early(os.environ):
         return True
+    module = spec.parameters.get("module")
+    if module is None:
+        files = [spec.upload_path or Path(spec.parameters["path"])]
+        folder = Path(os.path.realpath(files[0])).parent
+    elif module in sys.modules or f"{module}.__main__" in sys.modules:
+        return True
+    else:
+        folder = Path(spec.parameters["cwd"])
+        files = _files_of_module(module, folder)
     try:
-        named = {name.decode() for _, name in _QUOTED_NAME.findall(script.read_bytes())}
-        return bool(named - _LAZY) or _is_hidden(Path(os.path.realpath(script)).parent)
+        named = {name.decode() for file in files for _, name in _QUOTED_NAME.findall(file.read_bytes())}
+        return bool(named - _LAZY) or _is_hidden(folder)
     except OSError:  # the script will fail
         return False
+
+
+def _files_of_module(module: str, folder: Path) -> list[Path]:
+    """Return the files that `python -m MODULE` executes in a folder: those of its packages, and its own.
+
+    They are found without executing any, as importing the module's package would. What is not found is left out.
+    """
+    files, path = [], [str(folder), *sys.path]
+    for name in [*module.split("."), "__main__"]:
+        if (spec := PathFinder.find_spec(name, path)) is None:
+            break
+        if spec.origin is not None:
+            files.append(Path(spec.origin))
+        if spec.submodule_search_locations is None:
+            break
+        path = list(spec.submodule_search_locations)
+    return files
 
 
 def _early(environment: Mapping[str, str]) -> dict[str, str]:

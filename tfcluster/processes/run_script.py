@@ -11,7 +11,6 @@ import socket
 import threading
 import time
 import traceback
-from pathlib import Path
 from typing import NoReturn
 
 from tfcluster.errors import ExitCode, TerminatedError
@@ -75,7 +74,7 @@ def start_script(spec: RunSpec, link: socket.socket) -> NoReturn:
     environment.pop(MARK, None)
     if caller is not None:
         os.umask(caller.umask)
-    if fresh_interpreter.is_needed(environment, spec.upload_path or Path(spec.parameters["path"])):
+    if fresh_interpreter.is_needed(environment, spec):
         fresh_interpreter.replace_process(spec, environment, link)
     os.environ.clear()
     os.environ.update(environment)

@@ -36,7 +36,7 @@ def final_event(spec: RunSpec, code: int, end: ProgramEnd, interrupted: bool, lo
 
 
 def _error(spec: RunSpec, code: int, failure: str, interrupted: bool) -> Message:
-    name, exit_code = PurePath(spec.parameters["path"]).name, ExitCode.FAILED
+    name, exit_code = spec.parameters.get("module") or PurePath(spec.parameters["path"]).name, ExitCode.FAILED
     hint = f"What it printed: `tfcluster logs {spec.run}`."
     result: Message = {"exit_code": code if code > 0 else 128 - code}
     if interrupted and result["exit_code"] == ExitCode.INTERRUPTED:

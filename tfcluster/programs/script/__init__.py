@@ -11,11 +11,12 @@ from tfcluster.programs.api import Program
 
 def _command_line(parameters: Mapping[str, Any]) -> str:
     """Format a script's command line as the user typed it."""
-    return " ".join((PurePath(parameters["path"]).name, *parameters["args"]))
+    start = ("-m", parameters["module"]) if parameters.get("module") else (PurePath(parameters["path"]).name,)
+    return " ".join((*start, *parameters["args"]))
 
 
 PROGRAM = Program(
-    help="Your own script: `tfcluster run [OPTIONS] train.py ARGS`.",
+    help="Your own script: `tfcluster run [OPTIONS] train.py ARGS`, or -m MODULE ARGS.",
     fault_tolerant=True,
     is_script=True,
     describe=_command_line,

@@ -4,13 +4,30 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import click
+from click.shell_completion import CompletionItem
 
-from tfcluster.cli.completion import complete_files
+from tfcluster.cli.completion import complete_files, complete_modules
 from tfcluster.cli.options import InputFile
 from tfcluster.programs.api import SharedOptions, Submission
+
+
+class _ScriptFile(InputFile):
+    """A parameter type for a script, which is uploaded; behind `-m`, for the name of a module."""
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """Let the shell complete the path, or complete the name of a module."""
+        if ctx.params.get("is_module"):
+            return complete_modules(incomplete)
+        return super().shell_complete(ctx, param, incomplete)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Open the script, or return the name of the module."""
+        if ctx is not None and ctx.params["is_module"]:
+            return value
+        return super().convert(value, param, ctx)
 
 
 @click.command(
@@ -18,9 +35,17 @@ from tfcluster.programs.api import SharedOptions, Submission
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
     epilog="Example: tfcluster run script --timeout 600 train.py --epochs 3",
 )
-@click.argument("script", type=InputFile(), metavar="SCRIPT.py")
+@click.option(
+    "-m",
+    "is_module",
+    is_flag=True,
+    is_eager=True,
+    allow_from_autoenv=False,
+    help="Run a module by its name, as `python -m` does: -m package.module ARGS.",
+)
+@click.argument("script", type=_ScriptFile(), metavar="SCRIPT.py")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED, shell_complete=complete_files)
-def command(shared: SharedOptions, script: BinaryIO, args: tuple[str, ...]) -> Submission:
+def command(shared: SharedOptions, is_module: bool, script: BinaryIO | str, args: tuple[str, ...]) -> Submission:
     """Run your own Python script beside the cluster, as `python SCRIPT.py` would run it, and exit as it does.
 
     It finds the cluster in TF_CONFIG, where it is the chief, and as a session's target in TFCLUSTER_MASTER;
@@ -28,6 +53,9 @@ def command(shared: SharedOptions, script: BinaryIO, args: tuple[str, ...]) -> S
     The word `script` can be left out: tfcluster run train.py --epochs 3
     """
     folder = os.getcwd()
+    parameters: dict[str, Any] = {"args": list(args), "cwd": folder, "seed": shared.seed}
+    if isinstance(script, str):
+        return Submission({**parameters, "path": None, "argument": script, "module": script})
     path = os.path.join(folder, script.name)  # not made shorter: python puts it into __file__ in this way too
-    parameters = {"args": list(args), "path": path, "argument": script.name, "cwd": folder, "seed": shared.seed}
+    parameters |= {"path": path, "argument": script.name, "module": None}
     return Submission(parameters, upload=script, upload_name=Path(path).name)

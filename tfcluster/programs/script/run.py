@@ -1,4 +1,4 @@
-"""Run a user's script like `python SCRIPT`.
+"""Run a user's script like `python SCRIPT`, or a module like `python -m MODULE`.
 
 This imports TensorFlow only where an option needs it: a script may set what TensorFlow reads when it is imported.
 """
@@ -9,9 +9,11 @@ import builtins
 import io
 import os
 import random
+import runpy
 import signal
 import sys
 import traceback
+from collections.abc import Callable
 from importlib.machinery import SourceFileLoader
 from types import ModuleType
 from typing import Any
@@ -23,8 +25,17 @@ from tfcluster.programs.api import Context
 _C_LONG = 2**63  # Python treats exit codes outside the range of a C long as -1
 
 
-def run(context: Context, *, args: list[str], path: str, argument: str, cwd: str, seed: int | None) -> tuple[int, str]:
-    """Run a script to the end of its code.
+def run(
+    context: Context,
+    *,
+    args: list[str],
+    path: str | None,
+    argument: str,
+    cwd: str,
+    seed: int | None,
+    module: str | None = None,
+) -> tuple[int, str]:
+    """Run a script or a module to the end of its code.
 
     The caller still has to do what an interpreter does after that (its shutdown).
 
@@ -32,10 +43,11 @@ def run(context: Context, *, args: list[str], path: str, argument: str, cwd: str
         context: The run. If it has an upload, that is the script.
         args: The script's own arguments.
         path: Path of the script on the user's machine. If its folder exists on this machine, the script imports from
-            it.
-        argument: The path as the user typed it.
+            it. None for a module.
+        argument: The path or the name of the module, as the user typed it.
         cwd: The user's working directory. If it does not exist on this machine, the script starts in the run's folder.
         seed: The user's seed for the generators of Python, NumPy and TensorFlow; None to leave them unseeded.
+        module: The name of the module; None for a script.
 
     Returns:
         The script's exit code, and one line that describes the exception that ended it (empty if there was none).
@@ -47,14 +59,22 @@ def run(context: Context, *, args: list[str], path: str, argument: str, cwd: str
         )
     os.chdir(cwd if os.path.isdir(cwd) else context.folder)
     script = path if context.upload_path is None else str(context.upload_path)
-    sys.argv = [argument if context.upload_path is None else script, *args]
-    sys.path.insert(0, os.path.dirname(os.path.realpath(path)))
+    if script is None:
+        start: tuple[str, ...] = ("-m", argument)
+        folder = os.getcwd()
+    else:
+        start = (argument if context.upload_path is None else script,)
+        folder = os.path.dirname(os.path.realpath(path or script))
+    sys.argv = [start[0], *args]  # the name of a module is replaced by its path as soon as that is known
+    sys.orig_argv = [sys.executable, *start, *args]
+    if not getattr(sys.flags, "safe_path", False):  # PYTHONSAFEPATH, which Python has from 3.11 on
+        sys.path.insert(0, folder)
     for stream in (sys.stdout, sys.stderr):  # users follow the output live, also in a pipe
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(line_buffering=True)
     if seed is not None:
         _seed_all(seed)
-    return _run_as_main(script)
+    return _run_module(argument) if script is None else _run_script(script)
 
 
 def _seed_all(seed: int) -> None:
@@ -84,40 +104,69 @@ def _log_placement_of_sessions() -> None:
     session.__init__ = begin_logging
 
 
-def _run_as_main(script: str) -> tuple[int, str]:
-    """Run a script as the interpreter's main module.
+def _run_script(script: str) -> tuple[int, str]:
+    """Run a script as `python SCRIPT` does; see `_run_as_main`."""
 
-    The module stays `__main__`, so its variables are kept alive and destroyed like those of `python SCRIPT`.
-
-    Returns:
-        The exit code and the exception, as `run` describes them.
-    """
-    main = ModuleType("__main__")
-    main.__dict__.update(
-        __file__=script,
-        __builtins__=builtins,
-        __loader__=SourceFileLoader("__main__", script),
-        __cached__=None,
-    )
-    sys.modules["__main__"] = main
-    try:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # the driver blocks it while the program starts
+    def execute(main: ModuleType) -> None:
+        main.__dict__.update(__file__=script, __loader__=SourceFileLoader("__main__", script), __cached__=None)
         with open(script, "rb") as file:
             source = file.read()
         exec(compile(source, script, "exec", dont_inherit=True), main.__dict__)
+
+    return _run_as_main(execute, script)
+
+
+def _run_module(name: str) -> tuple[int, str]:
+    """Run a module by the function that the interpreter calls for `python -m MODULE`; see `_run_as_main`."""
+    execute = runpy._run_module_as_main  # type: ignore[attr-defined]
+    try:
+        return _run_as_main(lambda _: execute(name), execute.__code__.co_filename)
+    except _ModuleNotFoundError as error:
+        print(f"{sys.executable}: {error}", file=sys.stderr)
+        places = f"in {os.getcwd()} and among the packages of {sys.executable}"
+        print(f"hint: Modules are searched {places}.", file=sys.stderr)
+        return 1, str(error)
+
+
+class _ModuleNotFoundError(Exception):
+    """There is no module of the name that the user has typed, or it cannot be executed."""
+
+
+def _run_as_main(execute: Callable[[ModuleType], object], first_file: str) -> tuple[int, str]:
+    """Execute the interpreter's main module.
+
+    The module stays `__main__`, so its variables are kept alive and destroyed as by `python SCRIPT`.
+
+    Args:
+        execute: Executes the code of the module, which it gets empty.
+        first_file: The file with whose code tracebacks begin.
+
+    Returns:
+        The exit code and the exception, as `run` describes them.
+
+    Raises:
+        _ModuleNotFoundError: The code is that of a module, which was not found.
+    """
+    main = sys.modules["__main__"] = ModuleType("__main__")
+    main.__dict__["__builtins__"] = builtins
+    try:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # the driver blocks it while the program starts
+        execute(main)
     except SystemExit as end:
+        if isinstance(end.__context__, runpy._Error):  # type: ignore[attr-defined]
+            raise _ModuleNotFoundError(str(end.__context__)) from None
         if end.code is None or isinstance(end.code, int):
             code = end.code or 0
             return (code if -_C_LONG <= code < _C_LONG else -1) & 0xFF, ""  # the kernel keeps only the low 8 bits
         print(end.code, file=sys.stderr)
         return 1, ""
     except KeyboardInterrupt as error:
-        _print_traceback(error, script)
+        _print_traceback(error, first_file)
         return 128 + signal.SIGINT, ""
     except TerminatedError:
         raise
     except BaseException as error:  # also those that are not an Exception, such as asyncio's CancelledError
-        _print_traceback(error, script)
+        _print_traceback(error, first_file)
         return 1, _describe(error)
     return 0, ""
 
@@ -127,14 +176,14 @@ def _describe(error: BaseException) -> str:
     return strip_forwarding(traceback.format_exception_only(error)[-1]).strip().splitlines()[0]
 
 
-def _print_traceback(error: BaseException, script: str) -> None:
-    """Print a script's exception as the interpreter does, with a traceback that begins at the script's own frame.
+def _print_traceback(error: BaseException, first_file: str) -> None:
+    """Print a script's exception as the interpreter does, with a traceback that begins at the code of a file.
 
     Raises:
         SystemExit: The script's own `sys.excepthook` raised it; the interpreter also exits in this case.
     """
     trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_code.co_filename != script:
+    while trace is not None and trace.tb_frame.f_code.co_filename != first_file:
         trace = trace.tb_next
     script_error = error.with_traceback(trace)
     try:
