@@ -59,7 +59,7 @@ def test_ps_is_status() -> None:
         ("stop", "tfcluster down"),
         ("rm", "tfcluster down"),
         ("kill", "tfcluster cancel RUN"),
-        ("exec", "tfcluster run SCRIPT.py"),
+        ("ssh", "tfcluster exec -- COMMAND"),
         ("top", "tfcluster status"),
         ("list", "tfcluster runs"),
         ("help", "tfcluster --help"),

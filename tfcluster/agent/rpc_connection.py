@@ -10,6 +10,7 @@ from typing import Any
 
 from tfcluster import settings
 from tfcluster.agent.context import AgentContext
+from tfcluster.agent.handlers.access import AccessHandlers
 from tfcluster.agent.handlers.cluster import ClusterHandlers, check_connectivity
 from tfcluster.agent.handlers.logs import LogHandlers
 from tfcluster.agent.handlers.runs import RunHandlers
@@ -21,6 +22,7 @@ from tfcluster.protocol.api.cluster import (
     ApplyRequest,
     DevicesRequest,
     DownRequest,
+    EnvironmentRequest,
     ObserveRequest,
     PrepareRequest,
     ReachRequest,
@@ -192,6 +194,7 @@ class Dispatcher:
         self.unreadable: UnreadableCluster | None = None
         runs = self._runs = RunHandlers(context)
         logs = LogHandlers(context)
+        access = AccessHandlers(context)
         self._handlers: dict[type[Request[Any, Any]], Callable[[Any], Response[Any, Any]]] = {
             TopologyRequest: cluster.topology,
             PrepareRequest: cluster.prepare,
@@ -203,6 +206,7 @@ class Dispatcher:
             DevicesRequest: cluster.devices,
             RestartRequest: cluster.restart,
             DownRequest: shutdown.down,
+            EnvironmentRequest: access.environment,
             LogsRequest: logs.logs,
             EventsRequest: logs.events,
             RunsRequest: runs.runs,

@@ -113,6 +113,13 @@ def complete_tasks(ctx: click.Context, param: click.Parameter, incomplete: str) 
     return _matching([*topology.addresses(), *(task.short for task in topology.tasks)], incomplete)
 
 
+def complete_places(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Complete where a command can run: a task, a host, or all hosts."""
+    topology = _topology(ctx)
+    hosts = [host.name for host in topology.hosts]
+    return _matching(["all", *hosts, *(task.short for task in topology.tasks)], incomplete)
+
+
 def complete_counts(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Complete a job with its present number of tasks, as `scale` takes it."""
     return _matching([f"{job}={len(tasks)}" for job, tasks in _topology(ctx).addresses().items()], incomplete)

@@ -29,6 +29,8 @@ _COMMANDS = {
     "devices": "Show every device of every task.",
     "logs": "Show what the tasks print.",
     "events": "Show what happened to the tasks, and why.",
+    "exec": "Run any command with the cluster's environment.",
+    "env": "Print the cluster's environment, for scripts of your own.",
     "restart": "Restart tasks.",
     "scale": "Change how many tasks the jobs of a cluster have.",
     "down": "Stop a cluster.",
@@ -43,6 +45,7 @@ _LOCATIONS = {
     "cancel": "runs:cancel_command",
     "devices": "status:devices_command",
     "doctor": "spec:doctor_command",
+    "env": "exec:env_command",
     "events": "logs:events_command",
     "init": "spec:init_command",
     "validate": "spec:validate_command",
@@ -52,11 +55,13 @@ _LOCATIONS = {
 _UP = "`tfcluster up` starts a cluster, and applies changes of its spec."
 _DOWN = "`tfcluster down` stops a cluster, `tfcluster cancel RUN` a run."
 _RUN = "`tfcluster run SCRIPT.py` runs a script on the cluster."
+_EXEC = "`tfcluster exec -- COMMAND` runs a command with the cluster's environment, on another host with --on HOST."
 _STATUS = "`tfcluster status` shows the tasks of a cluster, with CPU and memory; `tfcluster runs` lists its runs."
 _HABITS = {
     **dict.fromkeys(["start", "create", "apply", "deploy"], _UP),
     **dict.fromkeys(["stop", "kill", "rm", "remove", "delete", "destroy"], _DOWN),
-    **dict.fromkeys(["exec", "python", "submit", "launch", "sh", "shell", "ssh"], _RUN),
+    **dict.fromkeys(["python", "submit", "launch"], _RUN),
+    **dict.fromkeys(["sh", "shell", "ssh"], _EXEC),
     **dict.fromkeys(["top", "stats", "list", "ls", "get", "show", "inspect", "describe", "info", "jobs"], _STATUS),
     "history": "`tfcluster runs` lists the runs of a cluster, `tfcluster events` what happened to its tasks.",
     "config": "`tfcluster validate` checks a spec, `tfcluster up --dry-run` shows what it would start.",

@@ -42,6 +42,14 @@ def echo(text: str, *, err: bool = False) -> None:
     click.echo(escape_control_characters(text), err=err)
 
 
+def echo_exactly(text: str) -> None:
+    """Print text that another program reads exactly as it is; on a terminal, with its control characters escaped."""
+    if sys.stdout.isatty():
+        echo(text)
+    else:
+        click.echo(text, color=True)  # which keeps escape sequences
+
+
 def echo_json(value: Any) -> None:
     """Print a value or dataclass as one line of JSON, in which everything but printable ASCII is escaped."""
     click.echo(json.dumps(value, default=_fields))

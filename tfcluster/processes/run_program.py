@@ -10,11 +10,11 @@ import time
 import traceback
 from typing import NoReturn
 
+from tfcluster.core.environment import no_proxy_env
 from tfcluster.core.text import strip_forwarding
 from tfcluster.errors import ClusterError, ExitCode, TerminatedError
 from tfcluster.process_handle import MARK
 from tfcluster.processes import daemonize
-from tfcluster.processes.daemonize import no_proxy_env
 from tfcluster.processes.port_isolation import OPEN_HINT, PortIsolationError
 from tfcluster.processes.program_process import (
     begin_run,

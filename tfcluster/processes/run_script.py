@@ -13,10 +13,10 @@ import time
 import traceback
 from typing import NoReturn
 
+from tfcluster.core.environment import no_proxy_env
 from tfcluster.errors import ExitCode, TerminatedError
 from tfcluster.process_handle import MARK
 from tfcluster.processes import daemonize, fresh_interpreter
-from tfcluster.processes.daemonize import no_proxy_env
 from tfcluster.processes.program_process import (
     begin_run,
     flush_output,

@@ -7,10 +7,10 @@ import os
 import socket
 from pathlib import Path
 
+from tfcluster.core.environment import server_variables
 from tfcluster.core.topology import ClusterTopology, Task
 from tfcluster.processes import daemonize, protos
 from tfcluster.processes.c_api import Server, TensorFlow, TensorFlowError
-from tfcluster.processes.daemonize import gpu_variables, no_proxy_env
 from tfcluster.processes.listen_guard import isolate_this_process
 from tfcluster.processes.netinfo import addresses_of
 from tfcluster.processes.port_isolation import OPEN_HINT, PortIsolationError
@@ -30,7 +30,7 @@ def serve(tensorflow: TensorFlow, topology: ClusterTopology, task: Task, log: Pa
     """
     try:
         daemonize.detach(f"tfcluster: {topology.cluster} {task.short}", log=log, keep=[agent.fileno()])
-        os.environ.update(_environment(topology, task))
+        os.environ.update(server_variables(topology, task, os.environ))
         _start(tensorflow, topology, task, agent)
     except (TensorFlowError, PortIsolationError, OSError) as error:
         message = f"{error}. {OPEN_HINT}" if isinstance(error, PortIsolationError) else str(error)
@@ -78,8 +78,3 @@ def _new_isolated_server(tensorflow: TensorFlow, definition: bytes, topology: Cl
         # would not be trapped.
         raise PortIsolationError(reasons[0] if reasons else f"port {task.port} was opened past its restriction")
     return server
-
-
-def _environment(topology: ClusterTopology, task: Task) -> dict[str, str]:
-    hosts = [each.address_host for each in (*topology.tasks, *topology.reserved)]
-    return {**no_proxy_env(os.environ, hosts), **gpu_variables(os.environ, task.gpu_ids), **task.env}

@@ -24,7 +24,7 @@ from tfcluster import __version__, settings
 from tfcluster.errors import ClusterError
 
 #: The protocol version. It changes whenever a request, reply or event changes, because both sides decode strictly.
-VERSION = 7
+VERSION = 8
 
 Message = dict[str, Any]
 

@@ -7,7 +7,7 @@ import select
 import socket
 import time
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from tfcluster import settings
@@ -229,6 +229,14 @@ class HostTransport(Protocol):
 
         Raises:
             HostUnreachableError: The host cannot be reached.
+        """
+
+    def command_line(self, words: Sequence[str], *, is_terminal: bool) -> list[str]:
+        """Return the command line on this machine that runs a command on the host, with the streams of this process.
+
+        Args:
+            words: The words of the command.
+            is_terminal: Give the command a terminal; on this machine it has that of this process.
         """
 
     def disconnect(self) -> None:

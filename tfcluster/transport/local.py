@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -148,6 +149,10 @@ class LocalTransport:
     def has_state(self) -> bool:
         """See `HostTransport.has_state`."""
         return state_folder(self.cluster, self.host).exists()
+
+    def command_line(self, words: Sequence[str], *, is_terminal: bool) -> list[str]:
+        """See `HostTransport.command_line`."""
+        return list(words)
 
     def disconnect(self) -> None:
         """See `HostTransport.disconnect`. Nothing is shared between commands."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,7 +14,7 @@ from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.protocol.codec import encode_greeting
 from tfcluster.transport.base import Channel, HostUnreachableError
 from tfcluster.transport.dry_run_probe import Probe, note_missing_interpreter, split_problems
-from tfcluster.transport.provision import bootstrap, bootstrap_command, code_bundle, run_setup, stamp_name
+from tfcluster.transport.provision import bootstrap, bootstrap_command, code_bundle, host_command, run_setup, stamp_name
 from tfcluster.transport.ssh_master import RemoteAgent, SshMaster, ssh_command
 from tfcluster.transport.ssh_session import InterpreterError, Session, SshChannel
 
@@ -146,6 +147,11 @@ class SshTransport:
             return session.request("state", settings.REMOTE_REPLY_SECONDS)
         finally:
             session.end()
+
+    def command_line(self, words: Sequence[str], *, is_terminal: bool) -> list[str]:
+        """See `HostTransport.command_line`."""
+        command = host_command(words, self._host)
+        return ssh_command(self._host, command, control_path=self._master.control_path, is_terminal=is_terminal)
 
     def disconnect(self) -> None:
         """See `HostTransport.disconnect`. This closes the ssh connection that all commands share."""

@@ -31,14 +31,15 @@ from tfcluster.transport.ssh_errors import SSH_FAILED, classify_ssh_error, no_re
 _FORWARDABLE = re.compile(r"[^%$\0\n]+")
 
 
-def ssh_command(host: Host, *arguments: str, control_path: Path | None) -> list[str]:
-    """Return the command line of an ssh to a host, for use without a terminal.
+def ssh_command(host: Host, *arguments: str, control_path: Path | None, is_terminal: bool = False) -> list[str]:
+    """Return the command line of an ssh to a host.
 
     Args:
         host: The host.
         *arguments: What ssh has to run on the host; none for a login shell.
         control_path: The control socket of the shared connection, which is created if it does not exist. None for a
             connection that ends with this ssh and leaves nothing behind on this machine.
+        is_terminal: Give the command a terminal there.
     """
     sharing: dict[str, object] = {"ControlMaster": "no", "ControlPersist": "no", "ControlPath": "none"}
     if control_path is not None:
@@ -59,7 +60,7 @@ def ssh_command(host: Host, *arguments: str, control_path: Path | None) -> list[
         **sharing,
     }
     words = (word for name, value in options.items() for word in ("-o", f"{name}={value}"))
-    return ["ssh", "-T", *words, "--", host.destination, *arguments]
+    return ["ssh", "-t" if is_terminal else "-T", *words, "--", host.destination, *arguments]
 
 
 @dataclass(frozen=True)

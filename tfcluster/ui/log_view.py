@@ -10,7 +10,7 @@ from typing import Any
 from rich.table import Table
 
 from tfcluster.control_characters import escape_control_characters
-from tfcluster.ui.console import Text, console, make_table
+from tfcluster.ui.console import Text, console, error_console, make_table
 from tfcluster.ui.format import style_of, without_replica
 
 _COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "red")
@@ -31,18 +31,19 @@ class LogView:
         self._prefixes: dict[str, str] = {}
         self._width = 0
 
-    def show(self, task: str, time: float, line: str) -> None:
+    def show(self, task: str, time: float, line: str, *, err: bool = False) -> None:
         """Print one log line.
 
         Args:
             task: The short name of its task.
             time: The time at which the line was logged, in Unix seconds.
             line: The line.
+            err: Print to standard error instead of standard output.
         """
         moment = f"{_iso(time)} " if self._timestamps else ""
         # Do not print through rich: the line must be neither wrapped at the terminal's width nor parsed as markup, and
         # rich takes longer for one line than the agent takes for a hundred.
-        out = console().file
+        out = (error_console() if err else console()).file
         out.write(f"{self._prefix_of(task)}{moment}{escape_control_characters(line)}\n")
         out.flush()
 

@@ -37,6 +37,7 @@ class Method(str, Enum):
     STATUS = "status"
     DEVICES = "devices"
     RESTART = "restart"
+    ENVIRONMENT = "environment"
     DOWN = "down"
     LOGS = "logs"
     EVENTS = "events"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NoReturn
 
 from tfcluster.core.devices import Device
@@ -228,3 +228,31 @@ class DownRequest(Request[ClusterStatus, DownReply], method=Method.DOWN):
     """
 
     grace: float
+
+
+@dataclass(frozen=True)
+class EnvironmentReply:
+    """The reply to `EnvironmentRequest`.
+
+    Attributes:
+        variables: The environment variables, with the values of secrets.
+        python: The path of the agent's Python.
+        code: The folder from which the agent imports tfcluster.
+        socket: The path of the agent's socket.
+    """
+
+    variables: dict[str, str] = field(repr=False)
+    python: str
+    code: str
+    socket: str
+
+
+@dataclass(frozen=True)
+class EnvironmentRequest(Request[NoReturn, EnvironmentReply], method=Method.ENVIRONMENT):
+    """Return the environment by which a process on this host is part of the cluster, and what starts one there.
+
+    Attributes:
+        task: The short name of a task of this host, whose environment is meant; None for that of a client.
+    """
+
+    task: str | None

@@ -1,0 +1,138 @@
+"""`exec` and `env`: any command with the cluster's environment, here and on other hosts, over real sshds."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pexpect
+import pytest
+
+from tests.conftest import Sandbox, wait_for
+from tests.end_to_end.test_ssh import Over, over
+
+pytestmark = pytest.mark.usefixtures("cold")
+
+_JOBS = """jobs:
+  ps: {tasks: 1, hosts: [alpha]}
+  worker: {tasks: 2, hosts: [alpha, localhost], env: {GREETING: "it's $HOME", TOKEN: {secret: s3cret}}}
+"""
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Over]:
+    """A cluster on this machine and on the host alpha."""
+    with over(tmp_path_factory.mktemp("pair"), "alpha") as sandbox:
+        sandbox("up", sandbox.spec(sandbox.text(("alpha",), _JOBS)))
+        yield sandbox
+
+
+def test_a_command_here_has_the_callers_streams_folder_and_exit_code(demo: Sandbox, tmp_path: Path) -> None:
+    command = ("exec", "-c", "demo", "--", "sh", "-c", 'cat; pwd; echo "$TFCLUSTER_MASTER" >&2; exit 7')
+    process = demo.start(*command, stdin=subprocess.PIPE)
+    output, errors = process.communicate("from stdin\n", timeout=60)
+    assert (process.returncode, output) == (7, f"from stdin\n{demo.folder}\n")
+    assert errors == f"grpc://{demo.task('worker:0')['address']}\n"
+    assert demo("exec", "nothing-like-this", code=127).stderr == "tfcluster: nothing-like-this: command not found\n"
+    assert "Permission denied" in demo("exec", "--", tmp_path, code=126).stderr
+    demo("exec", "--", "sh", "-c", "kill -TERM $$", code=-signal.SIGTERM)
+
+
+def test_a_command_here_takes_the_place_of_tfcluster(demo: Sandbox) -> None:
+    process = demo.start(
+        "exec", "--", "sh", "-c", 'sleep 60 & trap "kill $!; echo interrupted; exit 3" INT; echo $$; wait'
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == f"{process.pid}\n"
+    process.send_signal(signal.SIGINT)
+    assert process.stdout.readline() == "interrupted\n"
+    assert process.wait(60) == 3
+    # What Python ignores is not ignored by the command: `yes` ends when nobody reads it.
+    line = f"{shlex.join(demo.command)} exec yes | head -n 1; echo ${{PIPESTATUS[0]}}"
+    result = subprocess.run(
+        ["bash", "-c", line], env=demo.environment, cwd=demo.folder, capture_output=True, text=True, check=True
+    )
+    assert result.stdout == f"y\n{128 + signal.SIGPIPE}\n"
+
+
+def test_the_environment_is_what_a_shell_evaluates(demo: Sandbox) -> None:
+    script = f'eval "$({shlex.join(demo.command)} env)" && {shlex.join(demo.command)} exec -- env -0'
+    environment = {**demo.environment, "no_proxy": "mine", "http_proxy": "http://nobody:1"}
+    result = subprocess.run(["sh", "-c", script], env=environment, cwd="/", capture_output=True, text=True, check=True)
+    variables = dict(entry.split("=", 1) for entry in result.stdout.split("\0") if entry)
+    assert variables["TFCLUSTER_CLUSTER"] == "demo"
+    assert variables["no_grpc_proxy"] == "mine,localhost"
+    assert json.loads(variables["TF_CONFIG"])["task"] == {"type": "chief", "index": 0}
+    shown = json.loads(demo("env", "worker:1", "--format", "json").stdout)
+    config = json.loads(shown["TF_CONFIG"])
+    assert config["task"] == {"type": "worker", "index": 1}
+    assert config["cluster"]["worker"][1] == demo.task("worker:1")["address"]
+    assert f"TFCLUSTER_MASTER={shown['TFCLUSTER_MASTER']}\n" in demo("env", "--format", "dotenv").stdout
+
+
+def test_a_place_that_does_not_exist_is_an_error(demo: Sandbox) -> None:
+    assert "Name one: worker:0, worker:1." in demo("exec", "--on", "worker", "--", "true", code=2).stderr
+    assert "no task or host 'nobody'" in demo("exec", "--on", "nobody", "--", "true", code=2).stderr
+    assert "no task or host 'nobody'" in demo("env", "nobody", code=2).stderr
+    demo("exec", "-c", "other", "--", "true", code=3)
+    demo("exec", code=2)
+
+
+def test_a_command_runs_as_a_task_on_another_host(pair: Over) -> None:
+    shown = pair(
+        "exec", "--on", "worker:0", "--", "sh", "-c", 'pwd; echo "$GREETING"; echo "$TF_CONFIG"; exit 9', code=9
+    )
+    folder, greeting, config = shown.stdout.splitlines()
+    assert (folder, greeting) == (str(Path("~").expanduser()), "it's $HOME")
+    assert json.loads(config)["task"] == {"type": "worker", "index": 0}
+    assert json.loads(pair("env", "worker:0", "--format", "json").stdout)["TOKEN"] == "s3cret"
+    process = pair.start("exec", "--on", "alpha", "--", "sh", "-c", "cat; echo $GREETING", stdin=subprocess.PIPE)
+    assert process.communicate("over ssh\n", timeout=60)[0] == "over ssh\n\n", "a client has no variables of a task"
+    assert pair("exec", "--on", "alpha", "nothing-like-this", code=127).stderr.count("\n") == 1
+    assert "s3cret" not in "".join(pair.network.ssh_calls())
+    config = json.loads(pair("exec", "--on", "alpha", "--", "sh", "-c", 'echo "$TF_CONFIG"').stdout)
+    assert config["cluster"]["chief"][0].startswith(f"{pair.network.address('alpha')}:")
+
+
+def test_a_command_on_another_host_has_a_terminal_if_this_is_one(pair: Over) -> None:
+    arguments = ["-m", "tfcluster", "exec", "--on", "alpha", "--", "sh", "-c", 'tty; read -r line; echo "<$line>"']
+    child = pexpect.spawn(
+        sys.executable, arguments, env=pair.environment, cwd=str(pair.folder), encoding="utf-8", timeout=60
+    )
+    child.expect("/dev/pts/")
+    child.sendline("typed")
+    child.expect("<typed>")
+    child.expect(pexpect.EOF)
+    child.close()
+    assert child.exitstatus == 0
+
+
+def test_a_command_runs_on_all_hosts_at_once(pair: Over) -> None:
+    script = 'echo "out of $(basename "$HOME")"; echo "err" >&2; test "$(basename "$HOME")" != alpha || exit 5'
+    shown = pair("exec", "--on", "all", "--", "sh", "-c", script, code=5)
+    shown_lines = {host.strip(): text for host, text in (line.split(" | ") for line in shown.stdout.splitlines())}
+    assert shown_lines == {"alpha": "out of alpha", "localhost": "out of here"}
+    assert sorted(line.split()[0] for line in shown.stderr.splitlines()) == ["alpha", "localhost"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_ends_the_commands_on_all_hosts(pair: Over, number: signal.Signals) -> None:
+    process = pair.start("exec", "--on", "all", "--", "sh", "-c", "echo started; sleep 987")
+    assert process.stdout is not None
+    assert {process.stdout.readline().split()[0] for _ in range(2)} == {"alpha", "localhost"}
+    process.send_signal(number)
+    assert process.wait(60) == 128 + number
+    wait_for(lambda: not [line for line in pair.network.processes().values() if "sleep 987" in line])
+
+
+def test_a_host_that_is_away_is_named(pair: Over) -> None:
+    with pair.without("sshd", "alpha"):
+        assert "host 'alpha' cannot be reached" in pair("exec", "--on", "alpha", "--", "true", code=5).stderr
+        shown = pair("exec", "--on", "all", "--", "echo", "there", code=5)
+    assert shown.stdout == "localhost | there\n"
+    assert "host 'alpha' cannot be reached" in shown.stderr

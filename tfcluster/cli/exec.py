@@ -1,0 +1,111 @@
+"""The commands `tfcluster exec` and `env`: any command with the cluster's environment, and that environment itself."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from tfcluster.cli.completion import complete_places, complete_tasks
+from tfcluster.cli.options import cluster_option
+from tfcluster.cli.output import echo, echo_error, echo_exactly
+
+if TYPE_CHECKING:
+    from tfcluster.client.cluster import Cluster
+
+_ALL_HOSTS = "all"
+
+
+@click.command(
+    "exec",
+    short_help="Run any command with the cluster's environment.",
+    epilog="Example: tfcluster exec --on worker:0 -- nvidia-smi",
+    context_settings={"allow_interspersed_args": False},
+)
+@click.option(
+    "--on",
+    metavar="TASK|HOST|all",
+    shell_complete=complete_places,
+    help="Run it on another host of the cluster: as TASK, on HOST, or on all hosts at the same time.",
+)
+@cluster_option
+@click.argument("words", nargs=-1, required=True, type=click.UNPROCESSED, metavar="COMMAND...")
+def command(on: str | None, cluster: str | None, words: tuple[str, ...]) -> int:
+    """Run COMMAND with the environment that describes the cluster to a script: TF_CONFIG, TFCLUSTER_MASTER,
+    TFCLUSTER_CLUSTER. See `tfcluster env`.
+
+    On this machine it takes this command's place. Elsewhere it runs through ssh, in your home folder there, with a
+    terminal if this is one. With --on TASK it has the environment of the task's server: its variables in the spec, its
+    GPUs, and its place in TF_CONFIG. With --on all, each line is prefixed with its host, and Ctrl-C ends all.
+
+    Exits as COMMAND does: with 127 if there is no such command, and with --on all as the first one that fails.
+    """
+    from tfcluster.client.environment import find_place
+    from tfcluster.client.exec import replace_process
+    from tfcluster.client.resolve import resolve_cluster
+
+    target = resolve_cluster(cluster)
+    if on != _ALL_HOSTS:
+        replace_process(target, None if on is None else find_place(target, on), words)
+    return _run_everywhere(target, words)
+
+
+def _run_everywhere(cluster: Cluster, words: tuple[str, ...]) -> int:
+    """Run a command on all hosts and show what it prints; return the exit code."""
+    from tfcluster.client.exec import HostCommands
+    from tfcluster.errors import ExitCode
+    from tfcluster.ui.log_view import LogView
+
+    view = LogView()
+    is_interrupted = False
+    with HostCommands(cluster, words) as commands:
+        for error in commands.errors.values():
+            echo_error(error)
+        lines = commands.lines()
+        while True:
+            try:
+                for output in lines:
+                    view.show(output.host, 0.0, output.line, err=output.is_error)
+                return int(ExitCode.INTERRUPTED if is_interrupted else commands.exit_code)
+            except KeyboardInterrupt:
+                if is_interrupted:
+                    raise
+                is_interrupted = True
+                commands.interrupt()
+                lines = commands.lines()
+
+
+@click.command(
+    "env",
+    short_help="Print the cluster's environment, for scripts of your own.",
+    epilog='Example: eval "$(tfcluster env)"',
+)
+@click.argument("task", required=False, shell_complete=complete_tasks)
+@click.option(
+    "--format",
+    type=click.Choice(["sh", "json", "dotenv"]),
+    default="sh",
+    show_default=True,
+    help="Commands for a shell, a JSON object, or lines for docker's --env-file and python-dotenv.",
+)
+@cluster_option
+def env_command(task: str | None, format: str, cluster: str | None) -> None:
+    """Print the environment variables that describe the cluster to a program on this machine, or those of a TASK.
+
+    TF_CONFIG has the cluster, in which the program is the chief, or the place of TASK. TFCLUSTER_MASTER is the target
+    for a session. TASK's variables in the spec are among its variables, secret values included.
+    """
+    from tfcluster.client.environment import find_place, request_environment, variables_here
+    from tfcluster.client.resolve import resolve_cluster
+    from tfcluster.core import env_format
+
+    target = resolve_cluster(cluster)
+    if task is None:
+        variables = variables_here(target)
+    else:
+        variables = request_environment(target, find_place(target, task)).variables
+    formats = {"sh": env_format.format_sh, "json": env_format.format_json, "dotenv": env_format.format_dotenv}
+    echo_exactly(formats[format](variables))
+    quoted = [name for name, value in variables.items() if env_format.needs_quotes(value)]
+    if format == "dotenv" and quoted:
+        echo(f"note: docker --env-file takes the quotes of {', '.join(quoted)} as part of the value", err=True)

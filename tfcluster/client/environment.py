@@ -1,0 +1,95 @@
+"""The environment by which a process is part of a cluster: that of a task, or of a client, here or on another host."""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import dataclass
+
+from tfcluster import settings
+from tfcluster.client.cluster import Cluster
+from tfcluster.client.parallel import map_hosts, partition
+from tfcluster.core.environment import client_variables, join_address, no_proxy_env
+from tfcluster.core.topology import ClusterTopology, latest_topology, matching_tasks
+from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.paths import LOCAL_HOST
+from tfcluster.protocol.api.cluster import EnvironmentReply, EnvironmentRequest, TopologyRequest
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a process of a cluster runs, and as what.
+
+    Attributes:
+        host: The name of the host.
+        task: The short name of the task whose environment it has; None for that of a client.
+    """
+
+    host: str
+    task: str | None = None
+
+
+def find_place(cluster: Cluster, name: str) -> Place:
+    """Return the place that a host's or a task's name means.
+
+    Args:
+        cluster: The cluster.
+        name: The name of a host; or a task: `worker:1`, `/job:worker/task:1`, or a job that has one task.
+
+    Raises:
+        ClusterError: There is no such host or task, or the job has several tasks.
+    """
+    if name in cluster.hosts:
+        return Place(name)
+    tasks = {task.short: task for task in read_topology(cluster).tasks}
+    try:
+        matches = matching_tasks([name], list(tasks))
+    except ClusterError as error:
+        hosts = ", ".join(cluster.hosts)
+        raise ClusterError(
+            f"no task or host {name!r}", hint=f"{error.hint} The hosts are {hosts}.", exit_code=ExitCode.USAGE
+        ) from None
+    if len(matches) > 1:
+        raise ClusterError(
+            f"{name!r} has {len(matches)} tasks", hint=f"Name one: {', '.join(matches)}.", exit_code=ExitCode.USAGE
+        )
+    return Place(tasks[matches[0]].host, matches[0])
+
+
+def request_environment(cluster: Cluster, place: Place) -> EnvironmentReply:
+    """Ask the agent of a host for an environment."""
+    return cluster.connect(place.host).call(EnvironmentRequest(place.task))
+
+
+def variables_here(cluster: Cluster) -> dict[str, str]:
+    """Return the variables of a client of the cluster on this machine, which need not be one of its hosts."""
+    if LOCAL_HOST in cluster.hosts:
+        variables = request_environment(cluster, Place(LOCAL_HOST)).variables
+        # The agent has replied with the exceptions from the proxy of its own environment.
+        return {**variables, **no_proxy_env(os.environ, variables["no_grpc_proxy"].split(","))}
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        address = join_address(socket.gethostname(), probe.getsockname()[1])
+    return client_variables(read_topology(cluster), None, address, os.environ)
+
+
+def read_topology(cluster: Cluster) -> ClusterTopology:
+    """Return the topology of a cluster that is up; if the head's host cannot be reached, from the other hosts.
+
+    Raises:
+        ClusterError: The cluster is not running, or no host can be reached.
+    """
+
+    def read(host: str) -> ClusterTopology:
+        return cluster.connect(host).call(TopologyRequest(settled=False))
+
+    try:
+        return read(cluster.head)
+    except ClusterError as error:
+        others = [host for host in cluster.hosts if host != cluster.head]
+        if error.exit_code is not ExitCode.UNREACHABLE or not others:
+            raise
+        topologies, _ = partition(map_hosts(others, read, settings.HOST_TIMEOUT_SECONDS))
+        if not topologies:
+            raise
+        return latest_topology(topologies.values())

@@ -1,0 +1,117 @@
+"""The environment variables by which a process is part of a cluster: addresses, proxies, GPUs and the spec's own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+
+from tfcluster.core.tf_config import CHIEF_JOB, make_tf_config
+from tfcluster.core.topology import ClusterTopology, Task
+
+
+def task_variables(topology: ClusterTopology, task: Task, environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of a process that is to see what a task's server sees.
+
+    Args:
+        topology: The topology of the cluster.
+        task: The task.
+        environment: The environment of the agent on the task's host.
+    """
+    config = make_tf_config(topology.addresses(), task.job, task.index)
+    return {**_cluster_variables(topology, config), **server_variables(topology, task, environment)}
+
+
+def server_variables(topology: ClusterTopology, task: Task, environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that are set for a task's server.
+
+    Args:
+        topology: The topology of the cluster.
+        task: The task.
+        environment: The environment of the agent on the task's host.
+    """
+    return {**_proxy_variables(topology, environment), **gpu_variables(environment, task.gpu_ids), **task.env}
+
+
+def client_variables(
+    topology: ClusterTopology, host: str | None, address: str, environment: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the variables of a process that is no task, but a client of the cluster's servers, as a script is.
+
+    It is the chief of TF_CONFIG. A strategy starts a server in its chief, so the address of the chief has a free port,
+    also in a cluster that has a server for a job `chief`.
+
+    Args:
+        topology: The topology of the cluster.
+        host: The name of the process's host; None for a machine that is not part of the cluster.
+        address: The `host:port` of the chief.
+        environment: The environment that the process has.
+    """
+    config = make_tf_config({**topology.addresses(), CHIEF_JOB: [address]}, CHIEF_JOB, 0)
+    own = next((dict(each.env) for each in topology.hosts if each.name == host), {})
+    # GPUs that servers of this host have to themselves are not for other processes.
+    has_gpus = any(task.gpu_ids for task in topology.tasks if task.host == host)
+    gpus = {"CUDA_VISIBLE_DEVICES": "-1"} if has_gpus else {}
+    return {**_cluster_variables(topology, config), **_proxy_variables(topology, environment), **gpus, **own}
+
+
+def join_address(host: str, port: int) -> str:
+    """Return `host:port`, with an IPv6 address in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def add_to(environment: Mapping[str, str], variables: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment with a cluster's variables, which keeps its own exceptions from the proxy.
+
+    Args:
+        environment: The environment.
+        variables: The variables of a process of a cluster.
+    """
+    exceptions = variables["no_grpc_proxy"].split(",")
+    return {**environment, **variables, **no_proxy_env(environment, exceptions)}
+
+
+def _cluster_variables(topology: ClusterTopology, config: Mapping[str, object]) -> dict[str, str]:
+    master = f"grpc://{topology.head().address}"
+    return {
+        "TF_CONFIG": json.dumps({**config, "session_master": master}),
+        "TFCLUSTER_CLUSTER": topology.cluster,
+        "TFCLUSTER_MASTER": master,
+    }
+
+
+def _proxy_variables(topology: ClusterTopology, environment: Mapping[str, str]) -> dict[str, str]:
+    return no_proxy_env(environment, [each.address_host for each in (*topology.tasks, *topology.reserved)])
+
+
+def no_proxy_env(environment: Mapping[str, str], hosts: Iterable[str]) -> dict[str, str]:
+    """Return the variables that keep gRPC from connecting to the cluster's own addresses through an HTTP proxy.
+
+    gRPC honours http_proxy and https_proxy even for localhost. no_grpc_proxy is gRPC's own list of exceptions. If it
+    is set, gRPC ignores no_proxy, so the entries of no_proxy are copied to it.
+
+    Args:
+        environment: The environment of the process.
+        hosts: The hosts of the cluster's addresses.
+    """
+    exceptions = environment.get("no_grpc_proxy") or environment.get("no_proxy") or ""
+    names = [name.strip() for name in exceptions.split(",") if name.strip()]
+    names += [host for host in dict.fromkeys(hosts) if host not in names]
+    return {"no_grpc_proxy": ",".join(names)}
+
+
+def gpu_variables(environment: Mapping[str, str], gpu_ids: Sequence[str]) -> dict[str, str]:
+    """Return the variables that make only a process's own GPUs visible to it.
+
+    Args:
+        environment: The agent's environment. If it contains CUDA_VISIBLE_DEVICES, the ids are taken from that list and
+            have the same meaning as there; otherwise they are indices in PCI bus order.
+        gpu_ids: The GPUs, as CUDA_VISIBLE_DEVICES lists them; empty to hide all GPUs.
+    """
+    if not gpu_ids:
+        return {"CUDA_VISIBLE_DEVICES": "-1"}
+    order = {} if "CUDA_VISIBLE_DEVICES" in environment else {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    return {
+        "CUDA_VISIBLE_DEVICES": ",".join(gpu_ids),
+        "TF_FORCE_GPU_ALLOW_GROWTH": "true",  # else the first process on a GPU allocates all its memory
+        **order,
+    }

@@ -1,0 +1,149 @@
+"""Become a process of a cluster: replace this process, here or on another host, by a command with its environment."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import NoReturn
+
+from tfcluster import settings
+from tfcluster.core.environment import add_to
+from tfcluster.errors import ClusterError
+from tfcluster.protocol.api import decode_response, encode_request
+from tfcluster.protocol.api.cluster import EnvironmentReply, EnvironmentRequest
+from tfcluster.protocol.codec import Frame, FrameDecoder, FrameKind, encode_frame, encode_greeting
+from tfcluster.transport.local import LocalAgentConnection
+
+# The first program on a host. It imports the code that the agent there runs: sys.argv[1] is the folder.
+_PROGRAM = (
+    "import sys;sys.path[:]=[sys.argv[1],*filter(None,sys.path)];import tfcluster;del sys.path[0];"
+    "from tfcluster.transport.cluster_process import main;main(sys.argv[2:])"
+)
+_SUPERVISED, _ALONE = "supervised", "alone"
+_STDIN = 0
+# The exit codes of every shell.
+_NOT_EXECUTABLE, _NOT_FOUND = 126, 127
+
+
+def become(variables: Mapping[str, str], command: Sequence[str]) -> NoReturn:
+    """Replace this process by a command that is part of a cluster; if there is no such command, exit with 127.
+
+    Args:
+        variables: The variables of a process of the cluster.
+        command: The words of the command.
+    """
+    environment = add_to(os.environ, variables)
+    for name in ("SIGPIPE", "SIGXFSZ"):  # Python ignores them, and what is ignored stays ignored
+        signal.signal(getattr(signal, name), signal.SIG_DFL)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    try:
+        os.execvpe(command[0], list(command), environment)
+    except OSError as error:
+        is_missing = error.errno in (errno.ENOENT, errno.ENOTDIR)
+        reason = "command not found" if is_missing else error.strerror
+        os.write(2, f"tfcluster: {command[0]}: {reason}\n".encode(errors="backslashreplace"))
+        os._exit(_NOT_FOUND if is_missing else _NOT_EXECUTABLE)
+
+
+def remote_words(
+    environment: EnvironmentReply, task: str | None, command: Sequence[str], *, is_supervised: bool
+) -> list[str]:
+    """Return the words of the command line that becomes a process of the cluster on another host.
+
+    The values of the environment's variables are not among them, because other users see the words; the process asks
+    the agent there for them.
+
+    Args:
+        environment: What the host's agent has replied.
+        task: The task whose environment the process gets; None for that of a client.
+        command: The words of the command.
+        is_supervised: The command ends with its standard input, which is not for the command: each byte of it is the
+            number of a signal.
+    """
+    mode = _SUPERVISED if is_supervised else _ALONE
+    words = [environment.python, "-c", _PROGRAM, environment.code, environment.socket, mode, task or ""]
+    return [*words, *command]
+
+
+def main(arguments: Sequence[str]) -> NoReturn:
+    """Carry out `remote_words` on the host.
+
+    Args:
+        arguments: The path of the agent's socket, the mode, the task or an empty string, and the words of the command.
+    """
+    path, mode, task, *command = arguments
+    try:
+        variables = _request_environment(path, task or None).variables
+    except (OSError, ClusterError) as error:
+        os.write(2, f"tfcluster: {error}\n".encode(errors="backslashreplace"))
+        os._exit(1)
+    if mode == _ALONE:
+        become(variables, command)
+    pid = os.fork()
+    if pid == 0:
+        os.setpgid(0, 0)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), _STDIN)
+        become(variables, command)
+    with contextlib.suppress(OSError):  # the child does this too, but may not have come so far when it is signalled
+        os.setpgid(pid, pid)
+    os._exit(_supervise(pid))
+
+
+def _request_environment(path: str, task: str | None) -> EnvironmentReply:
+    """Ask the agent of this host for an environment."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection.connect(path)
+    agent = LocalAgentConnection(connection)
+    body = encode_request(EnvironmentRequest(task))
+    agent.send(encode_greeting() + encode_frame(Frame(1, FrameKind.REQUEST, body)))
+    decoder = FrameDecoder(is_agent=False)
+    while data := agent.receive(settings.RPC_TIMEOUT_SECONDS):
+        for frame in decoder.feed(data):
+            if frame.kind is FrameKind.ERROR:
+                raise ClusterError.from_json(frame.body["value"])
+            reply: EnvironmentReply = decode_response(EnvironmentRequest, frame.body["value"], is_reply=True)
+            return reply
+    raise ClusterError("the agent has disconnected")
+
+
+def _supervise(pid: int) -> int:
+    """Wait for a child process, and pass on the signals that arrive on standard input; at its end, end the child.
+
+    Returns:
+        The exit code of the child, or 128 + N if signal N ended it.
+    """
+    pidfd = os.pidfd_open(pid)
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    poll.register(_STDIN, select.POLLIN)
+    kill_at = None
+    while True:
+        timeout = None if kill_at is None else 1000 * max(0.0, kill_at - time.monotonic())
+        ready = {fd for fd, _ in poll.poll(timeout)}
+        if pidfd in ready:
+            status = os.waitpid(pid, 0)[1]
+            code = os.waitstatus_to_exitcode(status)
+            return code if code >= 0 else 128 - code
+        if _STDIN not in ready:
+            _signal_group(pid, signal.SIGKILL)
+            kill_at = None
+        elif numbers := os.read(_STDIN, settings.IO_BLOCK_BYTES):
+            for number in numbers:
+                _signal_group(pid, number)
+        else:
+            poll.unregister(_STDIN)
+            _signal_group(pid, signal.SIGTERM)
+            kill_at = time.monotonic() + settings.EXEC_TERMINATE_SECONDS
+
+
+def _signal_group(pid: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, number)
