@@ -61,6 +61,7 @@ OWNERS = {
     "yaml": {"spec"},
     "pydantic": {"spec"},
     "pydantic_core": {"spec"},
+    "pathspec": {"client"},
     "rich": {"ui", "programs/render"},
     "matplotlib": {"ui"},
     "click": {"cli", "programs/options"},

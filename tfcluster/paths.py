@@ -51,6 +51,14 @@ def state_folder(cluster: str, host: str = LOCAL_HOST) -> Path:
     return state_home() / cluster / host
 
 
+def code_cache() -> Path:
+    """Return the folder with the code that commands have sent to this host, for all clusters.
+
+    No cluster has such a name.
+    """
+    return state_home() / ".code"
+
+
 def journal_path(cluster: str, host: str = LOCAL_HOST) -> Path:
     """Return the path of the journal, which exists exactly while the cluster is up on the host.
 

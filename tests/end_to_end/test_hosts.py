@@ -203,12 +203,6 @@ def test_a_run_continues_while_its_host_is_unreachable_and_is_followed_again(two
     assert errors.splitlines() == ["alpha: connected again"]
 
 
-def test_a_module_is_not_executed_on_another_host(two: Sandbox) -> None:
-    error = two("run", "-m", "package.train", code=2).stderr
-    assert "-m package.train: a module is executed on this machine only" in error
-    assert "leading task is on alpha" in error
-
-
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 143)], ids=lambda each: str(each)
 )

@@ -12,6 +12,7 @@ from tfcluster import settings
 from tfcluster.agent.context import AgentContext
 from tfcluster.agent.handlers.access import AccessHandlers
 from tfcluster.agent.handlers.cluster import ClusterHandlers, check_connectivity
+from tfcluster.agent.handlers.code import receive_code
 from tfcluster.agent.handlers.logs import LogHandlers
 from tfcluster.agent.handlers.runs import RunHandlers
 from tfcluster.agent.shutdown import Shutdown, UnreadableCluster
@@ -31,6 +32,7 @@ from tfcluster.protocol.api.cluster import (
     TopologyRequest,
     WatchRequest,
 )
+from tfcluster.protocol.api.code import SendCodeRequest
 from tfcluster.protocol.api.logs import EventsRequest, LogsRequest
 from tfcluster.protocol.api.runs import AttachRequest, CancelRequest, FailingRunsRequest, RunRequest, RunsRequest
 from tfcluster.protocol.codec import (
@@ -192,7 +194,7 @@ class Dispatcher:
     ) -> None:
         self._before_down = before_down
         self.unreadable: UnreadableCluster | None = None
-        runs = self._runs = RunHandlers(context)
+        runs = RunHandlers(context)
         logs = LogHandlers(context)
         access = AccessHandlers(context)
         self._handlers: dict[type[Request[Any, Any]], Callable[[Any], Response[Any, Any]]] = {
@@ -214,7 +216,11 @@ class Dispatcher:
             CancelRequest: runs.cancel,
             FailingRunsRequest: runs.failing_runs,
         }
-        request_types: list[type[Request[Any, Any]]] = [*self._handlers, RunRequest]
+        self._receivers: dict[type[Request[Any, Any]], Callable[[Any, Upload], Response[Any, Any]]] = {
+            RunRequest: runs.run,
+            SendCodeRequest: receive_code,
+        }
+        request_types: list[type[Request[Any, Any]]] = [*self._handlers, *self._receivers]
         self._request_types = {kind.method: kind for kind in request_types}
 
     def request_type(self, method: Method) -> type[Request[Any, Any]]:
@@ -238,6 +244,6 @@ class Dispatcher:
             self._before_down()
         if self.unreadable is not None:
             return self.unreadable.down(request) if isinstance(request, DownRequest) else self.unreadable.refuse()
-        if isinstance(request, RunRequest):
-            return self._runs.run(request, upload)
+        if (receive := self._receivers.get(type(request))) is not None:
+            return receive(request, upload)
         return self._handlers[type(request)](request)

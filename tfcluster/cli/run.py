@@ -227,6 +227,7 @@ def _submit(program: InstalledProgram, submission: Submission, options: SharedOp
         detach=options.detach,
         upload=submission.upload,
         upload_name=submission.upload_name,
+        approve_code=submission.approve_code,
         shows_output=options.output == "text",
     )
     output = RunOutput(

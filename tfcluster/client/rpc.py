@@ -6,7 +6,7 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, BinaryIO, Generic, Protocol, TypeVar, cast
 
 from tfcluster import settings
@@ -224,6 +224,26 @@ class ResponseStream(Generic[E, R]):
                 data = os.read(file.fileno(), min(settings.RPC_CHUNK_MAX_BYTES, self._window))
                 self._window -= len(data)
                 self._connection.send_chunk(self._id, data)
+
+    def send(self, blocks: Iterable[bytes]) -> bool:
+        """Upload data after the request, without marking its end, so that more can follow.
+
+        Args:
+            blocks: The data.
+
+        Returns:
+            False if the agent has sent something instead of receiving all of it.
+        """
+        for block in blocks:
+            rest = memoryview(block)
+            while rest:
+                if self._window == 0 and not self._receive_window():
+                    return False
+                part = rest[: min(settings.RPC_CHUNK_MAX_BYTES, self._window)]
+                self._window -= len(part)
+                self._connection.send_chunk(self._id, bytes(part))
+                rest = rest[len(part) :]
+        return True
 
     def _receive_window(self) -> bool:
         """Wait for the agent's permission to send more; return whether it was given, and not something else sent."""

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import os
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
@@ -12,11 +11,13 @@ from tfcluster.client.caller import StdinServer, describe_caller, describe_outpu
 from tfcluster.client.cluster import Cluster
 from tfcluster.client.interrupts import GracefulInterrupt, RunCanceller
 from tfcluster.client.leader import find_leader
+from tfcluster.client.parallel import warn
 from tfcluster.client.placements import Placements
+from tfcluster.client.rpc import AgentClient
 from tfcluster.client.runs import Event, RunResponse, follow, script_exit_code
 from tfcluster.core.caller import Caller, OutputStreams
+from tfcluster.core.code import CodeLocation
 from tfcluster.core.programs import ProgramTraits
-from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.protocol.api import runs as api
 
 
@@ -35,6 +36,8 @@ class RunRequest:
         log_placement: Report each operation's placement, as the servers log it.
         detach: Return as soon as the run is submitted.
         upload: An open file to upload with the run; None for none.
+        approve_code: Called with a description of the code that is to be sent to another host, if there is much of it;
+            what it raises ends the command.
         upload_name: The name of the file in the run's folder.
         shows_output: The run's output is written to this command's streams as it arrives.
     """
@@ -50,6 +53,7 @@ class RunRequest:
     detach: bool = False
     upload: BinaryIO | None = None
     upload_name: str = "upload"
+    approve_code: Callable[[str], None] = lambda description: None
     shows_output: bool = True
 
     def events(self, cluster: Cluster) -> Generator[Event, None, None]:
@@ -70,13 +74,6 @@ class RunRequest:
         cluster = find_leader(cluster, self.patterns)
         client = cluster.connect_head()
         is_remote = client.transport.is_remote
-        if is_remote and self.traits.is_script and self.upload is None:
-            raise ClusterError(
-                f"-m {self.parameters['module']}: a module is executed on this machine only, and the cluster's leading "
-                f"task is on {cluster.head}",
-                hint="A script of one file is sent there: tfcluster run SCRIPT.py",
-                exit_code=ExitCode.USAGE,
-            )
         canceller = RunCanceller(cluster, is_script=self.traits.is_script)
         # Start before the run is submitted: every line that is logged from now on can belong to the run.
         placements = Placements(cluster) if self.log_placement and not self.detach else None
@@ -85,25 +82,42 @@ class RunRequest:
             caller = None
             if self.traits.is_script and not is_remote:
                 caller = describe_caller(None if self.detach else stack.enter_context(StdinServer()).name)
-            request = self._request(caller, is_remote)
+            code = self._send_code(client) if is_remote and self._has_code else None
+            request = self._request(caller, code, is_remote)
             interrupt = stack.enter_context(GracefulInterrupt(canceller))
             response = client.stream(request, interrupt=interrupt)
-            upload = self.upload if request.upload is not None else None
-            for event in self._events_of(response, cluster, canceller, interrupt, placements, upload):
+            for event in self._events_of(response, cluster, canceller, interrupt, placements):
                 result = event
                 yield event
         if script_exit_code(result) is None:
             interrupt.raise_if_any()
 
-    def _request(self, caller: Caller | None, is_remote: bool) -> api.RunRequest:
+    @property
+    def _has_code(self) -> bool:
+        """Return whether the program is a script with a folder; one from a pipe is uploaded."""
+        return self.traits.is_script and self.upload is None
+
+    def _send_code(self, client: AgentClient) -> CodeLocation:
+        """Send the folder of the script to another host, as far as the host does not have it."""
+        from tfcluster.client.code import CodeFolder, CodeTree  # on this machine a script runs where it is
+
+        folder = CodeFolder.of(self.parameters["path"], self.parameters["cwd"])
+        for note in folder.notes:
+            warn(note)
+        if folder.is_large:
+            self.approve_code(folder.describe())
+        tree = CodeTree.of(folder)
+        tree.send(client, warn)
+        return tree.location
+
+    def _request(self, caller: Caller | None, code: CodeLocation | None, is_remote: bool) -> api.RunRequest:
         """Return the request for the agent.
 
         Args:
             caller: What the script takes over from this process; None unless it runs on this machine.
+            code: Where the script is in the code that was sent; None if it runs where it is.
             is_remote: Whether the run is on another host.
         """
-        # On this machine, a script runs where it is, unless it is a pipe.
-        is_uploaded = self.upload is not None and not (caller is not None and os.path.isfile(self.parameters["path"]))
         return api.RunRequest(
             program=self.program,
             traits=self.traits,
@@ -115,7 +129,8 @@ class RunRequest:
             log_placement=self.log_placement,
             detach=self.detach,
             owned=not is_remote,
-            upload=self.upload_name if is_uploaded else None,
+            upload=None if self.upload is None else self.upload_name,
+            code=code,
             caller=caller,
             streams=self._streams(),
         )
@@ -132,7 +147,6 @@ class RunRequest:
         canceller: RunCanceller,
         interrupt: GracefulInterrupt,
         placements: Placements | None,
-        upload: BinaryIO | None,
     ) -> Generator[Event, None, None]:
         owned = not cluster.connect_head().transport.is_remote
         # On this machine, closing the response before the result, for any reason, also cancels the run. On another
@@ -142,8 +156,8 @@ class RunRequest:
             run = canceller.run = str(first["run"])
             with contextlib.nullcontext() if owned or self.detach else canceller:
                 yield first
-                if upload is not None:
-                    response.send_file(upload)
+                if self.upload is not None:
+                    response.send_file(self.upload)
                 if placements is not None and not self.traits.is_script:
                     placements.keep_only(run)
                 yield from follow(cluster, response, run, interrupt, events=1, owned=owned, placements=placements)

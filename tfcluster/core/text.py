@@ -1,4 +1,4 @@
-"""Text formatting: plurals, long lists, messages of TensorFlow."""
+"""Text formatting: plurals, sizes, long lists, messages of TensorFlow."""
 
 from __future__ import annotations
 
@@ -19,6 +19,16 @@ def summarize_list(names: Sequence[str]) -> str:
     """Summarize a list of names: the first four, and the number of the others."""
     more = f" and {len(names) - settings.LISTED_NAMES} more" if len(names) > settings.LISTED_NAMES else ""
     return ", ".join(names[: settings.LISTED_NAMES]) + more
+
+
+def format_size(size: int) -> str:
+    """Format a number of bytes in the largest fitting binary unit: 97 MiB."""
+    value = float(size)
+    for unit in ("B", "KiB", "MiB"):
+        if round(value) < 1024:
+            return f"{value:.0f} {unit}"
+        value /= 1024
+    return f"{value:.1f} GiB"
 
 
 def strip_forwarding(message: str) -> str:

@@ -24,8 +24,10 @@ from tfcluster import settings
 from tfcluster.core.caller import OutputStreams
 from tfcluster.core.hosts import Host
 from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.paths import code_cache
 from tfcluster.process_handle import ProcessHandle, send_signal
 from tfcluster.processes import daemonize, run_program
+from tfcluster.processes.code_tree import clear_tree, enter_tree
 from tfcluster.processes.listen_guard import ListenGuard
 from tfcluster.processes.netinfo import addresses_of
 from tfcluster.processes.run_output import STDERR, OutputCapture
@@ -59,6 +61,7 @@ def main(spec: RunSpec) -> None:
         cluster = None if spec.peers is None else addresses_of(Host(*each) for each in spec.peers.items())
         name = spec.caller.stdin if spec.caller is not None else None
         stdin = None if name is None else receive_stdin(name)
+        spec = enter_tree(spec, code_cache())
     except OSError as error:
         _fail(spec, ClusterError(str(error)))
     except ClusterError as error:
@@ -254,6 +257,8 @@ class _Supervisor:
         # The agent knows why a run was terminated. A script may also exit with 143 by itself, such as on preemption.
         if self._spec.traits.is_script and not (self._terminated and (code < 0 or code == ExitCode.TERMINATED)):
             end = self._end or ProgramEnd(code, "", time.monotonic() - self._started_at, {}, [])
+            if left := clear_tree(self._spec):
+                self._print(left)
             event = final_event(self._spec, code, end, self._interrupted, self._capture.recorder.lost_bytes)
             try:
                 self._spec.emit(**event)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tfcluster.core.caller import Caller, OutputStreams
+from tfcluster.core.code import CodeLocation
 from tfcluster.core.programs import ProgramTraits
 from tfcluster.errors import ClusterError
 from tfcluster.paths import LOCAL_HOST
@@ -68,6 +69,7 @@ class RunSpec:
         log_placement: Have the servers print on which device they place each operation.
         peers: The names and addresses of the hosts that may connect to the program's ports, or None if all may.
         missing: Why each task that was not ready when the run was submitted was not, by its name.
+        code: Where a script is in the code that was sent to this host; None for one that runs where it is.
         caller: What a script takes over from the command; None for other programs, and for a command on another host.
         streams: The standard output and standard error of a script; None for another program, which has one for both.
         host: The name of the host that the program runs on.
@@ -87,6 +89,7 @@ class RunSpec:
     log_placement: bool = False
     peers: dict[str, str] | None = None
     missing: dict[str, str] = field(default_factory=dict)
+    code: CodeLocation | None = None
     caller: Caller | None = None
     streams: OutputStreams | None = None
     host: str = LOCAL_HOST

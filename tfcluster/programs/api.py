@@ -102,12 +102,15 @@ class Submission:
         upload: An open file to upload with the run, which may be standard input; None for none.
         upload_name: The name of the file in the run's folder.
         on_success: Called with the result event of a run that succeeded, after the result is shown.
+        approve_code: Called with a description of the code that is to be sent to another host, if there is much of it;
+            what it raises ends the command. For scripts only.
     """
 
     parameters: dict[str, Any]
     upload: BinaryIO | None = None
     upload_name: str = "upload"
     on_success: Callable[[dict[str, Any]], None] | None = None
+    approve_code: Callable[[str], None] = lambda description: None
 
 
 class Emit(Protocol):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from tfcluster.core.text import format_size
+
 _STYLES = {
     "ready": "green",
     "running": "green",
@@ -54,14 +56,7 @@ def format_duration(seconds: float | None) -> str:
 
 def format_bytes(size: int | None) -> str:
     """Format a number of bytes in the largest fitting binary unit: 97 MiB."""
-    if size is None:
-        return "-"
-    value = float(size)
-    for unit in ("B", "KiB", "MiB"):
-        if round(value) < 1024:
-            return f"{value:.0f} {unit}"
-        value /= 1024
-    return f"{value:.1f} GiB"
+    return "-" if size is None else format_size(size)
 
 
 def format_rate(per_second: float, unit: str) -> str:

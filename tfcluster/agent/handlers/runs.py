@@ -120,6 +120,7 @@ class RunHandlers:
             upload=request.upload,
             log_placement=request.log_placement,
             peers={host.name: host.address for host in topology.hosts} if topology.network == "closed" else None,
+            code=request.code,
             caller=request.caller,
             streams=request.streams,
             host=self._supervisor.host,

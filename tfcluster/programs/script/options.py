@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import click
 from click.shell_completion import CompletionItem
 
+from tfcluster.cli.code import approve_code
 from tfcluster.cli.completion import complete_files, complete_modules
 from tfcluster.cli.options import InputFile
 from tfcluster.programs.api import SharedOptions, Submission
 
 
 class _ScriptFile(InputFile):
-    """A parameter type for a script, which is uploaded; behind `-m`, for the name of a module."""
+    """A parameter type for a script; behind `-m`, for the name of a module."""
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         """Let the shell complete the path, or complete the name of a module."""
@@ -43,9 +45,12 @@ class _ScriptFile(InputFile):
     allow_from_autoenv=False,
     help="Run a module by its name, as `python -m` does: -m package.module ARGS.",
 )
+@click.option("--yes", is_flag=True, help="Do not ask before much code is sent to another host.")
 @click.argument("script", type=_ScriptFile(), metavar="SCRIPT.py")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED, shell_complete=complete_files)
-def command(shared: SharedOptions, is_module: bool, script: BinaryIO | str, args: tuple[str, ...]) -> Submission:
+def command(
+    shared: SharedOptions, is_module: bool, yes: bool, script: BinaryIO | str, args: tuple[str, ...]
+) -> Submission:
     """Run your own Python script beside the cluster, as `python SCRIPT.py` would run it, and exit as it does.
 
     It finds the cluster in TF_CONFIG, where it is the chief, and as a session's target in TFCLUSTER_MASTER;
@@ -54,8 +59,10 @@ def command(shared: SharedOptions, is_module: bool, script: BinaryIO | str, args
     """
     folder = os.getcwd()
     parameters: dict[str, Any] = {"args": list(args), "cwd": folder, "seed": shared.seed}
+    approve = partial(approve_code, yes=yes)
     if isinstance(script, str):
-        return Submission({**parameters, "path": None, "argument": script, "module": script})
+        return Submission({**parameters, "path": None, "argument": script, "module": script}, approve_code=approve)
     path = os.path.join(folder, script.name)  # not made shorter: python puts it into __file__ in this way too
     parameters |= {"path": path, "argument": script.name, "module": None}
-    return Submission(parameters, upload=script, upload_name=Path(path).name)
+    is_file = os.path.isfile(path)  # and no pipe: then it is executed where it is, or its folder is sent
+    return Submission(parameters, None if is_file else script, Path(path).name, approve_code=approve)

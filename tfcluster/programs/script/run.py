@@ -42,10 +42,9 @@ def run(
     Args:
         context: The run. If it has an upload, that is the script.
         args: The script's own arguments.
-        path: Path of the script on the user's machine. If its folder exists on this machine, the script imports from
-            it. None for a module.
+        path: Path of the script, from whose folder it imports; None for a module.
         argument: The path or the name of the module, as the user typed it.
-        cwd: The user's working directory. If it does not exist on this machine, the script starts in the run's folder.
+        cwd: The folder in which the script starts. If it does not exist on this machine, that is the run's folder.
         seed: The user's seed for the generators of Python, NumPy and TensorFlow; None to leave them unseeded.
         module: The name of the module; None for a script.
 

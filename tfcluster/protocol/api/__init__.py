@@ -1,6 +1,6 @@
 """The methods that an agent serves: one dataclass for each request, each reply and each event.
 
-`cluster`, `runs` and `logs` describe the methods by topic; this module is what they have in common. An agent
+`cluster`, `runs`, `code` and `logs` describe the methods by topic; this module is what they have in common. An agent
 reports tasks, ports and GPUs of its own host only. The response to a request is any number of events, then one reply
 or error.
 
@@ -46,6 +46,7 @@ class Method(str, Enum):
     ATTACH = "attach"
     CANCEL = "cancel"
     FAILING_RUNS = "failing-runs"
+    SEND_CODE = "send-code"
 
 
 class Request(Generic[EventT_co, ReplyT_co]):

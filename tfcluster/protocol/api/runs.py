@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from tfcluster.core.caller import Caller, OutputStreams
+from tfcluster.core.code import CodeLocation
 from tfcluster.core.programs import ProgramTraits
 from tfcluster.core.states import RunState
 from tfcluster.protocol.api import Done, Method, Request
@@ -45,6 +46,7 @@ class RunRequest(Request[RunEvent, Done], method=Method.RUN, is_slow=True):
         detach: Whether to send only the first event, as soon as the command may disconnect.
         owned: Whether the run is cancelled if the command disconnects.
         upload: The name of the uploaded file; None if there is no upload.
+        code: Where a script is in the code that was sent to its host; None for one that runs where it is.
         caller: What a script takes over from the command; None for other programs, and for a command on another host.
         streams: The standard output and standard error of a script; None for other programs.
     """
@@ -60,6 +62,7 @@ class RunRequest(Request[RunEvent, Done], method=Method.RUN, is_slow=True):
     detach: bool
     owned: bool
     upload: str | None
+    code: CodeLocation | None = None
     caller: Caller | None = None
     streams: OutputStreams | None = None
 

@@ -1,0 +1,66 @@
+"""The cache of the code that was sent to a host."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from tfcluster import settings
+from tfcluster.agent.code_store import CodeStore
+from tfcluster.agent.upload import Upload
+from tfcluster.core.code import digest_of
+from tfcluster.errors import ClusterError
+
+
+def receive(folder: Path, sizes: dict[str, int], *chunks: bytes) -> None:
+    async def feed() -> None:
+        async def grant(size: int) -> None:
+            while waiting:
+                upload.feed(waiting.pop(0))
+
+        waiting = list(chunks)
+        upload = Upload(grant)
+        await CodeStore(folder).receive(upload, sizes)
+
+    asyncio.run(feed())
+
+
+def test_contents_arrive_in_any_pieces(tmp_path: Path) -> None:
+    contents = [b"first", b"", b"x" * 1000]
+    sizes = {digest_of(content): len(content) for content in contents}
+    receive(tmp_path / "code", sizes, b"fir", b"stxxx", b"x" * 997)
+    assert [(tmp_path / "code" / digest).read_bytes() for digest in sizes] == contents
+    assert asyncio.run(CodeStore(tmp_path / "code").find_missing(sizes)) == []
+    (tmp_path / "code" / digest_of(b"first")).chmod(0o600)
+    (tmp_path / "code" / digest_of(b"first")).write_bytes(b"")  # as after a power loss
+    assert asyncio.run(CodeStore(tmp_path / "code").find_missing(sizes)) == [digest_of(b"first")]
+
+
+def test_another_content_is_not_stored(tmp_path: Path) -> None:
+    with pytest.raises(ClusterError, match="not the one that was announced"):
+        receive(tmp_path / "code", {digest_of(b"first"): 5}, b"third")
+    with pytest.raises(ClusterError, match="less code than it announced"):
+        receive(tmp_path / "code", {digest_of(b"first"): 5}, b"fir", b"")
+    assert list((tmp_path / "code").iterdir()) == []
+
+
+def test_code_does_not_fill_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settings, "UPLOAD_MIN_FREE_BYTES", 2**62)
+    with pytest.raises(ClusterError, match=r"code: the code takes 5 B, and .* are free there"):
+        receive(tmp_path / "code", {digest_of(b"first"): 5}, b"first")
+
+
+def test_what_was_not_used_for_long_is_removed_when_there_is_too_much(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settings, "CODE_CACHE_MAX_BYTES", 25)
+    ages = {".new-left": 9000, "oldest": 8000, "old": 7000, "older": 7500, "new": 5}
+    for name, age in ages.items():
+        (tmp_path / name).write_bytes(b"x" * 10)
+        os.utime(tmp_path / name, (time.time() - age,) * 2)
+    CodeStore(tmp_path).prune()
+    assert {path.name for path in tmp_path.iterdir()} == {"old", "new"}

@@ -1,0 +1,156 @@
+"""Code that travels to another host, over a real sshd: the folder of a script, and only what the host does not have."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Result
+from tests.end_to_end.test_ssh import Over, over
+
+pytestmark = pytest.mark.usefixtures("cold")
+
+_JOBS = "jobs:\n  worker: {tasks: 1, hosts: [alpha]}\n"
+# Prints where it is and what is there, and changes what it got.
+_SCRIPT = r"""
+import json, os, sys
+from pathlib import Path
+import helper, package.part
+files = {}
+for path in sorted(Path(".").rglob("*"), key=os.fsencode):
+    if path.is_symlink():
+        files[ascii(str(path))] = "-> " + os.readlink(path)
+    elif path.is_file() and path.suffix != ".pyc":
+        files[ascii(str(path))] = [len(path.read_bytes()), os.access(path, os.X_OK)]
+print(json.dumps({
+    "argv": sys.argv, "file": os.path.relpath(__file__), "path": os.path.relpath(sys.path[0]),
+    "cwd": os.path.basename(os.getcwd()), "files": files, "helper": helper.VALUE + package.part.VALUE,
+}))
+Path("data file.txt").write_text("changed")
+Path("made.txt").write_text("made")
+"""
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Over]:
+    """A cluster whose only host is another one."""
+    with over(tmp_path_factory.mktemp("wide"), "alpha") as sandbox:
+        sandbox("up", sandbox.spec(sandbox.text(("alpha",), _JOBS)))
+        yield sandbox
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A folder with a script, in which there is something of every kind."""
+    folder = tmp_path / "project"
+    (folder / "package").mkdir(parents=True)
+    (folder / "train.py").write_text(_SCRIPT)
+    (folder / "helper.py").write_text("VALUE = 'beside '")
+    (folder / "package" / "part.py").write_text("VALUE = 'below'")
+    (folder / "data file.txt").write_text("data")
+    (folder / "tool.sh").write_text("#!/bin/sh\n")
+    (folder / "tool.sh").chmod(0o755)
+    (folder / "empty").touch()
+    os.symlink("data file.txt", folder / "link")
+    return folder
+
+
+def run(wide: Over, project: Path, *arguments: str, code: int = 0) -> Result:
+    return wide("run", *arguments, cwd=project, code=code, env={"TFCLUSTER_CLUSTER": "wide"})
+
+
+_FILES = {
+    "data file.txt": [4, False],
+    "empty": [0, False],
+    "helper.py": [17, False],
+    "link": "-> data file.txt",
+    "package/part.py": [15, False],
+    "tool.sh": [10, True],
+    "train.py": [len(_SCRIPT), False],
+}
+
+
+def test_the_folder_of_a_script_travels_and_only_what_differs_is_sent_again(wide: Over, project: Path) -> None:
+    os.mkfifo(project / "pipe")
+    weird = os.fsdecode(b"new\nline \xff")
+    (project / weird).write_text("odd")
+    (project / "__pycache__").mkdir()
+    (project / "__pycache__" / "old.pyc").write_text("never")
+    first = run(wide, project, "train.py", "--epochs", "3")
+    seen = json.loads(first.stdout)
+    assert {name[1:-1]: value for name, value in seen["files"].items()} == {**_FILES, ascii(weird)[1:-1]: [3, False]}
+    assert (seen["argv"], seen["file"], seen["path"]) == (["train.py", "--epochs", "3"], "train.py", ".")
+    assert seen["helper"] == "beside below"
+    assert f"sending 7 files of {project}, " in first.stderr
+    assert "B; the largest: train.py (" in first.stderr
+    assert "left out, as neither files nor folders: pipe" in first.stderr
+    (left,) = [line for line in first.stderr.splitlines() if "wrote beside itself stay on alpha" in line]
+    assert {path.name for path in Path(left.rpartition(", in ")[2]).iterdir()} == {"data file.txt", "made.txt"}
+
+    again = run(wide, project, "train.py")
+    assert json.loads(again.stdout)["files"] == seen["files"], "the cache is as it was"
+    assert "sending" not in again.stderr
+    (project / "helper.py").write_text("VALUE = 'another '")
+    third = run(wide, project, "train.py")
+    assert json.loads(third.stdout)["helper"] == "another below"
+    assert f"sending 1 file of {project}, 18 B (helper.py)" in third.stderr
+
+
+def test_git_and_tfclusterignore_say_what_is_code_and_the_script_starts_in_the_matching_folder(
+    wide: Over, project: Path
+) -> None:
+    top = project.parent / "repository"
+    (top / "tests").mkdir(parents=True)
+    os.rename(project, top / "src")
+    (top / ".gitignore").write_text("*.log\n")
+    (top / "tracked.log").write_text("x")
+    (top / "ignored.log").write_text("x")
+    (top / "src" / ".tfclusterignore").write_text("/data file.txt\n*.sh\n!tool.sh\n")
+    (top / "tests" / "unknown.py").write_text("")
+    subprocess.run(
+        "git init -q && git add -f tracked.log src && rm src/empty", shell=True, cwd=top, check=True, timeout=60
+    )
+    seen = json.loads(run(wide, top, "src/train.py").stdout)
+    assert {name[1:-1] for name in seen["files"]} == {
+        ".gitignore",
+        "src/.tfclusterignore",
+        "src/helper.py",
+        "src/link",
+        "src/package/part.py",
+        "src/tool.sh",
+        "src/train.py",
+        "tests/unknown.py",
+        "tracked.log",
+    }
+    assert (seen["argv"], seen["file"], seen["path"]) == (["src/train.py"], "src/train.py", "src")
+    below = json.loads(run(wide, top / "tests", "../src/train.py").stdout)
+    assert (below["argv"], below["cwd"], below["path"]) == (["../src/train.py"], "tests", "../src")
+    assert {name[1:-1] for name in below["files"]} == {"unknown.py"}
+    module = json.loads(run(wide, top / "src", "-m", "train", "7").stdout)
+    assert (module["file"], module["argv"][1:], module["path"]) == ("train.py", ["7"], ".")
+
+
+def test_a_home_folder_is_not_sent_and_much_code_is_not_sent_unasked(wide: Over, project: Path) -> None:
+    home = wide.network.home("here")
+    script = home / "alone.py"
+    script.write_text("import os\nprint(sorted(os.listdir()))\n")
+    result = run(wide, home, "alone.py")
+    assert result.stdout == "['alone.py']\n"
+    assert f"only alone.py is sent, not {home}: put it into a folder of its own" in result.stderr
+
+    with open(project / "large.bin", "wb") as file:
+        file.truncate(101 * 2**20)
+    refused = run(wide, project, "train.py", code=2)
+    assert f"{project}: 8 files, 101 MiB; the largest: large.bin (101 MiB), train.py (" in refused.stderr
+    assert "or send it anyway with --yes" in refused.stderr
+    with open(project / "large.bin", "wb") as file:
+        file.write(os.urandom(6 * 2**20))  # more than a window
+    few = wide.with_settings({"CODE_UNASKED_BYTES": 2**20})
+    seen = wide("run", "script", "--yes", "train.py", cwd=project, env={**few, "TFCLUSTER_CLUSTER": "wide"})
+    assert json.loads(seen.stdout)["files"]["'large.bin'"] == [6 * 2**20, False]
+    assert not list((wide.network.home("alpha") / "state").glob("tfcluster/.code/.new-*"))

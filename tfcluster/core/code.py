@@ -1,0 +1,104 @@
+"""The code of a run that travels to another host: which files it consists of, and where the script is among them.
+
+A tree is described by a manifest, a JSON document whose SHA-256 digest is the id of the tree. Hosts keep the contents
+of files, and the manifests, under their digests.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from tfcluster.errors import ClusterError
+
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True)
+class CodeFile:
+    """A file, symbolic link or empty folder of a tree.
+
+    Attributes:
+        path: The path in the tree. Bytes that are not UTF-8 are escaped, as `os.fsdecode` does.
+        size: The size of the file in bytes; 0 for anything else.
+        modified_ns: When the file was modified, in Unix nanoseconds; 0 for anything else.
+        is_executable: Whether its owner may execute the file.
+        digest: The SHA-256 digest of the content in hexadecimal digits; None if it is not a file.
+        link: The target of a symbolic link; None if it is not one.
+    """
+
+    path: str
+    size: int = 0
+    modified_ns: int = 0
+    is_executable: bool = False
+    digest: str | None = None
+    link: str | None = None
+
+
+@dataclass(frozen=True)
+class CodeLocation:
+    """A script in a tree that its host has.
+
+    Attributes:
+        tree: The id of the tree.
+        script: The path of the script in the tree; empty for a module.
+        folder: The path, in the tree, of the folder in which the script starts; empty for the tree's own.
+    """
+
+    tree: str
+    script: str
+    folder: str
+
+
+def encode_manifest(files: list[CodeFile]) -> bytes:
+    """Return the manifest of a tree."""
+    rows = [
+        [file.path, file.size, file.modified_ns, file.is_executable, file.digest, file.link]
+        for file in sorted(files, key=lambda file: file.path)
+    ]
+    return json.dumps(rows, separators=(",", ":")).encode()
+
+
+def decode_manifest(data: bytes) -> list[CodeFile]:
+    """Return the files of a tree from its manifest.
+
+    Raises:
+        ClusterError: It is not a manifest, or a path in it leads out of the tree.
+    """
+    try:
+        files = [_decode_file(*row) for row in json.loads(data)]
+    except (ValueError, TypeError, RecursionError) as error:
+        raise ClusterError(f"a list of files arrived that is damaged: {error}") from error
+    if len({file.path for file in files}) < len(files):
+        raise ClusterError("a list of files arrived that names a file twice")
+    return files
+
+
+def _decode_file(path: Any, size: Any, modified_ns: Any, is_executable: Any, digest: Any, link: Any) -> CodeFile:
+    if not isinstance(path, str) or not is_inside(path):
+        raise ValueError(f"{path!r:.80} is not a path in it")
+    if not isinstance(size, int) or size < 0 or not isinstance(modified_ns, int):
+        raise ValueError(f"the size of {path!r:.80}")
+    if digest is not None and not is_digest(digest):
+        raise ValueError(f"the digest of {path!r:.80}")
+    if link is not None and (not isinstance(link, str) or not link or "\0" in link):
+        raise ValueError(f"the target of {path!r:.80}")
+    return CodeFile(path, size, modified_ns, bool(is_executable), digest, link)
+
+
+def is_inside(path: str) -> bool:
+    """Return whether a path is relative and leads to something in the folder that it starts from."""
+    return "\0" not in path and all(part not in ("", ".", "..") for part in path.split("/"))
+
+
+def is_digest(value: object) -> bool:
+    """Return whether a value is a SHA-256 digest in hexadecimal digits."""
+    return isinstance(value, str) and _DIGEST.fullmatch(value) is not None
+
+
+def digest_of(data: bytes) -> str:
+    """Return the SHA-256 digest of data in hexadecimal digits."""
+    return hashlib.sha256(data).hexdigest()
