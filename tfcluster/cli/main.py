@@ -13,9 +13,10 @@ from typing import Any, NoReturn
 
 import click
 
-from tfcluster import __version__, settings
+from tfcluster import settings
 from tfcluster.cli.output import echo, echo_error, echo_usage_error, prepare_streams
 from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.version import __version__
 
 # The short help of each command, by name. It is kept here so that `--help` imports no command; a test compares it with
 # the commands' own short help.

@@ -14,11 +14,12 @@ from tfcluster.cli.completion import complete_scripts
 from tfcluster.cli.options import Command, ImageFile, WholeNumber, cluster_option, output_option, seconds
 
 if TYPE_CHECKING:
+    from tfcluster.client.run_request import RunRequest
     from tfcluster.programs.api import SharedOptions, Submission
     from tfcluster.programs.registry import InstalledProgram
 
 #: The program that is the user's own script, which `tfcluster run train.py` names by the script's path.
-_SCRIPT = "script"
+SCRIPT = "script"
 # The environment variable of an option is TFCLUSTER_RUN_OPTION for every program, without the program's name.
 _CLICK_EXCEPTIONS = (click.ClickException, click.Abort, click.exceptions.Exit)
 _CONTEXT = {"auto_envvar_prefix": "TFCLUSTER_RUN"}
@@ -35,12 +36,12 @@ class _Programs(click.Group):
         if args and args[0].startswith("-") and args[0] not in ctx.help_option_names:
             if (name := _first_program(args)) is not None:
                 raise click.UsageError(f"The options of a program stand behind it: {ctx.command_path} {name} ...", ctx)
-            start = next((number for number, word in enumerate(args) if _begins_script(word)), len(args))
+            start = next((number for number, word in enumerate(args) if begins_script(word)), len(args))
             if args[start:] and args[start].startswith("-m") and args[start] != "-m":
                 args = [*args[:start], "-m", args[start][2:], *args[start + 1 :]]
-            args = [_SCRIPT, *args]
-        elif args and _begins_script(args[0]):
-            args = [_SCRIPT, *args]
+            args = [SCRIPT, *args]
+        elif args and begins_script(args[0]):
+            args = [SCRIPT, *args]
         return super().parse_args(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -61,7 +62,7 @@ class _Programs(click.Group):
         from tfcluster.programs.registry import find
 
         program = find(name)
-        return None if program is None else _command_of(program)
+        return None if program is None else command_of(program)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the list of programs, and why those of other packages cannot be used that are broken."""
@@ -105,14 +106,14 @@ def _first_program(args: list[str]) -> str | None:
     """Return the first argument that names a program; None if there is none, or a script comes first."""
     from tfcluster.programs.registry import BUNDLED, find_all
 
-    for names in (BUNDLED, [] if any(map(_begins_script, args)) else [program.name for program in find_all()[0]]):
-        first = next((word for word in args if word in names or _begins_script(word)), None)
+    for names in (BUNDLED, [] if any(map(begins_script, args)) else [program.name for program in find_all()[0]]):
+        first = next((word for word in args if word in names or begins_script(word)), None)
         if first is not None:
-            return None if _begins_script(first) else first
+            return None if begins_script(first) else first
     return None
 
 
-def _begins_script(word: str) -> bool:
+def begins_script(word: str) -> bool:
     """Return whether a word is a script's path, or begins `-m MODULE`."""
     return word.endswith(".py") or "/" in word or word.startswith("-m")
 
@@ -130,8 +131,14 @@ def command() -> None:
     """
 
 
-def _command_of(program: InstalledProgram) -> click.Command:
+def command_of(
+    program: InstalledProgram, use: Callable[[InstalledProgram, Submission, SharedOptions], Any] | None = None
+) -> click.Command:
     """Build the command of a program from its own options and the shared ones.
+
+    Args:
+        program: The program.
+        use: What the command does with what the user's options ask for; by default, it submits a run and shows it.
 
     Raises:
         ClusterError: The program's options are broken.
@@ -144,7 +151,7 @@ def _command_of(program: InstalledProgram) -> click.Command:
     if conflicts := sorted(each for param in own.params for each in (*param.opts, str(param.name)) if each in used):
         raise program.error(f"{program.module}.options declares {conflicts[0]}, which every program has already")
 
-    def invoke(**values: Any) -> int:
+    def invoke(**values: Any) -> Any:
         options = SharedOptions(**{each.name: values.pop(each.name) for each in fields(SharedOptions)})
         if options.detach and options.placement_graph is not None:
             raise click.UsageError("--placement-graph draws what the run tells; leave out --detach.")
@@ -152,7 +159,7 @@ def _command_of(program: InstalledProgram) -> click.Command:
         submission = program.call(own.callback, options, **values, passed=_CLICK_EXCEPTIONS)
         if not isinstance(submission, Submission):
             raise program.error(f"{program.module}.options: command() returned no Submission")
-        return _submit(program, submission, options)
+        return (use or _submit)(program, submission, options)
 
     return click.Command(
         program.name,
@@ -205,17 +212,11 @@ def _shared_params() -> list[click.Parameter]:
     return carrier.params
 
 
-def _submit(program: InstalledProgram, submission: Submission, options: SharedOptions) -> int:
-    """Submit a run and show its events, or its id if it is detached.
-
-    Returns:
-        The exit code for the run's result.
-    """
-    from tfcluster.cli.runs import RunOutput, show
-    from tfcluster.client.resolve import resolve_cluster
+def make_request(program: InstalledProgram, submission: Submission, options: SharedOptions) -> RunRequest:
+    """Return the request of a run."""
     from tfcluster.client.run_request import RunRequest
 
-    request = RunRequest(
+    return RunRequest(
         program.name,
         program.traits(submission.parameters),
         submission.parameters,
@@ -230,6 +231,18 @@ def _submit(program: InstalledProgram, submission: Submission, options: SharedOp
         approve_code=submission.approve_code,
         shows_output=options.output == "text",
     )
+
+
+def _submit(program: InstalledProgram, submission: Submission, options: SharedOptions) -> int:
+    """Submit a run and show its events, or its id if it is detached.
+
+    Returns:
+        The exit code for the run's result.
+    """
+    from tfcluster.cli.runs import RunOutput, show
+    from tfcluster.client.resolve import resolve_cluster
+
+    request = make_request(program, submission, options)
     output = RunOutput(
         json=options.output == "json",
         log_placement=options.log_placement,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import threading
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -93,6 +94,8 @@ class GracefulInterrupt:
         self._event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) is signal.SIG_IGN:  # started by nohup
+                continue
+            if threading.current_thread() is not threading.main_thread():  # of a program that uses tfcluster.connect()
                 continue
             self._previous[number] = signal.signal(number, self._on_signal)
         return self

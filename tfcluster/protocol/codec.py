@@ -20,8 +20,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from tfcluster import __version__, settings
+from tfcluster import settings
 from tfcluster.errors import ClusterError
+from tfcluster.version import __version__
 
 #: The protocol version. It changes whenever a request, reply or event changes, because both sides decode strictly.
 VERSION = 8

@@ -64,7 +64,7 @@ def _import_from(folder: str) -> None:
     with contextlib.suppress(OSError):
         os.utime(folder)  # for `_prune`, which keeps the most recently used versions
     sys.path.insert(0, folder)
-    import tfcluster  # noqa: F401 - the package's path determines where its modules come from
+    import tfcluster.version  # noqa: F401 - the package's path determines where its modules come from
 
     del sys.path[0]
 

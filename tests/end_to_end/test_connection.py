@@ -1,0 +1,145 @@
+"""`tfcluster.connect()` in a plain Python process: sessions, strategies, devices and runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from tests.conftest import ROOT, Sandbox
+from tfcluster.errors import ClusterError
+
+README = ROOT / "README.md"
+_STRATEGY = """
+import tensorflow as tf
+import tfcluster
+
+cluster = tfcluster.connect()
+assert cluster.target == "grpc://" + cluster.cluster_spec().task_address("worker", 0)
+with tf.compat.v1.Session(cluster.target) as session:
+    assert any("/job:ps" in device.name for device in session.list_devices())
+strategy = tf.distribute.ParameterServerStrategy(cluster.resolver())
+with strategy.scope():
+    total = tf.Variable(1.0)
+coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+
+@tf.function
+def add():
+    total.assign_add(2.0)
+
+for _ in range(10):
+    coordinator.schedule(add)
+coordinator.join()
+print(total.device, float(total))
+"""
+
+
+def python(sandbox: Sandbox, program: str, *options: str, code: int = 0) -> str:
+    """Return what a program prints in a Python process of its own, which has only tfcluster's folders."""
+    result = subprocess.run(
+        [sys.executable, *options, "-c", program],
+        cwd=sandbox.folder,
+        env={**sandbox.environment, "https_proxy": "http://127.0.0.1:9"},
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert result.returncode == code, result.stderr
+    return result.stdout
+
+
+def test_a_strategy_and_a_session_find_the_cluster_in_spite_of_a_proxy(demo: Sandbox) -> None:
+    assert python(demo, _STRATEGY).split() == ["/job:ps/replica:0/task:0/device:CPU:0", "21.0"]
+
+
+_RUNS = """
+import sys, tfcluster
+from tfcluster.errors import ClusterError
+cluster = tfcluster.connect("demo")
+assert len(cluster.devices()) == 3
+result = cluster.run("pi", samples=1e6, seed=7, devices=["/job:worker/task:0", "/job:worker/task:1"])
+assert result["samples"] == 10**6 and abs(result["pi"] - 3.14) < 0.1, result
+seen = []
+cluster.run("graph", "x + 1", x=2, on_event=seen.append)
+assert seen[-1]["result"]["value"] == 3, seen
+assert cluster.run("hello.py", "you", "--there") == {"exit_code": 0}
+try:
+    cluster.run("fails.py")
+except ClusterError as error:
+    print(error)
+for program, options in (("nothing", {}), ("pi", {"samples": "many"}), ("pi", {"x": 1})):
+    try:
+        cluster.run(program, **options)
+    except ClusterError as error:
+        print(int(error.exit_code))
+run = cluster.submit("pi", samples=1e6, seed=7)
+*_, last = cluster.attach(run)
+assert last["result"]["inside"] == result["inside"]
+cluster.cancel(run)
+events = cluster.events("pi", samples=1e13)
+run = next(events)["run"]
+events.close()
+*_, last = cluster.attach(run)
+assert last["state"] == "cancelled", last
+assert "tensorflow" not in sys.modules
+"""
+
+
+def test_runs_return_their_results(demo: Sandbox) -> None:
+    (demo.folder / "hello.py").write_text("import sys; print('hello', *sys.argv[1:]); print('err', file=sys.stderr)")
+    (demo.folder / "fails.py").write_text("raise ValueError('no such thing')")
+    output = python(demo, _RUNS).splitlines()
+    assert output[0] == "hello you --there"
+    assert "no such thing" in output[1]
+    assert output[2:] == ["2", "2", "2"]
+
+
+def test_runs_work_in_a_thread(demo: Sandbox) -> None:
+    program = """
+import tfcluster
+from concurrent.futures import ThreadPoolExecutor
+cluster = tfcluster.connect()
+with ThreadPoolExecutor() as pool:
+    print([r["inside"] for r in pool.map(lambda seed: cluster.run("pi", samples=1e5, seed=seed), [3, 3])])
+"""
+    first, second = json.loads(python(demo, program))
+    assert first == second
+
+
+_WITHOUT_TENSORFLOW = """
+import sys
+sys.modules["tensorflow"] = None
+import tfcluster
+cluster = tfcluster.connect()
+print(repr(cluster))
+try:
+    cluster.resolver()
+except tfcluster.errors.ClusterError as error:
+    print(error, error.hint)
+"""
+
+
+def test_only_what_needs_tensorflow_imports_it(demo: Sandbox) -> None:
+    output = python(demo, _WITHOUT_TENSORFLOW)
+    assert output.startswith("<tfcluster demo at grpc://localhost:")
+    assert "this needs TensorFlow" in output
+    assert "pip install tensorflow" in output
+
+
+def test_the_example_of_the_readme_works(demo: Sandbox) -> None:
+    (example,) = re.findall(r"^```python\n# notebook.py\n(.*?)^```$", README.read_text(), re.MULTILINE | re.DOTALL)
+    assert python(demo, example).splitlines()[0] == "3 devices"
+
+
+def test_a_cluster_that_is_not_running_is_an_error(demo: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    import tfcluster
+
+    for name, value in demo.environment.items():
+        monkeypatch.setitem(os.environ, name, value)
+    with pytest.raises(ClusterError, match="cluster 'other' is not running"):
+        tfcluster.connect("other")

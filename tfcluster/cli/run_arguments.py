@@ -1,0 +1,54 @@
+"""The arguments of `tfcluster run`, as a call in Python gives them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tfcluster.cli.run import SCRIPT, begins_script, command_of, make_request
+from tfcluster.errors import ClusterError, ExitCode
+
+if TYPE_CHECKING:
+    from tfcluster.client.run_request import RunRequest
+
+
+@contextlib.contextmanager
+def parse_request(program: str, arguments: Iterable[object], options: Mapping[str, Any]) -> Iterator[RunRequest]:
+    """Return the request of a run from the arguments and options of `tfcluster run`; its upload is open in the context.
+
+    Args:
+        program: The name of a program, or the path of a script.
+        arguments: The arguments of the program or of the script.
+        options: The options by their names, with `_` for `-`; True for a flag, a sequence for several values.
+
+    Raises:
+        ClusterError: There is no such program, or an argument or option is wrong.
+    """
+    from tfcluster.programs.registry import find
+
+    is_script = begins_script(program)
+    found = find(SCRIPT if is_script else program)
+    if found is None:
+        raise ClusterError(f"there is no program {program!r}", exit_code=ExitCode.USAGE)
+    words = [*_option_words({**options, "output": "json"}), *([program] if is_script else []), *map(str, arguments)]
+    command = command_of(found, make_request)
+    try:
+        context = command.make_context(found.name, words)
+    except click.ClickException as error:
+        raise ClusterError(error.format_message(), exit_code=ExitCode.USAGE) from None
+    with context:
+        yield command.invoke(context)
+
+
+def _option_words(options: Mapping[str, Any]) -> Iterator[str]:
+    """Yield options as they are typed."""
+    for name, value in options.items():
+        option = f"--{name.replace('_', '-')}"
+        for each in value if isinstance(value, (list, tuple)) else [value]:
+            if each is True:
+                yield option
+            elif each is not None and each is not False:
+                yield f"{option}={each}"

@@ -1,0 +1,168 @@
+"""The cluster in Python, for notebooks and programs of one's own: `tfcluster.connect()`."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING, Any
+
+from tfcluster.client.environment import variables_here
+from tfcluster.client.resolve import resolve_cluster
+from tfcluster.client.runs import attach, cancel_run
+from tfcluster.client.status import list_devices
+from tfcluster.core.environment import no_proxy_env
+from tfcluster.errors import ClusterError
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+Event = dict[str, Any]
+
+
+class ClusterConnection:
+    """A cluster that is up. Only `cluster_spec` and `resolver` import TensorFlow.
+
+    gRPC of this process connects to the cluster's servers without a proxy from now on (`no_grpc_proxy`).
+
+    Args:
+        cluster: The cluster's name; None to choose it as the commands do.
+
+    Attributes:
+        name: The cluster's name.
+        target: The target for a session, such as `grpc://localhost:2223`.
+
+    Raises:
+        ClusterError: There is no such cluster, or it is not running.
+    """
+
+    def __init__(self, cluster: str | None = None) -> None:
+        self._cluster = resolve_cluster(cluster or os.environ.get("TFCLUSTER_CLUSTER"))
+        variables = variables_here(self._cluster)
+        os.environ.update(no_proxy_env(os.environ, variables["no_grpc_proxy"].split(",")))
+        self._config: dict[str, Any] = json.loads(variables["TF_CONFIG"])
+        self.name = self._cluster.name
+        self.target = variables["TFCLUSTER_MASTER"]
+
+    def __repr__(self) -> str:
+        return f"<tfcluster {self.name} at {self.target}>"
+
+    def cluster_spec(self) -> tf.train.ClusterSpec:
+        """Return the addresses of the tasks by job, in which this process is the chief."""
+        return _import_tensorflow().train.ClusterSpec(self._config["cluster"])
+
+    def resolver(self) -> tf.distribute.cluster_resolver.ClusterResolver:
+        """Return the resolver from which a strategy, such as ParameterServerStrategy, learns of the cluster."""
+        task = self._config["task"]
+        resolvers = _import_tensorflow().distribute.cluster_resolver
+        return resolvers.SimpleClusterResolver(
+            self.cluster_spec(),
+            master=self.target,
+            task_type=task["type"],
+            task_id=task["index"],
+            rpc_layer="grpc",
+        )
+
+    def devices(self) -> list[dict[str, Any]]:
+        """Return every device of every task, as `tfcluster devices -o json` does.
+
+        Raises:
+            ClusterError: A task does not answer, or a host cannot be reached.
+        """
+        devices, problem = list_devices(self._cluster, None)
+        if problem is not None:
+            raise problem
+        return [self._cluster.add_host(device.to_json(), host) for host, device in devices]
+
+    def run(
+        self, program: str, *arguments: object, on_event: Callable[[Event], None] | None = None, **options: Any
+    ) -> dict[str, Any]:
+        """Run a bundled program, or a script, to its end; an interrupt cancels it.
+
+        Args:
+            program: The name of a program, or the path of a script, as for `tfcluster run`.
+            *arguments: The program's arguments, or those of the script.
+            on_event: Called with each event, as `tfcluster run -o json` prints it. Without it, what a script prints is
+                printed.
+            **options: The options of `tfcluster run`, with `_` for `-`: `samples=1e7`, `strict=True`.
+
+        Returns:
+            The result.
+
+        Raises:
+            ClusterError: The run failed or could not be started, or an option is wrong.
+        """
+        result: Event = {}
+        with contextlib.closing(self.events(program, *arguments, **options)) as events:
+            for event in events:
+                result = event
+                (on_event or _print_output)(event)
+        if result.get("state") != "succeeded":
+            raise _failure(result)
+        value: dict[str, Any] = result["result"]
+        return value
+
+    def events(self, program: str, *arguments: object, **options: Any) -> Generator[Event, None, None]:
+        """Run a program as `run` does, and yield its events; the last one is the result, also of a run that failed.
+
+        Closing the generator cancels the run.
+        """
+        from tfcluster.cli.run_arguments import parse_request
+
+        with parse_request(program, arguments, options) as request:
+            yield from request.events(self._cluster)
+
+    def submit(self, program: str, *arguments: object, **options: Any) -> str:
+        """Start a run as `run` does, without waiting for its end; return its id, for `attach` and `cancel`."""
+        (first, *_) = self.events(program, *arguments, **{**options, "detach": True})
+        return str(first["run"])
+
+    def attach(self, run: str) -> Generator[Event, None, None]:
+        """Yield the events of a run from its beginning to its result; closing the generator does not affect the run.
+
+        Args:
+            run: The run's id, or a unique prefix of it.
+        """
+        yield from attach(self._cluster, run)
+
+    def cancel(self, run: str) -> None:
+        """Stop a run; one that has ended is not changed.
+
+        Args:
+            run: The run's id, or a unique prefix of it.
+        """
+        cancel_run(self._cluster, run)
+
+
+def _print_output(event: Event) -> None:
+    """Print a part of a script's output on the stream to which the script has written it."""
+    if event["event"] == "output":
+        stream = sys.stderr if event["stream"] == "stderr" else sys.stdout
+        stream.write(event["data"].encode(errors="surrogateescape").decode(errors="replace"))
+        stream.flush()
+
+
+def _failure(result: Event) -> ClusterError:
+    if "error" in result:
+        return ClusterError.from_json(result["error"])
+    return ClusterError(
+        f"no result recorded for {result.get('run', 'the run')}", hint="`tfcluster runs` lists the runs."
+    )
+
+
+def _import_tensorflow() -> Any:
+    """Import TensorFlow.
+
+    Raises:
+        ClusterError: It is not installed for this Python.
+    """
+    try:
+        import tensorflow
+    except ImportError as error:
+        raise ClusterError(
+            f"this needs TensorFlow, which cannot be imported: {error}",
+            hint=f"Install it with `{sys.executable} -m pip install tensorflow`; `run` and `devices` work without it.",
+        ) from error
+    return tensorflow
