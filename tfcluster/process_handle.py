@@ -130,6 +130,14 @@ def _fields(pid: int) -> list[str]:
     return stat.rpartition(")")[2].split()
 
 
+def is_frozen(pid: int) -> bool:
+    """Return whether a signal, such as SIGSTOP, or a debugger has stopped a process."""
+    try:
+        return _fields(pid)[0] in "tT"
+    except OSError:
+        return False
+
+
 def environment_address() -> int:
     """Return the memory address of the environment that this process was started with; 0 if the kernel hides it."""
     return int(_fields(os.getpid())[47])  # env_start, field 50 of proc(5)
@@ -195,7 +203,7 @@ def _wait_status(result: os.waitid_result) -> int:
     return result.si_status | (_CORE_DUMPED if result.si_code == os.CLD_DUMPED else 0)
 
 
-def send_signal(pidfd: int, signal_number: signal.Signals) -> None:
+def send_signal(pidfd: int, signal_number: int) -> None:
     """Send a signal to the process of a pidfd; do nothing if the process has exited already."""
     try:
         signal.pidfd_send_signal(pidfd, signal_number)

@@ -185,6 +185,16 @@ LEASE_TIMEOUT_SECONDS = 5.0
 PLACEMENT_POLL_SECONDS = 0.1  # of the servers' logs on this host
 PLACEMENT_REMOTE_POLL_SECONDS = 1.0  # on other hosts each poll sends a request to every host
 
+# Python stacks of programs, and programs that wait for tasks.
+STACK_SIGNAL = 49  # a real-time signal from the middle of the range: those of others are at its ends
+STACK_FD_MAX = 1024  # a descriptor far beyond it would cost the kernel memory
+STACK_FDS = 16  # the descriptor of the stacks is one of the last so many
+STACK_SECONDS = 3.0  # for all threads of a process to be written, on a busy machine
+STACK_POLL_SECONDS = 0.01
+STACK_PROCESSES_MAX = 32  # of a program that are shown
+WAIT_PROBE_SECONDS = 1.0  # for a task to answer
+WAIT_CONNECT_SECONDS = 1.5  # for a connection to a task; a firewall that drops packets shows only as a timeout
+
 # Calls of programs to tasks.
 STEP_TIMEOUT_MS = 120_000  # a step takes half a second, and a task that does not respond must not block a run forever
 SERVER_CHECK_TIMEOUT_MS = 10_000

@@ -15,6 +15,7 @@ from tfcluster.agent.ports import PortAllocator
 from tfcluster.agent.runs.cleanup import ContainerCleaner
 from tfcluster.agent.runs.manager import RunManager
 from tfcluster.agent.runs.remote_tasks import RemoteTaskMonitor
+from tfcluster.agent.runs.stacks import StackReader
 from tfcluster.agent.secret_store import SecretStore
 from tfcluster.agent.state_dir import StateDir
 from tfcluster.agent.tasks.health_monitor import ProbeClient
@@ -84,6 +85,7 @@ class AgentContext:
         supervisor: The tasks on this host.
         remote_tasks: The tasks on other hosts.
         runs: The runs.
+        stacks: Reads the Python stacks of runs.
     """
 
     def __init__(self, cluster: str, host: str, state_dir: StateDir, secrets_file: Path) -> None:
@@ -105,6 +107,7 @@ class AgentContext:
         cleaner = ContainerCleaner(self.supervisor, self.prober)
         title = f"tfcluster: {cluster} fork server"
         self.runs = RunManager(title, state_dir, cleaner.clear, self._check_tasks)
+        self.stacks = StackReader()
         self._tensorflow: TensorFlow | None = None
         self._snapshot: tuple[tuple[int, int], float, ClusterStatus] | None = None
 

@@ -15,6 +15,7 @@ from tfcluster.agent.handlers.cluster import ClusterHandlers, check_connectivity
 from tfcluster.agent.handlers.code import receive_code
 from tfcluster.agent.handlers.logs import LogHandlers
 from tfcluster.agent.handlers.runs import RunHandlers
+from tfcluster.agent.handlers.stacks import StackHandlers
 from tfcluster.agent.shutdown import Shutdown, UnreadableCluster
 from tfcluster.agent.upload import Upload
 from tfcluster.errors import ClusterError
@@ -35,6 +36,7 @@ from tfcluster.protocol.api.cluster import (
 from tfcluster.protocol.api.code import SendCodeRequest
 from tfcluster.protocol.api.logs import EventsRequest, LogsRequest
 from tfcluster.protocol.api.runs import AttachRequest, CancelRequest, FailingRunsRequest, RunRequest, RunsRequest
+from tfcluster.protocol.api.stacks import RunStacksRequest, TaskThreadsRequest
 from tfcluster.protocol.codec import (
     Frame,
     FrameDecoder,
@@ -197,6 +199,7 @@ class Dispatcher:
         runs = RunHandlers(context)
         logs = LogHandlers(context)
         access = AccessHandlers(context)
+        stacks = StackHandlers(context)
         self._handlers: dict[type[Request[Any, Any]], Callable[[Any], Response[Any, Any]]] = {
             TopologyRequest: cluster.topology,
             PrepareRequest: cluster.prepare,
@@ -215,6 +218,8 @@ class Dispatcher:
             AttachRequest: runs.attach,
             CancelRequest: runs.cancel,
             FailingRunsRequest: runs.failing_runs,
+            RunStacksRequest: stacks.run_stacks,
+            TaskThreadsRequest: stacks.task_threads,
         }
         self._receivers: dict[type[Request[Any, Any]], Callable[[Any, Upload], Response[Any, Any]]] = {
             RunRequest: runs.run,

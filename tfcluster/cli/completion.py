@@ -138,6 +138,12 @@ def complete_logs(ctx: click.Context, param: click.Parameter, incomplete: str) -
     return [*complete_tasks(ctx, param, incomplete), *complete_runs(ctx, param, incomplete)]
 
 
+def complete_stacks(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Complete the id of a run, or a task."""
+    tasks = [task.short for task in _topology(ctx).tasks]
+    return [*complete_runs(ctx, param, incomplete), *_matching(tasks, incomplete)]
+
+
 def complete_files(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Let the shell complete a path."""
     return [CompletionItem(incomplete, type="file")]

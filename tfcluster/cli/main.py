@@ -26,6 +26,7 @@ _COMMANDS = {
     "runs": "List the cluster's runs.",
     "attach": "Follow a run from its beginning to its result.",
     "cancel": "Stop runs.",
+    "stack": "Show what a run or a task does now.",
     "status": "Show what runs where.",
     "devices": "Show every device of every task.",
     "logs": "Show what the tasks print.",

@@ -14,7 +14,7 @@ from tfcluster.core.environment import no_proxy_env
 from tfcluster.core.text import strip_forwarding
 from tfcluster.errors import ClusterError, ExitCode, TerminatedError
 from tfcluster.process_handle import MARK
-from tfcluster.processes import daemonize
+from tfcluster.processes import daemonize, stack_dump
 from tfcluster.processes.port_isolation import OPEN_HINT, PortIsolationError
 from tfcluster.processes.program_process import (
     begin_run,
@@ -53,6 +53,7 @@ def main(spec: RunSpec, driver: int, link: socket.socket, outputs: tuple[int, in
         daemonize.set_process_title(title_of(spec))
         connect_streams(stdin, outputs)
         handle_signals()
+        stack_dump.enable(spec.folder)
         if spec.peers is not None:
             _hand_over_trap(link)
         if spec.traits.is_script:

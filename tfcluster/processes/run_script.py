@@ -16,7 +16,7 @@ from typing import NoReturn
 from tfcluster.core.environment import no_proxy_env
 from tfcluster.errors import ExitCode, TerminatedError
 from tfcluster.process_handle import MARK
-from tfcluster.processes import daemonize, fresh_interpreter
+from tfcluster.processes import daemonize, fresh_interpreter, stack_dump
 from tfcluster.processes.program_process import (
     begin_run,
     flush_output,
@@ -47,6 +47,7 @@ def resume(spec_fd: int, link_fd: int) -> NoReturn:
     os.set_inheritable(link_fd, False)
     daemonize.set_process_title(title_of(spec))
     handle_signals()
+    stack_dump.enable(spec.folder)
     _run_script(spec, socket.socket(fileno=link_fd))
 
 

@@ -126,10 +126,10 @@ class TaskRuntime:
             return self.last_exit
         return replace(
             self.last_exit,
-            log=self._log_tail(),
+            log=self.log_tail(),
         )
 
-    def _log_tail(self) -> tuple[str, ...]:
+    def log_tail(self) -> tuple[str, ...]:
         """Return the last lines of the task's log buffer, and of a long line only the end."""
         try:
             with self.log_buffer.open("rb") as file:

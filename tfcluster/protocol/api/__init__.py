@@ -47,6 +47,8 @@ class Method(str, Enum):
     CANCEL = "cancel"
     FAILING_RUNS = "failing-runs"
     SEND_CODE = "send-code"
+    RUN_STACKS = "run-stacks"
+    TASK_THREADS = "task-threads"
 
 
 class Request(Generic[EventT_co, ReplyT_co]):

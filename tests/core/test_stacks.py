@@ -1,0 +1,113 @@
+"""What is read from faulthandler's text: threads without tfcluster's own calls, and the call of TensorFlow."""
+
+from __future__ import annotations
+
+import faulthandler
+import tempfile
+import threading
+
+import pytest
+
+from tfcluster.core.stacks import Frame, find_wait, parse_stacks
+
+TENSORFLOW = "/venv/lib/python3.11/site-packages/tensorflow/python"
+THREADING = '  File "/usr/lib/python3.11/threading.py", line 327 in wait\n'
+SCRIPT = """  File "/home/me/train.py", line 12 in main
+  File "/home/me/train.py", line 20 in <module>
+  File "/opt/tfcluster/programs/script/run.py", line 107 in _run_as_main
+  File "/opt/tfcluster/processes/run_script.py", line 102 in _run_script
+  File "<string>", line 7 in <module>
+"""
+
+
+def calls(*lines: str) -> str:
+    """The text of the calls of TensorFlow, each `FILE:LINE:FUNCTION`."""
+    parts = [line.split(":") for line in lines]
+    return "".join(f'  File "{TENSORFLOW}/{file}", line {line} in {name}\n' for file, line, name in parts)
+
+
+def dump(*threads: str) -> str:
+    heads = [f"Thread 0x00007f{number} (most recent call first):\n" for number in range(len(threads))]
+    return "\n".join(head + thread for head, thread in zip(heads, threads, strict=True))
+
+
+def test_the_main_thread_comes_first_and_has_only_the_scripts_own_calls() -> None:
+    main, other = parse_stacks(dump(THREADING, SCRIPT))
+    assert (main.name, other.name) == ("main", "0x00007f0")
+    assert main.frames == (Frame("/home/me/train.py", 12, "main"), Frame("/home/me/train.py", 20, "<module>"))
+    assert other.frames == (Frame("/usr/lib/python3.11/threading.py", 327, "wait"),)
+
+
+def test_what_the_interpreter_writes_is_understood() -> None:
+    done = threading.Event()
+    waiter = threading.Thread(target=done.wait)
+    waiter.start()
+    with tempfile.TemporaryFile("w+") as file:
+        faulthandler.dump_traceback(file, all_threads=True)
+        file.seek(0)
+        main, *others = parse_stacks(file.read())
+    done.set()
+    waiter.join()
+    assert main.frames[0].function == "test_what_the_interpreter_writes_is_understood"
+    assert main.frames[0].file == __file__
+    assert "wait" in [thread.frames[0].function for thread in others]
+
+
+@pytest.mark.parametrize(
+    ("stack", "call", "connects"),
+    [
+        (calls("client/session.py:1430:_extend_graph", "client/session.py:977:run"), "Session.run", True),
+        (calls("client/session.py:1480:_call_tf_sessionrun", "client/session.py:977:run"), "Session.run", False),
+        (
+            calls(
+                "eager/context.py:736:ensure_initialized",
+                "distribute/parameter_server_strategy_v2.py:563:_connect_to_cluster",
+                "distribute/parameter_server_strategy_v2.py:490:__init__",
+            ),
+            "ParameterServerStrategy",
+            True,
+        ),
+        (
+            calls("eager/context.py:736:ensure_initialized", "eager/remote.py:262:connect_to_cluster"),
+            "connect_to_cluster",
+            True,
+        ),
+        (
+            THREADING + calls("distribute/coordinator/cluster_coordinator.py:700:join"),
+            "ClusterCoordinator.join",
+            False,
+        ),
+        (calls("framework/ops.py:406:_numpy", "framework/ops.py:440:numpy"), "numpy", False),
+        (
+            calls(
+                "eager/execute.py:53:quick_execute",
+                "eager/polymorphic_function/polymorphic_function.py:833:__call__",
+                "util/traceback_utils.py:150:error_handler",
+            ),
+            "tf.function",
+            False,
+        ),
+    ],
+)
+def test_a_call_of_tensorflow_has_the_name_and_the_line_that_the_user_knows(
+    stack: str, call: str, connects: bool
+) -> None:
+    wait = find_wait(parse_stacks(dump(THREADING, stack + SCRIPT)))
+    assert wait is not None
+    assert (wait.call, wait.connects) == (call, connects)
+    assert (wait.file, wait.line, wait.function) == ("/home/me/train.py", 12, "main")
+
+
+def test_a_call_in_another_thread_of_the_program_counts_if_the_main_thread_is_in_none() -> None:
+    other = calls("client/session.py:1430:_extend_graph", "client/session.py:977:run")
+    other += '  File "/home/me/train.py", line 7 in feed\n' + THREADING
+    wait = find_wait(parse_stacks(dump(other, THREADING + SCRIPT)))
+    assert wait is not None
+    assert wait.line == 7
+
+
+def test_threads_of_tensorflow_itself_and_other_calls_do_not_count() -> None:
+    own_thread = THREADING + calls("distribute/coordinator/cluster_coordinator.py:1177:_process_queue") + THREADING
+    assert find_wait(parse_stacks(dump(own_thread, SCRIPT))) is None
+    assert find_wait(parse_stacks(dump('  File "/home/me/model.py", line 3 in load\n' + SCRIPT))) is None
+    assert find_wait(parse_stacks("")) is None

@@ -1,0 +1,117 @@
+"""`tfcluster stack`: where a script is, whatever it does, and what the server of a task does."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from typing import Any
+
+import pytest
+
+from tests.conftest import Sandbox, wait_for
+
+pytestmark = pytest.mark.usefixtures("cold")
+
+#: Prints `ready`, ends at the end of its input, and prints `end` if nothing has disturbed it.
+SCRIPT = """
+import multiprocessing, os, re, signal, sys, threading
+
+def sleep_in_thread():
+    os.read(reading, 1)
+
+def sleep_in_child():
+    os.read(reading, 1)
+
+def hold_the_lock():
+    re.match("(a+)+$", "a" * 60 + "b")  # in C, for ever
+
+if sys.argv[1:] == ["hold"]:
+    print("ready", flush=True)
+    hold_the_lock()
+reading, writing = os.pipe()
+mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+handlers = {number: signal.getsignal(number) for number in signal.valid_signals()}
+assert handlers[49] is signal.SIG_DFL and not mask and threading.active_count() == 1
+thread = threading.Thread(target=sleep_in_thread)
+thread.start()
+child = multiprocessing.get_context("fork").Process(target=sleep_in_child)
+child.start()
+other = os.posix_spawnp("sleep", ["sleep", "600"], dict(os.environ))
+print("ready", flush=True)
+line = sys.stdin.readline()
+os.write(writing, b"xx")
+thread.join()
+child.join()
+os.kill(other, 9)
+os.waitpid(other, 0)
+print("end", line.strip(), child.exitcode)
+"""
+
+
+def start(demo: Sandbox, *arguments: str, env: dict[str, str] | None = None) -> tuple[subprocess.Popen[str], str]:
+    """Start the script, and return the command and the run's id when the script is ready."""
+    script = demo.folder / "waits.py"
+    script.write_text(SCRIPT)
+    command = demo.start("run", script, *arguments, env=env, stdin=subprocess.PIPE)
+    assert command.stdout is not None
+    assert command.stdout.readline() == "ready\n"
+    return command, str(demo.json("runs")[-1]["run"])
+
+
+def functions(process: dict[str, Any]) -> list[list[str]]:
+    return [[frame["function"] for frame in thread["frames"]] for thread in process["threads"]]
+
+
+@pytest.mark.parametrize("env", [{}, {"OMP_NUM_THREADS": "3"}], ids=["warm", "fresh"])
+def test_a_script_goes_on_while_all_threads_of_its_processes_are_shown(demo: Sandbox, env: dict[str, str]) -> None:
+    command, run = start(demo, env=env)
+    for _ in range(3):
+        program, child = demo.json("stack", run)["processes"]  # `sleep` executes no Python, and lives on
+        main, thread = functions(program)
+        assert main == ["<module>"]
+        assert thread[0] == "sleep_in_thread"
+        assert program["threads"][0]["name"] == "main"
+        assert "sleep_in_child" in functions(child)[0]
+    shown = demo("stack", run[:-1]).stdout
+    line = next(number for number, text in enumerate(SCRIPT.splitlines(), 1) if "readline" in text)
+    assert f'File "{demo.folder}/waits.py", line {line}, in <module>' in shown
+    assert f"process {program['pid']}: tfcluster: demo {run} program" in shown
+    output, _ = command.communicate("typed\n", timeout=60)
+    assert output == "end typed 0\n"
+    error = demo("stack", run, code=1).stderr
+    assert f"{run} has ended" in error
+
+
+def test_code_that_holds_pythons_lock_is_shown_too(demo: Sandbox) -> None:
+    command, run = start(demo, "hold")
+    wait_for(lambda: "hold_the_lock" in functions(demo.json("stack", run)["processes"][0])[0], interval=0.2)
+    program = demo.json("stack", run)["processes"][0]["pid"]
+    os.kill(program, signal.SIGSTOP)
+    stopped = demo.json("stack", run)["processes"][0]
+    assert stopped["threads"] == []
+    assert f"kill -CONT {program}" in stopped["problem"]
+    os.kill(program, signal.SIGCONT)
+    os.kill(program, signal.SIGKILL)
+    command.communicate(timeout=60)
+
+
+def test_of_a_task_its_state_its_threads_and_its_last_lines_are_shown(demo: Sandbox) -> None:
+    task = demo.json("stack", "/job:worker/task:1")
+    assert (task["task"], task["state"], task["problem"]) == ("/job:worker/task:1", "ready", "")
+    assert len(task["threads"]) > 1
+    assert all(thread["state"] in "RSD" for thread in task["threads"])
+    assert any("Started server" in line for line in task["log"])
+    os.kill(task["pid"], signal.SIGSTOP)
+    try:
+        shown = demo("stack", "worker:1").stdout
+        assert f"worker:1 is frozen: a signal (SIGSTOP) has stopped its process, {task['pid']}" in shown
+        assert f"`kill -CONT {task['pid']}` lets it go on" in shown
+    finally:
+        os.kill(task["pid"], signal.SIGCONT)
+    assert "it answers" in demo("stack", "worker:1").stdout
+
+
+@pytest.mark.parametrize(("name", "code"), [("worker:7", 2), ("nothing-1234", 2)])
+def test_an_unknown_name_is_refused(demo: Sandbox, name: str, code: int) -> None:
+    assert f"'{name}'" in demo("stack", name, code=code).stderr

@@ -1,0 +1,68 @@
+"""Ask the hosts of a cluster what the processes of a run, or the server of a task, do now."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from tfcluster import settings
+from tfcluster.client.cluster import Cluster
+from tfcluster.client.parallel import map_hosts, partition, unreachable
+from tfcluster.core.topology import ClusterTopology, latest_topology, matching_tasks
+from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.protocol.api.cluster import TopologyRequest
+from tfcluster.protocol.api.stacks import RunStacksReply, RunStacksRequest, TaskThreadsReply, TaskThreadsRequest
+
+
+def is_task(name: str) -> bool:
+    """Return whether a name is that of a task, such as `worker:1`, and not the id of a run."""
+    return ":" in name
+
+
+def read_task_threads(cluster: Cluster, name: str) -> TaskThreadsReply:
+    """Return what the server of a task does.
+
+    Args:
+        cluster: The cluster, which is up.
+        name: The name of the task, `worker:1` or `/job:worker/task:1`.
+
+    Raises:
+        ClusterError: There is no such task, or its host cannot be reached.
+    """
+    if len(cluster.hosts) == 1:
+        return cluster.connect_head().call(TaskThreadsRequest(name))
+    replies, errors = partition(map_hosts(cluster.hosts, partial(_topology, cluster), settings.HOST_TIMEOUT_SECONDS))
+    if not replies:
+        raise unreachable(cluster, errors)
+    hosts = {task.short: task.host for task in latest_topology(replies.values()).tasks}
+    (short,) = matching_tasks([name], list(hosts))
+    return cluster.connect(hosts[short]).call(TaskThreadsRequest(short))
+
+
+def _topology(cluster: Cluster, host: str) -> ClusterTopology:
+    return cluster.connect(host).call(TopologyRequest(settled=False))
+
+
+def read_run_stacks(cluster: Cluster, run: str) -> tuple[list[RunStacksReply], ClusterError | None]:
+    """Return the Python stacks of a run's processes, on all hosts that have some.
+
+    Args:
+        cluster: The cluster, which is up.
+        run: The run's id, or a unique prefix of it.
+
+    Returns:
+        The replies of the hosts that know the run; and an error that names the hosts that cannot be reached, or None.
+
+    Raises:
+        ClusterError: No host knows the run, or it has ended.
+    """
+
+    def ask(host: str) -> RunStacksReply:
+        return cluster.connect(host).call(RunStacksRequest(run))
+
+    timeout = None if cluster.is_local else settings.HOST_TIMEOUT_SECONDS
+    replies, errors = partition(map_hosts(cluster.hosts, ask, timeout))
+    failures = [error for error in errors.values() if error.exit_code is not ExitCode.USAGE]
+    if not replies:
+        raise next(iter([*failures, *errors.values()]))
+    away = {host: error for host, error in errors.items() if error.exit_code is ExitCode.UNREACHABLE}
+    return list(replies.values()), unreachable(cluster, away) if away else None

@@ -1,0 +1,162 @@
+"""The Python stacks of a process, from the text that faulthandler writes, and the call of TensorFlow on them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+_THREAD = re.compile(r"(?:Current thread|Thread) (0x[0-9a-f]+)(?: \[(.*)\])? \(most recent call first\):")
+_FRAME = re.compile(r'  File "(.*)", line (\d+|\?\?\?) in (.*)')
+# What has called the program's own code: the interpreter that executes `-c`, runpy, and tfcluster.
+_CALLERS = re.compile(r"<string>|<frozen runpy>|.*/runpy\.py|.*/tfcluster/(?:processes|programs)/.*")
+_SCRIPT_CALLER = re.compile(r".*/tfcluster/programs/script/run\.py")
+_TENSORFLOW = re.compile(r".*/(?:tensorflow|keras|tf_keras)/.*")
+_LIBRARY = re.compile(r".*/(?:site-packages|dist-packages)/.*|.*/lib/python\d\.\d+/.*|<frozen .*")
+_WAITING = re.compile(r".*/(?:threading|queue)\.py")
+_DECORATOR = re.compile(r".*/tensorflow/python/util/.*")
+# The functions of TensorFlow, by file, that connect to the tasks and do not compute.
+_CONNECTING = {
+    "client/session.py": {"_extend_graph", "list_devices"},
+    "eager/context.py": {"ensure_initialized", "set_server_def", "update_server_def"},
+}
+# How users know the call of a function that has another name.
+_CALLS = {
+    "parameter_server_strategy_v2.py": "ParameterServerStrategy",
+    "collective_all_reduce_strategy.py": "MultiWorkerMirroredStrategy",
+    "cluster_coordinator.py": "ClusterCoordinator",
+    "session.py": "Session",
+    "monitored_session.py": "MonitoredSession",
+    "polymorphic_function.py": "tf.function",
+}
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One call on the stack of a thread.
+
+    Attributes:
+        file: The file of the function.
+        line: The line that is executed; None if the interpreter does not know it.
+        function: The name of the function.
+    """
+
+    file: str
+    line: int | None
+    function: str
+
+
+@dataclass(frozen=True)
+class ThreadStack:
+    """The stack of one thread.
+
+    Attributes:
+        name: The name of the thread: `main`, one that the interpreter knows, or the number that Python has for it.
+        frames: The calls, the most recent one first.
+    """
+
+    name: str
+    frames: tuple[Frame, ...]
+
+
+@dataclass(frozen=True)
+class ProcessStacks:
+    """The Python stacks of one process.
+
+    Attributes:
+        pid: The pid.
+        command: The command line, or the title that the process has given itself.
+        threads: The threads, the main thread first; empty if there is a problem.
+        problem: Why there are no stacks; empty if there are.
+    """
+
+    pid: int
+    command: str
+    threads: tuple[ThreadStack, ...]
+    problem: str
+
+
+@dataclass(frozen=True)
+class Wait:
+    """A call of TensorFlow in which a program is.
+
+    Attributes:
+        call: The call, as `Session.run`.
+        connects: Whether it connects to tasks, so that it neither computes nor takes long.
+        file: The file of the program that has the call.
+        line: The line of the call; None if it is not known.
+        function: The function that has the call.
+    """
+
+    call: str
+    connects: bool
+    file: str
+    line: int | None
+    function: str
+
+
+def parse_stacks(text: str) -> tuple[ThreadStack, ...]:
+    """Parse what faulthandler has written about one process.
+
+    Args:
+        text: The text.
+
+    Returns:
+        The threads, the main thread first. The calls by which tfcluster has started a script are left out.
+    """
+    threads: list[tuple[str, list[Frame]]] = []
+    for line in text.splitlines():
+        if found := _THREAD.match(line):
+            threads.append((found[2] or found[1], []))
+        elif (found := _FRAME.match(line)) and threads:
+            number = None if found[2] == "???" else int(found[2])
+            threads[-1][1].append(Frame(found[1], number, found[3]))
+    stacks = [ThreadStack(name, _own_frames(frames)) for name, frames in threads]
+    if not stacks:
+        return ()
+    *others, main = stacks  # the interpreter puts each new thread in front of the others
+    return (ThreadStack("main", main.frames), *others)
+
+
+def _own_frames(frames: Sequence[Frame]) -> tuple[Frame, ...]:
+    """Leave out the calls by which tfcluster has started a script; a bundled program keeps its own."""
+    if not any(_SCRIPT_CALLER.fullmatch(frame.file) for frame in frames):
+        return tuple(frames)
+    end = len(frames)
+    while end and _CALLERS.fullmatch(frames[end - 1].file):
+        end -= 1
+    return tuple(frames[:end] or frames)
+
+
+def find_wait(threads: Sequence[ThreadStack]) -> Wait | None:
+    """Return the call of TensorFlow in which a program is; None if it is in none.
+
+    Args:
+        threads: The threads of the program. The main thread counts before the others; a thread that has no function
+            of the program, as those that TensorFlow starts, does not count.
+    """
+    return next((wait for thread in threads if (wait := _wait_of(thread)) is not None), None)
+
+
+def _wait_of(thread: ThreadStack) -> Wait | None:
+    frames = list(thread.frames)
+    while frames and _WAITING.fullmatch(frames[0].file):
+        del frames[0]
+    if not frames or not _TENSORFLOW.fullmatch(frames[0].file):
+        return None
+    own = next((number for number, frame in enumerate(frames) if not _LIBRARY.fullmatch(frame.file)), None)
+    if own is None:
+        return None
+    first = frames[0]
+    connects = any(first.file.endswith(file) and first.function in names for file, names in _CONNECTING.items())
+    public = next((frame for frame in reversed(frames[:own]) if not _DECORATOR.fullmatch(frame.file)), first)
+    caller = frames[own]
+    return Wait(_name_call(public), connects, caller.file, caller.line, caller.function)
+
+
+def _name_call(frame: Frame) -> str:
+    """Return the name of a call to a function of TensorFlow, as users know it."""
+    name = _CALLS.get(frame.file.rpartition("/")[2])
+    if name is None:
+        return frame.function
+    return name if frame.function.startswith("__") else f"{name}.{frame.function}"

@@ -1,0 +1,36 @@
+"""Let a program's process write its Python stacks to a file when it gets a signal, without ending it.
+
+The handler is faulthandler's, in C: it also answers while C code holds the global interpreter lock, which a thread or a
+handler in Python could not. Processes that the program forks inherit it; one that executes another program does not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import fcntl
+import os
+import resource
+from pathlib import Path
+
+from tfcluster import settings
+
+#: The name of the file, in a run's folder, to which the processes of the run's program write their stacks.
+STACKS = "stacks.txt"
+
+
+def enable(folder: Path) -> None:
+    """Have this process, and those that it forks, append the stacks of all Python threads to a file at a signal.
+
+    Without a descriptor or space on the disk, the process has no stacks to show, and runs all the same.
+
+    Args:
+        folder: The run's folder.
+    """
+    with contextlib.suppress(OSError):
+        fd = os.open(folder / STACKS, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        # A high number: one that the program closes, with descriptors that it has not opened, is hardly used again.
+        limit = min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], settings.STACK_FD_MAX)
+        high = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, limit - settings.STACK_FDS)
+        os.close(fd)
+        faulthandler.register(settings.STACK_SIGNAL, file=high)
