@@ -22,6 +22,7 @@ from tfcluster.protocol.api import (
     method_of,
 )
 from tfcluster.protocol.api import cluster as _cluster  # noqa: F401
+from tfcluster.protocol.api import code as _code  # noqa: F401
 from tfcluster.protocol.api import logs as _logs  # noqa: F401
 from tfcluster.protocol.api import runs as _runs  # noqa: F401
 from tfcluster.protocol.api import stacks as _stacks  # noqa: F401
