@@ -41,7 +41,7 @@ CONSTANTS = {
             "processes/inotify.py:_IN_MODIFY",
             "processes/listen_guard.py:_SYS_PIDFD_GETFD",
             "processes/protos.py:_MESSAGES",
-            "processes/run_driver.py:_PR_SET_CHILD_SUBREAPER",
+            "processes/daemonize.py:_PR_SET_CHILD_SUBREAPER",
             "processes/seccomp.py:*",
             "programs/script/run.py:_C_LONG",
             "transport/cluster_process.py:_NOT_EXECUTABLE",

@@ -61,6 +61,7 @@ HOST_ERROR_DELAY_SECONDS = 1.0  # then a host that is away is named although oth
 EXEC_TERMINATE_SECONDS = 5.0  # for a command of `exec --on all` after SIGTERM, until SIGKILL
 COMPLETION_SECONDS = 2.0  # for a shell that completes a command line: its user waits, and types on without
 CANCEL_TIMEOUT_SECONDS = 20.0  # for an interrupted command to cancel its run; another Ctrl-C ends the wait
+TERMINAL_TIMEOUT_SECONDS = 5.0  # for a script to hear of Ctrl-Z, before its command stops without it
 LOG_FIRST_LINE_SECONDS = 60.0
 LOG_RECONNECT_SECONDS = 5.0  # without --follow, until a host can be reached again
 PLANS_MAX = 5  # made by a command, if the cluster changes each time before the plan is carried out

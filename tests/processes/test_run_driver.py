@@ -35,7 +35,7 @@ job = run_spec.RunSpec("script-1", "demo", "script", traits, folder, {}, "localh
 driver_link, link = socket.socketpair()
 def report_end(code, failure=""):
     run_spec.ProgramEnd(code, failure, 1.5, {"/job:worker/task:0/device:CPU:0": {"ops": 3}}, ["slow"]).send(link)
-run_driver.become_subreaper()
+daemonize.become_subreaper()
 parent = os.getpid()
 pid = os.fork()
 if pid == 0:

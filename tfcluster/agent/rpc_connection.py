@@ -35,7 +35,14 @@ from tfcluster.protocol.api.cluster import (
 )
 from tfcluster.protocol.api.code import SendCodeRequest
 from tfcluster.protocol.api.logs import EventsRequest, LogsRequest
-from tfcluster.protocol.api.runs import AttachRequest, CancelRequest, FailingRunsRequest, RunRequest, RunsRequest
+from tfcluster.protocol.api.runs import (
+    AttachRequest,
+    CancelRequest,
+    FailingRunsRequest,
+    RunRequest,
+    RunsRequest,
+    TerminalRequest,
+)
 from tfcluster.protocol.api.stacks import RunStacksRequest, TaskThreadsRequest
 from tfcluster.protocol.codec import (
     Frame,
@@ -217,6 +224,7 @@ class Dispatcher:
             RunsRequest: runs.runs,
             AttachRequest: runs.attach,
             CancelRequest: runs.cancel,
+            TerminalRequest: runs.terminal,
             FailingRunsRequest: runs.failing_runs,
             RunStacksRequest: stacks.run_stacks,
             TaskThreadsRequest: stacks.task_threads,

@@ -69,12 +69,17 @@ def describe_caller(stdin: str | None) -> Caller:
     return Caller(dict(os.environ), umask, stdin)
 
 
+def terminal_size() -> os.terminal_size:
+    """Return the size of the terminal that this process writes to; if there is none, what COLUMNS and LINES say."""
+    for fd in (_STDOUT, _STDERR):
+        if os.isatty(fd):
+            return os.get_terminal_size(fd)
+    return shutil.get_terminal_size()
+
+
 def describe_output() -> OutputStreams:
     """Describe the standard output and standard error of this process."""
-    size = shutil.get_terminal_size()
-    for fd in (_STDERR, _STDOUT):
-        if os.isatty(fd):
-            size = os.get_terminal_size(fd)
+    size = terminal_size()
     return OutputStreams(
         stdout_is_terminal=os.isatty(_STDOUT),
         stderr_is_terminal=os.isatty(_STDERR),

@@ -12,6 +12,7 @@ from typing import Any
 from tfcluster import settings
 from tfcluster.client.cluster import Cluster
 from tfcluster.client.parallel import StreamContext, map_hosts
+from tfcluster.client.script_terminal import ScriptTerminal
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.protocol.api.runs import CancelRequest
 from tfcluster.transport.base import readable_fds
@@ -82,11 +83,14 @@ class GracefulInterrupt:
 
     Args:
         canceller: Cancels the run.
+        terminal: Passes other signals of the terminal on to a script; None for another program.
     """
 
-    def __init__(self, canceller: RunCanceller) -> None:
+    def __init__(self, canceller: RunCanceller, terminal: ScriptTerminal | None = None) -> None:
         self._canceller = canceller
+        self._terminal = terminal
         self._received: int | None = None
+        self._is_cancel_due = False
         self._previous: dict[int, Any] = {}
         self._event = -1
 
@@ -98,6 +102,9 @@ class GracefulInterrupt:
             if threading.current_thread() is not threading.main_thread():  # of a program that uses tfcluster.connect()
                 continue
             self._previous[number] = signal.signal(number, self._on_signal)
+        if self._terminal is not None:
+            for number in self._terminal.SIGNALS:
+                self._previous[number] = signal.signal(number, self._on_terminal_signal)
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -110,13 +117,17 @@ class GracefulInterrupt:
         return self._event
 
     def handle(self) -> None:
-        """Cancel the run if a signal was received since the last call.
+        """Cancel the run if a signal was received since the last call, or pass the signal on to the script.
 
         Raises:
             ClusterError: The run's host cannot be reached, and the run continues there.
         """
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._event)
+        if self._terminal is not None and self._canceller.run is not None:
+            self._terminal.handle(self._canceller.run)
+        if self._is_cancel_due:
+            self._is_cancel_due = False
             self._canceller.cancel(interrupt=self._received == signal.SIGINT)
 
     def raise_if_any(self) -> None:
@@ -135,9 +146,15 @@ class GracefulInterrupt:
         is_first = self._received is None
         self._received = number
         if is_first and self._canceller.run is not None:
+            self._is_cancel_due = True
             os.eventfd_write(self._event, 1)
         else:
             self.raise_if_any()
+
+    def _on_terminal_signal(self, number: int, frame: FrameType | None) -> None:
+        assert self._terminal is not None, "it has the signals of which this is the handler"
+        self._terminal.on_signal(number, self._canceller.run)
+        os.eventfd_write(self._event, 1)
 
 
 class InterruptibleContext(StreamContext):

@@ -15,6 +15,7 @@ from tfcluster.client.parallel import warn
 from tfcluster.client.placements import Placements
 from tfcluster.client.rpc import AgentClient
 from tfcluster.client.runs import Event, RunResponse, follow, script_exit_code
+from tfcluster.client.script_terminal import ScriptTerminal
 from tfcluster.core.caller import Caller, OutputStreams
 from tfcluster.core.code import CodeLocation
 from tfcluster.core.programs import ProgramTraits
@@ -84,7 +85,8 @@ class RunRequest:
                 caller = describe_caller(None if self.detach else stack.enter_context(StdinServer()).name)
             code = self._send_code(client) if is_remote and self._has_code else None
             request = self._request(caller, code, is_remote)
-            interrupt = stack.enter_context(GracefulInterrupt(canceller))
+            terminal = ScriptTerminal(cluster) if self.traits.is_script and not self.detach else None
+            interrupt = stack.enter_context(GracefulInterrupt(canceller, terminal))
             response = client.stream(request, interrupt=interrupt)
             for event in self._events_of(response, cluster, canceller, interrupt, placements):
                 result = event

@@ -12,6 +12,7 @@ from pathlib import Path
 from tfcluster import settings
 
 _PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
 _LINE_BUFFERED = 1  # _IOLBF
 _buffers: list[ctypes.Array[ctypes.c_char]] = []  # the C library uses them until the process exits
 
@@ -73,6 +74,15 @@ def set_parent_death_signal(parent: int) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # the parent exited before the call to prctl
         os._exit(1)
+
+
+def become_subreaper() -> None:
+    """Have the kernel make this process the parent of orphaned descendants: daemons that the program starts.
+
+    Where the kernel restricts ptrace (Yama's ptrace_scope = 1) and the user is not root, only an ancestor can duplicate
+    a process's socket, as `ListenGuard` does. A daemon whose parent has exited would have no other ancestor but init.
+    """
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def close_fds(keep: set[int]) -> None:

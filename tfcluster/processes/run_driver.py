@@ -8,7 +8,6 @@ opens, kills a program whose shutdown takes too long, and records how the progra
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import gc
 import os
 import resource
@@ -36,7 +35,8 @@ from tfcluster.processes.script_end import final_event
 from tfcluster.processes.standard_streams import receive_stdin
 from tfcluster.protocol.codec import Decoder
 
-_PR_SET_CHILD_SUBREAPER = 36
+# What a terminal or a shell sends to all processes of the foreground process group.
+_TERMINAL_SIGNALS = (signal.SIGINT, signal.SIGTSTP, signal.SIGCONT, signal.SIGWINCH)
 
 
 def main(spec: RunSpec) -> None:
@@ -66,7 +66,7 @@ def main(spec: RunSpec) -> None:
         _fail(spec, ClusterError(str(error)))
     except ClusterError as error:
         _fail(spec, error)
-    become_subreaper()
+    daemonize.become_subreaper()
     driver = os.getpid()
     try:
         capture = OutputCapture(folder, spec.streams or OutputStreams(is_shared=True))
@@ -85,15 +85,6 @@ def main(spec: RunSpec) -> None:
         os.setpgid(pid, pid)
     with link:
         _Supervisor(spec, pid, link, capture, cluster, started_at).run()
-
-
-def become_subreaper() -> None:
-    """Have the kernel make this process the parent of orphaned descendants: daemons that the program starts.
-
-    Where the kernel restricts ptrace (Yama's ptrace_scope = 1) and the user is not root, only an ancestor can duplicate
-    a process's socket, as `ListenGuard` does. A daemon whose parent has exited would have no other ancestor but init.
-    """
-    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def _fail(spec: RunSpec, error: ClusterError) -> NoReturn:
@@ -179,10 +170,12 @@ class _Supervisor:
         return 1000 * seconds
 
     def _handle_signals(self, numbers: bytes) -> None:
-        if signal.SIGINT in numbers:  # a terminal sends it to all processes of its foreground process group
+        for number in filter(_TERMINAL_SIGNALS.__contains__, numbers):
+            if number == signal.SIGWINCH:
+                self._capture.resize()
             with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._pid, signal.SIGINT)
-            self._interrupted = True
+                os.killpg(self._pid, number)
+        self._interrupted |= signal.SIGINT in numbers
         if signal.SIGTERM in numbers:
             self._terminate()
         self._reap_orphans()
@@ -275,7 +268,7 @@ class _Supervisor:
 
 
 def _wake_on_signals() -> socket.socket:
-    """Install handlers by which SIGINT, SIGTERM and SIGCHLD make a socket readable, and do not end this process.
+    """Install handlers by which signals make a socket readable, and neither end nor stop this process.
 
     Returns:
         The socket, from which the numbers of the signals are read.
@@ -283,7 +276,7 @@ def _wake_on_signals() -> socket.socket:
     reading, writing = socket.socketpair()
     writing.setblocking(False)
     signal.set_wakeup_fd(writing.detach(), warn_on_full_buffer=False)
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD):
+    for number in (*_TERMINAL_SIGNALS, signal.SIGTERM, signal.SIGCHLD):
         signal.signal(number, lambda *arguments: None)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     return reading

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from tfcluster import settings
 from tfcluster.core.caller import OutputStreams
-from tfcluster.processes.run_spec import OUTPUT, OUTPUT_INDEX
+from tfcluster.processes.run_spec import OUTPUT, OUTPUT_INDEX, TERMINAL_SIZE
 
 STDOUT, STDERR = "stdout", "stderr"
 
@@ -83,6 +83,7 @@ class OutputCapture:
     """
 
     def __init__(self, folder: Path, streams: OutputStreams) -> None:
+        self._folder = folder
         self.recorder = OutputRecorder(folder)
         stdout, program_stdout = _open_stream(streams.stdout_is_terminal, streams)
         self._streams = {stdout: STDOUT}
@@ -101,6 +102,14 @@ class OutputCapture:
         """Close the descriptors of the program, which has them."""
         for fd in set(self.program_fds):
             os.close(fd)
+
+    def resize(self) -> None:
+        """Give the program's terminals the size that the agent has written to the run's folder."""
+        with contextlib.suppress(OSError, ValueError):  # the agent is just writing it, and will notify the driver again
+            columns, lines = map(int, (self._folder / TERMINAL_SIZE).read_text().split())
+            for fd in self._streams:
+                with contextlib.suppress(OSError):  # a pipe
+                    _set_size(fd, lines, columns)
 
     def read(self, fd: int) -> bool:
         """Read and record what has arrived on a stream; do not block.
@@ -165,6 +174,15 @@ def _open_stream(is_terminal: bool, streams: OutputStreams) -> tuple[int, int]:
 def _open_terminal(lines: int, columns: int) -> tuple[int, int]:
     reading, writing = os.openpty()
     tty.setraw(writing)  # the user's own terminal does what a terminal does with a line's end
-    fcntl.ioctl(writing, termios.TIOCSWINSZ, struct.pack("4H", lines, columns, 0, 0))
+    _set_size(writing, lines, columns)
     os.set_blocking(reading, False)
     return reading, writing
+
+
+def _set_size(fd: int, lines: int, columns: int) -> None:
+    """Set the size of a terminal.
+
+    Raises:
+        OSError: The descriptor is not a terminal.
+    """
+    fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("4H", lines % 2**16, columns % 2**16, 0, 0))

@@ -19,6 +19,8 @@ from tfcluster.protocol.codec import encode
 
 #: The names of the files in a run's folder.
 EVENTS, OUTPUT, OUTPUT_INDEX = "events.jsonl", "output.log", "output.index"
+#: The file, in a run's folder, with the columns and lines of the command's terminal since it was resized.
+TERMINAL_SIZE = "terminal"
 #: The folder, in a run's folder, of the file that was uploaded with the run.
 UPLOAD = "upload"
 # The symbolic link, in a run's folder, whose target names the driver of the run.

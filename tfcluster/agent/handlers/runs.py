@@ -31,6 +31,8 @@ from tfcluster.protocol.api.runs import (
     RunsReply,
     RunsRequest,
     RunSummary,
+    TerminalChange,
+    TerminalRequest,
 )
 from tfcluster.protocol.codec import Message
 
@@ -200,6 +202,15 @@ class RunHandlers:
         else:
             self._runs.cancel(identity)
         yield Reply(CancelReply(identity))
+
+    async def terminal(self, request: TerminalRequest) -> Response[NoReturn, Done]:
+        """Pass a change at a command's terminal on to its script; see `TerminalRequest`."""
+        if active := self._runs.runs.get(request.run):
+            if request.change is TerminalChange.RESIZED:
+                active.resize(request.columns, request.lines)
+            else:
+                active.suspend(request.change is TerminalChange.SUSPENDED)
+        yield Reply(Done())
 
     async def failing_runs(self, request: FailingRunsRequest) -> Response[NoReturn, FailingRunsReply]:
         """Return which of the active runs fail when tasks are restarted."""

@@ -20,7 +20,7 @@ from tfcluster.core.states import ACTIVE_RUN_STATES, RunState
 from tfcluster.core.status import RunStatus
 from tfcluster.errors import ClusterError
 from tfcluster.process_handle import ProcessHandle, send_signal
-from tfcluster.processes.run_spec import EVENTS, OUTPUT, UPLOAD, RunSpec, append_event
+from tfcluster.processes.run_spec import EVENTS, OUTPUT, TERMINAL_SIZE, UPLOAD, RunSpec, append_event
 
 
 @dataclass
@@ -170,6 +170,27 @@ class Run:
             send_signal(self.pidfd, signal.SIGINT)  # the driver passes it on to its program
             loop = asyncio.get_running_loop()
             self.interrupt_timer = loop.call_later(settings.RUN_INTERRUPT_SECONDS, cancel, self.id)
+
+    def suspend(self, is_suspended: bool) -> None:
+        """Stop a script, as Ctrl-Z does, or let it continue.
+
+        Args:
+            is_suspended: Whether it is to stop.
+        """
+        if self.pidfd is not None and self.record.traits.is_script:
+            send_signal(self.pidfd, signal.SIGTSTP if is_suspended else signal.SIGCONT)  # the driver passes it on
+
+    def resize(self, columns: int, lines: int) -> None:
+        """Give a script's terminal another size.
+
+        Args:
+            columns: The width.
+            lines: The height.
+        """
+        if self.pidfd is not None and self.record.traits.is_script:
+            with contextlib.suppress(OSError):  # such as a full disk
+                (self.folder / TERMINAL_SIZE).write_text(f"{columns} {lines}")
+                send_signal(self.pidfd, signal.SIGWINCH)
 
     def kill(self) -> None:
         """Send SIGKILL to the driver, unless it has exited."""

@@ -45,6 +45,7 @@ class Method(str, Enum):
     RUNS = "runs"
     ATTACH = "attach"
     CANCEL = "cancel"
+    TERMINAL = "terminal"
     FAILING_RUNS = "failing-runs"
     SEND_CODE = "send-code"
     RUN_STACKS = "run-stacks"

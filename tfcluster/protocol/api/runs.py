@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, NoReturn
 
 from tfcluster.core.caller import Caller, OutputStreams
@@ -106,6 +107,31 @@ class CancelRequest(Request[NoReturn, CancelReply], method=Method.CANCEL):
 
     run: str
     interrupt: bool = False
+
+
+class TerminalChange(str, Enum):
+    """What has happened at the terminal of a command whose script runs."""
+
+    RESIZED = "resized"
+    SUSPENDED = "suspended"
+    RESUMED = "resumed"
+
+
+@dataclass(frozen=True)
+class TerminalRequest(Request[NoReturn, Done], method=Method.TERMINAL):
+    """Pass a change at the command's terminal on to its script. It is ignored if the script does not run any more.
+
+    Attributes:
+        run: The run's id.
+        change: What has happened: the script gets SIGWINCH, SIGTSTP or SIGCONT.
+        columns: The width of the terminal.
+        lines: The height of the terminal.
+    """
+
+    run: str
+    change: TerminalChange
+    columns: int
+    lines: int
 
 
 @dataclass(frozen=True)

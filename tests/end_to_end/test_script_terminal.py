@@ -1,0 +1,102 @@
+"""A script at a terminal: it reads what is typed, Ctrl-C and Ctrl-Z are its, and its terminal has the window's size."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pexpect
+import pytest
+
+from tests.conftest import Sandbox, make_sandbox
+
+SCRIPT = """
+import getpass, os, signal
+
+def show_size(*_):
+    print("size", *os.get_terminal_size(), flush=True)
+
+signal.signal(signal.SIGWINCH, show_size)
+signal.signal(signal.SIGCONT, lambda *_: print("continued", flush=True))
+show_size()
+print("[name]", input("name? "))
+print("[password]", getpass.getpass("password? "))
+print("[line]", input("line? "))
+input("interrupt me: ")
+"""
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
+    with make_sandbox(tmp_path_factory.mktemp("small")) as sandbox:
+        sandbox("up", sandbox.spec("name: small\njobs:\n  worker: {tasks: 1}\n"))
+        yield sandbox
+
+
+@pytest.fixture
+def shell(small: Sandbox) -> Iterator[pexpect.spawn[str]]:
+    """A shell with job control at a terminal of 40 lines and 100 columns, whose prompt is `shell> `."""
+    child = pexpect.spawn(
+        "bash",
+        ["--norc", "--noprofile", "-i"],
+        env={**small.environment, "TERM": "xterm", "PS1": "shell> ", "INPUTRC": "/dev/null"},
+        cwd=str(small.folder),
+        dimensions=(40, 100),
+        encoding="utf-8",
+        timeout=120,
+    )
+    child.expect_exact("shell> ")
+    yield child
+    child.close(force=True)
+
+
+def run(shell: pexpect.spawn[str], small: Sandbox, text: str) -> None:
+    """Start a script from the shell."""
+    script: Path = small.spec(text, "at_a_terminal.py")
+    shell.sendline(shlex.join([*small.command, "run", str(script)]))
+
+
+def test_a_script_has_the_commands_terminal(small: Sandbox, shell: pexpect.spawn[str]) -> None:
+    run(shell, small, SCRIPT)
+    shell.expect_exact("size 100 40\r\n")
+    shell.expect_exact("name? ")
+    shell.sendline("Ada")
+    shell.expect_exact("Ada\r\n[name] Ada\r\n")
+    shell.expect_exact("password? ")
+    shell.sendline("s3cret")
+    shell.expect_exact("[password] s3cret\r\n")
+    assert "s3cret" not in str(shell.before), "what is typed is not echoed"
+    shell.expect_exact("line? ")
+    shell.setwinsize(30, 90)
+    shell.expect_exact("size 90 30\r\n")
+
+    shell.sendcontrol("z")  # the script stops too, and does not take what is typed into the shell
+    shell.expect_exact("Stopped")
+    shell.expect_exact("shell> ")
+    shell.sendline("echo typed in the $((1 + 1))nd shell")
+    shell.expect_exact("typed in the 2nd shell\r\n")
+    shell.expect_exact("shell> ")
+    shell.setwinsize(20, 80)
+    shell.sendline("fg")
+    shell.expect_exact("continued\r\n")
+    shell.expect_exact("size 80 20\r\n")
+    shell.sendline("later")
+    shell.expect_exact("[line] later\r\n")
+
+    shell.expect_exact("interrupt me: ")
+    shell.sendcontrol("c")
+    shell.expect_exact("KeyboardInterrupt\r\n")
+    shell.expect_exact("shell> ")
+    shell.sendline("echo code $?")
+    shell.expect_exact("code 130\r\n")
+
+
+def test_a_script_that_is_stopped_is_cancelled_with_its_command(small: Sandbox, shell: pexpect.spawn[str]) -> None:
+    run(shell, small, "import time\nprint('on', flush=True)\ntime.sleep(600)\n")
+    shell.expect_exact("on\r\n")
+    shell.sendcontrol("z")
+    shell.expect_exact("Stopped")
+    shell.sendline("kill %1")
+    shell.expect_exact(" was cancelled after ")
+    assert small.json("runs")[-1]["state"] == "cancelled"
