@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from tests import listening
-from tests.conftest import Sandbox, make_sandbox
+from tests.conftest import Sandbox, make_sandbox, wait_for
 from tests.hosts import HERE, SshHosts, ssh_hosts
 from tests.namespaces import Machine
 
@@ -162,6 +162,15 @@ def test_placements_come_from_the_servers_of_all_hosts(wide: Over) -> None:
     events = lines_of(wide("run", "graph", *devices, "--log-placement", "-o", "json").stdout)
     placed = {event["device"].split("/device")[0] for event in events if event["event"] == "placement"}
     assert placed >= {f"/job:worker/replica:0/task:{index}" for index in (1, 2)}
+
+
+def test_traces_come_from_the_servers_of_all_hosts(wide: Over, tmp_path: Path) -> None:
+    run = wide("run", "pi", "--samples", "1e13", "--detach").stdout.strip()
+    wait_for(lambda: wide("profile", "worker", "--seconds", "0.5", "--logdir", tmp_path, code=None).returncode == 0)
+    wide("cancel", run)
+    latest = max((tmp_path / "plugins" / "profile").iterdir())
+    assert sorted(path.name for path in latest.iterdir()) == [f"worker_{index}.xplane.pb" for index in range(4)]
+    assert all(path.stat().st_size for path in latest.iterdir())
 
 
 # Says of each address whether somebody answers there.

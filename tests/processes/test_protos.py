@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tfcluster.processes.protos import cleanup_request, devices_of, server_def
+from tfcluster.processes.protos import cleanup_request, devices_of, is_trace_empty, profile_request, server_def
 
 # Reads [[ServerDef in hex, addresses, job, index, cpus]…], parses each with TensorFlow's class and compares it
 # with one that is built with TensorFlow's class; prints what differs. Then has a server say its status, and prints
@@ -21,6 +21,7 @@ import grpc
 import tensorflow as tf
 from tensorflow.core.framework.device_attributes_pb2 import DeviceAttributes
 from tensorflow.core.protobuf.tensorflow_server_pb2 import ServerDef
+from tensorflow.tsl.profiler.protobuf.profiler_options_pb2 import ProfileOptions
 
 differences = []
 for data, addresses, job, index, cpus in json.load(sys.stdin):
@@ -51,9 +52,15 @@ gpu.incarnation = (1 << 64) - 1
 gpu.locality.links.link.add(device_id=1, type="x", strength=2)
 gpu.physical_device_desc = "device: 0, name: H200"
 gpu.xla_global_id = -1
-print(json.dumps(
-    {"differences": differences, "devices": devices, "status": status.hex(), "gpu": gpu.SerializeToString().hex()}
-))
+options = ProfileOptions(version=1, include_dataset_ops=True, enable_hlo_proto=True, duration_ms=1500)
+options.host_tracer_level, options.device_tracer_level = 2, 1
+print(json.dumps({
+    "differences": differences,
+    "devices": devices,
+    "status": status.hex(),
+    "gpu": gpu.SerializeToString().hex(),
+    "options": options.SerializeToString().hex(),
+}))
 """
 
 SERVERS: list[tuple[dict[str, list[str]], str, int, int]] = [
@@ -125,3 +132,12 @@ def test_the_same_server_is_the_same_bytes(case: tuple[dict[str, list[str]], str
 def test_a_request_to_clear_a_container_is_its_name_in_the_first_field() -> None:
     # What servers make of it is tested with real variables in end_to_end/test_runs.py.
     assert cleanup_request("pi-1") == b"\x0a\x04pi-1"
+
+
+def test_a_request_for_a_trace_has_tensorflows_options(tensorflow: Any) -> None:
+    # The service itself has no Python class. What servers make of it is tested in end_to_end/test_profile.py.
+    options = bytes.fromhex(tensorflow["options"])
+    fields = {4: options, 5: b"/folder", 6: b"session", 7: b"host"}
+    expected = b"".join(bytes([number << 3 | 2, len(value)]) + value for number, value in fields.items())
+    assert profile_request("/folder", "session", "host", 1.5) == expected
+    assert (is_trace_empty(b"\x38\x01"), is_trace_empty(b"")) == (True, False)

@@ -14,6 +14,7 @@ from tfcluster.agent.handlers.access import AccessHandlers
 from tfcluster.agent.handlers.cluster import ClusterHandlers, check_connectivity
 from tfcluster.agent.handlers.code import receive_code
 from tfcluster.agent.handlers.logs import LogHandlers
+from tfcluster.agent.handlers.profile import ProfileHandler
 from tfcluster.agent.handlers.runs import RunHandlers
 from tfcluster.agent.handlers.stacks import StackHandlers
 from tfcluster.agent.shutdown import Shutdown, UnreadableCluster
@@ -35,6 +36,7 @@ from tfcluster.protocol.api.cluster import (
 )
 from tfcluster.protocol.api.code import SendCodeRequest
 from tfcluster.protocol.api.logs import EventsRequest, LogsRequest
+from tfcluster.protocol.api.profile import ProfileRequest
 from tfcluster.protocol.api.runs import (
     AttachRequest,
     CancelRequest,
@@ -219,6 +221,7 @@ class Dispatcher:
             RestartRequest: cluster.restart,
             DownRequest: shutdown.down,
             EnvironmentRequest: access.environment,
+            ProfileRequest: ProfileHandler(context).profile,
             LogsRequest: logs.logs,
             EventsRequest: logs.events,
             RunsRequest: runs.runs,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -68,6 +69,11 @@ class StateDir:
     def runs(self) -> Path:
         """Return the directory that contains a directory for each run."""
         return self.path / "runs"
+
+    @property
+    def profiles(self) -> Path:
+        """Return the directory to which servers write traces, until a command has them."""
+        return self.path / "profiles"
 
     @property
     def agent_log(self) -> Path:
@@ -216,6 +222,7 @@ class StateDir:
             with suppress(OSError):  # the file does not exist, or cannot be removed and does no harm
                 if not log.stat().st_size:
                     log.unlink()
+        shutil.rmtree(self.profiles, ignore_errors=True)  # what an agent has left that was killed
         for folder in (self.logs, self.runs):
             with suppress(OSError):  # the directory is not empty: keep it
                 folder.rmdir()

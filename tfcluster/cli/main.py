@@ -33,6 +33,7 @@ _COMMANDS = {
     "events": "Show what happened to the tasks, and why.",
     "exec": "Run any command with the cluster's environment.",
     "env": "Print the cluster's environment, for scripts of your own.",
+    "profile": "Capture a trace of tasks for TensorBoard.",
     "restart": "Restart tasks.",
     "scale": "Change how many tasks the jobs of a cluster have.",
     "down": "Stop a cluster.",

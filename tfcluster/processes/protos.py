@@ -3,7 +3,8 @@
 TensorFlow's own classes require `import tensorflow`, which takes 1.5 s. This module declares the messages a second
 time, with only the fields that tfcluster uses. They are in a separate descriptor pool, so that they do not conflict
 with TensorFlow's in the same process. Names and numbers are those of tensorflow/core/protobuf/tensorflow_server.proto,
-cluster.proto, config.proto, worker.proto and framework/device_attributes.proto; a test compares the serialised bytes.
+cluster.proto, config.proto, worker.proto and framework/device_attributes.proto, and of profiler_options.proto and
+profiler_service.proto of tsl/profiler; a test compares the serialised bytes.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ _STRING = FieldDescriptorProto.TYPE_STRING
 _INT32 = FieldDescriptorProto.TYPE_INT32
 _INT64 = FieldDescriptorProto.TYPE_INT64
 _FIXED64 = FieldDescriptorProto.TYPE_FIXED64
+_BOOL = FieldDescriptorProto.TYPE_BOOL
+_UINT32 = FieldDescriptorProto.TYPE_UINT32
+_UINT64 = FieldDescriptorProto.TYPE_UINT64
 _MESSAGE = FieldDescriptorProto.TYPE_MESSAGE
 _ONE = FieldDescriptorProto.LABEL_OPTIONAL
 _MANY = FieldDescriptorProto.LABEL_REPEATED
@@ -44,6 +48,21 @@ _MESSAGES: dict[str, dict[str, tuple[int, Any, Any]]] = {
     },
     "GetStatusResponse": {"device_attributes": (1, "DeviceAttributes", _MANY)},
     "CleanupAllRequest": {"container": (1, _STRING, _MANY)},
+    "ProfileOptions": {
+        "include_dataset_ops": (1, _BOOL, _ONE),
+        "host_tracer_level": (2, _UINT32, _ONE),
+        "device_tracer_level": (3, _UINT32, _ONE),
+        "version": (5, _UINT32, _ONE),
+        "enable_hlo_proto": (7, _BOOL, _ONE),
+        "duration_ms": (9, _UINT64, _ONE),
+    },
+    "ProfileRequest": {
+        "opts": (4, "ProfileOptions", _ONE),
+        "repository_root": (5, _STRING, _ONE),
+        "session_id": (6, _STRING, _ONE),
+        "host_name": (7, _STRING, _ONE),
+    },
+    "ProfileResponse": {"empty_trace": (7, _BOOL, _ONE)},
 }
 
 
@@ -125,3 +144,29 @@ def cleanup_request(container: str) -> bytes:
     message = _message("CleanupAllRequest")
     message.container.append(container)
     return bytes(message.SerializeToString())
+
+
+def profile_request(folder: str, session: str, host: str, seconds: float) -> bytes:
+    """Return a serialised ProfileRequest; the server writes the trace to FOLDER/SESSION/HOST.xplane.pb.
+
+    Args:
+        folder: The folder.
+        session: The name of the subfolder.
+        host: The name of the file.
+        seconds: How long to trace.
+    """
+    message = _message("ProfileRequest")
+    # Without a version, the server would ignore the other options.
+    message.opts.version = 1
+    message.opts.include_dataset_ops = message.opts.enable_hlo_proto = True
+    message.opts.host_tracer_level, message.opts.device_tracer_level = 2, 1
+    message.opts.duration_ms = round(1000 * seconds)
+    message.repository_root, message.session_id, message.host_name = folder, session, host
+    return bytes(message.SerializeToString())
+
+
+def is_trace_empty(profile_response: bytes) -> bool:
+    """Return whether a server has found nothing to trace, from a serialised ProfileResponse."""
+    message = _message("ProfileResponse")
+    message.ParseFromString(profile_response)
+    return bool(message.empty_trace)

@@ -38,6 +38,7 @@ class Method(str, Enum):
     DEVICES = "devices"
     RESTART = "restart"
     ENVIRONMENT = "environment"
+    PROFILE = "profile"
     DOWN = "down"
     LOGS = "logs"
     EVENTS = "events"

@@ -1,0 +1,108 @@
+"""Capture traces from the profilers of tasks on all their hosts, in the form that TensorBoard reads."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tfcluster import settings
+from tfcluster.client.cluster import Cluster
+from tfcluster.client.environment import read_topology
+from tfcluster.client.parallel import map_hosts, partition, unreachable
+from tfcluster.core.topology import matching_tasks
+from tfcluster.errors import ClusterError
+from tfcluster.protocol.api.profile import ProfileReply, ProfileRequest
+
+# Where TensorBoard's profile plugin looks for traces, in a log folder.
+_PLUGIN = Path("plugins", "profile")
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Traces of a moment.
+
+    Attributes:
+        folder: The folder that has them.
+        tasks: The short names of the tasks that have a trace, in the cluster's order.
+        idle: The short names of those on which nothing has run, so that they have none.
+        problem: Why other traces are missing; None if none is.
+    """
+
+    folder: Path
+    tasks: tuple[str, ...]
+    idle: tuple[str, ...]
+    problem: ClusterError | None
+
+
+def capture_profile(cluster: Cluster, names: Sequence[str], seconds: float, logdir: Path) -> Profile:
+    """Capture the traces of tasks, all at the same time.
+
+    Args:
+        cluster: The cluster.
+        names: Tasks or jobs; none for all tasks.
+        seconds: How long to trace.
+        logdir: The log folder of TensorBoard.
+
+    Raises:
+        ClusterError: There is no such task, the folder cannot be written, or no task has a trace.
+    """
+    hosts = {task.short: task.host for task in read_topology(cluster).tasks}
+    tasks = matching_tasks(names, list(hosts))
+    folder = logdir / _PLUGIN / time.strftime("%Y_%m_%d_%H_%M_%S")
+    partial = folder.with_name(f".{folder.name}")  # TensorBoard is to see all traces at once
+
+    def capture(host: str) -> ProfileReply:
+        own = tuple(task for task in tasks if hosts[task] == host)
+        return _capture_on(cluster, host, ProfileRequest(own, seconds), partial)
+
+    try:
+        partial.mkdir(parents=True)
+        replies, errors = partition(map_hosts(dict.fromkeys(hosts[task] for task in tasks), capture, None))
+        idle = {name for reply in replies.values() for name in reply.idle}
+        failures = {name: why for reply in replies.values() for name, why in reply.failures.items()}
+        traced = tuple(task for task in tasks if (partial / _name_of(task)).exists())
+        problem = unreachable(cluster, errors) if errors else _describe(failures)
+        if not traced:
+            raise problem or _nothing_ran(seconds)
+        partial.rename(folder)
+    except OSError as error:
+        raise ClusterError(f"{error.filename or folder}: cannot be written: {error.strerror}") from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+        with contextlib.suppress(OSError):  # folders that this has made, if they stayed empty
+            for parent in (folder.parent, folder.parent.parent):
+                parent.rmdir()
+    return Profile(folder, traced, tuple(task for task in tasks if task in idle), problem)
+
+
+def _capture_on(cluster: Cluster, host: str, request: ProfileRequest, folder: Path) -> ProfileReply:
+    """Capture the traces of one host's tasks, and write them to files in a folder."""
+    timeout = request.seconds + settings.PROFILE_COLLECT_SECONDS + settings.RPC_SLOW_TIMEOUT_SECONDS
+    response = cluster.connect(host).stream(request, timeout=timeout)
+    for part in response:
+        with (folder / _name_of(part.task)).open("ab") as file:
+            file.write(base64.b64decode(part.data))
+    return response.result()
+
+
+def _name_of(task: str) -> str:
+    return f"{task.replace(':', '_')}.xplane.pb"
+
+
+def _describe(failures: dict[str, str]) -> ClusterError | None:
+    if not failures:
+        return None
+    lines = [f"there is no trace of {name}: {why}" for name, why in failures.items()]
+    return ClusterError("\n".join(lines), hint="`tfcluster status` shows the tasks. A task has one profiler at a time.")
+
+
+def _nothing_ran(seconds: float) -> ClusterError:
+    return ClusterError(
+        f"nothing has run on these tasks for {seconds:g} s, so there is no trace",
+        hint="Capture while a run computes: `tfcluster run ... --detach` starts one, `tfcluster runs` lists them.",
+    )
