@@ -55,6 +55,7 @@ CONSTANTS = {
     **dict.fromkeys(
         (
             "agent/log_file.py:_PREFIX_BYTES",
+            "core/groups.py:_PREEMPTED",
             "runtime_dir.py:_DIGEST",
             "runtime_dir.py:_SSH_SUFFIX",
             "processes/rotating_log.py:_MAX_HEADER",

@@ -21,32 +21,31 @@ from tfcluster.programs import api
 
 # Supervises a program of its own, whose body it is given.
 _DRIVE = """
-import json, os, signal, socket, sys, time
+import json, os, select, signal, socket, sys, time
 from pathlib import Path
 from tfcluster import settings
 from tfcluster.core.programs import ProgramTraits
 from tfcluster.core.caller import OutputStreams
-from tfcluster.processes import daemonize, run_driver, run_output, run_spec
+from tfcluster.processes import daemonize, run_driver, run_output, run_spec, supervised_program
 settings.DRIVER_POLL_SECONDS = settings.DRIVER_EXIT_SECONDS = 0.05
 traits = ProgramTraits(is_script=True)
 folder = Path(sys.argv[1])
 parameters = {"path": "/home/me/x.py"}
 job = run_spec.RunSpec("script-1", "demo", "script", traits, folder, {}, "localhost:1", [], parameters, ["careful"])
-driver_link, link = socket.socketpair()
-def report_end(code, failure=""):
-    run_spec.ProgramEnd(code, failure, 1.5, {"/job:worker/task:0/device:CPU:0": {"ops": 3}}, ["slow"]).send(link)
-daemonize.become_subreaper()
-parent = os.getpid()
-pid = os.fork()
-if pid == 0:
+def run_program(spec, parent, link, outputs, stdin):
+    def report_end(code, failure=""):
+        work = {"/job:worker/task:0/device:CPU:0": {"ops": 3}}
+        run_spec.ProgramEnd(code, failure, 1.5, work, ["slow"]).send(link)
     daemonize.set_parent_death_signal(parent)
-    exec(sys.argv[2])
+    exec(sys.argv[2], {**globals(), **locals()})
     os._exit(0)
-link.close()
-capture = run_output.OutputCapture(folder, OutputStreams())
-capture.close_program_fds()
+supervised_program.run_program.main = run_program
+daemonize.become_subreaper()
+poll = select.poll()
+recorder = run_output.OutputRecorder(folder)
+program = supervised_program.SupervisedProgram(job, poll, recorder, None, None)
 print("driving", flush=True)
-run_driver._Supervisor(job, pid, driver_link, capture, None, time.monotonic()).run()
+run_driver._supervise(job, program, poll, recorder)
 """
 
 

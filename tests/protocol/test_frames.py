@@ -88,8 +88,10 @@ def test_an_agent_refuses_a_command_of_another_version(greeting: Any, agent: str
 
 
 def test_a_command_refuses_an_agent_of_another_version() -> None:
-    with pytest.raises(ClusterError, match=f"agent speaks version 99 of the protocol, this command version {VERSION}"):
-        command_receives(b'{"version": 99}\n')
+    with pytest.raises(
+        ClusterError, match=f"agent speaks version 1000 of the protocol, this command version {VERSION}"
+    ):
+        command_receives(b'{"version": 1000}\n')
 
 
 def test_a_command_raises_the_error_by_which_an_agent_refuses_it() -> None:

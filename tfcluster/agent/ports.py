@@ -14,6 +14,7 @@ from tfcluster import settings
 from tfcluster.agent.files import FileLock
 from tfcluster.errors import ClusterError
 from tfcluster.process_handle import network_namespace
+from tfcluster.processes.netinfo import bind_all_addresses
 from tfcluster.runtime_dir import locks_dir
 
 # The kernel's tables of sockets, one line each: number, local address and port in hexadecimal, those of the peer,
@@ -232,26 +233,10 @@ def _listen(bound_socket: socket.socket) -> bool:
 
 
 def _bind(port: int, *, reuse: bool) -> socket.socket | None:
-    """Bind a socket to a port on all addresses, as TensorFlow's servers do.
-
-    Args:
-        port: The port.
-        reuse: Whether to set SO_REUSEADDR before the bind.
-
-    Returns:
-        The socket; None if the port is taken.
-    """
+    """Bind a socket to a port on all addresses, or return None if the port is taken."""
     try:
-        bound_socket = socket.socket(socket.AF_INET6, socket.SOCK_STREAM)
-        bound_socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-    except OSError:  # a kernel without IPv6
-        bound_socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    bound_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, int(reuse))
-    try:
-        bound_socket.bind(("", port))
+        return bind_all_addresses(port, reuse=reuse)
     except OSError as error:
-        bound_socket.close()
         if error.errno == errno.EADDRINUSE:
             return None
         raise
-    return bound_socket

@@ -13,6 +13,7 @@ from tfcluster.agent.context import AgentContext
 from tfcluster.agent.handlers.access import AccessHandlers
 from tfcluster.agent.handlers.cluster import ClusterHandlers, check_connectivity
 from tfcluster.agent.handlers.code import receive_code
+from tfcluster.agent.handlers.groups import GroupHandlers
 from tfcluster.agent.handlers.logs import LogHandlers
 from tfcluster.agent.handlers.profile import ProfileHandler
 from tfcluster.agent.handlers.runs import RunHandlers
@@ -41,6 +42,7 @@ from tfcluster.protocol.api.runs import (
     AttachRequest,
     CancelRequest,
     FailingRunsRequest,
+    JoinRequest,
     RunRequest,
     RunsRequest,
     TerminalRequest,
@@ -228,6 +230,7 @@ class Dispatcher:
             AttachRequest: runs.attach,
             CancelRequest: runs.cancel,
             TerminalRequest: runs.terminal,
+            JoinRequest: GroupHandlers(context).join,
             FailingRunsRequest: runs.failing_runs,
             RunStacksRequest: stacks.run_stacks,
             TaskThreadsRequest: stacks.task_threads,

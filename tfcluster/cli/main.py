@@ -23,6 +23,7 @@ from tfcluster.version import __version__
 _COMMANDS = {
     "up": "Start a cluster from a spec and wait until it is ready.",
     "run": "Run a program on the cluster.",
+    "launch": "Start your script once for each task.",
     "runs": "List the cluster's runs.",
     "attach": "Follow a run from its beginning to its result.",
     "cancel": "Stop runs.",
@@ -63,7 +64,7 @@ _STATUS = "`tfcluster status` shows the tasks of a cluster, with CPU and memory;
 _HABITS = {
     **dict.fromkeys(["start", "create", "apply", "deploy"], _UP),
     **dict.fromkeys(["stop", "kill", "rm", "remove", "delete", "destroy"], _DOWN),
-    **dict.fromkeys(["python", "submit", "launch"], _RUN),
+    **dict.fromkeys(["python", "submit"], _RUN),
     **dict.fromkeys(["sh", "shell", "ssh"], _EXEC),
     **dict.fromkeys(["top", "stats", "list", "ls", "get", "show", "inspect", "describe", "info", "jobs"], _STATUS),
     "history": "`tfcluster runs` lists the runs of a cluster, `tfcluster events` what happened to its tasks.",

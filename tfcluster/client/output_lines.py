@@ -14,7 +14,7 @@ class OutputLines:
     """Makes an event for each line of output from events for parts of it."""
 
     def __init__(self) -> None:
-        self._rest: dict[str, bytes] = {}
+        self._rest: dict[tuple[str, str], bytes] = {}
 
     def convert(self, event: Event) -> Iterator[Event]:
         """Yield an event as it is, or of one of output those of the lines that it completes.
@@ -22,24 +22,24 @@ class OutputLines:
         The result is preceded by lines that have no end. A line that is too long comes in pieces.
         """
         if event["event"] == "output":
-            yield from self._complete(event["stream"], encode(event))
+            yield from self._complete((event["stream"], event.get("task", "")), encode(event))
             return
         if event["event"] == "result":
-            for stream in list(self._rest):
-                yield from self._complete(stream, b"\n")
+            for source in list(self._rest):
+                yield from self._complete(source, b"\n")
         yield event
 
-    def _complete(self, stream: str, data: bytes) -> Iterator[Event]:
-        *lines, rest = (self._rest.pop(stream, b"") + data).split(b"\n")
+    def _complete(self, source: tuple[str, str], data: bytes) -> Iterator[Event]:
+        *lines, rest = (self._rest.pop(source, b"") + data).split(b"\n")
         limit = settings.RUN_OUTPUT_LINE_MAX_BYTES
         for line in lines:
             for start in range(0, max(1, len(line)), limit):
-                yield _line(stream, line[start : start + limit])
+                yield _line(source, line[start : start + limit])
         while len(rest) > limit:
-            yield _line(stream, rest[:limit])
+            yield _line(source, rest[:limit])
             rest = rest[limit:]
         if rest:
-            self._rest[stream] = rest
+            self._rest[source] = rest
 
 
 def encode(event: Event) -> bytes:
@@ -48,5 +48,7 @@ def encode(event: Event) -> bytes:
     return data.encode(errors="surrogateescape")
 
 
-def _line(stream: str, line: bytes) -> Event:
-    return {"event": "output", "stream": stream, "line": line.decode(errors="replace")}
+def _line(source: tuple[str, str], line: bytes) -> Event:
+    stream, task = source
+    member = {"task": task} if task else {}
+    return {"event": "output", **member, "stream": stream, "line": line.decode(errors="replace")}

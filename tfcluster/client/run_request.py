@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from tfcluster.client.caller import StdinServer, describe_caller, describe_output
 from tfcluster.client.cluster import Cluster
@@ -20,6 +20,9 @@ from tfcluster.core.caller import Caller, OutputStreams
 from tfcluster.core.code import CodeLocation
 from tfcluster.core.programs import ProgramTraits
 from tfcluster.protocol.api import runs as api
+
+if TYPE_CHECKING:
+    from tfcluster.client.code import CodeTree
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,7 @@ class RunRequest:
         approve_code: Called with a description of the code that is to be sent to another host, if there is much of it;
             what it raises ends the command.
         upload_name: The name of the file in the run's folder.
+        group: The processes to start instead of one; None for one.
         shows_output: The run's output is written to this command's streams as it arrives.
     """
 
@@ -55,6 +59,7 @@ class RunRequest:
     upload: BinaryIO | None = None
     upload_name: str = "upload"
     approve_code: Callable[[str], None] = lambda description: None
+    group: api.GroupRequest | None = None
     shows_output: bool = True
 
     def events(self, cluster: Cluster) -> Generator[Event, None, None]:
@@ -72,7 +77,8 @@ class RunRequest:
         Raises:
             ClusterError: The run could not be started; or it could not be cancelled, and continues.
         """
-        cluster = find_leader(cluster, self.patterns)
+        if self.group is None:
+            cluster = find_leader(cluster, self.patterns)
         client = cluster.connect_head()
         is_remote = client.transport.is_remote
         canceller = RunCanceller(cluster, is_script=self.traits.is_script)
@@ -82,11 +88,14 @@ class RunRequest:
         with contextlib.ExitStack() as stack:
             caller = None
             if self.traits.is_script and not is_remote:
-                caller = describe_caller(None if self.detach else stack.enter_context(StdinServer()).name)
+                has_stdin = not self.detach and self.group is None
+                caller = describe_caller(stack.enter_context(StdinServer()).name if has_stdin else None)
             code = self._send_code(client) if is_remote and self._has_code else None
             request = self._request(caller, code, is_remote)
-            terminal = ScriptTerminal(cluster) if self.traits.is_script and not self.detach else None
-            interrupt = stack.enter_context(GracefulInterrupt(canceller, terminal))
+            has_terminal = self.traits.is_script and not self.detach and self.group is None
+            interrupt = stack.enter_context(
+                GracefulInterrupt(canceller, ScriptTerminal(cluster) if has_terminal else None)
+            )
             response = client.stream(request, interrupt=interrupt)
             for event in self._events_of(response, cluster, canceller, interrupt, placements):
                 result = event
@@ -101,6 +110,16 @@ class RunRequest:
 
     def _send_code(self, client: AgentClient) -> CodeLocation:
         """Send the folder of the script to another host, as far as the host does not have it."""
+        tree = self.code_tree()
+        tree.send(client, warn)
+        return tree.location
+
+    def code_tree(self) -> CodeTree:
+        """Read the folder of the script, which is sent to other hosts.
+
+        Raises:
+            ClusterError: A file cannot be read, or the user does not want to send it.
+        """
         from tfcluster.client.code import CodeFolder, CodeTree  # on this machine a script runs where it is
 
         folder = CodeFolder.of(self.parameters["path"], self.parameters["cwd"])
@@ -108,9 +127,7 @@ class RunRequest:
             warn(note)
         if folder.is_large:
             self.approve_code(folder.describe())
-        tree = CodeTree.of(folder)
-        tree.send(client, warn)
-        return tree.location
+        return CodeTree.of(folder)
 
     def _request(self, caller: Caller | None, code: CodeLocation | None, is_remote: bool) -> api.RunRequest:
         """Return the request for the agent.
@@ -135,6 +152,7 @@ class RunRequest:
             code=code,
             caller=caller,
             streams=self._streams(),
+            group=self.group,
         )
 
     def _streams(self) -> OutputStreams | None:

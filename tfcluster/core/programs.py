@@ -60,12 +60,15 @@ class ProgramTraits:
         is_script: The program is the user's own script, the main program of its interpreter: it may use any task, its
             output is shown, and it ends as `python SCRIPT` does.
         required_tasks: Tasks that a run requires even if it computes on none of their devices.
+        uses_servers: The program may use the servers of the cluster's tasks; False for processes that are servers
+            themselves.
     """
 
     package: str = ""
     fault_tolerant: bool = False
     is_script: bool = False
     required_tasks: tuple[TaskRequirement, ...] = ()
+    uses_servers: bool = True
 
 
 def required_tasks(
@@ -105,7 +108,7 @@ def compute_tasks(traits: ProgramTraits, devices: Iterable[str], every: Collecti
         every: Names of all tasks of the cluster.
     """
     if traits.is_script:
-        return list(every)
+        return list(every) if traits.uses_servers else []
     return list(dict.fromkeys(Device(device, "").task for device in devices))
 
 

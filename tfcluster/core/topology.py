@@ -133,6 +133,7 @@ class ClusterTopology:
             each was started, or None if it waits for its next restart; any other server is stopped first.
         lease: The lease in seconds: a host that no command has reached for this long stops its part of the cluster;
             None for no lease.
+        has_servers: Whether the tasks have servers; without them, they are only where groups of processes run.
     """
 
     cluster: str
@@ -147,6 +148,7 @@ class ClusterTopology:
     host_order: dict[str, tuple[str, ...]] = field(default_factory=dict)
     lease: float | None = None
     kept: dict[str, int | None] = field(default_factory=dict)
+    has_servers: bool = True
 
     def addresses(self) -> dict[str, list[str]]:
         """Return the addresses of the tasks by job, in the form of TensorFlow's ClusterSpec."""

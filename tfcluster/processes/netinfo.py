@@ -43,6 +43,30 @@ def _resolve(host: Host) -> Iterable[Address]:
         yield (address.version == 6 and address.ipv4_mapped) or address
 
 
+def bind_all_addresses(port: int, *, reuse: bool = False) -> socket.socket:
+    """Bind a socket to a port on all addresses, as TensorFlow's servers do.
+
+    Args:
+        port: The port; 0 for one that the kernel chooses.
+        reuse: Whether to set SO_REUSEADDR before the bind.
+
+    Raises:
+        OSError: The port is taken, or cannot be used.
+    """
+    try:
+        bound_socket = socket.socket(socket.AF_INET6, socket.SOCK_STREAM)
+        bound_socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+    except OSError:  # a kernel without IPv6
+        bound_socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    bound_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, int(reuse))
+    try:
+        bound_socket.bind(("", port))
+    except BaseException:
+        bound_socket.close()
+        raise
+    return bound_socket
+
+
 def interface_for(cluster: Collection[Address], routes: Path = Path("/proc/net")) -> str | None:
     """Return the network interface through which exactly a cluster's addresses are reached, or None if there is none.
 

@@ -7,36 +7,34 @@ opens, kills a program whose shutdown takes too long, and records how the progra
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import os
-import resource
 import select
 import signal
-import socket
 import sys
 import time
-from ipaddress import IPv4Address, IPv6Address
+from collections.abc import Collection
 from typing import NoReturn
 
 from tfcluster import settings
-from tfcluster.core.caller import OutputStreams
+from tfcluster.core.groups import Group
 from tfcluster.core.hosts import Host
-from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.errors import ClusterError
 from tfcluster.paths import code_cache
-from tfcluster.process_handle import ProcessHandle, send_signal
-from tfcluster.processes import daemonize, run_program
+from tfcluster.process_handle import ProcessHandle
+from tfcluster.processes import daemonize
 from tfcluster.processes.code_tree import clear_tree, enter_tree
-from tfcluster.processes.listen_guard import ListenGuard
-from tfcluster.processes.netinfo import addresses_of
-from tfcluster.processes.run_output import STDERR, OutputCapture
+from tfcluster.processes.driver_process import TERMINAL_SIGNALS, end_like, reap_orphans, wake_on_signals
+from tfcluster.processes.group_coordinator import GroupCoordinator
+from tfcluster.processes.group_host import GroupHost
+from tfcluster.processes.group_link import connect
+from tfcluster.processes.netinfo import Address, addresses_of
+from tfcluster.processes.port_isolation import OPEN_HINT, PortIsolationError
+from tfcluster.processes.run_output import STDERR, OutputRecorder
 from tfcluster.processes.run_spec import ProgramEnd, RunSpec, acquire_run
 from tfcluster.processes.script_end import final_event
 from tfcluster.processes.standard_streams import receive_stdin
-from tfcluster.protocol.codec import Decoder
-
-# What a terminal or a shell sends to all processes of the foreground process group.
-_TERMINAL_SIGNALS = (signal.SIGINT, signal.SIGTSTP, signal.SIGCONT, signal.SIGWINCH)
+from tfcluster.processes.supervised_program import SupervisedProgram
 
 
 def main(spec: RunSpec) -> None:
@@ -56,7 +54,6 @@ def main(spec: RunSpec) -> None:
     gc.enable()  # the fork server has disabled it; its descriptors are closed now, and its objects are frozen
     if not acquire_run(folder, ProcessHandle.from_pid(os.getpid())):
         os._exit(1)  # the agent has ended the run before its driver started
-    started_at = time.monotonic()
     try:
         cluster = None if spec.peers is None else addresses_of(Host(*each) for each in spec.peers.items())
         name = spec.caller.stdin if spec.caller is not None else None
@@ -67,24 +64,39 @@ def main(spec: RunSpec) -> None:
     except ClusterError as error:
         _fail(spec, error)
     daemonize.become_subreaper()
-    driver = os.getpid()
+    if spec.group is not None:
+        _drive_group(spec, spec.group, cluster)
+    poll = select.poll()
     try:
-        capture = OutputCapture(folder, spec.streams or OutputStreams(is_shared=True))
-        link, program_link = socket.socketpair()
-        pid = os.fork()
+        recorder = OutputRecorder(folder)
+        program = SupervisedProgram(spec, poll, recorder, stdin, cluster)
     except OSError as error:
         _fail(spec, ClusterError(f"no process could be started for the program of {spec.run}: {error.strerror}"))
-    if pid == 0:
-        link.close()
-        run_program.main(spec, driver, program_link, capture.program_fds, stdin)
-    program_link.close()
-    capture.close_program_fds()
     if stdin is not None:
         os.close(stdin)
-    with contextlib.suppress(OSError):  # the program does this too, but may not have come so far when it is signalled
-        os.setpgid(pid, pid)
-    with link:
-        _Supervisor(spec, pid, link, capture, cluster, started_at).run()
+    _supervise(spec, program, poll, recorder)
+
+
+def _drive_group(spec: RunSpec, group: Group, cluster: Collection[Address] | None) -> NoReturn:
+    """Coordinate the group that the run consists of or, if another host does that, start the members on this one.
+
+    Raises:
+        SystemExit: In the process of a member, when its script has ended.
+    """
+    try:
+        if group.coordinator is None:
+            GroupCoordinator(spec, group, cluster).run()
+        code = GroupHost(spec, group, connect(group.coordinator, group.secret, spec.host), cluster).run()
+        notes = [left] if (left := clear_tree(spec)) else []
+        end = ProgramEnd(0, "", 0.0, {}, notes)
+        spec.emit(**final_event(spec, 0, end, interrupted=False, lost_bytes=0))
+        os._exit(code)
+    except OSError as error:
+        _fail(spec, ClusterError(f"{spec.run} cannot start on host {spec.host}: {error.strerror or error}"))
+    except PortIsolationError as error:
+        _fail(spec, ClusterError(f"host {spec.host}: {error}", hint=OPEN_HINT))
+    except ClusterError as error:
+        _fail(spec, error)
 
 
 def _fail(spec: RunSpec, error: ClusterError) -> NoReturn:
@@ -96,196 +108,50 @@ def _fail(spec: RunSpec, error: ClusterError) -> NoReturn:
     os._exit(1)
 
 
-class _Supervisor:
-    """Supervises the process of a run's program.
+def _supervise(spec: RunSpec, program: SupervisedProgram, poll: select.poll, recorder: OutputRecorder) -> NoReturn:
+    """Supervise the program until its process has exited, then exit in the same way.
 
     Args:
         spec: The run.
-        pid: The pid of the program's process, a child of this process.
-        link: The driver's end of a socket pair with the program's process.
-        capture: Captures the program's output.
-        cluster: The addresses that may connect to the program's ports, or None if all may.
-        started_at: The time at which the driver started, in seconds of time.monotonic().
+        program: The program.
+        poll: Watches the program.
+        recorder: The run's output.
     """
-
-    def __init__(
-        self,
-        spec: RunSpec,
-        pid: int,
-        link: socket.socket,
-        capture: OutputCapture,
-        cluster: frozenset[IPv4Address | IPv6Address] | None,
-        started_at: float,
-    ) -> None:
-        self._spec = spec
-        self._folder = spec.folder
-        self._pid = pid
-        self._pidfd = os.pidfd_open(pid)
-        self._link = link
-        # A child process that the program has left behind may keep the program's end open, so reading must not block.
-        # The socket is non-blocking because recv_fds() ignores its flags, such as MSG_DONTWAIT.
-        link.setblocking(False)
-        self._capture = capture
-        self._cluster = cluster
-        self._started_at = started_at
-        self._guard: ListenGuard | None = None
-        self._decoder = Decoder()
-        self._end: ProgramEnd | None = None
-        # The time by which a program that has sent its ProgramEnd, or that has been sent SIGTERM, must have exited.
-        self._deadline: float | None = None
-        self._terminated = self._interrupted = False
-
-    def run(self) -> NoReturn:
-        """Supervise the program until its process has exited, then exit in the same way."""
-        wakeup = _wake_on_signals()
-        poll = select.poll()
-        for fd in (*self._capture.streams, self._pidfd, self._link.fileno(), wakeup.fileno()):
-            poll.register(fd, select.POLLIN)
-        while True:
-            for fd, events in poll.poll(self._poll_timeout()):
-                if fd in self._capture.streams:
-                    if not self._capture.read(fd) and fd not in self._capture.streams:
-                        poll.unregister(fd)
-                elif fd == self._pidfd:
-                    self._receive()  # what the program sent before it exited
-                    self._conclude()
-                elif fd == wakeup.fileno():
-                    self._handle_signals(wakeup.recv(1 << 10))
-                elif self._guard is not None and fd == self._guard.fileno():
-                    if events & select.POLLIN:
-                        self._guard.handle()
-                    else:  # all processes with the trap have exited
-                        poll.unregister(fd)
-                elif not self._receive():  # the program has exited, or a script has closed the socket
-                    poll.unregister(self._link)
-                elif self._guard is not None:
-                    poll.register(self._guard, select.POLLIN)
-            self._enforce_limits()
-
-    def _poll_timeout(self) -> float:
-        """Return the timeout of the poll in milliseconds, after which the deadline and the folder are checked."""
-        seconds = settings.DRIVER_POLL_SECONDS
-        if self._deadline is not None:
-            seconds = min(seconds, max(0.0, self._deadline - time.monotonic()))
-        return 1000 * seconds
-
-    def _handle_signals(self, numbers: bytes) -> None:
-        for number in filter(_TERMINAL_SIGNALS.__contains__, numbers):
-            if number == signal.SIGWINCH:
-                self._capture.resize()
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._pid, number)
-        self._interrupted |= signal.SIGINT in numbers
-        if signal.SIGTERM in numbers:
-            self._terminate()
-        self._reap_orphans()
-
-    def _terminate(self) -> None:
-        """Send SIGTERM to the program and set the deadline for its exit."""
-        self._terminated = True
-        self._deadline = time.monotonic() + settings.DRIVER_TERMINATE_SECONDS
-        send_signal(self._pidfd, signal.SIGTERM)
-
-    def _reap_orphans(self) -> None:
-        """Reap the daemons of the program that have exited, since this process is their parent; not the program."""
-        while True:
-            exited = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-            if exited is None or exited.si_pid == self._pid:
-                return
-            os.waitpid(exited.si_pid, 0)
-
-    def _enforce_limits(self) -> None:
-        """Kill the program if its deadline has passed, or if the run's folder has been deleted.
-
-        Without the folder, no agent could find the result.
-        """
-        if not self._folder.exists() or (self._deadline is not None and time.monotonic() >= self._deadline):
-            send_signal(self._pidfd, signal.SIGKILL)
-
-    def _receive(self) -> bool:
-        """Handle all that the program has sent: first the descriptor of its trap, if it has one, last its ProgramEnd.
-
-        Returns:
-            False if the program's end of the socket pair has been closed, so that nothing more can arrive.
-        """
-        while True:
-            try:
-                data, fds, _, _ = socket.recv_fds(self._link, 1 << 16, 1)
-            except BlockingIOError:
-                return True
-            except ConnectionError:
-                return False
-            if not data:
-                return False
-            for fd in fds:
-                assert self._cluster is not None, "only a program whose ports are restricted has a trap"
-                self._guard = ListenGuard(fd, self._cluster, self._report_refused_port)
-            for message in self._decoder.feed(data):
-                if message:
-                    self._end = ProgramEnd(**message)
-                    if not self._terminated:
-                        self._deadline = time.monotonic() + settings.DRIVER_EXIT_SECONDS
-
-    def _report_refused_port(self, why: str) -> None:
-        self._print(f"tfcluster: this program may not listen: {why}")
-
-    def _print(self, line: str) -> None:
-        """Add a line to the program's standard error."""
-        self._capture.recorder.append(STDERR, f"{line}\n".encode())
-
-    def _conclude(self) -> NoReturn:
-        """Exit as the program has exited; if it was a script, write the final event of the run first.
-
-        If the program was terminated, its remaining child processes are killed. Otherwise its background processes
-        continue, as they would without a driver.
-        """
-        if self._terminated:
-            # Do this before the program is reaped, after which its pid may be reused for another process group.
-            with contextlib.suppress(ProcessLookupError, PermissionError):  # none is left, or none of this user's
-                os.killpg(self._pid, signal.SIGKILL)
-        code = os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
-        self._capture.drain()
-        if code < 0 and self._end is not None:  # killed during shutdown, after all of its own code had run
-            code = self._end.exit_code
-        # The agent knows why a run was terminated. A script may also exit with 143 by itself, such as on preemption.
-        if self._spec.traits.is_script and not (self._terminated and (code < 0 or code == ExitCode.TERMINATED)):
-            end = self._end or ProgramEnd(code, "", time.monotonic() - self._started_at, {}, [])
-            if left := clear_tree(self._spec):
-                self._print(left)
-            event = final_event(self._spec, code, end, self._interrupted, self._capture.recorder.lost_bytes)
-            try:
-                self._spec.emit(**event)
-            except ClusterError as problem:
-                self._print(problem.message)
-                code = code or 1
-        if self._capture.streams and os.fork() == 0:  # the program has left background processes
-            daemonize.set_process_title(f"tfcluster: {self._spec.cluster} {self._spec.run} output")
-            self._capture.record_until_closed()
-            os._exit(0)
-        if code < 0:
-            _end_by_signal(-code)
-        os._exit(code)
-
-
-def _wake_on_signals() -> socket.socket:
-    """Install handlers by which signals make a socket readable, and neither end nor stop this process.
-
-    Returns:
-        The socket, from which the numbers of the signals are read.
-    """
-    reading, writing = socket.socketpair()
-    writing.setblocking(False)
-    signal.set_wakeup_fd(writing.detach(), warn_on_full_buffer=False)
-    for number in (*_TERMINAL_SIGNALS, signal.SIGTERM, signal.SIGCHLD):
-        signal.signal(number, lambda *arguments: None)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    return reading
-
-
-def _end_by_signal(number: int) -> NoReturn:
-    """End this process by a signal, without a core dump, as the program has already written one."""
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    if number != signal.SIGKILL:
-        signal.signal(number, signal.SIG_DFL)
-    os.kill(os.getpid(), number)
-    os._exit(1)  # reached if the signal's default action does not end a process
+    started_at = time.monotonic()
+    interrupted = False
+    wakeup = wake_on_signals()
+    poll.register(wakeup, select.POLLIN)
+    while not program.has_exited:
+        # The folder is checked from time to time: without it, no agent could find the result.
+        for fd, events in poll.poll(1000 * min(settings.DRIVER_POLL_SECONDS, program.seconds_left())):
+            if program.handle(fd, events):
+                continue
+            numbers = wakeup.recv(1 << 10)
+            for number in filter(TERMINAL_SIGNALS.__contains__, numbers):
+                if number == signal.SIGWINCH:
+                    program.capture.resize(spec.folder)
+                program.signal_group(number)
+            interrupted |= signal.SIGINT in numbers
+            if signal.SIGTERM in numbers:
+                program.terminate(settings.DRIVER_TERMINATE_SECONDS)
+            reap_orphans([program.pid])
+        program.kill_if_overdue()
+        if not spec.folder.exists():
+            program.kill()
+    code = program.reap()
+    # The agent knows why a run was terminated.
+    if spec.traits.is_script and not program.was_stopped(code):
+        end = program.end or ProgramEnd(code, "", time.monotonic() - started_at, {}, [])
+        if left := clear_tree(spec):
+            recorder.append(STDERR, f"{left}\n".encode())
+        event = final_event(spec, code, end, interrupted, recorder.lost_bytes)
+        try:
+            spec.emit(**event)
+        except ClusterError as problem:
+            recorder.append(STDERR, f"{problem.message}\n".encode())
+            code = code or 1
+    if program.capture.streams and os.fork() == 0:  # the program has left background processes
+        daemonize.set_process_title(f"tfcluster: {spec.cluster} {spec.run} output")
+        program.capture.record_until_closed()
+        os._exit(0)
+    end_like(code)

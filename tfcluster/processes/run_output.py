@@ -1,7 +1,7 @@
 """The output of a run's program: pipes or terminals that its driver reads, and the files to which the driver appends.
 
 A run's output is two files: what the program has written, byte for byte and in the order of arrival, and an index with
-a line `STREAM OFFSET SIZE` for each part, such as `stderr 1024 17`.
+a line `STREAM OFFSET SIZE` for each part, such as `stderr 1024 17`; in a group of processes, the member's task follows.
 """
 
 from __future__ import annotations
@@ -16,12 +16,20 @@ import termios
 import tty
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Protocol
 
 from tfcluster import settings
 from tfcluster.core.caller import OutputStreams
 from tfcluster.processes.run_spec import OUTPUT, OUTPUT_INDEX, TERMINAL_SIZE
 
 STDOUT, STDERR = "stdout", "stderr"
+
+
+class OutputSink(Protocol):
+    """Takes what a program prints."""
+
+    def append(self, stream: str, data: bytes, /) -> None:
+        """Take what has arrived on a stream."""
 
 
 class OutputRecorder:
@@ -45,12 +53,19 @@ class OutputRecorder:
         self._separator = ""
         self.lost_bytes = 0
 
-    def append(self, stream: str, data: bytes) -> None:
-        """Append what has arrived on a stream; a full disk keeps no program from running."""
+    def append(self, stream: str, data: bytes, task: str = "") -> None:
+        """Append what has arrived on a stream; a full disk keeps no program from running.
+
+        Args:
+            stream: The name of the stream.
+            data: What has arrived.
+            task: The short name of the member's task, for a group of processes.
+        """
         size = _write(self._output, data)
         self.lost_bytes += len(data) - size
         if size:
-            line = f"{self._separator}{stream} {self._offset} {size}\n".encode()
+            member = f" {task}" if task else ""
+            line = f"{self._separator}{stream} {self._offset} {size}{member}\n".encode()
             is_complete = _write(self._index, line) == len(line)
             # After a line that was truncated, the next one begins on a line of its own.
             self._separator = "" if is_complete else "\n"
@@ -71,20 +86,18 @@ class OutputCapture:
     """Captures the output of a program.
 
     Args:
-        folder: The run's folder.
+        sink: Takes the output.
         streams: The streams that the program gets.
 
     Attributes:
-        recorder: Appends to the run's output.
         program_fds: The descriptors of the program's standard output and standard error.
 
     Raises:
-        OSError: No descriptor is left, or the files cannot be created.
+        OSError: No descriptor is left.
     """
 
-    def __init__(self, folder: Path, streams: OutputStreams) -> None:
-        self._folder = folder
-        self.recorder = OutputRecorder(folder)
+    def __init__(self, sink: OutputSink, streams: OutputStreams) -> None:
+        self._sink = sink
         stdout, program_stdout = _open_stream(streams.stdout_is_terminal, streams)
         self._streams = {stdout: STDOUT}
         self.program_fds = (program_stdout, program_stdout)
@@ -103,10 +116,10 @@ class OutputCapture:
         for fd in set(self.program_fds):
             os.close(fd)
 
-    def resize(self) -> None:
+    def resize(self, folder: Path) -> None:
         """Give the program's terminals the size that the agent has written to the run's folder."""
         with contextlib.suppress(OSError, ValueError):  # the agent is just writing it, and will notify the driver again
-            columns, lines = map(int, (self._folder / TERMINAL_SIZE).read_text().split())
+            columns, lines = map(int, (folder / TERMINAL_SIZE).read_text().split())
             for fd in self._streams:
                 with contextlib.suppress(OSError):  # a pipe
                     _set_size(fd, lines, columns)
@@ -129,7 +142,7 @@ class OutputCapture:
                 raise
             data = b""
         if data:
-            self.recorder.append(self._streams[fd], data)
+            self._sink.append(self._streams[fd], data)
         else:
             os.close(fd)
             del self._streams[fd]

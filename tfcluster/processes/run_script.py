@@ -61,15 +61,17 @@ def start_script(spec: RunSpec, link: socket.socket) -> NoReturn:
     Raises:
         SystemExit: Always, with the script's exit code.
     """
-    from tfcluster.programs.script.environment import environment as describe_cluster
+    from tfcluster.programs.script.environment import describe_cluster, describe_run
 
     caller = spec.caller
+    context = begin_run(spec)
     inherited = os.environ if caller is None else caller.environment
     environment = {
         **inherited,
         "CUDA_VISIBLE_DEVICES": "-1",  # the GPUs belong to the servers
         **no_proxy_env(inherited, hosts_of(spec)),
-        **describe_cluster(begin_run(spec), spec.parameters["seed"]),
+        **describe_run(context, spec.parameters["seed"]),
+        **(describe_cluster(context) if spec.member is None else spec.member),
     }
     # Processes that the script starts and leaves behind do not belong to the cluster, which must not end them.
     environment.pop(MARK, None)

@@ -44,10 +44,11 @@ class LogView:
         # Do not print through rich: the line must be neither wrapped at the terminal's width nor parsed as markup, and
         # rich takes longer for one line than the agent takes for a hundred.
         out = (error_console() if err else console()).file
-        out.write(f"{self._prefix_of(task)}{moment}{escape_control_characters(line)}\n")
+        out.write(f"{self.prefix_of(task)}{moment}{escape_control_characters(line)}\n")
         out.flush()
 
-    def _prefix_of(self, task: str) -> str:
+    def prefix_of(self, task: str) -> str:
+        """Return what a line of a task begins with: its name, in its colour, as wide as those of the others."""
         if not self._prefix:
             return ""
         if task not in self._prefixes:

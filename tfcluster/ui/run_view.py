@@ -19,7 +19,7 @@ from tfcluster.errors import ClusterError
 from tfcluster.programs import registry
 from tfcluster.ui.console import Text, console, error_console, is_interactive, make_table
 from tfcluster.ui.format import format_duration, format_rate
-from tfcluster.ui.log_view import PlacementView
+from tfcluster.ui.log_view import LogView, PlacementView
 
 _PER_SECOND = "_per_s"
 
@@ -41,6 +41,7 @@ class RunView:
         self._metrics = Metrics()
         self._placements = PlacementView()
         self._lines = OutputLines()
+        self._members = LogView()
         self._progress: Progress | None = None
         self._may_show_progress = raw  # a script may read what is typed at the terminal, unless it reports progress
         self._printed_at = time.monotonic()
@@ -79,6 +80,9 @@ class RunView:
             return
         if event["event"] == "run":
             self._show_notes(event.get("notes", []))
+        if event["event"] == "restart":
+            problem = event["problem"].partition("; its last output:")[0]
+            self._show_notes([f"{problem}: starting all again ({event['left']} more left)"])
         if event["event"] == "task_down":
             self._show_notes([event["problem"]])
         if event["event"] in ("output", "result"):
@@ -121,7 +125,10 @@ class RunView:
                 stream.flush()
                 stream.buffer.write(encode(part))
             else:
-                print(escape_control_characters(part["line"]), file=stream)
+                prefix = self._members.prefix_of(part["task"]) if "task" in part else ""
+                # Of a line that a progress bar has written several times, the last version counts.
+                line = part["line"].rstrip("\r").rpartition("\r")[2] if prefix else part["line"]
+                print(f"{prefix}{escape_control_characters(line)}", file=stream)
             stream.flush()
 
     def _print_above(self, line: str) -> None:

@@ -193,7 +193,7 @@ class ClusterHandlers:
         tasks = topology.on(self._host)
         self._supervisor.history.record("up", detail=f"{pluralize(len(tasks), 'task')}, agent {os.getpid()}")
         self._ports.release_except(topology.ports_on(self._host))
-        self._supervisor.apply(topology, [task.name for task in tasks])
+        self._supervisor.apply(topology, [task.name for task in tasks] if topology.has_servers else [])
 
     async def _carry_out(self, topology: ClusterTopology, summary: str) -> None:
         """Stop the tasks that the topology does not keep, then adopt the topology and start its tasks.

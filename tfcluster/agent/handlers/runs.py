@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import secrets
 import shutil
 from collections.abc import AsyncGenerator, Collection
 from typing import NoReturn
 
 from tfcluster import settings
 from tfcluster.agent.context import AgentContext
+from tfcluster.agent.handlers.groups import group_spec, not_recorded, peers_of
 from tfcluster.agent.runs.run import Run
 from tfcluster.agent.runs.stream import follow, skip
 from tfcluster.agent.upload import Upload, receive, validate_name
@@ -55,19 +55,13 @@ class RunHandlers:
         A run that the command does not own continues after the command disconnects, once its upload is complete.
         """
         self._context.reject_if_going_down()
-        devices, missing = await self._devices()
-        self._context.reject_if_going_down()
-        topology = self._supervisor.require_cluster()
-        head = self._head(topology, missing)
-        selection = _select(topology, head, devices, missing, request)
         if request.upload is not None:
             validate_name(request.upload)
-        job = self._job(topology, head, selection, missing, request)
+        job = await self._job(request) if request.group is None else group_spec(self._context, request, request.group)
         try:
             run = self._runs.submit(job, request.timeout, request.detach or not request.owned)
         except OSError as error:
-            shutil.rmtree(job.folder, ignore_errors=True)
-            raise ClusterError(f"{job.folder}: cannot record the run: {error.strerror}") from error
+            raise not_recorded(job, error) from error
         async with contextlib.aclosing(self._events(run, upload, request.detach, request.owned)) as events:
             async for event in events:
                 yield RunEvent(event)
@@ -97,16 +91,14 @@ class RunHandlers:
         ready = [task for task in topology.on(self._supervisor.host) if task.name not in missing]
         return next((task for task in ready if task.job != PS_JOB), ready[0] if ready else head)
 
-    def _job(
-        self,
-        topology: ClusterTopology,
-        head: Task,
-        selection: Selection,
-        missing: dict[str, str],
-        request: RunRequest,
-    ) -> RunSpec:
-        """Create the directory of a new run, and return the specification for its driver."""
-        identity = self._new_run(request.program)
+    async def _job(self, request: RunRequest) -> RunSpec:
+        """Choose the devices of a new run, create its directory, and return the specification for its driver."""
+        devices, missing = await self._devices()
+        self._context.reject_if_going_down()
+        topology = self._supervisor.require_cluster()
+        head = self._head(topology, missing)
+        selection = _select(topology, head, devices, missing, request)
+        identity = self._runs.store.new_run(request.program)
         return RunSpec(
             run=identity,
             cluster=topology.cluster,
@@ -121,7 +113,7 @@ class RunHandlers:
             missing=missing,
             upload=request.upload,
             log_placement=request.log_placement,
-            peers={host.name: host.address for host in topology.hosts} if topology.network == "closed" else None,
+            peers=peers_of(topology),
             code=request.code,
             caller=request.caller,
             streams=request.streams,
@@ -135,6 +127,9 @@ class RunHandlers:
         run is cancelled, because nothing waits for its result.
         """
         starting: asyncio.Future[None] | None = None
+        # The command has the other hosts join the group before it is detached.
+        group = None if run.spec is None else run.spec.group
+        has_remote_members = group is not None and group.hosts != (self._supervisor.host,)
         is_detached = False
         try:
             async with contextlib.aclosing(follow(self._runs, run.id)) as events:
@@ -146,7 +141,8 @@ class RunHandlers:
                         changed = asyncio.ensure_future(run.changed.wait_for_change(run.changed.count))
                         await asyncio.wait({starting, changed}, return_when=asyncio.FIRST_COMPLETED)
                         changed.cancel()
-                    if detach and run.is_active and not run.has_exited:
+                    is_submitted = not has_remote_members or each["event"] == "coordinator"
+                    if detach and is_submitted and run.is_active and not run.has_exited:
                         is_detached = True
                         break
         finally:
@@ -223,14 +219,6 @@ class RunHandlers:
             if fails_at_restart(record.traits, computing, record.required_tasks, restarted):
                 failing[record.traits.is_script].append(record.run)
         yield Reply(FailingRunsReply(tuple(failing[False]), tuple(failing[True])))
-
-    def _new_run(self, program: str) -> str:
-        """Generate the id of a new run and create its directory."""
-        identity = f"{program}-{secrets.token_hex(2)}"
-        while not self._runs.store.make_folder(identity):
-            # Four digits are easy to type, but an earlier run already has them: use more.
-            identity = f"{program}-{secrets.token_hex(4)}"
-        return identity
 
 
 def _select(

@@ -218,7 +218,7 @@ class Run:
             fail: Called with the run and an error to stop the run.
         """
         traits, required = self.record.traits, self.record.required_tasks
-        if traits.is_script:
+        if traits.is_script and traits.uses_servers:
             self._note_losses(down)
         losses = blocking_losses(traits, compute_tasks(traits, self.record.devices, every), required, down)
         if not losses:

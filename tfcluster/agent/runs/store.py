@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import secrets
 import shutil
 import time
 from collections.abc import Collection, Mapping
@@ -47,6 +48,8 @@ class RunRecord:
         result: The program's result; None if the run did not succeed, unless a script has ended by itself.
         error: Why the run failed; None if it did not fail.
         required_tasks: Names of the tasks that the run uses in addition to those of its devices.
+        leader: The id of the run, led by another host, whose members on this host this run consists of; empty for
+            any other run.
     """
 
     run: str
@@ -64,15 +67,17 @@ class RunRecord:
     result: dict[str, Any] | None = None
     error: dict[str, Any] | None = None
     required_tasks: list[str] = field(default_factory=list)
+    leader: str = ""
 
     @classmethod
-    def new(cls, spec: RunSpec, timeout: float | None, detached: bool) -> RunRecord:
+    def new(cls, spec: RunSpec, timeout: float | None, detached: bool, leader: str = "") -> RunRecord:
         """Return the record of a run that is submitted now.
 
         Args:
             spec: What the run's driver is to execute.
             timeout: As the attribute.
             detached: As the attribute.
+            leader: As the attribute.
         """
         return cls(
             run=spec.run,
@@ -86,6 +91,7 @@ class RunRecord:
             detached=detached,
             state=RunState.QUEUED,
             required_tasks=required_tasks(spec.traits, spec.devices, spec.addresses, spec.head),
+            leader=leader,
         )
 
     def summary(self) -> dict[str, Any]:
@@ -110,6 +116,18 @@ class RunStore:
     def folder(self, run: str) -> Path:
         """Return the path of a run's folder."""
         return self.path / run
+
+    def new_run(self, program: str) -> str:
+        """Generate the id of a new run of a program and create its folder.
+
+        Raises:
+            ClusterError: The folder cannot be created.
+        """
+        identity = f"{program}-{secrets.token_hex(2)}"
+        while not self.make_folder(identity):
+            # Four digits are easy to type, but an earlier run already has them: use more.
+            identity = f"{program}-{secrets.token_hex(4)}"
+        return identity
 
     def make_folder(self, run: str) -> bool:
         """Create the folder of a new run.

@@ -100,19 +100,19 @@ class _Output:
         while not is_quiet:
             lines, is_quiet = self._index.read_block()
             with contextlib.suppress(FileNotFoundError):
-                for stream, data in self._read_parts(lines):
-                    yield {"event": "output", "stream": stream, "data": data.decode(errors="surrogateescape")}
+                for source, data in self._read_parts(lines):
+                    yield {"event": "output", **source, "data": data.decode(errors="surrogateescape")}
             await asyncio.sleep(0)
 
-    def _read_parts(self, lines: list[bytes]) -> Iterator[tuple[str, bytes]]:
+    def _read_parts(self, lines: list[bytes]) -> Iterator[tuple[Message, bytes]]:
         if not lines:
             return
         with self._path.open("rb") as file:
             for line in lines:
                 try:
-                    stream, offset, size = line.decode().split(" ")
+                    stream, offset, size, *task = line.decode().split(" ")
                     file.seek(int(offset))
-                    yield stream, file.read(int(size))
+                    yield {"stream": stream, **({"task": task[0]} if task else {})}, file.read(int(size))
                 except ValueError:  # a full disk has truncated the line
                     continue
 

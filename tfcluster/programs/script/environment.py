@@ -1,15 +1,26 @@
-"""The environment variables that describe the cluster to a script."""
+"""The environment variables that describe the run and the cluster to a script."""
 
 from __future__ import annotations
 
 import json
 import socket
 
+from tfcluster.core.tf_config import CHIEF_JOB, make_tf_config
 from tfcluster.programs.api import Context
 
 
-def environment(context: Context, seed: int | None) -> dict[str, str]:
-    """Return the environment variables that describe the cluster to a script.
+def describe_run(context: Context, seed: int | None) -> dict[str, str]:
+    """Return the environment variables that describe its run to a script.
+
+    Args:
+        context: The run.
+        seed: The user's seed; None if there is none.
+    """
+    return {"TFCLUSTER_RUN": context.run, **({} if seed is None else {"TFCLUSTER_SEED": str(seed)})}
+
+
+def describe_cluster(context: Context) -> dict[str, str]:
+    """Return the environment variables that describe the cluster to a script that is its client.
 
     They are TF_CONFIG, in which the script is the chief, and tfcluster's own variables. A strategy starts a server in
     its chief, so the chief's address is a free port, also in a cluster that has a server for a job `chief`: strategies
@@ -17,18 +28,14 @@ def environment(context: Context, seed: int | None) -> dict[str, str]:
 
     Args:
         context: The run.
-        seed: The user's seed; None if there is none.
     """
     host = context.head_address.rpartition(":")[0]
     master = f"grpc://{context.head_address}"
-    cluster = {**context.addresses, "chief": [f"{host}:{_free_port()}"]}
-    task = {"type": "chief", "index": 0}
+    config = make_tf_config({**context.addresses, CHIEF_JOB: [f"{host}:{_free_port()}"]}, CHIEF_JOB, 0)
     return {
-        "TF_CONFIG": json.dumps({"cluster": cluster, "task": task, "session_master": master}),
+        "TF_CONFIG": json.dumps({**config, "session_master": master}),
         "TFCLUSTER_MASTER": master,
-        "TFCLUSTER_RUN": context.run,
         "TFCLUSTER_DEVICES": ",".join(context.devices),
-        **({} if seed is None else {"TFCLUSTER_SEED": str(seed)}),
     }
 
 

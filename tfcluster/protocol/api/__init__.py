@@ -44,6 +44,7 @@ class Method(str, Enum):
     EVENTS = "events"
     RUN = "run"
     RUNS = "runs"
+    JOIN = "join"
     ATTACH = "attach"
     CANCEL = "cancel"
     TERMINAL = "terminal"

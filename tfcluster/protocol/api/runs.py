@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, NoReturn
 
@@ -20,13 +20,29 @@ class RunEvent:
     Attributes:
         record: The event as the run's file contains it and `run -o json` prints it. Its field `event` is the kind of
             event: `run` (the first: `run`, `program`, `devices`), `output` (`data` that a script wrote to its `stream`,
-            `stdout` or `stderr`; here the command prints each `line`), `result` (the last: `run`, `program`, `state`,
-            `seconds`, `result`, `devices`, `notes`, and `error` if it failed; the result of a script that failed has
-            its `exit_code`, and its `signal` if one ended it), or a kind that the program defines, with fields of its
-            own. The data are text, in which bytes that are not UTF-8 are escaped (`surrogateescape`).
+            `stdout` or `stderr`, with its `task` if it is a member of a group; here the command prints each `line`),
+            `result` (the last: `run`, `program`, `state`, `seconds`, `result`, `devices`, `notes`, and `error` if it
+            failed; the result of a script that failed has its `exit_code`, and its `signal` if one ended it), or a kind
+            that the program defines, with fields of its own. The data are text, in which bytes that are not UTF-8 are
+            escaped (`surrogateescape`).
     """
 
     record: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class GroupRequest:
+    """A group of processes that run a script, one for each task of some jobs.
+
+    Attributes:
+        jobs: The jobs; empty for `worker`, and `chief` where there is one.
+        max_restarts: How often the whole group may be started again after a failure.
+        secret: What the hosts of the group have to know to connect to each other, in hexadecimal digits.
+    """
+
+    jobs: tuple[str, ...]
+    max_restarts: int
+    secret: str = field(repr=False)
 
 
 @dataclass(frozen=True)
@@ -50,6 +66,7 @@ class RunRequest(Request[RunEvent, Done], method=Method.RUN, is_slow=True):
         code: Where a script is in the code that was sent to its host; None for one that runs where it is.
         caller: What a script takes over from the command; None for other programs, and for a command on another host.
         streams: The standard output and standard error of a script; None for other programs.
+        group: The processes to start instead of one; None for one.
     """
 
     program: str
@@ -66,6 +83,32 @@ class RunRequest(Request[RunEvent, Done], method=Method.RUN, is_slow=True):
     code: CodeLocation | None = None
     caller: Caller | None = None
     streams: OutputStreams | None = None
+    group: GroupRequest | None = None
+
+
+@dataclass(frozen=True)
+class JoinRequest(Request[NoReturn, Done], method=Method.JOIN):
+    """Start the members of a group on this host; the group's run is led by another host.
+
+    Attributes:
+        leader: The id of the group's run on the host that leads it.
+        program: The name of the program.
+        traits: What the cluster has to know of the program.
+        parameters: The program's own parameters.
+        timeout: Seconds after which the members are stopped; None for no limit.
+        coordinator: The address of the group's coordinator.
+        group: The group.
+        code: Where the script is in the code that was sent to this host.
+    """
+
+    leader: str
+    program: str
+    traits: ProgramTraits
+    parameters: dict[str, Any]
+    timeout: float | None
+    coordinator: str
+    group: GroupRequest
+    code: CodeLocation
 
 
 @dataclass(frozen=True)

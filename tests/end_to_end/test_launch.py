@@ -1,0 +1,254 @@
+"""`tfcluster launch`: a group of processes that run a script, one for each task, which start and end together."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import Sandbox, make_sandbox, wait_for
+
+SPEC = "jobs:\n  chief: {tasks: 1}\n  worker: {tasks: 2}\n  ps: {tasks: 1}\n  evaluator: {tasks: 1}\n"
+# Prints what a member sees, one line of JSON each.
+LOOK = """
+import json, os, sys
+names = ("TASK", "RANK", "WORLD_SIZE", "ATTEMPT", "RUN")
+seen = {name: os.environ[f"TFCLUSTER_{name}"] for name in names}
+print(json.dumps({**seen, "config": json.loads(os.environ["TF_CONFIG"]), "args": sys.argv[1:]}))
+"""
+# Ends as its argument with the member's name says: `worker:1=3` is exit code 3; others wait for ever.
+ACT = """
+import os, signal, sys, time
+acts = dict(argument.split("=") for argument in sys.argv[1:])
+act = acts.get(os.environ["TFCLUSTER_TASK"], acts.get("all", "wait"))
+if "first" in acts and os.environ["TFCLUSTER_ATTEMPT"] != "0":
+    act = "0"
+print("doing", act, flush=True)
+if act == "raise":
+    sys.tracebacklimit = 0
+    raise ValueError("no such data")
+if act == "kill":
+    os.kill(os.getpid(), signal.SIGKILL)
+if act == "wait":
+    time.sleep(1000)
+sys.exit(int(act))
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
+    """A sandbox with a cluster, shared by the tests."""
+    with make_sandbox(tmp_path_factory.mktemp("launch")) as sandbox:
+        sandbox.spec(SPEC)
+        (sandbox.folder / "look.py").write_text(LOOK)
+        (sandbox.folder / "act.py").write_text(ACT)
+        sandbox("up")
+        yield sandbox
+
+
+def members(sandbox: Sandbox, *arguments: str) -> dict[str, Any]:
+    """Launch look.py; return what each member has seen, by its task."""
+    lines = sandbox("launch", *arguments).stdout.splitlines()
+    seen = [json.loads(line.partition(" | ")[2]) for line in lines]
+    assert [line.partition(" | ")[0].strip() for line in lines] == [each["TASK"] for each in seen]
+    return {each["TASK"]: each for each in seen}
+
+
+def result_of(sandbox: Sandbox, *arguments: str, code: int) -> Any:
+    return json.loads(sandbox("launch", "-o", "json", *arguments, code=code).stdout.splitlines()[-1])
+
+
+def test_each_member_gets_its_own_place(cluster: Sandbox) -> None:
+    seen = members(cluster, "look.py")
+    assert sorted(seen) == ["chief:0", "worker:0", "worker:1"]
+    assert [seen[task]["RANK"] for task in sorted(seen)] == ["0", "1", "2"]
+    clusters = [each["config"]["cluster"] for each in seen.values()]
+    assert clusters == clusters[:1] * 3
+    assert {job: len(tasks) for job, tasks in clusters[0].items()} == {"chief": 1, "worker": 2}
+    assert seen["worker:1"]["config"]["task"] == {"type": "worker", "index": 1}
+    assert {(each["WORLD_SIZE"], each["ATTEMPT"]) for each in seen.values()} == {("3", "0")}
+    assert len({each["RUN"] for each in seen.values()}) == 1
+    addresses = [address for tasks in clusters[0].values() for address in tasks]
+    servers = {task["address"] for task in cluster.status()["tasks"]}
+    assert len(set(addresses)) == 3
+    assert servers.isdisjoint(addresses)
+
+
+def test_an_evaluator_is_not_part_of_the_cluster_that_it_evaluates(cluster: Sandbox) -> None:
+    seen = members(cluster, "--each", "worker,evaluator", "look.py")
+    evaluator = seen["evaluator:0"]["config"]
+    assert evaluator["task"] == {"type": "evaluator", "index": 0}
+    assert list(evaluator["cluster"]) == ["worker"]
+    assert seen["worker:0"]["config"]["cluster"] == evaluator["cluster"]
+
+
+def test_placeholders_in_arguments(cluster: Sandbox) -> None:
+    arguments = ["--at={job}:{index}", "{rank}/{world_size}", "{address}", "{worker_hosts}", "{ps_hosts}", '{"a": {b}}']
+    seen = members(cluster, "--each", "worker", "look.py", *arguments)
+    workers = seen["worker:1"]["config"]["cluster"]["worker"]
+    ps = [task["address"] for task in cluster.status()["tasks"] if task["job"] == "ps"]
+    assert seen["worker:1"]["args"] == [
+        "--at=worker:1",
+        "1/2",
+        workers[1],
+        ",".join(workers),
+        ",".join(ps),
+        '{"a": {b}}',
+    ]
+
+
+def test_output_is_marked_with_its_task(cluster: Sandbox) -> None:
+    events = [json.loads(line) for line in cluster("launch", "-o", "json", "act.py", "all=0").stdout.splitlines()]
+    output = {(each["task"], each["stream"], each["line"]) for each in events if each["event"] == "output"}
+    assert output == {(task, "stdout", "doing 0") for task in ("chief:0", "worker:0", "worker:1")}
+    started = [each["task"] for each in events if each["event"] == "member" and each["state"] == "started"]
+    assert sorted(started) == ["chief:0", "worker:0", "worker:1"]
+    assert events[-1]["result"] == {"exit_code": 0, "restarts": 0}
+
+
+@pytest.mark.parametrize(
+    ("act", "code", "message"),
+    [
+        ("raise", 1, "worker:1 on localhost failed: ValueError: no such data"),
+        ("7", 7, "worker:1 on localhost ended with exit code 7"),
+        ("kill", 137, "worker:1 on localhost was ended by SIGKILL"),
+    ],
+)
+def test_the_first_failure_ends_all(cluster: Sandbox, act: str, code: int, message: str) -> None:
+    result = result_of(cluster, "act.py", f"worker:1={act}", code=code)
+    assert result["state"] == "failed"
+    assert result["result"]["task"], result["result"]["exit_code"] == ("worker:1", code)
+    assert result["error"]["message"].startswith(message)
+    assert f"doing {act}" in result["error"]["message"]
+    assert not [line for line in cluster.processes().values() if "program" in line]
+
+
+def test_the_error_is_shown_with_the_last_lines(cluster: Sandbox) -> None:
+    result = cluster("launch", "act.py", "worker:1=raise", code=1)
+    assert "error: worker:1 on localhost failed: ValueError: no such data; its last output:" in result.stderr
+    assert "worker:1 | ValueError: no such data" in result.stderr
+
+
+def test_parameter_servers_are_ended_when_the_others_are_done(cluster: Sandbox) -> None:
+    arguments = ("--each", "ps,worker", "act.py", "worker:0=0", "worker:1=0")
+    assert result_of(cluster, *arguments, code=0)["state"] == "succeeded"
+
+
+@pytest.mark.parametrize("code", ["9", "42"])
+def test_a_group_is_started_again_as_a_whole(cluster: Sandbox, code: str) -> None:
+    arguments = ("--each", "worker", "--max-restarts", "2", "act.py", f"worker:1={code}", "first=0")
+    env = cluster.with_settings({"GROUP_PREEMPTION_SECONDS": 0.1})
+    lines = cluster("launch", "-o", "json", *arguments, env=env).stdout.splitlines()
+    events = [json.loads(line) for line in lines]
+    assert events[-1]["result"] == {"exit_code": 0, "restarts": 1}
+    started = [(each["task"], each["attempt"]) for each in events if each.get("state") == "started"]
+    assert sorted(started) == [("worker:0", 0), ("worker:0", 1), ("worker:1", 0), ("worker:1", 1)]
+
+
+def test_restarts_are_counted(cluster: Sandbox) -> None:
+    result = cluster("launch", "--each", "worker", "--max-restarts", "1", "act.py", "all=9", code=9)
+    assert "ended with exit code 9: starting all again (0 more left)" in result.stderr
+    assert "error: worker:" in result.stderr
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_all(cluster: Sandbox, number: signal.Signals, code: int) -> None:
+    command = cluster.start("launch", "act.py")
+    assert command.stdout is not None
+    assert command.stdout.readline().endswith("| doing wait\n")
+    command.send_signal(number)
+    assert command.wait(60) == code
+    assert not [line for line in cluster.processes().values() if "program" in line]
+
+
+def test_a_group_is_a_run_like_any_other(cluster: Sandbox) -> None:
+    run = cluster("launch", "--detach", "act.py").stdout.strip()
+    assert run.startswith("launch-")
+    wait_for(lambda: len([line for line in cluster.processes().values() if f"{run} program" in line]) == 3)
+    assert (run, "running") in [(each["run"], each["state"]) for each in cluster.status()["runs"]]
+    cluster("cancel", run)
+    assert cluster("attach", run, code=1).stdout.count("doing wait") == 3
+    (record,) = [each for each in cluster.json("runs") if each["run"] == run]
+    assert record["state"] == "cancelled"
+
+
+def test_a_group_outlives_its_agent(cluster: Sandbox) -> None:
+    command = cluster.start("launch", "act.py", "chief:0=wait")
+    assert command.stdout is not None
+    assert command.stdout.readline().endswith("| doing wait\n")
+    (program, *_) = [pid for pid, line in cluster.processes().items() if line.endswith("program")]
+    cluster.kill_agent()
+    os.kill(program, signal.SIGKILL)
+    assert command.wait(60) == 137
+    cluster.wait_until("running")
+
+
+def test_members_end_with_their_coordinator(cluster: Sandbox) -> None:
+    run = cluster("launch", "--detach", "act.py").stdout.strip()
+    wait_for(lambda: len([line for line in cluster.processes().values() if f"{run} program" in line]) == 3)
+    (driver,) = [pid for pid, line in cluster.processes().items() if line.endswith(run)]
+    os.kill(driver, signal.SIGKILL)
+    wait_for(lambda: not [line for line in cluster.processes().values() if run in line])
+    cluster("attach", run, code=1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--each", "master", "look.py"], "the cluster has no job 'master'"),
+        (
+            ["look.py", "--at={master_hosts}"],
+            "{master_hosts} in '--at={master_hosts}': the cluster has no job 'master'",
+        ),
+        (["--workers", "2", "-c", "demo", "look.py"], "Give only one of --spec, --workers and --cluster."),
+        (["--workers", "2", "--detach", "look.py"], "a run that is detached needs a cluster that stays up"),
+        (["none.py"], "none.py"),
+    ],
+)
+def test_wrong_usage(cluster: Sandbox, arguments: list[str], message: str) -> None:
+    result = cluster("launch", *arguments, code=2)
+    assert message in result.stderr
+
+
+@pytest.mark.parametrize("arguments", [["--workers", "2"], ["--spec", "two.yaml"]])
+def test_a_cluster_for_the_time_of_the_run(sandbox: Sandbox, arguments: list[str]) -> None:
+    sandbox.spec("name: two\njobs: {worker: {tasks: 2}}\n", "two.yaml")
+    (sandbox.folder / "act.py").write_text(ACT)
+    result = sandbox("launch", *arguments, "act.py", "worker:0=3", code=3)
+    assert "worker:0 on localhost ended with exit code 3" in result.stderr
+    assert not sandbox.leftovers()
+    name = "two" if "two.yaml" in arguments else "launch"
+    (run,) = sandbox.json("runs", "-c", name)
+    assert run["state"] == "failed"
+
+
+def test_an_interrupted_command_takes_its_cluster_down(sandbox: Sandbox) -> None:
+    (sandbox.folder / "act.py").write_text(ACT)
+    command = sandbox.start("launch", "--workers", "1", "act.py", stderr=subprocess.STDOUT)
+    assert command.stdout is not None
+    while not command.stdout.readline().endswith("| doing wait\n"):
+        assert command.poll() is None
+    command.send_signal(signal.SIGINT)
+    assert command.wait(60) == 130
+    assert not sandbox.leftovers()
+
+
+def test_the_ports_of_members_are_closed_to_other_machines(cluster: Sandbox, tmp_path: Path) -> None:
+    script = tmp_path / "listen.py"
+    script.write_text(
+        "import json, os, socket\n"
+        "port = int(os.environ['TFCLUSTER_ADDRESS'].rpartition(':')[2])\n"
+        "listener = socket.socket()\n"
+        "listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)\n"
+        "listener.bind(('', port))\n"
+        "listener.listen()\n"
+        "print(listener.getsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, 16).rstrip(b'\\0').decode())\n"
+    )
+    result = cluster("launch", "--each", "worker", script)
+    assert sorted(result.stdout.splitlines()) == ["worker:0 | lo", "worker:1 | lo"]

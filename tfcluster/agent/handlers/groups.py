@@ -1,0 +1,101 @@
+"""RPC handlers of `launch`: lead the run of a group of processes, or start the group's members on this host."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from typing import Any, NoReturn
+
+from tfcluster.agent.context import AgentContext
+from tfcluster.core.groups import Group, check_arguments, select_members
+from tfcluster.core.programs import ProgramTraits
+from tfcluster.core.topology import ClusterTopology
+from tfcluster.errors import ClusterError
+from tfcluster.processes.run_spec import RunSpec
+from tfcluster.protocol.api import Done, Reply, Response
+from tfcluster.protocol.api.runs import GroupRequest, JoinRequest, RunRequest
+
+#: What the ids of groups' runs begin with.
+_PREFIX = "launch"
+
+
+class GroupHandlers:
+    """Handles the requests about groups that another host leads.
+
+    Args:
+        context: The parts of the agent.
+    """
+
+    def __init__(self, context: AgentContext) -> None:
+        self._context = context
+
+    async def join(self, request: JoinRequest) -> Response[NoReturn, Done]:
+        """Start the process that starts the group's members on this host when its coordinator says so."""
+        context = self._context
+        context.reject_if_going_down()
+        spec = _spec(context, request.program, request.traits, request.parameters, request.group, request.coordinator)
+        job = replace(spec, code=request.code)
+        try:
+            run = context.runs.submit(job, request.timeout, detached=True, leader=request.leader)
+        except OSError as error:
+            raise not_recorded(job, error) from error
+        context.runs.start(run)
+        yield Reply(Done())
+
+
+def group_spec(context: AgentContext, request: RunRequest, group: GroupRequest) -> RunSpec:
+    """Create the directory of a new run that is a group, and return the specification for its driver.
+
+    Args:
+        context: The parts of the agent.
+        request: The request of the run.
+        group: What it says of the group.
+
+    Raises:
+        ClusterError: The cluster has not the jobs that the group needs.
+    """
+    spec = _spec(context, request.program, request.traits, request.parameters, group, None)
+    return replace(spec, upload=request.upload, code=request.code, caller=request.caller)
+
+
+def _spec(
+    context: AgentContext,
+    program: str,
+    traits: ProgramTraits,
+    parameters: dict[str, Any],
+    request: GroupRequest,
+    coordinator: str | None,
+) -> RunSpec:
+    topology = context.supervisor.require_cluster()
+    members = select_members(topology, request.jobs)
+    check_arguments(parameters["args"], list(topology.addresses()))
+    jobs = {member.job for member in members}
+    servers = {job: addresses for job, addresses in topology.addresses().items() if job not in jobs}
+    address = next(host.address for host in topology.hosts if host.name == context.host)
+    identity = context.runs.store.new_run(_PREFIX)
+    return RunSpec(
+        run=identity,
+        cluster=topology.cluster,
+        program=program,
+        traits=traits,
+        folder=context.state_dir.runs / identity,
+        addresses=topology.addresses(),
+        head=topology.head().address,
+        devices=[],
+        parameters=parameters,
+        notes=[],
+        peers=peers_of(topology),
+        host=context.host,
+        group=Group(members, servers, request.max_restarts, request.secret, address, coordinator),
+    )
+
+
+def peers_of(topology: ClusterTopology) -> dict[str, str] | None:
+    """Return the names and addresses of the hosts that may connect to the ports of a run, or None if all may."""
+    return {host.name: host.address for host in topology.hosts} if topology.network == "closed" else None
+
+
+def not_recorded(spec: RunSpec, error: OSError) -> ClusterError:
+    """Remove the folder of a run that cannot be recorded, and return the error to raise."""
+    shutil.rmtree(spec.folder, ignore_errors=True)
+    return ClusterError(f"{spec.folder}: cannot record the run: {error.strerror}")

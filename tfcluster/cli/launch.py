@@ -1,0 +1,181 @@
+"""The command `tfcluster launch`: a group of processes that run the user's script, one for each task of some jobs."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+import click
+
+from tfcluster.cli.options import Command, WholeNumber, cluster_option, output_option, seconds
+from tfcluster.errors import ClusterError, ExitCode
+
+if TYPE_CHECKING:
+    from tfcluster.client.cluster import Cluster
+
+
+#: The program that the members of a group run.
+_SCRIPT = "script"
+_HELP = """Start SCRIPT.py once for each task of the job `worker` (and of `chief`, if there is one), on the task's host.
+
+Each process finds its own place in TF_CONFIG, with addresses that are free, as MultiWorkerMirroredStrategy needs it. In
+ARGS, {job}, {index}, {rank}, {world_size}, {address} and {JOB_hosts} (as {ps_hosts}) are replaced.
+
+The group ends together: when one process fails, the others are ended, and its error is shown with its last lines. When
+all have succeeded, processes of the job `ps` are ended. It is a run like any other: Ctrl-C cancels it.
+
+Where no cluster is up, --spec FILE or --workers N bring one up without servers, and take it down at the end.
+"""
+
+
+def _own_params() -> list[click.Parameter]:
+    options: list[Callable[[Command], Command]] = [
+        click.option(
+            "--each",
+            metavar="JOB[,JOB...]",
+            help="The jobs whose tasks get a process. Default: worker, with chief where there is one.",
+        ),
+        click.option(
+            "--max-restarts",
+            type=click.IntRange(min=0),
+            default=0,
+            show_default=True,
+            metavar="N",
+            help="How often the whole group is started again after a failure.",
+        ),
+        click.option(
+            "--spec",
+            type=click.Path(path_type=Path),
+            metavar="FILE",
+            help="Bring the cluster of this spec up for the run.",
+        ),
+        click.option(
+            "--workers", type=click.IntRange(min=1), metavar="N", help="Bring N workers up on this machine for the run."
+        ),
+        click.option("--seed", type=WholeNumber(0, 2**63 - 1), help="The seed of random numbers, for all processes."),
+        click.option("--timeout", type=seconds(0.1), metavar="S", help="Seconds after which the run is stopped."),
+        click.option("--detach", is_flag=True, help="Print the run's id and leave it alone; see `tfcluster attach`."),
+        cluster_option,
+        output_option,
+    ]
+
+    @click.command()
+    def carrier() -> None:
+        """Carry the options."""
+
+    for option in reversed(options):
+        option(carrier)
+    return carrier.params
+
+
+def _invoke(
+    each: str | None,
+    max_restarts: int,
+    spec: Path | None,
+    workers: int | None,
+    seed: int | None,
+    timeout: float | None,
+    detach: bool,
+    cluster: str | None,
+    output: str,
+    is_module: bool,
+    script: BinaryIO | str,
+    args: tuple[str, ...],
+) -> int:
+    if sum(option is not None for option in (spec, workers, cluster)) > 1:
+        raise click.UsageError("Give only one of --spec, --workers and --cluster.")
+    from tfcluster.cli.runs import RunOutput, show
+    from tfcluster.client.launch import Launch, make_group
+    from tfcluster.client.run_request import RunRequest
+    from tfcluster.programs.api import SharedOptions
+    from tfcluster.programs.registry import find
+
+    program, describe = find(_SCRIPT), _script_command().callback
+    assert program is not None, "it is a part of tfcluster"
+    assert describe is not None, "a command that is made of a function calls it"
+    shared = SharedOptions(seed, (), None, False, timeout, False, None, detach, cluster, output)
+    submission = describe(shared, is_module, script, args)
+    request = RunRequest(
+        program.name,
+        replace(program.traits(submission.parameters), uses_servers=False),
+        submission.parameters,
+        [],
+        None,
+        False,
+        timeout,
+        detach=detach,
+        upload=submission.upload,
+        upload_name=submission.upload_name,
+        shows_output=output == "text",
+    )
+    jobs = tuple(job.strip() for job in each.split(",")) if each else ()
+    launch = Launch(request, make_group(jobs, max_restarts))
+    with _cluster(spec, workers, cluster, detach) as target:
+        return show(launch.events(target), RunOutput(json=output == "json", detached=detach))
+
+
+@contextlib.contextmanager
+def _cluster(spec: Path | None, workers: int | None, named: str | None, detach: bool) -> Iterator[Cluster]:
+    """Find the cluster to launch on or, for --spec and --workers, bring it up for the time of the run.
+
+    Raises:
+        ClusterError: There is no cluster, or it cannot come up.
+    """
+    from tfcluster.client.launch import temporary_cluster, workers_topology
+    from tfcluster.client.resolve import check_source, find_cluster, load_topology, resolve_cluster, spec_source
+    from tfcluster.paths import running_clusters
+
+    if spec is None and workers is None:
+        yield resolve_cluster(named)
+        return
+    topology = load_topology(spec, None) if workers is None else workers_topology(workers)
+    source = spec_source(spec, None) if workers is None else "--workers"
+    if topology.cluster in running_clusters():
+        check_source(topology.cluster, source)
+        yield find_cluster(topology.cluster)
+        return
+    if detach:
+        raise ClusterError(
+            "a run that is detached needs a cluster that stays up",
+            hint="Start it with `tfcluster up` first; or leave out --detach.",
+            exit_code=ExitCode.USAGE,
+        )
+    with temporary_cluster(topology, source) as target:
+        yield target
+
+
+class _Launch(click.Command):
+    """The command, whose options are followed by those of scripts."""
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """Return the parameters; the program `script` is not imported before they are needed."""
+        return [*super().get_params(ctx), *_script_command().params]
+
+
+def _script_command() -> click.Command:
+    """Return the command of the program `script`, which `launch` runs."""
+    from tfcluster.programs.registry import find
+
+    program = find(_SCRIPT)
+    assert program is not None, "it is a part of tfcluster"
+    command: click.Command = program.load("options", "command", click.Command)
+    return command
+
+
+command = _Launch(
+    "launch",
+    params=_own_params(),
+    callback=_invoke,
+    help=_HELP,
+    epilog="Example: tfcluster launch --workers 2 train.py --epochs 3",
+    short_help="Start your script once for each task.",
+    context_settings={
+        "auto_envvar_prefix": "TFCLUSTER_LAUNCH",
+        # All arguments after the script's path belong to the script.
+        "ignore_unknown_options": True,
+        "allow_interspersed_args": False,
+    },
+)

@@ -1,0 +1,232 @@
+"""Groups of processes, one for each task of some jobs: who they are, what each is told of the others, how they end."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+from tfcluster import settings
+from tfcluster.core.environment import join_address
+from tfcluster.core.tf_config import CHIEF_JOB, EVALUATOR_JOB
+from tfcluster.core.topology import LEADING_JOBS, PS_JOB, ClusterTopology
+from tfcluster.errors import ClusterError, ExitCode
+
+# The exit codes of a program that was preempted, has saved its state, and is to be started again at once:
+# tf.distribute.experimental.PreemptionCheckpointHandler exits with 42 on most platforms, and with 143 on some.
+_PREEMPTED = (42, ExitCode.TERMINATED)
+_PLACEHOLDER = re.compile(r"\{(job|index|rank|world_size|address|([A-Za-z0-9_.-]+)_hosts)\}")
+
+
+@dataclass(frozen=True)
+class Member:
+    """One process of a group.
+
+    Attributes:
+        job: The job of its task.
+        index: The index of its task in the job.
+        rank: Its number in the group, from 0.
+        host: The name of the host that it runs on.
+        address_host: The host part of the address at which the other members reach it.
+        gpu_ids: The GPUs that it may use, as CUDA_VISIBLE_DEVICES names them; none if it is empty.
+        env: The environment variables of its task.
+    """
+
+    job: str
+    index: int
+    rank: int
+    host: str
+    address_host: str
+    gpu_ids: tuple[str, ...] = ()
+    env: dict[str, str] = field(default_factory=dict, repr=False)
+
+    @property
+    def short(self) -> str:
+        """Return the short name of its task, such as `worker:1`."""
+        return f"{self.job}:{self.index}"
+
+    def address(self, port: int) -> str:
+        """Return its address with a port."""
+        return join_address(self.address_host, port)
+
+
+@dataclass(frozen=True)
+class Group:
+    """A group of processes.
+
+    Attributes:
+        members: The members in the order of their ranks.
+        servers: The addresses of the cluster's servers by job, for the jobs that have no members.
+        max_restarts: How often the whole group may be started again after a failure.
+        secret: What a host has to know to take part, in hexadecimal digits.
+        address_host: The host part of the address at which the other hosts reach the coordinator.
+        coordinator: The address of the coordinator, for a host that is to connect to it; None for the coordinator.
+    """
+
+    members: tuple[Member, ...]
+    servers: dict[str, list[str]]
+    max_restarts: int
+    secret: str = field(repr=False)
+    address_host: str
+    coordinator: str | None = None
+
+    def on(self, host: str) -> tuple[Member, ...]:
+        """Return the members that run on a host."""
+        return tuple(member for member in self.members if member.host == host)
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """Return the names of the hosts that have members, the first member's first."""
+        return tuple(dict.fromkeys(member.host for member in self.members))
+
+    def addresses(self, ports: Mapping[int, int]) -> dict[str, list[str]]:
+        """Return the addresses of the members by job.
+
+        Args:
+            ports: The port of each member, by its rank.
+        """
+        jobs: dict[str, list[str]] = {}
+        for member in sorted(self.members, key=lambda each: each.index):
+            jobs.setdefault(member.job, []).append(member.address(ports[member.rank]))
+        return jobs
+
+
+def select_members(topology: ClusterTopology, jobs: Sequence[str]) -> tuple[Member, ...]:
+    """Return the members of a group: one for each task of some jobs.
+
+    Args:
+        topology: The topology.
+        jobs: The jobs; empty for `worker`, and `chief` where there is one.
+
+    Raises:
+        ClusterError: The cluster has no such job.
+    """
+    existing = list(dict.fromkeys(task.job for task in topology.tasks))
+    if missing := [job for job in jobs if job not in existing]:
+        raise _no_job(f"the cluster has no job {missing[0]!r}", existing)
+    chosen = jobs or [job for job in existing if job in (CHIEF_JOB, "worker")]
+    if not chosen:
+        raise _no_job("the cluster has no job `worker`", existing)
+    order = sorted(dict.fromkeys(chosen), key=lambda job: (job not in LEADING_JOBS, job != "worker"))
+    tasks = [task for job in order for task in topology.tasks if task.job == job]
+    return tuple(
+        Member(task.job, task.index, rank, task.host, task.address_host, task.gpu_ids, task.env)
+        for rank, task in enumerate(tasks)
+    )
+
+
+def _no_job(message: str, existing: Sequence[str]) -> ClusterError:
+    return ClusterError(message, hint=f"Choose with --each from: {', '.join(existing)}.", exit_code=ExitCode.USAGE)
+
+
+def check_arguments(arguments: Sequence[str], jobs: Collection[str]) -> None:
+    """Check the placeholders in the arguments of a group's script.
+
+    Args:
+        arguments: The arguments.
+        jobs: The jobs of the cluster.
+
+    Raises:
+        ClusterError: A placeholder names a job that the cluster does not have.
+    """
+    for argument in arguments:
+        for match in _PLACEHOLDER.finditer(argument):
+            if match[2] is not None and match[2] not in jobs:
+                raise ClusterError(
+                    f"{match[0]} in {argument!r}: the cluster has no job {match[2]!r}",
+                    hint=f"Its jobs are {', '.join(jobs)}.",
+                    exit_code=ExitCode.USAGE,
+                )
+
+
+def expand(argument: str, group: Group, member: Member, addresses: Mapping[str, Sequence[str]]) -> str:
+    """Replace the placeholders in an argument of a group's script; other braces stay as they are.
+
+    Args:
+        argument: The argument.
+        group: The group.
+        member: The member that gets the argument.
+        addresses: The addresses of all members, by job.
+    """
+    known = {**group.servers, **addresses}
+    values = {
+        "job": member.job,
+        "index": str(member.index),
+        "rank": str(member.rank),
+        "world_size": str(len(group.members)),
+        "address": addresses[member.job][_position(group, member)],
+    }
+
+    def replace(match: re.Match[str]) -> str:
+        if match[2] is None:
+            return values[match[1]]
+        return ",".join(known[match[2]]) if match[2] in known else match[0]
+
+    return _PLACEHOLDER.sub(replace, argument)
+
+
+def _position(group: Group, member: Member) -> int:
+    return sorted(each.index for each in group.members if each.job == member.job).index(member.index)
+
+
+class NextStep(Enum):
+    """What is to be done with a group that runs."""
+
+    WAIT = "wait"
+    STOP_OTHERS = "stop others"  # the members that are left are told to end, after `stop_delay`
+    SUCCEED = "succeed"
+    FAIL = "fail"
+
+
+def next_step(members: Sequence[Member], exited: Collection[int], has_failed: bool) -> NextStep:
+    """Return what is to be done with a group.
+
+    Members that serve the others, the parameter servers and the evaluator, may have no end of their own: they are ended
+    when all others have exited. A group in which one member has failed fails.
+
+    Args:
+        members: The members.
+        exited: The ranks of the members that have exited.
+        has_failed: Whether a member has failed.
+    """
+    left = [member for member in members if member.rank not in exited]
+    if not left:
+        return NextStep.FAIL if has_failed else NextStep.SUCCEED
+    is_training_left = any(_trains(member) for member in left) or not any(map(_trains, members))
+    return NextStep.WAIT if is_training_left and not has_failed else NextStep.STOP_OTHERS
+
+
+def stop_delay(members: Sequence[Member], exited: Collection[int], exit_code: int | None) -> float:
+    """Return how many seconds the members that are left may go on before they are told to end.
+
+    Args:
+        members: The members.
+        exited: The ranks of the members that have exited.
+        exit_code: The exit code of the member that has failed; None if none has.
+    """
+    if exit_code is not None:
+        return settings.GROUP_PREEMPTION_SECONDS if was_preempted(exit_code) else 0.0
+    has_evaluator = any(member.job == EVALUATOR_JOB for member in members if member.rank not in exited)
+    return settings.GROUP_EVALUATOR_SECONDS if has_evaluator else 0.0
+
+
+def restart_delay(restarts: int, exit_code: int) -> float:
+    """Return the seconds before a group is started again.
+
+    Args:
+        restarts: How often it was started again so far.
+        exit_code: The exit code of the member that has failed.
+    """
+    if was_preempted(exit_code):
+        return 0.0
+    return min(settings.GROUP_RESTART_SECONDS * 2.0**restarts, settings.GROUP_RESTART_MAX_SECONDS)
+
+
+def was_preempted(exit_code: int) -> bool:
+    """Return whether an exit code says that a program was preempted: it has saved its state, and is to start again."""
+    return exit_code in _PREEMPTED
+
+
+def _trains(member: Member) -> bool:
+    return member.job not in (PS_JOB, EVALUATOR_JOB)

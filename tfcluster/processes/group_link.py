@@ -1,0 +1,257 @@
+"""The connection between a group's coordinator and a host of it; each proves to the other that it belongs there.
+
+Each side answers a random challenge with an HMAC of the group's secret, which the command sent to all hosts: a stranger
+who reaches the coordinator's port, or who listens in its place, learns nothing and gives no order.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import json
+import secrets
+import select
+import socket
+from collections.abc import Collection
+from typing import Any
+
+from tfcluster import settings
+from tfcluster.errors import ClusterError
+from tfcluster.processes.netinfo import Address, bind_all_addresses
+from tfcluster.processes.port_isolation import restrict
+from tfcluster.protocol.codec import Decoder, Message, encode
+from tfcluster.protocol.group import Order, Report, from_message, to_message
+
+
+class GroupLink:
+    """A connection that carries orders and reports.
+
+    Args:
+        connection: The socket.
+        host: The name of the host at the other end, or of this one.
+    """
+
+    def __init__(self, connection: socket.socket, host: str) -> None:
+        self.host = host
+        self._connection = connection
+        self._decoder = Decoder()
+
+    def fileno(self) -> int:
+        """Return the socket's descriptor, which is readable when something has arrived."""
+        return self._connection.fileno()
+
+    def send(self, value: Order | Report) -> None:
+        """Send an order or a report; wait until the other side has taken what was sent before.
+
+        Raises:
+            OSError: The connection is lost.
+        """
+        self._connection.sendall(encode(to_message(value)))
+
+    def receive(self) -> list[Any] | None:
+        """Return the orders or reports that have arrived; None if the connection is lost.
+
+        Raises:
+            ClusterError: The other side has sent something else.
+        """
+        try:
+            data = self._connection.recv(settings.IO_BLOCK_BYTES)
+        except OSError:
+            return None
+        return [from_message(message) for message in self._decoder.feed(data)] if data else None
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+    def detach(self) -> None:
+        """Give up the descriptor in a forked process, which has closed it."""
+        self._connection.detach()
+
+
+class Admission:
+    """A connection that has reached the coordinator and has not proved yet that it belongs to the group.
+
+    Args:
+        connection: The socket.
+        secret: The group's secret.
+        hosts: The names of the hosts that may take part.
+    """
+
+    def __init__(self, connection: socket.socket, secret: str, hosts: frozenset[str]) -> None:
+        self._connection = connection
+        self._secret = secret
+        self._hosts = hosts
+        self._received = b""
+        self._nonce = secrets.token_hex(16)
+        connection.setblocking(False)
+        connection.send(encode({"nonce": self._nonce}))
+
+    def fileno(self) -> int:
+        """Return the socket's descriptor."""
+        return self._connection.fileno()
+
+    def read(self) -> GroupLink | None:
+        """Read the host's proof; return the link when it is complete and right, and None until then.
+
+        Raises:
+            ClusterError: The proof is wrong, or there will be none.
+        """
+        try:
+            data = self._connection.recv(settings.GROUP_PROOF_MAX_BYTES - len(self._received))
+        except BlockingIOError:
+            return None
+        except OSError:
+            data = b""
+        self._received += data
+        if not data or (len(self._received) >= settings.GROUP_PROOF_MAX_BYTES and b"\n" not in self._received):
+            raise ClusterError("the connection has no proof")
+        if not self._received.endswith(b"\n"):
+            return None
+        answer = _decode(self._received)
+        host, nonce = answer.get("host", ""), answer.get("nonce", "")
+        if host not in self._hosts or not _is_proof(answer, self._secret, "host", host, self._nonce, nonce):
+            raise ClusterError("the proof is wrong")
+        _keep_alive(self._connection)
+        self._connection.setblocking(True)
+        self._connection.sendall(encode({"proof": _proof(self._secret, "coordinator", host, nonce, self._nonce)}))
+        return GroupLink(self._connection, host)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+
+class GroupListener:
+    """Listens for the other hosts of a group, and lets in those that prove that they belong to it.
+
+    Args:
+        secret: The group's secret.
+        hosts: The names of the hosts, each of which is let in once.
+        cluster: The addresses that may connect, or None if all may.
+        poll: Watches the descriptors of this object, whose events are passed to `handle`.
+
+    Attributes:
+        port: The port.
+
+    Raises:
+        OSError: The socket cannot be created.
+        PortIsolationError: The port cannot be restricted.
+    """
+
+    def __init__(
+        self, secret: str, hosts: Collection[str], cluster: Collection[Address] | None, poll: select.poll
+    ) -> None:
+        self._secret = secret
+        self._hosts = set(hosts)
+        self._poll = poll
+        self._admissions: dict[int, Admission] = {}
+        self._listener = bind_all_addresses(0)
+        if cluster is not None:
+            restrict(self._listener, cluster)
+        self._listener.listen(settings.PORT_BACKLOG)
+        self._listener.setblocking(False)
+        self.port: int = self._listener.getsockname()[1]
+        poll.register(self._listener, select.POLLIN)
+
+    def handle(self, fd: int) -> GroupLink | None:
+        """Handle the event of a descriptor; return the connection to a host that is let in now."""
+        if fd == self._listener.fileno():
+            self._accept()
+        elif fd in self._admissions:
+            return self._read_proof(fd)
+        return None
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):  # the other side has given up, or no descriptor is left
+            connection, _ = self._listener.accept()
+            if len(self._admissions) >= settings.GROUP_ADMISSIONS_MAX:  # the oldest has had its time
+                self._refuse(next(iter(self._admissions)))
+            admission = Admission(connection, self._secret, frozenset(self._hosts))
+            self._admissions[admission.fileno()] = admission
+            self._poll.register(admission, select.POLLIN)
+
+    def _read_proof(self, fd: int) -> GroupLink | None:
+        try:
+            link = self._admissions[fd].read()
+        except (ClusterError, OSError):
+            self._refuse(fd)
+            return None
+        if link is not None:
+            del self._admissions[fd]
+            self._poll.unregister(fd)
+            self._hosts.discard(link.host)
+        return link
+
+    def _refuse(self, fd: int) -> None:
+        self._poll.unregister(fd)
+        self._admissions.pop(fd).close()
+
+
+def connect(address: str, secret: str, host: str) -> GroupLink:
+    """Connect a host to the coordinator of its group.
+
+    Args:
+        address: The coordinator's address.
+        secret: The group's secret.
+        host: The name of this host.
+
+    Raises:
+        OSError: The coordinator cannot be reached.
+        ClusterError: What listens there is not the coordinator.
+    """
+    name, _, port = address.rpartition(":")
+    connection = socket.create_connection((name.strip("[]"), int(port)), timeout=settings.GROUP_CONNECT_SECONDS)
+    try:
+        nonce = _receive_line(connection).get("nonce", "")
+        own = secrets.token_hex(16)
+        proof = _proof(secret, "host", host, str(nonce), own)
+        connection.sendall(encode({"host": host, "nonce": own, "proof": proof}))
+        if not _is_proof(_receive_line(connection), secret, "coordinator", host, own, str(nonce)):
+            raise ClusterError(f"what listens at {address} is not the coordinator of the group")
+        _keep_alive(connection)
+        connection.settimeout(None)
+    except BaseException:
+        connection.close()
+        raise
+    return GroupLink(connection, host)
+
+
+def _receive_line(connection: socket.socket) -> Message:
+    """Receive one line, byte by byte, so that none of what follows is taken."""
+    line = b""
+    while not line.endswith(b"\n"):
+        byte = connection.recv(1)
+        if not byte or len(line) >= settings.GROUP_PROOF_MAX_BYTES:
+            raise ClusterError("the coordinator has closed the connection")
+        line += byte
+    return _decode(line)
+
+
+def _decode(line: bytes) -> Message:
+    with contextlib.suppress(ValueError, RecursionError):
+        message = json.loads(line)
+        if isinstance(message, dict) and all(isinstance(value, str) for value in message.values()):
+            return message
+    raise ClusterError("the proof is not one")
+
+
+def _proof(secret: str, *parts: str) -> str:
+    return hmac.new(bytes.fromhex(secret), "\n".join(parts).encode(), "sha256").hexdigest()
+
+
+def _is_proof(answer: Message, secret: str, *parts: str) -> bool:
+    return hmac.compare_digest(str(answer.get("proof", "")).encode(), _proof(secret, *parts).encode())
+
+
+def _keep_alive(connection: socket.socket) -> None:
+    """Have the kernel notice that the other host is gone, whether or not something is to be sent."""
+    seconds = settings.GROUP_LINK_SECONDS
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in (
+        (socket.TCP_KEEPIDLE, seconds // 3),
+        (socket.TCP_KEEPINTVL, seconds // 3),
+        (socket.TCP_KEEPCNT, 2),
+        (socket.TCP_USER_TIMEOUT, 1000 * seconds),
+    ):
+        connection.setsockopt(socket.IPPROTO_TCP, option, value)

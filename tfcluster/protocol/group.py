@@ -1,0 +1,154 @@
+"""The messages between the coordinator of a group of processes and the hosts that start these processes.
+
+A host connects to the coordinator, and both prove that they know the group's secret; see `processes.group_link`. Then
+each line is one message: an order of the coordinator or a report of a host.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tfcluster.errors import ClusterError
+from tfcluster.protocol.codec import Message
+from tfcluster.protocol.serialization import DecodeError, decode, to_json
+
+
+@dataclass(frozen=True)
+class Reserve:
+    """The order to reserve a port for each member on the host."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """The order to start the members on the host.
+
+    Attributes:
+        attempt: How often the group was started before.
+        addresses: The addresses of all members of the group, by job.
+    """
+
+    attempt: int
+    addresses: dict[str, list[str]]
+
+
+@dataclass(frozen=True)
+class Stop:
+    """The order to end all members.
+
+    Attributes:
+        seconds: The time between SIGTERM and SIGKILL.
+    """
+
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Interrupt:
+    """The order to send all members SIGINT, as a terminal does."""
+
+
+@dataclass(frozen=True)
+class End:
+    """The order to exit: the group has ended.
+
+    Attributes:
+        exit_code: The exit code of the group.
+    """
+
+    exit_code: int
+
+
+@dataclass(frozen=True)
+class Ports:
+    """The report of the ports that are reserved.
+
+    Attributes:
+        ports: The port of each member on the host, in the order of their ranks.
+    """
+
+    ports: list[int]
+
+
+@dataclass(frozen=True)
+class Started:
+    """The report that a member was started.
+
+    Attributes:
+        rank: The member.
+        pid: The pid of its process.
+    """
+
+    rank: int
+    pid: int
+
+
+@dataclass(frozen=True)
+class Output:
+    """The report of what a member has printed.
+
+    Attributes:
+        rank: The member.
+        stream: `stdout` or `stderr`.
+        data: The bytes as text, in which those that are not UTF-8 are escaped (`surrogateescape`).
+    """
+
+    rank: int
+    stream: str
+    data: str
+
+
+@dataclass(frozen=True)
+class Exited:
+    """The report that a member has exited.
+
+    Attributes:
+        rank: The member.
+        exit_code: Its exit code; negative if a signal has ended it.
+        failure: The exception that ended it, in one line; empty if there was none.
+        was_stopped: Whether it ended because it was told to.
+    """
+
+    rank: int
+    exit_code: int
+    failure: str
+    was_stopped: bool
+
+
+@dataclass(frozen=True)
+class Unable:
+    """The report that the host cannot carry out an order.
+
+    Attributes:
+        problem: Why.
+    """
+
+    problem: str
+
+
+Order = Reserve | Start | Stop | Interrupt | End
+Report = Ports | Started | Output | Exited | Unable
+_KINDS: dict[str, type[Any]] = {
+    kind.__name__.lower(): kind
+    for kind in (Reserve, Start, Stop, Interrupt, End, Ports, Started, Output, Exited, Unable)
+}
+
+
+def to_message(value: Order | Report) -> Message:
+    """Return the message that has an order or a report."""
+    return {"kind": type(value).__name__.lower(), "value": to_json(value)}
+
+
+def from_message(message: Message) -> Any:
+    """Return the order or the report that a message has.
+
+    Raises:
+        ClusterError: It has neither.
+    """
+    kind = _KINDS.get(str(message.get("kind")))
+    if kind is None:
+        raise ClusterError(f"an unknown message arrived: {message.get('kind')!r:.80}")
+    try:
+        return decode(kind, message.get("value"))
+    except DecodeError as error:
+        raise ClusterError(f"a wrong message {message['kind']!r} arrived: {error.without_value}") from None
