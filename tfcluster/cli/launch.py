@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -81,15 +81,13 @@ def _invoke(
     detach: bool,
     cluster: str | None,
     output: str,
-    is_module: bool,
-    script: BinaryIO | str,
-    args: tuple[str, ...],
+    **script: Any,
 ) -> int:
     if sum(option is not None for option in (spec, workers, cluster)) > 1:
         raise click.UsageError("Give only one of --spec, --workers and --cluster.")
+    from tfcluster.cli.run import make_request
     from tfcluster.cli.runs import RunOutput, show
     from tfcluster.client.launch import Launch, make_group
-    from tfcluster.client.run_request import RunRequest
     from tfcluster.programs.api import SharedOptions
     from tfcluster.programs.registry import find
 
@@ -97,20 +95,9 @@ def _invoke(
     assert program is not None, "it is a part of tfcluster"
     assert describe is not None, "a command that is made of a function calls it"
     shared = SharedOptions(seed, (), None, False, timeout, False, None, detach, cluster, output)
-    submission = describe(shared, is_module, script, args)
-    request = RunRequest(
-        program.name,
-        replace(program.traits(submission.parameters), uses_servers=False),
-        submission.parameters,
-        [],
-        None,
-        False,
-        timeout,
-        detach=detach,
-        upload=submission.upload,
-        upload_name=submission.upload_name,
-        shows_output=output == "text",
-    )
+    submission = describe(shared, **script)
+    request = make_request(program, submission, shared)
+    request = replace(request, traits=replace(request.traits, uses_servers=False))
     jobs = tuple(job.strip() for job in each.split(",")) if each else ()
     launch = Launch(request, make_group(jobs, max_restarts))
     with _cluster(spec, workers, cluster, detach) as target:
