@@ -154,3 +154,48 @@ def test_a_home_folder_is_not_sent_and_much_code_is_not_sent_unasked(wide: Over,
     seen = wide("run", "script", "--yes", "train.py", cwd=project, env={**few, "TFCLUSTER_CLUSTER": "wide"})
     assert json.loads(seen.stdout)["files"]["'large.bin'"] == [6 * 2**20, False]
     assert not list((wide.network.home("alpha") / "state").glob("tfcluster/.code/.new-*"))
+
+
+_WRITES = """
+import os, sys
+from pathlib import Path
+output = Path(os.environ["TFCLUSTER_OUTPUT"])
+(output / "deep").mkdir()
+(output / "deep" / "model.bin").write_bytes(bytes(range(256)) * 4000)
+(output / "empty \\udcff").touch()
+(output / "run.sh").write_text("true")
+(output / "run.sh").chmod(0o755)
+(output / "latest").symlink_to("deep/model.bin")
+sys.exit(3)
+"""
+
+
+def test_what_a_run_has_written_is_fetched_also_when_the_cluster_is_down(wide: Over, project: Path) -> None:
+    (project / "writes.py").write_text(_WRITES)
+    run(wide, project, "writes.py", code=3)
+    (name,) = [each["run"] for each in wide.json("runs", "-n", "1")]
+    fetched = wide("fetch", name[:-1], cwd=project, env={"TFCLUSTER_CLUSTER": "wide"})
+    assert fetched.stdout == f"4 files, 1000 KiB, fetched to {name}\n"
+    copy = project / name
+    assert {
+        os.path.relpath(os.path.join(folder, each), copy) for folder, _, names in os.walk(copy) for each in names
+    } == {
+        "deep/model.bin",
+        os.fsdecode(b"empty \xff"),
+        "latest",
+        "run.sh",
+    }
+    assert (copy / "deep" / "model.bin").read_bytes() == bytes(range(256)) * 4000
+    assert os.access(copy / "run.sh", os.X_OK)
+    assert os.readlink(copy / "latest") == "deep/model.bin"
+
+    wide("down")
+    (copy / "deep" / "model.bin").unlink()
+    (copy / "run.sh").write_text("mine")
+    refused = wide("fetch", name, copy, "-c", "wide", cwd=wide.folder, code=2)
+    assert f"{copy} has other files of the same names: run.sh" in refused.stderr
+    assert not (copy / "deep" / "model.bin").exists()
+    again = wide.json("fetch", name, copy, "-c", "wide", "--overwrite")
+    assert again == {"run": name, "folder": str(copy), "files": 2, "bytes": 1024004, "unchanged": 2}
+    assert (copy / "run.sh").read_text() == "true"
+    assert "no run 'nothing'" in wide("fetch", "nothing", "-c", "wide", code=2).stderr

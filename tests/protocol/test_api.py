@@ -24,6 +24,7 @@ from tfcluster.protocol.api import (
 from tfcluster.protocol.api import cluster as _cluster  # noqa: F401
 from tfcluster.protocol.api import code as _code  # noqa: F401
 from tfcluster.protocol.api import logs as _logs  # noqa: F401
+from tfcluster.protocol.api import outputs as _outputs  # noqa: F401
 from tfcluster.protocol.api import profile as _profile  # noqa: F401
 from tfcluster.protocol.api import runs as _runs  # noqa: F401
 from tfcluster.protocol.api import stacks as _stacks  # noqa: F401

@@ -15,6 +15,7 @@ from tfcluster.agent.handlers.cluster import ClusterHandlers, check_connectivity
 from tfcluster.agent.handlers.code import receive_code
 from tfcluster.agent.handlers.groups import GroupHandlers
 from tfcluster.agent.handlers.logs import LogHandlers
+from tfcluster.agent.handlers.outputs import OutputHandlers
 from tfcluster.agent.handlers.profile import ProfileHandler
 from tfcluster.agent.handlers.runs import RunHandlers
 from tfcluster.agent.handlers.stacks import StackHandlers
@@ -37,6 +38,7 @@ from tfcluster.protocol.api.cluster import (
 )
 from tfcluster.protocol.api.code import SendCodeRequest
 from tfcluster.protocol.api.logs import EventsRequest, LogsRequest
+from tfcluster.protocol.api.outputs import OutputsRequest, ReadOutputsRequest
 from tfcluster.protocol.api.profile import ProfileRequest
 from tfcluster.protocol.api.runs import (
     AttachRequest,
@@ -72,7 +74,7 @@ class RpcConnection:
         dispatcher: Handles the requests.
         reader: Receives from the command.
         writer: Sends to the command.
-        is_last: Returns whether no other command is connected.
+        is_last: Returns whether no other command that has sent a request is connected.
 
     Attributes:
         has_request: Whether there has been a request.
@@ -209,6 +211,7 @@ class Dispatcher:
         self.unreadable: UnreadableCluster | None = None
         runs = RunHandlers(context)
         logs = LogHandlers(context)
+        outputs = OutputHandlers(context.runs.store)
         access = AccessHandlers(context)
         stacks = StackHandlers(context)
         self._handlers: dict[type[Request[Any, Any]], Callable[[Any], Response[Any, Any]]] = {
@@ -234,6 +237,8 @@ class Dispatcher:
             FailingRunsRequest: runs.failing_runs,
             RunStacksRequest: stacks.run_stacks,
             TaskThreadsRequest: stacks.task_threads,
+            OutputsRequest: outputs.list_files,
+            ReadOutputsRequest: outputs.read_files,
         }
         self._receivers: dict[type[Request[Any, Any]], Callable[[Any, Upload], Response[Any, Any]]] = {
             RunRequest: runs.run,

@@ -68,6 +68,7 @@ def begin_run(spec: RunSpec) -> Context:
         spec.emit,
         head_address=spec.head,
         folder=spec.folder,
+        output_folder=spec.output_folder,
         upload_path=spec.upload_path,
         log_placement=spec.log_placement,
         host=spec.host,

@@ -60,7 +60,7 @@ def main(spec: RunSpec, driver: int, link: socket.socket, outputs: tuple[int, in
             start_script(spec, link)
         # Processes that the program starts and leaves behind do not belong to the cluster, which must not end them.
         os.environ.pop(MARK, None)
-        os.environ.update(no_proxy_env(os.environ, hosts_of(spec)))
+        os.environ.update(no_proxy_env(os.environ, hosts_of(spec)), TFCLUSTER_OUTPUT=str(spec.output_folder))
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         code = _run_program(spec)
     except TerminatedError:

@@ -22,6 +22,8 @@ from tfcluster.protocol.codec import encode
 EVENTS, OUTPUT, OUTPUT_INDEX = "events.jsonl", "output.log", "output.index"
 #: The file, in a run's folder, with the columns and lines of the command's terminal since it was resized.
 TERMINAL_SIZE = "terminal"
+#: The folder, in a run's folder, that the program finds as $TFCLUSTER_OUTPUT.
+FILES = "files"
 #: The folder, in a run's folder, of the file that was uploaded with the run.
 UPLOAD = "upload"
 # The symbolic link, in a run's folder, whose target names the driver of the run.
@@ -105,6 +107,11 @@ class RunSpec:
     def upload_path(self) -> Path | None:
         """Return the path of the file that is uploaded with the run, or None if there is none."""
         return None if self.upload is None else self.folder / UPLOAD / self.upload
+
+    @property
+    def output_folder(self) -> Path:
+        """Return the folder for the files that the program writes for the user, who fetches them."""
+        return self.folder / FILES
 
     def emit(self, event: str, **fields: Any) -> None:
         """Write an event to the run's event log.

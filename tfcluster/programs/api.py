@@ -136,6 +136,7 @@ class Context:
         emit: Writes an event of the run.
         head_address: `host:port` of the head task.
         folder: The run's own folder for files that the program writes; it is kept with the run's record.
+        output_folder: The folder of those that are for the user, as $TFCLUSTER_OUTPUT; `tfcluster fetch` copies them.
         upload_path: Path of the file uploaded with the run, which exists until the run has ended; None without one.
         host: Name of the host that the program runs on, as in the spec; `localhost` is the machine of the command.
         log_placement: Whether the servers log the placement of each operation and the program emits its graphs.
@@ -150,6 +151,7 @@ class Context:
     emit: Emit
     head_address: str = ""
     folder: Path = Path()
+    output_folder: Path = Path()
     upload_path: Path | None = None
     log_placement: bool = False
     host: str = LOCAL_HOST

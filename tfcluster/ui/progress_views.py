@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from types import TracebackType
@@ -9,11 +10,13 @@ from types import TracebackType
 from rich.status import Status
 from rich.table import Table
 
+from tfcluster import settings
 from tfcluster.core.plan import PlannedAction, data_losses, summary, terminated_tasks
 from tfcluster.core.states import TERMINAL_STATES, TaskState
 from tfcluster.core.status import ClusterStatus, TaskStatus
 from tfcluster.core.text import pluralize, summarize_list
 from tfcluster.ui.console import Text, console, error_console, is_interactive, make_table
+from tfcluster.ui.format import format_bytes
 
 
 class StatusLine:
@@ -154,6 +157,29 @@ class RestartView(UpView):
         tasks = [task for task in status.tasks if task.short in self._tasks]
         console().print(make_tasks_table(tasks))
         console().print(f"{self._cluster}: {pluralize(len(tasks), 'task')} restarted in {seconds:.2f} s")
+
+
+class FetchView(StatusLine):
+    """Shows how much of some files has arrived, if that takes over a second.
+
+    Args:
+        total: The size of all files in bytes.
+        silent: Show nothing.
+    """
+
+    def __init__(self, total: int, *, silent: bool) -> None:
+        super().__init__(silent=silent)
+        self._total = total
+        self._done = 0
+        self._shown_at = time.monotonic()
+
+    def add(self, size: int) -> None:
+        """Show that more bytes have arrived."""
+        self._done += size
+        interval = settings.PIPE_PROGRESS_SECONDS if self._status is None else settings.PROGRESS_INTERVAL_SECONDS
+        if time.monotonic() - self._shown_at >= interval:
+            self._shown_at = time.monotonic()
+            self.show(f"{format_bytes(self._done)} of {format_bytes(self._total)}")
 
 
 class DownView(StatusLine):

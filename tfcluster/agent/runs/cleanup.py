@@ -1,16 +1,40 @@
-"""Cleanup of the resource container of a run on the TensorFlow servers, with retry and back-off."""
+"""Cleanup after runs: their resource containers on the TensorFlow servers, and the folders of old ones."""
 
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
+from collections.abc import Collection
 
 from tfcluster import settings
+from tfcluster.agent.runs.store import RunStore
+from tfcluster.agent.subprocesses import fork_child
 from tfcluster.agent.tasks.health_monitor import ProbeClient, ProbeOutcome
 from tfcluster.agent.tasks.supervisor import Supervisor
 from tfcluster.process_handle import ProcessHandle
+from tfcluster.processes.daemonize import detach
 
 # Maps a task's short name to the process of its server. A server on another host maps to None: its process is unknown.
 _Servers = dict[str, ProcessHandle | None]
+
+
+def remove_old_runs(store: RunStore, active: Collection[str]) -> None:
+    """Remove the folders of old runs in a child process: a run may have written many large files.
+
+    Args:
+        store: The folders of the runs.
+        active: Ids of the runs that have not ended.
+    """
+    if not store.has_old(active):
+        return
+    agent_pid = os.getpid()
+
+    def remove(link: socket.socket) -> None:
+        detach("tfcluster: removal of old runs", keep=[link.fileno()], parent=agent_pid)
+        store.remove_old(active)
+
+    child = fork_child(remove, lambda status: child.hang_up())
 
 
 class ContainerCleaner:

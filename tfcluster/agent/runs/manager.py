@@ -13,6 +13,7 @@ from functools import partial
 from tfcluster import settings
 from tfcluster.agent import subprocesses
 from tfcluster.agent.change_notifier import ChangeNotifier, FolderWatcher
+from tfcluster.agent.runs.cleanup import remove_old_runs
 from tfcluster.agent.runs.fork_server_client import ForkServer
 from tfcluster.agent.runs.outcome import final_record
 from tfcluster.agent.runs.run import Run
@@ -98,7 +99,7 @@ class RunManager:
         ended = [each.id for each in self.runs.values() if not each.is_active]
         for identity in ended[: -settings.RUNS_KEPT]:
             del self.runs[identity]
-        self.store.remove_old([each.id for each in self.runs.values() if each.is_active])
+        remove_old_runs(self.store, [each.id for each in self.runs.values() if each.is_active])
         return run
 
     def start(self, run: Run) -> None:
@@ -201,12 +202,8 @@ class RunManager:
         if run.phase_timer is not None:
             run.phase_timer.cancel()
             run.phase_timer = None
-        grace = settings.RUN_STOP_GRACE_SECONDS
-        limits = {
-            RunPhase.REQUESTED: settings.RUN_DRIVER_START_SECONDS,
-            RunPhase.STOPPING: grace,
-            RunPhase.KILLED: grace,
-        }
+        limits = dict.fromkeys((RunPhase.STOPPING, RunPhase.KILLED), settings.RUN_STOP_GRACE_SECONDS)
+        limits[RunPhase.REQUESTED] = settings.RUN_DRIVER_START_SECONDS
         if (limit := limits.get(run.machine.phase)) is not None:
             run.phase_timer = asyncio.get_running_loop().call_later(limit, self._on_timeout, run)
 

@@ -18,7 +18,7 @@ from tfcluster.agent.files import read_file
 from tfcluster.core.programs import ProgramTraits, required_tasks
 from tfcluster.core.states import ACTIVE_RUN_STATES, RunState
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.processes.run_spec import RunSpec
+from tfcluster.processes.run_spec import FILES, RunSpec
 from tfcluster.protocol.serialization import decode
 
 _FILE = "record.json"
@@ -143,6 +143,7 @@ class RunStore:
         """
         try:
             self.folder(run).mkdir(mode=0o700)
+            (self.folder(run) / FILES).mkdir(mode=0o700)
         except FileExistsError:
             return False
         except OSError as error:
@@ -202,6 +203,14 @@ class RunStore:
                 exit_code=ExitCode.USAGE,
             )
         raise ClusterError(f"no run {prefix!r}", hint="`tfcluster runs` lists the runs.", exit_code=ExitCode.USAGE)
+
+    def has_old(self, active: Collection[str]) -> bool:
+        """Return whether `remove_old` may have something to remove.
+
+        Args:
+            active: As for `remove_old`.
+        """
+        return len(self._names()) > settings.RUNS_KEPT + len(active)
 
     def remove_old(self, active: Collection[str]) -> None:
         """Remove the folders of all but the latest `settings.RUNS_KEPT` ended runs.

@@ -16,7 +16,11 @@ def describe_run(context: Context, seed: int | None) -> dict[str, str]:
         context: The run.
         seed: The user's seed; None if there is none.
     """
-    return {"TFCLUSTER_RUN": context.run, **({} if seed is None else {"TFCLUSTER_SEED": str(seed)})}
+    return {
+        "TFCLUSTER_RUN": context.run,
+        "TFCLUSTER_OUTPUT": str(context.output_folder),
+        **({} if seed is None else {"TFCLUSTER_SEED": str(seed)}),
+    }
 
 
 def describe_cluster(context: Context) -> dict[str, str]:

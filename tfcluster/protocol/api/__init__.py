@@ -52,6 +52,8 @@ class Method(str, Enum):
     SEND_CODE = "send-code"
     RUN_STACKS = "run-stacks"
     TASK_THREADS = "task-threads"
+    OUTPUTS = "outputs"
+    READ_OUTPUTS = "read-outputs"
 
 
 class Request(Generic[EventT_co, ReplyT_co]):

@@ -1,0 +1,97 @@
+"""RPC handlers of the files that runs have written to $TFCLUSTER_OUTPUT."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from tfcluster import settings
+from tfcluster.agent.runs.store import RunStore
+from tfcluster.core.code import is_inside
+from tfcluster.errors import ClusterError
+from tfcluster.processes.run_spec import FILES
+from tfcluster.protocol.api import Done, Reply, Response
+from tfcluster.protocol.api.outputs import (
+    OutputBlock,
+    OutputFile,
+    OutputFiles,
+    OutputsReply,
+    OutputsRequest,
+    ReadOutputsRequest,
+)
+
+
+class OutputHandlers:
+    """Handles the requests about the files that runs have written.
+
+    Args:
+        store: The records of the runs.
+    """
+
+    def __init__(self, store: RunStore) -> None:
+        self._store = store
+
+    async def list_files(self, request: OutputsRequest) -> Response[OutputFiles, OutputsReply]:
+        """List the files of a run; see `OutputsRequest`."""
+        run = self._store.find(request.run)
+        folder = self._store.folder(run) / FILES
+        found: list[OutputFile] = []
+        for file in _walk(folder):
+            found.append(file)
+            if len(found) == settings.CODE_FILES_PER_TURN:
+                yield OutputFiles(tuple(found))
+                found.clear()
+                await asyncio.sleep(0)
+        yield OutputFiles(tuple(found))
+        yield Reply(OutputsReply(run, str(folder)))
+
+    async def read_files(self, request: ReadOutputsRequest) -> Response[OutputBlock, Done]:
+        """Send the contents of files; see `ReadOutputsRequest`."""
+        folder = self._store.folder(self._store.find(request.run)) / FILES
+        for path in request.paths:
+            if not is_inside(path):
+                raise ClusterError(f"{path!r:.80} is not the path of a file that a run has written")
+            for block in _read(folder / path):
+                yield OutputBlock(path, base64.b64encode(block).decode())
+                await asyncio.sleep(0)
+        yield Reply(Done())
+
+
+def _walk(folder: Path) -> Iterator[OutputFile]:
+    """Yield the files and links in a folder in the order of their paths."""
+    for parent, folders, names in os.walk(folder):
+        folders.sort()
+        links = [name for name in folders if os.path.islink(os.path.join(parent, name))]
+        for name in sorted([*names, *links]):
+            full = os.path.join(parent, name)
+            try:
+                status = os.lstat(full)
+                link = os.readlink(full) if stat.S_ISLNK(status.st_mode) else None
+            except OSError:  # the run has just removed it
+                continue
+            if link is not None or stat.S_ISREG(status.st_mode):
+                path, is_executable = os.path.relpath(full, folder), bool(status.st_mode & stat.S_IXUSR)
+                yield OutputFile(path, status.st_size, status.st_mtime_ns, is_executable, link)
+
+
+def _read(path: Path) -> Iterator[bytes]:
+    """Yield the content of a file as it is now, then an empty block; nothing if there is no such file any more.
+
+    Raises:
+        ClusterError: The file cannot be read.
+    """
+    try:
+        with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK), "rb", 0) as file:
+            rest = os.fstat(file.fileno()).st_size
+            while rest > 0 and (block := file.read(min(rest, settings.OUTPUT_BLOCK_BYTES))):
+                rest -= len(block)
+                yield block
+            yield b""
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise ClusterError(f"{path}: cannot be read: {error.strerror}") from error
