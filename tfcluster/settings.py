@@ -62,6 +62,7 @@ HOST_TIMEOUT_SECONDS = 30.0  # the default of --timeout, for slow hosts: those t
 HOST_ERROR_DELAY_SECONDS = 1.0  # then a host that is away is named although others have not answered yet
 PROFILE_COLLECT_SECONDS = 120.0  # for a server to write its trace, which grows with what ran meanwhile
 PROFILE_PART_BYTES = 1 << 18  # of a trace in one event
+TENSORBOARD_PORT = 6006  # on this machine, unless it is taken: where TensorBoard is by default
 EXEC_TERMINATE_SECONDS = 5.0  # for a command of `exec --on all` after SIGTERM, until SIGKILL
 COMPLETION_SECONDS = 2.0  # for a shell that completes a command line: its user waits, and types on without
 CANCEL_TIMEOUT_SECONDS = 20.0  # for an interrupted command to cancel its run; another Ctrl-C ends the wait

@@ -36,6 +36,7 @@ _COMMANDS = {
     "exec": "Run any command with the cluster's environment.",
     "env": "Print the cluster's environment, for scripts of your own.",
     "profile": "Capture a trace of tasks for TensorBoard.",
+    "tensorboard": "Show the data of a run in TensorBoard.",
     "restart": "Restart tasks.",
     "scale": "Change how many tasks the jobs of a cluster have.",
     "down": "Stop a cluster.",

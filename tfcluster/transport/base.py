@@ -8,6 +8,7 @@ import socket
 import time
 import weakref
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Protocol
 
 from tfcluster import settings
@@ -237,6 +238,17 @@ class HostTransport(Protocol):
         Args:
             words: The words of the command.
             is_terminal: Give the command a terminal; on this machine it has that of this process.
+        """
+
+    def forward_port(self, local: int, remote: int) -> AbstractContextManager[None]:
+        """Forward a port of this machine's loopback device to one of the host's, until the context is left.
+
+        Args:
+            local: The port here.
+            remote: The port there.
+
+        Raises:
+            ClusterError: It cannot be forwarded.
         """
 
     def disconnect(self) -> None:

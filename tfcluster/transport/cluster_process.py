@@ -11,6 +11,7 @@ import socket
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import NoReturn
 
 from tfcluster import settings
@@ -26,6 +27,8 @@ _PROGRAM = (
     "import sys;sys.path[:]=[sys.argv[1],*filter(None,sys.path)];import tfcluster;del sys.path[0];"
     "from tfcluster.transport.cluster_process import main;main(sys.argv[2:])"
 )
+#: The folder from which this process imports tfcluster.
+CODE = str(Path(settings.__file__).parent.parent)
 _SUPERVISED, _ALONE = "supervised", "alone"
 _STDIN = 0
 # The exit codes of every shell.
@@ -39,7 +42,10 @@ def become(variables: Mapping[str, str], command: Sequence[str]) -> NoReturn:
         variables: The variables of a process of the cluster.
         command: The words of the command.
     """
-    environment = add_to(os.environ, variables)
+    _execute(command, add_to(os.environ, variables))
+
+
+def _execute(command: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
     for name in ("SIGPIPE", "SIGXFSZ"):  # Python ignores them, and what is ignored stays ignored
         signal.signal(getattr(signal, name), signal.SIG_DFL)
     sys.stdout.flush()
@@ -73,25 +79,38 @@ def remote_words(
     return [*words, *command]
 
 
+def supervised_words(command: Sequence[str]) -> list[str]:
+    """Return the words of the command line that runs a supervised command on this machine; see `remote_words`.
+
+    The command is no part of a cluster: it has the environment of this process.
+
+    Args:
+        command: The words of the command.
+    """
+    return [sys.executable, "-c", _PROGRAM, CODE, "", _SUPERVISED, "", *command]
+
+
 def main(arguments: Sequence[str]) -> NoReturn:
     """Carry out `remote_words` on the host.
 
     Args:
-        arguments: The path of the agent's socket, the mode, the task or an empty string, and the words of the command.
+        arguments: The path of the agent's socket, or an empty string for a command that is no part of a cluster; the
+            mode; the task or an empty string; and the words of the command.
     """
     path, mode, task, *command = arguments
     try:
-        variables = _request_environment(path, task or None).variables
+        variables = _request_environment(path, task or None).variables if path else None
     except (OSError, ClusterError) as error:
         os.write(2, f"tfcluster: {error}\n".encode(errors="backslashreplace"))
         os._exit(1)
+    environment = os.environ if variables is None else add_to(os.environ, variables)
     if mode == _ALONE:
-        become(variables, command)
+        _execute(command, environment)
     pid = os.fork()
     if pid == 0:
         os.setpgid(0, 0)
         os.dup2(os.open(os.devnull, os.O_RDONLY), _STDIN)
-        become(variables, command)
+        _execute(command, environment)
     with contextlib.suppress(OSError):  # the child does this too, but may not have come so far when it is signalled
         os.setpgid(pid, pid)
     os._exit(_supervise(pid))

@@ -154,6 +154,10 @@ class LocalTransport:
         """See `HostTransport.command_line`."""
         return list(words)
 
+    def forward_port(self, local: int, remote: int) -> contextlib.nullcontext[None]:
+        """See `HostTransport.forward_port`. The port is one of this machine already."""
+        return contextlib.nullcontext()
+
     def disconnect(self) -> None:
         """See `HostTransport.disconnect`. Nothing is shared between commands."""
 

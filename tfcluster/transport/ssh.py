@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -152,6 +153,10 @@ class SshTransport:
         """See `HostTransport.command_line`."""
         command = host_command(words, self._host)
         return ssh_command(self._host, command, control_path=self._master.control_path, is_terminal=is_terminal)
+
+    def forward_port(self, local: int, remote: int) -> AbstractContextManager[None]:
+        """See `HostTransport.forward_port`."""
+        return self._master.forward_port(local, remote)
 
     def disconnect(self) -> None:
         """See `HostTransport.disconnect`. This closes the ssh connection that all commands share."""

@@ -177,6 +177,19 @@ class SshMaster:
             self.write_agent(agent)
         return True
 
+    @contextlib.contextmanager
+    def forward_port(self, local: int, remote: int) -> Iterator[None]:
+        """See `HostTransport.forward_port`."""
+        if not self.is_connected():
+            self._start()
+        forwarding = f"127.0.0.1:{local}:127.0.0.1:{remote}"
+        if not self._control("forward", "-L", forwarding):
+            raise ClusterError(f"host {self._host.name!r}: ssh cannot forward port {local} of this machine")
+        try:
+            yield
+        finally:
+            self._control("cancel", "-L", forwarding)
+
     def _start(self) -> None:
         """Establish the shared connection."""
         command = ssh_command(self._host, "true", control_path=self.control_path)

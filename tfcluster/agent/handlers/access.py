@@ -37,6 +37,7 @@ class AccessHandlers:
                 python=sys.executable,
                 code=str(Path(settings.__file__).parent.parent),
                 socket=str(agent_socket(self._context.cluster, self._context.host)),
+                state=str(self._context.state_dir.path),
             )
         )
 

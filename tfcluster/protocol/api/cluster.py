@@ -239,12 +239,14 @@ class EnvironmentReply:
         python: The path of the agent's Python.
         code: The folder from which the agent imports tfcluster.
         socket: The path of the agent's socket.
+        state: The cluster's state directory on this host.
     """
 
     variables: dict[str, str] = field(repr=False)
     python: str
     code: str
     socket: str
+    state: str
 
 
 @dataclass(frozen=True)

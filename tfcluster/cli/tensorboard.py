@@ -1,0 +1,53 @@
+"""The command `tfcluster tensorboard`."""
+
+from __future__ import annotations
+
+import signal
+
+import click
+
+from tfcluster.cli.completion import complete_runs
+from tfcluster.cli.options import cluster_option, output_option
+from tfcluster.cli.output import echo, echo_json
+
+
+@click.command(
+    "tensorboard",
+    short_help="Show the data of a run in TensorBoard.",
+    epilog="Example: tfcluster tensorboard linear-0b51",
+)
+@click.argument("data", required=False, metavar="[RUN|LOGDIR|HOST:LOGDIR]", shell_complete=complete_runs)
+@cluster_option
+@output_option
+def command(data: str | None, cluster: str | None, output: str) -> None:
+    """Run TensorBoard beside the data, and print where your browser finds it on this machine. Ctrl-C ends it.
+
+    RUN is an id, or a unique prefix of one: its data is in the folder that its parameters name (--logdir), or among its
+    own files. LOGDIR is a folder on this machine, or else on another host. Without either, it is the latest run.
+
+    On another host, TensorBoard listens on the loopback device only, and ssh forwards its port through the connection
+    that the commands share.
+    """
+    from tfcluster.client import logdir
+    from tfcluster.client.resolve import resolve_cluster
+    from tfcluster.client.tensorboard import NoLogFolderError, serve
+
+    here = None if data is None else logdir.find_here(data)
+    if here is not None:
+        target, folders = None, [here]
+    else:
+        target = resolve_cluster(cluster)
+        folders = logdir.find_folders(target, data)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # a terminal that is closed ends all as Ctrl-C does
+        signal.signal(signal.SIGHUP, signal.getsignal(signal.SIGTERM))
+    for number, folder in enumerate(folders, 1):
+        try:
+            with serve(target, folder) as server:
+                if output == "json":
+                    echo_json({"url": server.url, "host": server.host, "logdir": server.logdir})
+                else:
+                    echo(f"TensorBoard shows {server.logdir} on {server.host}: {server.url} (Ctrl-C ends it)")
+                raise server.wait()
+        except NoLogFolderError:
+            if number == len(folders):
+                raise

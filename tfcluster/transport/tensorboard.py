@@ -1,0 +1,94 @@
+"""Start TensorBoard on the machine that has its data, bound to the loopback device; this uses no agent."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import sys
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import NoReturn
+
+
+@dataclass(frozen=True)
+class Start:
+    """What TensorBoard is to show.
+
+    Attributes:
+        folders: The log folder: the first of these that exists. A relative path is relative to the home folder.
+        run_folder: The folder that is shown if it has data and none of the others exists; None for none.
+        port: The port; 0 for any.
+    """
+
+    folders: tuple[str, ...]
+    run_folder: str | None = None
+    port: int = 0
+
+
+@dataclass(frozen=True)
+class Started:
+    """What there is on the machine, which is printed as a line of JSON before TensorBoard starts.
+
+    Attributes:
+        python: The Python that was asked for TensorBoard.
+        logdir: The log folder; None if there is none, so that nothing starts.
+        is_installed: Whether there is a TensorBoard; otherwise nothing starts.
+    """
+
+    python: str
+    logdir: str | None
+    is_installed: bool
+
+
+def words_of(start: Start, python: str, code: str) -> list[str]:
+    """Return the words of the command line that starts TensorBoard.
+
+    Args:
+        start: What it is to show.
+        python: The Python to run.
+        code: The folder from which it imports tfcluster.
+    """
+    program = "import sys;sys.path[:]=[sys.argv[1],*filter(None,sys.path)];from tfcluster.transport import tensorboard;"
+    return [python, "-c", f"{program}tensorboard.main(sys.argv[2])", code, json.dumps(asdict(start))]
+
+
+def main(text: str) -> NoReturn:
+    """Carry out `words_of`.
+
+    Args:
+        text: The Start, as JSON.
+    """
+    start = Start(**json.loads(text))
+    del sys.path[0]
+    logdir = _find_logdir(start.folders, start.run_folder)
+    command = _find_command()
+    print(json.dumps(asdict(Started(sys.executable, logdir, bool(command)))), flush=True)
+    if logdir is None or not command:
+        sys.exit(1)
+    os.chdir("/")  # from where nobody's modules are imported
+    os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # it imports TensorFlow, which would take the memory of the GPUs
+    os.execv(command[0], [*command, "--logdir", logdir, "--host", "127.0.0.1", "--port", str(start.port)])
+
+
+def _find_logdir(folders: Iterable[str], run_folder: str | None) -> str | None:
+    for folder in folders:
+        path = Path.home() / os.path.expanduser(folder)
+        if path.is_dir():
+            return str(path)
+    return run_folder if run_folder is not None and _has_data(run_folder) else None
+
+
+def _has_data(folder: str) -> bool:
+    """Return whether a folder has files for TensorBoard, at any depth."""
+    return any("tfevents" in name or name.endswith(".xplane.pb") for *_, names in os.walk(folder) for name in names)
+
+
+def _find_command() -> list[str]:
+    """Return the command line of this Python's TensorBoard, else of the one on the path; empty if there is none."""
+    if importlib.util.find_spec("tensorboard") is not None:
+        return [sys.executable, "-m", "tensorboard.main"]
+    path = shutil.which("tensorboard")
+    return [] if path is None else [path]
