@@ -23,6 +23,7 @@ from tfcluster.client.logdir import LogFolder
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.paths import LOCAL_HOST
 from tfcluster.transport.cluster_process import CODE, remote_words, supervised_words
+from tfcluster.transport.remote_bootstrap import MESSAGE_PREFIX
 from tfcluster.transport.tensorboard import Start, Started, words_of
 
 # What TensorBoard prints when it serves.
@@ -125,8 +126,8 @@ class _Process:
     def read_start(self) -> Started:
         """Return what there is on the host; if TensorBoard is not started, raise an error that says why."""
         for line in _stream(self._process.stdout):
-            with contextlib.suppress(ValueError, TypeError):  # a login shell may print lines, too
-                return Started(**json.loads(line))
+            if line.startswith(MESSAGE_PREFIX.encode()):  # a login shell may print lines, too
+                return Started(**json.loads(line[len(MESSAGE_PREFIX) :]))
         self._lines.extend(line.decode(errors="replace").rstrip() for line in _stream(self._process.stderr))
         raise self.wait_for_end()
 
@@ -197,9 +198,10 @@ def _no_folder(folder: LogFolder) -> NoLogFolderError:
 
 
 def _not_installed(host: str, python: str) -> ClusterError:
-    where = "" if host == LOCAL_HOST else f"tfcluster exec --on {host} -- "
+    where = "this machine" if host == LOCAL_HOST else f"host {host!r}"
+    there = "" if host == LOCAL_HOST else f"tfcluster exec --on {host} -- "
     return ClusterError(
-        f"TensorBoard is not installed for {python} on {'this machine' if host == LOCAL_HOST else f'host {host!r}'}",
-        hint=f"Install it: {where}{shlex.quote(python)} -m pip install tensorboard (for traces tensorboard-plugin-profile, too). "
-        "TensorFlow 2.21 does not bring it.",
+        f"TensorBoard is not installed for {python} on {where}",
+        hint=f"Install it: {there}{shlex.quote(python)} -m pip install tensorboard (for traces "
+        "tensorboard-plugin-profile, too). TensorFlow 2.21 does not bring it.",
     )

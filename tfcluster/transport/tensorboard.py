@@ -12,6 +12,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NoReturn
 
+from tfcluster.transport.remote_bootstrap import send_message
+
 
 @dataclass(frozen=True)
 class Start:
@@ -30,7 +32,7 @@ class Start:
 
 @dataclass(frozen=True)
 class Started:
-    """What there is on the machine, which is printed as a line of JSON before TensorBoard starts.
+    """What there is on the machine, which is sent as a message before TensorBoard starts.
 
     Attributes:
         python: The Python that was asked for TensorBoard.
@@ -65,7 +67,7 @@ def main(text: str) -> NoReturn:
     del sys.path[0]
     logdir = _find_logdir(start.folders, start.run_folder)
     command = _find_command()
-    print(json.dumps(asdict(Started(sys.executable, logdir, bool(command)))), flush=True)
+    send_message(asdict(Started(sys.executable, logdir, bool(command))))
     if logdir is None or not command:
         sys.exit(1)
     os.chdir("/")  # from where nobody's modules are imported
