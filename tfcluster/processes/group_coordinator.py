@@ -127,6 +127,9 @@ class GroupCoordinator:
         self._links[link.fileno()] = link
         self._poll.register(link, select.POLLIN)
         if {each.host for each in self._links.values()} == set(self._group.hosts):
+            if self._listener is not None:
+                self._listener.close()
+                self._listener = None
             self._order(Reserve())
 
     def _order(self, order: Order) -> None:

@@ -162,6 +162,13 @@ class GroupListener:
             return self._read_proof(fd)
         return None
 
+    def close(self) -> None:
+        """Stop listening, and close the connections that were not let in."""
+        for fd in list(self._admissions):
+            self._refuse(fd)
+        self._poll.unregister(self._listener)
+        self._listener.close()
+
     def _accept(self) -> None:
         with contextlib.suppress(OSError):  # the other side has given up, or no descriptor is left
             connection, _ = self._listener.accept()

@@ -1,0 +1,118 @@
+"""Groups of processes: who is in one, what each is told, and when it ends."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tfcluster import settings
+from tfcluster.core.groups import (
+    Group,
+    Member,
+    NextStep,
+    check_arguments,
+    expand,
+    next_step,
+    restart_delay,
+    select_members,
+    stop_delay,
+)
+from tfcluster.core.topology import ClusterTopology, RestartPolicy, Task
+from tfcluster.errors import ClusterError, ExitCode
+
+POLICY = RestartPolicy("never", 0.1, 1.0, 1, 1.0)
+
+
+def topology(*tasks: str) -> ClusterTopology:
+    """A cluster with tasks as `worker:0@alpha`."""
+    made = []
+    for port, task in enumerate(tasks):
+        short, _, host = task.partition("@")
+        job, index = short.split(":")
+        made.append(Task(job, int(index), host or "localhost", host or "localhost", 2222 + port, 1, 0, {}, POLICY))
+    return ClusterTopology("demo", "spec", "closed", tuple(made))
+
+
+def members(*shorts: str) -> list[Member]:
+    return [
+        Member(short.split(":")[0], int(short.split(":")[1]), rank, "localhost", "localhost")
+        for rank, short in enumerate(shorts)
+    ]
+
+
+def test_workers_are_the_default_and_the_chief_leads() -> None:
+    cluster = topology("ps:0", "worker:0", "worker:1", "chief:0", "evaluator:0")
+    assert [each.short for each in select_members(cluster, [])] == ["chief:0", "worker:0", "worker:1"]
+    assert [each.rank for each in select_members(cluster, [])] == [0, 1, 2]
+
+
+def test_ranks_begin_with_the_chief_then_the_workers() -> None:
+    cluster = topology("ps:0", "worker:0", "chief:0", "evaluator:0")
+    chosen = select_members(cluster, ["evaluator", "ps", "worker", "chief", "ps"])
+    assert [each.short for each in chosen] == ["chief:0", "worker:0", "evaluator:0", "ps:0"]
+
+
+@pytest.mark.parametrize(("jobs", "message"), [(["boss"], "no job 'boss'"), ([], "no job `worker`")])
+def test_a_job_that_the_cluster_does_not_have(jobs: list[str], message: str) -> None:
+    with pytest.raises(ClusterError, match=message) as caught:
+        select_members(topology("local:0"), jobs)
+    assert caught.value.exit_code is ExitCode.USAGE
+    assert "local" in caught.value.hint
+
+
+def test_placeholders() -> None:
+    chosen = tuple(members("worker:0", "worker:1"))
+    group = Group(chosen, {"ps": ["c:3"]}, 0, "", "localhost")
+    addresses = {"worker": ["a:1", "b:2"]}
+    text = "{job} {index} {rank} {world_size} {address} {worker_hosts} {ps_hosts} {other} {x_hosts} {{job}}"
+    assert expand(text, group, chosen[1], addresses) == "worker 1 1 2 b:2 a:1,b:2 c:3 {other} {x_hosts} {worker}"
+
+
+def test_a_placeholder_for_an_unknown_job_is_refused() -> None:
+    check_arguments(["{job}", "{worker_hosts}", "{other}"], ["worker"])
+    with pytest.raises(ClusterError, match="has no job 'boss'"):
+        check_arguments(["--hosts={boss_hosts}"], ["worker"])
+
+
+def test_an_ipv6_address_has_brackets() -> None:
+    member = replace(members("worker:0")[0], address_host="fd00::1")
+    assert Group((member,), {}, 0, "", "fd00::1").addresses({0: 2222}) == {"worker": ["[fd00::1]:2222"]}
+
+
+@pytest.mark.parametrize(
+    ("shorts", "exited", "has_failed", "step"),
+    [
+        (["worker:0", "worker:1"], [0], False, NextStep.WAIT),
+        (["worker:0", "worker:1"], [0], True, NextStep.STOP_OTHERS),
+        (["worker:0", "worker:1"], [0, 1], False, NextStep.SUCCEED),
+        (["worker:0", "worker:1"], [0, 1], True, NextStep.FAIL),
+        (["worker:0", "ps:0"], [0], False, NextStep.STOP_OTHERS),
+        (["worker:0", "ps:0"], [1], False, NextStep.WAIT),
+        (["worker:0", "ps:0", "evaluator:0"], [0], False, NextStep.STOP_OTHERS),
+        (["ps:0", "ps:1"], [0], False, NextStep.WAIT),
+        (["ps:0", "ps:1"], [0, 1], False, NextStep.SUCCEED),
+    ],
+)
+def test_what_is_done_next(shorts: list[str], exited: list[int], has_failed: bool, step: NextStep) -> None:
+    assert next_step(members(*shorts), exited, has_failed) is step
+
+
+@pytest.mark.parametrize(
+    ("exited", "exit_code", "seconds"),
+    [
+        ([0], 1, 0.0),
+        ([0], 42, settings.GROUP_PREEMPTION_SECONDS),
+        ([0], 143, settings.GROUP_PREEMPTION_SECONDS),
+        ([0], None, settings.GROUP_EVALUATOR_SECONDS),
+        ([0, 2], None, 0.0),
+    ],
+)
+def test_when_the_others_are_stopped(exited: list[int], exit_code: int | None, seconds: float) -> None:
+    assert stop_delay(members("worker:0", "ps:0", "evaluator:0"), exited, exit_code) == seconds
+
+
+def test_restarts_back_off_except_after_preemption() -> None:
+    assert [restart_delay(number, 1) for number in range(4)] == [1.0, 2.0, 4.0, 8.0]
+    assert restart_delay(20, 1) == settings.GROUP_RESTART_MAX_SECONDS
+    assert [restart_delay(5, code) for code in (42, 143)] == [0.0, 0.0]

@@ -1,0 +1,151 @@
+"""`tfcluster launch` over several hosts with real sshds: members on all of them, one coordinator, closed ports."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.conftest import wait_for
+from tests.end_to_end.test_ssh import Over, dial, over
+
+NAMES = ("alpha", "beta")
+JOBS = "jobs:\n  worker: {tasks: 3, hosts: [alpha, beta]}\n"
+ACT = """
+import json, os, signal, sys, time
+import beside
+acts = dict(argument.split("=") for argument in sys.argv[1:])
+act = acts.get(os.environ["TFCLUSTER_TASK"], "wait")
+if "first" in acts and os.environ["TFCLUSTER_ATTEMPT"] != "0":
+    act = "0"
+cluster = json.loads(os.environ["TF_CONFIG"])["cluster"]["worker"]
+print(json.dumps({"act": act, "beside": beside.NAME, "cluster": cluster}), flush=True)
+if act == "kill":
+    os.kill(os.getpid(), signal.SIGKILL)
+if act == "wait":
+    time.sleep(1000)
+sys.exit(int(act))
+"""
+# Each of three workers over two hosts adds up what all have.
+REDUCE = """
+import tensorflow as tf
+strategy = tf.distribute.MultiWorkerMirroredStrategy()
+with strategy.scope():
+    own = tf.Variable(2.0)
+@tf.function
+def total():
+    return strategy.run(lambda: tf.distribute.get_replica_context().all_reduce("sum", own.read_value()))
+print("total", float(strategy.experimental_local_results(total())[0]))
+"""
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Over]:
+    """Two hosts with a cluster up, and a stranger."""
+    with over(tmp_path_factory.mktemp("lab"), *NAMES, "stranger") as sandbox:
+        code = sandbox.folder / "code"
+        code.mkdir()
+        (code / "act.py").write_text(ACT)
+        (code / "beside.py").write_text("NAME = 'module'\n")
+        (code / "reduce.py").write_text(REDUCE)
+        sandbox("up", sandbox.spec(sandbox.text(NAMES, JOBS)))
+        yield sandbox
+
+
+def launch(lab: Over, *arguments: str, code: int) -> list[dict[str, Any]]:
+    """The events of a launch."""
+    return [
+        json.loads(line)
+        for line in lab("launch", "-o", "json", *arguments, code=code, cwd=lab.folder / "code").stdout.splitlines()
+    ]
+
+
+def programs(lab: Over) -> list[str]:
+    return [line for line in lab.network.processes().values() if line.endswith((" program", " host"))]
+
+
+def test_members_run_on_the_hosts_of_their_tasks_with_the_code_beside_them(lab: Over) -> None:
+    events = launch(lab, "act.py", "worker:0=0", "worker:1=0", "worker:2=0", code=0)
+    hosts = {each["task"]: each["host"] for each in events if each["event"] == "member"}
+    assert hosts == {"worker:0": "alpha", "worker:1": "beta", "worker:2": "alpha"}
+    printed = [json.loads(each["line"]) for each in events if each["event"] == "output"]
+    assert [each["beside"] for each in printed] == ["module"] * 3
+    assert printed[0]["cluster"] == printed[1]["cluster"] == printed[2]["cluster"]
+    addresses = [lab.network.address(host) for host in ("alpha", "beta", "alpha")]
+    assert [each.rpartition(":")[0] for each in printed[0]["cluster"]] == addresses
+    (run,) = [each for each in lab.json("runs") if each["run"] == events[0]["run"]]
+    assert run["state"] == "succeeded"
+    wait_for(lambda: not programs(lab))
+
+
+def test_a_collective_over_both_hosts(lab: Over) -> None:
+    result = lab("launch", "reduce.py", cwd=lab.folder / "code")
+    assert sorted(line for line in result.stdout.splitlines() if "total" in line) == [
+        f"worker:{index} | total 6.0" for index in range(3)
+    ]
+
+
+def test_a_failure_on_one_host_ends_the_members_on_the_other(lab: Over) -> None:
+    result = launch(lab, "act.py", "worker:1=5", code=5)[-1]
+    assert result["result"] == {"exit_code": 5, "task": "worker:1", "host": "beta", "restarts": 0}
+    assert result["error"]["message"].startswith("worker:1 on beta ended with exit code 5")
+    wait_for(lambda: not programs(lab))
+
+
+def test_all_hosts_start_again(lab: Over) -> None:
+    result = launch(lab, "--max-restarts", "1", "act.py", "worker:1=kill", "first=0", code=0)[-1]
+    assert result["result"] == {"exit_code": 0, "restarts": 1}
+
+
+def test_the_coordinator_listens_until_all_hosts_are_there(lab: Over) -> None:
+    run = lab("launch", "--detach", "act.py", cwd=lab.folder / "code").stdout.strip()
+    wait_for(lambda: len([line for line in programs(lab) if line.endswith("program")]) == 3)
+    events = lab.network.home("alpha").glob(f"state/tfcluster/wide/alpha/runs/{run}/events.jsonl")
+    (address,) = [
+        json.loads(line)["address"]
+        for path in events
+        for line in path.read_text().splitlines()
+        if json.loads(line)["event"] == "coordinator"
+    ]
+    host, _, port = address.rpartition(":")
+    machines = lab.network.network
+    assert {dial(machines[name], host, int(port)) for name in ("stranger", "beta")} == {"ConnectionRefusedError"}
+    lab("cancel", run)
+    wait_for(lambda: not programs(lab))
+    assert lab.json("runs")[-1]["state"] == "cancelled"
+
+
+def test_a_host_that_is_lost_ends_the_group(lab: Over) -> None:
+    env = lab.with_settings({"GROUP_LINK_SECONDS": 3})
+    command = lab.start("launch", lab.folder / "code" / "act.py", stderr=subprocess.STDOUT, env=env)
+    assert command.stdout is not None
+    for line in command.stdout:
+        if "worker:1" in line:
+            break
+    with lab.without("link", "beta"):
+        output = command.communicate(timeout=90)[0]
+    assert "error: the connection to host beta is lost" in output
+    assert command.returncode == 5
+    wait_for(lambda: not programs(lab))
+    lab.wait_until("running")
+
+
+def test_one_command_from_nothing_to_a_result(lab: Over) -> None:
+    text = lab.text(NAMES, JOBS).replace("name: wide", "name: brief")
+    spec = lab.spec(text, "brief.yaml")
+    arguments = [f"worker:{index}=0" for index in range(3)]
+    result = lab("launch", "--spec", spec, "act.py", *arguments, cwd=lab.folder / "code")
+    assert len(result.stdout.splitlines()) == 3
+    assert not [line for line in lab.network.processes().values() if "brief" in line]
+
+
+def test_an_interrupt_reaches_all_hosts(lab: Over) -> None:
+    command = lab.start("launch", lab.folder / "code" / "act.py")
+    wait_for(lambda: len([line for line in programs(lab) if line.endswith("program")]) == 3)
+    command.send_signal(signal.SIGINT)
+    assert command.wait(60) == 130
+    wait_for(lambda: not programs(lab))
