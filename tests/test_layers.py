@@ -50,7 +50,7 @@ ALLOWED = {
     "processes": {*_BASE, "core", "protocol", "programs", "programs/declaration"},
     "agent": {*_PURE, "processes"},
     "transport": {*_PURE, "version"},
-    "client": {*_PURE, "transport"},
+    "client": {*_PURE, "transport", "version"},
     "ui": {*_PURE, "client", "programs/declaration"},
     "cli": {*_PURE, "client", "ui", "programs/declaration", "version"},
     "connection": {*_PURE, "client", "cli"},

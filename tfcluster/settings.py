@@ -44,6 +44,7 @@ CODE_CACHE_KEEP_SECONDS = 3600.0  # since its last use, however large the cache 
 OUTPUT_BLOCK_BYTES = 256 * 2**10  # of a file that is fetched: read and encoded in a millisecond
 FETCH_NAME_CHARACTERS = 50  # of a file's name, in that of its incomplete copy: 255 bytes at most
 CODE_PRUNE_SECONDS = 60.0  # for a slow disk
+COMMIT_CHARACTERS = 10  # of a git commit's 40 that are shown
 GIT_SECONDS = 30.0  # for git to list the files of a large work tree on a slow disk
 RECONNECT_INITIAL_SECONDS = 0.1  # the back-off of a command that has lost its agent
 RECONNECT_MAX_SECONDS = 1.0  # a link that is back is used within five seconds

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from tfcluster.cli.options import Command, WholeNumber, cluster_option, output_option, seconds
+from tfcluster.cli.options import Command, WholeNumber, cluster_option, name_option, output_option, seconds
 from tfcluster.errors import ClusterError, ExitCode
 
 if TYPE_CHECKING:
@@ -57,6 +56,7 @@ def _own_params() -> list[click.Parameter]:
         ),
         click.option("--seed", type=WholeNumber(0, 2**63 - 1), help="The seed of random numbers, for all processes."),
         click.option("--timeout", type=seconds(0.1), metavar="S", help="Seconds after which the run is stopped."),
+        name_option,
         click.option("--detach", is_flag=True, help="Print the run's id and leave it alone; see `tfcluster attach`."),
         cluster_option,
         output_option,
@@ -78,6 +78,7 @@ def _invoke(
     workers: int | None,
     seed: int | None,
     timeout: float | None,
+    name: str | None,
     detach: bool,
     cluster: str | None,
     output: str,
@@ -87,19 +88,18 @@ def _invoke(
         raise click.UsageError("Give only one of --spec, --workers and --cluster.")
     from tfcluster.cli.run import make_request
     from tfcluster.cli.runs import RunOutput, show
-    from tfcluster.client.launch import Launch, make_group
+    from tfcluster.client.launch import make_launch
     from tfcluster.programs.api import SharedOptions
     from tfcluster.programs.registry import find
 
     program, describe = find(_SCRIPT), _script_command().callback
     assert program is not None, "it is a part of tfcluster"
     assert describe is not None, "a command that is made of a function calls it"
-    shared = SharedOptions(seed, (), None, False, timeout, False, None, detach, cluster, output)
+    shared = SharedOptions(seed, (), None, False, timeout, False, None, detach, cluster, output, name)
     submission = describe(shared, **script)
     request = make_request(program, submission, shared)
-    request = replace(request, traits=replace(request.traits, uses_servers=False))
     jobs = tuple(job.strip() for job in each.split(",")) if each else ()
-    launch = Launch(request, make_group(jobs, max_restarts))
+    launch = make_launch(request, jobs, max_restarts)
     with _cluster(spec, workers, cluster, detach) as target:
         return show(launch.events(target), RunOutput(json=output == "json", detached=detach))
 

@@ -28,6 +28,7 @@ _COMMANDS = {
     "attach": "Follow a run from its beginning to its result.",
     "cancel": "Stop runs.",
     "stack": "Show what a run or a task does now.",
+    "rerun": "Run a run again.",
     "fetch": "Copy the files of a run here.",
     "status": "Show what runs where.",
     "devices": "Show every device of every task.",

@@ -46,6 +46,13 @@ def output_option(function: Command) -> Command:
     )(function)
 
 
+def name_option(function: Command) -> Command:
+    """Add --name, the option of every command that starts a run."""
+    return click.option(
+        "--name", metavar="NAME", help="Name the run: its id is NAME-3f9a, and NAME alone is enough while it is unique."
+    )(function)
+
+
 if TYPE_CHECKING:  # ParamType is generic since click 8.4
     _IntType = click.ParamType[int]
     _FloatType = click.ParamType[float]

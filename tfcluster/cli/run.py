@@ -11,7 +11,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from tfcluster.cli.completion import complete_scripts
-from tfcluster.cli.options import Command, ImageFile, WholeNumber, cluster_option, output_option, seconds
+from tfcluster.cli.options import Command, ImageFile, WholeNumber, cluster_option, name_option, output_option, seconds
 
 if TYPE_CHECKING:
     from tfcluster.client.run_request import RunRequest
@@ -198,6 +198,7 @@ def _shared_params() -> list[click.Parameter]:
             help="Draw the placed graph in FILE (.svg, or .dot for Graphviz), a colour for each device.",
         ),
         click.option("--timeout", type=seconds(0.1), metavar="S", help="Seconds after which the run is stopped."),
+        name_option,
         click.option("--detach", is_flag=True, help="Print the run's id and leave it alone; see `tfcluster attach`."),
         cluster_option,
         output_option,
@@ -215,7 +216,10 @@ def _shared_params() -> list[click.Parameter]:
 def make_request(program: InstalledProgram, submission: Submission, options: SharedOptions) -> RunRequest:
     """Return the request of a run."""
     from tfcluster.client.run_request import RunRequest
+    from tfcluster.core.runs import check_name
 
+    if options.name is not None:
+        check_name(options.name)
     return RunRequest(
         program.name,
         program.traits(submission.parameters),
@@ -229,6 +233,7 @@ def make_request(program: InstalledProgram, submission: Submission, options: Sha
         upload=submission.upload,
         upload_name=submission.upload_name,
         approve_code=submission.approve_code,
+        name=options.name,
         shows_output=options.output == "text",
     )
 

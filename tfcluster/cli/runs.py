@@ -113,18 +113,30 @@ def _show_events(
 
 
 @click.command("runs", short_help="List the cluster's runs.", epilog="Example: tfcluster runs -n 5")
+@click.argument("run", required=False, shell_complete=complete_runs)
 @click.option("-n", "--tail", type=click.IntRange(min=0), metavar="N", help="Only the last N runs.")
 @cluster_option
 @output_option
-def command(tail: int | None, cluster: str | None, output: str) -> None:
+def command(run: str | None, tail: int | None, cluster: str | None, output: str) -> None:
     """List the cluster's runs, the oldest first, with their inputs, states and results.
+
+    With a RUN, show the record of that one, also with the folder and the git commit that it was started from.
 
     The records of the latest hundred runs that have ended are kept, also after `down`. Exits with 5 when a host cannot
     be reached; the runs of the others are shown all the same.
     """
     from tfcluster.client.resolve import resolve_cluster
-    from tfcluster.client.runs import list_runs
+    from tfcluster.client.runs import find_record, list_runs
 
+    if run is not None:
+        record = find_record(resolve_cluster(cluster), run)
+        if output == "json":
+            echo_json(record)
+        else:
+            from tfcluster.ui.listings import show_run
+
+            show_run(record)
+        return
     runs, problem = list_runs(resolve_cluster(cluster), tail)
     if output == "json":
         echo_json(runs)

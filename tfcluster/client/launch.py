@@ -23,16 +23,6 @@ from tfcluster.paths import running_clusters
 from tfcluster.protocol.api.runs import GroupRequest, JoinRequest
 
 
-def make_group(jobs: tuple[str, ...], max_restarts: int) -> GroupRequest:
-    """Return the request of a group with a new secret.
-
-    Args:
-        jobs: As in `GroupRequest`.
-        max_restarts: As in `GroupRequest`.
-    """
-    return GroupRequest(jobs, max_restarts, secrets.token_hex(32))
-
-
 @dataclass(frozen=True)
 class Launch:
     """A group of processes to launch.
@@ -96,6 +86,18 @@ class Launch:
                 hint=hints_of(errors),
                 exit_code=max(error.exit_code for error in errors.values()),
             )
+
+
+def make_launch(request: RunRequest, jobs: tuple[str, ...], max_restarts: int) -> Launch:
+    """Return the launch of a group with a new secret.
+
+    Args:
+        request: The run of a script.
+        jobs: As in `GroupRequest`.
+        max_restarts: As in `GroupRequest`.
+    """
+    request = replace(request, traits=replace(request.traits, uses_servers=False))
+    return Launch(request, GroupRequest(jobs, max_restarts, secrets.token_hex(32)))
 
 
 def workers_topology(count: int) -> ClusterTopology:

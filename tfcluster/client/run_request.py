@@ -11,6 +11,7 @@ from tfcluster.client.caller import StdinServer, describe_caller, describe_outpu
 from tfcluster.client.cluster import Cluster
 from tfcluster.client.interrupts import GracefulInterrupt, RunCanceller
 from tfcluster.client.leader import find_leader
+from tfcluster.client.origin import describe_origin
 from tfcluster.client.parallel import warn
 from tfcluster.client.placements import Placements
 from tfcluster.client.rpc import AgentClient
@@ -44,6 +45,7 @@ class RunRequest:
             what it raises ends the command.
         upload_name: The name of the file in the run's folder.
         group: The processes to start instead of one; None for one.
+        name: What the run's id begins with; None for the name of the program.
         shows_output: The run's output is written to this command's streams as it arrives.
     """
 
@@ -60,6 +62,7 @@ class RunRequest:
     upload_name: str = "upload"
     approve_code: Callable[[str], None] = lambda description: None
     group: api.GroupRequest | None = None
+    name: str | None = None
     shows_output: bool = True
 
     def events(self, cluster: Cluster) -> Generator[Event, None, None]:
@@ -153,6 +156,8 @@ class RunRequest:
             caller=caller,
             streams=self._streams(),
             group=self.group,
+            origin=describe_origin(self),
+            name=self.name,
         )
 
     def _streams(self) -> OutputStreams | None:

@@ -15,6 +15,7 @@ from tfcluster.client.parallel import StreamContext, map_hosts, partition, unrea
 from tfcluster.client.placements import PlacementContext, Placements
 from tfcluster.client.reconnect import Reconnector, RetryPolicy
 from tfcluster.client.rpc import ResponseStream
+from tfcluster.core.runs import find_run
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.protocol.api import Done
@@ -172,6 +173,26 @@ def list_runs(cluster: Cluster, lines: int | None) -> tuple[list[dict[str, Any]]
     runs = sorted((run for answer in answers for run in answer), key=lambda run: run.started)
     latest = runs if lines is None else runs[len(runs) - min(lines, len(runs)) :]
     return [to_json(run) for run in latest], unreachable(cluster, errors) if errors else None
+
+
+def find_record(cluster: Cluster, run: str) -> dict[str, Any]:
+    """Return the record of a run, as `list_runs` has it; the cluster may be down.
+
+    Args:
+        cluster: The run's cluster.
+        run: The run's id, its name, or a unique prefix of the id.
+
+    Raises:
+        ClusterError: There is no such run, or a host that may have it cannot be reached.
+    """
+    runs, problem = list_runs(cluster, None)
+    records = {record["run"]: record for record in runs}
+    try:
+        return records[find_run(run, records)]
+    except ClusterError:
+        if problem is not None:
+            raise problem from None
+        raise
 
 
 def cancel_run(cluster: Cluster, run: str) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from tfcluster.core.caller import Caller, OutputStreams
 from tfcluster.core.code import CodeLocation
 from tfcluster.core.groups import Group
 from tfcluster.core.programs import ProgramTraits
+from tfcluster.core.runs import RunOrigin
 from tfcluster.errors import ClusterError
 from tfcluster.paths import LOCAL_HOST
 from tfcluster.process_handle import ProcessHandle
@@ -78,6 +79,7 @@ class RunSpec:
         caller: What a script takes over from the command; None for other programs, and for a command on another host.
         streams: The standard output and standard error of a script; None for another program, which has one for both.
         host: The name of the host that the program runs on.
+        origin: What the run is started from, for its record.
         group: The group of processes that the run consists of; None for a run of one process.
         member: The environment variables of a script that is a member of a group; None for any other.
     """
@@ -100,6 +102,7 @@ class RunSpec:
     caller: Caller | None = None
     streams: OutputStreams | None = None
     host: str = LOCAL_HOST
+    origin: RunOrigin | None = None
     group: Group | None = None
     member: dict[str, str] | None = field(default=None, repr=False)
 

@@ -83,6 +83,7 @@ class SharedOptions:
     detach: bool
     cluster: str | None
     output: str
+    name: str | None = None
 
     def seed_or_random(self) -> int:
         """Return the seed that the user gave, or a random one."""

@@ -144,6 +144,32 @@ def show_runs(runs: Sequence[Mapping[str, Any]]) -> None:
                 console().print(line, soft_wrap=True)
 
 
+def show_run(run: Mapping[str, Any]) -> None:
+    """Print the record of one run, a line for each part."""
+    origin, parameters = run["origin"], run["parameters"]
+    lines = {
+        "run": run["run"],
+        "state": run["state"],
+        "started": time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(run["started"])),
+        "time": format_duration(run["seconds"]),
+        "inputs": format_inputs(run["program"], parameters),
+        "script": parameters.get("path") if run["program"] == "script" else None,
+        "folder": parameters.get("cwd") if run["program"] == "script" else None,
+        "commit": origin and origin["commit"] and f"{origin['commit']} ({_cleanness(origin)})",
+        "devices": origin and " ".join(origin["devices"]),
+        "tfcluster": origin and origin["version"],
+        "result": format_outcome(run),
+    }
+    width = max(map(len, lines))
+    for name, text in lines.items():
+        if text:
+            console().print(f"{name:<{width}}  {text}", soft_wrap=True)
+
+
+def _cleanness(origin: Mapping[str, Any]) -> str:
+    return "clean" if origin["is_clean"] else "with changes"
+
+
 def _fit_between_words(content: Table, first: int, rows: Sequence[Sequence[str]]) -> bool:
     """Set the widths of a table's last two columns so that their cells are wrapped between words only.
 

@@ -54,8 +54,8 @@ def group_spec(context: AgentContext, request: RunRequest, group: GroupRequest) 
     Raises:
         ClusterError: The cluster has not the jobs that the group needs.
     """
-    spec = _spec(context, request.program, request.traits, request.parameters, group, None)
-    return replace(spec, upload=request.upload, code=request.code, caller=request.caller)
+    spec = _spec(context, request.program, request.traits, request.parameters, group, None, request.name or _PREFIX)
+    return replace(spec, upload=request.upload, origin=request.origin, code=request.code, caller=request.caller)
 
 
 def _spec(
@@ -65,6 +65,7 @@ def _spec(
     parameters: dict[str, Any],
     request: GroupRequest,
     coordinator: str | None,
+    name: str = _PREFIX,
 ) -> RunSpec:
     topology = context.supervisor.require_cluster()
     members = select_members(topology, request.jobs)
@@ -72,7 +73,7 @@ def _spec(
     jobs = {member.job for member in members}
     servers = {job: addresses for job, addresses in topology.addresses().items() if job not in jobs}
     address = next(host.address for host in topology.hosts if host.name == context.host)
-    identity = context.runs.store.new_run(_PREFIX)
+    identity = context.runs.store.new_run(name)
     return RunSpec(
         run=identity,
         cluster=topology.cluster,

@@ -98,7 +98,7 @@ class RunHandlers:
         topology = self._supervisor.require_cluster()
         head = self._head(topology, missing)
         selection = _select(topology, head, devices, missing, request)
-        identity = self._runs.store.new_run(request.program)
+        identity = self._runs.store.new_run(request.name or request.program)
         return RunSpec(
             run=identity,
             cluster=topology.cluster,
@@ -114,6 +114,7 @@ class RunHandlers:
             upload=request.upload,
             log_placement=request.log_placement,
             peers=peers_of(topology),
+            origin=request.origin,
             code=request.code,
             caller=request.caller,
             streams=request.streams,

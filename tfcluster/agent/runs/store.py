@@ -16,8 +16,9 @@ from typing import Any
 from tfcluster import settings
 from tfcluster.agent.files import read_file
 from tfcluster.core.programs import ProgramTraits, required_tasks
+from tfcluster.core.runs import RunOrigin, check_name, find_run
 from tfcluster.core.states import ACTIVE_RUN_STATES, RunState
-from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.errors import ClusterError
 from tfcluster.processes.run_spec import FILES, RunSpec
 from tfcluster.protocol.serialization import decode
 
@@ -50,6 +51,7 @@ class RunRecord:
         required_tasks: Names of the tasks that the run uses in addition to those of its devices.
         leader: The id of the run, led by another host, whose members on this host this run consists of; empty for
             any other run.
+        origin: What the run was started from; None if that is not known.
     """
 
     run: str
@@ -68,6 +70,7 @@ class RunRecord:
     error: dict[str, Any] | None = None
     required_tasks: list[str] = field(default_factory=list)
     leader: str = ""
+    origin: RunOrigin | None = None
 
     @classmethod
     def new(cls, spec: RunSpec, timeout: float | None, detached: bool, leader: str = "") -> RunRecord:
@@ -92,11 +95,12 @@ class RunRecord:
             state=RunState.QUEUED,
             required_tasks=required_tasks(spec.traits, spec.devices, spec.addresses, spec.head),
             leader=leader,
+            origin=spec.origin,
         )
 
     def summary(self) -> dict[str, Any]:
         """Return the fields of the record that `runs` shows."""
-        names = ("run", "program", "parameters", "state", "seconds", "started", "result", "error")
+        names = ("run", "program", "parameters", "state", "seconds", "started", "result", "error", "timeout", "origin")
         return {name: getattr(self, name) for name in names}
 
 
@@ -117,16 +121,20 @@ class RunStore:
         """Return the path of a run's folder."""
         return self.path / run
 
-    def new_run(self, program: str) -> str:
-        """Generate the id of a new run of a program and create its folder.
+    def new_run(self, name: str) -> str:
+        """Generate the id of a new run and create its folder.
+
+        Args:
+            name: The name of the run, or of its program.
 
         Raises:
-            ClusterError: The folder cannot be created.
+            ClusterError: The folder cannot be created, or a run cannot have this name.
         """
-        identity = f"{program}-{secrets.token_hex(2)}"
+        check_name(name)
+        identity = f"{name}-{secrets.token_hex(2)}"
         while not self.make_folder(identity):
             # Four digits are easy to type, but an earlier run already has them: use more.
-            identity = f"{program}-{secrets.token_hex(4)}"
+            identity = f"{name}-{secrets.token_hex(4)}"
         return identity
 
     def make_folder(self, run: str) -> bool:
@@ -183,26 +191,15 @@ class RunStore:
         return sorted(records, key=lambda record: record.started)
 
     def find(self, prefix: str) -> str:
-        """Return the id of the run with the given id or unique id prefix.
+        """Return the id of the run with the given id, name or unique id prefix; see `find_run`.
 
         Args:
-            prefix: The id of a run, or a prefix of it.
+            prefix: The id of a run, its name, or a prefix of it.
 
         Raises:
             ClusterError: No run has this id or prefix, or the prefix matches several runs.
         """
-        names = self._names()
-        matches = [prefix] if prefix in names else [name for name in names if prefix and name.startswith(prefix)]
-        if len(matches) == 1:
-            return matches[0]
-        if matches:
-            more = ", …" if len(matches) > settings.LISTED_RUNS else ""
-            raise ClusterError(
-                f"several runs begin with {prefix!r}: {', '.join(sorted(matches)[: settings.LISTED_RUNS])}{more}",
-                hint="Give more of the run's id.",
-                exit_code=ExitCode.USAGE,
-            )
-        raise ClusterError(f"no run {prefix!r}", hint="`tfcluster runs` lists the runs.", exit_code=ExitCode.USAGE)
+        return find_run(prefix, self._names())
 
     def has_old(self, active: Collection[str]) -> bool:
         """Return whether `remove_old` may have something to remove.

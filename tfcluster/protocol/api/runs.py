@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 from tfcluster.core.caller import Caller, OutputStreams
 from tfcluster.core.code import CodeLocation
 from tfcluster.core.programs import ProgramTraits
+from tfcluster.core.runs import RunOrigin
 from tfcluster.core.states import RunState
 from tfcluster.protocol.api import Done, Method, Request
 
@@ -67,6 +68,8 @@ class RunRequest(Request[RunEvent, Done], method=Method.RUN, is_slow=True):
         caller: What a script takes over from the command; None for other programs, and for a command on another host.
         streams: The standard output and standard error of a script; None for other programs.
         group: The processes to start instead of one; None for one.
+        origin: What the run is started from, for its record.
+        name: What the run's id begins with; None for the name of the program.
     """
 
     program: str
@@ -84,6 +87,8 @@ class RunRequest(Request[RunEvent, Done], method=Method.RUN, is_slow=True):
     caller: Caller | None = None
     streams: OutputStreams | None = None
     group: GroupRequest | None = None
+    origin: RunOrigin | None = None
+    name: str | None = None
 
 
 @dataclass(frozen=True)
@@ -190,6 +195,8 @@ class RunSummary:
         started: The Unix time of the submission, in seconds.
         result: The program's result; None if the run did not succeed, unless a script has ended by itself.
         error: Why the run failed, as `ClusterError.to_json` has it; None if it did not fail.
+        timeout: Seconds after which the run is stopped; None for no limit.
+        origin: What the run was started from; None if that is not known.
     """
 
     run: str
@@ -200,6 +207,8 @@ class RunSummary:
     started: float
     result: dict[str, Any] | None
     error: dict[str, Any] | None
+    timeout: float | None
+    origin: RunOrigin | None
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,88 @@
+"""What is known of a run besides its program: its name, and what it was started from."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from tfcluster import settings
+from tfcluster.errors import ClusterError, ExitCode
+
+# A name is the first part of the run's id, which names a folder and a resource container of TensorFlow.
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,47}")
+
+
+@dataclass(frozen=True)
+class RunOrigin:
+    """What a run was started from, by which it can be started again.
+
+    Attributes:
+        version: The version of tfcluster that submitted it.
+        commit: The git commit that the script's work tree was at; None if it is in none.
+        is_clean: Whether the files that git tracks there were as in the commit; None without a commit.
+        digest: The SHA-256 digest of the script; None for a module and for other programs.
+        devices: The TensorFlow device strings that chose the devices; empty if the cluster chose.
+        gpus: The number of GPU devices that was asked for; None for what was available.
+        strict: Whether fewer GPUs than requested were an error.
+        upload: The path of the file that was uploaded with the run; empty if it was a pipe, None if there was none.
+        upload_name: The name of that file in the run's folder.
+        jobs: The jobs of a group, as in `GroupRequest`; None for a run that is none.
+        max_restarts: How often a group could be started again.
+    """
+
+    version: str
+    commit: str | None
+    is_clean: bool | None
+    digest: str | None
+    devices: tuple[str, ...]
+    gpus: int | None
+    strict: bool
+    upload: str | None
+    upload_name: str
+    jobs: tuple[str, ...] | None
+    max_restarts: int
+
+    def describe_commit(self) -> str:
+        """Describe the commit in short."""
+        if self.commit is None:
+            return "no git commit"
+        return f"commit {self.commit[: settings.COMMIT_CHARACTERS]}{'' if self.is_clean else ' with changes'}"
+
+
+def check_name(name: str) -> None:
+    """Check that a name can be given to a run.
+
+    Raises:
+        ClusterError: It cannot.
+    """
+    if not _NAME.fullmatch(name):
+        raise ClusterError(
+            f"{name!r} cannot be the name of a run",
+            hint="A name has at most 48 letters, digits, '_', '.' and '-', and begins with a letter or digit.",
+            exit_code=ExitCode.USAGE,
+        )
+
+
+def find_run(text: str, runs: Collection[str]) -> str:
+    """Return the run that a user means by an id, by the name of a single run, or by a unique prefix of an id.
+
+    Args:
+        text: What the user has typed.
+        runs: The ids of the runs.
+
+    Raises:
+        ClusterError: No run is meant, or several.
+    """
+    named = [run for run in runs if run.rpartition("-")[0] == text]
+    matches = [text] if text in runs else named or [run for run in runs if text and run.startswith(text)]
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
+        more = ", …" if len(matches) > settings.LISTED_RUNS else ""
+        raise ClusterError(
+            f"several runs begin with {text!r}: {', '.join(sorted(matches)[: settings.LISTED_RUNS])}{more}",
+            hint="Give more of the run's id.",
+            exit_code=ExitCode.USAGE,
+        )
+    raise ClusterError(f"no run {text!r}", hint="`tfcluster runs` lists the runs.", exit_code=ExitCode.USAGE)
