@@ -261,19 +261,33 @@ def test_ctrl_c_is_the_scripts(small: Sandbox, arguments: tuple[str, ...]) -> No
         assert last["state"] == "cancelled"
 
 
-def test_a_script_that_ignores_ctrl_c_is_ended_by_the_second(small: Sandbox) -> None:
-    text = "import signal\nsignal.signal(2, signal.SIG_IGN)\nprint('on', flush=True)\nsignal.pause()\n"
-    script = small.spec(text, "ignores.py")
-    command = small.start("run", script)
+HANDLES = """
+import signal
+for number in (signal.SIGINT, signal.SIGUSR1):
+    signal.signal(number, lambda number, _: print("got", signal.Signals(number).name, flush=True))
+print("on", flush=True)
+while True:
+    signal.pause()
+"""
+
+
+@pytest.mark.parametrize(("seconds", "goes_on"), [(600.0, False), (0.0, True)], ids=["in a row", "now and then"])
+def test_a_script_that_goes_on_after_ctrl_c_is_ended_by_several_in_a_row(
+    small: Sandbox, seconds: float, goes_on: bool
+) -> None:
+    environment = small.with_settings({"INTERRUPTS_ROW_SECONDS": seconds})
+    command = small.start("run", small.spec(HANDLES, "handles.py"), env=environment)
     assert command.stdout is not None
     assert command.stdout.readline() == "on\n"
+    for number in (signal.SIGINT, signal.SIGUSR1, signal.SIGINT):
+        command.send_signal(number)
+        assert command.stdout.readline() == f"got {signal.Signals(number).name}\n"
     command.send_signal(signal.SIGINT)
-    with pytest.raises(subprocess.TimeoutExpired):
-        command.wait(1)
-    command.send_signal(signal.SIGINT)
-    assert command.wait(60) == 130
-    assert command.stderr is not None
-    assert command.stderr.read().strip() == "interrupted"
+    if goes_on:
+        assert command.stdout.readline() == "got SIGINT\n"
+        command.terminate()
+    assert command.wait(60) == (143 if goes_on else 130)
+    assert small.json("runs")[-1]["state"] == "cancelled"
 
 
 def test_secrets_of_the_environment_are_in_no_file(small: Sandbox) -> None:

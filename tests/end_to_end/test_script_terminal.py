@@ -90,6 +90,13 @@ def test_a_script_has_the_commands_terminal(small: Sandbox, shell: pexpect.spawn
     shell.expect_exact("shell> ")
     shell.sendline("echo code $?")
     shell.expect_exact("code 130\r\n")
+    # A shell ends a loop if the command has ended by SIGINT itself.
+    shell.sendline(f"for number in 1 2; do {shlex.join([*small.command, 'run', 'at_a_terminal.py'])}; done; echo over")
+    shell.expect_exact("name? ")
+    shell.sendcontrol("c")
+    shell.expect_exact("KeyboardInterrupt\r\n")
+    shell.expect_exact("shell> ")
+    assert "over" not in str(shell.before)
 
 
 def test_a_script_that_is_stopped_is_cancelled_with_its_command(small: Sandbox, shell: pexpect.spawn[str]) -> None:

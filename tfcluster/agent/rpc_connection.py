@@ -47,7 +47,7 @@ from tfcluster.protocol.api.runs import (
     JoinRequest,
     RunRequest,
     RunsRequest,
-    TerminalRequest,
+    SignalRequest,
 )
 from tfcluster.protocol.api.stacks import RunStacksRequest, TaskThreadsRequest
 from tfcluster.protocol.codec import (
@@ -232,7 +232,7 @@ class Dispatcher:
             RunsRequest: runs.runs,
             AttachRequest: runs.attach,
             CancelRequest: runs.cancel,
-            TerminalRequest: runs.terminal,
+            SignalRequest: runs.signal,
             JoinRequest: GroupHandlers(context).join,
             FailingRunsRequest: runs.failing_runs,
             RunStacksRequest: stacks.run_stacks,

@@ -184,6 +184,8 @@ def main() -> NoReturn:
         result: Any = cli.main(prog_name="tfcluster", standalone_mode=False)
         sys.stdout.flush()  # flush here, so that a broken pipe raises its error here
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+        if result == ExitCode.INTERRUPTED:
+            _exit_interrupted()
         sys.exit(int(result) if isinstance(result, int) else ExitCode.DONE)
     except ClusterError as error:
         echo_error(error)
@@ -193,7 +195,7 @@ def main() -> NoReturn:
         sys.exit(error.exit_code)
     except (KeyboardInterrupt, click.Abort):
         echo("interrupted", err=True)
-        sys.exit(int(ExitCode.INTERRUPTED))
+        _exit_interrupted()
     except BrokenPipeError:
         # The reader of the output has exited (`tfcluster logs | head`). Replace standard output, so that the
         # interpreter does not fail again when it flushes it at exit.
@@ -205,9 +207,21 @@ def main() -> NoReturn:
     except Exception as error:
         if _is_caused_by_interrupt(error):
             echo("interrupted", err=True)
-            sys.exit(int(ExitCode.INTERRUPTED))
+            _exit_interrupted()
         echo_error(_bug_report(error))
         sys.exit(int(ExitCode.FAILED))
+
+
+def _exit_interrupted() -> NoReturn:
+    """Exit after Ctrl-C; at a terminal by SIGINT itself, as only this ends a shell's loop or script around the command.
+
+    A shell shows 130 for both.
+    """
+    if any(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)):
+        sys.stdout.flush()
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+    sys.exit(int(ExitCode.INTERRUPTED))
 
 
 def _system_error(error: OSError) -> ClusterError:

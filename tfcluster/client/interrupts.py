@@ -6,6 +6,8 @@ import contextlib
 import os
 import signal
 import threading
+import time
+from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -29,12 +31,13 @@ class RunCanceller:
 
     Attributes:
         run: The id of the run; None until it is known.
+        is_script: Whether the run is a script's.
     """
 
     def __init__(self, cluster: Cluster, *, is_script: bool = False) -> None:
         self.run: str | None = None
         self._cluster = cluster
-        self._is_script = is_script
+        self.is_script = is_script
         self._is_requested = False
 
     def cancel(self, *, interrupt: bool = False) -> None:
@@ -48,7 +51,7 @@ class RunCanceller:
         """
         if self.run is None:
             return
-        request = CancelRequest(self.run, interrupt=interrupt and self._is_script)
+        request = CancelRequest(self.run, interrupt=interrupt and self.is_script)
         self._is_requested = self._is_requested or not request.interrupt
         run, head = self.run, self._cluster.head
         outcome = map_hosts(
@@ -75,11 +78,12 @@ class RunCanceller:
 class GracefulInterrupt:
     """A context manager whose first SIGINT, SIGTERM or SIGHUP cancels a run while its events are still being read.
 
-    SIGINT interrupts a script, which then ends by itself.
+    SIGINT interrupts a script, which may go on; several in a row cancel its run.
 
-    A second signal ends the reading too. The handler of the first one raises no exception, because an exception from a
-    signal handler can occur anywhere, also between receiving an event and showing it. It only makes `fileno` readable;
-    whoever waits for the run calls `handle` then. While there is no run to cancel, the first signal ends the reading.
+    A signal after that ends the reading too. The handler of the first one raises no exception, because an exception
+    from a signal handler can occur anywhere, also between receiving an event and showing it. It only makes `fileno`
+    readable; whoever waits for the run calls `handle` then. While there is no run to cancel, the first signal ends the
+    reading.
 
     Args:
         canceller: Cancels the run.
@@ -90,22 +94,27 @@ class GracefulInterrupt:
         self._canceller = canceller
         self._terminal = terminal
         self._received: int | None = None
-        self._is_cancel_due = False
+        self._is_cancelled = False
+        # For each signal that `handle` has to react to, whether it interrupts a script rather than cancelling the run.
+        self._due: list[bool] = []
+        self._interrupts: list[float] = []  # when those in a row were received, in monotonic seconds
         self._previous: dict[int, Any] = {}
         self._event = -1
 
     def __enter__(self) -> GracefulInterrupt:
         self._event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(number) is signal.SIG_IGN:  # started by nohup
-                continue
-            if threading.current_thread() is not threading.main_thread():  # of a program that uses tfcluster.connect()
-                continue
-            self._previous[number] = signal.signal(number, self._on_signal)
+            self._install(number, self._on_signal)
         if self._terminal is not None:
             for number in self._terminal.SIGNALS:
-                self._previous[number] = signal.signal(number, self._on_terminal_signal)
+                self._install(number, self._on_terminal_signal)
         return self
+
+    def _install(self, number: int, handler: Callable[[int, FrameType | None], None]) -> None:
+        if signal.getsignal(number) is signal.SIG_IGN:  # started by nohup
+            return
+        if threading.current_thread() is threading.main_thread():  # not so in a program that uses tfcluster.connect()
+            self._previous[number] = signal.signal(number, handler)
 
     def __exit__(self, *error: object) -> None:
         for number, handler in self._previous.items():
@@ -126,9 +135,8 @@ class GracefulInterrupt:
             os.eventfd_read(self._event)
         if self._terminal is not None and self._canceller.run is not None:
             self._terminal.handle(self._canceller.run)
-        if self._is_cancel_due:
-            self._is_cancel_due = False
-            self._canceller.cancel(interrupt=self._received == signal.SIGINT)
+        while self._due:
+            self._canceller.cancel(interrupt=self._due.pop(0))
 
     def raise_if_any(self) -> None:
         """Raise the exception that the received signal would have raised; do nothing if there was no signal.
@@ -143,13 +151,20 @@ class GracefulInterrupt:
             raise SystemExit(int(ExitCode.TERMINATED))
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        is_first = self._received is None
         self._received = number
-        if is_first and self._canceller.run is not None:
-            self._is_cancel_due = True
-            os.eventfd_write(self._event, 1)
-        else:
+        if self._canceller.run is None or self._is_cancelled:
             self.raise_if_any()
+        is_the_scripts = self._canceller.is_script and number == signal.SIGINT and not self._is_last_in_a_row()
+        self._is_cancelled = not is_the_scripts
+        self._due.append(is_the_scripts)
+        os.eventfd_write(self._event, 1)
+
+    def _is_last_in_a_row(self) -> bool:
+        """Return whether an interrupt is the last of those by which a user ends a script that does not end by one."""
+        now = time.monotonic()
+        is_in_a_row = bool(self._interrupts) and now - self._interrupts[-1] < settings.INTERRUPTS_ROW_SECONDS
+        self._interrupts = [*(self._interrupts if is_in_a_row else []), now]
+        return len(self._interrupts) >= settings.INTERRUPTS_TO_CANCEL
 
     def _on_terminal_signal(self, number: int, frame: FrameType | None) -> None:
         assert self._terminal is not None, "it has the signals of which this is the handler"

@@ -9,8 +9,10 @@ import socket
 from collections.abc import Collection
 from typing import NoReturn
 
-# What a terminal or a shell sends to all processes of the foreground process group.
+#: What a terminal or a shell sends to all processes of the foreground process group.
 TERMINAL_SIGNALS = (signal.SIGINT, signal.SIGTSTP, signal.SIGCONT, signal.SIGWINCH)
+#: What a user sends to one process.
+USER_SIGNALS = (signal.SIGUSR1, signal.SIGUSR2)
 
 
 def reap_orphans(programs: Collection[int]) -> None:
@@ -38,7 +40,7 @@ def wake_on_signals() -> socket.socket:
     reading, writing = socket.socketpair()
     writing.setblocking(False)
     signal.set_wakeup_fd(writing.detach(), warn_on_full_buffer=False)
-    for number in (*TERMINAL_SIGNALS, signal.SIGTERM, signal.SIGCHLD):
+    for number in (*TERMINAL_SIGNALS, *USER_SIGNALS, signal.SIGTERM, signal.SIGCHLD):
         signal.signal(number, lambda *arguments: None)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     return reading

@@ -24,7 +24,7 @@ from tfcluster.paths import code_cache
 from tfcluster.process_handle import ProcessHandle
 from tfcluster.processes import daemonize
 from tfcluster.processes.code_tree import clear_tree, enter_tree
-from tfcluster.processes.driver_process import TERMINAL_SIGNALS, end_like, reap_orphans, wake_on_signals
+from tfcluster.processes.driver_process import TERMINAL_SIGNALS, USER_SIGNALS, end_like, reap_orphans, wake_on_signals
 from tfcluster.processes.group_coordinator import GroupCoordinator
 from tfcluster.processes.group_host import GroupHost
 from tfcluster.processes.group_link import connect
@@ -131,6 +131,8 @@ def _supervise(spec: RunSpec, program: SupervisedProgram, poll: select.poll, rec
                 if number == signal.SIGWINCH:
                     program.capture.resize(spec.folder)
                 program.signal_group(number)
+            for number in filter(USER_SIGNALS.__contains__, numbers):
+                program.signal(number)
             interrupted |= signal.SIGINT in numbers
             if signal.SIGTERM in numbers:
                 program.terminate(settings.DRIVER_TERMINATE_SECONDS)

@@ -129,6 +129,10 @@ class SupervisedProgram:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, number)
 
+    def signal(self, number: int) -> None:
+        """Send a signal to the program's own process."""
+        send_signal(self._pidfd, number)
+
     def terminate(self, seconds: float) -> None:
         """Send SIGTERM to the program and set the deadline for its exit.
 

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import shutil
 from collections.abc import AsyncGenerator, Collection
+from signal import Signals
 from typing import NoReturn
 
 from tfcluster import settings
@@ -31,8 +32,7 @@ from tfcluster.protocol.api.runs import (
     RunsReply,
     RunsRequest,
     RunSummary,
-    TerminalChange,
-    TerminalRequest,
+    SignalRequest,
 )
 from tfcluster.protocol.codec import Message
 
@@ -200,13 +200,10 @@ class RunHandlers:
             self._runs.cancel(identity)
         yield Reply(CancelReply(identity))
 
-    async def terminal(self, request: TerminalRequest) -> Response[NoReturn, Done]:
-        """Pass a change at a command's terminal on to its script; see `TerminalRequest`."""
+    async def signal(self, request: SignalRequest) -> Response[NoReturn, Done]:
+        """Pass a signal on to a script; see `SignalRequest`."""
         if active := self._runs.runs.get(request.run):
-            if request.change is TerminalChange.RESIZED:
-                active.resize(request.columns, request.lines)
-            else:
-                active.suspend(request.change is TerminalChange.SUSPENDED)
+            active.pass_signal(Signals[request.signal.value], request.columns, request.lines)
         yield Reply(Done())
 
     async def failing_runs(self, request: FailingRunsRequest) -> Response[NoReturn, FailingRunsReply]:

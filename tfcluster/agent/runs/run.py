@@ -43,7 +43,6 @@ class Run:
         timeout_timer: Timer that will stop the run at its timeout; None if not set.
         orphan_timer: Timer that will stop the run unless the command that waits for the run reconnects; None if not
             set.
-        interrupt_timer: Timer that will stop the run because it goes on after an interrupt; None if not set.
         all_lost_timer: Timer that will stop the run because all of its tasks are lost; None if not set.
         losses: What happened last to each task that was down during the run, by its name.
         down: Names of the tasks that are down.
@@ -63,7 +62,6 @@ class Run:
     phase_timer: asyncio.TimerHandle | None = None
     timeout_timer: asyncio.TimerHandle | None = None
     orphan_timer: asyncio.TimerHandle | None = None
-    interrupt_timer: asyncio.TimerHandle | None = None
     all_lost_timer: asyncio.TimerHandle | None = None
     losses: dict[str, str] = field(default_factory=dict)
     down: frozenset[str] = frozenset()
@@ -159,38 +157,29 @@ class Run:
             send_signal(self.pidfd, signal.SIGCONT)
 
     def interrupt(self, cancel: Callable[[str], None]) -> None:
-        """Interrupt the run as Ctrl-C does: a script that runs gets SIGINT, and is cancelled if it does not end then.
+        """Interrupt the run as Ctrl-C does: a script that runs gets SIGINT, and any other run is cancelled.
 
         Args:
             cancel: Called with the run's id to cancel it.
         """
         if self.pidfd is None or not self.record.traits.is_script or self.machine.phase is not RunPhase.RUNNING:
             cancel(self.id)
-        elif self.interrupt_timer is None:
+        else:
             send_signal(self.pidfd, signal.SIGINT)  # the driver passes it on to its program
-            loop = asyncio.get_running_loop()
-            self.interrupt_timer = loop.call_later(settings.RUN_INTERRUPT_SECONDS, cancel, self.id)
 
-    def suspend(self, is_suspended: bool) -> None:
-        """Stop a script, as Ctrl-Z does, or let it continue.
+    def pass_signal(self, number: signal.Signals, columns: int, lines: int) -> None:
+        """Send a script a signal.
 
         Args:
-            is_suspended: Whether it is to stop.
+            number: The signal.
+            columns: The width of the script's terminal, which changes with SIGWINCH.
+            lines: The height of the terminal.
         """
         if self.pidfd is not None and self.record.traits.is_script:
-            send_signal(self.pidfd, signal.SIGTSTP if is_suspended else signal.SIGCONT)  # the driver passes it on
-
-    def resize(self, columns: int, lines: int) -> None:
-        """Give a script's terminal another size.
-
-        Args:
-            columns: The width.
-            lines: The height.
-        """
-        if self.pidfd is not None and self.record.traits.is_script:
-            with contextlib.suppress(OSError):  # such as a full disk
-                (self.folder / TERMINAL_SIZE).write_text(f"{columns} {lines}")
-                send_signal(self.pidfd, signal.SIGWINCH)
+            if number == signal.SIGWINCH:
+                with contextlib.suppress(OSError):  # such as a full disk
+                    (self.folder / TERMINAL_SIZE).write_text(f"{columns} {lines}")
+            send_signal(self.pidfd, number)  # the driver passes it on
 
     def kill(self) -> None:
         """Send SIGKILL to the driver, unless it has exited."""
@@ -251,9 +240,8 @@ class Run:
 
     def cancel_timers(self) -> None:
         """Cancel all timers that would stop or kill the run."""
-        timers = (self.phase_timer, self.timeout_timer, self.orphan_timer, self.interrupt_timer, self.all_lost_timer)
+        timers = (self.phase_timer, self.timeout_timer, self.orphan_timer, self.all_lost_timer)
         for timer in timers:
             if timer is not None:
                 timer.cancel()
         self.phase_timer = self.timeout_timer = self.orphan_timer = self.all_lost_timer = None
-        self.interrupt_timer = None

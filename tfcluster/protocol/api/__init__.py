@@ -47,7 +47,7 @@ class Method(str, Enum):
     JOIN = "join"
     ATTACH = "attach"
     CANCEL = "cancel"
-    TERMINAL = "terminal"
+    SIGNAL = "signal"
     FAILING_RUNS = "failing-runs"
     SEND_CODE = "send-code"
     RUN_STACKS = "run-stacks"

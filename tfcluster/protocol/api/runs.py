@@ -150,34 +150,36 @@ class CancelRequest(Request[NoReturn, CancelReply], method=Method.CANCEL):
 
     Attributes:
         run: The run's id, or a unique prefix of it.
-        interrupt: Whether a script first gets SIGINT, and time to end by itself.
+        interrupt: Whether a script gets SIGINT instead, on which it may end by itself or go on.
     """
 
     run: str
     interrupt: bool = False
 
 
-class TerminalChange(str, Enum):
-    """What has happened at the terminal of a command whose script runs."""
+class ScriptSignal(str, Enum):
+    """A signal that a command has received and passes on to its script."""
 
-    RESIZED = "resized"
-    SUSPENDED = "suspended"
-    RESUMED = "resumed"
+    WINCH = "SIGWINCH"
+    TSTP = "SIGTSTP"
+    CONT = "SIGCONT"
+    USR1 = "SIGUSR1"
+    USR2 = "SIGUSR2"
 
 
 @dataclass(frozen=True)
-class TerminalRequest(Request[NoReturn, Done], method=Method.TERMINAL):
-    """Pass a change at the command's terminal on to its script. It is ignored if the script does not run any more.
+class SignalRequest(Request[NoReturn, Done], method=Method.SIGNAL):
+    """Pass a signal on to a script. It is ignored if the script does not run any more. For SIGINT see `CancelRequest`.
 
     Attributes:
         run: The run's id.
-        change: What has happened: the script gets SIGWINCH, SIGTSTP or SIGCONT.
-        columns: The width of the terminal.
-        lines: The height of the terminal.
+        signal: The signal.
+        columns: The width of the command's terminal.
+        lines: The height of the command's terminal.
     """
 
     run: str
-    change: TerminalChange
+    signal: ScriptSignal
     columns: int
     lines: int
 
