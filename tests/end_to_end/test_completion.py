@@ -65,6 +65,10 @@ def test_names_of_tasks_runs_and_clusters(demo: Sandbox) -> None:
         "tfcluster attach pi-": [run],
         "tfcluster cancel ": [run],
         "tfcluster logs ": [*names, run],
+        "tfcluster exec --on ": ["all", "localhost", "ps:0", "worker:0", "worker:1"],
+        "tfcluster env ps": ["ps", "ps:0"],
+        "tfcluster profile w": ["worker", "worker:0", "worker:1"],
+        "tfcluster tensorboard pi": [run],
         "tfcluster up ": ["(default)"],
     }
     assert {line: completions(demo, line) for line in offers} == offers

@@ -28,7 +28,8 @@ _JOBS = """jobs:
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Over]:
     """A cluster on this machine and on the host alpha."""
     with over(tmp_path_factory.mktemp("pair"), "alpha") as sandbox:
-        sandbox("up", sandbox.spec(sandbox.text(("alpha",), _JOBS)))
+        spec = sandbox.text(("alpha",), _JOBS).replace("alpha: {", "alpha: {shell: export FROM_SHELL=yes, ")
+        sandbox("up", sandbox.spec(spec))
         yield sandbox
 
 
@@ -91,8 +92,10 @@ def test_a_command_runs_as_a_task_on_another_host(pair: Over) -> None:
     assert (folder, greeting) == (str(Path("~").expanduser()), "it's $HOME")
     assert json.loads(config)["task"] == {"type": "worker", "index": 0}
     assert json.loads(pair("env", "worker:0", "--format", "json").stdout)["TOKEN"] == "s3cret"
-    process = pair.start("exec", "--on", "alpha", "--", "sh", "-c", "cat; echo $GREETING", stdin=subprocess.PIPE)
-    assert process.communicate("over ssh\n", timeout=60)[0] == "over ssh\n\n", "a client has no variables of a task"
+    process = pair.start(
+        "exec", "--on", "alpha", "--", "sh", "-c", "cat; echo $GREETING$FROM_SHELL", stdin=subprocess.PIPE
+    )
+    assert process.communicate("over ssh\n", timeout=60)[0] == "over ssh\nyes\n", "a client has no variables of a task"
     assert pair("exec", "--on", "alpha", "nothing-like-this", code=127).stderr.count("\n") == 1
     assert "s3cret" not in "".join(pair.network.ssh_calls())
     config = json.loads(pair("exec", "--on", "alpha", "--", "sh", "-c", 'echo "$TF_CONFIG"').stdout)

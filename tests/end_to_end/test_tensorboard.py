@@ -74,9 +74,13 @@ def test_a_run_is_shown_by_its_folder_and_nothing_is_left(demo: Sandbox, tmp_pat
 
 
 def test_data_on_another_host_is_shown_here(away: Over) -> None:
-    folder = away.folder / "only on alpha"
-    folder.mkdir()
-    shown = started(away, f"alpha:{folder}")
+    (away.folder / "writes.py").write_text(
+        "import os; open(os.environ['TFCLUSTER_OUTPUT'] + '/events.out.tfevents.1', 'w')"
+    )
+    away("run", "writes.py")
+    run = away.json("runs")[-1]["run"]
+    folder = next(away.network.home("alpha").glob(f"state/tfcluster/wide/alpha/runs/{run}"))
+    shown = started(away, run)
     assert (shown["host"], shown["logdir"]) == ("alpha", str(folder))
     answer = json.loads(away.network.run(HERE, sys.executable, "-c", _ASK, shown["url"]))
     assert answer["data_location"] == str(folder)
@@ -103,4 +107,13 @@ def test_what_is_missing_is_said(demo: Sandbox, tmp_path: Path) -> None:
 def test_what_is_missing_on_another_host_is_said(away: Over) -> None:
     error = away("tensorboard", "alpha:/nothing", code=2).stderr
     assert "there is no folder alpha:/nothing on host 'alpha'" in error
+    folder = away.network.home("alpha")
+    assert f"there is no folder {folder}/x on host 'alpha'" in away("tensorboard", f"{folder}/x", code=2).stderr
     assert "there is no folder /nothing on host 'alpha'" in away("tensorboard", "/nothing", code=2).stderr
+
+
+def test_a_machine_that_is_no_host_is_told_that_the_ports_are_closed_to_it(away: Over) -> None:
+    shown = away("exec", "--", "sh", "-c", 'echo "$TFCLUSTER_MASTER"')
+    assert shown.stdout == f"grpc://{away.task('worker:0')['address']}\n"
+    assert "this machine is not a host of wide" in shown.stderr
+    assert "`tfcluster exec --on alpha -- COMMAND`" in shown.stderr

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from tfcluster import settings
 from tfcluster.client.cluster import Cluster
-from tfcluster.client.parallel import map_hosts, partition
+from tfcluster.client.parallel import map_hosts, partition, warn
 from tfcluster.core.environment import client_variables, join_address, no_proxy_env
 from tfcluster.core.topology import ClusterTopology, latest_topology, matching_tasks
 from tfcluster.errors import ClusterError, ExitCode
@@ -62,7 +62,7 @@ def request_environment(cluster: Cluster, place: Place) -> EnvironmentReply:
 
 
 def variables_here(cluster: Cluster) -> dict[str, str]:
-    """Return the variables of a client of the cluster on this machine, which need not be one of its hosts."""
+    """Return the variables of a client of the cluster on this machine; a note says if it is not one of its hosts."""
     if LOCAL_HOST in cluster.hosts:
         variables = request_environment(cluster, Place(LOCAL_HOST)).variables
         # The agent has replied with the exceptions from the proxy of its own environment.
@@ -70,7 +70,13 @@ def variables_here(cluster: Cluster) -> dict[str, str]:
     with socket.socket() as probe:
         probe.bind(("", 0))
         address = join_address(socket.gethostname(), probe.getsockname()[1])
-    return client_variables(read_topology(cluster), None, address, os.environ)
+    topology = read_topology(cluster)
+    if topology.network == "closed":
+        warn(
+            f"note: this machine is not a host of {cluster.name}, whose servers only its hosts can connect to: "
+            f"`tfcluster exec --on {cluster.head} -- COMMAND` runs a command there"
+        )
+    return client_variables(topology, None, address, os.environ)
 
 
 def read_topology(cluster: Cluster) -> ClusterTopology:
