@@ -212,6 +212,12 @@ STACK_FDS = 16  # the descriptor of the stacks is one of the last so many
 STACK_SECONDS = 3.0  # for all threads of a process to be written, on a busy machine
 STACK_POLL_SECONDS = 0.01
 STACK_PROCESSES_MAX = 32  # of a program that are shown
+WAIT_CHECK_SECONDS = 1.5  # between two looks at a script that runs: why it waits is told within ten seconds
+WAIT_CPU_MAX_PERCENT = 10  # of a processor, by a program that waits, and by a task that does not compute
+WAIT_READ_SECONDS = 4.5  # between two reads of the stacks of a program of which only the main thread stands still
+WAIT_HOSTS_SECONDS = 4.0  # for other hosts to tell the command why their tasks do not serve
+WAIT_REPEAT_SECONDS = 5.0  # between two diagnoses of the same wait
+WAIT_UNEXPLAINED_SECONDS = 4.5  # until a program waits although all tasks answer; connecting to many takes a while
 WAIT_PROBE_SECONDS = 1.0  # for a task to answer
 WAIT_CONNECT_SECONDS = 1.5  # for a connection to a task; a firewall that drops packets shows only as a timeout
 

@@ -118,6 +118,46 @@ def dial(machine: Machine, address: str, port: int) -> str:
     return result.stderr.strip().splitlines()[-1].partition(":")[0] if result.returncode else "connected"
 
 
+#: Waits for every task of the cluster.
+SESSION = """
+import os
+import tensorflow as tf
+with tf.Graph().as_default(), tf.compat.v1.Session(os.environ["TFCLUSTER_MASTER"]) as session:
+    session.run(tf.constant(1.0))
+"""
+
+
+def explain_wait(wide: Over, script: Path) -> str:
+    """Run a script that waits until it is ended, and return the last explanation."""
+    script.write_text(SESSION)
+    output = wide("run", "script", "-o", "json", "--start-timeout", "4", script, code=124).stdout
+    return str([event["message"] for event in lines_of(output) if event["event"] == "waiting"][-1])
+
+
+@pytest.mark.slow
+def test_a_script_that_waits_for_a_task_on_another_host_says_what_is_wrong_there(wide: Over, tmp_path: Path) -> None:
+    script = tmp_path / "waits.py"
+    pid = wide.task("worker:1")["pid"]
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        frozen = f"worker:1 on beta is frozen: a signal (SIGSTOP) has stopped its process, {pid}"
+        assert frozen in wide("stack", "worker:1").stdout
+        assert explain_wait(wide, script) == f"waits.py:5 waits in Session.run: {frozen}"
+    finally:
+        with contextlib.suppress(ProcessLookupError):  # its agent may have replaced it
+            os.kill(pid, signal.SIGCONT)
+    wide.wait_until("running")
+    alpha, beta = wide.network.network["alpha"], wide.network.address("beta")
+    alpha.ip("route", "add", "unreachable", beta)
+    try:
+        message = explain_wait(wide, script)
+        assert "worker:1 at " in message
+        assert "on beta cannot be reached: No route to host, although it answers on beta" in message
+    finally:
+        alpha.ip("route", "del", "unreachable", beta)
+    wide("run", script)
+
+
 def lines_of(output: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in output.splitlines()]
 

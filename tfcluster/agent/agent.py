@@ -92,6 +92,7 @@ class Agent:
             _run_forever(self._context.supervisor.health.schedule_all, pause),
             _run_forever(self._check_helpers, pause),
             _run_forever(self._context.remote_tasks.schedule_checks, pause),
+            _run_forever(self._context.waits.schedule_checks, self._context.waits.pause),
             _run_forever(self._react_to_changes, lambda: changed.wait_for_change(changed.count)),
         )
 

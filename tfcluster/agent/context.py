@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,14 +13,18 @@ from tfcluster import settings
 from tfcluster.agent.logs import LogCollector
 from tfcluster.agent.ports import PortAllocator
 from tfcluster.agent.runs.cleanup import ContainerCleaner
+from tfcluster.agent.runs.diagnosis import Problem, explain_wait
 from tfcluster.agent.runs.manager import RunManager
 from tfcluster.agent.runs.remote_tasks import RemoteTaskMonitor
+from tfcluster.agent.runs.run import Run
 from tfcluster.agent.runs.stacks import StackReader
+from tfcluster.agent.runs.waits import IdleMeter, WaitMonitor
 from tfcluster.agent.secret_store import SecretStore
 from tfcluster.agent.state_dir import StateDir
 from tfcluster.agent.tasks.health_monitor import ProbeClient
 from tfcluster.agent.tasks.supervisor import Supervisor
 from tfcluster.agent.tasks.task_runtime import TaskRuntime
+from tfcluster.core.stacks import Wait
 from tfcluster.core.states import TaskState, cluster_state
 from tfcluster.core.status import ClusterStatus, HostStatus
 from tfcluster.errors import ClusterError
@@ -86,6 +90,7 @@ class AgentContext:
         remote_tasks: The tasks on other hosts.
         runs: The runs.
         stacks: Reads the Python stacks of runs.
+        waits: Notices scripts that wait for tasks.
     """
 
     def __init__(self, cluster: str, host: str, state_dir: StateDir, secrets_file: Path) -> None:
@@ -108,6 +113,7 @@ class AgentContext:
         title = f"tfcluster: {cluster} fork server"
         self.runs = RunManager(title, state_dir, cleaner.clear, self._check_tasks)
         self.stacks = StackReader()
+        self.waits = WaitMonitor(self.runs, self.stacks, self._explain_wait, IdleMeter(self.supervisor).are_tasks_idle)
         self._tensorflow: TensorFlow | None = None
         self._snapshot: tuple[tuple[int, int], float, ClusterStatus] | None = None
 
@@ -161,6 +167,10 @@ class AgentContext:
         )
         if silent:
             self.report_lost_tasks(silent)
+
+    async def _explain_wait(self, run: Run, pid: int, wait: Wait) -> Sequence[Problem]:
+        version = self._tensorflow.version if self._tensorflow else None
+        return await explain_wait(run, pid, wait, self.supervisor, self.remote_tasks, version)
 
     def _task_names(self) -> list[str]:
         topology = self.supervisor.topology

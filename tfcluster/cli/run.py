@@ -235,6 +235,7 @@ def make_request(program: InstalledProgram, submission: Submission, options: Sha
         approve_code=submission.approve_code,
         name=options.name,
         shows_output=options.output == "text",
+        start_timeout=submission.start_timeout,
     )
 
 

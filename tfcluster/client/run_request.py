@@ -47,6 +47,7 @@ class RunRequest:
         group: The processes to start instead of one; None for one.
         name: What the run's id begins with; None for the name of the program.
         shows_output: The run's output is written to this command's streams as it arrives.
+        start_timeout: Seconds after which a script that waits for its tasks is stopped; None for no limit.
     """
 
     program: str
@@ -64,6 +65,7 @@ class RunRequest:
     group: api.GroupRequest | None = None
     name: str | None = None
     shows_output: bool = True
+    start_timeout: float | None = None
 
     def events(self, cluster: Cluster) -> Generator[Event, None, None]:
         """Submit the run and follow it up to its result; an interrupt cancels the run.
@@ -158,6 +160,7 @@ class RunRequest:
             group=self.group,
             origin=describe_origin(self),
             name=self.name,
+            start_timeout=self.start_timeout,
         )
 
     def _streams(self) -> OutputStreams | None:

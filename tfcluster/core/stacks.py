@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import PurePath
 
 _THREAD = re.compile(r"(?:Current thread|Thread) (0x[0-9a-f]+)(?: \[(.*)\])? \(most recent call first\):")
 _FRAME = re.compile(r'  File "(.*)", line (\d+|\?\?\?) in (.*)')
@@ -93,6 +94,19 @@ class Wait:
     file: str
     line: int | None
     function: str
+
+
+def describe_wait(call: str, file: str, line: int | None, problems: Sequence[str]) -> str:
+    """Return what a program waits for, in one line.
+
+    Args:
+        call: The call in which it waits.
+        file: The file of the program that has the call.
+        line: The line of the call; None if it is not known.
+        problems: Why it waits.
+    """
+    place = PurePath(file).name if line is None else f"{PurePath(file).name}:{line}"
+    return f"{place} waits in {call}: {'; '.join(problems)}"
 
 
 def parse_stacks(text: str) -> tuple[ThreadStack, ...]:

@@ -82,6 +82,7 @@ class RunSpec:
         origin: What the run is started from, for its record.
         group: The group of processes that the run consists of; None for a run of one process.
         member: The environment variables of a script that is a member of a group; None for any other.
+        start_timeout: Seconds after which a script that waits for its tasks is stopped; None for no limit.
     """
 
     run: str
@@ -105,6 +106,7 @@ class RunSpec:
     origin: RunOrigin | None = None
     group: Group | None = None
     member: dict[str, str] | None = field(default=None, repr=False)
+    start_timeout: float | None = None
 
     @property
     def upload_path(self) -> Path | None:

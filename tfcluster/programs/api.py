@@ -105,6 +105,8 @@ class Submission:
         on_success: Called with the result event of a run that succeeded, after the result is shown.
         approve_code: Called with a description of the code that is to be sent to another host, if there is much of it;
             what it raises ends the command. For scripts only.
+        start_timeout: Seconds after which the run is stopped if it waits for its tasks; None for no limit. For scripts
+            only.
     """
 
     parameters: dict[str, Any]
@@ -112,6 +114,7 @@ class Submission:
     upload_name: str = "upload"
     on_success: Callable[[dict[str, Any]], None] | None = None
     approve_code: Callable[[str], None] = lambda description: None
+    start_timeout: float | None = None
 
 
 class Emit(Protocol):

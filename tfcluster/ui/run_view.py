@@ -85,6 +85,11 @@ class RunView:
             self._show_notes([f"{problem}: starting all again ({event['left']} more left)"])
         if event["event"] == "task_down":
             self._show_notes([event["problem"]])
+        if event["event"] == "waiting":
+            hints = dict.fromkeys(each["hint"] for each in event["problems"])
+            self._show_notes(["\n  ".join((event["message"], *hints))])
+        if event["event"] == "waiting_ended":
+            self._show_notes([f"{event['call']} goes on after {format_duration(event['seconds'])}"])
         if event["event"] in ("output", "result"):
             self._print_output(event)
         if event["event"] == "placement" and self._shows_placements:

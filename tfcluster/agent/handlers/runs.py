@@ -119,6 +119,7 @@ class RunHandlers:
             caller=request.caller,
             streams=request.streams,
             host=self._supervisor.host,
+            start_timeout=request.start_timeout,
         )
 
     async def _events(self, run: Run, upload: Upload, detach: bool, owned: bool) -> AsyncGenerator[Message, None]:

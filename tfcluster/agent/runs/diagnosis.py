@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+
+import psutil
 
 from tfcluster import settings
 from tfcluster.agent.runs.remote_tasks import RemoteTaskMonitor
+from tfcluster.agent.runs.run import Run
 from tfcluster.agent.tasks.supervisor import Supervisor
 from tfcluster.agent.tasks.task_runtime import TaskRuntime
+from tfcluster.core.programs import tasks_with_addresses
+from tfcluster.core.stacks import Wait
 from tfcluster.core.states import TaskState
-from tfcluster.core.topology import Task
+from tfcluster.core.text import summarize_list
+from tfcluster.core.topology import ClusterTopology, Task
 from tfcluster.paths import LOCAL_HOST
 from tfcluster.process_handle import is_frozen
+from tfcluster.tf_install import tensorflow_version
 
 
 @dataclass(frozen=True)
@@ -83,7 +90,89 @@ async def describe_remote_task(task: Task) -> Problem:
     return Problem(f"{name} {problem}", hint, task.name, task.host)
 
 
-async def find_problems(supervisor: Supervisor, remote: RemoteTaskMonitor, used: Collection[str]) -> list[Problem]:
+async def explain_wait(
+    run: Run, pid: int, wait: Wait, supervisor: Supervisor, remote: RemoteTaskMonitor, version: str | None
+) -> Sequence[Problem]:
+    """Return why a program of a run waits in a call.
+
+    Args:
+        run: The run.
+        pid: The pid of the program.
+        wait: The call.
+        supervisor: The tasks on this host.
+        remote: The tasks on other hosts.
+        version: The version of TensorFlow that the servers on this host have loaded; None if it is not known.
+
+    Returns:
+        The tasks that do not serve, or else what is wrong with the connection to them. Nothing if the tasks serve, and
+        the program may be waiting for what they compute.
+    """
+    topology = supervisor.topology
+    if topology is None:
+        return []
+    names = {name for name, _ in tasks_with_addresses(_used_addresses(run, topology))}
+    problems = await _find_problems(supervisor, remote, names) if names else []
+    if problems or not wait.connects:
+        return problems
+    return _explain_connecting(run, pid, wait, topology, version)
+
+
+def _used_addresses(run: Run, topology: ClusterTopology) -> Mapping[str, Sequence[str]]:
+    """Return the addresses of the servers that a run uses; members of a group take the place of others."""
+    if not topology.has_servers:
+        return {}
+    if run.spec is None:
+        return topology.addresses()
+    return run.spec.addresses if run.spec.group is None else run.spec.group.servers
+
+
+def _explain_connecting(
+    run: Run, pid: int, wait: Wait, topology: ClusterTopology, version: str | None
+) -> Sequence[Problem]:
+    """Return why a program cannot connect although all tasks serve."""
+    installed = tensorflow_version()
+    if version is not None and installed not in (None, version):
+        problem = f"the servers on this host run TensorFlow {version}, the program {installed}, which is installed now"
+        return [Problem(problem, "`tfcluster down` and `tfcluster up` start all with the same.")]
+    reserved = [task for task in topology.reserved if task.valid_until_generation is None]
+    if reserved and "Session" in wait.call:
+        return [_describe_reserved(reserved)]
+    if not _is_connected(pid, topology):
+        hosts = ",".join(dict.fromkeys(task.address_host for task in topology.tasks))
+        problem = "all tasks answer, but the program has no connection to any: a proxy may be set in it"
+        hint = "Remove http_proxy, https_proxy and grpc_proxy from its environment, or have it set "
+        return [Problem(problem, f"{hint}no_grpc_proxy={hosts} before it connects.")]
+    if wait.call == "connect_to_cluster":
+        problem = "all tasks answer; what is missing is the chief of TF_CONFIG, which is the script itself"
+        return [Problem(problem, 'Let the script be it: connect_to_cluster(resolver, job_name="chief").')]
+    problem = "all tasks answer to this host; they may not reach each other or the program"
+    return [
+        Problem(problem, f"`tfcluster doctor` checks the connections, `tfcluster stack {run.id}` shows the program.")
+    ]
+
+
+def _describe_reserved(tasks: Sequence[Task]) -> Problem:
+    """Describe tasks that servers know and that are not started."""
+    names = summarize_list([task.short for task in tasks])
+    problem = f"{names} not started: a session waits for every address that its server knows, also those kept by `max`"
+    counts = {task.job: task.index + 1 for task in sorted(tasks, key=lambda task: task.index)}
+    scale = " ".join(f"{job}={count}" for job, count in counts.items())
+    hint = f"`tfcluster scale {scale}` starts them, or give the session device_filters without them."
+    return Problem(problem, hint, tasks[0].name, tasks[0].host)
+
+
+def _is_connected(pid: int, topology: ClusterTopology) -> bool:
+    """Return whether a process has a connection to a task, as far as can be seen."""
+    ports = {task.port for task in topology.tasks}
+    try:
+        connections = psutil.net_connections(kind="tcp")
+    except (psutil.Error, OSError):
+        return True
+    own = [each for each in connections if each.pid == pid and each.status == psutil.CONN_ESTABLISHED]
+    return any(each.raddr and each.raddr.port in ports for each in own)
+
+
+async def _find_problems(supervisor: Supervisor, remote: RemoteTaskMonitor, used: Collection[str]) -> list[Problem]:
     """Probe the tasks of the cluster and describe those that do not serve.
 
     Args:

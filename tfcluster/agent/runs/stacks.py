@@ -101,6 +101,11 @@ def read_command(pid: int) -> str:
         return ""
 
 
+def count_switches(pid: int) -> int:
+    """Return how often the main thread of a process has waited; as long as it waits, the number stays the same."""
+    return int(_status(pid, pid).get("voluntary_ctxt_switches", "0"))
+
+
 def _signal_problem(pid: int, path: Path) -> str:
     """Return why a process cannot write its stacks; empty if it can."""
     status = _status(pid, pid)

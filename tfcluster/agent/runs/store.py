@@ -52,6 +52,7 @@ class RunRecord:
         leader: The id of the run, led by another host, whose members on this host this run consists of; empty for
             any other run.
         origin: What the run was started from; None if that is not known.
+        start_timeout: Seconds after which the run is stopped if its script waits for its tasks; None for no limit.
     """
 
     run: str
@@ -71,6 +72,7 @@ class RunRecord:
     required_tasks: list[str] = field(default_factory=list)
     leader: str = ""
     origin: RunOrigin | None = None
+    start_timeout: float | None = None
 
     @classmethod
     def new(cls, spec: RunSpec, timeout: float | None, detached: bool, leader: str = "") -> RunRecord:
@@ -96,6 +98,7 @@ class RunRecord:
             required_tasks=required_tasks(spec.traits, spec.devices, spec.addresses, spec.head),
             leader=leader,
             origin=spec.origin,
+            start_timeout=spec.start_timeout,
         )
 
     def summary(self) -> dict[str, Any]:

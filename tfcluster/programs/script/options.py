@@ -12,7 +12,7 @@ from click.shell_completion import CompletionItem
 
 from tfcluster.cli.code import approve_code
 from tfcluster.cli.completion import complete_files, complete_modules
-from tfcluster.cli.options import InputFile
+from tfcluster.cli.options import InputFile, seconds
 from tfcluster.programs.api import SharedOptions, Submission
 
 
@@ -46,10 +46,21 @@ class _ScriptFile(InputFile):
     help="Run a module by its name, as `python -m` does: -m package.module ARGS.",
 )
 @click.option("--yes", is_flag=True, help="Do not ask before much code is sent to another host.")
+@click.option(
+    "--start-timeout",
+    type=seconds(0.1),
+    metavar="S",
+    help="Seconds after which the run is stopped if it still waits to be connected to its tasks.",
+)
 @click.argument("script", type=_ScriptFile(), metavar="SCRIPT.py")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED, shell_complete=complete_files)
 def command(
-    shared: SharedOptions, is_module: bool, yes: bool, script: BinaryIO | str, args: tuple[str, ...]
+    shared: SharedOptions,
+    is_module: bool,
+    yes: bool,
+    start_timeout: float | None,
+    script: BinaryIO | str,
+    args: tuple[str, ...],
 ) -> Submission:
     """Run your own Python script beside the cluster, as `python SCRIPT.py` would run it, and exit as it does.
 
@@ -59,10 +70,10 @@ def command(
     """
     folder = os.getcwd()
     parameters: dict[str, Any] = {"args": list(args), "cwd": folder, "seed": shared.seed}
-    approve = partial(approve_code, yes=yes)
+    submit = partial(Submission, approve_code=partial(approve_code, yes=yes), start_timeout=start_timeout)
     if isinstance(script, str):
-        return Submission({**parameters, "path": None, "argument": script, "module": script}, approve_code=approve)
+        return submit({**parameters, "path": None, "argument": script, "module": script})
     path = os.path.join(folder, script.name)  # not made shorter: python puts it into __file__ in this way too
     parameters |= {"path": path, "argument": script.name, "module": None}
     is_file = os.path.isfile(path)  # and no pipe: then it is executed where it is, or its folder is sent
-    return Submission(parameters, None if is_file else script, Path(path).name, approve_code=approve)
+    return submit(parameters, None if is_file else script, Path(path).name)

@@ -10,6 +10,7 @@ import io
 import os
 import random
 import runpy
+import shlex
 import signal
 import sys
 import traceback
@@ -21,6 +22,7 @@ from typing import Any
 from tfcluster.core.text import strip_forwarding
 from tfcluster.errors import TerminatedError
 from tfcluster.programs.api import Context
+from tfcluster.programs.script.strategies import refuse_multi_worker
 
 _C_LONG = 2**63  # Python treats exit codes outside the range of a C long as -1
 
@@ -73,6 +75,8 @@ def run(
             stream.reconfigure(line_buffering=True)
     if seed is not None:
         _seed_all(seed)
+    words = ["-m", argument] if module else [argument]
+    refuse_multi_worker(context.addresses, shlex.join(["tfcluster", "launch", *words, *args]))
     return _run_module(argument) if script is None else _run_script(script)
 
 

@@ -23,9 +23,10 @@ class RunEvent:
             event: `run` (the first: `run`, `program`, `devices`), `output` (`data` that a script wrote to its `stream`,
             `stdout` or `stderr`, with its `task` if it is a member of a group; here the command prints each `line`),
             `result` (the last: `run`, `program`, `state`, `seconds`, `result`, `devices`, `notes`, and `error` if it
-            failed; the result of a script that failed has its `exit_code`, and its `signal` if one ended it), or a kind
-            that the program defines, with fields of its own. The data are text, in which bytes that are not UTF-8 are
-            escaped (`surrogateescape`).
+            failed; the result of a script that failed has its `exit_code`, and its `signal` if one ended it), `waiting`
+            (a script waits in a `call` of TensorFlow, with `problems`) and `waiting_ended`, or a kind that the program
+            defines, with fields of its own. The data are text, in which bytes that are not UTF-8 are escaped
+            (`surrogateescape`).
     """
 
     record: dict[str, Any]
@@ -70,6 +71,7 @@ class RunRequest(Request[RunEvent, Done], method=Method.RUN, is_slow=True):
         group: The processes to start instead of one; None for one.
         origin: What the run is started from, for its record.
         name: What the run's id begins with; None for the name of the program.
+        start_timeout: Seconds after which a script that waits for its tasks is stopped; None for no limit.
     """
 
     program: str
@@ -89,6 +91,7 @@ class RunRequest(Request[RunEvent, Done], method=Method.RUN, is_slow=True):
     group: GroupRequest | None = None
     origin: RunOrigin | None = None
     name: str | None = None
+    start_timeout: float | None = None
 
 
 @dataclass(frozen=True)

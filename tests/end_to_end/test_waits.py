@@ -1,0 +1,233 @@
+"""Each hang on purpose: a script that waits says where, for which task, what is wrong with it, and what to type."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import Sandbox, make_sandbox, wait_for
+
+#: `spare` waits for ever after its second end.
+SPEC = """
+name: hangs
+jobs:
+  ps: {tasks: 1}
+  worker: {tasks: 2}
+  spare: {tasks: 1, restart: {policy: always, backoff: {initial: 1000, max: 1000}}}
+restart: {policy: never}
+"""
+BEGIN = """
+import os, sys, time
+import tensorflow as tf
+"""
+SESSION = f"""{BEGIN}
+with tf.Graph().as_default(), tf.compat.v1.Session(os.environ["TFCLUSTER_MASTER"]) as session:
+    product = tf.constant(3.0) * 2
+    session.run(product)  # WAITS HERE
+"""
+STRATEGY = f"""{BEGIN}
+resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+strategy = tf.distribute.ParameterServerStrategy(resolver)  # WAITS HERE
+coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+step = tf.function(lambda: tf.reduce_sum(tf.range(10)))
+for _ in range(4):
+    coordinator.schedule(step)
+coordinator.join()
+"""
+#: Prints `ready`, and goes on at the end of its input.
+IN_THE_MIDDLE = f"""{STRATEGY.replace("  # WAITS HERE", "")}
+print("ready", flush=True)
+sys.stdin.readline()
+for _ in range(40):
+    coordinator.schedule(step)
+coordinator.join()  # WAITS HERE
+print("done", flush=True)
+"""
+CONNECT = f"""{BEGIN}
+resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+tf.config.experimental_connect_to_cluster(resolver)  # WAITS HERE
+"""
+PROXY = f"""
+import os
+os.environ["http_proxy"] = "http://127.0.0.1:9"
+os.environ["no_grpc_proxy"] = os.environ["no_proxy"] = os.environ["NO_PROXY"] = ""
+{SESSION}"""
+#: Waits for nothing: the servers compute, then the script itself, then it sleeps.
+HEALTHY = f"""{BEGIN}
+with tf.Graph().as_default(), tf.device("/job:worker/task:1"):
+    rounds = tf.while_loop(
+        lambda i: i < 300,
+        lambda i: [i + tf.cast(1 + 0 * tf.reduce_sum(tf.random.normal([300, 300]) @ tf.ones([300, 9])), tf.int32)],
+        [0],
+    )
+    with tf.compat.v1.Session(os.environ["TFCLUSTER_MASTER"]) as session:
+        end = time.monotonic() + 3
+        while time.monotonic() < end:
+            session.run(rounds)
+end = time.monotonic() + 1
+while time.monotonic() < end:
+    sum(range(1000))
+time.sleep(1.5)
+"""
+QUICK = {
+    "WAIT_CHECK_SECONDS": 0.3,
+    "WAIT_UNEXPLAINED_SECONDS": 0.6,
+    "WAIT_REPEAT_SECONDS": 0.5,
+    "DRIVER_TERMINATE_SECONDS": 0.1,
+}
+
+
+@pytest.fixture(scope="module")
+def hangs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
+    """A cluster that looks often at scripts, shared by tests that leave it ready."""
+    with make_sandbox(tmp_path_factory.mktemp("hangs")) as sandbox:
+        sandbox("up", sandbox.spec(SPEC), env=sandbox.with_settings(QUICK))
+        yield sandbox
+
+
+def write(sandbox: Sandbox, text: str) -> Path:
+    path = sandbox.folder / "train.py"
+    path.write_text(text)
+    return path
+
+
+def line_of(text: str) -> int:
+    return next(number for number, line in enumerate(text.splitlines(), 1) if "WAITS HERE" in line)
+
+
+def wait_and_end(sandbox: Sandbox, text: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Run a script that waits until it is ended, and return the last event of its wait and its error."""
+    script = write(sandbox, text)
+    output = sandbox("run", "script", "-o", "json", "--start-timeout", "2", script, code=124).stdout
+    events = [json.loads(line) for line in output.splitlines()]
+    waiting = [event for event in events if event["event"] == "waiting"]
+    assert waiting, output
+    assert (waiting[-1]["file"], waiting[-1]["line"]) == (str(script), line_of(text))
+    error = events[-1]["error"]
+    assert error["message"].startswith(f"{events[-1]['run']} has not started within 2 s: {waiting[-1]['message']}")
+    return waiting[-1], error
+
+
+@contextlib.contextmanager
+def frozen(sandbox: Sandbox, task: str) -> Iterator[int]:
+    """The process of a task is stopped by a signal."""
+    pid = sandbox.task(task)["pid"]
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield pid
+    finally:
+        os.kill(pid, signal.SIGCONT)
+        sandbox.wait_until("running")
+
+
+@contextlib.contextmanager
+def failed(sandbox: Sandbox, task: str, state: str = "failed") -> Iterator[None]:
+    """A task is killed until it does not come back."""
+
+    def ended() -> bool:
+        found = sandbox.task(task, code=None)
+        if found["state"] == "ready":
+            os.kill(found["pid"], signal.SIGKILL)
+        return bool(found["state"] == state)
+
+    wait_for(ended, interval=0.1)
+    try:
+        yield
+    finally:
+        sandbox("restart", task, "--yes")
+        sandbox.wait_until("running")
+
+
+@pytest.mark.parametrize(
+    ("text", "call"), [(SESSION, "Session.run"), (STRATEGY, "ParameterServerStrategy")], ids=["session", "strategy"]
+)
+def test_a_frozen_task(hangs: Sandbox, text: str, call: str) -> None:
+    with frozen(hangs, "worker:1") as pid:
+        waiting, error = wait_and_end(hangs, text)
+    problem = f"worker:1 is frozen: a signal (SIGSTOP) has stopped its process, {pid}"
+    hint = f"`kill -CONT {pid}` lets it go on; `tfcluster restart worker:1` restarts it."
+    assert waiting["call"] == call
+    assert waiting["problems"] == [
+        {"problem": problem, "hint": hint, "task": "/job:worker/task:1", "host": "localhost"}
+    ]
+    assert waiting["message"] == f"train.py:{line_of(text)} waits in {call}: {problem}"
+    assert error["hint"] == hint
+
+
+def test_a_task_that_has_failed(hangs: Sandbox) -> None:
+    with failed(hangs, "ps:0"):
+        waiting, error = wait_and_end(hangs, STRATEGY)
+    assert waiting["problems"][0]["problem"] == "ps:0 died (SIGKILL) and has failed"
+    assert error["hint"] == "`tfcluster logs ps:0` shows why; `tfcluster restart ps:0` starts it again."
+
+
+def test_a_task_that_backs_off(hangs: Sandbox) -> None:
+    with failed(hangs, "spare:0", "backing-off"):
+        waiting, error = wait_and_end(hangs, SESSION)
+    assert waiting["problems"][0]["problem"] == "spare:0 died (SIGKILL) and is backing off"
+    assert error["hint"] == "It is started again by itself; `tfcluster logs spare:0` shows why it ended."
+
+
+def test_a_task_that_freezes_in_the_middle_and_goes_on(hangs: Sandbox) -> None:
+    command = hangs.start("run", write(hangs, IN_THE_MIDDLE), stdin=-1)
+    assert command.stdin is not None
+    assert command.stdout is not None
+    assert command.stderr is not None
+    assert command.stdout.readline() == "ready\n"
+    with frozen(hangs, "worker:1") as pid:
+        command.stdin.write("go\n")
+        command.stdin.flush()
+        start = f"note: train.py:{line_of(IN_THE_MIDDLE)} waits in ClusterCoordinator.join: worker:1 is frozen"
+        assert any(line.startswith(start) for line in command.stderr)
+        assert f"`kill -CONT {pid}`" in command.stderr.readline()
+    output, _ = command.communicate(timeout=60)
+    assert output == "done\n"
+    assert command.returncode == 0
+
+
+def test_a_proxy_that_the_script_sets(hangs: Sandbox) -> None:
+    waiting, error = wait_and_end(hangs, PROXY)
+    assert "the program has no connection to any: a proxy may be set in it" in waiting["message"]
+    assert "no_grpc_proxy=localhost" in error["hint"]
+
+
+def test_a_chief_that_the_script_should_be_itself(hangs: Sandbox) -> None:
+    waiting, error = wait_and_end(hangs, CONNECT)
+    assert "what is missing is the chief of TF_CONFIG, which is the script itself" in waiting["message"]
+    assert 'job_name="chief"' in error["hint"]
+
+
+@pytest.mark.parametrize("env", [{}, {"OMP_NUM_THREADS": "3"}], ids=["warm", "fresh"])
+def test_a_strategy_that_needs_other_processes(hangs: Sandbox, env: dict[str, str]) -> None:
+    script = write(hangs, "import tensorflow as tf\ntf.distribute.MultiWorkerMirroredStrategy()\n")
+    error = hangs.start("run", script, "--epochs", "3", env=env).communicate(timeout=90)[1]
+    assert "line 2, in <module>" in error
+    assert "RuntimeError: MultiWorkerMirroredStrategy needs a process for each worker" in error
+    assert f"`tfcluster launch {script} --epochs 3`" in error
+
+
+def test_a_strategy_without_other_workers_is_made(hangs: Sandbox) -> None:
+    text = "import os\nimport tensorflow as tf\ndel os.environ['TF_CONFIG']\n"
+    script = write(hangs, f"{text}print(tf.distribute.MultiWorkerMirroredStrategy().num_replicas_in_sync)\n")
+    assert hangs("run", script).stdout == "1\n"
+
+
+def test_of_a_script_that_computes_nothing_is_said(hangs: Sandbox) -> None:
+    output = hangs("run", "script", "-o", "json", write(hangs, HEALTHY)).stdout
+    kinds = {json.loads(line)["event"] for line in output.splitlines()}
+    assert kinds <= {"run", "output", "result"}
+
+
+def test_tasks_that_are_kept_for_later(sandbox: Sandbox) -> None:
+    spec = sandbox.spec("name: later\njobs:\n  worker: {tasks: 1, max: 3}\n")
+    sandbox("up", spec, env=sandbox.with_settings(QUICK))
+    waiting, error = wait_and_end(sandbox, SESSION)
+    assert "worker:1, worker:2 not started: a session waits for every address" in waiting["message"]
+    assert "`tfcluster scale worker=3` starts them" in error["hint"]

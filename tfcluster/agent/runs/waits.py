@@ -1,0 +1,221 @@
+"""Notices that a script waits in a call of TensorFlow for tasks, finds out why, and says so.
+
+TensorFlow itself says nothing, or repeats one line in the log of a server. A script that computes is not disturbed: the
+agent looks at what the kernel counts for it, and asks for its Python stack only when it uses no processor time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import asdict, dataclass
+
+from tfcluster import settings
+from tfcluster.agent.runs.diagnosis import Problem
+from tfcluster.agent.runs.manager import RunManager
+from tfcluster.agent.runs.run import Run
+from tfcluster.agent.runs.stacks import StackReader, count_switches, find_processes
+from tfcluster.agent.tasks.resource_usage import ResourceUsage, read_usage
+from tfcluster.agent.tasks.supervisor import Supervisor
+from tfcluster.core.stacks import Wait, describe_wait, find_wait
+from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.processes.run_spec import append_event
+
+#: Returns why a program, of which the pid is given, waits in a call.
+Diagnose = Callable[[Run, int, Wait], Awaitable[Sequence[Problem]]]
+
+
+@dataclass
+class _Program:
+    """What has been seen of one process of a run.
+
+    Attributes:
+        usage: The usage at the previous check; None before the first.
+        read_at: When its stack was read last, in monotonic seconds.
+        switches: How often its main thread had waited by then; None if its stack has not been read.
+        has_threads: Whether it had other Python threads then.
+        wait: The call in which it waits; None if it does not.
+        since: When it was first seen to wait in this call, in monotonic seconds.
+        diagnosed_at: When the wait was diagnosed last.
+        shown: The problems of this wait that were shown last, as text.
+        hints: What the user can type about them.
+    """
+
+    usage: ResourceUsage | None = None
+    read_at: float = 0.0
+    switches: int | None = None
+    has_threads: bool = False
+    wait: Wait | None = None
+    since: float = 0.0
+    diagnosed_at: float = 0.0
+    shown: tuple[str, ...] = ()
+    hints: tuple[str, ...] = ()
+
+
+class IdleMeter:
+    """Measures whether the tasks on this host compute.
+
+    Args:
+        supervisor: The tasks.
+    """
+
+    def __init__(self, supervisor: Supervisor) -> None:
+        self._supervisor = supervisor
+        self._usage: dict[int, ResourceUsage] = {}
+
+    def are_tasks_idle(self) -> bool:
+        """Return whether no task has used more than a little processor time since the last call."""
+        pids = [task.process.pid for task in self._supervisor.tasks.values() if task.process is not None]
+        usage = {pid: now for pid in pids if (now := read_usage(pid)) is not None}
+        percents = [now.percent_since(self._usage[pid]) for pid, now in usage.items() if pid in self._usage]
+        self._usage = usage
+        return all(percent <= settings.WAIT_CPU_MAX_PERCENT for percent in percents)
+
+
+class WaitMonitor:
+    """Monitors the scripts that run for calls in which they wait for tasks.
+
+    Args:
+        runs: The runs.
+        stacks: Reads the stacks of their programs.
+        diagnose: Returns why a program waits.
+        are_tasks_idle: Returns whether no task on this host has computed since it was last called.
+    """
+
+    def __init__(
+        self, runs: RunManager, stacks: StackReader, diagnose: Diagnose, are_tasks_idle: Callable[[], bool]
+    ) -> None:
+        self._runs = runs
+        self._stacks = stacks
+        self._diagnose = diagnose
+        self._are_tasks_idle = are_tasks_idle
+        self._programs: dict[str, dict[int, _Program]] = {}
+        self._checking: dict[str, asyncio.Task[None]] = {}
+
+    async def pause(self) -> None:
+        """Wait until the next checks are due; while no script runs, until a run changes."""
+        count = self._runs.changed.count
+        if not self._scripts():
+            await self._runs.changed.wait_for_change(count)
+        await asyncio.sleep(settings.WAIT_CHECK_SECONDS)
+
+    def schedule_checks(self) -> None:
+        """Look at each script that runs, in the background."""
+        scripts = self._scripts()
+        self._programs = {run.id: self._programs.get(run.id, {}) for run in scripts}
+        tasks_are_idle = bool(scripts) and self._are_tasks_idle()
+        for run in scripts:
+            if run.id not in self._checking:
+                self._checking[run.id] = asyncio.ensure_future(self._check(run, tasks_are_idle))
+
+    def _scripts(self) -> list[Run]:
+        return [run for run in self._runs.runs.values() if run.is_active and run.record.traits.is_script]
+
+    async def _check(self, run: Run, tasks_are_idle: bool) -> None:
+        try:
+            if run.process is None or run.has_exited:
+                return
+            programs = self._programs[run.id]
+            pids = [pid for pid in programs if read_usage(pid) is not None]
+            if len(pids) < len(programs) or not pids:
+                pids = find_processes(run.process, run.folder, forked=False)
+            self._programs[run.id] = programs = {pid: programs.get(pid, _Program()) for pid in pids}
+            for pid, program in programs.items():
+                await self._check_program(run, pid, program, tasks_are_idle)
+        finally:
+            del self._checking[run.id]
+
+    async def _check_program(self, run: Run, pid: int, program: _Program, tasks_are_idle: bool) -> None:
+        previous, program.usage = program.usage, read_usage(pid)
+        if program.usage is None or previous is None:
+            return
+        is_idle = program.usage.percent_since(previous) <= settings.WAIT_CPU_MAX_PERCENT
+        if not is_idle and not run.down and not program.shown:
+            program.wait = program.switches = None
+            return
+        if self._is_due(pid, program):
+            await self._read_wait(run, pid, program, since=previous.at)
+        wait = program.wait
+        if wait is None or not (wait.connects or (is_idle and tasks_are_idle)):
+            return
+        limit = run.record.start_timeout if wait.connects else None
+        waited = time.monotonic() - program.since
+        is_over = limit is not None and waited >= limit
+        if is_over or waited >= settings.WAIT_CHECK_SECONDS:
+            await self._explain(run, pid, program, wait, at_once=is_over)
+        if limit is not None and is_over:
+            self._end(run, program, wait, limit)
+
+    def _is_due(self, pid: int, program: _Program) -> bool:
+        """Return whether the stack of a program has to be read: it is not known, or may have changed."""
+        if program.switches is None or (program.wait is not None and not program.shown):
+            return True
+        has_moved = count_switches(pid) != program.switches
+        is_late = time.monotonic() - program.read_at >= settings.WAIT_READ_SECONDS
+        return has_moved or (program.has_threads and is_late)
+
+    async def _read_wait(self, run: Run, pid: int, program: _Program, since: float) -> None:
+        """Read in which call of TensorFlow a program waits, and say so when one that was shown is over."""
+        stacks = await self._stacks.read(pid, run.folder)
+        program.read_at, program.switches = time.monotonic(), count_switches(pid)
+        program.has_threads = len(stacks.threads) > 1
+        wait = find_wait(stacks.threads)
+        if wait == program.wait or stacks.problem:
+            return
+        if program.wait is not None and program.shown:
+            seconds = round(time.monotonic() - program.since, 1)
+            _emit(run, "waiting_ended", **_place(program.wait), seconds=seconds)
+        program.wait, program.since, program.diagnosed_at, program.shown = wait, since, 0.0, ()
+
+    async def _explain(self, run: Run, pid: int, program: _Program, wait: Wait, *, at_once: bool) -> None:
+        """Emit an event that says why a program waits, unless the same has been said.
+
+        Args:
+            run: The run.
+            pid: The pid of the program.
+            program: What has been seen of it.
+            wait: The call in which it waits.
+            at_once: Whether the run ends now.
+        """
+        now = time.monotonic()
+        if now - program.diagnosed_at < settings.WAIT_REPEAT_SECONDS and not (at_once and not program.shown):
+            return
+        problems = await self._diagnose(run, pid, wait)
+        is_early = now - program.since < settings.WAIT_UNEXPLAINED_SECONDS and not at_once
+        if is_early and any(not each.task for each in problems):
+            return  # all tasks answer: it takes a while to connect to many
+        program.diagnosed_at = now
+        texts = tuple(each.problem for each in problems)
+        if not problems or texts == program.shown or program.wait != wait:
+            return
+        program.shown, program.hints = texts, tuple(dict.fromkeys(each.hint for each in problems))
+        run.losses.update({each.task: each.problem for each in problems if each.task})
+        _emit(
+            run,
+            "waiting",
+            **_place(wait),
+            seconds=round(time.monotonic() - program.since, 1),
+            message=_describe(wait, texts),
+            problems=[asdict(each) for each in problems],
+        )
+
+    def _end(self, run: Run, program: _Program, wait: Wait, limit: float) -> None:
+        """End a run that has not started in time."""
+        texts = program.shown or ("its tasks answer",)
+        message = f"{run.id} has not started within {limit:g} s: {_describe(wait, texts)}"
+        self._runs.fail(run, ClusterError(message, hint=" ".join(program.hints), exit_code=ExitCode.TIMED_OUT))
+
+
+def _place(wait: Wait) -> dict[str, object]:
+    return {"call": wait.call, "file": wait.file, "line": wait.line, "function": wait.function}
+
+
+def _describe(wait: Wait, problems: Sequence[str]) -> str:
+    return describe_wait(wait.call, wait.file, wait.line, problems)
+
+
+def _emit(run: Run, event: str, **fields: object) -> None:
+    with contextlib.suppress(OSError):  # such as a full disk
+        append_event(run.events, event, **fields)
