@@ -114,6 +114,9 @@ def test_the_coordinator_listens_until_all_hosts_are_there(lab: Over) -> None:
     host, _, port = address.rpartition(":")
     machines = lab.network.network
     assert {dial(machines[name], host, int(port)) for name in ("stranger", "beta")} == {"ConnectionRefusedError"}
+    stacks = lab("stack", run).stdout
+    assert [stacks.count(f"worker:{index} program") for index in range(3)] == [1, 1, 1]
+    assert stacks.count("act.py") == 3
     lab("cancel", run)
     wait_for(lambda: not programs(lab))
     assert lab.json("runs")[-1]["state"] == "cancelled"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -100,25 +100,29 @@ def _invoke(
     request = make_request(program, submission, shared)
     jobs = tuple(job.strip() for job in each.split(",")) if each else ()
     launch = make_launch(request, jobs, max_restarts)
-    with _cluster(spec, workers, cluster, detach) as target:
+    with _cluster(spec, workers, cluster, jobs, detach) as target:
         return show(launch.events(target), RunOutput(json=output == "json", detached=detach))
 
 
 @contextlib.contextmanager
-def _cluster(spec: Path | None, workers: int | None, named: str | None, detach: bool) -> Iterator[Cluster]:
+def _cluster(
+    spec: Path | None, workers: int | None, named: str | None, jobs: Sequence[str], detach: bool
+) -> Iterator[Cluster]:
     """Find the cluster to launch on or, for --spec and --workers, bring it up for the time of the run.
 
     Raises:
         ClusterError: There is no cluster, or it cannot come up.
     """
     from tfcluster.client.launch import temporary_cluster, workers_topology
-    from tfcluster.client.resolve import check_source, find_cluster, load_topology, resolve_cluster, spec_source
+    from tfcluster.client.resolve import check_source, find_cluster, load_topology, spec_source
+    from tfcluster.core.groups import select_members
     from tfcluster.paths import running_clusters
 
     if spec is None and workers is None:
-        yield resolve_cluster(named)
+        yield _running_cluster(named)
         return
     topology = load_topology(spec, None) if workers is None else workers_topology(workers)
+    select_members(topology, jobs)  # before anything starts
     source = spec_source(spec, None) if workers is None else "--workers"
     if topology.cluster in running_clusters():
         check_source(topology.cluster, source)
@@ -132,6 +136,25 @@ def _cluster(spec: Path | None, workers: int | None, named: str | None, detach: 
         )
     with temporary_cluster(topology, source) as target:
         yield target
+
+
+def _running_cluster(named: str | None) -> Cluster:
+    """Find the cluster that the user means.
+
+    Raises:
+        ClusterError: There is none, or the choice is ambiguous.
+    """
+    from tfcluster.client.resolve import resolve_cluster
+
+    try:
+        return resolve_cluster(named)
+    except ClusterError as error:
+        if error.exit_code is not ExitCode.NOT_RUNNING:
+            raise
+        hint = (
+            f"{error.hint} Or bring one up for this run only: `tfcluster launch --workers 2 SCRIPT.py`, or --spec FILE."
+        )
+        raise ClusterError(error.message, hint=hint, exit_code=error.exit_code) from None
 
 
 class _Launch(click.Command):

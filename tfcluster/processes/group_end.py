@@ -69,7 +69,7 @@ def describe_failure(member: Member, report: Exited, lines: Sequence[str], inter
         problem = f"failed: {report.failure}"
     else:
         problem = f"ended with exit code {code}"
-    shown = "; its last output:" + "".join(f"\n  {line}" for line in lines) if lines else ""
+    shown = "\nits last lines:" + "".join(f"\n  {line}" for line in lines) if lines else ""
     return Failure(ClusterError(f"{member.short} on {member.host} {problem}{shown}"), code, result)
 
 

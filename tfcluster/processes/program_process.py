@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 def title_of(spec: RunSpec) -> str:
     """Return the title of the process, which `ps` shows."""
-    return f"tfcluster: {spec.cluster} {spec.run} program"
+    member = "" if spec.member is None else f" {spec.member['TFCLUSTER_TASK']}"
+    return f"tfcluster: {spec.cluster} {spec.run}{member} program"
 
 
 def hosts_of(spec: RunSpec) -> list[str]:

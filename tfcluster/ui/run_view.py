@@ -81,7 +81,7 @@ class RunView:
         if event["event"] == "run":
             self._show_notes(event.get("notes", []))
         if event["event"] == "restart":
-            problem = event["problem"].partition("; its last output:")[0]
+            problem = event["problem"].partition("\n")[0]
             self._show_notes([f"{problem}: starting all again ({event['left']} more left)"])
         if event["event"] == "task_down":
             self._show_notes([event["problem"]])
