@@ -89,6 +89,18 @@ def test_a_collective_over_both_hosts(lab: Over) -> None:
     ]
 
 
+def test_files_of_members_on_all_hosts_are_fetched(lab: Over) -> None:
+    path = "os.path.join(os.environ['TFCLUSTER_OUTPUT'], os.environ['TFCLUSTER_TASK'])"
+    (lab.folder / "code" / "writes.py").write_text(f"import os\nopen({path}, 'w').write('x')\n")
+    run = launch(lab, "--name", "writers", "writes.py", code=0)[0]["run"]
+    fetched = lab.json("fetch", "writers", "fetched")
+    assert (fetched["run"], fetched["files"]) == (run, 3)
+    found = sorted(str(path.relative_to(lab.folder / "fetched")) for path in (lab.folder / "fetched").rglob("*:*"))
+    assert found == ["alpha/worker:0", "alpha/worker:2", "beta/worker:1"]
+    again = lab.json("rerun", "writers")
+    assert (again["program"], again["state"]) == ("script", "succeeded")
+
+
 def test_a_failure_on_one_host_ends_the_members_on_the_other(lab: Over) -> None:
     result = launch(lab, "act.py", "worker:1=5", code=5)[-1]
     assert result["result"] == {"exit_code": 5, "task": "worker:1", "host": "beta", "restarts": 0}

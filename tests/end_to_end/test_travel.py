@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import pexpect
 import pytest
 
 from tests.conftest import Result
@@ -148,6 +149,13 @@ def test_a_home_folder_is_not_sent_and_much_code_is_not_sent_unasked(wide: Over,
     refused = run(wide, project, "train.py", code=2)
     assert f"{project}: 8 files, 101 MiB; the largest: large.bin (101 MiB), train.py (" in refused.stderr
     assert "or send it anyway with --yes" in refused.stderr
+    words = [*wide.command[1:], "run", "train.py"]
+    with pexpect.spawn(
+        wide.command[0], words, cwd=str(project), env={**wide.environment, "TFCLUSTER_CLUSTER": "wide"}, timeout=90
+    ) as asked:
+        asked.expect_exact("Send it? [y/N]")
+        asked.sendline("n")
+        asked.expect_exact("nothing was sent")
     with open(project / "large.bin", "wb") as file:
         file.write(os.urandom(6 * 2**20))  # more than a window
     few = wide.with_settings({"CODE_UNASKED_BYTES": 2**20})

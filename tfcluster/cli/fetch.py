@@ -26,7 +26,7 @@ def command(run: str, folder: str | None, overwrite: bool, cluster: str | None, 
     already are not copied again, so that the same command continues after an interruption. If several hosts have files
     of the run, those of each come into a folder with its name.
     """
-    from tfcluster.client.outputs import fetch, find_outputs
+    from tfcluster.client.outputs import fetch, find_outputs, reject_conflicts
     from tfcluster.client.resolve import resolve_cluster
     from tfcluster.core.text import format_size, pluralize
     from tfcluster.ui.progress_views import FetchView
@@ -36,11 +36,12 @@ def command(run: str, folder: str | None, overwrite: bool, cluster: str | None, 
     place = Path(folder or outputs[0].run)
     having = [each for each in outputs if each.files]
     view = FetchView(sum(file.size for each in having for file in each.files), silent=output == "json")
-    results = []
+    places = [place / each.host if len(having) > 1 else place for each in having]
+    if not overwrite:
+        for each, into in zip(having, places, strict=True):
+            reject_conflicts(each, into)
     with view:
-        for each in having:
-            into = place / each.host if len(having) > 1 else place
-            results.append(fetch(target, each, into, overwrite=overwrite, progress=view.add))
+        results = [fetch(target, each, into, view.add) for each, into in zip(having, places, strict=True)]
     files, size = sum(each.files for each in results), sum(each.bytes for each in results)
     unchanged = sum(each.unchanged for each in results)
     if output == "json":

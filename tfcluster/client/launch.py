@@ -7,7 +7,7 @@ import itertools
 import secrets
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tfcluster import settings
 from tfcluster.client.apply import apply
@@ -21,6 +21,9 @@ from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError
 from tfcluster.paths import running_clusters
 from tfcluster.protocol.api.runs import GroupRequest, JoinRequest
+
+if TYPE_CHECKING:
+    from tfcluster.client.code import CodeTree
 
 
 @dataclass(frozen=True)
@@ -50,17 +53,16 @@ class Launch:
             for event in events:
                 run = event.get("run", run)
                 if event["event"] == "coordinator":
-                    self._join(cluster, run, event)
+                    self._join(cluster, run, event, request.code_tree)
                 else:
                     yield event
 
-    def _join(self, cluster: Cluster, run: str, event: Event) -> None:
+    def _join(self, cluster: Cluster, run: str, event: Event, tree: CodeTree) -> None:
         """Have the other hosts of the group connect to its coordinator.
 
         Raises:
             ClusterError: A host cannot take part.
         """
-        tree = self.request.code_tree()
 
         def join(host: str) -> None:
             client = cluster.connect(host)

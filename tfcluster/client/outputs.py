@@ -6,6 +6,7 @@ import base64
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
@@ -14,6 +15,7 @@ from tfcluster.client.cluster import Cluster, unknown_cluster
 from tfcluster.client.parallel import map_hosts, partition, unreachable
 from tfcluster.client.rpc import AgentClient
 from tfcluster.core.code import is_inside
+from tfcluster.core.runs import find_run
 from tfcluster.core.text import summarize_list
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.protocol.api.outputs import OutputFile, OutputsRequest, ReadOutputsRequest
@@ -67,60 +69,59 @@ def find_outputs(cluster: Cluster, run: str) -> tuple[list[HostOutputs], Cluster
         None if all answered.
 
     Raises:
-        ClusterError: No host that can be reached knows the run.
+        ClusterError: No host that can be reached knows the run, or several runs are meant.
     """
-
-    unknown: list[ClusterError] = []
-
-    def query(host: str) -> HostOutputs | None:
-        client = cluster.connect(host)
-        if not client.transport.has_state():
-            return None
-        files: list[OutputFile] = []
-        response = client.stream(OutputsRequest(run), start=True)
-        try:
-            for some in response:
-                files += some.files
-            return HostOutputs(host, response.result().run, files)
-        except ClusterError as error:
-            if error.exit_code is not ExitCode.USAGE:
-                raise
-            unknown.append(error)  # another host may know the run
-            return None
-        finally:
-            response.close_and_reap()
-
+    unknown: dict[str, ClusterError] = {}
     timeout = None if cluster.is_local else settings.HOST_TIMEOUT_SECONDS
-    replies, errors = partition(map_hosts(cluster.hosts, query, timeout))
-    outputs = [reply for reply in replies.values() if reply is not None]
+    replies, errors = partition(map_hosts(cluster.hosts, partial(_query, cluster, run, unknown), timeout))
+    outputs = {host: reply for host, reply in replies.items() if reply is not None}
     problem = unreachable(cluster, errors) if errors else None
     if not outputs:
-        raise problem or (unknown[0] if unknown else unknown_cluster(cluster.name))
-    return outputs, problem
+        raise problem or (next(iter(unknown.values())) if unknown else unknown_cluster(cluster.name))
+    found = find_run(run, {reply.run for reply in outputs.values()})
+    if unknown:  # a host with members of a group knows only the whole id of its run
+        more, _ = partition(map_hosts(list(unknown), partial(_query, cluster, found, {}), timeout))
+        outputs |= {host: reply for host, reply in more.items() if reply is not None}
+    return [outputs[host] for host in cluster.hosts if host in outputs and outputs[host].run == found], problem
 
 
-def fetch(
-    cluster: Cluster, outputs: HostOutputs, folder: Path, *, overwrite: bool, progress: Callable[[int], None]
-) -> Fetched:
+def _query(cluster: Cluster, run: str, unknown: dict[str, ClusterError], host: str) -> HostOutputs | None:
+    """List the files of a run on one host; None, with the reason in `unknown`, if it does not know the run."""
+    client = cluster.connect(host)
+    if not client.transport.has_state():
+        return None
+    files: list[OutputFile] = []
+    response = client.stream(OutputsRequest(run), start=True)
+    try:
+        for some in response:
+            files += some.files
+        return HostOutputs(host, response.result().run, files)
+    except ClusterError as error:
+        if error.exit_code is not ExitCode.USAGE:
+            raise
+        unknown[host] = error
+        return None
+    finally:
+        response.close_and_reap()
+
+
+def fetch(cluster: Cluster, outputs: HostOutputs, folder: Path, progress: Callable[[int], None]) -> Fetched:
     """Copy the files of a run on one host to a folder here; each one appears when all of it has arrived.
 
-    Files that are there already, with the same size and time, are not copied again.
+    Files that are there already, with the same size and time, are not copied again; others are replaced.
 
     Args:
         cluster: The run's cluster.
         outputs: The files.
         folder: The folder, which is created.
-        overwrite: Replace other files of the same names.
         progress: Called with the number of bytes that have arrived in addition.
 
     Raises:
-        ClusterError: Other files would be overwritten, or a file cannot be read or written.
+        ClusterError: A file cannot be read or written.
     """
     result = Fetched(outputs.run, str(folder))
     new = [file for file in outputs.files if not _has(folder, file)]
     result.unchanged = len(outputs.files) - len(new)
-    if not overwrite:
-        _reject_conflicts(folder, new)
     client = cluster.connect(outputs.host)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -149,8 +150,17 @@ def _has(folder: Path, file: OutputFile) -> bool:
     return (status.st_size, status.st_mtime_ns) == (file.size, file.modified_ns)
 
 
-def _reject_conflicts(folder: Path, files: Sequence[OutputFile]) -> None:
-    existing = [file.path for file in files if os.path.lexists(folder / file.path)]
+def reject_conflicts(outputs: HostOutputs, folder: Path) -> None:
+    """Check that no other files would be replaced.
+
+    Args:
+        outputs: The files.
+        folder: The folder that they are to be copied to.
+
+    Raises:
+        ClusterError: It has other files of the same names.
+    """
+    existing = [file.path for file in outputs.files if os.path.lexists(folder / file.path) and not _has(folder, file)]
     if existing:
         raise ClusterError(
             f"{folder} has other files of the same names: {summarize_list(existing)}",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from tfcluster.client.caller import StdinServer, describe_caller, describe_output
@@ -115,12 +116,12 @@ class RunRequest:
 
     def _send_code(self, client: AgentClient) -> CodeLocation:
         """Send the folder of the script to another host, as far as the host does not have it."""
-        tree = self.code_tree()
-        tree.send(client, warn)
-        return tree.location
+        self.code_tree.send(client, warn)
+        return self.code_tree.location
 
+    @cached_property
     def code_tree(self) -> CodeTree:
-        """Read the folder of the script, which is sent to other hosts.
+        """Read the folder of the script, which is sent to other hosts; this is done, and asked, once.
 
         Raises:
             ClusterError: A file cannot be read, or the user does not want to send it.

@@ -265,9 +265,9 @@ class GroupCoordinator:
         if self._failure is not None and not self._is_cancelled:
             code = self._failure.exit_code
         self._order(End(code))
+        if left := clear_tree(self._spec):
+            self._recorder.append(STDERR, f"{left}\n".encode())
         if not self._is_cancelled:  # else the agent knows why the run has ended
-            if left := clear_tree(self._spec):
-                self._recorder.append(STDERR, f"{left}\n".encode())
             seconds = time.monotonic() - self._started_at
             event = final_event(self._spec, self._failure, self._attempt, seconds, self._recorder.lost_bytes)
             with contextlib.suppress(ClusterError):  # the disk is full, which the agent notices too

@@ -141,11 +141,11 @@ def _supervise(spec: RunSpec, program: SupervisedProgram, poll: select.poll, rec
         if not spec.folder.exists():
             program.kill()
     code = program.reap()
+    if left := clear_tree(spec):
+        recorder.append(STDERR, f"{left}\n".encode())
     # The agent knows why a run was terminated.
     if spec.traits.is_script and not program.was_stopped(code):
         end = program.end or ProgramEnd(code, "", time.monotonic() - started_at, {}, [])
-        if left := clear_tree(spec):
-            recorder.append(STDERR, f"{left}\n".encode())
         event = final_event(spec, code, end, interrupted, recorder.lost_bytes)
         try:
             spec.emit(**event)

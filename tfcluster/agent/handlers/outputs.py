@@ -12,7 +12,7 @@ from pathlib import Path
 from tfcluster import settings
 from tfcluster.agent.runs.store import RunStore
 from tfcluster.core.code import is_inside
-from tfcluster.errors import ClusterError
+from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.processes.run_spec import FILES
 from tfcluster.protocol.api import Done, Reply, Response
 from tfcluster.protocol.api.outputs import (
@@ -37,8 +37,7 @@ class OutputHandlers:
 
     async def list_files(self, request: OutputsRequest) -> Response[OutputFiles, OutputsReply]:
         """List the files of a run; see `OutputsRequest`."""
-        run = self._store.find(request.run)
-        folder = self._store.folder(run) / FILES
+        run, folder = self._find(request.run)
         found: list[OutputFile] = []
         for file in _walk(folder):
             found.append(file)
@@ -47,11 +46,11 @@ class OutputHandlers:
                 found.clear()
                 await asyncio.sleep(0)
         yield OutputFiles(tuple(found))
-        yield Reply(OutputsReply(run, str(folder)))
+        yield Reply(OutputsReply(run))
 
     async def read_files(self, request: ReadOutputsRequest) -> Response[OutputBlock, Done]:
         """Send the contents of files; see `ReadOutputsRequest`."""
-        folder = self._store.folder(self._store.find(request.run)) / FILES
+        _, folder = self._find(request.run)
         for path in request.paths:
             if not is_inside(path):
                 raise ClusterError(f"{path!r:.80} is not the path of a file that a run has written")
@@ -59,6 +58,21 @@ class OutputHandlers:
                 yield OutputBlock(path, base64.b64encode(block).decode())
                 await asyncio.sleep(0)
         yield Reply(Done())
+
+    def _find(self, text: str) -> tuple[str, Path]:
+        """Return the id of a run, and its folder of outputs on this host.
+
+        The folder is that of the run itself or, if another host leads it, that of its members here. Those are found by
+        the whole id only.
+
+        Raises:
+            ClusterError: This host does not know the run.
+        """
+        members = {record.leader: record.run for record in self._store.read_all() if record.leader}
+        run = members.get(text) or self._store.find(text)
+        if text not in members and run in members.values():
+            raise ClusterError(f"no run {text!r}", exit_code=ExitCode.USAGE)
+        return text if text in members else run, self._store.folder(run) / FILES
 
 
 def _walk(folder: Path) -> Iterator[OutputFile]:

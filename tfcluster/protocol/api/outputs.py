@@ -43,11 +43,9 @@ class OutputsReply:
 
     Attributes:
         run: The run's id.
-        folder: The folder that has the files.
     """
 
     run: str
-    folder: str
 
 
 @dataclass(frozen=True)
