@@ -44,7 +44,7 @@ def test_an_interrupt_leaves_nothing_and_the_next_trace_works(demo: Sandbox, com
     process.send_signal(signal.SIGINT)
     assert process.wait(60) == 130
     assert "there is no trace of worker:0" in refused.stderr or refused.returncode == 0
-    assert not (tmp_path / "logs" / "plugins").exists()
+    assert not (tmp_path / "logs").exists()
     wait_for(lambda: not list(demo.folder.glob("state/tfcluster/*/*/profiles/*")))
     wait_for(lambda: demo("profile", "worker:0", "--seconds", "0.1", "--logdir", tmp_path, code=None).returncode == 0)
 
@@ -52,7 +52,7 @@ def test_an_interrupt_leaves_nothing_and_the_next_trace_works(demo: Sandbox, com
 def test_what_cannot_be_traced_is_named(demo: Sandbox, tmp_path: Path) -> None:
     errors = demo("profile", "ps", "--seconds", "0.1", "--logdir", tmp_path / "logs", code=1).stderr
     assert "nothing has run on these tasks for 0.1 s" in errors
-    assert not (tmp_path / "logs" / "plugins").exists()
+    assert not (tmp_path / "logs").exists()
     assert "no task 'nobody'" in demo("profile", "nobody", "--logdir", tmp_path, code=2).stderr
     assert "--logdir" in demo("profile", code=2).stderr
     (tmp_path / "file").touch()

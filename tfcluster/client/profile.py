@@ -54,6 +54,7 @@ def capture_profile(cluster: Cluster, names: Sequence[str], seconds: float, logd
     hosts = {task.short: task.host for task in read_topology(cluster).tasks}
     tasks = matching_tasks(names, list(hosts))
     folder = logdir / _PLUGIN / time.strftime("%Y_%m_%d_%H_%M_%S")
+    empty = [folder.parent, folder.parent.parent, *([] if logdir.exists() else [logdir])]
     partial = folder.with_name(f".{folder.name}")  # TensorBoard is to see all traces at once
 
     def capture(host: str) -> ProfileReply:
@@ -75,8 +76,8 @@ def capture_profile(cluster: Cluster, names: Sequence[str], seconds: float, logd
     finally:
         shutil.rmtree(partial, ignore_errors=True)
         with contextlib.suppress(OSError):  # folders that this has made, if they stayed empty
-            for parent in (folder.parent, folder.parent.parent):
-                parent.rmdir()
+            for each in empty:
+                each.rmdir()
     return Profile(folder, traced, tuple(task for task in tasks if task in idle), problem)
 
 

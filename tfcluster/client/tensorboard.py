@@ -22,8 +22,10 @@ from tfcluster.client.environment import Place, request_environment
 from tfcluster.client.logdir import LogFolder
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.paths import LOCAL_HOST
+from tfcluster.transport.base import HostUnreachableError
 from tfcluster.transport.cluster_process import CODE, remote_words, supervised_words
 from tfcluster.transport.remote_bootstrap import MESSAGE_PREFIX
+from tfcluster.transport.ssh_errors import SSH_FAILED
 from tfcluster.transport.tensorboard import Start, Started, words_of
 
 # What TensorBoard prints when it serves.
@@ -144,6 +146,10 @@ class _Process:
     def wait_for_end(self) -> ClusterError:
         """Wait until the process ends by itself, and return the error for that."""
         code = self._process.wait()
+        if self._host != LOCAL_HOST and code == SSH_FAILED:
+            return HostUnreachableError(
+                self._host, "the connection was lost", "TensorBoard has ended there: try again."
+            )
         lines = "".join(f"\n  {line}" for line in self._lines if line)
         return ClusterError(f"TensorBoard on {self._host} ended with exit code {code}{lines}")
 
