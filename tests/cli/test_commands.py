@@ -80,6 +80,15 @@ def test_no_command_has_the_name_of_a_habit() -> None:
     assert not {name for name in _HABITS if cli.get_command(context, name) is not None}
 
 
+def test_a_script_without_an_ending_is_named_by_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "train").touch()
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(cli, ["run", "train", "--epochs", "3"])
+    assert result.exit_code == 2
+    assert "No such command 'train'. A script is named by its path: " in result.output
+    assert " run ./train\n" in result.output
+
+
 @pytest.mark.parametrize("shell", COMPLETIONS)
 def test_completion_files_are_up_to_date(shell: str) -> None:
     made = subprocess.run(

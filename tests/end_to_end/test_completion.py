@@ -1,13 +1,18 @@
-"""Completion in bash: the names of scripts, tasks, runs and clusters, at once and never with an error."""
+"""Completion: the names of scripts, tasks, runs and clusters, at once and never with an error.
+
+The shells are the real ones. bash's completion is called as bash does, fish answers itself, and zsh is typed into.
+"""
 
 from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 from collections.abc import Mapping
 
+import pexpect
 import pytest
 
 from tests.conftest import EXAMPLE, ROOT, Sandbox
@@ -88,3 +93,69 @@ def test_what_cannot_be_known_is_left_out_without_an_error(sandbox: Sandbox) -> 
     sandbox.spec("name: [")
     assert completions(sandbox, "tfcluster logs ") == []
     assert completions(sandbox, "tfcluster logs -c demo p") == ["ps", "ps:0"]
+
+
+def with_command(sandbox: Sandbox) -> dict[str, str]:
+    """Return an environment in which shells find the command as `tfcluster`."""
+    folder = sandbox.folder / "bin"
+    folder.mkdir(exist_ok=True)
+    (folder / "tfcluster").write_text(f'#!/bin/sh\nexec {shlex.join(sandbox.command)} "$@"\n')
+    (folder / "tfcluster").chmod(0o755)
+    return {**sandbox.environment, "PATH": f"{folder}:{os.environ['PATH']}", "HOME": str(sandbox.folder)}
+
+
+OFFERS = {
+    "tfcluster sta": ["stack", "status"],
+    "tfcluster run gr": ["graph"],
+    "tfcluster run typed_": ["typed_1.py", "typed_2.py"],
+    "tfcluster run -m typed_": ["typed_1", "typed_2"],
+    "tfcluster restart worker:": ["worker:0", "worker:1"],
+    "tfcluster scale w": ["worker=2"],
+    "tfcluster logs -c d": ["demo"],
+    "tfcluster up typed.y": ["typed.yaml"],
+}
+
+
+@pytest.fixture
+def typed(demo: Sandbox) -> Sandbox:
+    for name in ("typed_1.py", "typed_2.py", "typed.yaml"):
+        (demo.folder / name).write_text("")
+    return demo
+
+
+@pytest.mark.skipif(shutil.which("fish") is None, reason="fish is not installed")
+def test_what_fish_offers(typed: Sandbox) -> None:
+    offers = {}
+    for line in OFFERS:
+        script = f"source {ROOT / 'completions' / 'tfcluster.fish'}; complete -C {shlex.quote(line)}"
+        command = ["fish", "--no-config", "-c", script]
+        result = subprocess.run(
+            command, cwd=typed.folder, env=with_command(typed), capture_output=True, text=True, timeout=90, check=True
+        )
+        assert result.stderr == ""
+        offers[line] = [offer.partition("\t")[0] for offer in result.stdout.splitlines()]
+    assert offers == OFFERS
+
+
+@pytest.mark.skipif(shutil.which("zsh") is None, reason="zsh is not installed")
+def test_what_zsh_offers(typed: Sandbox) -> None:
+    zsh = pexpect.spawn(
+        "zsh",
+        ["-f", "-i"],
+        env={**with_command(typed), "TERM": "dumb", "PS1": "shell> "},
+        cwd=str(typed.folder),
+        dimensions=(40, 200),
+        encoding="utf-8",
+        timeout=90,
+    )
+    setup = "autoload -U compinit; compinit -u -D; bindkey -e; LISTMAX=1000; zstyle ':completion:*' menu no"
+    zsh.sendline(f"{setup}; source {ROOT / 'completions' / '_tfcluster'}")
+    for number, (line, offers) in enumerate(OFFERS.items()):
+        zsh.sendline(f"echo step $(({number} + 1)) begins")
+        zsh.expect_exact(f"step {number + 1} begins\r\n")
+        zsh.send(line)
+        zsh.send("\t" if len(offers) == 1 else "\x04")  # complete the word, or list what is offered
+        for offer in offers:
+            zsh.expect_exact(offer.removeprefix(line.split()[-1]) if len(offers) == 1 else offer)
+        zsh.sendcontrol("u")
+    zsh.close(force=True)

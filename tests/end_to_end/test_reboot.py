@@ -59,6 +59,20 @@ def test_the_tasks_of_this_machine_come_back(sandbox: Sandbox) -> None:
     assert sandbox.leftovers() == []
 
 
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
+def test_systemd_accepts_the_unit(sandbox: Sandbox) -> None:
+    here = sandbox.spec("name: kept\njobs: {worker: {tasks: 2}}\n")
+    shell = 'source "$HOME/a b"; 100%'
+    hosts = f"name: kept\nhosts: {{a: {{ssh: a, shell: '{shell}'}}}}\njobs: {{worker: {{tasks: 1, hosts: [a]}}}}\n"
+    for spec in (here, sandbox.spec(hosts, "other.yaml")):
+        (unit,) = sandbox.json("doctor", spec, "--print-systemd")
+        file = sandbox.folder / Path(unit["file"]).name
+        file.write_text(unit["unit"])
+        verify = ["systemd-analyze", "--user", "verify", str(file)]
+        result = subprocess.run(verify, env=sandbox.environment, capture_output=True, text=True, check=False)
+        assert (result.returncode, result.stderr) == (0, "")
+
+
 @pytest.mark.slow
 def test_the_tasks_of_another_host_come_back(tmp_path: Path) -> None:
     with over(tmp_path, "alpha") as sandbox:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Callable
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
@@ -98,6 +99,8 @@ class _Programs(click.Group):
         if command is None:
             matches = difflib.get_close_matches(args[0], self.list_commands(ctx), 1)
             hint = f" Did you mean {matches[0]!r}?" if matches else ""
+            if os.path.isfile(args[0]):
+                hint = f" A script is named by its path: {ctx.command_path} ./{args[0]}"
             raise click.UsageError(f"No such command {args[0]!r}.{hint}", ctx)
         return command.name, command, args[1:]
 
