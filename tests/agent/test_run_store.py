@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from collections.abc import Callable
@@ -13,6 +14,7 @@ import pytest
 
 from tests.agent.test_journal import damage_by_pipe
 from tfcluster import settings
+from tfcluster.agent.runs.cleanup import remove_old_runs
 from tfcluster.agent.runs.store import RunRecord, RunStore
 from tfcluster.core.programs import ProgramTraits, TaskSelector
 from tfcluster.core.states import RunState
@@ -130,6 +132,25 @@ def test_active_runs_and_the_latest_ended_runs_are_kept(tmp_path: Path) -> None:
         "pi-5",
     }
     assert [record.run for record in records.read_all()][:3] == ["going-on", "pi-1", "pi-5"]
+
+
+def test_the_folders_of_old_runs_are_removed_in_a_child_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settings, "RUNS_KEPT", 1)
+    records = RunStore(tmp_path)
+    for number in range(3):
+        keep(records, replace(RECORD, run=f"pi-{number}", state=RunState.SUCCEEDED))
+        (tmp_path / f"pi-{number}" / "files" / "model").touch()
+        os.utime(tmp_path / f"pi-{number}" / "record.json", (number, number))
+
+    async def remove() -> None:
+        remove_old_runs(records, [])
+        while records.has_old([]):
+            await asyncio.sleep(0.01)
+
+    asyncio.run(remove())
+    assert [path.name for path in tmp_path.iterdir()] == ["pi-2"]
 
 
 def test_a_run_is_claimed_once(tmp_path: Path) -> None:

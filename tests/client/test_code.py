@@ -88,6 +88,15 @@ def test_other_work_trees_in_a_work_tree_travel_too(home: Path) -> None:
     assert {path for path, _ in CodeFolder.of(script, str(home / "project")).files} == {"lib/new.py", "train.py"}
 
 
+def test_in_a_folder_that_git_ignores_all_files_travel(home: Path) -> None:
+    script = script_in(home / "project" / "scratch")
+    (home / "project" / "scratch" / "beside.py").touch()
+    (home / "project" / ".gitignore").write_text("scratch/\n")
+    subprocess.run(["git", "init", "-q"], cwd=home / "project", check=True, timeout=60)
+    folder = CodeFolder.of(script, str(home / "project" / "scratch"))
+    assert {path for path, _ in folder.files} == {"beside.py", "train.py"}
+
+
 def test_too_many_files_are_refused(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = script_in(home / "project")
     (home / "project" / "another").touch()

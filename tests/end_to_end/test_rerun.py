@@ -36,7 +36,19 @@ def test_a_script_is_run_again_and_what_has_changed_is_said(one: Sandbox, tmp_pa
     (tmp_path / "other.py").touch()
     (tmp_path / "below").mkdir()
     commit = git(tmp_path, "git init -q && git add . && git commit -qm one && git rev-parse HEAD")
-    words = ("run", "script", "--name", "base.1", "--timeout", "70", "../train.py", "--name", "x y")
+    words = (
+        "run",
+        "script",
+        "--name",
+        "base.1",
+        "--timeout",
+        "70",
+        "--start-timeout",
+        "60",
+        "../train.py",
+        "--name",
+        "x y",
+    )
     one(*words, cwd=tmp_path / "below", env={"TFCLUSTER_CLUSTER": "one"}, code=3)
     record = one.json("runs", "base.1")
     assert record["run"].startswith("base.1-")
@@ -44,6 +56,7 @@ def test_a_script_is_run_again_and_what_has_changed_is_said(one: Sandbox, tmp_pa
     assert record["parameters"]["path"] == f"{tmp_path}/below/../train.py"
     origin = record["origin"]
     assert (origin["commit"], origin["is_clean"], origin["version"]) == (commit, True, __version__)
+    assert origin["start_timeout"] == 60.0
     assert f"commit     {commit} (clean)\n" in one("runs", "base.1").stdout
 
     again = one("rerun", "base.1", code=3)

@@ -101,6 +101,14 @@ def test_the_folder_of_a_script_travels_and_only_what_differs_is_sent_again(wide
     assert json.loads(third.stdout)["helper"] == "another below"
     assert f"sending 1 file of {project}, 18 B (helper.py)" in third.stderr
 
+    state = wide.network.home("alpha") / "state" / "tfcluster"
+    os.rename(state / ".code", state / ".code-away")
+    (state / ".code").touch()
+    error = run(wide, project, "train.py", code=1).stderr
+    assert f"{state}/.code: cannot store the code: File exists" in error
+    (state / ".code").unlink()
+    assert json.loads(run(wide, project, "train.py").stdout)["files"]["'train.py'"], "a cache may be deleted"
+
 
 def test_git_and_tfclusterignore_say_what_is_code_and_the_script_starts_in_the_matching_folder(
     wide: Over, project: Path

@@ -63,12 +63,16 @@ _UP = "`tfcluster up` starts a cluster, and applies changes of its spec."
 _DOWN = "`tfcluster down` stops a cluster, `tfcluster cancel RUN` a run."
 _RUN = "`tfcluster run SCRIPT.py` runs a script on the cluster."
 _EXEC = "`tfcluster exec -- COMMAND` runs a command with the cluster's environment, on another host with --on HOST."
+_FETCH = "`tfcluster fetch RUN` copies here what a run has written to $TFCLUSTER_OUTPUT."
+_RERUN = "`tfcluster rerun RUN` runs a run again."
 _STATUS = "`tfcluster status` shows the tasks of a cluster, with CPU and memory; `tfcluster runs` lists its runs."
 _HABITS = {
     **dict.fromkeys(["start", "create", "apply", "deploy"], _UP),
     **dict.fromkeys(["stop", "kill", "rm", "remove", "delete", "destroy"], _DOWN),
     **dict.fromkeys(["python", "submit"], _RUN),
     **dict.fromkeys(["sh", "shell", "ssh"], _EXEC),
+    **dict.fromkeys(["cp", "copy", "download", "pull", "scp"], _FETCH),
+    **dict.fromkeys(["retry", "repeat", "resubmit"], _RERUN),
     **dict.fromkeys(["top", "stats", "list", "ls", "get", "show", "inspect", "describe", "info", "jobs"], _STATUS),
     "history": "`tfcluster runs` lists the runs of a cluster, `tfcluster events` what happened to its tasks.",
     "config": "`tfcluster validate` checks a spec, `tfcluster up --dry-run` shows what it would start.",

@@ -55,7 +55,8 @@ def command(run: str, name: str | None, detach: bool, yes: bool, cluster: str | 
             None, origin.devices, origin.gpus, origin.strict, record["timeout"], False, None, detach, None, output, name
         )
         approve = partial(approve_code, yes=yes)
-        request = make_request(program, Submission(parameters, upload, origin.upload_name, None, approve), shared)
+        submission = Submission(parameters, upload, origin.upload_name, None, approve, origin.start_timeout)
+        request = make_request(program, submission, shared)
         for change in describe_changes(record["run"], parameters, origin, describe_origin(request)):
             echo(change, err=True)
         raw = program.declaration.is_script and origin.jobs is None

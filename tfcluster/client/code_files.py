@@ -58,7 +58,7 @@ def list_files(root: str) -> tuple[list[tuple[str, os.stat_result]], list[str]]:
     """List the files of a folder that are code.
 
     In a git work tree these are the files that git tracks and those that it does not know and does not ignore;
-    elsewhere, all. In both, what a .tfclusterignore names is left out.
+    elsewhere, and in a folder that git ignores, all. In both, what a .tfclusterignore names is left out.
 
     Args:
         root: The folder.
@@ -67,15 +67,15 @@ def list_files(root: str) -> tuple[list[tuple[str, os.stat_result]], list[str]]:
         The relative path and status of each file, symbolic link and empty folder; and notes about what is left out.
     """
     notes: list[str] = []
-    paths: Iterator[str] | None = None
+    paths: list[str] = []
     if git_work_tree(root) is not None:
         try:
-            paths = _list_by_git(root)
+            paths = list(_list_by_git(root))
         except ClusterError as error:
             notes.append(f"{error.message}: its .gitignore does not count")
     filter_ = _Filter(root)
     found, special = [], []
-    for path in _walk(root, filter_, notes) if paths is None else filter(filter_.keeps, paths):
+    for path in filter(filter_.keeps, paths) if paths else _walk(root, filter_, notes):
         try:
             status = os.lstat(os.path.join(root, path))
         except OSError:  # git tracks it, and it has been deleted
@@ -101,16 +101,13 @@ def _list_by_git(root: str) -> Iterator[str]:
     listed = run_git(root, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
     paths = {os.fsdecode(path).rstrip("/") for path in listed.split(b"\0") if path}
 
-    def expand() -> Iterator[str]:
-        for path in sorted(paths):
-            folder = os.path.join(root, path)
-            if os.path.isdir(folder) and not os.path.islink(folder):
-                if os.path.lexists(os.path.join(folder, ".git")):
-                    yield from (f"{path}/{inner}" for inner in _list_by_git(folder))
-            else:
-                yield path
-
-    return expand()
+    for path in sorted(paths):
+        folder = os.path.join(root, path)
+        if os.path.isdir(folder) and not os.path.islink(folder):
+            if os.path.lexists(os.path.join(folder, ".git")):
+                yield from (f"{path}/{inner}" for inner in _list_by_git(folder))
+        else:
+            yield path
 
 
 def _walk(root: str, filter_: _Filter, notes: list[str]) -> Iterator[str]:

@@ -33,6 +33,7 @@ def describe_origin(request: RunRequest) -> RunOrigin:
         strict=request.strict,
         upload=None if request.upload is None else _path_of(request.upload.name),
         upload_name=request.upload_name,
+        start_timeout=request.start_timeout,
         jobs=None if group is None else group.jobs,
         max_restarts=0 if group is None else group.max_restarts,
     )

@@ -27,6 +27,7 @@ class RunOrigin:
         strict: Whether fewer GPUs than requested were an error.
         upload: The path of the file that was uploaded with the run; empty if it was a pipe, None if there was none.
         upload_name: The name of that file in the run's folder.
+        start_timeout: Seconds that the script could wait for its tasks; None for no limit.
         jobs: The jobs of a group, as in `GroupRequest`; None for a run that is none.
         max_restarts: How often a group could be started again.
     """
@@ -40,6 +41,7 @@ class RunOrigin:
     strict: bool
     upload: str | None
     upload_name: str
+    start_timeout: float | None
     jobs: tuple[str, ...] | None
     max_restarts: int
 

@@ -65,7 +65,8 @@ def command(
     """Run your own Python script beside the cluster, as `python SCRIPT.py` would run it, and exit as it does.
 
     It finds the cluster in TF_CONFIG, where it is the chief, and as a session's target in TFCLUSTER_MASTER;
-    TFCLUSTER_RUN is the run's id, TFCLUSTER_DEVICES its devices, TFCLUSTER_SEED the seed if one was given.
+    TFCLUSTER_RUN is the run's id, TFCLUSTER_DEVICES its devices, TFCLUSTER_SEED the seed if one was given, and
+    TFCLUSTER_OUTPUT a folder for files that `tfcluster fetch` is to copy.
     The word `script` can be left out: tfcluster run train.py --epochs 3
     """
     folder = os.getcwd()
