@@ -99,6 +99,11 @@ def test_runs_return_their_results(demo: Sandbox) -> None:
     assert output[2:] == ["2", "2", "2"]
 
 
+def test_a_script_finds_the_cluster_that_it_runs_on(demo: Sandbox) -> None:
+    (demo.folder / "asks.py").write_text("import tfcluster; print(tfcluster.connect().run('graph', '1 + 1')['value'])")
+    assert demo("run", "asks.py").stdout == "2\n"
+
+
 def test_runs_work_in_a_thread(demo: Sandbox) -> None:
     program = """
 import tfcluster

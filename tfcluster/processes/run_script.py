@@ -70,6 +70,7 @@ def start_script(spec: RunSpec, link: socket.socket) -> NoReturn:
         **inherited,
         "CUDA_VISIBLE_DEVICES": "-1",  # the GPUs belong to the servers
         **no_proxy_env(inherited, hosts_of(spec)),
+        "TFCLUSTER_CLUSTER": spec.cluster,
         **describe_run(context, spec.parameters["seed"]),
         **(describe_cluster(context) if spec.member is None else spec.member),
     }
