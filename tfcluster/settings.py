@@ -196,6 +196,7 @@ GROUP_PROOF_MAX_BYTES = 1 << 10
 GROUP_STOP_SECONDS = 5.0  # for the other members after SIGTERM, when one has failed
 GROUP_PREEMPTION_SECONDS = 30.0  # for the other members to save their state too, when one was preempted
 GROUP_EVALUATOR_SECONDS = 30.0  # for the evaluator to evaluate the last checkpoint, when the training is done
+GROUP_WORKERS_SECONDS = 5.0  # for workers that train by themselves too, when the chief is done that has parameter servers
 GROUP_RESTART_SECONDS = 1.0  # before the first restart of a group that has failed; doubles with each further one
 GROUP_RESTART_MAX_SECONDS = 30.0
 GROUP_FAILURE_LINES = 10  # of the output of a member that has failed, which the error shows

@@ -183,7 +183,8 @@ def next_step(members: Sequence[Member], exited: Collection[int], has_failed: bo
     """Return what is to be done with a group.
 
     Members that serve the others, the parameter servers and the evaluator, may have no end of their own: they are ended
-    when all others have exited. A group in which one member has failed fails.
+    when all others have exited. So are the workers of a ParameterServerStrategy, when its chief has exited. A group in
+    which one member has failed fails.
 
     Args:
         members: The members.
@@ -193,7 +194,10 @@ def next_step(members: Sequence[Member], exited: Collection[int], has_failed: bo
     left = [member for member in members if member.rank not in exited]
     if not left:
         return NextStep.FAIL if has_failed else NextStep.SUCCEED
-    is_training_left = any(_trains(member) for member in left) or not any(map(_trains, members))
+    has_ps = any(member.job == PS_JOB for member in members)
+    leaders = [member for member in members if member.job in LEADING_JOBS]
+    clients = leaders if has_ps and leaders else [member for member in members if _trains(member)]
+    is_training_left = any(member in left for member in clients or members)
     return NextStep.WAIT if is_training_left and not has_failed else NextStep.STOP_OTHERS
 
 
@@ -207,8 +211,10 @@ def stop_delay(members: Sequence[Member], exited: Collection[int], exit_code: in
     """
     if exit_code is not None:
         return settings.GROUP_PREEMPTION_SECONDS if was_preempted(exit_code) else 0.0
-    has_evaluator = any(member.job == EVALUATOR_JOB for member in members if member.rank not in exited)
-    return settings.GROUP_EVALUATOR_SECONDS if has_evaluator else 0.0
+    left = [member for member in members if member.rank not in exited]
+    if any(member.job == EVALUATOR_JOB for member in left):
+        return settings.GROUP_EVALUATOR_SECONDS
+    return settings.GROUP_WORKERS_SECONDS if any(map(_trains, left)) else 0.0
 
 
 def restart_delay(restarts: int, exit_code: int) -> float:

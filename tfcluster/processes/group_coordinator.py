@@ -89,7 +89,7 @@ class GroupCoordinator:
         self._exited: set[int] = set()
         self._outputs = {member.rank: LastLines() for member in self._members}
         self._failure: Failure | None = None
-        self._stop_at = _NEVER
+        self._done_at = self._stop_at = _NEVER  # since when the others are to end; when they are told to
         self._is_stopping = False
 
     @property
@@ -153,9 +153,10 @@ class GroupCoordinator:
         step = next_step(self._members, self._exited, self._failure is not None)
         if self._is_cancelled:
             return not self._running or time.monotonic() >= self._end_at
-        if step is NextStep.STOP_OTHERS and self._stop_at == _NEVER and not self._is_stopping:
+        if step is NextStep.STOP_OTHERS and not self._is_stopping:
             code = None if self._failure is None else self._failure.exit_code
-            self._stop_at = time.monotonic() + stop_delay(self._members, self._exited, code)
+            self._done_at = min(self._done_at, time.monotonic())
+            self._stop_at = self._done_at + stop_delay(self._members, self._exited, code)
         if step is NextStep.FAIL and self._can_restart():
             if self._resume_at == _NEVER:
                 assert self._failure is not None, "the group has failed"
