@@ -11,15 +11,11 @@ def main() -> None:
     with strategy.scope():
         weight = tf.Variable(1.0)
 
-    @tf.function
-    def step() -> tf.Tensor:
-        def on_a_replica() -> tf.Tensor:
-            gradient = tf.distribute.get_replica_context().all_reduce("sum", weight.read_value())
-            return weight.assign_sub(0.1 * gradient)
+    def on_a_replica() -> tf.Tensor:
+        gradient = tf.distribute.get_replica_context().all_reduce("sum", weight.read_value())
+        return weight.assign_sub(0.1 * gradient)
 
-        return strategy.run(on_a_replica)
-
-    step()
+    tf.function(lambda: strategy.run(on_a_replica))()
     print("first step", flush=True)
 
 

@@ -68,12 +68,12 @@ def main() -> bool:
     with cluster_folder() as cluster:
         title = "two workers, from Enter to their first step, against two processes started by hand"
         cold = compare(
-            f"launch --workers 2: {title}", "s", lambda: launch(cluster, "--workers", "2"), by_hand, rounds=5, target=1
+            f"launch --workers 2: {title}", "s", lambda: launch(cluster, "--workers", "2"), by_hand, rounds=3, target=1
         )
         cluster("up", "examples/cluster.yaml")
         wait_until_warm(cluster)
         warm = compare(
-            f"launch on a cluster that is up: {title}", "s", lambda: launch(cluster), by_hand, rounds=5, target=1
+            f"launch on a cluster that is up: {title}", "s", lambda: launch(cluster), by_hand, rounds=3, target=1
         )
         script = compare(
             "run SCRIPT, a small one, against python SCRIPT",
