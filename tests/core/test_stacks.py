@@ -98,6 +98,18 @@ def test_a_call_of_tensorflow_has_the_name_and_the_line_that_the_user_knows(
     assert (wait.file, wait.line, wait.function) == ("/home/me/train.py", 12, "main")
 
 
+def test_what_tfcluster_puts_in_between_is_left_out() -> None:
+    strategy = "distribute/collective_all_reduce_strategy.py"
+    stack = (
+        calls("eager/context.py:736:ensure_initialized", f"{strategy}:602:_initialize_multi_worker")
+        + '  File "/opt/tfcluster/programs/script/strategies.py", line 51 in initialize\n'
+        + calls(f"{strategy}:187:__init__")
+    )
+    wait = find_wait(parse_stacks(dump(stack + SCRIPT)))
+    assert wait is not None
+    assert (wait.call, wait.line, wait.connects) == ("MultiWorkerMirroredStrategy", 12, True)
+
+
 def test_a_call_in_another_thread_of_the_program_counts_if_the_main_thread_is_in_none() -> None:
     other = calls("client/session.py:1430:_extend_graph", "client/session.py:977:run")
     other += '  File "/home/me/train.py", line 7 in feed\n' + THREADING

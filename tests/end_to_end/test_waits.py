@@ -204,6 +204,33 @@ def test_a_chief_that_the_script_should_be_itself(hangs: Sandbox) -> None:
     assert 'job_name="chief"' in error["hint"]
 
 
+def test_a_member_of_a_group_that_does_not_come(hangs: Sandbox) -> None:
+    """The others wait for it: it does something else, then it is frozen."""
+    text = f"""{BEGIN}
+if os.environ["TFCLUSTER_TASK"] == "worker:1":
+    time.sleep(1000)
+tf.distribute.MultiWorkerMirroredStrategy()  # WAITS HERE
+"""
+    command = hangs.start("launch", "-o", "json", "--start-timeout", "6", write(hangs, text))
+    assert command.stdout is not None
+    events = (json.loads(line) for line in command.stdout)
+    waiting = next(event for event in events if event["event"] == "waiting")
+    line = line_of(text)
+    place = f"train.py:{line} waits in MultiWorkerMirroredStrategy"
+    assert waiting["message"] == f"{place}: worker:1 has not begun to connect; it is in train.py:{line - 1}, <module>"
+    run = hangs.json("runs")[-1]["run"]
+    programs = hangs.json("stack", run)["processes"]
+    lines = {process["threads"][0]["frames"][-1]["line"]: process["pid"] for process in programs}
+    assert sorted(lines) == [line - 1, line]
+    os.kill(lines[line - 1], signal.SIGSTOP)
+    waiting = next(event for event in events if event["event"] == "waiting")
+    assert waiting["message"].startswith(f"{place}: worker:1 is frozen: a signal (SIGSTOP) has stopped its process")
+    assert waiting["problems"][0]["hint"] == f"`kill -CONT {lines[line - 1]}` lets it go on."
+    *_, result = events
+    assert command.wait() == 124
+    assert result["error"]["message"].startswith(f"{run} has not started within 6 s: {waiting['message']}")
+
+
 @pytest.mark.parametrize("env", [{}, {"OMP_NUM_THREADS": "3"}], ids=["warm", "fresh"])
 def test_a_strategy_that_needs_other_processes(hangs: Sandbox, env: dict[str, str]) -> None:
     script = write(hangs, "import tensorflow as tf\ntf.distribute.MultiWorkerMirroredStrategy()\n")

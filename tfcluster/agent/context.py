@@ -14,6 +14,7 @@ from tfcluster.agent.logs import LogCollector
 from tfcluster.agent.ports import PortAllocator
 from tfcluster.agent.runs.cleanup import ContainerCleaner
 from tfcluster.agent.runs.diagnosis import Problem, explain_wait
+from tfcluster.agent.runs.group_diagnosis import explain_group
 from tfcluster.agent.runs.manager import RunManager
 from tfcluster.agent.runs.remote_tasks import RemoteTaskMonitor
 from tfcluster.agent.runs.run import Run
@@ -170,7 +171,11 @@ class AgentContext:
 
     async def _explain_wait(self, run: Run, pid: int, wait: Wait) -> Sequence[Problem]:
         version = self._tensorflow.version if self._tensorflow else None
-        return await explain_wait(run, pid, wait, self.supervisor, self.remote_tasks, version)
+        problems = await explain_wait(run, pid, wait, self.supervisor, self.remote_tasks, version)
+        group = run.spec.group if run.spec is not None else None
+        if problems or group is None or not wait.connects:
+            return problems
+        return await explain_group(run, group, self.host, self.stacks)
 
     def _task_names(self) -> list[str]:
         topology = self.supervisor.topology

@@ -11,6 +11,7 @@ _THREAD = re.compile(r"(?:Current thread|Thread) (0x[0-9a-f]+)(?: \[(.*)\])? \(m
 _FRAME = re.compile(r'  File "(.*)", line (\d+|\?\?\?) in (.*)')
 # What has called the program's own code: the interpreter that executes `-c`, runpy, and tfcluster.
 _CALLERS = re.compile(r"<string>|<frozen runpy>|.*/runpy\.py|.*/tfcluster/(?:processes|programs)/.*")
+_WRAPPER = re.compile(r".*/tfcluster/programs/script/strategies\.py")  # between the script and TensorFlow
 _SCRIPT_CALLER = re.compile(r".*/tfcluster/programs/script/run\.py")
 _TENSORFLOW = re.compile(r".*/(?:tensorflow|keras|tf_keras)/.*")
 _LIBRARY = re.compile(r".*/(?:site-packages|dist-packages)/.*|.*/lib/python\d\.\d+/.*|<frozen .*")
@@ -139,7 +140,7 @@ def _own_frames(frames: Sequence[Frame]) -> tuple[Frame, ...]:
     end = len(frames)
     while end and _CALLERS.fullmatch(frames[end - 1].file):
         end -= 1
-    return tuple(frames[:end] or frames)
+    return tuple(frame for frame in frames[:end] or frames if not _WRAPPER.fullmatch(frame.file))
 
 
 def find_wait(threads: Sequence[ThreadStack]) -> Wait | None:

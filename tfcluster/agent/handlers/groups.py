@@ -55,7 +55,14 @@ def group_spec(context: AgentContext, request: RunRequest, group: GroupRequest) 
         ClusterError: The cluster has not the jobs that the group needs.
     """
     spec = _spec(context, request.program, request.traits, request.parameters, group, None, request.name or _PREFIX)
-    return replace(spec, upload=request.upload, origin=request.origin, code=request.code, caller=request.caller)
+    return replace(
+        spec,
+        start_timeout=request.start_timeout,
+        upload=request.upload,
+        origin=request.origin,
+        code=request.code,
+        caller=request.caller,
+    )
 
 
 def _spec(

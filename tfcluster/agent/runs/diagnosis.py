@@ -105,14 +105,14 @@ async def explain_wait(
 
     Returns:
         The tasks that do not serve, or else what is wrong with the connection to them. Nothing if the tasks serve, and
-        the program may be waiting for what they compute.
+        the program may be waiting for what they compute, or for the other members of its group.
     """
     topology = supervisor.topology
     if topology is None:
         return []
     names = {name for name, _ in tasks_with_addresses(_used_addresses(run, topology))}
     problems = await _find_problems(supervisor, remote, names) if names else []
-    if problems or not wait.connects:
+    if problems or not wait.connects or (run.spec is not None and run.spec.group is not None):
         return problems
     return _explain_connecting(run, pid, wait, topology, version)
 

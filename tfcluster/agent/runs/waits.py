@@ -41,6 +41,7 @@ class _Program:
         diagnosed_at: When the wait was diagnosed last.
         shown: The problems of this wait that were shown last, as text.
         hints: What the user can type about them.
+        is_first: Whether it was shown of this process, and not of another one of the run before.
     """
 
     usage: ResourceUsage | None = None
@@ -52,6 +53,7 @@ class _Program:
     diagnosed_at: float = 0.0
     shown: tuple[str, ...] = ()
     hints: tuple[str, ...] = ()
+    is_first: bool = False
 
 
 class IdleMeter:
@@ -115,7 +117,7 @@ class WaitMonitor:
 
     async def _check(self, run: Run, tasks_are_idle: bool) -> None:
         try:
-            if run.process is None or run.has_exited:
+            if run.process is None or run.has_exited or run.record.stopping is not None:
                 return
             programs = self._programs[run.id]
             pids = [pid for pid in programs if read_usage(pid) is not None]
@@ -164,10 +166,11 @@ class WaitMonitor:
         wait = find_wait(stacks.threads)
         if wait == program.wait or stacks.problem:
             return
-        if program.wait is not None and program.shown:
+        if program.wait is not None and program.is_first:
             seconds = round(time.monotonic() - program.since, 1)
             _emit(run, "waiting_ended", **_place(program.wait), seconds=seconds)
-        program.wait, program.since, program.diagnosed_at, program.shown = wait, since, 0.0, ()
+        program.wait, program.since, program.diagnosed_at = wait, since, 0.0
+        program.shown, program.is_first = (), False
 
     async def _explain(self, run: Run, pid: int, program: _Program, wait: Wait, *, at_once: bool) -> None:
         """Emit an event that says why a program waits, unless the same has been said.
@@ -191,7 +194,11 @@ class WaitMonitor:
         if not problems or texts == program.shown or program.wait != wait:
             return
         program.shown, program.hints = texts, tuple(dict.fromkeys(each.hint for each in problems))
+        others = [each for each in self._programs.get(run.id, {}).values() if each is not program]
+        program.is_first = not any(each.wait == wait and each.shown == texts for each in others)
         run.losses.update({each.task: each.problem for each in problems if each.task})
+        if not program.is_first:
+            return
         _emit(
             run,
             "waiting",
