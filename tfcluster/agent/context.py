@@ -217,5 +217,5 @@ class AgentContext:
             spec=topology.spec,
             hosts=(HostStatus(self.host, "up", os.getpid(), version),),
             tasks=tasks,
-            runs=tuple(run.status() for run in self.runs.runs.values() if not run.record.leader),
+            runs=tuple(run.status() for run in self.runs.runs.values() if not run.record.is_part),
         )

@@ -69,7 +69,7 @@ class Launch:
             tree.send(client, warn)
             client.call(
                 JoinRequest(
-                    leader=run,
+                    run=run,
                     program=self.request.program,
                     traits=self.request.traits,
                     parameters=self.request.parameters,

@@ -79,9 +79,6 @@ def find_outputs(cluster: Cluster, run: str) -> tuple[list[HostOutputs], Cluster
     if not outputs:
         raise problem or (next(iter(unknown.values())) if unknown else unknown_cluster(cluster.name))
     found = find_run(run, {reply.run for reply in outputs.values()})
-    if unknown:  # a host with members of a group knows only the whole id of its run
-        more, _ = partition(map_hosts(list(unknown), partial(_query, cluster, found, {}), timeout))
-        outputs |= {host: reply for host, reply in more.items() if reply is not None}
     return [outputs[host] for host in cluster.hosts if host in outputs and outputs[host].run == found], problem
 
 

@@ -8,7 +8,6 @@ from typing import Any, NoReturn
 
 from tfcluster.agent.context import AgentContext
 from tfcluster.core.groups import Group, check_arguments, select_members
-from tfcluster.core.programs import ProgramTraits
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError
 from tfcluster.processes.run_spec import RunSpec
@@ -33,10 +32,12 @@ class GroupHandlers:
         """Start the process that starts the group's members on this host when its coordinator says so."""
         context = self._context
         context.reject_if_going_down()
-        spec = _spec(context, request.program, request.traits, request.parameters, request.group, request.coordinator)
-        job = replace(spec, code=request.code)
+        group = replace(_group(context, request.group, request.parameters), coordinator=request.coordinator)
+        if not context.runs.store.make_folder(request.run):
+            raise ClusterError(f"host {context.host} has another run {request.run} already", hint="Launch it again.")
+        job = replace(_spec(context, request.run, request, group), code=request.code)
         try:
-            run = context.runs.submit(job, request.timeout, detached=True, leader=request.leader)
+            run = context.runs.submit(job, request.timeout, detached=True)
         except OSError as error:
             raise not_recorded(job, error) from error
         context.runs.start(run)
@@ -54,9 +55,10 @@ def group_spec(context: AgentContext, request: RunRequest, group: GroupRequest) 
     Raises:
         ClusterError: The cluster has not the jobs that the group needs.
     """
-    spec = _spec(context, request.program, request.traits, request.parameters, group, None, request.name or _PREFIX)
+    whole = _group(context, group, request.parameters)
+    identity = context.runs.store.new_run(request.name or _PREFIX, is_on_several_hosts=len(whole.hosts) > 1)
     return replace(
-        spec,
+        _spec(context, identity, request, whole),
         start_timeout=request.start_timeout,
         upload=request.upload,
         origin=request.origin,
@@ -65,36 +67,32 @@ def group_spec(context: AgentContext, request: RunRequest, group: GroupRequest) 
     )
 
 
-def _spec(
-    context: AgentContext,
-    program: str,
-    traits: ProgramTraits,
-    parameters: dict[str, Any],
-    request: GroupRequest,
-    coordinator: str | None,
-    name: str = _PREFIX,
-) -> RunSpec:
+def _group(context: AgentContext, request: GroupRequest, parameters: dict[str, Any]) -> Group:
     topology = context.supervisor.require_cluster()
     members = select_members(topology, request.jobs)
     check_arguments(parameters["args"], list(topology.addresses()))
     jobs = {member.job for member in members}
     servers = {job: addresses for job, addresses in topology.addresses().items() if job not in jobs}
     address = next(host.address for host in topology.hosts if host.name == context.host)
-    identity = context.runs.store.new_run(name)
+    return Group(members, servers, request.max_restarts, request.secret, address)
+
+
+def _spec(context: AgentContext, identity: str, request: RunRequest | JoinRequest, group: Group) -> RunSpec:
+    topology = context.supervisor.require_cluster()
     return RunSpec(
         run=identity,
         cluster=topology.cluster,
-        program=program,
-        traits=traits,
+        program=request.program,
+        traits=request.traits,
         folder=context.state_dir.runs / identity,
         addresses=topology.addresses(),
         head=topology.head().address,
         devices=[],
-        parameters=parameters,
+        parameters=request.parameters,
         notes=[],
         peers=peers_of(topology),
         host=context.host,
-        group=Group(members, servers, request.max_restarts, request.secret, address, coordinator),
+        group=group,
     )
 
 

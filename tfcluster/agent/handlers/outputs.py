@@ -12,7 +12,7 @@ from pathlib import Path
 from tfcluster import settings
 from tfcluster.agent.runs.store import RunStore
 from tfcluster.core.code import is_inside
-from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.errors import ClusterError
 from tfcluster.processes.run_spec import FILES
 from tfcluster.protocol.api import Done, Reply, Response
 from tfcluster.protocol.api.outputs import (
@@ -62,17 +62,11 @@ class OutputHandlers:
     def _find(self, text: str) -> tuple[str, Path]:
         """Return the id of a run, and its folder of outputs on this host.
 
-        The folder is that of the run itself or, if another host leads it, that of its members here. Those are found by
-        the whole id only.
-
         Raises:
             ClusterError: This host does not know the run.
         """
-        members = {record.leader: record.run for record in self._store.read_all() if record.leader}
-        run = members.get(text) or self._store.find(text)
-        if text not in members and run in members.values():
-            raise ClusterError(f"no run {text!r}", exit_code=ExitCode.USAGE)
-        return text if text in members else run, self._store.folder(run) / FILES
+        run = self._store.find(text)
+        return run, self._store.folder(run) / FILES
 
 
 def _walk(folder: Path) -> Iterator[OutputFile]:

@@ -9,8 +9,6 @@ from typing import NoReturn
 from tfcluster import settings
 from tfcluster.agent.context import AgentContext
 from tfcluster.agent.runs.diagnosis import describe_task
-from tfcluster.agent.runs.manager import RunManager
-from tfcluster.agent.runs.run import Run
 from tfcluster.core.topology import matching_tasks
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.protocol.api import Reply, Response
@@ -36,9 +34,8 @@ class StackHandlers:
     async def run_stacks(self, request: RunStacksRequest) -> Response[NoReturn, RunStacksReply]:
         """Return the Python stacks of a run's processes."""
         runs = self._context.runs
-        run = _find_part(runs, request.run)
-        identity = runs.store.find(request.run) if run is None else run.record.leader
-        run = run or runs.runs.get(identity)
+        identity = runs.store.find(request.run)
+        run = runs.runs.get(identity)
         if run is None or not run.is_active:
             hint = f"What it printed: `tfcluster logs {identity}`."
             raise ClusterError(f"{identity} has ended", hint=hint, exit_code=ExitCode.FAILED)
@@ -67,17 +64,6 @@ class StackHandlers:
                 log=task.log_tail(),
             )
         )
-
-
-def _find_part(runs: RunManager, prefix: str) -> Run | None:
-    """Return the active run with this host's members of a group that another host leads; None if there is none.
-
-    Args:
-        runs: The runs.
-        prefix: The id of the group's run, or a prefix of it.
-    """
-    parts = [run for run in runs.runs.values() if run.is_active and run.record.leader]
-    return next((run for run in parts if prefix and run.record.leader.startswith(prefix)), None)
 
 
 def _threads(pid: int) -> tuple[Thread, ...]:

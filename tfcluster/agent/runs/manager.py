@@ -75,14 +75,13 @@ class RunManager:
             RunAction.FINALIZE: self._finalize,
         }
 
-    def submit(self, spec: RunSpec, timeout: float | None, detached: bool, leader: str = "") -> Run:
+    def submit(self, spec: RunSpec, timeout: float | None, detached: bool) -> Run:
         """Register and record a new run. Its timeout starts now; `start` starts its driver.
 
         Args:
             spec: What the driver is to execute.
-            timeout: As in `RunRecord`, like the next two.
+            timeout: Seconds after which the run is stopped; None for no timeout.
             detached: Whether the run continues when no command waits for it.
-            leader: The run of a group that this run is a part of.
 
         Returns:
             The new run.
@@ -90,7 +89,7 @@ class RunManager:
         Raises:
             OSError: The run cannot be recorded.
         """
-        run = Run(RunRecord.new(spec, timeout, detached, leader), spec.folder, spec)
+        run = Run(RunRecord.new(spec, timeout, detached), spec.folder, spec)
         notes = missing_notes(spec.missing)
         shown = {"notes": notes} if notes else {}
         append_event(run.events, "run", run=spec.run, program=spec.program, devices=spec.devices, **shown)
@@ -141,7 +140,7 @@ class RunManager:
 
     def all_records(self) -> list[RunRecord]:
         """Return the current record of every run that this host leads, sorted by the time of submission."""
-        records = [record for record in self.store.read_all() if not record.leader]
+        records = [record for record in self.store.read_all() if not record.is_part]
         return [self.runs[record.run].snapshot() if record.run in self.runs else record for record in records]
 
     def tasks_in_use(self, every: Collection[str]) -> dict[str, list[str]]:

@@ -49,8 +49,7 @@ class RunRecord:
         result: The program's result; None if the run did not succeed, unless a script has ended by itself.
         error: Why the run failed; None if it did not fail.
         required_tasks: Names of the tasks that the run uses in addition to those of its devices.
-        leader: The id of the run, led by another host, whose members on this host this run consists of; empty for
-            any other run.
+        is_part: Whether the run consists of this host's members of a group that another host leads.
         origin: What the run was started from; None if that is not known.
         start_timeout: Seconds after which the run is stopped if its script waits for its tasks; None for no limit.
     """
@@ -70,19 +69,18 @@ class RunRecord:
     result: dict[str, Any] | None = None
     error: dict[str, Any] | None = None
     required_tasks: list[str] = field(default_factory=list)
-    leader: str = ""
+    is_part: bool = False
     origin: RunOrigin | None = None
     start_timeout: float | None = None
 
     @classmethod
-    def new(cls, spec: RunSpec, timeout: float | None, detached: bool, leader: str = "") -> RunRecord:
+    def new(cls, spec: RunSpec, timeout: float | None, detached: bool) -> RunRecord:
         """Return the record of a run that is submitted now.
 
         Args:
             spec: What the run's driver is to execute.
             timeout: As the attribute.
             detached: As the attribute.
-            leader: As the attribute.
         """
         return cls(
             run=spec.run,
@@ -96,7 +94,7 @@ class RunRecord:
             detached=detached,
             state=RunState.QUEUED,
             required_tasks=required_tasks(spec.traits, spec.devices, spec.addresses, spec.head),
-            leader=leader,
+            is_part=spec.group is not None and spec.group.coordinator is not None,
             origin=spec.origin,
             start_timeout=spec.start_timeout,
         )
@@ -124,17 +122,18 @@ class RunStore:
         """Return the path of a run's folder."""
         return self.path / run
 
-    def new_run(self, name: str) -> str:
+    def new_run(self, name: str, *, is_on_several_hosts: bool = False) -> str:
         """Generate the id of a new run and create its folder.
 
         Args:
             name: The name of the run, or of its program.
+            is_on_several_hosts: Make sure that no other host has a run with this id.
 
         Raises:
             ClusterError: The folder cannot be created, or a run cannot have this name.
         """
         check_name(name)
-        identity = f"{name}-{secrets.token_hex(2)}"
+        identity = f"{name}-{secrets.token_hex(4 if is_on_several_hosts else 2)}"
         while not self.make_folder(identity):
             # Four digits are easy to type, but an earlier run already has them: use more.
             identity = f"{name}-{secrets.token_hex(4)}"

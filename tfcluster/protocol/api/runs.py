@@ -99,7 +99,7 @@ class JoinRequest(Request[NoReturn, Done], method=Method.JOIN):
     """Start the members of a group on this host; the group's run is led by another host.
 
     Attributes:
-        leader: The id of the group's run on the host that leads it.
+        run: The id of the group's run, also on this host.
         program: The name of the program.
         traits: What the cluster has to know of the program.
         parameters: The program's own parameters.
@@ -109,7 +109,7 @@ class JoinRequest(Request[NoReturn, Done], method=Method.JOIN):
         code: Where the script is in the code that was sent to this host.
     """
 
-    leader: str
+    run: str
     program: str
     traits: ProgramTraits
     parameters: dict[str, Any]
