@@ -61,7 +61,7 @@ def find_folders(cluster: Cluster, name: str | None) -> list[LogFolder]:
         return [LogFolder(host, (name,), None, name) for host in cluster.hosts if host != LOCAL_HOST]
     run, host = _find_run(cluster, name)
     folder = os.path.join(_state_folder(cluster, host), "runs", run.run)
-    named = tuple(_named_folders(run.parameters, folder))
+    named = tuple(named_folders(run.parameters, folder))
     return [LogFolder(host, named, folder, run.run)]
 
 
@@ -75,7 +75,7 @@ def _find_run(cluster: Cluster, name: str | None) -> tuple[RunSummary, str]:
                 hint="Name a folder: tfcluster tensorboard LOGDIR, or HOST:LOGDIR.",
                 exit_code=ExitCode.USAGE,
             )
-        name = str(next((run for run in reversed(runs) if any(_named_folders(run["parameters"], ""))), runs[-1])["run"])
+        name = str(next((run for run in reversed(runs) if any(named_folders(run["parameters"], ""))), runs[-1])["run"])
     leader = locate_run(cluster, name, start=True)
     found = [run for run in leader.connect_head().call(RunsRequest(None), start=True).runs if run.run.startswith(name)]
     if len(found) != 1:
@@ -93,7 +93,7 @@ def _state_folder(cluster: Cluster, host: str) -> str:
     return request_environment(cluster, Place(host)).state
 
 
-def _named_folders(parameters: Mapping[str, Any], run_folder: str) -> Iterator[str]:
+def named_folders(parameters: Mapping[str, Any], run_folder: str) -> Iterator[str]:
     """Yield the log folders that a run's parameters name.
 
     Args:
@@ -104,6 +104,8 @@ def _named_folders(parameters: Mapping[str, Any], run_folder: str) -> Iterator[s
         yield logdir
     words = parameters.get("args")
     for option, value in _options_in([str(word) for word in words] if isinstance(words, list) else []):
+        if "{" in value:  # each process of `launch` has a folder of its own: all of them are in this one
+            value = os.path.dirname(value.partition("{")[0])
         if option in _OPTIONS and value:
             yield str(Path(str(parameters.get("cwd", "")), value))
             yield str(Path(run_folder, value))
