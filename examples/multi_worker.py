@@ -34,8 +34,8 @@ if latest := tf.train.latest_checkpoint(options.checkpoints):
     print("continuing after epoch", epoch.numpy())
 
 x = tf.reshape(tf.linspace(-1.0, 1.0, EXAMPLES), [-1, 1])
-data = tf.data.Dataset.from_tensor_slices((x, 3.0 * x - 1.0)).batch(BATCH)
-distributed_data = strategy.experimental_distribute_dataset(data)
+data = tf.data.Dataset.from_tensor_slices((x, 3.0 * x - 1.0)).batch(BATCH).repeat()
+iterator = iter(strategy.experimental_distribute_dataset(data))
 
 
 @tf.function
@@ -55,8 +55,8 @@ def train_step(batch: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
 
 
 while epoch < options.epochs:
-    for batch in distributed_data:
-        loss = train_step(batch)
+    for _ in range(EXAMPLES // BATCH):
+        loss = train_step(next(iterator))
     epoch.assign_add(1)
     manager.save()
     if is_chief:
