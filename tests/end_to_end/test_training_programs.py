@@ -135,7 +135,8 @@ def check_disturbed(sandbox: Sandbox, example: Example, words: list[str], line: 
 
 
 def test_a_worker_is_killed_on_a_cluster_that_is_up(sandbox: Sandbox) -> None:
-    sandbox("up", sandbox.spec(MULTI_WORKER.jobs.format(hosts="")))
+    quick = sandbox.with_settings({"GROUP_STOP_SECONDS": 0.5, "GROUP_RESTART_SECONDS": 0.1})
+    sandbox("up", sandbox.spec(MULTI_WORKER.jobs.format(hosts="")), env=quick)
     line = line_of(sandbox(*on_the_cluster(MULTI_WORKER, sandbox.folder / "undisturbed")).stdout)
     assert line[0] > 1.5
     check_disturbed(sandbox, MULTI_WORKER, on_the_cluster(MULTI_WORKER, sandbox.folder / "disturbed"), line)
