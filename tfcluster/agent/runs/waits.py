@@ -121,7 +121,9 @@ class WaitMonitor:
                 return
             programs = self._programs[run.id]
             pids = [pid for pid in programs if read_usage(pid) is not None]
-            if len(pids) < len(programs) or not pids:
+            group = run.spec.group if run.spec is not None else None
+            # The members of a group do not all start at the same moment.
+            if len(pids) < (1 if group is None else len(group.members)):
                 pids = find_processes(run.process, run.folder, forked=False)
             self._programs[run.id] = programs = {pid: programs.get(pid, _Program()) for pid in pids}
             for pid, program in programs.items():
@@ -224,5 +226,7 @@ def _describe(wait: Wait, problems: Sequence[str]) -> str:
 
 
 def _emit(run: Run, event: str, **fields: object) -> None:
+    if run.has_exited:  # meanwhile
+        return
     with contextlib.suppress(OSError):  # such as a full disk
         append_event(run.events, event, **fields)

@@ -1,0 +1,59 @@
+"""Which processes of a run are looked at for what they wait for."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tfcluster.agent.runs import waits
+from tfcluster.agent.runs.waits import WaitMonitor
+
+
+@pytest.mark.parametrize("members", [None, 2])
+def test_members_that_start_later_are_looked_at_too(monkeypatch: pytest.MonkeyPatch, members: int | None) -> None:
+    """This process is the first program; its parent starts later, as another member of a group."""
+    started = [os.getpid()]
+    searches: list[int] = []
+
+    def find_processes(driver: Any, folder: Path, *, forked: bool) -> list[int]:
+        searches.append(len(started))
+        return list(started)
+
+    monkeypatch.setattr(waits, "find_processes", find_processes)
+    group = None if members is None else SimpleNamespace(members=range(members))
+    record = SimpleNamespace(traits=SimpleNamespace(is_script=True), stopping=None, start_timeout=None)
+    run: Any = SimpleNamespace(
+        id="script-1",
+        is_active=True,
+        has_exited=False,
+        process=object(),
+        folder=Path(),
+        down=frozenset(),
+        record=record,
+        spec=SimpleNamespace(group=group),
+    )
+    runs, none = SimpleNamespace(runs={run.id: run}), SimpleNamespace()
+    monitor: Any = WaitMonitor(runs, none, none, lambda: True)  # type: ignore[arg-type]
+    looked_at: list[int] = []
+
+    async def check_program(run: Any, pid: int, program: Any, tasks_are_idle: bool) -> None:
+        looked_at.append(pid)
+
+    monkeypatch.setattr(monitor, "_check_program", check_program)
+
+    async def check() -> None:
+        monitor.schedule_checks()
+        await asyncio.gather(*monitor._checking.values())
+
+    asyncio.run(check())
+    started.append(os.getppid())
+    asyncio.run(check())
+    asyncio.run(check())
+    every = [os.getpid(), os.getppid()] if members else [os.getpid()]
+    assert looked_at == [os.getpid(), *every, *every]
+    assert searches == ([1, 2] if members else [1])
