@@ -57,8 +57,9 @@ with tf.Graph().as_default(), tf.Session(resolver.master()) as session:
 @pytest.fixture(scope="module")
 def guide(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
     with make_sandbox(tmp_path_factory.mktemp("guide")) as sandbox:
-        jobs = "jobs:\n  chief: {tasks: 1}\n  ps: {tasks: 1}\n  worker: {tasks: 2}\n"
-        sandbox("up", sandbox.spec(f"name: guide\n{jobs}"))
+        counts = {"chief": 1, "ps": 1, "worker": 2, "evaluator": 1, "tuner": 1}
+        jobs = "".join(f"  {job}: {{tasks: {count}}}\n" for job, count in counts.items())
+        sandbox("up", sandbox.spec(f"name: guide\njobs:\n{jobs}"))
         yield sandbox
 
 
@@ -67,6 +68,7 @@ def test_a_parameter_server_strategy_has_the_script_as_its_chief(guide: Sandbox)
     result = guide("run", "script", "--timeout", "80", "strategy.py")
     printed = [line for line in result.stdout.splitlines() if line.startswith(("weight", "sums"))]
     assert printed == ["weight 10.0 /job:ps/replica:0/task:0/device:CPU:0", "sums of batches: True"]
+    assert "note: TF_CONFIG leaves out tuner: strategies refuse other jobs" in result.stderr
     assert "cuInit" not in result.stdout + result.stderr, "the fork server has looked for GPUs already"
 
 
@@ -74,3 +76,8 @@ def test_a_session_connects_to_the_server_of_the_chief(guide: Sandbox) -> None:
     guide.spec(SESSIONS, "sessions.py")
     printed = guide("run", "script", "--timeout", "80", "sessions.py").stdout.splitlines()
     assert [line for line in printed if line.startswith(("step", "sum"))] == ["step 1", "step 2", "step 3", "sum 3"]
+
+
+def test_a_fresh_interpreter_if_it_is_asked_for(guide: Sandbox) -> None:
+    guide.spec("import sys\nprint('tensorflow' in sys.modules)\n", "look.py")
+    assert guide("run", "script", "--cold", "look.py").stdout == "False\n"

@@ -30,3 +30,12 @@ def make_tf_config(addresses: Mapping[str, Sequence[str]], job: str, index: int)
 def refused_jobs(jobs: Collection[str]) -> list[str]:
     """Return which jobs have a name that strategies refuse; they are not part of TF_CONFIG's cluster."""
     return [job for job in jobs if job not in (*_STRATEGY_JOBS, EVALUATOR_JOB)]
+
+
+def refusal_notes(jobs: Collection[str]) -> list[str]:
+    """Return the notes for the user about jobs whose names strategies refuse."""
+    refused = refused_jobs(jobs)
+    if not refused:
+        return []
+    accepted = ", ".join((*_STRATEGY_JOBS, EVALUATOR_JOB))
+    return [f"TF_CONFIG leaves out {', '.join(refused)}: strategies refuse other jobs than {accepted}"]

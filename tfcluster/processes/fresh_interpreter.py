@@ -45,13 +45,14 @@ def is_needed(environment: Mapping[str, str], spec: RunSpec) -> bool:
     """Return whether a script could tell this interpreter, which was forked from a warm one, from a fresh one.
 
     That is so if a variable that is read early differs or is named in the script, which may set it before it imports
-    TensorFlow; and if a module beside the script has the name of one that is imported already.
+    TensorFlow; and if a module beside the script has the name of one that is imported already. The user may also ask
+    for a fresh one.
 
     Args:
         environment: The environment of the script.
         spec: The run.
     """
-    if _early({**WARM_ENVIRONMENT, **environment}) != _early(os.environ):
+    if spec.parameters.get("cold") or _early({**WARM_ENVIRONMENT, **environment}) != _early(os.environ):
         return True
     module = spec.parameters.get("module")
     if module is None:

@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 
 from tfcluster.agent.context import AgentContext
 from tfcluster.core.groups import Group, check_arguments, select_members
+from tfcluster.core.tf_config import refusal_notes
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError
 from tfcluster.processes.run_spec import RunSpec
@@ -89,7 +90,7 @@ def _spec(context: AgentContext, identity: str, request: RunRequest | JoinReques
         head=topology.head().address,
         devices=[],
         parameters=request.parameters,
-        notes=[],
+        notes=refusal_notes({member.job for member in group.members}),
         peers=peers_of(topology),
         host=context.host,
         group=group,

@@ -17,6 +17,7 @@ from tfcluster.agent.runs.stream import follow, skip
 from tfcluster.agent.upload import Upload, receive, validate_name
 from tfcluster.core.devices import Device, Selection, not_ready, select
 from tfcluster.core.programs import compute_tasks, fails_at_restart, missing_notes, required_tasks
+from tfcluster.core.tf_config import refusal_notes
 from tfcluster.core.topology import PS_JOB, ClusterTopology, Task
 from tfcluster.errors import ClusterError
 from tfcluster.processes.run_spec import RunSpec
@@ -99,6 +100,7 @@ class RunHandlers:
         head = self._head(topology, missing)
         selection = _select(topology, head, devices, missing, request)
         identity = self._runs.store.new_run(request.name or request.program)
+        refused = refusal_notes(topology.addresses()) if request.traits.is_script else []
         return RunSpec(
             run=identity,
             cluster=topology.cluster,
@@ -109,7 +111,7 @@ class RunHandlers:
             head=head.address,
             devices=[device.name for device in selection.devices],
             parameters=request.parameters,
-            notes=[*selection.notes, *missing_notes(missing)],
+            notes=[*selection.notes, *missing_notes(missing), *refused],
             missing=missing,
             upload=request.upload,
             log_placement=request.log_placement,

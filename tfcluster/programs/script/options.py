@@ -45,6 +45,7 @@ class _ScriptFile(InputFile):
     allow_from_autoenv=False,
     help="Run a module by its name, as `python -m` does: -m package.module ARGS.",
 )
+@click.option("--cold", is_flag=True, help="Run it in a fresh interpreter, which imports TensorFlow by itself.")
 @click.option("--yes", is_flag=True, help="Do not ask before much code is sent to another host.")
 @click.option(
     "--start-timeout",
@@ -57,6 +58,7 @@ class _ScriptFile(InputFile):
 def command(
     shared: SharedOptions,
     is_module: bool,
+    cold: bool,
     yes: bool,
     start_timeout: float | None,
     script: BinaryIO | str,
@@ -70,7 +72,7 @@ def command(
     The word `script` can be left out: tfcluster run train.py --epochs 3
     """
     folder = os.getcwd()
-    parameters: dict[str, Any] = {"args": list(args), "cwd": folder, "seed": shared.seed}
+    parameters: dict[str, Any] = {"args": list(args), "cwd": folder, "seed": shared.seed, "cold": cold}
     submit = partial(Submission, approve_code=partial(approve_code, yes=yes), start_timeout=start_timeout)
     if isinstance(script, str):
         return submit({**parameters, "path": None, "argument": script, "module": script})

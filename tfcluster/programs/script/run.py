@@ -36,6 +36,7 @@ def run(
     cwd: str,
     seed: int | None,
     module: str | None = None,
+    cold: bool = False,
 ) -> tuple[int, str]:
     """Run a script or a module to the end of its code.
 
@@ -49,6 +50,7 @@ def run(
         cwd: The folder in which the script starts. If it does not exist on this machine, that is the run's folder.
         seed: The user's seed for the generators of Python, NumPy and TensorFlow; None to leave them unseeded.
         module: The name of the module; None for a script.
+        cold: Whether the user asked for a fresh interpreter, which this one is then.
 
     Returns:
         The script's exit code, and one line that describes the exception that ended it (empty if there was none).
