@@ -65,6 +65,8 @@ def test_ps_is_status() -> None:
         ("help", "tfcluster --help"),
         ("version", "tfcluster --version"),
         ("statsu", "Did you mean 'status'?"),
+        ("linear", "`tfcluster run linear` runs it.\n"),
+        ("src/train.py", "`tfcluster run src/train.py` runs it.\n"),
         ("xyzzy", "No such command 'xyzzy'.\n"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -97,6 +98,30 @@ def test_a_script_has_the_commands_terminal(small: Sandbox, shell: pexpect.spawn
     shell.expect_exact("KeyboardInterrupt\r\n")
     shell.expect_exact("shell> ")
     assert "over" not in str(shell.before)
+
+
+BAR = """
+import os, shutil, sys, time
+print(sys.stdin.isatty(), sys.stdout.isatty(), sys.stderr.isatty(), shutil.get_terminal_size(), os.ttyname(0) != "")
+for step in range(1, 21):
+    print(f"\\r{step:2}/20 [{'=' * step}{' ' * (20 - step)}]", end="", flush=step % 2 == 0)
+    sys.stderr.write("\\x1b[2K" if step == 20 else ".")
+print("\\n\\tdone", "\\x1b[32mgreen\\x1b[0m", "é", end="")
+"""
+
+
+def test_what_a_script_writes_to_a_terminal_is_what_python_writes(small: Sandbox) -> None:
+    script = small.spec(BAR, "bar.py")
+    environment = {name: value for name, value in small.environment.items() if name != "PYTHONUNBUFFERED"}
+    shown = []
+    for command in ([sys.executable], [*small.command, "run"]):
+        arguments = [*command[1:], str(script)]
+        child = pexpect.spawn(command[0], arguments, env=environment, cwd=str(small.folder), timeout=120)
+        child.expect(pexpect.EOF)
+        child.close()
+        assert child.exitstatus == 0
+        shown.append(child.before)
+    assert shown[0] == shown[1]
 
 
 def test_a_script_that_is_stopped_is_cancelled_with_its_command(small: Sandbox, shell: pexpect.spawn[str]) -> None:

@@ -140,8 +140,12 @@ class LazyGroup(click.Group):
         if args and self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
             from difflib import get_close_matches
 
+            from tfcluster.programs.registry import BUNDLED
+
             near = get_close_matches(args[0], [*self._listed, *self._aliases], 1)
             hint = f"Did you mean {near[0]!r}?" if near else ""
+            if args[0] in BUNDLED or args[0].endswith(".py"):
+                hint = f"`tfcluster run {args[0]}` runs it."
             raise click.UsageError(f"No such command {args[0]!r}. {self._habits.get(args[0], hint)}".rstrip(), ctx)
         return super().resolve_command(ctx, args)
 

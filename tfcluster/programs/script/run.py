@@ -6,6 +6,7 @@ This imports TensorFlow only where an option needs it: a script may set what Ten
 from __future__ import annotations
 
 import builtins
+import contextlib
 import io
 import os
 import random
@@ -116,7 +117,16 @@ def _run_script(script: str) -> tuple[int, str]:
         main.__dict__.update(__file__=script, __loader__=SourceFileLoader("__main__", script), __cached__=None)
         with open(script, "rb") as file:
             source = file.read()
-        exec(compile(source, script, "exec", dont_inherit=True), main.__dict__)
+        code = compile(source, script, "exec", dont_inherit=True)
+        try:
+            exec(code, main.__dict__)
+        finally:
+            for stream in (
+                sys.stderr,
+                sys.stdout,
+            ):  # as the interpreter does, before a traceback
+                with contextlib.suppress(Exception):  # the script has closed it, or put another object in its place
+                    stream.flush()
 
     return _run_as_main(execute, script)
 
