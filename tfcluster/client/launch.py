@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import secrets
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +17,11 @@ from tfcluster.client.parallel import hints_of, lines_of, map_hosts, partition, 
 from tfcluster.client.run_request import RunRequest
 from tfcluster.client.runs import Event
 from tfcluster.client.up import plan_up
+from tfcluster.core.groups import select_members
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError
 from tfcluster.paths import running_clusters
+from tfcluster.protocol.api.cluster import TopologyRequest
 from tfcluster.protocol.api.runs import GroupRequest, JoinRequest
 
 if TYPE_CHECKING:
@@ -48,6 +50,7 @@ class Launch:
             ClusterError: A host cannot take part, or as for `RunRequest.events`.
         """
         request = replace(self.request, group=self.group)
+        self._send_code(cluster, request)
         run = ""
         with contextlib.closing(request.events(cluster)) as events:
             for event in events:
@@ -57,6 +60,27 @@ class Launch:
                 else:
                     yield event
 
+    def _send_code(self, cluster: Cluster, request: RunRequest) -> None:
+        """Send the code to the other hosts of the group before it starts: from then on, time is limited.
+
+        Raises:
+            ClusterError: A host cannot be reached, or cannot store the code.
+        """
+        if len(cluster.hosts) == 1:
+            return
+        topology = cluster.connect_head().call(TopologyRequest(settled=False))
+        members = select_members(topology, self.group.jobs)
+        others = dict.fromkeys(member.host for member in members if member.host != cluster.head)
+        if not others:
+            return
+        tree, reports = request.code_tree, dict[str, None]()
+        outcomes = map_hosts(
+            list(others), lambda host: tree.send(cluster.connect(host), lambda text: reports.update({text: None})), None
+        )
+        for text in reports:  # from this thread, as `warn` requires
+            warn(text)
+        _reject_failures(cluster, "nothing was started", outcomes)
+
     def _join(self, cluster: Cluster, run: str, event: Event, tree: CodeTree) -> None:
         """Have the other hosts of the group connect to its coordinator.
 
@@ -65,9 +89,7 @@ class Launch:
         """
 
         def join(host: str) -> None:
-            client = cluster.connect(host)
-            tree.send(client, warn)
-            client.call(
+            cluster.connect(host).call(
                 JoinRequest(
                     run=run,
                     program=self.request.program,
@@ -81,13 +103,18 @@ class Launch:
             )
 
         outcomes = map_hosts(event["hosts"], join, settings.GROUP_START_SECONDS)
-        _, errors = partition(outcomes)
-        if errors:
-            raise ClusterError(
-                "\n".join([f"{run} was not started", *lines_of(cluster, errors)]),
-                hint=hints_of(errors),
-                exit_code=max(error.exit_code for error in errors.values()),
-            )
+        _reject_failures(cluster, f"{run} was not started", outcomes)
+
+
+def _reject_failures(cluster: Cluster, consequence: str, outcomes: Mapping[str, ClusterError | None]) -> None:
+    """Raise the errors of hosts, if there are any, as one error."""
+    _, errors = partition(outcomes)
+    if errors:
+        raise ClusterError(
+            "\n".join([consequence, *lines_of(cluster, errors)]),
+            hint=hints_of(errors),
+            exit_code=max(error.exit_code for error in errors.values()),
+        )
 
 
 def make_launch(request: RunRequest, jobs: tuple[str, ...], max_restarts: int) -> Launch:
