@@ -123,7 +123,7 @@ def typed(demo: Sandbox) -> Sandbox:
     return demo
 
 
-@pytest.mark.skipif(shutil.which("fish") is None, reason="fish is not installed")
+@pytest.mark.skipif(shutil.which("fish") is None and not os.environ.get("CI"), reason="fish is not installed")
 def test_what_fish_offers(typed: Sandbox) -> None:
     offers = {}
     for line in OFFERS:
@@ -137,7 +137,7 @@ def test_what_fish_offers(typed: Sandbox) -> None:
     assert offers == OFFERS
 
 
-@pytest.mark.skipif(shutil.which("zsh") is None, reason="zsh is not installed")
+@pytest.mark.skipif(shutil.which("zsh") is None and not os.environ.get("CI"), reason="zsh is not installed")
 def test_what_zsh_offers(typed: Sandbox) -> None:
     zsh = pexpect.spawn(
         "zsh",
