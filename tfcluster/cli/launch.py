@@ -115,12 +115,14 @@ def _cluster(
     """
     from tfcluster.client.launch import temporary_cluster, workers_topology
     from tfcluster.client.resolve import check_source, find_cluster, load_topology, spec_source
+    from tfcluster.client.up import prestart_agent
     from tfcluster.core.groups import select_members
     from tfcluster.paths import running_clusters
 
     if spec is None and workers is None:
         yield _running_cluster(named)
         return
+    prestart_agent()  # its imports and those for reading the spec run in parallel
     topology = load_topology(spec, None) if workers is None else workers_topology(workers)
     select_members(topology, jobs)  # before anything starts
     source = spec_source(spec, None) if workers is None else "--workers"

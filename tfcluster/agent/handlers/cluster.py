@@ -80,8 +80,12 @@ class ClusterHandlers:
     async def prepare(self, request: PrepareRequest) -> Response[NoReturn, PrepareReply]:
         """Run the preflight checks for a topology, and allocate ports and GPUs.
 
-        If the cluster is up, new ports are reserved only when the plan is carried out.
+        If the cluster is up, new ports are reserved only when the plan is carried out. A cluster without servers comes up
+        for a run: the fork server imports TensorFlow meanwhile.
         """
+        if not request.topology.has_servers and request.topology.head().host == self._host:
+            with suppress(OSError):  # the run will say that it cannot be forked
+                self._context.runs.fork_server.start()
         failed_checks = await check_host_in_child(self._candidate(request.topology))
         current, ports_before = self._supervisor.topology, self._ports.reserved
         allocation, failures = run_checks(self._candidate(request.topology), failed_checks)
