@@ -86,6 +86,10 @@ def _invoke(
 ) -> int:
     if sum(option is not None for option in (spec, workers, cluster)) > 1:
         raise click.UsageError("Give only one of --spec, --workers and --cluster.")
+    if spec is not None or workers is not None:
+        from tfcluster.client.up import prestart_agent
+
+        prestart_agent()  # before the other imports, so that these and the agent's run in parallel
     from tfcluster.cli.run import make_request
     from tfcluster.cli.runs import RunOutput, show
     from tfcluster.client.launch import make_launch
@@ -115,14 +119,12 @@ def _cluster(
     """
     from tfcluster.client.launch import temporary_cluster, workers_topology
     from tfcluster.client.resolve import check_source, find_cluster, load_topology, spec_source
-    from tfcluster.client.up import prestart_agent
     from tfcluster.core.groups import select_members
     from tfcluster.paths import running_clusters
 
     if spec is None and workers is None:
         yield _running_cluster(named)
         return
-    prestart_agent()  # its imports and those for reading the spec run in parallel
     topology = load_topology(spec, None) if workers is None else workers_topology(workers)
     select_members(topology, jobs)  # before anything starts
     source = spec_source(spec, None) if workers is None else "--workers"

@@ -80,8 +80,8 @@ class ClusterHandlers:
     async def prepare(self, request: PrepareRequest) -> Response[NoReturn, PrepareReply]:
         """Run the preflight checks for a topology, and allocate ports and GPUs.
 
-        If the cluster is up, new ports are reserved only when the plan is carried out. A cluster without servers comes up
-        for a run: the fork server imports TensorFlow meanwhile.
+        If the cluster is up, new ports are reserved only when the plan is carried out. A cluster without servers comes
+        up for a run: the fork server imports TensorFlow meanwhile.
         """
         if not request.topology.has_servers and request.topology.head().host == self._host:
             with suppress(OSError):  # the run will say that it cannot be forked
