@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import importlib
 import os
@@ -254,9 +255,14 @@ def _repeat_signal(dropped: sys.UnraisableHookArgs) -> None:
         return
     # Not from here, where the next exception would be dropped too.
     main_thread = threading.main_thread().ident
-    timer = threading.Timer(settings.SIGNAL_REPEAT_SECONDS, signal.pthread_kill, [main_thread, number])
-    timer.daemon = True
-    timer.start()
+    is_started = False
+    while not is_started:
+        timer = threading.Timer(settings.SIGNAL_REPEAT_SECONDS, signal.pthread_kill, [main_thread, number])
+        timer.daemon = True
+        # On a busy machine the signal arrives before `start` has returned, and the exception would be dropped again.
+        with contextlib.suppress(KeyboardInterrupt, SystemExit):
+            timer.start()
+            is_started = True
 
 
 def _is_caused_by_interrupt(error: BaseException | None) -> bool:

@@ -20,7 +20,7 @@ from tfcluster.agent.runs.run import Run
 from tfcluster.agent.runs.state_machine import RunAction, RunEvent, RunPhase
 from tfcluster.agent.runs.store import RunRecord, RunStore
 from tfcluster.agent.state_dir import StateDir
-from tfcluster.core.programs import compute_tasks
+from tfcluster.core.programs import compute_tasks, missing_notes
 from tfcluster.core.states import ACTIVE_RUN_STATES, RunState
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.process_handle import ProcessHandle
@@ -90,7 +90,8 @@ class RunManager:
             OSError: The run cannot be recorded.
         """
         run = Run(RunRecord.new(spec, timeout, detached), spec.folder, spec)
-        shown = {"notes": spec.notes} if spec.notes else {}
+        notes = spec.notes if spec.traits.is_script else missing_notes(spec.missing)
+        shown = {"notes": notes} if notes else {}
         append_event(run.events, "run", run=spec.run, program=spec.program, devices=spec.devices, **shown)
         self.store.write(run.record)
         self._register(run)
