@@ -8,6 +8,7 @@ from tfcluster import settings
 from tfcluster.client.cluster import Cluster
 from tfcluster.client.parallel import map_hosts, partition, warn
 from tfcluster.core.devices import may_be_on
+from tfcluster.core.runs import find_run, matching_runs
 from tfcluster.core.topology import PS_JOB, ClusterTopology, Task, latest_topology
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.protocol.api.cluster import TopologyRequest
@@ -45,44 +46,49 @@ def find_leader(cluster: Cluster, patterns: Sequence[str]) -> Cluster:
     return cluster.led_by(leader)
 
 
-def locate_run(cluster: Cluster, run: str, *, start: bool) -> Cluster:
-    """Return the cluster with the host as head that has the record of a run; it is asked of the usual head first.
+def locate_run(cluster: Cluster, run: str, *, start: bool) -> tuple[Cluster, str]:
+    """Find the host that has the record of a run. The usual head is asked first, and the others unless it has this id.
 
     Args:
         cluster: The cluster.
-        run: The run's id, or a unique prefix of it.
+        run: The run's id, its name, or a unique prefix of the id.
         start: The cluster may be down: start an agent to read the records.
 
+    Returns:
+        The cluster with this host as head, and the run's id; the cluster as it is and `run` if no host has the record.
+
     Raises:
-        ClusterError: The head cannot be reached, and no other host has the run.
+        ClusterError: Several runs are meant; or the head cannot be reached, and no other host has the run.
     """
 
-    def has_run(host: str) -> bool:
+    def list_ids(host: str) -> list[str]:
         client = cluster.connect(host)
         if start and not client.transport.has_state():
-            return False
-        return any(each.run.startswith(run) for each in client.call(RunsRequest(None), start=start).runs)
+            return []
+        return [each.run for each in client.call(RunsRequest(None), start=start).runs]
 
     if len(cluster.hosts) == 1:
-        return cluster
+        return cluster, run
     failure = None
+    leaders: dict[str, str] = {}
     try:
-        if has_run(cluster.head):
-            return cluster
+        leaders = dict.fromkeys(list_ids(cluster.head), cluster.head)
     except ClusterError as error:
         if error.exit_code is not ExitCode.UNREACHABLE:
             raise
         failure = error
-    others = [host for host in cluster.hosts if host != cluster.head]
-    replies, _ = partition(map_hosts(others, has_run, settings.HOST_TIMEOUT_SECONDS))
-    for host, found in replies.items():
-        if found:
-            return cluster.led_by(host)
+    if run not in leaders:  # a name, or the beginning of an id, may mean a run that another host leads
+        others = [host for host in cluster.hosts if host != cluster.head]
+        replies, _ = partition(map_hosts(others, list_ids, settings.HOST_TIMEOUT_SECONDS))
+        leaders = {each: host for host, ids in replies.items() for each in ids} | leaders
+    if matching_runs(run, leaders):
+        identity = find_run(run, leaders)
+        return cluster.led_by(leaders[identity]), identity
     if failure is not None:
         raise ClusterError(
             f"{failure.message}, and no other host has a run {run!r}", hint=failure.hint, exit_code=failure.exit_code
         )
-    return cluster
+    return cluster, run
 
 
 def _topology_on(cluster: Cluster, host: str) -> ClusterTopology:

@@ -13,6 +13,7 @@ from tfcluster.client.cluster import Cluster
 from tfcluster.client.environment import Place, request_environment
 from tfcluster.client.leader import locate_run
 from tfcluster.client.runs import list_runs
+from tfcluster.core.runs import find_run, matching_runs
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.paths import LOCAL_HOST, state_folder
 from tfcluster.protocol.api.runs import RunsRequest, RunSummary
@@ -76,15 +77,15 @@ def _find_run(cluster: Cluster, name: str | None) -> tuple[RunSummary, str]:
                 exit_code=ExitCode.USAGE,
             )
         name = str(next((run for run in reversed(runs) if any(named_folders(run["parameters"], ""))), runs[-1])["run"])
-    leader = locate_run(cluster, name, start=True)
-    found = [run for run in leader.connect_head().call(RunsRequest(None), start=True).runs if run.run.startswith(name)]
-    if len(found) != 1:
+    leader, identity = locate_run(cluster, name, start=True)
+    summaries = {run.run: run for run in leader.connect_head().call(RunsRequest(None), start=True).runs}
+    if not matching_runs(identity, summaries):
         raise ClusterError(
-            f"there is no folder and no run {name!r}" if not found else f"several runs begin with {name!r}",
+            f"there is no folder and no run {name!r}",
             hint="`tfcluster runs` lists the runs. A folder on another host is HOST:LOGDIR.",
             exit_code=ExitCode.USAGE,
         )
-    return found[0], leader.head
+    return summaries[find_run(identity, summaries)], leader.head
 
 
 def _state_folder(cluster: Cluster, host: str) -> str:

@@ -226,11 +226,11 @@ def hosts_for_logs(cluster: Cluster, names: Sequence[str]) -> Mapping[str, Seque
             short_names = matching_tasks([name], list(hosts))
         except ClusterError as error:  # it may be the name of a run, whose logs are on the host that leads it
             try:
-                leader = locate_run(cluster, name, start=True).head
-                _names_known_to(cluster, [leader], [name])
+                leader, identity = locate_run(cluster, name, start=True)
+                _names_known_to(cluster, [leader.head], [identity])
             except ClusterError as run_error:
                 raise (error if run_error.exit_code is ExitCode.USAGE else run_error) from None
-            routes.setdefault(leader, []).append(name)
+            routes.setdefault(leader.head, []).append(identity)
             continue
         for short in short_names:
             routes.setdefault(hosts[short], []).append(short)

@@ -33,7 +33,7 @@ def attach(cluster: Cluster, run: str) -> Generator[Event, None, None]:
 
     Args:
         cluster: The run's cluster; it may be down.
-        run: The run's id, or a unique prefix of it.
+        run: The run's id, its name, or a unique prefix of the id.
 
     Returns:
         A generator of the run's events.
@@ -41,7 +41,7 @@ def attach(cluster: Cluster, run: str) -> Generator[Event, None, None]:
     Raises:
         ClusterError: There is no such run.
     """
-    cluster = locate_run(cluster, run, start=True)
+    cluster, run = locate_run(cluster, run, start=True)
     client = cluster.connect_head()
     if not client.transport.has_state():
         raise unknown_cluster(cluster.name)
@@ -203,7 +203,7 @@ def cancel_run(cluster: Cluster, run: str) -> dict[str, Any]:
 
     Args:
         cluster: The run's cluster, which is up.
-        run: The run's id, or a unique prefix of it.
+        run: The run's id, its name, or a unique prefix of the id.
 
     Returns:
         The run's id, as {run}.
@@ -211,4 +211,5 @@ def cancel_run(cluster: Cluster, run: str) -> dict[str, Any]:
     Raises:
         ClusterError: There is no such run.
     """
-    return {"run": locate_run(cluster, run, start=False).connect_head().call(api.CancelRequest(run)).run}
+    leader, identity = locate_run(cluster, run, start=False)
+    return {"run": leader.connect_head().call(api.CancelRequest(identity)).run}

@@ -66,6 +66,17 @@ def check_name(name: str) -> None:
         )
 
 
+def matching_runs(text: str, runs: Collection[str]) -> list[str]:
+    """Return the runs that a user may mean: the one with this id, or else those of this name or with this prefix.
+
+    Args:
+        text: What the user has typed.
+        runs: The ids of the runs.
+    """
+    named = [run for run in runs if run.rpartition("-")[0] == text]
+    return [text] if text in runs else named or [run for run in runs if text and run.startswith(text)]
+
+
 def find_run(text: str, runs: Collection[str]) -> str:
     """Return the run that a user means by an id, by the name of a single run, or by a unique prefix of an id.
 
@@ -76,8 +87,7 @@ def find_run(text: str, runs: Collection[str]) -> str:
     Raises:
         ClusterError: No run is meant, or several.
     """
-    named = [run for run in runs if run.rpartition("-")[0] == text]
-    matches = [text] if text in runs else named or [run for run in runs if text and run.startswith(text)]
+    matches = matching_runs(text, runs)
     if len(matches) == 1:
         return matches[0]
     if matches:
