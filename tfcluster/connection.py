@@ -111,8 +111,16 @@ class ClusterConnection:
         """
         from tfcluster.cli.run_arguments import parse_request
 
-        with parse_request(program, arguments, options) as request:
-            yield from request.events(self._cluster)
+        with parse_request(program, arguments, options) as (request, on_success):
+            result: Event = {}
+            with contextlib.closing(request.events(self._cluster)) as events:
+                for result in events:
+                    yield result
+            if on_success is not None and result.get("state") == "succeeded":
+                try:
+                    on_success(result)
+                except OSError as error:
+                    raise ClusterError(f"{error.filename}: cannot be written: {error.strerror}") from error
 
     def submit(self, program: str, *arguments: object, **options: Any) -> str:
         """Start a run as `run` does, without waiting for its end; return its id, for `attach` and `cancel`."""

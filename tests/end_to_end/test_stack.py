@@ -112,6 +112,6 @@ def test_of_a_task_its_state_its_threads_and_its_last_lines_are_shown(demo: Sand
     assert "it answers" in demo("stack", "worker:1").stdout
 
 
-@pytest.mark.parametrize(("name", "code"), [("worker:7", 2), ("nothing-1234", 2)])
-def test_an_unknown_name_is_refused(demo: Sandbox, name: str, code: int) -> None:
+@pytest.mark.parametrize(("name", "code"), [("worker:7", 2), ("/job:worker", 2), ("nothing-1234", 2)])
+def test_a_name_that_is_not_of_one_task_or_run_is_refused(demo: Sandbox, name: str, code: int) -> None:
     assert f"'{name}'" in demo("stack", name, code=code).stderr

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,11 +13,26 @@ from tfcluster.errors import ClusterError, ExitCode
 
 if TYPE_CHECKING:
     from tfcluster.client.run_request import RunRequest
+    from tfcluster.programs.api import SharedOptions, Submission
+    from tfcluster.programs.registry import InstalledProgram
+
+# Called with the result event of a run that succeeded.
+_OnSuccess = Callable[[dict[str, Any]], None]
+# The options that make no sense in Python, and what to write instead.
+_REFUSED = {
+    "cluster": "tfcluster.connect(NAME) chooses the cluster.",
+    "output": "on_event=FUNCTION gets each event.",
+    "placement_graph": "log_placement=True has the placements among the events; `tfcluster run` draws them.",
+}
 
 
 @contextlib.contextmanager
-def parse_request(program: str, arguments: Iterable[object], options: Mapping[str, Any]) -> Iterator[RunRequest]:
+def parse_request(
+    program: str, arguments: Iterable[object], options: Mapping[str, Any]
+) -> Iterator[tuple[RunRequest, _OnSuccess | None]]:
     """Return the request of a run from the arguments and options of `tfcluster run`; its upload is open in the context.
+
+    With it comes what is to be called with the result event if the run succeeds, such as what draws a plot.
 
     Args:
         program: The name of a program, or the path of a script.
@@ -29,18 +44,28 @@ def parse_request(program: str, arguments: Iterable[object], options: Mapping[st
     """
     from tfcluster.programs.registry import find
 
+    for name, hint in _REFUSED.items():
+        if options.get(name) is not None:
+            raise ClusterError(f"{name} is no option of a run in Python", hint=hint, exit_code=ExitCode.USAGE)
     is_script = begins_script(program)
     found = find(SCRIPT if is_script else program)
     if found is None:
         raise ClusterError(f"there is no program {program!r}", exit_code=ExitCode.USAGE)
     words = [*_option_words({**options, "output": "json"}), *([program] if is_script else []), *map(str, arguments)]
-    command = command_of(found, make_request)
-    try:
-        context = command.make_context(found.name, words)
-    except click.ClickException as error:
-        raise ClusterError(error.format_message(), exit_code=ExitCode.USAGE) from None
-    with context:
-        yield command.invoke(context)
+    command = command_of(found, _make_request)
+    with contextlib.ExitStack() as stack:
+        try:
+            context = stack.enter_context(command.make_context(found.name, words))
+            parsed = command.invoke(context)
+        except click.ClickException as error:
+            raise ClusterError(error.format_message(), exit_code=ExitCode.USAGE) from None
+        yield parsed
+
+
+def _make_request(
+    program: InstalledProgram, submission: Submission, options: SharedOptions
+) -> tuple[RunRequest, _OnSuccess | None]:
+    return make_request(program, submission, options), submission.on_success
 
 
 def _option_words(options: Mapping[str, Any]) -> Iterator[str]:

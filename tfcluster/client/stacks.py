@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from tfcluster import settings
 from tfcluster.client.cluster import Cluster
+from tfcluster.client.environment import find_place
 from tfcluster.client.parallel import map_hosts, partition, unreachable
-from tfcluster.core.topology import ClusterTopology, latest_topology, matching_tasks
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.protocol.api.cluster import TopologyRequest
 from tfcluster.protocol.api.stacks import RunStacksReply, RunStacksRequest, TaskThreadsReply, TaskThreadsRequest
 
 
@@ -26,20 +23,10 @@ def read_task_threads(cluster: Cluster, name: str) -> TaskThreadsReply:
         name: The name of the task, `worker:1` or `/job:worker/task:1`.
 
     Raises:
-        ClusterError: There is no such task, or its host cannot be reached.
+        ClusterError: There is no such task, the name is that of a job with several, or its host cannot be reached.
     """
-    if len(cluster.hosts) == 1:
-        return cluster.connect_head().call(TaskThreadsRequest(name))
-    replies, errors = partition(map_hosts(cluster.hosts, partial(_topology, cluster), settings.HOST_TIMEOUT_SECONDS))
-    if not replies:
-        raise unreachable(cluster, errors)
-    hosts = {task.short: task.host for task in latest_topology(replies.values()).tasks}
-    (short,) = matching_tasks([name], list(hosts))
-    return cluster.connect(hosts[short]).call(TaskThreadsRequest(short))
-
-
-def _topology(cluster: Cluster, host: str) -> ClusterTopology:
-    return cluster.connect(host).call(TopologyRequest(settled=False))
+    place = find_place(cluster, name)
+    return cluster.connect(place.host).call(TaskThreadsRequest(place.task or name))
 
 
 def read_run_stacks(cluster: Cluster, run: str) -> tuple[list[RunStacksReply], ClusterError | None]:
