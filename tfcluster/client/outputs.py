@@ -135,9 +135,7 @@ def fetch(cluster: Cluster, outputs: HostOutputs, folder: Path, progress: Callab
 
 def _has(folder: Path, file: OutputFile) -> bool:
     """Return whether a file has been fetched before, and has not changed since."""
-    if not is_inside(file.path):
-        raise ClusterError(f"{file.path!r:.80} is not the path of a file that a run has written")
-    path = folder / file.path
+    path = _place_of(folder, file)
     try:
         if file.link is not None:
             return os.readlink(path) == file.link
@@ -145,6 +143,24 @@ def _has(folder: Path, file: OutputFile) -> bool:
     except OSError:
         return False
     return (status.st_size, status.st_mtime_ns) == (file.size, file.modified_ns)
+
+
+def _place_of(folder: Path, file: OutputFile) -> Path:
+    """Return where a file of a run is to be here, which is in the folder whatever links the run has made.
+
+    Raises:
+        ClusterError: It is not in the folder, or below a symbolic link there.
+    """
+    if not is_inside(file.path):
+        raise ClusterError(f"{file.path!r:.80} is not the path of a file that a run has written")
+    path = folder / file.path
+    for parent in path.relative_to(folder).parents:
+        if parent.name and (folder / parent).is_symlink():
+            raise ClusterError(
+                f"{folder / parent} is a symbolic link: nothing is written below it",
+                hint="Remove it, or name another folder.",
+            )
+    return path
 
 
 def reject_conflicts(outputs: HostOutputs, folder: Path) -> None:
@@ -157,7 +173,7 @@ def reject_conflicts(outputs: HostOutputs, folder: Path) -> None:
     Raises:
         ClusterError: It has other files of the same names.
     """
-    existing = [file.path for file in outputs.files if os.path.lexists(folder / file.path) and not _has(folder, file)]
+    existing = [file.path for file in outputs.files if not _has(folder, file) and os.path.lexists(folder / file.path)]
     if existing:
         raise ClusterError(
             f"{folder} has other files of the same names: {summarize_list(existing)}",
@@ -167,7 +183,7 @@ def reject_conflicts(outputs: HostOutputs, folder: Path) -> None:
 
 
 def _make_link(folder: Path, file: OutputFile) -> None:
-    path = folder / file.path
+    path = _place_of(folder, file)
     path.parent.mkdir(parents=True, exist_ok=True)
     part = _part_of(path)
     part.unlink(missing_ok=True)
@@ -196,8 +212,9 @@ def _copy(
         for block in response:
             path = folder / files[block.path].path
             if target is None:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                target = open(_part_of(path), "wb")  # noqa: SIM115 - closed at the end of the file, or below
+                _place_of(folder, files[block.path]).parent.mkdir(parents=True, exist_ok=True)
+                _part_of(path).unlink(missing_ok=True)  # it may be a link, to anywhere
+                target = open(_part_of(path), "xb")  # noqa: SIM115 - closed at the end of the file, or below
             if block.data:
                 progress(target.write(base64.b64decode(block.data)))
                 continue

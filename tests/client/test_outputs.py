@@ -1,0 +1,72 @@
+"""Where the files of a run are written here, whatever a host lists."""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from tfcluster.client.cluster import Cluster
+from tfcluster.client.outputs import HostOutputs, fetch, reject_conflicts
+from tfcluster.errors import ClusterError
+from tfcluster.protocol.api.outputs import OutputBlock, OutputFile, ReadOutputsRequest
+
+CONTENT = b"of the run"
+
+
+class Response(list[OutputBlock]):
+    def close_and_reap(self) -> None:
+        """Nothing is open."""
+
+
+def stream(request: ReadOutputsRequest, **options: object) -> Response:
+    data = base64.b64encode(CONTENT).decode()
+    return Response(OutputBlock(path, each) for path in request.paths for each in (data, ""))
+
+
+def copy(folder: Path, *files: OutputFile) -> None:
+    """Fetch what a host lists."""
+    cluster: Any = SimpleNamespace(connect=lambda host: SimpleNamespace(stream=stream))
+    outputs = HostOutputs("beta", "train-1", files)
+    reject_conflicts(outputs, folder)
+    fetch(cast(Cluster, cluster), outputs, folder, lambda size: None)
+
+
+def file(path: str) -> OutputFile:
+    return OutputFile(path, len(CONTENT), 1_000_000_000, False, None)
+
+
+def link(path: str, target: Path) -> OutputFile:
+    return OutputFile(path, 0, 1_000_000_000, False, str(target))
+
+
+def test_files_and_links_are_made(tmp_path: Path) -> None:
+    copy(tmp_path / "out", file("a"), file("deep/er/b"), link("deep/latest", Path("er")))
+    assert (tmp_path / "out/deep/latest/b").read_bytes() == (tmp_path / "out/a").read_bytes() == CONTENT
+    copy(tmp_path / "out", file("a"), file("deep/er/b"), link("deep/latest", Path("er")))
+
+
+@pytest.mark.parametrize("below", [file("d/authorized_keys"), link("d/e/authorized_keys", Path("x"))])
+def test_nothing_is_written_below_a_link_that_the_host_lists(tmp_path: Path, below: OutputFile) -> None:
+    (elsewhere := tmp_path / "elsewhere").mkdir()
+    with pytest.raises(ClusterError, match=r"out/d is a symbolic link: nothing is written below it"):
+        copy(tmp_path / "out", link("d", elsewhere), below)
+    assert list(elsewhere.iterdir()) == []
+
+
+def test_nothing_is_written_below_a_link_of_an_earlier_fetch(tmp_path: Path) -> None:
+    (elsewhere := tmp_path / "elsewhere").mkdir()
+    copy(tmp_path / "out", link("latest", elsewhere))
+    with pytest.raises(ClusterError, match=r"out/latest is a symbolic link"):
+        copy(tmp_path / "out", file("latest/model"))
+    assert list(elsewhere.iterdir()) == []
+
+
+def test_a_link_with_the_name_of_an_incomplete_file_is_not_followed(tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    copy(tmp_path / "out", link("a.tfcluster-part", elsewhere), file("a"))
+    assert not elsewhere.exists()
+    assert (tmp_path / "out/a").read_bytes() == CONTENT
