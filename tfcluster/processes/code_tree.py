@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import stat
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePath
 
-from tfcluster.core.code import CodeFile, CodeLocation, decode_manifest, is_inside
+from tfcluster.core.code import CodeFile, CodeLocation, decode_manifest, is_digest, is_inside
 from tfcluster.errors import ClusterError
 from tfcluster.processes.run_spec import RunSpec
 
@@ -34,6 +35,8 @@ def enter_tree(spec: RunSpec, cache: Path) -> RunSpec:
     if code is None:
         return spec
     tree = spec.folder / CODE
+    if not is_digest(code.tree):
+        raise ClusterError("a run arrived without the id of its code")
     try:
         manifest = (cache / code.tree).read_bytes()
         (spec.folder / _MANIFEST).write_bytes(manifest)
@@ -90,20 +93,34 @@ def clear_tree(spec: RunSpec) -> str:
     if spec.code is None or not tree.exists():
         return ""
     try:
-        _remove_files(tree, spec.folder / _MANIFEST)
+        if not tree.is_symlink():
+            _remove_files(tree, spec.folder / _MANIFEST)
     except (OSError, ClusterError) as problem:
         return f"tfcluster: {tree} on {spec.host} cannot be cleared: {problem}"
     left = f"tfcluster: files that the script wrote beside itself stay on {spec.host}, in {tree}"
     return left if tree.exists() else ""
 
 
+def _is_below_link(tree: Path, path: str) -> bool:
+    """Return whether the script has replaced a folder by a link: what is below it is not what was sent."""
+    return any((tree / parent).is_symlink() for parent in PurePath(path).parents)
+
+
+def _is_unchanged(path: Path, file: CodeFile) -> bool:
+    """Return whether a file or link is there as it was sent."""
+    if file.link is not None:
+        return os.readlink(path) == file.link
+    status = os.lstat(path)
+    is_same = (status.st_size, status.st_mtime_ns) == (file.size, file.modified_ns)
+    return file.digest is not None and stat.S_ISREG(status.st_mode) and is_same
+
+
 def _remove_files(tree: Path, manifest: Path) -> None:
     """Remove the files of a manifest that are unchanged, compiled modules, and folders that are empty then."""
     for file in decode_manifest(manifest.read_bytes()):
         path = tree / file.path
-        with contextlib.suppress(OSError):  # the script has removed it, or made something else of its folder
-            status = os.lstat(path)
-            if file.digest is None or (status.st_size, status.st_mtime_ns) == (file.size, file.modified_ns):
+        with contextlib.suppress(OSError):  # the script has removed it, or made something else of it or its folder
+            if not _is_below_link(tree, file.path) and _is_unchanged(path, file):
                 path.unlink()
     manifest.unlink()
     for folder, _, _ in os.walk(tree, topdown=False):

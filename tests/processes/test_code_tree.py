@@ -1,0 +1,83 @@
+"""The tree of code that a run gets: what is cleared of it when the run has ended, and what is the user's."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tfcluster.core.code import CodeFile, CodeLocation, digest_of, encode_manifest
+from tfcluster.core.programs import ProgramTraits
+from tfcluster.errors import ClusterError
+from tfcluster.processes.code_tree import CODE, clear_tree, enter_tree
+from tfcluster.processes.run_spec import RunSpec
+
+_CONTENT = b"content"
+_FILES = [
+    CodeFile("data/a.csv", len(_CONTENT), 10**18, digest=digest_of(_CONTENT)),
+    CodeFile("x.py", len(_CONTENT), 10**18, digest=digest_of(_CONTENT)),
+    CodeFile("latest", link="data"),
+    CodeFile("out"),
+]
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> RunSpec:
+    """A run whose tree has just been made."""
+    cache, folder = tmp_path / "cache", tmp_path / "run"
+    cache.mkdir()
+    folder.mkdir()
+    manifest = encode_manifest(_FILES)
+    for content in (_CONTENT, manifest):
+        (cache / digest_of(content)).write_bytes(content)
+    return enter(folder, cache, digest_of(manifest))
+
+
+def enter(folder: Path, cache: Path, tree: str) -> RunSpec:
+    code = CodeLocation(tree, "x.py", "")
+    parameters = {"argument": "x.py"}
+    traits = ProgramTraits(is_script=True)
+    spec = RunSpec("script-1", "demo", "script", traits, folder, {}, "localhost:1", [], parameters, [], code=code)
+    return enter_tree(spec, cache)
+
+
+def test_all_that_was_sent_is_removed(spec: RunSpec) -> None:
+    tree = spec.folder / CODE
+    assert sorted(os.listdir(tree)) == ["data", "latest", "out", "x.py"]
+    assert clear_tree(spec) == ""
+    assert not tree.exists()
+
+
+def test_what_the_script_made_in_place_of_a_link_or_a_folder_stays(spec: RunSpec) -> None:
+    tree = spec.folder / CODE
+    (tree / "latest").unlink()
+    (tree / "out").rmdir()
+    for name in ("latest", "out"):
+        (tree / name).write_text("result")
+    assert "files that the script wrote beside itself stay" in clear_tree(spec)
+    assert sorted(os.listdir(tree)) == ["latest", "out"]
+
+
+def test_a_link_that_the_script_made_leads_to_nothing_that_is_removed(spec: RunSpec, tmp_path: Path) -> None:
+    tree, originals = spec.folder / CODE, tmp_path / "originals"
+    shutil.move(tree / "data", originals)
+    (tree / "data").symlink_to(originals)
+    assert "stay" in clear_tree(spec)
+    assert os.listdir(originals) == ["a.csv"]
+    assert sorted(os.listdir(tree)) == ["data"]
+
+
+def test_a_tree_that_the_script_has_replaced_by_a_link_is_left(spec: RunSpec, tmp_path: Path) -> None:
+    tree, originals = spec.folder / CODE, tmp_path / "originals"
+    shutil.move(tree, originals)
+    tree.symlink_to(originals)
+    assert "stay" in clear_tree(spec)
+    assert sorted(os.listdir(originals)) == ["data", "latest", "out", "x.py"]
+
+
+def test_a_tree_is_named_by_a_digest(spec: RunSpec, tmp_path: Path) -> None:
+    shutil.rmtree(spec.folder / CODE)
+    with pytest.raises(ClusterError, match="without the id of its code"):
+        enter(spec.folder, tmp_path / "cache", "../secret")
