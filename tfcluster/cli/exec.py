@@ -57,22 +57,13 @@ def _run_everywhere(cluster: Cluster, words: tuple[str, ...]) -> int:
     from tfcluster.ui.log_view import LogView
 
     view = LogView()
-    is_interrupted = False
     with HostCommands(cluster, words) as commands:
         for error in commands.errors.values():
             echo_error(error)
-        lines = commands.lines()
-        while True:
-            try:
-                for output in lines:
-                    view.show(output.host, 0.0, output.line, err=output.is_error)
-                return int(ExitCode.INTERRUPTED if is_interrupted else commands.exit_code)
-            except KeyboardInterrupt:
-                if is_interrupted:
-                    raise
-                is_interrupted = True
-                commands.interrupt()
-                lines = commands.lines()
+        with commands.pass_interrupt():
+            for output in commands.lines():
+                view.show(output.host, 0.0, output.line, err=output.is_error)
+        return int(ExitCode.INTERRUPTED if commands.is_interrupted else commands.exit_code)
 
 
 @click.command(

@@ -9,8 +9,9 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
+from types import FrameType
 from typing import IO, NoReturn
 
 from tfcluster import settings
@@ -70,6 +71,7 @@ class HostCommands:
 
     Attributes:
         errors: Why the command could not be started on a host, by host.
+        is_interrupted: Whether the commands have got a SIGINT.
     """
 
     def __init__(self, cluster: Cluster, command: Sequence[str]) -> None:
@@ -79,6 +81,7 @@ class HostCommands:
             return cluster.connect(host).transport.command_line(words, is_terminal=False)
 
         self.errors: dict[str, ClusterError] = {}
+        self.is_interrupted = False
         self._entries: queue.Queue[Output | str] = queue.Queue(settings.RESPONSE_QUEUE_ITEMS)
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._running = 0
@@ -108,22 +111,39 @@ class HostCommands:
             process.kill()
             process.wait()
 
-    def interrupt(self) -> None:
-        """Send SIGINT to all commands."""
-        for process in self._processes.values():
-            assert process.stdin is not None, "it is a pipe"
-            with contextlib.suppress(OSError):
-                os.write(process.stdin.fileno(), bytes([signal.SIGINT]))
+    @contextlib.contextmanager
+    def pass_interrupt(self) -> Iterator[None]:
+        """Pass a SIGINT to all commands while their lines are still being read; a second one raises KeyboardInterrupt.
+
+        The first raises nothing: an exception from a signal handler could occur between taking an entry from the queue
+        and counting it.
+        """
+        previous = signal.getsignal(signal.SIGINT)
+
+        def on_interrupt(number: int, frame: FrameType | None) -> None:
+            signal.signal(signal.SIGINT, previous)
+            self.is_interrupted = True
+            for process in self._processes.values():
+                assert process.stdin is not None, "it is a pipe"
+                with contextlib.suppress(OSError):
+                    os.write(process.stdin.fileno(), bytes([number]))
+
+        signal.signal(signal.SIGINT, on_interrupt)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, previous)
 
     def lines(self) -> Generator[Output, None, None]:
-        """Yield the lines that the commands print, until all have ended; after an interrupt, it can be called again."""
+        """Yield the lines that the commands print, until all have ended."""
         while self._running:
             entry = self._entries.get()
             if isinstance(entry, Output):
                 yield entry
                 continue
             self._running -= 1
-            self._exit_code = self._exit_code or self._processes[entry].returncode
+            code = self._processes[entry].returncode
+            self._exit_code = self._exit_code or (code if code >= 0 else 128 - code)
 
     def _start(self, host: str, line: Sequence[str]) -> None:
         process = subprocess.Popen(
