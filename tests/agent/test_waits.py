@@ -14,17 +14,8 @@ from tfcluster.agent.runs import waits
 from tfcluster.agent.runs.waits import WaitMonitor
 
 
-@pytest.mark.parametrize("members", [None, 2])
-def test_members_that_start_later_are_looked_at_too(monkeypatch: pytest.MonkeyPatch, members: int | None) -> None:
-    """This process is the first program; its parent starts later, as another member of a group."""
-    started = [os.getpid()]
-    searches: list[int] = []
-
-    def find_processes(driver: Any, folder: Path, *, forked: bool) -> list[int]:
-        searches.append(len(started))
-        return list(started)
-
-    monkeypatch.setattr(waits, "find_processes", find_processes)
+def monitor_of_a_run(members: int | None) -> Any:
+    """Return the monitor of one script, or of a group of them."""
     group = None if members is None else SimpleNamespace(members=range(members))
     record = SimpleNamespace(traits=SimpleNamespace(is_script=True), stopping=None, start_timeout=None)
     run: Any = SimpleNamespace(
@@ -38,7 +29,26 @@ def test_members_that_start_later_are_looked_at_too(monkeypatch: pytest.MonkeyPa
         spec=SimpleNamespace(group=group),
     )
     runs, none = SimpleNamespace(runs={run.id: run}), SimpleNamespace()
-    monitor: Any = WaitMonitor(runs, none, none, lambda: True)  # type: ignore[arg-type]
+    return WaitMonitor(runs, none, none, lambda: True)  # type: ignore[arg-type]
+
+
+async def check(monitor: Any) -> None:
+    monitor.schedule_checks()
+    await asyncio.gather(*monitor._checking.values())
+
+
+@pytest.mark.parametrize("members", [None, 2])
+def test_members_that_start_later_are_looked_at_too(monkeypatch: pytest.MonkeyPatch, members: int | None) -> None:
+    """This process is the first program; its parent starts later, as another member of a group."""
+    started = [os.getpid()]
+    searches: list[int] = []
+
+    def find_processes(driver: Any, folder: Path, *, forked: bool) -> list[int]:
+        searches.append(len(started))
+        return list(started)
+
+    monkeypatch.setattr(waits, "find_processes", find_processes)
+    monitor = monitor_of_a_run(members)
     looked_at: list[int] = []
 
     async def check_program(run: Any, pid: int, program: Any, tasks_are_idle: bool) -> None:
@@ -46,14 +56,25 @@ def test_members_that_start_later_are_looked_at_too(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(monitor, "_check_program", check_program)
 
-    async def check() -> None:
-        monitor.schedule_checks()
-        await asyncio.gather(*monitor._checking.values())
-
-    asyncio.run(check())
+    asyncio.run(check(monitor))
     started.append(os.getppid())
-    asyncio.run(check())
-    asyncio.run(check())
+    asyncio.run(check(monitor))
+    asyncio.run(check(monitor))
     every = [os.getpid(), os.getppid()] if members else [os.getpid()]
     assert looked_at == [os.getpid(), *every, *every]
     assert searches == ([1, 2] if members else [1])
+
+
+def test_a_check_that_fails_is_in_the_log_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def find_processes(driver: Any, folder: Path, *, forked: bool) -> list[int]:
+        raise ValueError("unforeseen")
+
+    monkeypatch.setattr(waits, "find_processes", find_processes)
+    monitor = monitor_of_a_run(None)
+    asyncio.run(check(monitor))
+    asyncio.run(check(monitor))
+    (record,) = caplog.records
+    assert record.getMessage().startswith("script-1 cannot be checked for waits: Traceback")
+    assert record.getMessage().endswith("ValueError: unforeseen")

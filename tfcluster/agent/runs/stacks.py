@@ -7,6 +7,7 @@ import contextlib
 import os
 import time
 from pathlib import Path
+from weakref import WeakValueDictionary
 
 from tfcluster import settings
 from tfcluster.core.stacks import ProcessStacks, parse_stacks
@@ -15,10 +16,11 @@ from tfcluster.processes.stack_dump import STACKS
 
 
 class StackReader:
-    """Has the processes of runs write their stacks, one at a time, as those of a run write to the same file."""
+    """Has the processes of runs write their stacks, of each run one at a time, as they write to the same file."""
 
     def __init__(self) -> None:
-        self._lock = asyncio.Lock()
+        # By the run's folder, while one of its processes is asked.
+        self._locks: WeakValueDictionary[Path, asyncio.Lock] = WeakValueDictionary()
 
     async def read_all(self, driver: ProcessHandle, folder: Path) -> list[ProcessStacks]:
         """Return the stacks of all processes of a run's programs, also of those that they have forked.
@@ -37,7 +39,7 @@ class StackReader:
             folder: The run's folder.
         """
         path, command = folder / STACKS, read_command(pid)
-        async with self._lock:
+        async with self._locks.setdefault(folder, asyncio.Lock()):
             try:
                 pidfd = os.pidfd_open(pid)
             except OSError:

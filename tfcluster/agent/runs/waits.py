@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
+import traceback
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass
 
@@ -22,6 +24,8 @@ from tfcluster.agent.tasks.supervisor import Supervisor
 from tfcluster.core.stacks import Wait, describe_wait, find_wait
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.processes.run_spec import append_event
+
+_logger = logging.getLogger(__name__)
 
 #: Returns why a program, of which the pid is given, waits in a call.
 Diagnose = Callable[[Run, int, Wait], Awaitable[Sequence[Problem]]]
@@ -95,6 +99,7 @@ class WaitMonitor:
         self._are_tasks_idle = are_tasks_idle
         self._programs: dict[str, dict[int, _Program]] = {}
         self._checking: dict[str, asyncio.Task[None]] = {}
+        self._last_failure = ""
 
     async def pause(self) -> None:
         """Wait until the next checks are due; while no script runs, until a run changes."""
@@ -128,6 +133,11 @@ class WaitMonitor:
             self._programs[run.id] = programs = {pid: programs.get(pid, _Program()) for pid in pids}
             for pid, program in programs.items():
                 await self._check_program(run, pid, program, tasks_are_idle)
+        except Exception:
+            failure = traceback.format_exc()
+            if failure != self._last_failure:  # one that repeats is logged once
+                _logger.error("%s cannot be checked for waits: %s", run.id, failure.rstrip())
+            self._last_failure = failure
         finally:
             del self._checking[run.id]
 
