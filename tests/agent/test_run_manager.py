@@ -17,7 +17,7 @@ import pytest
 from tests.conftest import running
 from tfcluster import settings
 from tfcluster.agent import change_notifier
-from tfcluster.agent.runs import outcome
+from tfcluster.agent.runs import cleanup, outcome
 from tfcluster.agent.runs.manager import RunManager
 from tfcluster.agent.runs.outcome import final_record
 from tfcluster.agent.runs.run import Run
@@ -242,6 +242,19 @@ def test_a_run_fails_whose_parameters_cannot_be_sent(runs: RunManager, monkeypat
 
     monkeypatch.setattr(fork_server, "launch", launch)
     asyncio.run(body())
+
+
+def test_a_run_is_submitted_though_old_ones_cannot_be_removed(
+    runs: RunManager, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fork_child(*arguments: object) -> None:
+        raise OSError(errno.EAGAIN, "no more processes")
+
+    monkeypatch.setattr(settings, "RUNS_KEPT", 0)
+    monkeypatch.setattr(cleanup, "fork_child", fork_child)
+    runs.store.make_folder("old-1")
+    assert submit(runs, "graph").is_active
+    assert caplog.messages == [f"{runs.store.path}: cannot remove old runs: no more processes"]
 
 
 def test_followers_are_notified_of_each_write_and_of_the_end(runs: RunManager, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import socket
 from collections.abc import Collection
@@ -18,23 +19,29 @@ from tfcluster.processes.daemonize import detach
 # Maps a task's short name to the process of its server. A server on another host maps to None: its process is unknown.
 _Servers = dict[str, ProcessHandle | None]
 
+_logger = logging.getLogger(__name__)
+
 
 def remove_old_runs(store: RunStore, active: Collection[str]) -> None:
     """Remove the folders of old runs in a child process: a run may have written many large files.
+
+    A failure only goes into the agent's log: the next run tries it again.
 
     Args:
         store: The folders of the runs.
         active: Ids of the runs that have not ended.
     """
-    if not store.has_old(active):
-        return
     agent_pid = os.getpid()
 
     def remove(link: socket.socket) -> None:
         detach("tfcluster: removal of old runs", keep=[link.fileno()], parent=agent_pid)
         store.remove_old(active)
 
-    child = fork_child(remove, lambda status: child.hang_up())
+    try:
+        if store.has_old(active):
+            child = fork_child(remove, lambda status: child.hang_up())
+    except OSError as error:
+        _logger.error("%s: cannot remove old runs: %s", store.path, error.strerror)
 
 
 class ContainerCleaner:
