@@ -46,6 +46,7 @@ FETCH_NAME_CHARACTERS = 50  # of a file's name, in that of its incomplete copy: 
 CODE_PRUNE_SECONDS = 60.0  # for a slow disk
 COMMIT_CHARACTERS = 10  # of a git commit's 40 that are shown
 GIT_SECONDS = 30.0  # for git to list the files of a large work tree on a slow disk
+GIT_STATUS_SECONDS = 5.0  # for git to say at what commit a work tree is: a run does not wait long for its record
 RECONNECT_INITIAL_SECONDS = 0.1  # the back-off of a command that has lost its agent
 RECONNECT_MAX_SECONDS = 1.0  # a link that is back is used within five seconds
 STREAM_AGENTS = 4  # agents in a row that may die without sending an event of a run before its command gives up

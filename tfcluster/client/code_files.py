@@ -19,6 +19,8 @@ IGNORE_FILE = ".tfclusterignore"
 _NEVER = {".git", "__pycache__"}
 # Python's interpreter and packages in a virtual environment work at its place only; this file marks one.
 _ENVIRONMENT_MARK = "pyvenv.cfg"
+# By these git names a repository to the programs that it starts, as hooks, whatever folder they ask about.
+_REPOSITORY = {"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_OBJECT_DIRECTORY", "GIT_PREFIX"}
 
 
 def git_work_tree(folder: str) -> str | None:
@@ -31,20 +33,26 @@ def git_work_tree(folder: str) -> str | None:
     return folder
 
 
-def run_git(folder: str, *arguments: str) -> bytes:
+def run_git(folder: str, *arguments: str, timeout: float) -> bytes:
     """Return the output of git in a folder.
+
+    Args:
+        folder: The folder, which decides on the repository.
+        arguments: The arguments of git.
+        timeout: The time limit in seconds.
 
     Raises:
         ClusterError: git is not installed, fails, or takes too long.
     """
+    environment = {name: value for name, value in os.environ.items() if name not in _REPOSITORY}
     try:
         result = subprocess.run(
             ["git", "-C", folder, *arguments],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             check=False,
-            timeout=settings.GIT_SECONDS,
-            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},
+            timeout=timeout,
+            env={**environment, "GIT_OPTIONAL_LOCKS": "0"},
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise ClusterError(f"git cannot be asked about {folder}: {error}") from error
@@ -98,7 +106,7 @@ def list_files(root: str) -> tuple[list[tuple[str, os.stat_result]], list[str]]:
 
 def _list_by_git(root: str) -> Iterator[str]:
     """Return the files below a folder of a work tree, with those of submodules and of other work trees in it."""
-    listed = run_git(root, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+    listed = run_git(root, "ls-files", "-z", "--cached", "--others", "--exclude-standard", timeout=settings.GIT_SECONDS)
     paths = {os.fsdecode(path).rstrip("/") for path in listed.split(b"\0") if path}
 
     for path in sorted(paths):

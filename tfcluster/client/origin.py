@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tfcluster import settings
 from tfcluster.client.code_files import git_work_tree, run_git
 from tfcluster.core.code import digest_of
 from tfcluster.core.runs import RunOrigin
@@ -49,10 +50,9 @@ def _describe_script(parameters: Mapping[str, Any]) -> tuple[str | None, str | N
     if git_work_tree(folder) is None:
         return digest, None, None
     try:
-        status = run_git(folder, "status", "--porcelain=v2", "--branch", "--untracked-files=no").decode(
-            errors="replace"
-        )
-    except ClusterError:  # no git is installed, or the folder is another user's
+        arguments = ("status", "--porcelain=v2", "--branch", "--untracked-files=no")
+        status = run_git(folder, *arguments, timeout=settings.GIT_STATUS_SECONDS).decode(errors="replace")
+    except ClusterError:  # no git is installed, it takes too long, or the folder is another user's
         return digest, None, None
     first, *rest = status.splitlines()
     commit = first.removeprefix("# branch.oid ")
