@@ -214,6 +214,7 @@ STACK_FDS = 16  # the descriptor of the stacks is one of the last so many
 STACK_SECONDS = 3.0  # for all threads of a process to be written, on a busy machine
 STACK_POLL_SECONDS = 0.01
 STACK_PROCESSES_MAX = 32  # of a program that are shown
+STACK_SEARCH_MAX = 512  # processes of a run that are looked at for them, which the agent does at once
 WAIT_CHECK_SECONDS = 1.5  # between two looks at a script that runs: why it waits is told within ten seconds
 WAIT_CPU_MAX_PERCENT = 10  # of a processor, by a program that waits, and by a task that does not compute
 WAIT_READ_SECONDS = 4.5  # between two reads of the stacks of a program of which only the main thread stands still

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import time
+from collections import deque
 from pathlib import Path
 from weakref import WeakValueDictionary
 
@@ -59,6 +60,8 @@ class StackReader:
 def find_processes(driver: ProcessHandle, folder: Path, *, forked: bool) -> list[int]:
     """Return the pids of the processes of a run's programs that can write their stacks.
 
+    Those nearest to the driver are found first; of very many processes, the others are not looked at.
+
     Args:
         driver: The run's driver.
         folder: The run's folder.
@@ -66,9 +69,11 @@ def find_processes(driver: ProcessHandle, folder: Path, *, forked: bool) -> list
     """
     path = os.path.realpath(folder / STACKS)
     found: list[int] = []
-    waiting = [driver.pid] if driver.is_alive() else []
-    while waiting and len(found) < settings.STACK_PROCESSES_MAX:
-        pid = waiting.pop(0)
+    waiting = deque([driver.pid] if driver.is_alive() else [])
+    for _ in range(settings.STACK_SEARCH_MAX):
+        if not waiting or len(found) == settings.STACK_PROCESSES_MAX:
+            break
+        pid = waiting.popleft()
         can_answer = _has_open(pid, path)
         if can_answer:
             found.append(pid)
