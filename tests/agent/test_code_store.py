@@ -64,3 +64,27 @@ def test_what_was_not_used_for_long_is_removed_when_there_is_too_much(
         os.utime(tmp_path / name, (time.time() - age,) * 2)
     CodeStore(tmp_path).prune()
     assert {path.name for path in tmp_path.iterdir()} == {"old", "new"}
+
+
+def test_what_another_agent_removes_meanwhile_does_not_end_a_removal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settings, "CODE_CACHE_MAX_BYTES", 0)
+    for name in ("old", "older"):
+        (tmp_path / name).write_bytes(b"x")
+        os.utime(tmp_path / name, (time.time() - 9000,) * 2)
+    unlink = os.unlink
+
+    def unlink_twice(path: str) -> None:
+        unlink(path)
+        unlink(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "unlink", unlink_twice)
+        CodeStore(tmp_path).prune()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_manifest_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(ClusterError, match="cannot read the code: No such file"):
+        CodeStore(tmp_path).read_manifest("0" * 64)

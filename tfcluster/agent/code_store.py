@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import hashlib
 import os
@@ -58,7 +59,7 @@ class CodeStore:
         try:
             return decode_manifest((self._folder / tree).read_bytes())
         except OSError as error:
-            raise self._error(error) from error
+            raise ClusterError(f"{self._folder}: cannot read the code: {error.strerror}") from error
 
     async def receive(self, upload: Upload, sizes: Mapping[str, int]) -> None:
         """Receive contents that the command sends one right after the other, and store them.
@@ -117,14 +118,16 @@ class CodeStore:
         now = time.time()
         with os.scandir(self._folder) as found:
             for entry in found:
-                status = entry.stat(follow_symlinks=False)
-                entries.append((status.st_mtime, status.st_size, entry.path, entry.name.startswith(_INCOMPLETE)))
+                with contextlib.suppress(FileNotFoundError):  # another agent's prune has removed it
+                    status = entry.stat(follow_symlinks=False)
+                    entries.append((status.st_mtime, status.st_size, entry.path, entry.name.startswith(_INCOMPLETE)))
         excess = sum(size for _, size, _, _ in entries) - settings.CODE_CACHE_MAX_BYTES
         for used_at, size, path, is_incomplete in sorted(entries):
             if now - used_at < settings.CODE_CACHE_KEEP_SECONDS:
                 return
             if is_incomplete or excess > 0:
-                os.unlink(path)
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(path)
                 excess -= size
 
 
