@@ -17,7 +17,7 @@ from tfcluster.agent.runs.waits import WaitMonitor
 def monitor_of_a_run(members: int | None) -> Any:
     """Return the monitor of one script, or of a group of them."""
     group = None if members is None else SimpleNamespace(members=range(members))
-    record = SimpleNamespace(traits=SimpleNamespace(is_script=True), stopping=None, start_timeout=None)
+    record = SimpleNamespace(traits=SimpleNamespace(is_script=True, uses_servers=True), stopping=None, start_timeout=None)
     run: Any = SimpleNamespace(
         id="script-1",
         is_active=True,

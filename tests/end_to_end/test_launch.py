@@ -238,6 +238,25 @@ def test_a_cluster_for_the_time_of_the_run(sandbox: Sandbox, arguments: list[str
     assert run["state"] == "failed"
 
 
+def test_launches_at_the_same_time_have_clusters_of_their_own(sandbox: Sandbox) -> None:
+    (sandbox.folder / "act.py").write_text(ACT)
+    sandbox.spec("name: two\njobs: {worker: {tasks: 1}}\n", "two.yaml")
+    commands = [sandbox.start("launch", "--workers", "1", "act.py") for _ in range(2)]
+    commands.append(sandbox.start("launch", "--spec", "two.yaml", "act.py"))
+    for command in commands:
+        assert command.stdout is not None
+        assert command.stdout.readline().endswith("| doing wait\n")
+    refused = sandbox("launch", "--spec", "two.yaml", "act.py", code=1)
+    assert "another `tfcluster launch` has brought cluster 'two' up" in refused.stderr
+    env = {"TFCLUSTER_CLUSTER": "two"}  # of a shell that is set up for another cluster
+    assert "doing 0" in sandbox("launch", "--workers", "1", "act.py", "all=0", env=env).stdout
+    for command in commands:
+        assert command.poll() is None
+        command.send_signal(signal.SIGINT)
+        assert command.wait(60) == 130
+    assert not sandbox.leftovers()
+
+
 def test_an_interrupted_command_takes_its_cluster_down(sandbox: Sandbox) -> None:
     (sandbox.folder / "act.py").write_text(ACT)
     command = sandbox.start("launch", "--workers", "1", "act.py", stderr=subprocess.STDOUT)

@@ -21,9 +21,11 @@ from tests.transport.conftest import TransportFactory
 from tfcluster import settings
 from tfcluster.client.rpc import AgentClient
 from tfcluster.errors import ClusterError
+from tfcluster.protocol.api import encode_request
 from tfcluster.protocol.api.runs import RunsReply, RunsRequest
+from tfcluster.protocol.codec import Frame, FrameKind, encode_frame, encode_greeting
 from tfcluster.runtime_dir import forwarded_socket_path, ssh_control_path
-from tfcluster.transport.base import HostUnreachableError
+from tfcluster.transport.base import Channel, HostUnreachableError
 from tfcluster.transport.ssh import SshTransport
 from tfcluster.transport.ssh_master import SshMaster
 
@@ -40,6 +42,17 @@ def agent_pid(transport: SshTransport, hosts: SshHosts) -> int:
     return pid
 
 
+# A connection that has only looked whether the agent answers does not count as a command that is at work.
+_REQUEST = encode_frame(Frame(1, FrameKind.REQUEST, encode_request(RunsRequest(None))))
+
+
+def begin(transport: SshTransport) -> Channel:
+    """Start a command that goes on."""
+    channel = transport.open(start=True)
+    channel.send(_REQUEST)
+    return channel
+
+
 def use(transport: SshTransport) -> None:
     """Send a request to the agent, as a command does."""
     assert AgentClient(transport).call(RunsRequest(None), start=True) == RunsReply(())
@@ -52,6 +65,7 @@ def kept_alive(transport: SshTransport, hosts: SshHosts) -> Iterator[None]:
     lock = hosts.home(transport.host) / "state" / "tfcluster" / transport.cluster / transport.host / "lock"
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(json.loads(lock.read_text())["socket"])
+        connection.sendall(encode_greeting() + _REQUEST)
         yield
     wait_for(lambda: not process.exists())
 
@@ -60,7 +74,7 @@ def test_one_session_prepares_a_host(hosts: SshHosts, make_transport: TransportF
     before = hosts.sessions()
     transport = make_transport()
     assert transport.examine().problems == ()
-    channel = transport.open(start=True)
+    channel = begin(transport)
     assert hosts.sessions() - before == 1
     use(make_transport())
     assert make_transport().has_state()
@@ -73,7 +87,7 @@ def test_one_session_prepares_a_host(hosts: SshHosts, make_transport: TransportF
 
 
 def test_the_forwarded_socket_is_private(hosts: SshHosts, make_transport: TransportFactory) -> None:
-    channel = make_transport().open(start=True)
+    channel = begin(make_transport())
     assert {path.stat().st_mode & 0o077 for path in sockets_here(hosts) if path.is_socket()} == {0}
     channel.close()
     assert channel.wait_for_end(30)
@@ -83,7 +97,7 @@ def test_the_forwarded_socket_is_private(hosts: SshHosts, make_transport: Transp
 def test_a_server_that_forbids_forwarding_is_asked_once(hosts: SshHosts, make_transport: TransportFactory) -> None:
     before = hosts.sessions()
     transport = make_transport()
-    channel = transport.open(start=True)
+    channel = begin(transport)
     assert hosts.sessions() - before == 1
     calls = len(hosts.ssh_calls())
     use(make_transport())
@@ -128,7 +142,7 @@ def test_a_stale_socket_is_forwarded_again_without_a_session(
     hosts: SshHosts, make_transport: TransportFactory, damage: Callable[[SshTransport, SshHosts], None]
 ) -> None:
     transport = make_transport()
-    channel = transport.open(start=True)
+    channel = begin(transport)
     with kept_alive(transport, hosts):
         channel.close()
         sessions = hosts.sessions()
@@ -143,7 +157,7 @@ def test_a_link_that_was_cut(
 ) -> None:
     monkeypatch.setattr(settings, "SSH_KEEPALIVE_SECONDS", 1)
     transport = make_transport()
-    channel = transport.open(start=True)
+    channel = begin(transport)
     with kept_alive(transport, hosts):
         sessions = hosts.sessions()
         hosts.network.unplug("h0")
@@ -177,13 +191,13 @@ def test_an_agent_that_has_died_is_followed_by_another(hosts: SshHosts, make_tra
 def test_an_agent_with_another_socket_is_found(
     hosts: SshHosts, make_transport: TransportFactory, tmp_path: Path
 ) -> None:
-    channel = make_transport().open(start=True)
+    channel = begin(make_transport())
     channel.close()
     assert channel.wait_for_end(30)
     folder = tmp_path / "with: a \\ colon"
     folder.mkdir(mode=0o700)
     moved = make_transport(env={"XDG_RUNTIME_DIR": str(folder)})
-    channel = moved.open(start=True)
+    channel = begin(moved)
     sessions = hosts.sessions()
     use(moved)
     assert hosts.sessions() == sessions
@@ -199,7 +213,7 @@ def test_other_folders_for_sockets(
     folder.mkdir(mode=0o700)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder))
     transport = make_transport(env={"XDG_RUNTIME_DIR": str(folder)})
-    channel = transport.open(start=True)
+    channel = begin(transport)
     use(transport)
     channel.close()
     assert channel.wait_for_end(30)

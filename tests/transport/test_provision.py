@@ -38,7 +38,7 @@ def test_it_is_small_and_the_same_each_time() -> None:
     for function in (provision._packed_code, code_bundle, code_hash):
         function.cache_clear()
     assert (code_bundle(), code_hash()) == (first, name)
-    assert len(first) < 300_000
+    assert len(first) < 350_000
 
 
 def test_it_can_be_imported_on_a_host(tmp_path: Path) -> None:
@@ -55,7 +55,8 @@ def test_it_can_be_imported_on_a_host(tmp_path: Path) -> None:
 
 def test_it_imports_only_what_a_host_has() -> None:
     parts = {*(part.removesuffix(".py") for part in PARTS), "programs/declaration"}
-    needed = [each for each in IMPORTS if each.part in parts and not each.typing]
+    # `tfcluster.connect` imports what hosts do not have; it is for the user's own Python.
+    needed = [each for each in IMPORTS if each.part in parts - {"__init__"} and not each.typing]
     assert [
         f"{each.at} imports {each.module}"
         for each in needed

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from tfcluster.cli.options import Command, WholeNumber, cluster_option, name_option, output_option, seconds
 from tfcluster.errors import ClusterError, ExitCode
@@ -84,6 +85,9 @@ def _invoke(
     output: str,
     **script: Any,
 ) -> int:
+    source = click.get_current_context().get_parameter_source("cluster")
+    if source is ParameterSource.ENVIRONMENT and (spec is not None or workers is not None):
+        cluster = None  # TFCLUSTER_CLUSTER is for commands on a cluster that is up
     if sum(option is not None for option in (spec, workers, cluster)) > 1:
         raise click.UsageError("Give only one of --spec, --workers and --cluster.")
     if spec is not None or workers is not None:
@@ -117,7 +121,7 @@ def _cluster(
     Raises:
         ClusterError: There is no cluster, or it cannot come up.
     """
-    from tfcluster.client.launch import temporary_cluster, workers_topology
+    from tfcluster.client.launch import claim_cluster, temporary_cluster, workers_topology
     from tfcluster.client.resolve import check_source, find_cluster, load_topology, spec_source
     from tfcluster.core.groups import select_members
     from tfcluster.paths import running_clusters
@@ -125,21 +129,26 @@ def _cluster(
     if spec is None and workers is None:
         yield _running_cluster(named)
         return
-    topology = load_topology(spec, None) if workers is None else workers_topology(workers)
-    select_members(topology, jobs)  # before anything starts
     source = spec_source(spec, None) if workers is None else "--workers"
-    if topology.cluster in running_clusters():
-        check_source(topology.cluster, source)
-        yield find_cluster(topology.cluster)
-        return
-    if detach:
-        raise ClusterError(
-            "a run that is detached needs a cluster that stays up",
-            hint="Start it with `tfcluster up` first; or leave out --detach.",
-            exit_code=ExitCode.USAGE,
-        )
-    with temporary_cluster(topology, source) as target:
-        yield target
+    with contextlib.ExitStack() as stack:
+        if workers is None:
+            topology = load_topology(spec, None)
+            stack.enter_context(claim_cluster(topology.cluster))
+        else:
+            topology = stack.enter_context(workers_topology(workers))
+        select_members(topology, jobs)  # before anything starts
+        if topology.cluster in running_clusters():
+            stack.close()  # other launches may use it too
+            check_source(topology.cluster, source)
+            yield find_cluster(topology.cluster)
+            return
+        if detach:
+            raise ClusterError(
+                "a run that is detached needs a cluster that stays up",
+                hint="Start it with `tfcluster up` first; or leave out --detach.",
+                exit_code=ExitCode.USAGE,
+            )
+        yield stack.enter_context(temporary_cluster(topology, source))
 
 
 def _running_cluster(named: str | None) -> Cluster:

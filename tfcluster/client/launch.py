@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import itertools
+import os
 import secrets
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from tfcluster import settings
-from tfcluster.client.apply import apply
+from tfcluster.client.apply import PlanConflictError, apply
 from tfcluster.client.cluster import Cluster
 from tfcluster.client.down import take_down
 from tfcluster.client.parallel import hints_of, lines_of, map_hosts, partition, warn
@@ -19,10 +21,11 @@ from tfcluster.client.runs import Event
 from tfcluster.client.up import plan_up
 from tfcluster.core.groups import select_members
 from tfcluster.core.topology import ClusterTopology
-from tfcluster.errors import ClusterError
-from tfcluster.paths import running_clusters
+from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.paths import LOCAL_HOST, running_clusters
 from tfcluster.protocol.api.cluster import TopologyRequest
 from tfcluster.protocol.api.runs import GroupRequest, JoinRequest
+from tfcluster.runtime_dir import socket_path
 
 if TYPE_CHECKING:
     from tfcluster.client.code import CodeTree
@@ -129,22 +132,27 @@ def make_launch(request: RunRequest, jobs: tuple[str, ...], max_restarts: int) -
     return Launch(request, GroupRequest(jobs, max_restarts, secrets.token_hex(32)))
 
 
-def workers_topology(count: int) -> ClusterTopology:
-    """Return the topology of a cluster on this machine with some workers and a name that no running cluster has."""
+@contextlib.contextmanager
+def workers_topology(count: int) -> Iterator[ClusterTopology]:
+    """Yield the topology of a cluster on this machine with some workers, and a name that nothing else uses meanwhile.
+
+    Args:
+        count: The number of workers.
+    """
     from tfcluster.core.resolve import resolve_spec
     from tfcluster.spec.load import parse_spec
 
-    running = running_clusters()
-    numbers = itertools.count(2)
-    name = "launch"
-    while name in running:
-        name = f"launch-{next(numbers)}"
-    return resolve_spec(parse_spec(f"jobs: {{worker: {{tasks: {count}}}}}", "--workers", name), "--workers")
+    with contextlib.ExitStack() as stack:
+        for number in itertools.count(1):
+            name = "launch" if number == 1 else f"launch-{number}"
+            if stack.enter_context(_claim(name)) and name not in running_clusters():
+                break
+        yield resolve_spec(parse_spec(f"jobs: {{worker: {{tasks: {count}}}}}", "--workers", name), "--workers")
 
 
 @contextlib.contextmanager
 def temporary_cluster(topology: ClusterTopology, source: str) -> Iterator[Cluster]:
-    """Bring a cluster up without servers, and take it down at the end, whatever happens.
+    """Bring a cluster up without servers, and take it down at the end.
 
     Args:
         topology: The topology.
@@ -156,9 +164,59 @@ def temporary_cluster(topology: ClusterTopology, source: str) -> Iterator[Cluste
     plan = plan_up(replace(topology, has_servers=False), source, dry=False)
     try:
         apply(plan, accept_any_loss=False, show_status=_ignore)
+    except PlanConflictError:  # another command has brought the cluster up, or is changing it
+        raise
+    except BaseException:
+        with contextlib.suppress(ClusterError):  # the first error is the one to show
+            _take_down(plan.cluster)
+        raise
+    try:
         yield plan.cluster
     finally:
-        take_down(plan.cluster, settings.STOP_GRACE_SECONDS, None, _ignore)
+        _take_down(plan.cluster)
+
+
+def _take_down(cluster: Cluster) -> None:
+    """Take a cluster down, unless another command has done so."""
+    try:
+        take_down(cluster, settings.STOP_GRACE_SECONDS, None, _ignore)
+    except ClusterError as error:
+        if error.exit_code is not ExitCode.NOT_RUNNING:
+            raise
+
+
+@contextlib.contextmanager
+def claim_cluster(name: str) -> Iterator[None]:
+    """Keep other launches from a cluster that this command brings up and takes down, until the context is left.
+
+    Raises:
+        ClusterError: Another launch has the cluster.
+    """
+    with _claim(name) as is_claimed:
+        if not is_claimed:
+            raise ClusterError(
+                f"another `tfcluster launch` has brought cluster {name!r} up, and takes it down at its end",
+                hint="Start it with `tfcluster up` to launch on it several times at once.",
+            )
+        yield
+
+
+@contextlib.contextmanager
+def _claim(name: str) -> Iterator[bool]:
+    """Lock the name of a cluster, which the kernel unlocks with the end of this process; yield whether it is locked."""
+    path = socket_path(name, LOCAL_HOST).with_name(f"{name}.launch")
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        is_claimed = os.fstat(fd).st_ino == os.stat(path).st_ino  # the launch that had it removes the file at its end
+    except (BlockingIOError, FileNotFoundError):
+        is_claimed = False
+    try:
+        yield is_claimed
+    finally:
+        if is_claimed:
+            path.unlink(missing_ok=True)
+        os.close(fd)
 
 
 def _ignore(status: Any) -> None:

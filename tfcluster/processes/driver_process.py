@@ -46,6 +46,13 @@ def wake_on_signals() -> socket.socket:
     return reading
 
 
+def restore_signals() -> None:
+    """Undo `wake_on_signals` in a forked process, in which a program is to find the signals as they are by default."""
+    signal.set_wakeup_fd(-1)
+    for number in (*TERMINAL_SIGNALS, *USER_SIGNALS, signal.SIGTERM, signal.SIGCHLD):
+        signal.signal(number, signal.SIG_DFL)
+
+
 def end_like(code: int) -> NoReturn:
     """End this process with an exit code or, if it is negative, by that signal.
 

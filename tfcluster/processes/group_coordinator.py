@@ -14,7 +14,7 @@ import socket
 import time
 import traceback
 from collections.abc import Collection
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from tfcluster import settings
 from tfcluster.core.environment import join_address
@@ -163,7 +163,7 @@ class GroupCoordinator:
                 delay = restart_delay(self._attempt, self._failure.exit_code)
                 self._resume_at = time.monotonic() + delay
                 left = self._group.max_restarts - self._attempt
-                self._spec.emit("restart", problem=self._failure.error.message, seconds=delay, left=left - 1)
+                self._tell("restart", problem=self._failure.error.message, seconds=delay, left=left - 1)
             return False
         return step in (NextStep.SUCCEED, NextStep.FAIL) or not self._spec.folder.exists()
 
@@ -247,8 +247,13 @@ class GroupCoordinator:
             lines = self._outputs[member.rank].lines
             self._failure = describe_failure(member, report, lines, self._is_interrupted)
 
+    def _tell(self, event: str, **fields: Any) -> None:
+        """Write an event; a full disk must not end the group."""
+        with contextlib.suppress(ClusterError):
+            self._spec.emit(event, **fields)
+
     def _emit(self, member: Member, state: str, **fields: int) -> None:
-        self._spec.emit("member", task=member.short, host=member.host, state=state, attempt=self._attempt, **fields)
+        self._tell("member", task=member.short, host=member.host, state=state, attempt=self._attempt, **fields)
 
     def _fail_hosts(self, hosts: Collection[str], problem: str, exit_code: ExitCode = ExitCode.FAILED) -> None:
         """Note that hosts do nothing more for the group, whose members there count as exited."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import random
 import select
 import signal
 import socket
@@ -18,9 +17,9 @@ from tfcluster.core.environment import gpu_variables
 from tfcluster.core.groups import Group, Member, expand
 from tfcluster.core.tf_config import make_tf_config
 from tfcluster.errors import ClusterError
-from tfcluster.processes.driver_process import reap_orphans, wake_on_signals
+from tfcluster.processes.driver_process import reap_orphans, restore_signals, wake_on_signals
 from tfcluster.processes.group_link import GroupLink
-from tfcluster.processes.netinfo import Address, bind_all_addresses
+from tfcluster.processes.netinfo import Address, bind_free_port
 from tfcluster.processes.run_spec import RunSpec
 from tfcluster.processes.supervised_program import SupervisedProgram
 from tfcluster.protocol.group import (
@@ -46,6 +45,9 @@ class GroupHost:
         group: The group.
         link: The connection to the coordinator.
         cluster: The addresses that may connect to the ports of the members, or None if all may.
+
+    Attributes:
+        is_coordinator_lost: Whether the connection to the coordinator was lost before the group had ended.
     """
 
     def __init__(self, spec: RunSpec, group: Group, link: GroupLink, cluster: Collection[Address] | None) -> None:
@@ -57,6 +59,7 @@ class GroupHost:
         self._ports: list[socket.socket] = []
         self._programs: dict[int, SupervisedProgram] = {}
         self._poll = select.poll()
+        self.is_coordinator_lost = False
         self._wakeup = wake_on_signals()
 
     def run(self) -> int:
@@ -109,6 +112,7 @@ class GroupHost:
         except ClusterError:
             orders = None
         if orders is None:
+            self.is_coordinator_lost = True
             return self._leave()
         for order in orders:
             if isinstance(order, End):
@@ -176,8 +180,7 @@ class GroupHost:
 
     def _release(self) -> None:
         """Give up, in the process of a member, what belongs to this process."""
-        signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        restore_signals()
         self._link.detach()
         for program in self._programs.values():
             program.detach()
@@ -194,7 +197,7 @@ class GroupHost:
         program.close()
         del self._programs[rank]
         failure = program.end.failure if program.end is not None else ""
-        self._report(Exited(rank, code, failure, program.was_stopped(code)))
+        self._report(Exited(rank, code, failure))
 
     def _report(self, report: Ports | Started | Output | Exited | Unable) -> None:
         with contextlib.suppress(OSError):  # the coordinator is lost, which the next order to read shows
@@ -216,17 +219,9 @@ class _MemberOutput:
 def _reserve_port() -> socket.socket:
     """Bind a free port, so that the kernel gives it to no other process; a gRPC server of this user can still bind it.
 
-    The port is one of those that a cluster's servers get, because firewalls between hosts may let only these pass.
-
     Raises:
-        ClusterError: No port is free.
+        OSError: No port is free.
     """
-    first = random.randrange(settings.FIRST_PORT, settings.LAST_PORT)
-    for port in (*range(first, settings.LAST_PORT + 1), *range(settings.FIRST_PORT, first)):
-        try:
-            bound = bind_all_addresses(port)
-        except OSError:
-            continue
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # after the bind, as gRPC sets it too
-        return bound
-    raise ClusterError(f"no free port between {settings.FIRST_PORT} and {settings.LAST_PORT}")
+    bound = bind_free_port()
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # after the bind, as gRPC sets it too
+    return bound

@@ -7,17 +7,19 @@ who reaches the coordinator's port, or who listens in its place, learns nothing 
 from __future__ import annotations
 
 import contextlib
+import errno
 import hmac
 import json
 import secrets
 import select
 import socket
+import time
 from collections.abc import Collection
 from typing import Any
 
 from tfcluster import settings
 from tfcluster.errors import ClusterError
-from tfcluster.processes.netinfo import Address, bind_all_addresses
+from tfcluster.processes.netinfo import Address, bind_free_port
 from tfcluster.processes.port_isolation import restrict
 from tfcluster.protocol.codec import Decoder, Message, encode
 from tfcluster.protocol.group import Order, Report, from_message, to_message
@@ -76,6 +78,9 @@ class Admission:
         connection: The socket.
         secret: The group's secret.
         hosts: The names of the hosts that may take part.
+
+    Attributes:
+        began: When the connection was made, in seconds of time.monotonic().
     """
 
     def __init__(self, connection: socket.socket, secret: str, hosts: frozenset[str]) -> None:
@@ -83,6 +88,7 @@ class Admission:
         self._secret = secret
         self._hosts = hosts
         self._received = b""
+        self.began = time.monotonic()
         self._nonce = secrets.token_hex(16)
         connection.setblocking(False)
         connection.send(encode({"nonce": self._nonce}))
@@ -146,7 +152,7 @@ class GroupListener:
         self._hosts = set(hosts)
         self._poll = poll
         self._admissions: dict[int, Admission] = {}
-        self._listener = bind_all_addresses(0)
+        self._listener = bind_free_port()
         if cluster is not None:
             restrict(self._listener, cluster)
         self._listener.listen(settings.PORT_BACKLOG)
@@ -172,8 +178,12 @@ class GroupListener:
     def _accept(self) -> None:
         with contextlib.suppress(OSError):  # the other side has given up, or no descriptor is left
             connection, _ = self._listener.accept()
-            if len(self._admissions) >= settings.GROUP_ADMISSIONS_MAX:  # the oldest has had its time
-                self._refuse(next(iter(self._admissions)))
+            limit = time.monotonic() - settings.GROUP_PROOF_SECONDS
+            for fd in [fd for fd, admission in self._admissions.items() if admission.began <= limit]:
+                self._refuse(fd)
+            if len(self._admissions) >= settings.GROUP_ADMISSIONS_MAX:
+                connection.close()  # a host of the group connects again
+                return
             admission = Admission(connection, self._secret, frozenset(self._hosts))
             self._admissions[admission.fileno()] = admission
             self._poll.register(admission, select.POLLIN)
@@ -196,7 +206,7 @@ class GroupListener:
 
 
 def connect(address: str, secret: str, host: str) -> GroupLink:
-    """Connect a host to the coordinator of its group.
+    """Connect a host to the coordinator of its group; try again if the connection is refused or closed.
 
     Args:
         address: The coordinator's address.
@@ -207,6 +217,17 @@ def connect(address: str, secret: str, host: str) -> GroupLink:
         OSError: The coordinator cannot be reached.
         ClusterError: What listens there is not the coordinator.
     """
+    deadline = time.monotonic() + settings.GROUP_CONNECT_SECONDS
+    while True:
+        try:
+            return _connect(address, secret, host)
+        except OSError:
+            if time.monotonic() >= deadline:
+                raise
+        time.sleep(settings.GROUP_RECONNECT_SECONDS)
+
+
+def _connect(address: str, secret: str, host: str) -> GroupLink:
     name, _, port = address.rpartition(":")
     connection = socket.create_connection((name.strip("[]"), int(port)), timeout=settings.GROUP_CONNECT_SECONDS)
     try:
@@ -229,8 +250,10 @@ def _receive_line(connection: socket.socket) -> Message:
     line = b""
     while not line.endswith(b"\n"):
         byte = connection.recv(1)
-        if not byte or len(line) >= settings.GROUP_PROOF_MAX_BYTES:
-            raise ClusterError("the coordinator has closed the connection")
+        if not byte:
+            raise ConnectionAbortedError(errno.ECONNABORTED, "the coordinator has closed the connection")
+        if len(line) >= settings.GROUP_PROOF_MAX_BYTES:
+            raise ClusterError("what listens there is not the coordinator of the group")
         line += byte
     return _decode(line)
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import random
 import socket
 import struct
 from collections.abc import Collection, Iterable
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 from pathlib import Path
 
+from tfcluster import settings
 from tfcluster.core.hosts import Host
 from tfcluster.paths import LOCAL_HOST
 
@@ -65,6 +69,21 @@ def bind_all_addresses(port: int, *, reuse: bool = False) -> socket.socket:
         bound_socket.close()
         raise
     return bound_socket
+
+
+def bind_free_port() -> socket.socket:
+    """Bind a socket to a free port on all addresses.
+
+    The port is one of those that a cluster's servers get, because firewalls between hosts may let only these pass.
+
+    Raises:
+        OSError: No port is free.
+    """
+    first = random.randrange(settings.FIRST_PORT, settings.LAST_PORT)
+    for port in (*range(first, settings.LAST_PORT + 1), *range(settings.FIRST_PORT, first)):
+        with contextlib.suppress(OSError):  # it is taken
+            return bind_all_addresses(port)
+    raise OSError(errno.EADDRINUSE, f"no free port between {settings.FIRST_PORT} and {settings.LAST_PORT}")
 
 
 def interface_for(cluster: Collection[Address], routes: Path = Path("/proc/net")) -> str | None:

@@ -86,7 +86,10 @@ def _drive_group(spec: RunSpec, group: Group, cluster: Collection[Address] | Non
     try:
         if group.coordinator is None:
             GroupCoordinator(spec, group, cluster).run()
-        code = GroupHost(spec, group, connect(group.coordinator, group.secret, spec.host), cluster).run()
+        host = GroupHost(spec, group, connect(group.coordinator, group.secret, spec.host), cluster)
+        code = host.run()
+        if host.is_coordinator_lost:
+            raise ClusterError(f"the connection to the coordinator of {spec.run} is lost")
         notes = [left] if (left := clear_tree(spec)) else []
         end = ProgramEnd(0, "", 0.0, {}, notes)
         spec.emit(**final_event(spec, 0, end, interrupted=False, lost_bytes=0))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import select
 import signal
@@ -61,15 +62,14 @@ class SupervisedProgram:
         self.capture = OutputCapture(sink, spec.streams or OutputStreams(is_shared=True))
         self._link, program_link = socket.socketpair()
         driver = os.getpid()
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # until the program can receive it
-        self.pid = os.fork()
+        self.pid = self._fork(program_link)
         if self.pid == 0:
             self._link.detach()
             release()
             streams = {*self.capture.program_fds, *([] if stdin is None else [stdin])}
             daemonize.close_fds({0, 1, 2, program_link.fileno(), *streams})
+            gc.enable()
             run_program.main(spec, driver, program_link, self.capture.program_fds, stdin)
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         program_link.close()
         self.capture.close_program_fds()
         with contextlib.suppress(OSError):  # the program does this too, but may not have come so far when signalled
@@ -85,6 +85,28 @@ class SupervisedProgram:
         self._deadline: float | None = None
         for fd in (*self.capture.streams, self._pidfd, self._link.fileno()):
             poll.register(fd, select.POLLIN)
+
+    def _fork(self, program_link: socket.socket) -> int:
+        """Fork the process; in the program, SIGINT is blocked until it can receive it, and no garbage is collected yet.
+
+        An object that owns a descriptor of this process could otherwise close the program's file of the same number.
+        """
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        gc.disable()
+        pid = -1
+        try:
+            pid = os.fork()
+        except OSError:
+            program_link.close()
+            self._link.close()
+            for fd in {*self.capture.streams, *self.capture.program_fds}:
+                os.close(fd)
+            raise
+        finally:
+            if pid:  # not in the program's process
+                gc.enable()
+                signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        return pid
 
     def handle(self, fd: int, events: int) -> bool:
         """Handle the events of a descriptor; return whether it is one of this program."""

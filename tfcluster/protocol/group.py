@@ -106,13 +106,11 @@ class Exited:
         rank: The member.
         exit_code: Its exit code; negative if a signal has ended it.
         failure: The exception that ended it, in one line; empty if there was none.
-        was_stopped: Whether it ended because it was told to.
     """
 
     rank: int
     exit_code: int
     failure: str
-    was_stopped: bool
 
 
 @dataclass(frozen=True)

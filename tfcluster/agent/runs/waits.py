@@ -118,7 +118,9 @@ class WaitMonitor:
                 self._checking[run.id] = asyncio.ensure_future(self._check(run, tasks_are_idle))
 
     def _scripts(self) -> list[Run]:
-        return [run for run in self._runs.runs.values() if run.is_active and run.record.traits.is_script]
+        """Return the runs to look at; nothing is known of the members of a group that an earlier agent started."""
+        scripts = [run for run in self._runs.runs.values() if run.is_active and run.record.traits.is_script]
+        return [run for run in scripts if run.record.traits.uses_servers or run.spec is not None]
 
     async def _check(self, run: Run, tasks_are_idle: bool) -> None:
         try:
@@ -126,9 +128,9 @@ class WaitMonitor:
                 return
             programs = self._programs[run.id]
             pids = [pid for pid in programs if read_usage(pid) is not None]
-            group = run.spec.group if run.spec is not None else None
+            group, host = (None, "") if run.spec is None else (run.spec.group, run.spec.host)
             # The members of a group do not all start at the same moment.
-            if len(pids) < (1 if group is None else len(group.members)):
+            if len(pids) < (1 if group is None else len(group.on(host))):
                 pids = find_processes(run.process, run.folder, forked=False)
             self._programs[run.id] = programs = {pid: programs.get(pid, _Program()) for pid in pids}
             for pid, program in programs.items():
