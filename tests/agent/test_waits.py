@@ -16,8 +16,10 @@ from tfcluster.agent.runs.waits import WaitMonitor
 
 def monitor_of_a_run(members: int | None) -> Any:
     """Return the monitor of one script, or of a group of them."""
-    group = None if members is None else SimpleNamespace(members=range(members))
-    record = SimpleNamespace(traits=SimpleNamespace(is_script=True, uses_servers=True), stopping=None, start_timeout=None)
+    group = None if members is None else SimpleNamespace(on=lambda host: range(members))
+    record = SimpleNamespace(
+        traits=SimpleNamespace(is_script=True, uses_servers=True), stopping=None, start_timeout=None
+    )
     run: Any = SimpleNamespace(
         id="script-1",
         is_active=True,
@@ -26,7 +28,7 @@ def monitor_of_a_run(members: int | None) -> Any:
         folder=Path(),
         down=frozenset(),
         record=record,
-        spec=SimpleNamespace(group=group),
+        spec=SimpleNamespace(group=group, host="localhost"),
     )
     runs, none = SimpleNamespace(runs={run.id: run}), SimpleNamespace()
     return WaitMonitor(runs, none, none, lambda: True)  # type: ignore[arg-type]
