@@ -67,7 +67,7 @@ def capture_profile(cluster: Cluster, names: Sequence[str], seconds: float, logd
         idle = {name for reply in replies.values() for name in reply.idle}
         failures = {name: why for reply in replies.values() for name, why in reply.failures.items()}
         traced = tuple(task for task in tasks if (partial / _name_of(task)).exists())
-        problem = unreachable(cluster, errors) if errors else _describe(failures)
+        problem = _describe(cluster, errors, failures)
         if not traced:
             raise problem or _nothing_ran(seconds)
         partial.rename(folder)
@@ -95,11 +95,16 @@ def _name_of(task: str) -> str:
     return f"{task.replace(':', '_')}.xplane.pb"
 
 
-def _describe(failures: dict[str, str]) -> ClusterError | None:
+def _describe(cluster: Cluster, errors: dict[str, ClusterError], failures: dict[str, str]) -> ClusterError | None:
+    """Return why traces are missing, of all hosts and tasks; None if none is."""
+    away = unreachable(cluster, errors) if errors else None
     if not failures:
-        return None
+        return away
     lines = [f"there is no trace of {name}: {why}" for name, why in failures.items()]
-    return ClusterError("\n".join(lines), hint="`tfcluster status` shows the tasks. A task has one profiler at a time.")
+    hint = "`tfcluster status` shows the tasks. A task has one profiler at a time."
+    if away is None:
+        return ClusterError("\n".join(lines), hint=hint)
+    return ClusterError("\n".join([away.message, *lines]), hint=f"{away.hint} {hint}", exit_code=away.exit_code)
 
 
 def _nothing_ran(seconds: float) -> ClusterError:
