@@ -212,7 +212,7 @@ PLACEMENT_REMOTE_POLL_SECONDS = 1.0  # on other hosts each poll sends a request 
 # Python stacks of programs, and programs that wait for tasks.
 STACK_SIGNAL = 49  # a real-time signal from the middle of the range: those of others are at its ends
 STACK_FD_MAX = 1024  # a descriptor far beyond it would cost the kernel memory
-STACK_FDS = 16  # the descriptor of the stacks is one of the last so many
+STACK_FDS = 16  # the descriptor of the stacks is one of the last ones
 STACK_SECONDS = 3.0  # for all threads of a process to be written, on a busy machine
 STACK_POLL_SECONDS = 0.01
 STACK_PROCESSES_MAX = 32  # of a program that are shown

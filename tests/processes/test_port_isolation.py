@@ -169,7 +169,7 @@ def test_without_filter_and_interface_the_port_cannot_be_restricted(machines: Ne
     with listening(machines["alpha"], addresses(machines, "alpha", "beta"), attaching="refused") as status:
         assert status == (
             f"the kernel lets only a process with CAP_NET_ADMIN choose who connects to port {PORT}, "
-            "and no network interface leads to the cluster's hosts and nobody else"
+            "and no network interface leads to the cluster's hosts alone"
         )
 
 

@@ -82,8 +82,8 @@ class GracefulInterrupt:
 
     A signal after that ends the reading too. The handler of the first one raises no exception, because an exception
     from a signal handler can occur anywhere, also between receiving an event and showing it. It only makes `fileno`
-    readable; whoever waits for the run calls `handle` then. While there is no run to cancel, the first signal ends the
-    reading.
+    readable; the code that waits for the run calls `handle` then. While there is no run to cancel, the first signal
+    ends the reading.
 
     Args:
         canceller: Cancels the run.

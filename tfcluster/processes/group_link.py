@@ -129,11 +129,11 @@ class Admission:
 
 
 class GroupListener:
-    """Listens for the other hosts of a group, and lets in those that prove that they belong to it.
+    """Listens for the other hosts of a group, and accepts those that prove that they belong to it.
 
     Args:
         secret: The group's secret.
-        hosts: The names of the hosts, each of which is let in once.
+        hosts: The names of the hosts, each of which is accepted once.
         cluster: The addresses that may connect, or None if all may.
         poll: Watches the descriptors of this object, whose events are passed to `handle`.
 
@@ -161,7 +161,7 @@ class GroupListener:
         poll.register(self._listener, select.POLLIN)
 
     def handle(self, fd: int) -> GroupLink | None:
-        """Handle the event of a descriptor; return the connection to a host that is let in now."""
+        """Handle the event of a descriptor; return the connection to a host that is accepted now."""
         if fd == self._listener.fileno():
             self._accept()
         elif fd in self._admissions:
@@ -169,7 +169,7 @@ class GroupListener:
         return None
 
     def close(self) -> None:
-        """Stop listening, and close the connections that were not let in."""
+        """Stop listening, and close the connections that were not accepted."""
         for fd in list(self._admissions):
             self._refuse(fd)
         self._poll.unregister(self._listener)

@@ -97,7 +97,7 @@ def restrict_to_peers(listener: socket.socket, cluster: Collection[Address]) -> 
         if interface is None:
             raise PortIsolationError(
                 f"the kernel lets only a process with CAP_NET_ADMIN choose who connects to {_named(listener)}, "
-                "and no network interface leads to the cluster's hosts and nobody else"
+                "and no network interface leads to the cluster's hosts alone"
             ) from error
         _bind(listener, interface)
     except OSError as error:

@@ -30,7 +30,7 @@ def enable(folder: Path) -> None:
     with contextlib.suppress(OSError):
         fd = os.open(folder / STACKS, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            # A high number: one that the program closes, with descriptors that it has not opened, is hardly used again.
+            # A high number: one that the program closes, with descriptors that it has not opened, is seldom used again.
             limit = min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], settings.STACK_FD_MAX)
             high = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, limit - settings.STACK_FDS)
         finally:

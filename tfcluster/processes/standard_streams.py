@@ -1,4 +1,4 @@
-"""The standard streams of a script: taken over from the command that runs it, and opened anew in its interpreter."""
+"""The standard streams of a script: taken over from the command that runs it, and opened again in its interpreter."""
 
 from __future__ import annotations
 

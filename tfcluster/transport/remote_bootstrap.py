@@ -4,8 +4,8 @@ The source of this file is sent in each session, so it imports nothing of tfclus
 
 The cache is a folder that only its owner can access. A version of the code is in a subfolder that is named by its
 content hash, which covers the names and contents of all files. The hash is computed again from the files before each
-use. Bytecode that Python compiles next to the files is not covered: nobody else can enter the folder, and Python itself
-checks whether bytecode is up to date.
+use. Bytecode that Python compiles next to the files is not covered: no other user can enter the folder, and Python
+itself checks whether bytecode is up to date.
 
 A dry run, which must change nothing on the host, imports the code from memory and writes no file.
 """

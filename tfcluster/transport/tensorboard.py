@@ -70,7 +70,7 @@ def main(text: str) -> NoReturn:
     send_message(asdict(Started(sys.executable, logdir, bool(command))))
     if logdir is None or not command:
         sys.exit(1)
-    os.chdir("/")  # from where nobody's modules are imported
+    os.chdir("/")  # where there are no modules to import
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # it imports TensorFlow, which would take the memory of the GPUs
     os.execv(command[0], [*command, "--logdir", logdir, "--host", "127.0.0.1", "--port", str(start.port)])
 

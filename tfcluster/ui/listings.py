@@ -76,7 +76,7 @@ def show_status(status: ClusterStatus) -> None:
 
 
 def _unexpected_exits(tasks: Sequence[TaskStatus]) -> Iterator[tuple[list[str], str]]:
-    """Yield what to say of unexpected exits, each with the short names of the tasks of which it holds."""
+    """Yield what to say of unexpected exits, each with the short names of its tasks."""
     names: dict[str, list[str]] = {}
     for task in tasks:
         if task.last_exit is not None and not task.last_exit.expected:

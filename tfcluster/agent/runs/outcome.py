@@ -52,7 +52,7 @@ def final_record(run: Run, log: Path) -> RunRecord:
 
 
 def _with_losses(error: dict[str, Any], run: Run) -> dict[str, Any]:
-    """Add to the error of a run the tasks that were down during it: TensorFlow's own errors hardly name them.
+    """Add to the error of a run the tasks that were down during it: TensorFlow's own errors seldom name them.
 
     Of the error itself the first line remains: the output of the run has all of it.
     """

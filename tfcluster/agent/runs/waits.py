@@ -27,7 +27,7 @@ from tfcluster.processes.run_spec import append_event
 
 _logger = logging.getLogger(__name__)
 
-#: Returns why a program, of which the pid is given, waits in a call.
+#: Returns why a program waits in a call; the arguments are its run, its pid and the call.
 Diagnose = Callable[[Run, int, Wait], Awaitable[Sequence[Problem]]]
 
 
