@@ -13,6 +13,7 @@ from ipaddress import IPv4Address
 
 import pytest
 
+from tests.conftest import wait_for
 from tfcluster import settings
 from tfcluster.errors import ClusterError
 from tfcluster.processes.group_link import GroupLink, GroupListener, connect
@@ -38,6 +39,12 @@ class Coordinator:
             for fd, _ in self.poll.poll(20):
                 if (link := self.listener.handle(fd)) is not None:
                     self.links.append(link)
+
+    def link(self) -> GroupLink:
+        """Wait for the connection of a host that was accepted; the thread notes it after it has answered the host."""
+        wait_for(lambda: self.links)
+        (link,) = self.links
+        return link
 
     def stop(self) -> None:
         self._stopped.set()
@@ -92,7 +99,7 @@ def is_closed(connection: socket.socket) -> bool:
 def test_orders_and_reports_pass() -> None:
     with coordinator("beta") as at, host_link(at.address, "beta") as link:
         link.send(Ports([1, 2]))
-        (own,) = at.links
+        own = at.link()
         assert own.host == "beta"
         assert own.receive() == [Ports([1, 2])]
         own.send(Reserve())
@@ -111,7 +118,7 @@ def test_a_host_without_the_secret_or_not_of_the_group_is_refused(secret: str, h
         with pytest.raises((ClusterError, OSError)):
             connect(at.address, secret, host)
         with host_link(at.address, "beta"):
-            assert [link.host for link in at.links] == ["beta"]
+            assert at.link().host == "beta"
 
 
 def test_a_host_is_let_in_once() -> None:
@@ -119,7 +126,7 @@ def test_a_host_is_let_in_once() -> None:
         with pytest.raises((ClusterError, OSError)):
             connect(at.address, SECRET, "beta")
         first.send(Interrupt())
-        assert at.links[0].receive() == [Interrupt()]
+        assert at.link().receive() == [Interrupt()]
 
 
 @pytest.mark.parametrize(
