@@ -79,9 +79,9 @@ def coordinator(*hosts: str) -> Iterator[Coordinator]:
 
 
 @contextmanager
-def refusal() -> Iterator[None]:
-    """Expect that a host is refused; it need not try again for as long as on a busy network."""
-    with pytest.MonkeyPatch.context() as patch, pytest.raises((ClusterError, OSError)):
+def impatience() -> Iterator[None]:
+    """A host that is refused need not try again for as long as on a busy network."""
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(settings, "GROUP_CONNECT_SECONDS", 1.0)
         patch.setattr(settings, "GROUP_RECONNECT_SECONDS", 0.1)
         yield
@@ -117,7 +117,7 @@ def test_orders_and_reports_pass() -> None:
 @pytest.mark.parametrize(("secret", "host"), [(OTHER, "beta"), (SECRET, "gamma")])
 def test_a_host_without_the_secret_or_not_of_the_group_is_refused(secret: str, host: str) -> None:
     with coordinator("beta") as at:
-        with refusal():
+        with impatience(), pytest.raises((ClusterError, OSError)):
             connect(at.address, secret, host)
         with host_link(at.address, "beta"):
             assert at.link().host == "beta"
@@ -125,7 +125,7 @@ def test_a_host_without_the_secret_or_not_of_the_group_is_refused(secret: str, h
 
 def test_a_host_is_let_in_once() -> None:
     with coordinator("beta") as at, host_link(at.address, "beta") as first:
-        with refusal():
+        with impatience(), pytest.raises((ClusterError, OSError)):
             connect(at.address, SECRET, "beta")
         first.send(Interrupt())
         assert at.link().receive() == [Interrupt()]
@@ -164,7 +164,7 @@ def test_a_proof_cannot_be_replayed() -> None:
         answers: list[bytes] = []
         thread = threading.Thread(target=pass_on)
         thread.start()
-        with refusal():
+        with impatience(), pytest.raises((ClusterError, OSError)):
             connect(f"127.0.0.1:{relay.getsockname()[1]}", SECRET, "beta")
         thread.join()
         with dial(at.address) as later:
