@@ -83,6 +83,7 @@ def test_killed_before_it_has_released_all_tasks(sandbox: Sandbox, number: int, 
     assert {task["last_exit"] for task in status["tasks"]} == {None}
 
 
+@pytest.mark.slow
 def test_killed_before_the_first_journal(sandbox: Sandbox) -> None:
     error = sandbox("up", sandbox.spec(SPEC), env=at_writing(1, after=False), code=1).stderr
     assert "died before it had started a task: none runs" in error
@@ -137,6 +138,7 @@ def test_killed_at_every_write_of_a_change(sandbox: Sandbox, after: bool, policy
     assert len(list(killed)) >= 3
 
 
+@pytest.mark.slow
 def test_a_change_that_cannot_be_completed_is_reported(sandbox: Sandbox) -> None:
 
     sandbox("up", sandbox.spec(SPEC))

@@ -221,6 +221,7 @@ def test_runs_are_not_ended_without_a_yes(sandbox: Sandbox) -> None:
     wait_for(lambda: len(keepers(sandbox)) == 1 and keeper not in keepers(sandbox))
 
 
+@pytest.mark.slow
 def test_a_plan_is_carried_out_only_on_the_cluster_that_it_was_made_from(
     sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -108,6 +108,7 @@ def test_a_failure_on_one_host_ends_the_members_on_the_other(lab: Over) -> None:
     wait_for(lambda: not programs(lab))
 
 
+@pytest.mark.slow
 def test_all_hosts_start_again(lab: Over) -> None:
     result = launch(lab, "--max-restarts", "1", "act.py", "worker:1=kill", "first=0", code=0)[-1]
     assert result["result"] == {"exit_code": 0, "restarts": 1}
@@ -149,6 +150,7 @@ def test_a_host_that_is_lost_ends_the_group(lab: Over) -> None:
     lab.wait_until("running")
 
 
+@pytest.mark.slow
 def test_one_command_from_nothing_to_a_result(lab: Over) -> None:
     text = lab.text(NAMES, JOBS).replace("name: wide", "name: brief")
     spec = lab.spec(text, "brief.yaml")

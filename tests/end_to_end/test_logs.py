@@ -194,6 +194,7 @@ def test_the_log_collector_exits_with_the_cluster_even_without_an_agent(sandbox:
     wait_for(lambda: not sandbox.leftovers())
 
 
+@pytest.mark.slow
 def test_logs_of_an_earlier_cluster_of_the_same_name_are_shown_only_with_since(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec("name: twice\njobs:\n  ps: {tasks: 1}\n  worker: {tasks: 1}\n"))
     first = {task["job"]: task["address"] for task in sandbox.status()["tasks"]}

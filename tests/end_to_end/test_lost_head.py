@@ -26,6 +26,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
         yield sandbox
 
 
+@pytest.mark.slow
 def test_another_host_leads_a_run_which_all_commands_find(two: Sandbox) -> None:
     before = two.json("run", "pi", "--samples", "1e5", "--devices", "/job:worker")["run"]
     with away(two, "alpha"):

@@ -103,6 +103,7 @@ def test_no_name_is_in_sight_of_other_accounts(sandbox: Sandbox) -> None:
     assert not any(_lock_path(port).exists() for port in ports)
 
 
+@pytest.mark.slow
 def test_a_folder_in_tmp_that_another_account_has_made(
     sandbox: Sandbox, as_other: AsOther, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -59,6 +59,7 @@ def test_the_tasks_of_this_machine_come_back(sandbox: Sandbox) -> None:
     assert sandbox.leftovers() == []
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     shutil.which("systemd-analyze") is None and not os.environ.get("CI"), reason="systemd is not installed"
 )

@@ -124,6 +124,7 @@ def test_a_fork_server_that_is_stopped_is_replaced_and_costs_no_run(sandbox: San
     assert sandbox("events").stdout.count("fork-server-killed") == 2
 
 
+@pytest.mark.slow
 def test_a_fork_server_that_hangs_does_not_hold_up_down(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec(SPEC))
     sandbox("run", "pi", "--samples", "1000")

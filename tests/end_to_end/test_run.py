@@ -34,6 +34,7 @@ def test_events_end_with_the_result(demo: Sandbox) -> None:
     assert demo.status()["runs"][-1]["state"] == "succeeded"
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_count_on_any_devices(sandbox: Sandbox) -> None:
     spec = sandbox.spec("name: many\njobs:\n  ps: {tasks: 1}\n  worker: {tasks: 2, cpus: 2}\n")
     sandbox("up", spec)

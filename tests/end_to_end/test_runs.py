@@ -191,6 +191,7 @@ def test_what_bundled_programs_train_is_each_runs_own_and_gone_with_it(demo: San
     wait_for(lambda: not any(there()))
 
 
+@pytest.mark.slow
 def test_runs_outlive_their_agent(sandbox: Sandbox) -> None:
     sandbox.spec(COUNT, "count.py")
     sandbox.spec(WAIT, "waits.py")

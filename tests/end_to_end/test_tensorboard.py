@@ -73,6 +73,7 @@ def test_a_run_is_shown_by_its_folder_and_nothing_is_left(demo: Sandbox, tmp_pat
     ended(demo)
 
 
+@pytest.mark.slow
 def test_data_on_another_host_is_shown_here(away: Over) -> None:
     (away.folder / "writes.py").write_text(
         "import os; open(os.environ['TFCLUSTER_OUTPUT'] + '/events.out.tfevents.1', 'w')"
