@@ -145,9 +145,11 @@ def test_the_folders_of_old_runs_are_removed_in_a_child_process(
         (tmp_path / f"pi-{number}" / "files" / "model").touch()
         os.utime(tmp_path / f"pi-{number}" / "record.json", (number, number))
 
+    before = set(psutil.Process().children())
+
     async def remove() -> None:
         remove_old_runs(records, [])
-        while records.has_old([]) or psutil.Process().children():
+        while records.has_old([]) or set(psutil.Process().children()) - before:
             await asyncio.sleep(0.01)
 
     asyncio.run(remove())
