@@ -40,7 +40,7 @@ iterator = iter(strategy.experimental_distribute_dataset(data))
 
 @tf.function
 def train_step(batch: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
-    """Train on a batch, of which each worker has a part; return its loss."""
+    """Train on a batch, divided among the workers; return its loss."""
 
     def on_a_replica(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
         with tf.GradientTape() as tape:

@@ -53,7 +53,7 @@ def test_a_command_here_takes_the_place_of_tfcluster(demo: Sandbox) -> None:
     process.send_signal(signal.SIGINT)
     assert process.stdout.readline() == "interrupted\n"
     assert process.wait(60) == 3
-    # What Python ignores is not ignored by the command: `yes` ends when nobody reads it.
+    # What Python ignores is not ignored by the command: `yes` ends when its output is not read.
     line = f"{shlex.join(demo.command)} exec yes | head -n 1; echo ${{PIPESTATUS[0]}}"
     result = subprocess.run(
         ["bash", "-c", line], env=demo.environment, cwd=demo.folder, capture_output=True, text=True, check=True

@@ -10,15 +10,22 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from tfcluster.cli.options import Command, WholeNumber, cluster_option, name_option, output_option, seconds
+from tfcluster.cli.options import (
+    WholeNumber,
+    cluster_option,
+    detach_option,
+    make_params,
+    name_option,
+    output_option,
+    run_timeout_option,
+)
+from tfcluster.cli.run import SCRIPT, make_request
 from tfcluster.errors import ClusterError, ExitCode
 
 if TYPE_CHECKING:
     from tfcluster.client.cluster import Cluster
 
 
-#: The program that the members of a group run.
-_SCRIPT = "script"
 _HELP = """Start SCRIPT.py once for each task of the job `worker` (and of `chief`, if there is one), on the task's host.
 
 Each process finds its own place in TF_CONFIG, with addresses that are free, as MultiWorkerMirroredStrategy needs it. In
@@ -32,7 +39,7 @@ Where no cluster is up, --spec FILE or --workers N bring one up without servers,
 
 
 def _own_params() -> list[click.Parameter]:
-    options: list[Callable[[Command], Command]] = [
+    options: list[Callable[[click.Command], click.Command]] = [
         click.option(
             "--each",
             metavar="JOB[,JOB...]",
@@ -56,20 +63,13 @@ def _own_params() -> list[click.Parameter]:
             "--workers", type=click.IntRange(min=1), metavar="N", help="Bring N workers up on this machine for the run."
         ),
         click.option("--seed", type=WholeNumber(0, 2**63 - 1), help="The seed of random numbers, for all processes."),
-        click.option("--timeout", type=seconds(0.1), metavar="S", help="Seconds after which the run is stopped."),
+        run_timeout_option,
         name_option,
-        click.option("--detach", is_flag=True, help="Print the run's id and leave it alone; see `tfcluster attach`."),
+        detach_option,
         cluster_option,
         output_option,
     ]
-
-    @click.command()
-    def carrier() -> None:
-        """Carry the options."""
-
-    for option in reversed(options):
-        option(carrier)
-    return carrier.params
+    return make_params(options)
 
 
 def _invoke(
@@ -94,13 +94,12 @@ def _invoke(
         from tfcluster.client.up import prestart_agent
 
         prestart_agent()  # before the other imports, so that these and the agent's run in parallel
-    from tfcluster.cli.run import make_request
     from tfcluster.cli.runs import RunOutput, show
     from tfcluster.client.launch import make_launch
     from tfcluster.programs.api import SharedOptions
     from tfcluster.programs.registry import find
 
-    program, describe = find(_SCRIPT), _script_command().callback
+    program, describe = find(SCRIPT), _script_command().callback
     assert program is not None, "it is a part of tfcluster"
     assert describe is not None, "a command that is made of a function calls it"
     shared = SharedOptions(seed, (), None, False, timeout, False, None, detach, cluster, output, name)
@@ -175,14 +174,15 @@ class _Launch(click.Command):
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         """Return the parameters; the program `script` is not imported before they are needed."""
-        return [*super().get_params(ctx), *_script_command().params]
+        added = super().get_params(ctx)[len(self.params) :]  # --help, which stands last
+        return [*self.params, *_script_command().params, *added]
 
 
 def _script_command() -> click.Command:
     """Return the command of the program `script`, which `launch` runs."""
     from tfcluster.programs.registry import find
 
-    program = find(_SCRIPT)
+    program = find(SCRIPT)
     assert program is not None, "it is a part of tfcluster"
     command: click.Command = program.load("options", "command", click.Command)
     return command

@@ -53,6 +53,28 @@ def name_option(function: Command) -> Command:
     )(function)
 
 
+def run_timeout_option(function: Command) -> Command:
+    """Add --timeout, the option of every command that starts a run."""
+    return click.option("--timeout", type=seconds(0.1), metavar="S", help="Seconds after which the run is stopped.")(
+        function
+    )
+
+
+def detach_option(function: Command) -> Command:
+    """Add --detach, the option of every command that starts a run."""
+    return click.option(
+        "--detach", is_flag=True, help="Print the run's id and leave it alone; see `tfcluster attach`."
+    )(function)
+
+
+def make_params(options: Sequence[Callable[[click.Command], click.Command]]) -> list[click.Parameter]:
+    """Return the parameters that option decorators add, in their order, for a command that is not a function."""
+    command = click.Command(None)
+    for option in options:
+        option(command)
+    return command.params
+
+
 if TYPE_CHECKING:  # ParamType is generic since click 8.4
     _IntType = click.ParamType[int]
     _FloatType = click.ParamType[float]

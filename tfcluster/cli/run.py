@@ -12,7 +12,16 @@ import click
 from click.shell_completion import CompletionItem
 
 from tfcluster.cli.completion import complete_scripts
-from tfcluster.cli.options import Command, ImageFile, WholeNumber, cluster_option, name_option, output_option, seconds
+from tfcluster.cli.options import (
+    ImageFile,
+    WholeNumber,
+    cluster_option,
+    detach_option,
+    make_params,
+    name_option,
+    output_option,
+    run_timeout_option,
+)
 
 if TYPE_CHECKING:
     from tfcluster.client.run_request import RunRequest
@@ -177,7 +186,7 @@ def command_of(
 
 def _shared_params() -> list[click.Parameter]:
     """Return the options that every program has; their names are the fields of SharedOptions."""
-    options: list[Callable[[Command], Command]] = [
+    options: list[Callable[[click.Command], click.Command]] = [
         click.option(
             "--seed",
             type=WholeNumber(0, 2**63 - 1),
@@ -200,20 +209,13 @@ def _shared_params() -> list[click.Parameter]:
             metavar="FILE",
             help="Draw the placed graph in FILE (.svg, or .dot for Graphviz), a colour for each device.",
         ),
-        click.option("--timeout", type=seconds(0.1), metavar="S", help="Seconds after which the run is stopped."),
+        run_timeout_option,
         name_option,
-        click.option("--detach", is_flag=True, help="Print the run's id and leave it alone; see `tfcluster attach`."),
+        detach_option,
         cluster_option,
         output_option,
     ]
-
-    @click.command()
-    def carrier() -> None:
-        """Carry the options."""
-
-    for option in options:
-        option(carrier)
-    return carrier.params
+    return make_params(options)
 
 
 def make_request(program: InstalledProgram, submission: Submission, options: SharedOptions) -> RunRequest:

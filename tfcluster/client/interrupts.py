@@ -167,7 +167,7 @@ class GracefulInterrupt:
         return len(self._interrupts) >= settings.INTERRUPTS_TO_CANCEL
 
     def _on_terminal_signal(self, number: int, frame: FrameType | None) -> None:
-        assert self._terminal is not None, "it has the signals of which this is the handler"
+        assert self._terminal is not None, "this is the handler of its signals"
         self._terminal.on_signal(number, self._canceller.run)
         os.eventfd_write(self._event, 1)
 

@@ -133,7 +133,7 @@ class GroupListener:
 
     Args:
         secret: The group's secret.
-        hosts: The names of the hosts, each of which is accepted once.
+        hosts: The names of the hosts; each is accepted once.
         cluster: The addresses that may connect, or None if all may.
         poll: Watches the descriptors of this object, whose events are passed to `handle`.
 

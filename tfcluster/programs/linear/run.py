@@ -41,19 +41,16 @@ def run(
 
     Args:
         context: The run.
-        data: The user's name for the uploaded CSV file, which has the columns x and y. Without an upload the data
-            are 101 points around 2x + 0.2, generated from the seed.
+        data: The user's name for the uploaded CSV file with the columns x and y; see `synthetic_dataset` for none.
         steps: Number of steps that all workers do together.
         epochs: Number of passes over the data, which replaces `steps`; None to use `steps`.
         batch: Examples per step, limited to the number of examples. With `sync` the workers share a batch.
         optimizer: A key of `LEARNING_RATES`.
         lr: Learning rate; None for the optimizer's default.
         sync: Whether the workers' gradients are averaged at each step.
-        logdir: Folder for checkpoints and summaries; training resumes from the latest checkpoint in it. None to
-            write neither.
+        logdir: Folder for summaries and checkpoints (the latest is resumed); None for neither.
         checkpoint_every: Seconds between two checkpoints.
-        seed: Seed of the noise and of the order of the examples, below 2^63; None for that of the training whose
-            checkpoint is in `logdir`, or else a random one.
+        seed: Seed of the noise and the order of examples, below 2^63; None for that in `logdir`, or a random one.
 
     Returns:
         w, b, loss (on all data), steps (the global step), steps_per_s, examples_per_s, workers, optimizer, lr, batch,

@@ -57,10 +57,7 @@ def run(
         The script's exit code, and one line that describes the exception that ended it (empty if there was none).
     """
     if context.log_placement:
-        _log_placement_of_sessions()
-        context.notes.append(
-            "operations of a script bear no mark of its run: the placements are those of every session of that time"
-        )
+        _log_placement_of_sessions(context)
     os.chdir(cwd if os.path.isdir(cwd) else context.folder)
     script = path if context.upload_path is None else str(context.upload_path)
     if script is None:
@@ -93,9 +90,13 @@ def _seed_all(seed: int) -> None:
     tf.random.set_seed(seed)
 
 
-def _log_placement_of_sessions() -> None:
+def _log_placement_of_sessions(context: Context) -> None:
     """Patch Session so that every session of the script logs device placement, regardless of its config."""
     import tensorflow as tf
+
+    context.notes.append(
+        "operations of a script bear no mark of its run: the placements are those of every session of that time"
+    )
 
     session = tf.compat.v1.Session
     begin = session.__init__
