@@ -66,6 +66,7 @@ def kept_alive(transport: SshTransport, hosts: SshHosts) -> Iterator[None]:
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(json.loads(lock.read_text())["socket"])
         connection.sendall(encode_greeting() + _REQUEST)
+        assert connection.recv(1)  # the agent has accepted the connection: it does not exit when another one ends
         yield
     wait_for(lambda: not process.exists())
 
