@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import logging
 import os
 import time
 from pathlib import Path
@@ -10,10 +12,14 @@ from pathlib import Path
 import pytest
 
 from tfcluster import settings
+from tfcluster.agent import subprocesses
 from tfcluster.agent.code_store import CodeStore
+from tfcluster.agent.handlers.code import receive_code
 from tfcluster.agent.upload import Upload
-from tfcluster.core.code import digest_of
+from tfcluster.core.code import CodeFile, digest_of, encode_manifest
 from tfcluster.errors import ClusterError
+from tfcluster.protocol.api import Done, Reply
+from tfcluster.protocol.api.code import CodeWanted, SendCodeRequest
 
 
 def receive(folder: Path, sizes: dict[str, int], *chunks: bytes) -> None:
@@ -27,6 +33,26 @@ def receive(folder: Path, sizes: dict[str, int], *chunks: bytes) -> None:
         await CodeStore(folder).receive(upload, sizes)
 
     asyncio.run(feed())
+
+
+def send(manifest: bytes, *contents: bytes) -> list[object]:
+    """Send a tree as a command does, and return what the agent answers."""
+
+    async def exchange() -> list[object]:
+        async def grant(size: int) -> None:
+            return
+
+        upload = Upload(grant)
+        answers: list[object] = []
+        async for answer in receive_code(SendCodeRequest(digest_of(manifest), len(manifest)), upload):
+            answers.append(answer.value if isinstance(answer, Reply) else answer)
+            if isinstance(answer, CodeWanted):
+                await upload._allow(settings.RPC_UPLOAD_WINDOW_BYTES)
+                for digest in answer.digests:
+                    upload.feed({digest_of(each): each for each in (manifest, *contents)}[digest])
+        return answers
+
+    return asyncio.run(exchange())
 
 
 def test_contents_arrive_in_any_pieces(tmp_path: Path) -> None:
@@ -88,3 +114,18 @@ def test_what_another_agent_removes_meanwhile_does_not_end_a_removal(
 def test_a_manifest_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(ClusterError, match="cannot read the code: No such file"):
         CodeStore(tmp_path).read_manifest("0" * 64)
+
+
+def test_code_arrives_though_no_process_is_left_to_prune_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail() -> int:
+        raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setattr(subprocesses, "_fork", fail)
+    manifest = encode_manifest([CodeFile("train.py", 5, digest=digest_of(b"first"))])
+    with caplog.at_level(logging.WARNING):
+        answers = send(manifest, b"first")
+    assert answers == [CodeWanted((digest_of(manifest),)), CodeWanted((digest_of(b"first"),)), Done()]
+    assert "the cache of code cannot be made smaller: Resource temporarily unavailable" in caplog.text

@@ -70,3 +70,13 @@ def test_a_link_with_the_name_of_an_incomplete_file_is_not_followed(tmp_path: Pa
     copy(tmp_path / "out", link("a.tfcluster-part", elsewhere), file("a"))
     assert not elsewhere.exists()
     assert (tmp_path / "out/a").read_bytes() == CONTENT
+
+
+def test_a_file_that_was_not_asked_for_is_not_written(tmp_path: Path) -> None:
+    def stream_another(request: ReadOutputsRequest, **options: object) -> Response:
+        return Response([OutputBlock("../other", base64.b64encode(CONTENT).decode())])
+
+    cluster: Any = SimpleNamespace(connect=lambda host: SimpleNamespace(stream=stream_another))
+    with pytest.raises(ClusterError, match=r"a file arrived that was not asked for: '\.\./other'"):
+        fetch(cluster, HostOutputs("beta", "train-1", (file("a"),)), tmp_path / "out", lambda size: None)
+    assert [path.name for path in tmp_path.rglob("*")] == ["out"]

@@ -210,7 +210,9 @@ def _copy(
     target: BinaryIO | None = None
     try:
         for block in response:
-            path = folder / files[block.path].path
+            if block.path not in files:
+                raise ClusterError(f"a file arrived that was not asked for: {block.path!r:.80}")
+            path = folder / block.path
             if target is None:
                 _place_of(folder, files[block.path]).parent.mkdir(parents=True, exist_ok=True)
                 _part_of(path).unlink(missing_ok=True)  # it may be a link, to anywhere

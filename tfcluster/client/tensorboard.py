@@ -14,6 +14,7 @@ import threading
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
+from queue import SimpleQueue
 from typing import IO
 
 from tfcluster import settings
@@ -114,6 +115,9 @@ class _Process:
             start_new_session=True,  # a Ctrl-C is for this command, which ends TensorBoard
         )
         self._lines: deque[str] = deque(maxlen=settings.SSH_ERROR_LINES)
+        self._port: SimpleQueue[int | None] = SimpleQueue()
+        self._errors = threading.Thread(target=self._read_errors, daemon=True)
+        self._errors.start()  # from the beginning: a process that fills the pipe would be blocked
 
     def __enter__(self) -> _Process:
         return self
@@ -129,35 +133,42 @@ class _Process:
         """Return what there is on the host; if TensorBoard is not started, raise an error that says why."""
         for line in _stream(self._process.stdout):
             if line.startswith(MESSAGE_PREFIX.encode()):  # a login shell may print lines, too
+                threading.Thread(target=self._discard_output, daemon=True).start()
                 return Started(**json.loads(line[len(MESSAGE_PREFIX) :]))
-        self._lines.extend(line.decode(errors="replace").rstrip() for line in _stream(self._process.stderr))
+        _stream(self._process.stdout).close()
         raise self.wait_for_end()
 
     def read_port(self) -> int:
         """Return the port on which TensorBoard serves."""
-        for line in _stream(self._process.stderr):
-            self._lines.append(line.decode(errors="replace").rstrip())
-            if found := _URL.search(line):
-                for stream in (self._process.stdout, self._process.stderr):
-                    threading.Thread(target=self._drain, args=(_stream(stream),), daemon=True).start()
-                return int(found[1])
-        raise self.wait_for_end()
+        port = self._port.get()
+        if port is None:
+            raise self.wait_for_end()
+        return port
 
     def wait_for_end(self) -> ClusterError:
         """Wait until the process ends by itself, and return the error for that."""
         code = self._process.wait()
+        self._errors.join(settings.SSH_EXIT_SECONDS)
         if self._host != LOCAL_HOST and code == SSH_FAILED:
             return HostUnreachableError(
                 self._host, "the connection was lost", "TensorBoard has ended there: try again."
             )
-        lines = "".join(f"\n  {line}" for line in self._lines if line)
+        lines = "".join(f"\n  {line}" for line in list(self._lines) if line)
         return ClusterError(f"TensorBoard on {self._host} ended with exit code {code}{lines}")
 
-    def _drain(self, stream: IO[bytes]) -> None:
-        """Read what TensorBoard prints later, so that it is never blocked."""
-        with contextlib.suppress(ValueError, OSError):  # the stream is closed at the end
+    def _read_errors(self) -> None:
+        """Read what TensorBoard prints on its standard error: the line with its port, and what may explain its end."""
+        with _stream(self._process.stderr) as stream:
             for line in stream:
                 self._lines.append(line.decode(errors="replace").rstrip())
+                if found := _URL.search(line):
+                    self._port.put(int(found[1]))
+        self._port.put(None)
+
+    def _discard_output(self) -> None:
+        with _stream(self._process.stdout) as stream:
+            for _ in stream:
+                pass
 
 
 def _stream(stream: IO[bytes] | None) -> IO[bytes]:

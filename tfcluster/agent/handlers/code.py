@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from functools import partial
 
 from tfcluster import settings
@@ -14,6 +15,8 @@ from tfcluster.paths import code_cache
 from tfcluster.protocol.api import Done, Reply, Response
 from tfcluster.protocol.api.code import CodeWanted, SendCodeRequest
 from tfcluster.protocol.codec import Message
+
+_logger = logging.getLogger(__name__)
 
 
 async def receive_code(request: SendCodeRequest, upload: Upload) -> Response[CodeWanted, Done]:
@@ -34,7 +37,10 @@ async def receive_code(request: SendCodeRequest, upload: Upload) -> Response[Cod
         await store.receive(upload, {digest: sizes[digest] for digest in missing})
         is_new = True
     if is_new:
-        await run_in_child("tfcluster: code cache", partial(_prune, store), settings.CODE_PRUNE_SECONDS)
+        try:
+            await run_in_child("tfcluster: code cache", partial(_prune, store), settings.CODE_PRUNE_SECONDS)
+        except OSError as error:  # the run has its code, and the next code that arrives is another occasion
+            _logger.warning("the cache of code cannot be made smaller: %s", error.strerror)
     yield Reply(Done())
 
 

@@ -1,0 +1,34 @@
+"""What TensorBoard prints before and while it serves, and at its end."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+from tfcluster.client.tensorboard import _Process
+from tfcluster.errors import ClusterError
+from tfcluster.paths import LOCAL_HOST
+from tfcluster.transport.remote_bootstrap import MESSAGE_PREFIX
+
+# Prints on the standard error more than a pipe holds, as a login shell with a long greeting may.
+_PRINTS_MUCH = "import sys; sys.stderr.write('line of a greeting\\n' * 20000); sys.stderr.flush();"
+_START = json.dumps({"python": "python", "logdir": "/logs", "is_installed": True})
+
+
+def process(end: str) -> _Process:
+    return _Process(LOCAL_HOST, [sys.executable, "-c", f"{_PRINTS_MUCH}{end}"])
+
+
+def test_a_process_that_prints_much_before_its_first_message_is_not_blocked() -> None:
+    serves = f"print({MESSAGE_PREFIX + _START!r}, flush=True); print('http://localhost:6007/', file=sys.stderr)"
+    with process(f"{serves}; sys.stderr.flush(); sys.stdin.read()") as tensorboard:
+        assert tensorboard.read_start().logdir == "/logs"
+        assert tensorboard.read_port() == 6007
+
+
+def test_the_last_lines_explain_an_end_before_it_serves() -> None:
+    with process("sys.exit('no module')") as tensorboard, pytest.raises(ClusterError, match="exit code 1") as error:
+        tensorboard.read_start()
+    assert error.value.message.endswith("\n  no module")
