@@ -81,9 +81,13 @@ def commands(document: Path) -> list[Command]:
     return found
 
 
+# Their commands take a minute or more.
+_LONG = ("README", "programs", "supervision")
+
+
 @pytest.mark.parametrize(
     "document",
-    mostly_slow(WITH_COMMANDS, fast=[document for document in WITH_COMMANDS if document != README]),
+    mostly_slow(WITH_COMMANDS, fast=[document for document in WITH_COMMANDS if document.stem not in _LONG]),
     ids=lambda document: document.stem,
 )
 def test_the_commands_work_as_written(document: Path, sandbox: Sandbox) -> None:
@@ -106,6 +110,7 @@ def test_the_commands_work_as_written(document: Path, sandbox: Sandbox) -> None:
     assert sandbox.leftovers() == []
 
 
+@pytest.mark.slow
 def test_the_program_connects_as_written(sandbox: Sandbox) -> None:
     sandbox("up", ROOT / "examples" / "cluster.yaml")
     (program,) = blocks(README, "python")

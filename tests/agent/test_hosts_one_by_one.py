@@ -48,6 +48,7 @@ def test_hosts_try_each_others_ports_before_a_server_listens(hosts: Hosts) -> No
     assert sorted(hosts.topology.ports_on("b")) == ports["b"], "where servers listen now"
 
 
+@pytest.mark.slow
 def test_ports_stop_listening_however_the_request_ends(hosts: Hosts) -> None:
     prepared = hosts.prepare(topology_of())
     listening = hosts.stream("b", ObserveRequest())
@@ -89,6 +90,7 @@ def test_problems_are_reported_together_and_no_port_is_reserved(hosts: Hosts) ->
     wait_for(lambda: not hosts.sandbox.leftovers())
 
 
+@pytest.mark.slow
 def test_servers_are_restarted_for_a_new_address_on_another_host(hosts: Hosts) -> None:
     hosts.up(topology_of())
     before = {short: hosts.task(short)["pid"] for short in ("ps:0", "worker:0", "worker:1")}
@@ -101,6 +103,7 @@ def test_servers_are_restarted_for_a_new_address_on_another_host(hosts: Hosts) -
     assert {short: hosts.task(short)["pid"] for short in before} == after
 
 
+@pytest.mark.slow
 def test_a_host_without_tasks_stays_up_until_down(hosts: Hosts) -> None:
     hosts.up(topology_of([task_of("worker:0", "a"), task_of("worker:1", "b")]))
     hosts.up(topology_of([task_of("worker:0", "a")]))
@@ -113,6 +116,7 @@ def test_a_host_without_tasks_stays_up_until_down(hosts: Hosts) -> None:
     assert shorts(hosts.status("a")) == ["worker:0"]
 
 
+@pytest.mark.slow
 def test_hosts_go_down_one_by_one(hosts: Hosts) -> None:
     hosts.up(topology_of())
     address = hosts.task("worker:1")["address"]

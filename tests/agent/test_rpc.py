@@ -94,6 +94,7 @@ def test_a_disconnect_cancels_all_requests_of_the_connection(hosts: Hosts, clien
     other.close()
 
 
+@pytest.mark.slow
 def test_a_stream_that_is_not_read_does_not_keep_others_from_being_read(hosts: Hosts, client: AgentClient) -> None:
     unread = client.stream(LogsRequest((), None, None, follow=True, after={}))
     result = list(client.stream(run_of_pi()))[-1]

@@ -77,6 +77,7 @@ def test_the_next_agent_restores_the_secrets_with_another_socket(hosts: Hosts, m
     wait_for(lambda: not list((runtime_dir / "tfcluster").iterdir()))
 
 
+@pytest.mark.slow
 def test_a_task_whose_secret_is_missing_is_not_started(hosts: Hosts) -> None:
     """As after a reboot, when the folder in memory is gone."""
     hosts.up(topology_of(WITH_SECRET))

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import COMMAND, Sandbox
+from tests.conftest import COMMAND, Sandbox, mostly_slow
 from tests.end_to_end.test_ssh import over
 
 pytestmark = pytest.mark.usefixtures("cold")
@@ -113,7 +113,7 @@ def row(sandbox: Sandbox) -> dict[str, object]:
     return found[0] if found else {}
 
 
-@pytest.mark.parametrize("network", ["closed", "open"])
+@pytest.mark.parametrize("network", mostly_slow(["closed", "open"], fast=["closed"]))
 def test_another_account_that_can_connect_is_reported(sandbox: Sandbox, account: Account, network: str) -> None:
     sandbox.spec(_SPEC.format(network=network))
     told = sandbox("up", "-o", "json")
@@ -161,6 +161,7 @@ def test_without_another_account_nothing_is_reported(sandbox: Sandbox) -> None:
     assert sandbox("up", "-o", "json").stderr == ""
 
 
+@pytest.mark.slow
 def test_the_accounts_of_another_host_are_named(tmp_path: Path) -> None:
     passwd = tmp_path / "passwd"
     passwd.write_text(_US + _OTHERS)

@@ -44,6 +44,7 @@ def test_every_command_finds_the_cluster_of_an_agent_that_died(sandbox: Sandbox)
     assert sandbox.leftovers() == [], "an agent that only read the events has ended before its command"
 
 
+@pytest.mark.slow
 def test_an_adopted_server_that_dies_is_started_again_at_its_port(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec(SPEC))
     sandbox.kill_agent()

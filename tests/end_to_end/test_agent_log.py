@@ -46,6 +46,7 @@ def test_it_has_the_transitions_with_their_causes_and_outlives_the_agent(sandbox
     assert agent_log(sandbox, "-c", "logged")[-1].endswith("INFO    down")
 
 
+@pytest.mark.slow
 def test_a_request_that_fails_leaves_its_traceback(sandbox: Sandbox) -> None:
     broken = "def _fail(*arguments): raise KeyError('broken')\nClusterHandlers.restart = _fail\n"
     changes = json.dumps({"tfcluster.agent.handlers.cluster": broken})

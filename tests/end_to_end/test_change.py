@@ -124,6 +124,7 @@ Journal.write, Journal.append = _unless_full(Journal.write), _unless_full(Journa
 """
 
 
+@pytest.mark.slow
 def test_a_cluster_changes_in_place_and_its_ps_remembers(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     text = "name: grows\njobs:\n  ps: {tasks: 1}\n  worker: {tasks: 2, max: 3}\n  chief: {tasks: 1, env: {A: secret}}\n"
     full = sandbox.folder / "full"

@@ -64,6 +64,7 @@ def test_a_spec_is_the_same_by_whatever_path(sandbox: Sandbox) -> None:
     assert "lab  running" in sandbox("status", cwd=sandbox.folder / "link").stdout
 
 
+@pytest.mark.slow
 def test_after_a_rename_up_names_the_old_cluster(sandbox: Sandbox) -> None:
     spec = sandbox.spec(f"name: old\n{_UNNAMED}")
     sandbox("up", spec)

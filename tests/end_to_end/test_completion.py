@@ -45,6 +45,7 @@ def completions(sandbox: Sandbox, line: str, env: Mapping[str, str] | None = Non
     return [line for line in result.stdout.splitlines() if line]
 
 
+@pytest.mark.slow
 def test_names_of_tasks_runs_and_clusters(demo: Sandbox) -> None:
     for name in ("train.py", "other.py", "notes.txt", "my file.py"):
         (demo.folder / name).write_text("")

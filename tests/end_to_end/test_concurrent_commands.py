@@ -52,6 +52,7 @@ def test_two_downs_at_once(sandbox: Sandbox) -> None:
     wait_for(lambda: not sandbox.leftovers())  # one may have started an agent to ask
 
 
+@pytest.mark.slow
 def test_up_that_meets_down(sandbox: Sandbox) -> None:
     sandbox.spec(SPEC)
     sandbox("up")

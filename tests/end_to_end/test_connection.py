@@ -53,6 +53,7 @@ def python(sandbox: Sandbox, program: str, *options: str, code: int = 0) -> str:
     return result.stdout
 
 
+@pytest.mark.slow
 def test_a_strategy_and_a_session_find_the_cluster_in_spite_of_a_proxy(demo: Sandbox) -> None:
     assert python(demo, _STRATEGY).split() == ["/job:ps/replica:0/task:0/device:CPU:0", "21.0"]
 

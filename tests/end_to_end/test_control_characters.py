@@ -92,6 +92,7 @@ def failed_run(sandbox: Sandbox) -> str:
     return str(sandbox.json("runs")[0]["run"])
 
 
+@pytest.mark.slow
 def test_control_characters_in_the_log_of_a_task_are_escaped(visited: Sandbox) -> None:
     lines = harmless(at_a_terminal(visited, "logs", "worker:0", "--no-prefix")).splitlines()
     assert SHOWN in lines

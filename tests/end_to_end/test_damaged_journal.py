@@ -75,6 +75,7 @@ def test_down_stops_what_runs(sandbox: Sandbox, damage: str) -> None:
     assert sandbox.status()["state"] == "running"
 
 
+@pytest.mark.slow
 def test_down_stops_what_runs_although_the_state_home_was_deleted(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec(SPEC))
     pids = {task["pid"] for task in sandbox.status()["tasks"]}

@@ -147,9 +147,8 @@ def test_a_running_cluster_is_unchanged(fresh: Over, command: tuple[str, ...]) -
     fresh("down")
 
 
-@pytest.mark.parametrize(
-    "command", mostly_slow([*COMMANDS, ("scale", "worker=2", "--dry-run")], fast=COMMANDS[:1]), ids=" ".join
-)
+@pytest.mark.parametrize("command", [*COMMANDS, ("scale", "worker=2", "--dry-run")], ids=" ".join)
+@pytest.mark.slow
 def test_no_agent_is_started_where_one_has_died(fresh: Over, command: tuple[str, ...]) -> None:
     spec = fresh.spec(fresh.text(("alpha",), "jobs: {worker: {tasks: 1}}"))
     fresh("up", spec)

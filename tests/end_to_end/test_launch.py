@@ -225,7 +225,9 @@ def test_wrong_usage(cluster: Sandbox, arguments: list[str], message: str) -> No
     assert message in result.stderr
 
 
-@pytest.mark.parametrize("arguments", [["--workers", "2"], ["--spec", "two.yaml"]])
+@pytest.mark.parametrize(
+    "arguments", [["--workers", "2"], pytest.param(["--spec", "two.yaml"], marks=pytest.mark.slow)]
+)
 def test_a_cluster_for_the_time_of_the_run(sandbox: Sandbox, arguments: list[str]) -> None:
     sandbox.spec("name: two\njobs: {worker: {tasks: 2}}\n", "two.yaml")
     (sandbox.folder / "act.py").write_text(ACT)
@@ -237,6 +239,7 @@ def test_a_cluster_for_the_time_of_the_run(sandbox: Sandbox, arguments: list[str
     assert run["state"] == "failed"
 
 
+@pytest.mark.slow
 def test_launches_at_the_same_time_have_clusters_of_their_own(sandbox: Sandbox) -> None:
     (sandbox.folder / "act.py").write_text(ACT)
     sandbox.spec("name: two\njobs: {worker: {tasks: 1}}\n", "two.yaml")

@@ -135,6 +135,7 @@ def test_the_coordinator_listens_until_all_hosts_are_there(lab: Over) -> None:
     assert lab.json("runs")[-1]["state"] == "cancelled"
 
 
+@pytest.mark.slow
 def test_a_host_that_is_lost_ends_the_group(lab: Over) -> None:
     env = lab.with_settings({"GROUP_LINK_SECONDS": 3})
     command = lab.start("launch", lab.folder / "code" / "act.py", stderr=subprocess.STDOUT, env=env)

@@ -228,6 +228,7 @@ def test_down_of_what_is_not_running(sandbox: Sandbox) -> None:
     assert "no cluster is running" in sandbox("down", "--all", code=3).stderr
 
 
+@pytest.mark.slow
 def test_choice_between_clusters(sandbox: Sandbox) -> None:
     here = sandbox.folder / "elsewhere"
     here.mkdir()

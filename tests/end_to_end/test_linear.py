@@ -87,6 +87,7 @@ def test_workers_train_at_once_and_the_evaluator_scores(full: Sandbox) -> None:
     assert work["/job:evaluator/task:0/device:CPU:0"]["scores"] == len(result["evaluations"])
 
 
+@pytest.mark.slow
 def test_workers_in_step_are_deterministic_and_as_good_as_one(full: Sandbox) -> None:
     options = ("--seed", "9", "--sync", "--optimizer", "sgd", "--lr", "0.3", "--steps", "300")
     whole = [full.json("run", "linear", *options)["result"] for _ in range(2)]

@@ -60,6 +60,7 @@ def test_one_to_eight_tasks_give_the_same_bits(eight: Sandbox) -> None:
     assert moments.pop() == (pytest.approx(values.mean(), rel=1e-14), pytest.approx(values.var(), rel=1e-12))
 
 
+@pytest.mark.slow
 def test_fewer_numbers_than_tasks(eight: Sandbox) -> None:
     path = eight.folder / "three.csv"
     path.write_text("x,y\n1,a\n2,b\n6,c\n")
@@ -84,6 +85,7 @@ def test_standard_input_and_results_for_people(eight: Sandbox) -> None:
     assert lines[2:4] == ["1 slice, mean:", "  master:0: 3.0 of 3 numbers"]
 
 
+@pytest.mark.slow
 def test_bad_input(eight: Sandbox) -> None:
     path = eight.folder / "bad.txt"
     path.write_text("1\n2\n3;4\n")

@@ -45,6 +45,7 @@ def kill(sandbox: Sandbox, task: str) -> None:
     wait_for(lambda: sandbox.task(task, code=None)["state"] == "failed")
 
 
+@pytest.mark.slow
 def test_a_run_does_without_a_task_that_it_does_not_need(partial: Sandbox) -> None:
     result = partial.json("run", "pi", "--samples", "1e5", "--seed", "7")
     assert list(result["devices"]) == ["/job:worker/task:0/device:CPU:0"]

@@ -103,6 +103,7 @@ def test_the_logs_show_the_placement_of_all_runs(demo: Sandbox) -> None:
     assert all(" (" in line for line in lines)
 
 
+@pytest.mark.slow
 def test_the_placed_graph_is_drawn(demo: Sandbox, tmp_path: Path) -> None:
     path = tmp_path / "graph.svg"
     output = demo(*_GRAPH, "--placement-graph", path)

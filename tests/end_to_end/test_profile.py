@@ -42,6 +42,7 @@ def test_the_traces_of_a_job_are_where_tensorboard_looks(demo: Sandbox, computin
     assert not list(demo.folder.glob("state/tfcluster/*/*/profiles/*"))
 
 
+@pytest.mark.slow
 def test_an_interrupt_leaves_nothing_and_the_next_trace_works(demo: Sandbox, computing: str, tmp_path: Path) -> None:
     process = demo.start("profile", "worker:0", "--seconds", "300", "--logdir", tmp_path / "logs")
     wait_for(lambda: list(demo.folder.glob("state/tfcluster/*/*/profiles/*")))

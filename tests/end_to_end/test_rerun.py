@@ -30,6 +30,7 @@ def git(folder: Path, command: str) -> str:
     ).stdout.strip()
 
 
+@pytest.mark.slow
 def test_a_script_is_run_again_and_what_has_changed_is_said(one: Sandbox, tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("import os, sys\nprint(sys.argv[1:], os.path.basename(os.getcwd()))\nsys.exit(3)\n")

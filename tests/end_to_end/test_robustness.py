@@ -24,6 +24,7 @@ def helper(sandbox: Sandbox, word: str) -> int:
     return int(wait_for(lambda: [pid for pid, title in sandbox.processes().items() if title.endswith(word)])[0])
 
 
+@pytest.mark.slow
 def test_commands_connect_whatever_the_runtime_directory(sandbox: Sandbox, tmp_path: Path) -> None:
     sandbox("up", sandbox.spec(SPEC))
     elsewhere = {"XDG_RUNTIME_DIR": str(tmp_path / "elsewhere")}
@@ -265,6 +266,7 @@ def test_output_that_cannot_be_written_is_no_mistake_of_ours(sandbox: Sandbox, c
     assert result.stderr == "error: No space left on device\n"
 
 
+@pytest.mark.slow
 def test_events_include_their_cause(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec("name: told\njobs:\n  worker: {tasks: 1}\n"))
     os.kill(sandbox.task("worker:0")["pid"], signal.SIGKILL)
@@ -290,6 +292,7 @@ def test_events_include_their_cause(sandbox: Sandbox) -> None:
     assert events[3]["detail"] == "SIGKILL; restarting immediately"
 
 
+@pytest.mark.slow
 def test_a_journal_that_cannot_be_written_for_a_while(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec(SPEC + "restart: {backoff: {initial: 0.5, max: 0.5}, limit: 1000 in 60}\n"))
     obstacle = next(sandbox.folder.glob("state/**/journal.json")).with_suffix(".new")

@@ -132,6 +132,7 @@ def test_an_interrupt_cancels_the_run_and_leaves_the_cluster_well(demo: Sandbox,
     demo("run", "pi", "--samples", "1e5")
 
 
+@pytest.mark.slow
 def test_a_task_that_does_not_answer_is_named_at_once(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec(STRICT))
     os.kill(sandbox.task("worker:0")["pid"], signal.SIGSTOP)
@@ -146,6 +147,7 @@ def test_a_task_that_does_not_answer_is_named_at_once(sandbox: Sandbox) -> None:
     assert "does not answer" in error
 
 
+@pytest.mark.slow
 def test_a_task_that_dies_in_mid_run_is_named_and_at_once_by_the_next_run(sandbox: Sandbox) -> None:
     """Whether it computes or keeps the weights."""
     spec = sandbox.spec(STRICT)

@@ -147,6 +147,7 @@ def test_a_detached_run_is_listed_attached_to_and_cancelled(demo: Sandbox) -> No
         assert "in a folder in which its spec is cluster.yaml" in error
 
 
+@pytest.mark.slow
 def test_two_runs_at_once_share_no_variable_and_leave_none(demo: Sandbox) -> None:
     demo.spec(VARIABLES, "variables.py")
     one, other = (demo("run", "--detach", "variables.py", "hold", "").stdout.strip() for _ in range(2))
@@ -245,6 +246,7 @@ def test_runs_outlive_their_agent(sandbox: Sandbox) -> None:
     wait_for(lambda: not sandbox.leftovers())
 
 
+@pytest.mark.slow
 def test_a_fault_tolerant_run_ends_when_no_task_remains(sandbox: Sandbox) -> None:
     sooner = sandbox.with_settings({"RUN_ALL_TASKS_LOST_SECONDS": 0.5})
     sandbox("up", sandbox.spec(SPEC), env=sooner)

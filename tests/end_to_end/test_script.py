@@ -34,6 +34,7 @@ print("weight", float(weight.numpy()), weight.device)
 """
 
 
+@pytest.mark.slow
 def test_a_training_script_finds_the_cluster(demo: Sandbox, tmp_path: Path) -> None:
     """With a module beside it, arguments that look like ours, and the folder that the user is in."""
     (tmp_path / "train.py").write_text(TRAINING)

@@ -153,6 +153,7 @@ sys.exit(4)
 """
 
 
+@pytest.mark.slow
 def test_a_child_that_a_script_has_forked_and_that_exits_does_not_end_the_run(demo: Sandbox) -> None:
     demo.spec(FORKS, "forks.py")
     result = demo("run", "forks.py", code=4)

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import COMMAND, Sandbox, make_sandbox
+from tests.conftest import COMMAND, Sandbox, make_sandbox, mostly_slow
 
 
 @dataclass(frozen=True)
@@ -142,6 +142,9 @@ CASES = {
     ),
 }
 
+# They import TensorFlow in a fresh interpreter, as do cases that are not slow.
+SLOW_CASES = ("a variable that the script sets", "variables that libraries read", "exit message", "a signal")
+
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
@@ -175,7 +178,7 @@ def own_lines(text: bytes) -> bytes:
     return b"".join(line for line in lines if not line.startswith(foreign) and not _OLD_LOG_LINE.search(line))
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", mostly_slow(CASES, fast=[name for name in CASES if name not in SLOW_CASES]))
 def test_a_script_runs_as_python_runs_it(small: Sandbox, tmp_path: Path, name: str) -> None:
     case = CASES[name]
     folder = folder_of(case, tmp_path)
@@ -202,6 +205,7 @@ def test_a_script_runs_as_python_runs_it(small: Sandbox, tmp_path: Path, name: s
     assert ours.returncode == (python.returncode if python.returncode >= 0 else 128 - python.returncode)
 
 
+@pytest.mark.slow
 def test_a_module_is_shown_by_its_name_and_a_missing_one_by_where_it_was_searched(
     small: Sandbox, tmp_path: Path
 ) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests import listening
-from tests.conftest import Sandbox, wait_for
+from tests.conftest import Sandbox, mostly_slow, wait_for
 from tests.other_host import OtherHost, another_host
 
 
@@ -51,7 +51,10 @@ def test_who_can_connect_to_a_script(sandbox: Sandbox, other_host: OtherHost, ne
 
 @pytest.mark.parametrize(
     "program",
-    ["pi --samples 1e14", "mean --random 4e12", "linear --steps 1e12", "expfit --mode single --steps 1e8"],
+    mostly_slow(
+        ["pi --samples 1e14", "mean --random 4e12", "linear --steps 1e12", "expfit --mode single --steps 1e8"],
+        fast=["mean --random 4e12"],
+    ),
 )
 def test_every_bundled_program_is_trapped(demo: Sandbox, program: str) -> None:
     run = demo("run", *program.split(), "--detach").stdout.strip()
@@ -59,6 +62,7 @@ def test_every_bundled_program_is_trapped(demo: Sandbox, program: str) -> None:
     demo("cancel", run)
 
 
+@pytest.mark.slow
 def test_a_graph_is_trapped(sandbox: Sandbox) -> None:
     """A graph ends at once, so this one is made to wait where it would run."""
     waiting = sandbox.with_fault("tfcluster.programs.graph", "run = lambda *_, **__: __import__('time').sleep(600)")

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from tests import listening
-from tests.conftest import Sandbox, make_sandbox, wait_for
+from tests.conftest import Sandbox, make_sandbox, mostly_slow, wait_for
 from tests.hosts import HERE, SshHosts, ssh_hosts
 from tests.namespaces import Machine
 
@@ -248,7 +248,7 @@ for number in itertools.count():
 """
 
 
-@pytest.mark.parametrize("part", ["sshd", "link"])
+@pytest.mark.parametrize("part", mostly_slow(["sshd", "link"], fast=["sshd"]))
 def test_a_run_and_its_lines_outlive_the_loss_of_the_connection(wide: Over, tmp_path: Path, part: str) -> None:
     script, end = tmp_path / "counts.py", tmp_path / "end"
     script.write_text(_COUNTS)
@@ -282,6 +282,7 @@ def test_a_run_goes_on_while_its_leading_host_has_no_link(wide: Over) -> None:
     assert any("was lost" in note for note in result["notes"])
 
 
+@pytest.mark.slow
 def test_a_busy_host_is_waited_for(wide: Over) -> None:
     pid = next(host["agent_pid"] for host in wide.status()["hosts"] if host["host"] == "beta")
     os.kill(pid, signal.SIGSTOP)  # as on a host that has no time for it

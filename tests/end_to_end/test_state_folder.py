@@ -63,6 +63,7 @@ def delete(folder: Path) -> None:
     shutil.rmtree(gone)
 
 
+@pytest.mark.slow
 def test_a_deleted_state_folder_is_recreated(sandbox: Sandbox, tmp_path: Path) -> None:
     spec = sandbox.spec(SPEC)
     sandbox("up", spec)

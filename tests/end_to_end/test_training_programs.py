@@ -134,6 +134,7 @@ def check_disturbed(sandbox: Sandbox, example: Example, words: list[str], line: 
     assert min(numbers) >= 5
 
 
+@pytest.mark.slow
 def test_a_worker_is_killed_on_a_cluster_that_is_up(sandbox: Sandbox) -> None:
     quick = sandbox.with_settings({"GROUP_STOP_SECONDS": 0.5, "GROUP_RESTART_SECONDS": 0.1})
     sandbox("up", sandbox.spec(MULTI_WORKER.jobs.format(hosts="")), env=quick)

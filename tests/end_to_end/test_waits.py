@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import Sandbox, make_sandbox, wait_for
+from tests.conftest import Sandbox, make_sandbox, mostly_slow, wait_for
 
 #: `spare` waits for ever after its second end.
 SPEC = """
@@ -147,7 +147,9 @@ def failed(sandbox: Sandbox, task: str, state: str = "failed") -> Iterator[None]
 
 
 @pytest.mark.parametrize(
-    ("text", "call"), [(SESSION, "Session.run"), (STRATEGY, "ParameterServerStrategy")], ids=["session", "strategy"]
+    ("text", "call"),
+    [(SESSION, "Session.run"), pytest.param(STRATEGY, "ParameterServerStrategy", marks=pytest.mark.slow)],
+    ids=["session", "strategy"],
 )
 def test_a_frozen_task(hangs: Sandbox, text: str, call: str) -> None:
     with frozen(hangs, "worker:1") as pid:
@@ -169,6 +171,7 @@ def test_a_task_that_has_failed(hangs: Sandbox) -> None:
     assert error["hint"] == "`tfcluster logs ps:0` shows why; `tfcluster restart ps:0` starts it again."
 
 
+@pytest.mark.slow
 def test_a_task_that_backs_off(hangs: Sandbox) -> None:
     with failed(hangs, "spare:0", "backing-off"):
         waiting, error = wait_and_end(hangs, SESSION)
@@ -235,7 +238,7 @@ tf.distribute.MultiWorkerMirroredStrategy()  # WAITS HERE
     assert result["error"]["message"].startswith(f"{run} has not started within 6 s: {waiting['message']}")
 
 
-@pytest.mark.parametrize("env", [{}, {"OMP_NUM_THREADS": "3"}], ids=["warm", "fresh"])
+@pytest.mark.parametrize("env", mostly_slow([{}, {"OMP_NUM_THREADS": "3"}], fast=[{}]), ids=["warm", "fresh"])
 def test_a_strategy_that_needs_other_processes(hangs: Sandbox, env: dict[str, str]) -> None:
     script = write(hangs, "import tensorflow as tf\ntf.distribute.MultiWorkerMirroredStrategy()\n")
     error = hangs.start("run", script, "--epochs", "3", env=env).communicate(timeout=90)[1]
@@ -256,6 +259,7 @@ def test_of_a_script_that_computes_nothing_is_said(hangs: Sandbox) -> None:
     assert kinds <= {"run", "output", "result"}
 
 
+@pytest.mark.slow
 def test_tasks_that_are_kept_for_later(sandbox: Sandbox) -> None:
     spec = sandbox.spec("name: later\njobs:\n  worker: {tasks: 1, max: 3}\n")
     sandbox("up", spec, env=sandbox.with_settings(QUICK))

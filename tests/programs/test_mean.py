@@ -154,6 +154,7 @@ def test_a_mean_whose_sum_is_too_large(local_run: LocalRun, tmp_path: Path) -> N
     assert context.notes == ["the variance is larger than the largest float64 number"]
 
 
+@pytest.mark.slow
 def test_random_numbers_equal_those_of_numpy(local_run: LocalRun) -> None:
     count, seed = 2 * WINDOW + 5, 2**40 + 7
     places = np.arange(count, dtype=np.uint32)

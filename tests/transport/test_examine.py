@@ -284,6 +284,7 @@ def test_setup_runs_once_and_may_make_the_python(
     assert len(count.read_text().splitlines()) == 2  # another host is another host
 
 
+@pytest.mark.slow
 def test_setup_that_fails_shows_its_last_lines(
     hosts: SshHosts, make_transport: TransportFactory, tmp_path: Path
 ) -> None:

@@ -135,6 +135,7 @@ def test_the_agent_runs_the_code_that_was_sent(hosts: SshHosts, make_transport: 
     assert channel.wait_for_end(30)
 
 
+@pytest.mark.slow
 def test_a_state_folder_of_its_own(hosts: SshHosts, make_transport: TransportFactory) -> None:
     transport = make_transport(state="~/kept here")
     channel = transport.open(start=True)
@@ -236,6 +237,7 @@ def test_sessions_share_one_connection(hosts: SshHosts, make_transport: Transpor
     transport.disconnect()  # there is nothing more to end
 
 
+@pytest.mark.slow
 def test_an_agent_outlives_its_sshd(hosts: SshHosts, make_transport: TransportFactory) -> None:
     transport = make_transport()
     channel = transport.open(start=True)
