@@ -8,6 +8,7 @@ thread. A thread whose result is no longer awaited ends with its request, as eve
 from __future__ import annotations
 
 import contextlib
+import math
 import queue
 import sys
 import threading
@@ -142,11 +143,14 @@ def merge_streams(
     running = len(streams)
     try:
         while running:
-            remaining = None if deadline is None else max(0.0, deadline - time.monotonic())
+            # A signal that arrives just before Python blocks in get() is handled when get() returns.
+            remaining = math.inf if deadline is None else max(0.0, deadline - time.monotonic())
             try:
-                entry = entries.get(timeout=remaining)
+                entry = entries.get(timeout=min(remaining, settings.SIGNAL_POLL_SECONDS))
             except queue.Empty:
-                return
+                if remaining == 0:
+                    return
+                continue
             if entry.kind is _Kind.END:
                 running -= 1
             elif entry.kind is _Kind.EXCEPTION:
