@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from tfcluster.agent.timeout import wait_for
 from tfcluster.processes.inotify import Inotify
 
 
@@ -79,7 +80,7 @@ class ChangeWaiter:
     async def wait(self) -> None:
         """Wait until there has been a change since the last read, and the next read is due."""
         with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._changed.wait_for_change(self._known_change), self._max_interval)
+            await wait_for(self._changed.wait_for_change(self._known_change), self._max_interval)
         clock = asyncio.get_running_loop().time
         await asyncio.sleep(self._last_read + self._min_interval - clock())
         self._known_change, self._last_read = self._changed.count, clock()

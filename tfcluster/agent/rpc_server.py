@@ -13,6 +13,7 @@ from tfcluster import settings
 from tfcluster.agent.context import AgentContext
 from tfcluster.agent.files import remove_unless_file
 from tfcluster.agent.rpc_connection import Dispatcher, RpcConnection
+from tfcluster.agent.timeout import wait_for
 from tfcluster.process_handle import peer_credentials
 from tfcluster.runtime_dir import socket_path
 
@@ -150,7 +151,7 @@ class RpcServer:
         # The command that requested the shutdown, and commands that follow a stream, still get their final message.
         with contextlib.suppress(asyncio.TimeoutError):
             responses = asyncio.gather(*(connection.wait_for_responses() for connection in self._connections))
-            await asyncio.wait_for(responses, settings.AGENT_DRAIN_SECONDS)
+            await wait_for(responses, settings.AGENT_DRAIN_SECONDS)
 
     async def _serve_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self._context.quitting.is_set():  # closed without a greeting: the command starts the next agent

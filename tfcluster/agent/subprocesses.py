@@ -12,6 +12,7 @@ import traceback
 from collections.abc import Callable
 from typing import NoReturn
 
+from tfcluster.agent.timeout import wait_for
 from tfcluster.process_handle import ProcessHandle, exit_status, send_signal
 from tfcluster.processes.daemonize import close_fds, detach
 from tfcluster.protocol.codec import Decoder, Message, encode
@@ -196,7 +197,7 @@ async def run_in_child(title: str, function: Callable[[], Message], timeout: flo
     child = fork_child(body, lambda status: None)
     child.on_message(set_result, lambda: set_result(None))
     try:
-        return await asyncio.wait_for(result, timeout)
+        return await wait_for(result, timeout)
     except asyncio.TimeoutError:
         return None
     finally:

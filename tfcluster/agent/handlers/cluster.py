@@ -13,6 +13,7 @@ from tfcluster.agent.context import AgentContext
 from tfcluster.agent.host_facts import gpu_ids, other_accounts
 from tfcluster.agent.preflight import Candidate, check_host_in_child, reserve_ports, run_checks
 from tfcluster.agent.subprocesses import run_in_child
+from tfcluster.agent.timeout import wait_for
 from tfcluster.core.plan import affected_runs
 from tfcluster.core.reconcile import ObservedState
 from tfcluster.core.states import HAS_PROCESS, TERMINAL_STATES
@@ -134,12 +135,12 @@ class ClusterHandlers:
         deadline = loop.time() + request.timeout
         while True:
             with suppress(asyncio.TimeoutError):  # while a plan is executed, tasks that it stops look failed
-                await asyncio.wait_for(self.wait_idle(), deadline - loop.time())
+                await wait_for(self.wait_idle(), deadline - loop.time())
             count = self._supervisor.changed.count
             yield self._context.status()
             try:
                 await asyncio.sleep(min(self._context.status_interval, max(0.0, deadline - loop.time())))
-                await asyncio.wait_for(self._supervisor.changed.wait_for_change(count), deadline - loop.time())
+                await wait_for(self._supervisor.changed.wait_for_change(count), deadline - loop.time())
             except asyncio.TimeoutError:
                 yield Reply(Done())
                 return

@@ -14,6 +14,7 @@ from tfcluster.agent.runs.remote_tasks import RemoteTaskMonitor
 from tfcluster.agent.runs.run import Run
 from tfcluster.agent.tasks.supervisor import Supervisor
 from tfcluster.agent.tasks.task_runtime import TaskRuntime
+from tfcluster.agent.timeout import wait_for
 from tfcluster.core.programs import tasks_with_addresses
 from tfcluster.core.stacks import Wait
 from tfcluster.core.states import TaskState
@@ -74,7 +75,7 @@ async def describe_remote_task(task: Task) -> Problem:
     hint = "`tfcluster status` shows its state, `tfcluster doctor` what the hosts can reach."
     try:
         connecting = asyncio.open_connection(task.address_host, task.port)
-        _, writer = await asyncio.wait_for(connecting, settings.WAIT_CONNECT_SECONDS)
+        _, writer = await wait_for(connecting, settings.WAIT_CONNECT_SECONDS)
     except asyncio.TimeoutError:
         problem = "cannot be reached: connections are not answered (a firewall drops them, or the host is down)"
     except ConnectionRefusedError:

@@ -18,6 +18,7 @@ from tfcluster.agent import subprocesses
 from tfcluster.agent.subprocesses import ChildProcess
 from tfcluster.agent.tasks.state_machine import TaskEvent
 from tfcluster.agent.tasks.task_runtime import TaskRuntime
+from tfcluster.agent.timeout import wait_for
 from tfcluster.core.devices import Device
 from tfcluster.core.states import HAS_PROCESS, TaskState
 from tfcluster.processes.probes import probe as run_prober
@@ -104,7 +105,7 @@ class ProbeClient:
         sent_at = time.monotonic()
         child.send({"id": identity, "address": address, "timeout": timeout, "clear": clear})
         try:
-            result = await asyncio.wait_for(answer, timeout + settings.PROBE_BROKEN_SECONDS)
+            result = await wait_for(answer, timeout + settings.PROBE_BROKEN_SECONDS)
             late = time.monotonic() - sent_at > timeout + settings.PROBE_LATE_SECONDS
             return ProbeResult(ProbeOutcome.UNKNOWN) if late and result.outcome is ProbeOutcome.SILENT else result
         except asyncio.TimeoutError:
