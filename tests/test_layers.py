@@ -26,6 +26,7 @@ _BASE = {
     "settings",
     "tf_install",
     "paths",
+    "private_network",
     "process_handle",
     "runtime_dir",
 }
@@ -40,6 +41,7 @@ ALLOWED = {
     "input_file": {"settings"},
     "tf_install": {"errors"},
     "paths": {"errors", "settings"},
+    "private_network": {"errors", "process_handle"},
     "process_handle": {"errors", "settings"},
     "runtime_dir": {"errors", "paths", "settings"},
     "spec": _BASE,

@@ -33,6 +33,7 @@ CONSTANTS = {
             "process_handle.py:_CORE_DUMPED",
             "process_handle.py:_PIDFD_GET_INFO",
             "process_handle.py:_PIDFD_INFO_EXIT",
+            "private_network.py:*",
             "processes/port_isolation.py:*",
             "processes/daemonize.py:_LINE_BUFFERED",
             "processes/daemonize.py:_PR_SET_PDEATHSIG",

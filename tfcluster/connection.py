@@ -6,10 +6,12 @@ import contextlib
 import json
 import os
 import sys
+import time
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any
 
-from tfcluster.client.environment import variables_here
+from tfcluster import settings
+from tfcluster.client.environment import environment_here
 from tfcluster.client.resolve import resolve_cluster
 from tfcluster.client.runs import attach, cancel_run
 from tfcluster.client.status import list_devices
@@ -32,7 +34,6 @@ class ClusterConnection:
 
     Attributes:
         name: The cluster's name.
-        target: The target for a session, such as `grpc://localhost:2223`.
 
     Raises:
         ClusterError: There is no such cluster, or it is not running.
@@ -40,30 +41,71 @@ class ClusterConnection:
 
     def __init__(self, cluster: str | None = None) -> None:
         self._cluster = resolve_cluster(cluster or os.environ.get("TFCLUSTER_CLUSTER"))
-        variables = variables_here(self._cluster)
+        variables, self._network = environment_here(self._cluster)
         os.environ.update(no_proxy_env(os.environ, variables["no_grpc_proxy"].split(",")))
         self._config: dict[str, Any] = json.loads(variables["TF_CONFIG"])
         self.name = self._cluster.name
-        self.target = variables["TFCLUSTER_MASTER"]
+        self._target = variables["TFCLUSTER_MASTER"]
 
     def __repr__(self) -> str:
-        return f"<tfcluster {self.name} at {self.target}>"
+        return f"<tfcluster {self.name} at {self._target}>"
+
+    @property
+    def target(self) -> str:
+        """Return the target for a session, such as `grpc://localhost:2223`.
+
+        Raises:
+            ClusterError: The servers are in a private network, which this process can no longer enter.
+        """
+        self._enter_network()
+        return self._target
 
     def cluster_spec(self) -> tf.train.ClusterSpec:
-        """Return the addresses of the tasks by job, in which this process is the chief."""
+        """Return the addresses of the tasks by job, in which this process is the chief.
+
+        Raises:
+            ClusterError: As for `target`.
+        """
+        self._enter_network()
         return _import_tensorflow().train.ClusterSpec(self._config["cluster"])
 
     def resolver(self) -> tf.distribute.cluster_resolver.ClusterResolver:
-        """Return the resolver from which a strategy, such as ParameterServerStrategy, learns of the cluster."""
+        """Return the resolver from which a strategy, such as ParameterServerStrategy, learns of the cluster.
+
+        Raises:
+            ClusterError: As for `target`.
+        """
+        self._enter_network()
         task = self._config["task"]
         resolvers = _import_tensorflow().distribute.cluster_resolver
         return resolvers.SimpleClusterResolver(
             self.cluster_spec(),
-            master=self.target,
+            master=self._target,
             task_type=task["type"],
             task_id=task["index"],
             rpc_layer="grpc",
         )
+
+    def _enter_network(self) -> None:
+        """Move this process to the cluster's private network, if it has one, as its addresses mean nothing elsewhere.
+
+        The process leaves this machine's network for good, so this is left until the addresses are asked for.
+        """
+        if self._network is None or self._network.contains_this_process():
+            return
+        deadline = time.monotonic() + settings.PRIVATE_NETWORK_THREADS_SECONDS
+        while _has_threads() and time.monotonic() < deadline:
+            time.sleep(settings.PROCESS_EXIT_POLL_SECONDS)
+        if _has_threads():
+            raise ClusterError(
+                f"the servers of {self.name} are in its private network, and a process with several threads, as after "
+                "`import tensorflow`, cannot enter it",
+                hint="Start it there: `tfcluster exec -- python PROGRAM`. Or ask for the addresses before the import.",
+            )
+        try:
+            self._network.enter()
+        except OSError as error:
+            raise ClusterError(str(error.strerror), hint="Connect again.") from error
 
     def devices(self) -> list[dict[str, Any]]:
         """Return every device of every task, as `tfcluster devices -o json` does.
@@ -142,6 +184,11 @@ class ClusterConnection:
             run: The run's id, or a unique prefix of it.
         """
         cancel_run(self._cluster, run)
+
+
+def _has_threads() -> bool:
+    """Return whether this process has other threads, of Python or of a library."""
+    return len(os.listdir("/proc/self/task")) > 1
 
 
 def _print_output(event: Event) -> None:

@@ -55,6 +55,7 @@ DOWN_AGENTS = 3  # the same, for `down`
 LOG_AGENTS = 5  # the same, for `logs`
 THREAD_POLL_SECONDS = 0.2  # a thread that waits for an agent's next line checks whether it has been stopped
 SIGNAL_POLL_SECONDS = 1.0  # the main thread, which waits for threads, handles a signal that it was told of too early
+PRIVATE_NETWORK_THREADS_SECONDS = 5.0  # for the threads of a request to end, which keep a process out of it
 SIGNAL_REPEAT_SECONDS = 0.01  # until a signal that a finalizer swallowed is sent again; it has ended by then
 RESPONSE_QUEUE_ITEMS = 4096  # received and not consumed; beyond it, back-pressure leaves them in the agents' buffers
 UNEXPECTED_DATA_CHARACTERS = 80  # shown of a frame that is not understood

@@ -12,6 +12,7 @@ import pytest
 
 from tests.agent.hosts import task_of, topology_of
 from tfcluster.agent import subprocesses
+from tfcluster.agent.cluster_network import ClusterNetwork
 from tfcluster.agent.journal import Journal
 from tfcluster.agent.journal_record import Record
 from tfcluster.agent.logs import LogCollector
@@ -51,6 +52,7 @@ def supervisor_in(folder: StateDir, ports: PortAllocator) -> Supervisor:
         cast(ProbeClient, Nothing()),
         cast(LogCollector, Nothing()),
         lambda: cast(Any, None),
+        ClusterNetwork("network", lambda: None),
     )
 
 

@@ -22,7 +22,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_port_without_a_listener_is_silent() -> None:
     async def ask() -> ProbeResult:
-        prober = ProbeClient("prober")
+        prober = ProbeClient("prober", lambda: None)
         try:
             return await prober.probe("localhost:1", 5.0)
         finally:
@@ -33,7 +33,7 @@ def test_a_port_without_a_listener_is_silent() -> None:
 
 def test_a_prober_that_hangs_is_unknown_and_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     async def ask_twice() -> tuple[ProbeResult, int, ProbeResult, int]:
-        prober = ProbeClient("prober")
+        prober = ProbeClient("prober", lambda: None)
         prober.start()
         child = prober._child
         assert child is not None
@@ -61,7 +61,7 @@ def test_a_late_reply_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     """The prober stands still, as the whole machine may, and goes on when the server's time is over."""
 
     async def ask() -> tuple[ProbeResult, ProbeResult]:
-        prober = ProbeClient("prober")
+        prober = ProbeClient("prober", lambda: None)
         try:
             with socket.socket() as mute:  # takes connections and says nothing
                 mute.bind(("127.0.0.1", 0))
@@ -84,7 +84,7 @@ def test_many_concurrent_probes_all_get_a_result() -> None:
     """More than a socket's buffer holds, while the prober is still importing gRPC."""
 
     async def ask_many() -> list[ProbeResult]:
-        prober = ProbeClient("prober")
+        prober = ProbeClient("prober", lambda: None)
         try:
             with socket.socket() as taken:  # bound and not listening: nobody answers there
                 taken.bind(("127.0.0.1", 0))

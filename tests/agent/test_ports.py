@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from tfcluster import settings
-from tfcluster.agent.ports import PortAllocator, port_owner
+from tfcluster.agent.ports import PortAllocator
 from tfcluster.errors import ClusterError
 
 
@@ -131,15 +131,15 @@ def test_lingering_connections_do_not_block_a_port(listener: socket.socket, port
     assert ports.reserve(port)
 
 
-def test_the_owner_of_a_port_is_described(listener: socket.socket) -> None:
+def test_the_owner_of_a_port_is_described(listener: socket.socket, ports: PortAllocator) -> None:
     with open("/proc/self/cmdline", "rb") as file:
         command = file.read().replace(b"\0", b" ").decode().strip()
-    assert port_owner(listener.getsockname()[1]) == f"process {os.getpid()} ({command[:80]})"
+    assert ports.owner(listener.getsockname()[1]) == f"process {os.getpid()} ({command[:80]})"
 
 
 def test_a_port_that_is_only_bound_is_described(port: int, ports: PortAllocator) -> None:
     assert ports.reserve(port)
-    assert port_owner(port).startswith("a process that does not listen on it")
+    assert ports.owner(port).startswith("a process that does not listen on it")
 
 
 def test_a_port_of_another_agent_is_not_reserved_despite_lingering_connections(

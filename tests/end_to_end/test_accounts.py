@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("cold")
 _SPEC = "name: shared\nnetwork: {network}\njobs:\n  worker: {{tasks: 1}}\n"
 _US = "root:x:0:0:root:/root:/bin/sh\n"
 _OTHERS = "anna:x:1001:1001::/home/anna:/bin/sh\nben:x:1002:1002::/home/ben:/bin/sh\n"
-_HINT = "Use a machine, or a container with its own network, on which only you have an account."
+_HINT = "`network: private` in the spec keeps them out."
 
 # A GetStatus without any library: HTTP/2's preface, SETTINGS, HEADERS with literal fields, and an empty gRPC message.
 _ASK = """

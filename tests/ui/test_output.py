@@ -141,7 +141,7 @@ def test_a_status(capsys: pytest.CaptureFixture[str]) -> None:
     assert (
         printed(capsys)
         == """\
-demo  degraded  TensorFlow 2.21.0  specs/[demo].yaml
+demo  degraded  TensorFlow 2.21.0  closed network  specs/[demo].yaml
 
 TASK      HOST       ADDRESS         STATE      PID  UPTIME  RESTARTS   CPU   MEMORY  DEVICES
 ps:0      localhost  localhost:2222  ready       17   2m 5s         0  100%   97 MiB  CPU:0
@@ -175,7 +175,7 @@ def test_a_status_of_a_cluster_that_just_starts(capsys: pytest.CaptureFixture[st
     assert (
         printed(capsys)
         == """\
-demo  starting  c.yaml
+demo  starting  closed network  c.yaml
 
 TASK      HOST       ADDRESS         STATE     PID  UPTIME  RESTARTS  CPU  MEMORY  DEVICES
 worker:0  localhost  localhost:2222  starting    5    0.0s         0   0%     0 B  -
@@ -194,7 +194,7 @@ def test_a_narrow_terminal_has_fewer_columns_and_none_cut_off(capsys: pytest.Cap
     assert (
         printed(capsys)
         == """\
-demo  running  c.yaml
+demo  running  closed network  c.yaml
 
 TASK      HOST       ADDRESS         STATE  UPTIME  CPU   MEMORY
 worker:0  localhost  localhost:2222  ready    3.8s   0%  128 MiB

@@ -56,6 +56,8 @@ class Agent:
             self.dispatcher.unreadable = UnreadableCluster(context, problem)
             return
         if record is not None:
+            if record.network is not None:
+                context.adopt_network(record.network)
             with contextlib.suppress(OSError):  # the first probe tries again
                 context.prober.start()
             context.supervisor.history.record("agent-started", detail=f"pid {os.getpid()}; the previous agent died")
@@ -121,6 +123,7 @@ class Agent:
         context.prober.stop()
         context.runs.stop()
         context.ports.release_except(())
+        context.network.leave()
         if unreadable is not None and not unreadable.is_down:
             context.state_dir.unlock()  # the journal may record processes: it stays for `tfcluster down`
             return
@@ -178,6 +181,7 @@ class Agent:
             supervisor.write_journal()
 
     def _check_helpers(self) -> None:
+        self._context.network.ensure_held()
         history = self._context.supervisor.history
         pid = self._context.log_collector.kill_if_stopped()
         if pid is not None:

@@ -10,8 +10,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tfcluster import settings
+from tfcluster.agent.cluster_network import ClusterNetwork
+from tfcluster.agent.host_facts import gpu_ids
 from tfcluster.agent.logs import LogCollector
-from tfcluster.agent.ports import PortAllocator
+from tfcluster.agent.ports import NOWHERE, PortAllocator
+from tfcluster.agent.preflight import Candidate
 from tfcluster.agent.runs.cleanup import ContainerCleaner
 from tfcluster.agent.runs.diagnosis import Problem, explain_wait
 from tfcluster.agent.runs.group_diagnosis import explain_group
@@ -28,7 +31,10 @@ from tfcluster.agent.tasks.task_runtime import TaskRuntime
 from tfcluster.core.stacks import Wait
 from tfcluster.core.states import TaskState, cluster_state
 from tfcluster.core.status import ClusterStatus, HostStatus
+from tfcluster.core.topology import PRIVATE, ClusterTopology
 from tfcluster.errors import ClusterError
+from tfcluster.private_network import PrivateNetwork
+from tfcluster.process_handle import mark_of
 from tfcluster.processes.c_api import TensorFlow
 from tfcluster.tf_install import find_tensorflow_library
 
@@ -83,6 +89,7 @@ class AgentContext:
         is_going_down: Whether the cluster is going down or is down.
         is_killing_unrecorded: Whether processes are being stopped of a cluster whose journal cannot be read.
         lease: The cluster's lease, which the requests of commands renew.
+        network: The network that the cluster's processes on this host are in.
         ports: Reserves the ports of the tasks.
         prober: Probes the tasks.
         log_collector: Supervises the log writer.
@@ -102,12 +109,20 @@ class AgentContext:
         self.is_going_down = False
         self.is_killing_unrecorded = False
         self.lease = Lease()
+        self.network = ClusterNetwork(f"tfcluster: {cluster} private network", self._record_network)
         self.ports = PortAllocator()
-        self.prober = ProbeClient(f"tfcluster: {cluster} health prober")
+        self.prober = ProbeClient(f"tfcluster: {cluster} health prober", self.network.enter)
         self.log_collector = LogCollector(f"tfcluster: {cluster} log writer", state_dir)
         self.secrets = SecretStore(secrets_file)
         self.supervisor = Supervisor(
-            host, state_dir, self.secrets, self.ports, self.prober, self.log_collector, self.load_tensorflow
+            host,
+            state_dir,
+            self.secrets,
+            self.ports,
+            self.prober,
+            self.log_collector,
+            self.load_tensorflow,
+            self.network,
         )
         self.remote_tasks = RemoteTaskMonitor(self.supervisor, self.prober, self._tasks_in_use, self.report_lost_tasks)
         cleaner = ContainerCleaner(self.supervisor, self.prober)
@@ -137,6 +152,62 @@ class AgentContext:
         if self.is_going_down:
             cluster = self.supervisor.require_cluster().cluster
             raise ClusterError(f"cluster {cluster!r} is going down", hint="Try again when `tfcluster down` is done.")
+
+    def move_to(self, network: str) -> None:
+        """Have the processes that the agent starts from now on be in a private network, or in this machine's.
+
+        Args:
+            network: The network of a topology.
+
+        Raises:
+            ClusterError: This machine does not allow a private network.
+        """
+        if (network == PRIVATE) == (self.network.private is not None):
+            return
+        if network == PRIVATE:
+            try:
+                self.network.make()
+            except OSError as error:
+                raise ClusterError(f"no private network can be made for the cluster: {error.strerror}") from error
+        else:
+            self.network.leave()
+        self.prober.stop()  # the next probe starts one there
+        self._use_ports()
+
+    def adopt_network(self, private: PrivateNetwork) -> None:
+        """Adopt the private network of an earlier agent; if that fails, the event log says why no task can start."""
+        try:
+            self.network.adopt(private, mark_of(self.state_dir.path))
+        except (OSError, ClusterError) as error:
+            self.supervisor.history.record("network-lost", detail=str(error))
+        self._use_ports()
+
+    def _use_ports(self) -> None:
+        private = self.network.private
+        self.ports.move_to(None if private is None else private.socket_tables)
+
+    def candidate(self, topology: ClusterTopology) -> Candidate:
+        """Return a topology that this host is checked for, with what the host has for it.
+
+        If its tasks will be in another network than those of the cluster are now, the ports are those of an allocator
+        of its own: the agent reserves them when it moves there.
+
+        Args:
+            topology: The topology.
+        """
+        current = self.supervisor.topology
+        ports, own_ports = self.ports, current.ports_on(self.host) if current else set()
+        if (topology.network == PRIVATE) != (self.network.private is not None):
+            ports, own_ports = PortAllocator(), set()
+            if topology.network == PRIVATE:
+                ports.move_to(NOWHERE)
+        return Candidate(topology, self.host, self.state_dir.path, ports, gpu_ids(), own_ports)
+
+    def _record_network(self) -> None:
+        """Record that another process holds the private network."""
+        self._use_ports()
+        if self.supervisor.topology is not None:
+            self.supervisor.write_journal()
 
     def load_tensorflow(self) -> TensorFlow:
         """Return TensorFlow's C library, which is loaded at the first call.
@@ -218,4 +289,5 @@ class AgentContext:
             hosts=(HostStatus(self.host, "up", os.getpid(), version),),
             tasks=tasks,
             runs=tuple(run.status() for run in self.runs.runs.values() if not run.record.is_part),
+            network=topology.network,
         )

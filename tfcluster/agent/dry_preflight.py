@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from tfcluster.agent.host_facts import gpu_ids, other_accounts
-from tfcluster.agent.ports import PortAllocator
+from tfcluster.agent.ports import NOWHERE, PortAllocator
 from tfcluster.agent.preflight import Candidate, run_checks
-from tfcluster.core.topology import ClusterTopology
+from tfcluster.core.topology import PRIVATE, ClusterTopology
 from tfcluster.errors import ClusterError
 from tfcluster.processes.c_api import TensorFlow
 from tfcluster.processes.probes import connection_failures
@@ -52,6 +52,8 @@ class DryPreflight:
         except ClusterError as error:
             installation.append(to_json(FailedCheck("tensorflow", error)))
         desired, gpus = decode(ClusterTopology, topology), gpu_ids(self._environment)
+        if desired.network == PRIVATE:
+            self._ports.move_to(NOWHERE)
         allocation, failures = run_checks(Candidate(desired, self._host, self._folder, self._ports, gpus))
         if listen:
             self._listening.enter_context(self._ports.listen_temporarily(self._ports.reserved))

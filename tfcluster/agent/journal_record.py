@@ -14,6 +14,7 @@ from tfcluster.agent.tasks.task_runtime import TaskRuntime
 from tfcluster.core.states import TERMINAL_STATES, TaskState
 from tfcluster.core.status import LastExit
 from tfcluster.core.topology import ClusterTopology
+from tfcluster.private_network import PrivateNetwork
 from tfcluster.process_handle import ProcessHandle, boot_id
 from tfcluster.protocol.serialization import decode
 
@@ -64,12 +65,14 @@ class Record:
         tasks: The record of each task, by name.
         secrets: The file that holds the secret values.
         next: The topology that replaces this one as soon as the tasks that it removes or changes have stopped.
+        network: The private network of the processes; None if they are in the machine's.
     """
 
     topology: ClusterTopology
     tasks: dict[str, TaskRecord]
     secrets: Path
     next: ClusterTopology | None = None
+    network: PrivateNetwork | None = None
 
 
 @dataclass(frozen=True)
@@ -85,6 +88,7 @@ class _Snapshot:
     tasks: dict[str, TaskRecord]
     secrets: Path
     next: ClusterTopology | None
+    network: PrivateNetwork | None = None
 
 
 @dataclass(frozen=True)
@@ -110,7 +114,7 @@ def encode_snapshot(record: Record) -> bytes:
     Args:
         record: The content of the journal.
     """
-    snapshot = _Snapshot(boot_id(), record.topology, record.tasks, record.secrets, record.next)
+    snapshot = _Snapshot(boot_id(), record.topology, record.tasks, record.secrets, record.next, record.network)
     return _line({**asdict(snapshot), "secrets": str(record.secrets)})
 
 
@@ -141,9 +145,12 @@ def parse(data: bytes, host: str | None) -> Record:
     snapshot = decode(_Snapshot, json.loads(first))
     tasks = {**snapshot.tasks, **dict(_changed_tasks(rest.split(b"\n")[:-1]))}
     _check(snapshot.topology, tasks, snapshot.secrets, host)
+    network = snapshot.network
+    if network is not None and not _is_possible(network.holder):
+        raise ValueError("network.holder: there can be no such process")
     if snapshot.boot != boot_id():
         tasks = {name: _after_boot(task) for name, task in tasks.items()}
-    return Record(snapshot.topology, tasks, snapshot.secrets, snapshot.next)
+    return Record(snapshot.topology, tasks, snapshot.secrets, snapshot.next, network)
 
 
 def _changed_tasks(lines: Iterable[bytes]) -> Iterator[tuple[str, TaskRecord]]:
@@ -203,11 +210,15 @@ def _problems_of(topology: ClusterTopology) -> Iterator[str]:
 def _problems_of_tasks(tasks: Mapping[str, TaskRecord]) -> Iterator[str]:
     for name, task in tasks.items():
         process, ended = task.process, task.last_exit
-        if process is not None and not (0 < process.pid <= _MAX_PID and 0 <= process.start_time <= _MAX_TICKS):
+        if process is not None and not _is_possible(process):
             yield f"tasks.{name}.process: there can be no such process"
         times = (task.started, *task.exit_times, task.deadline or 0.0, ended.time if ended else 0.0)
         if any(abs(each) > _MAX_TIME for each in times):
             yield f"tasks.{name}: a time that is too far away"
+
+
+def _is_possible(process: ProcessHandle) -> bool:
+    return 0 < process.pid <= _MAX_PID and 0 <= process.start_time <= _MAX_TICKS
 
 
 def to_record(task: TaskRuntime) -> TaskRecord:

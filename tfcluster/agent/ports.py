@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import socket
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
@@ -12,6 +13,7 @@ import psutil
 
 from tfcluster import settings
 from tfcluster.agent.files import FileLock
+from tfcluster.agent.socket_tables import OWN_TABLES, find_listener, has_listener
 from tfcluster.errors import ClusterError
 from tfcluster.process_handle import network_namespace
 from tfcluster.processes.netinfo import bind_all_addresses
@@ -21,6 +23,8 @@ from tfcluster.runtime_dir import locks_dir
 # state and more.
 _TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
 _UNSEEN = "a process that this user cannot see"
+#: The folder of the socket tables of a private network that does not exist yet.
+NOWHERE = Path(os.devnull)
 
 
 class PortAllocator:
@@ -37,12 +41,27 @@ class PortAllocator:
     SO_REUSEPORT on both sockets, and that would open the port to every gRPC server of this user, as these set the
     option too. For this reason an adopted server's port is only locked, by its lock file, and is bound as soon
     as the server has exited.
+
+    In a cluster's private network there is nobody else: its ports need no lock, and the agent, which is outside,
+    cannot bind them. A port is free there unless a socket listens on it.
     """
 
     def __init__(self) -> None:
+        self._private: Path | None = None  # the tables of the sockets in the private network
+        self._private_ports: set[int] = set()
         self._sockets: dict[int, socket.socket] = {}
         self._locks: dict[int, FileLock] = {}
         self._listeners = 0
+
+    def move_to(self, private: Path | None) -> None:
+        """Release all ports, and reserve those of another network from now on.
+
+        Args:
+            private: The tables of the sockets in a private network; None for the network of this process.
+        """
+        ports = self._private_ports if private is not None and self._private is not None else set()
+        self.release_except(ports)
+        self._private, self._private_ports = private, ports
 
     def lock(self, port: int) -> None:
         """Keep other agents from a port on which one of this agent's servers listens.
@@ -84,6 +103,11 @@ class PortAllocator:
         Raises:
             OSError: The port is not taken but cannot be used, for example because it needs privileges.
         """
+        if self._private is not None:
+            if has_listener(port, self._private):
+                return False
+            self._private_ports.add(port)
+            return True
         if port in self._sockets:
             return True
         was_locked = port in self._locks
@@ -117,7 +141,7 @@ class PortAllocator:
         Raises:
             ClusterError: There are not enough free ports.
         """
-        skipped = {*self._sockets, *without}
+        skipped = {*self.reserved, *without}
         candidates = (port for port in range(settings.FIRST_PORT, settings.LAST_PORT + 1) if port not in skipped)
         for _ in range(count):
             port = next((port for port in candidates if self.reserve(port)), None)
@@ -161,11 +185,26 @@ class PortAllocator:
             self._sockets.pop(port).close()
         for port in self._locks.keys() - set(ports):
             self._locks.pop(port).release()
+        self._private_ports.intersection_update(ports)
 
     @property
     def reserved(self) -> frozenset[int]:
-        """Return the ports that are reserved and bound."""
-        return frozenset(self._sockets)
+        """Return the ports that are reserved and, except in a private network, bound."""
+        return frozenset({*self._sockets, *self._private_ports})
+
+    def owner(self, port: int) -> str:
+        """Describe the process that listens on a port, as far as this user may see it, for a message.
+
+        Args:
+            port: The port.
+        """
+        pid = find_listener(port, self._private or OWN_TABLES)
+        if pid is None:
+            return "a process that does not listen on it, as another cluster's agent while its server restarts"
+        try:
+            return f"process {pid} ({' '.join(psutil.Process(pid).cmdline()).strip()[:80]})" if pid else _UNSEEN
+        except psutil.Error:
+            return _UNSEEN
 
 
 def _lock_path(port: int) -> Path:
@@ -184,28 +223,6 @@ def _lock_path(port: int) -> Path:
         return locks_dir() / f"port-{network_namespace()}-{port}.lock"
     except ClusterError as error:
         raise OSError(errno.EACCES, error.message) from error
-
-
-def port_owner(port: int) -> str:
-    """Describe the process that listens on a port, as far as this user may see it.
-
-    Args:
-        port: The port.
-
-    Returns:
-        The description, for a message.
-    """
-    connections = psutil.net_connections(kind="tcp")
-    listening = [
-        each for each in connections if each.status == psutil.CONN_LISTEN and each.laddr and each.laddr.port == port
-    ]
-    if not listening:
-        return "a process that does not listen on it, as another cluster's agent while its server restarts"
-    pid = listening[0].pid
-    try:
-        return f"process {pid} ({' '.join(psutil.Process(pid).cmdline()).strip()[:80]})" if pid else _UNSEEN
-    except psutil.Error:
-        return _UNSEEN
 
 
 def _is_in_use(port: int) -> bool:

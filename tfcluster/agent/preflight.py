@@ -12,11 +12,12 @@ from itertools import islice
 from pathlib import Path
 
 from tfcluster import settings
-from tfcluster.agent.ports import PortAllocator, port_owner
+from tfcluster.agent.ports import PortAllocator
 from tfcluster.agent.subprocesses import run_in_child
 from tfcluster.core.text import pluralize
-from tfcluster.core.topology import ClusterTopology, Task
+from tfcluster.core.topology import CLOSED, PRIVATE, ClusterTopology, Task
 from tfcluster.errors import ClusterError
+from tfcluster.private_network import find_obstacle
 from tfcluster.processes.listen_guard import check_support
 from tfcluster.processes.netinfo import addresses_of
 from tfcluster.processes.port_isolation import OPEN_HINT, PortIsolationError
@@ -165,7 +166,7 @@ def _reserve(short: str, port: int, ports: PortAllocator) -> str | None:
             return None
     except OSError as error:
         return f"{short}: port {port} cannot be used: {error.strerror}"
-    return f"{short}: port {port} is taken by {port_owner(port)}"
+    return f"{short}: port {port} is taken by {ports.owner(port)}"
 
 
 def check_addresses(candidate: Candidate) -> Iterator[ClusterError]:
@@ -248,12 +249,14 @@ def check_grpc(candidate: Candidate) -> Iterator[ClusterError]:
 
 
 def check_port_isolation(candidate: Candidate) -> Iterator[ClusterError]:
-    """Check that this host can restrict the servers' ports to the cluster's hosts, if the spec asks for it.
+    """Check that this host can restrict the servers' ports, or make a private network, if the spec asks for it.
 
     Yields:
-        An error if it cannot (port isolation is not supported, or a host's address is unknown).
+        An error if it cannot (the machine does not support or allow it, or a host's address is unknown).
     """
-    if candidate.topology.network != "closed":
+    if candidate.topology.network == PRIVATE and (problem := find_obstacle()) is not None:
+        yield problem
+    if candidate.topology.network != CLOSED:
         return
     try:
         check_support(addresses_of(candidate.topology.hosts))
@@ -270,5 +273,5 @@ HOST_CHECKS: dict[str, Callable[[Candidate], Iterator[ClusterError]]] = {
     "gpus": check_gpus,  # needs as many GPUs as the tasks request
     "disk": check_disk,  # needs room for the journal and the logs
     "grpc": check_grpc,  # needs grpcio for the health checks
-    "isolation": check_port_isolation,  # needs a kernel that can restrict ports, unless `network: open`
+    "isolation": check_port_isolation,  # needs a kernel that can do what `network:` says
 }

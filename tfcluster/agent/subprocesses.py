@@ -120,7 +120,13 @@ class ChildProcess:
             loop.remove_writer(self._link)
 
 
-def fork_child(body: Callable[[socket.socket], None], ended: Callable[[int], None]) -> ChildProcess:
+def _stay() -> None:
+    """Leave a process in the agent's network."""
+
+
+def fork_child(
+    body: Callable[[socket.socket], None], ended: Callable[[int], None], enter: Callable[[], None] = _stay
+) -> ChildProcess:
     """Fork a child process that runs a function and exits with code 1 if the function returns.
 
     The agent has a single thread, so the child is a complete copy of it in which nothing else runs. The child first
@@ -129,6 +135,7 @@ def fork_child(body: Callable[[socket.socket], None], ended: Callable[[int], Non
     Args:
         body: The function that the child runs; its argument is the child's end of a socket pair.
         ended: Called by the event loop with waitpid's status when the child has exited.
+        enter: Called in the child before it closes the agent's descriptors, to move it to another network.
 
     Returns:
         The child process.
@@ -144,7 +151,7 @@ def fork_child(body: Callable[[socket.socket], None], ended: Callable[[int], Non
             agent_end.close()
             raise
         if pid == 0:
-            _run_child(body, child_end)
+            _run_child(body, child_end, enter)
     agent_end.setblocking(False)
     pidfd = None
     try:
@@ -169,13 +176,16 @@ def fork_child(body: Callable[[socket.socket], None], ended: Callable[[int], Non
     return child
 
 
-async def run_in_child(title: str, function: Callable[[], Message], timeout: float) -> Message | None:
+async def run_in_child(
+    title: str, function: Callable[[], Message], timeout: float, enter: Callable[[], None] = _stay
+) -> Message | None:
     """Run a function that may block in a child process of its own.
 
     Args:
         title: The title of the process, which `ps` shows.
         function: The function. It may start threads.
         timeout: Seconds after which the process is killed.
+        enter: As for `fork_child`.
 
     Returns:
         What the function returns; None if the process was killed or died.
@@ -194,7 +204,7 @@ async def run_in_child(title: str, function: Callable[[], Message], timeout: flo
         if not result.done():
             result.set_result(message)
 
-    child = fork_child(body, lambda status: None)
+    child = fork_child(body, lambda status: None, enter)
     child.on_message(set_result, lambda: set_result(None))
     try:
         return await wait_for(result, timeout)
@@ -205,9 +215,10 @@ async def run_in_child(title: str, function: Callable[[], Message], timeout: flo
         child.hang_up()
 
 
-def _run_child(body: Callable[[socket.socket], None], connection: socket.socket) -> NoReturn:
+def _run_child(body: Callable[[socket.socket], None], connection: socket.socket, enter: Callable[[], None]) -> NoReturn:
     """Run the function of a child process that was just forked, and exit."""
     try:
+        enter()
         close_fds({0, 1, 2, connection.fileno()})
         gc.enable()
         with contextlib.suppress(ConnectionError):  # the agent died with unread data: nothing to report

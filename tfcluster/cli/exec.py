@@ -86,17 +86,24 @@ def env_command(task: str | None, format: str, cluster: str | None) -> None:
     TF_CONFIG has the cluster, in which the program is the chief, or the place of TASK. TFCLUSTER_MASTER is the target
     for a session. TASK's variables in the spec are among its variables, secret values included.
     """
-    from tfcluster.client.environment import find_place, request_environment, variables_here
+    from tfcluster.client.environment import environment_here, find_place, request_environment
     from tfcluster.client.resolve import resolve_cluster
     from tfcluster.core import env_format
 
     target = resolve_cluster(cluster)
     if task is None:
-        variables = variables_here(target)
+        variables, network = environment_here(target)
     else:
-        variables = request_environment(target, find_place(target, task)).variables
+        reply = request_environment(target, find_place(target, task))
+        variables, network = reply.variables, reply.network
     formats = {"sh": env_format.format_sh, "json": env_format.format_json, "dotenv": env_format.format_dotenv}
     echo_exactly(formats[format](variables))
+    if network is not None and not network.contains_this_process():
+        echo(
+            f"note: the servers of {target.name} are in its private network, which this is outside of: "
+            "`tfcluster exec -- COMMAND` runs a command there, such as a shell",
+            err=True,
+        )
     quoted = [name for name, value in variables.items() if env_format.needs_quotes(value)]
     if format == "dotenv" and quoted:
         echo(f"note: docker --env-file takes the quotes of {', '.join(quoted)} as part of the value", err=True)

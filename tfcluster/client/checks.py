@@ -12,7 +12,7 @@ from tfcluster.client.cluster import Cluster
 from tfcluster.client.parallel import map_hosts, partition, with_host
 from tfcluster.core.hosts import OtherAccounts
 from tfcluster.core.text import pluralize
-from tfcluster.core.topology import ClusterTopology, Task
+from tfcluster.core.topology import PRIVATE, ClusterTopology, Task
 from tfcluster.errors import ClusterError, ExitCode
 
 if TYPE_CHECKING:
@@ -144,9 +144,9 @@ def check_tasks(subject: Subject) -> Iterator[CheckResult]:
 def check_accounts(subject: Subject) -> Iterator[CheckResult]:
     """Yield a note on other accounts that can log in on the host."""
     accounts = subject.preflight.accounts
-    if accounts is not None:
+    if accounts is not None and subject.topology.network != PRIVATE:
         note = _accounts_note(accounts, is_local=len(subject.topology.hosts) == 1 and subject.preflight.report is None)
-        hint = "Use a machine, or a container with its own network, on which only you have an account."
+        hint = "`network: private` in the spec keeps them out."
         yield CheckResult(subject.host, "accounts", Severity.NOTE, note, hint)
 
 

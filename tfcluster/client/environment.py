@@ -10,9 +10,10 @@ from tfcluster import settings
 from tfcluster.client.cluster import Cluster
 from tfcluster.client.parallel import map_hosts, partition, warn
 from tfcluster.core.environment import client_variables, join_address, no_proxy_env
-from tfcluster.core.topology import ClusterTopology, latest_topology, matching_tasks
+from tfcluster.core.topology import OPEN, ClusterTopology, latest_topology, matching_tasks
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.paths import LOCAL_HOST
+from tfcluster.private_network import PrivateNetwork
 from tfcluster.protocol.api.cluster import EnvironmentReply, EnvironmentRequest, TopologyRequest
 
 
@@ -61,22 +62,27 @@ def request_environment(cluster: Cluster, place: Place) -> EnvironmentReply:
     return cluster.connect(place.host).call(EnvironmentRequest(place.task))
 
 
-def variables_here(cluster: Cluster) -> dict[str, str]:
-    """Return the variables of a client of the cluster on this machine; a note says if it is not one of its hosts."""
+def environment_here(cluster: Cluster) -> tuple[dict[str, str], PrivateNetwork | None]:
+    """Return the environment of a client of the cluster on this machine; a note says if it is not one of its hosts.
+
+    Returns:
+        The variables, and the private network in which alone a client can connect to the servers; None for none.
+    """
     if LOCAL_HOST in cluster.hosts:
-        variables = request_environment(cluster, Place(LOCAL_HOST)).variables
+        reply = request_environment(cluster, Place(LOCAL_HOST))
         # The agent has replied with the exceptions from the proxy of its own environment.
-        return {**variables, **no_proxy_env(os.environ, variables["no_grpc_proxy"].split(","))}
+        proxy = no_proxy_env(os.environ, reply.variables["no_grpc_proxy"].split(","))
+        return {**reply.variables, **proxy}, reply.network
     with socket.socket() as probe:
         probe.bind(("", 0))
         address = join_address(socket.gethostname(), probe.getsockname()[1])
     topology = read_topology(cluster)
-    if topology.network == "closed":
+    if topology.network != OPEN:
         warn(
             f"note: this machine is not a host of {cluster.name}, whose servers only its hosts can connect to: "
             f"`tfcluster exec --on {cluster.head} -- COMMAND` runs a command there"
         )
-    return client_variables(topology, None, address, os.environ)
+    return client_variables(topology, None, address, os.environ), None
 
 
 def read_topology(cluster: Cluster) -> ClusterTopology:

@@ -16,7 +16,7 @@ from typing import IO, NoReturn
 
 from tfcluster import settings
 from tfcluster.client.cluster import Cluster
-from tfcluster.client.environment import Place, request_environment, variables_here
+from tfcluster.client.environment import Place, environment_here, request_environment
 from tfcluster.client.parallel import map_hosts
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.paths import LOCAL_HOST
@@ -35,10 +35,10 @@ def replace_process(cluster: Cluster, place: Place | None, command: Sequence[str
         ClusterError: The cluster is not running, or the host cannot be reached.
     """
     if place is None:
-        become(variables_here(cluster), command)
+        become(*environment_here(cluster), command)
     environment = request_environment(cluster, place)
     if place.host == LOCAL_HOST:
-        become(environment.variables, command)
+        become(environment.variables, environment.network, command)
     words = remote_words(environment, place.task, command, is_supervised=False)
     is_terminal = sys.stdin.isatty() and sys.stdout.isatty()
     line = cluster.connect(place.host).transport.command_line(words, is_terminal=is_terminal)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tfcluster.core.hosts import THIS_MACHINE, Host
-from tfcluster.core.topology import ClusterTopology, LogLimits, RestartPolicy, Task
+from tfcluster.core.topology import PRIVATE, ClusterTopology, LogLimits, RestartPolicy, Task
 from tfcluster.paths import LOCAL_HOST
 
 if TYPE_CHECKING:  # The agent resolves no spec and must run where pydantic is not installed.
@@ -67,11 +67,13 @@ def _hosts(spec: Spec) -> list[Host]:
 
 def _task(job_name: str, index: int, address: Address | None, host: Host, spec: Spec) -> Task:
     job = spec.jobs[job_name]
+    address_host = address.advertised_host(host.address) if address else host.address
     return Task(
         job=job_name,
         index=index,
         host=host.name,
-        address_host=address.advertised_host(host.address) if address else host.address,
+        # In a private network there is nothing but its loopback device.
+        address_host=LOCAL_HOST if spec.network == PRIVATE else address_host,
         port=address.port if address else None,
         cpus=job.cpus,
         gpus=job.gpus,

@@ -88,6 +88,7 @@ class ClusterStatus:
     hosts: tuple[HostStatus, ...]
     tasks: tuple[TaskStatus, ...]
     runs: tuple[RunStatus, ...]
+    network: str = "closed"
 
 
 #: Why a host has no status: it is unreachable, or the cluster is not running there.
@@ -127,6 +128,7 @@ def aggregate_status(
         hosts=tuple(hosts),
         tasks=tuple(tasks),
         runs=tuple(run for status in statuses for run in status.runs),
+        network=topology.network,
     )
 
 

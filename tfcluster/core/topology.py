@@ -9,6 +9,8 @@ from tfcluster import settings
 from tfcluster.core.hosts import THIS_MACHINE, Host
 from tfcluster.errors import ClusterError, ExitCode
 
+#: Who can connect to the tasks: processes in the cluster's own network; those on its hosts; everyone.
+PRIVATE, CLOSED, OPEN = "private", "closed", "open"
 #: The job whose tasks hold the variables or evaluate the model; programs compute on other tasks by default.
 PS_JOB = "ps"
 #: The jobs whose first task is the cluster's head, in the order in which they are tried.
@@ -117,7 +119,7 @@ class ClusterTopology:
     Attributes:
         cluster: The name of the cluster.
         spec: The spec's file as the user named it.
-        network: `closed` or `open`.
+        network: `private`, `closed` or `open`.
         tasks: Every task.
         logs: How much of each task's output is kept.
         reserved: Tasks that do not run but whose addresses are kept, either for tasks to be added later or because

@@ -76,6 +76,11 @@ def set_parent_death_signal(parent: int) -> None:
         os._exit(1)
 
 
+def outlive_parent() -> None:
+    """Undo `set_parent_death_signal`."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, 0)
+
+
 def become_subreaper() -> None:
     """Have the kernel make this process the parent of orphaned descendants: daemons that the program starts.
 

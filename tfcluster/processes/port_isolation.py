@@ -21,8 +21,9 @@ from tfcluster.processes.netinfo import Address, interface_for
 
 #: The hint for hosts on which ports cannot be restricted.
 OPEN_HINT = (
-    "`network: open` in the spec starts servers on which every machine that can connect can run code: "
-    "use it only where a firewall, or the network itself, keeps out non-members."
+    "`network: private` in the spec gives the cluster a network of its own, which takes no privilege: its servers are "
+    "reached by what `tfcluster run` and `exec` start. `network: open` starts servers on which every machine that can "
+    "connect can run code: use it only where a firewall, or the network itself, keeps out non-members."
 )
 _LOOPBACK = "lo"
 _INTERFACE_BYTES = 16  # IFNAMSIZ

@@ -56,8 +56,7 @@ def main(spec: RunSpec) -> None:
         os._exit(1)  # the agent has ended the run before its driver started
     try:
         cluster = None if spec.peers is None else addresses_of(Host(*each) for each in spec.peers.items())
-        name = spec.caller.stdin if spec.caller is not None else None
-        stdin = None if name is None else receive_stdin(name)
+        stdin = _receive_stdin(spec)
         spec = enter_tree(spec, code_cache())
     except OSError as error:
         _fail(spec, ClusterError(str(error)))
@@ -75,6 +74,25 @@ def main(spec: RunSpec) -> None:
     if stdin is not None:
         os.close(stdin)
     _supervise(spec, program, poll, recorder)
+
+
+def _receive_stdin(spec: RunSpec) -> int | None:
+    """Take over the command's standard input, and enter the cluster's private network, if there are such.
+
+    The name of the command's socket is one of its network: the private one, if it was started in there.
+
+    Returns:
+        A descriptor of the standard input; None if the program gets none.
+    """
+    name = spec.caller.stdin if spec.caller is not None else None
+    stdin = None if name is None else receive_stdin(name)
+    if spec.network is not None:
+        spec.network.enter()
+        if name is not None and stdin is None:
+            stdin = receive_stdin(name)
+    if name is not None and stdin is None:
+        raise ClusterError("the command's standard input cannot be taken over: the command has ended")
+    return stdin
 
 
 def _drive_group(spec: RunSpec, group: Group, cluster: Collection[Address] | None) -> NoReturn:

@@ -16,6 +16,7 @@ from tfcluster.core.programs import ProgramTraits
 from tfcluster.core.runs import RunOrigin
 from tfcluster.errors import ClusterError
 from tfcluster.paths import LOCAL_HOST
+from tfcluster.private_network import PrivateNetwork
 from tfcluster.process_handle import ProcessHandle
 from tfcluster.protocol.codec import encode
 
@@ -83,6 +84,7 @@ class RunSpec:
         group: The group of processes that the run consists of; None for a run of one process.
         member: The environment variables of a script that is a member of a group; None for any other.
         start_timeout: Seconds after which a script that waits for its tasks is stopped; None for no limit.
+        network: The private network that the run's processes enter; None for none.
     """
 
     run: str
@@ -107,6 +109,7 @@ class RunSpec:
     group: Group | None = None
     member: dict[str, str] | None = field(default=None, repr=False)
     start_timeout: float | None = None
+    network: PrivateNetwork | None = None
 
     @property
     def upload_path(self) -> Path | None:

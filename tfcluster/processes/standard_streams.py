@@ -13,14 +13,14 @@ from tfcluster.errors import ClusterError
 from tfcluster.process_handle import peer_credentials
 
 
-def receive_stdin(name: str) -> int:
+def receive_stdin(name: str) -> int | None:
     """Take over the standard input of the command that waits for a run.
 
     Args:
         name: The name, in the abstract namespace, of the command's socket.
 
     Returns:
-        A descriptor of the command's standard input.
+        A descriptor of the command's standard input; None if nothing in this process's network has the name.
 
     Raises:
         ClusterError: The command does not hand it over.
@@ -32,6 +32,8 @@ def receive_stdin(name: str) -> int:
             if peer_credentials(connection)[1] != os.getuid():
                 raise PermissionError("it is another account's")
             _, fds, _, _ = socket.recv_fds(connection, 1, 1)
+    except ConnectionRefusedError:
+        return None
     except OSError as error:
         raise ClusterError(f"the command's standard input cannot be taken over: {error.strerror or error}") from error
     if not fds:

@@ -8,7 +8,7 @@ import socket
 from pathlib import Path
 
 from tfcluster.core.environment import server_variables
-from tfcluster.core.topology import ClusterTopology, Task
+from tfcluster.core.topology import CLOSED, ClusterTopology, Task
 from tfcluster.processes import daemonize, protos
 from tfcluster.processes.c_api import Server, TensorFlow, TensorFlowError
 from tfcluster.processes.listen_guard import isolate_this_process
@@ -40,7 +40,7 @@ def serve(tensorflow: TensorFlow, topology: ClusterTopology, task: Task, log: Pa
 
 def _start(tensorflow: TensorFlow, topology: ClusterTopology, task: Task, agent: socket.socket) -> None:
     definition = protos.server_def(topology.known_addresses(), task.job, task.index, task.cpus)
-    if topology.network == "closed":
+    if topology.network == CLOSED:
         server = _new_isolated_server(tensorflow, definition, topology, task)
     else:
         server = tensorflow.new_server(definition)

@@ -239,11 +239,11 @@ class Spec(FrozenModel):
         Key("names and keys, or lists of addresses", "The jobs of the cluster.", "{worker: {tasks: 2}}"),
     ]
     network: Annotated[
-        Literal["closed", "open"],
+        Literal["closed", "private", "open"],
         Key(
-            "`closed` or `open`",
-            "Who can connect to the tasks: this cluster's hosts, or everyone who reaches their ports.",
-            "open",
+            "`closed`, `private` or `open`",
+            "Who can connect to the tasks: every account of the cluster's hosts, only you, or everyone.",
+            "private",
         ),
     ] = "closed"
     restart: Annotated[Restart, Key("keys", "When a task that exits is restarted.", "{policy: never}")] = Restart()

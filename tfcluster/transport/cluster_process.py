@@ -17,6 +17,7 @@ from typing import NoReturn
 from tfcluster import settings
 from tfcluster.core.environment import add_to
 from tfcluster.errors import ClusterError
+from tfcluster.private_network import PrivateNetwork
 from tfcluster.protocol.api import decode_response, encode_request
 from tfcluster.protocol.api.cluster import EnvironmentReply, EnvironmentRequest
 from tfcluster.protocol.codec import Frame, FrameDecoder, FrameKind, encode_frame, encode_greeting
@@ -35,13 +36,22 @@ _STDIN = 0
 _NOT_EXECUTABLE, _NOT_FOUND = 126, 127
 
 
-def become(variables: Mapping[str, str], command: Sequence[str]) -> NoReturn:
+def become(variables: Mapping[str, str], network: PrivateNetwork | None, command: Sequence[str]) -> NoReturn:
     """Replace this process by a command that is part of a cluster; if there is no such command, exit with 127.
 
     Args:
         variables: The variables of a process of the cluster.
+        network: The cluster's private network; None for none.
         command: The words of the command.
+
+    Raises:
+        ClusterError: The private network cannot be entered.
     """
+    if network is not None:
+        try:
+            network.enter()
+        except OSError as error:
+            raise ClusterError(str(error.strerror), hint="Try again.") from error
     _execute(command, add_to(os.environ, variables))
 
 
@@ -98,8 +108,13 @@ def main(arguments: Sequence[str]) -> NoReturn:
             mode; the task or an empty string; and the words of the command.
     """
     path, mode, task, *command = arguments
+    variables = None
     try:
-        variables = _request_environment(path, task or None).variables if path else None
+        if path:
+            reply = _request_environment(path, task or None)
+            variables = reply.variables
+            if reply.network is not None:
+                reply.network.enter()
     except (OSError, ClusterError) as error:
         os.write(2, f"tfcluster: {error}\n".encode(errors="backslashreplace"))
         os._exit(1)

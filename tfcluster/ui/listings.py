@@ -58,6 +58,7 @@ def show_status(status: ClusterStatus) -> None:
             (status.state.value, style_of(status.state.value)),
             f"  TensorFlow {', '.join(versions)}" if versions else "",
             f"  on {', '.join(hosts)}" if once else "",
+            f"  {status.network} network",
             f"  {status.spec}",
         ),
         soft_wrap=True,

@@ -10,7 +10,7 @@ from typing import NoReturn
 
 from tfcluster import settings
 from tfcluster.agent.context import AgentContext
-from tfcluster.agent.host_facts import gpu_ids, other_accounts
+from tfcluster.agent.host_facts import other_accounts
 from tfcluster.agent.preflight import Candidate, check_host_in_child, reserve_ports, run_checks
 from tfcluster.agent.subprocesses import run_in_child
 from tfcluster.agent.timeout import wait_for
@@ -69,7 +69,6 @@ class ClusterHandlers:
         """Report the observed state, and keep the agent running and listening until the request is cancelled."""
         await self.wait_idle()
         self._context.reject_if_going_down()
-        self._supervisor.health.start()
         topology = self._supervisor.topology
         free_ports = self._ports.reserved - (topology.ports_on(self._host) if topology else set())
         with ExitStack() as stack:
@@ -82,14 +81,20 @@ class ClusterHandlers:
         """Run the preflight checks for a topology, and allocate ports and GPUs.
 
         If the cluster is up, new ports are reserved only when the plan is carried out. A cluster without servers comes
-        up for a run: the fork server imports TensorFlow meanwhile.
+        up for a run: the fork server imports TensorFlow meanwhile, as the health prober imports gRPC.
         """
+        if self._supervisor.topology is None:
+            with suppress(ClusterError):  # the checks find out why there can be no private network
+                self._context.move_to(request.topology.network)
+        self._supervisor.health.start()
         if not request.topology.has_servers and request.topology.head().host == self._host:
             with suppress(OSError):  # the run will say that it cannot be forked
                 self._context.runs.fork_server.start()
-        failed_checks = await check_host_in_child(self._candidate(request.topology))
+        failed_checks = await check_host_in_child(self._context.candidate(request.topology))
         current, ports_before = self._supervisor.topology, self._ports.reserved
-        allocation, failures = run_checks(self._candidate(request.topology), failed_checks)
+        candidate = self._context.candidate(request.topology)
+        allocation, failures = run_checks(candidate, failed_checks)
+        self._release_foreign(candidate)
         if current is not None:
             self._ports.release_except({*ports_before, *current.ports_on(self._host)})
         version = None
@@ -116,7 +121,7 @@ class ClusterHandlers:
         if request.accepted_loss is not None and (more := sorted(set(lost_runs) - set(request.accepted_loss))):
             yield Reply(ApplyReply(f"the plan would also end {', '.join(more)}"))
             return
-        reserve_ports(self._candidate(desired))
+        self._reserve_ports(desired)
         task = self._in_progress = asyncio.ensure_future(self._carry_out(desired, request.summary))
         async for _ in self._supervisor.changed.stream_until(task, self._context.status_interval):
             yield self._context.status()
@@ -171,7 +176,7 @@ class ClusterHandlers:
         while any(task.process is None and task.machine.state in HAS_PROCESS for task in supervisor.tasks.values()):
             await supervisor.changed.wait_for_change(supervisor.changed.count)
         try:
-            reserve_ports(self._candidate(topology))
+            self._reserve_ports(topology)
             await self._carry_out(topology, "completed the change that an earlier agent began")
         except ClusterError as error:
             supervisor.next = None
@@ -188,13 +193,22 @@ class ClusterHandlers:
             self._in_progress.cancel()
             await asyncio.wait({self._in_progress})  # also returns if it has failed or finished already
 
-    def _candidate(self, topology: ClusterTopology) -> Candidate:
-        current = self._supervisor.topology
-        own_ports = current.ports_on(self._host) if current else ()
-        return Candidate(topology, self._host, self._context.state_dir.path, self._ports, gpu_ids(), own_ports)
+    def _reserve_ports(self, topology: ClusterTopology) -> None:
+        """Reserve the ports of a topology on this host; see `reserve_ports`."""
+        candidate = self._context.candidate(topology)
+        try:
+            reserve_ports(candidate)
+        finally:
+            self._release_foreign(candidate)
+
+    def _release_foreign(self, candidate: Candidate) -> None:
+        """Release the ports that were reserved for a check in a network in which the agent has no tasks yet."""
+        if candidate.ports is not self._ports:
+            candidate.ports.release_except(())
 
     def _start_cluster(self, topology: ClusterTopology) -> None:
-        reserve_ports(self._candidate(topology))  # the preflight may have run on an agent that has died since
+        self._context.move_to(topology.network)
+        self._reserve_ports(topology)  # the preflight may have run on an agent that has died since
         tasks = topology.on(self._host)
         self._supervisor.history.record("up", detail=f"{pluralize(len(tasks), 'task')}, agent {os.getpid()}")
         self._ports.release_except(topology.ports_on(self._host))
@@ -217,6 +231,7 @@ class ClusterHandlers:
             # Check again after each stop: a server that died and restarted meanwhile knows only the old addresses.
             while stopping := self._unkept_tasks(topology):
                 await self._supervisor.stop(settings.STOP_GRACE_SECONDS, stopping)
+            self._context.move_to(topology.network)
             self._supervisor.history.record("updated", detail=summary)
             self._supervisor.apply(topology, self._stopped_tasks(topology))
         except BaseException:

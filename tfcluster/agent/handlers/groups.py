@@ -10,7 +10,7 @@ from tfcluster.agent.context import AgentContext
 from tfcluster.agent.upload import validate_name
 from tfcluster.core.groups import Group, check_arguments, select_members
 from tfcluster.core.tf_config import refusal_notes
-from tfcluster.core.topology import ClusterTopology
+from tfcluster.core.topology import CLOSED, ClusterTopology
 from tfcluster.errors import ClusterError
 from tfcluster.processes.run_spec import RunSpec
 from tfcluster.protocol.api import Done, Reply, Response
@@ -95,12 +95,13 @@ def _spec(context: AgentContext, identity: str, request: RunRequest | JoinReques
         peers=peers_of(topology),
         host=context.host,
         group=group,
+        network=context.network.private,
     )
 
 
 def peers_of(topology: ClusterTopology) -> dict[str, str] | None:
     """Return the names and addresses of the hosts that may connect to the ports of a run, or None if all may."""
-    return {host.name: host.address for host in topology.hosts} if topology.network == "closed" else None
+    return {host.name: host.address for host in topology.hosts} if topology.network == CLOSED else None
 
 
 def not_recorded(spec: RunSpec, error: OSError) -> ClusterError:

@@ -46,7 +46,7 @@ class ProfileHandler:
         try:
             capture = partial(capture_traces, addresses, folder, request.seconds)
             limit = request.seconds + settings.PROFILE_COLLECT_SECONDS + settings.CONNECTIVITY_MARGIN_SECONDS
-            outcome = await run_in_child("tfcluster: profiler", capture, limit)
+            outcome = await run_in_child("tfcluster: profiler", capture, limit, self._context.network.enter)
             if outcome is None:
                 raise ClusterError("the process that was to capture the traces died or hangs", hint="Try again.")
             reply = ProfileReply(tuple(outcome["idle"]), {**failures, **outcome["failures"]})

@@ -7,11 +7,10 @@ import contextlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-import psutil
-
 from tfcluster import settings
 from tfcluster.agent.runs.remote_tasks import RemoteTaskMonitor
 from tfcluster.agent.runs.run import Run
+from tfcluster.agent.socket_tables import connected_ports
 from tfcluster.agent.tasks.supervisor import Supervisor
 from tfcluster.agent.tasks.task_runtime import TaskRuntime
 from tfcluster.agent.timeout import wait_for
@@ -164,13 +163,10 @@ def _describe_reserved(tasks: Sequence[Task]) -> Problem:
 
 def _is_connected(pid: int, topology: ClusterTopology) -> bool:
     """Return whether a process has a connection to a task, as far as can be seen."""
-    ports = {task.port for task in topology.tasks}
     try:
-        connections = psutil.net_connections(kind="tcp")
-    except (psutil.Error, OSError):
+        return not connected_ports(pid).isdisjoint(task.port for task in topology.tasks)
+    except OSError:
         return True
-    own = [each for each in connections if each.pid == pid and each.status == psutil.CONN_ESTABLISHED]
-    return any(each.raddr and each.raddr.port in ports for each in own)
 
 
 async def _find_problems(supervisor: Supervisor, remote: RemoteTaskMonitor, used: Collection[str]) -> list[Problem]:

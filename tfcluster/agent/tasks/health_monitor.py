@@ -62,10 +62,12 @@ class ProbeClient:
 
     Args:
         title: The process title that `ps` shows.
+        enter: Moves the process, which was just forked, to the network that the servers are in.
     """
 
-    def __init__(self, title: str) -> None:
+    def __init__(self, title: str, enter: Callable[[], None]) -> None:
         self._title = title
+        self._enter = enter
         self._child: ChildProcess | None = None
         self._identities = itertools.count()
         self._waiting: dict[int, asyncio.Future[ProbeResult]] = {}
@@ -77,7 +79,8 @@ class ProbeClient:
             OSError: The health prober cannot be forked.
         """
         if self._child is None:
-            child = subprocesses.fork_child(partial(run_prober, self._title, os.getpid()), lambda status: None)
+            body = partial(run_prober, self._title, os.getpid())
+            child = subprocesses.fork_child(body, lambda status: None, self._enter)
             child.on_message(self._handle_reply, partial(self._handle_exit, child))
             self._child = child
 
@@ -115,10 +118,11 @@ class ProbeClient:
             self._waiting.pop(identity, None)
 
     def stop(self) -> None:
-        """Kill the health prober and wait until it has exited."""
-        if self._child is not None:
-            self._child.kill()
-            self._child.reap()
+        """Kill the health prober and wait until it has exited; the next probe starts another one."""
+        child, self._child = self._child, None
+        if child is not None:
+            child.kill()
+            child.reap()
 
     def _handle_reply(self, message: Message) -> None:
         waiting = self._waiting.pop(message["id"], None)

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from tfcluster import settings
 from tfcluster.agent.change_notifier import ChangeNotifier
+from tfcluster.agent.cluster_network import ClusterNetwork
 from tfcluster.agent.journal import journal_error
 from tfcluster.agent.journal_record import Record, TaskRecord, drop_unreleased, restore, to_record
 from tfcluster.agent.logs import EventLog, LogCollector
@@ -38,6 +39,7 @@ class Supervisor:
         prober: The client that probes the tasks.
         log_collector: The supervisor of the log writer.
         load: Loads TensorFlow and returns it.
+        network: The network that the tasks are in.
 
     Attributes:
         host: The name of this host in the cluster.
@@ -58,6 +60,7 @@ class Supervisor:
         prober: ProbeClient,
         log_collector: LogCollector,
         load: Callable[[], TensorFlow],
+        network: ClusterNetwork,
     ) -> None:
         self.host = host
         self.topology: ClusterTopology | None = None
@@ -69,7 +72,8 @@ class Supervisor:
         self._folder = folder
         self._secrets = secrets
         self._log_collector = log_collector
-        self._launcher = TaskLauncher(folder, ports, load, self._dispatch, self.health.poll_until_ready)
+        self._network = network
+        self._launcher = TaskLauncher(folder, ports, load, self._dispatch, self.health.poll_until_ready, network)
         self._dispatcher = TaskEventDispatcher(
             folder.journal, self._launcher, self.history, self.changed, self.require_cluster, self.write_journal
         )
@@ -244,9 +248,10 @@ class Supervisor:
             # Write the secret values first: without them the next agent could not start the tasks.
             topology = self._secrets.redact(self.topology, self.next)
             following = without_values(self.next) if self.next else None
-            self._folder.journal.write(Record(topology, tasks, self._secrets.path, following))
+            self._folder.journal.write(Record(topology, tasks, self._secrets.path, following, self._network.private))
         except OSError as error:
             raise journal_error(self._folder.journal.path, error) from error
+        self._network.keep()
         with suppress(OSError):  # the disk is full: the next snapshot tries again
             self._secrets.prune()
 

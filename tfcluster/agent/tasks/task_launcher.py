@@ -12,7 +12,8 @@ from functools import partial
 
 from tfcluster import settings
 from tfcluster.agent import subprocesses
-from tfcluster.agent.ports import PortAllocator, port_owner
+from tfcluster.agent.cluster_network import ClusterNetwork
+from tfcluster.agent.ports import PortAllocator
 from tfcluster.agent.secret_store import missing_secrets
 from tfcluster.agent.state_dir import StateDir
 from tfcluster.agent.tasks.resource_usage import OomDetector
@@ -38,6 +39,7 @@ class TaskLauncher:
         load: Loads TensorFlow and returns it.
         dispatch: Dispatches the exit of a process to the task's state machine.
         serves: Called when a task's process reports that it serves.
+        network: The network that the processes are in.
     """
 
     def __init__(
@@ -47,12 +49,14 @@ class TaskLauncher:
         load: Callable[[], TensorFlow],
         dispatch: Callable[[TaskRuntime, TaskEvent], None],
         serves: Callable[[TaskRuntime], None],
+        network: ClusterNetwork,
     ) -> None:
         self._folder = folder
         self._ports = ports
         self._load = load
         self._dispatch = dispatch
         self._serves = serves
+        self._network = network
         self._port_owners: dict[int, tuple[float, str]] = {}  # by port: time of the lookup, and the message
 
     def fork(self, task: TaskRuntime, topology: ClusterTopology) -> subprocesses.ChildProcess | None:
@@ -97,7 +101,8 @@ class TaskLauncher:
         log_buffer = self._folder.log_buffer_of(task.spec.short)
         prepare(log_buffer, self._folder.log_of(task.spec.short))
         body = partial(serve, self._load(), topology, task.spec, log_buffer)
-        return subprocesses.fork_child(partial(self._run_released, body), partial(self._on_exit, task))
+        released = partial(self._run_released, body)
+        return subprocesses.fork_child(released, partial(self._on_exit, task), self._network.enter)
 
     def _run_released(self, body: Callable[[socket.socket], None], agent: socket.socket) -> None:
         """Run the body of a task's process when the agent releases it, which it does by a message.
@@ -127,7 +132,7 @@ class TaskLauncher:
         # Finding the owner of the port requires a scan of the descriptors of all processes, so the result is cached.
         now = time.monotonic()
         if port not in self._port_owners or now > self._port_owners[port][0] + settings.PORT_OWNER_CACHE_SECONDS:
-            self._port_owners[port] = now, f"port {port} is taken by {port_owner(port)}"
+            self._port_owners[port] = now, f"port {port} is taken by {self._ports.owner(port)}"
         return self._port_owners[port][1]
 
     def note_blocked(self, task: TaskRuntime, blocked: str) -> None:

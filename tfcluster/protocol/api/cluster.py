@@ -11,6 +11,7 @@ from tfcluster.core.reconcile import ObservedState
 from tfcluster.core.status import ClusterStatus
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError
+from tfcluster.private_network import PrivateNetwork
 from tfcluster.protocol.api import Done, Method, Request
 
 
@@ -240,6 +241,7 @@ class EnvironmentReply:
         code: The folder from which the agent imports tfcluster.
         socket: The path of the agent's socket.
         state: The cluster's state directory on this host.
+        network: The private network in which the servers are; None if they are in the machine's.
     """
 
     variables: dict[str, str] = field(repr=False)
@@ -247,6 +249,7 @@ class EnvironmentReply:
     code: str
     socket: str
     state: str
+    network: PrivateNetwork | None
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,253 @@
+"""`network: private`: the cluster of an ordinary account, which no other account can connect to, enter or look into."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import attack
+from tests.accounts import Account, account
+from tests.conftest import COMMAND, ROOT, Sandbox, make_sandbox, wait_for
+from tfcluster.processes.netinfo import bind_free_port
+
+# Connects to every task, from wherever it is started.
+ASK = """
+import json, os, socket
+for addresses in json.loads(os.environ["TF_CONFIG"])["cluster"].values():
+    for address in addresses:
+        host, port = address.split(":")
+        if os.environ["TFCLUSTER_MASTER"].endswith(address):
+            socket.create_connection((host, int(port)), 60).close()
+print("answered in", os.stat("/proc/self/ns/net").st_ino)
+"""
+
+
+@pytest.fixture(scope="module")
+def stranger() -> Iterator[Account]:
+    with account("tfc-x") as made:
+        yield made
+
+
+def spec(sandbox: Sandbox, network: str, **counts: int) -> Path:
+    """Write a spec, with ports that nothing else on this machine uses."""
+    sockets = {job: [bind_free_port() for _ in range(count)] for job, count in counts.items()}
+    jobs = {job: [f"localhost:{each.getsockname()[1]}" for each in ports] for job, ports in sockets.items()}
+    for each in (each for ports in sockets.values() for each in ports):
+        each.close()
+    return sandbox.spec(json.dumps({"name": "demo", "network": network, "jobs": jobs}))
+
+
+@contextlib.contextmanager
+def sandbox_of(owner: Account) -> Iterator[Sandbox]:
+    """A sandbox of an ordinary account, whose folders are where other accounts can come."""
+    folder = Path(tempfile.mkdtemp(prefix="tfc-"))
+    folder.chmod(0o755)
+    try:
+        with make_sandbox(folder, owner.command("env", f"HOME={folder}", *COMMAND)) as sandbox:
+            for path in (folder, folder / "run"):
+                os.chown(path, owner.uid, owner.uid)
+            yield sandbox
+    finally:
+        shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="module")
+def owned() -> Iterator[Sandbox]:
+    """A sandbox of an ordinary account with a private cluster up, which the tests of this module leave ready."""
+    with account("tfc-o") as owner, sandbox_of(owner) as sandbox:
+        sandbox("up", spec(sandbox, "private", ps=1, worker=2))
+        yield sandbox
+
+
+def processes(sandbox: Sandbox, title: str) -> list[int]:
+    return [pid for pid, line in sandbox.processes().items() if title in line]
+
+
+def holder(sandbox: Sandbox) -> int:
+    (pid,) = wait_for(lambda: processes(sandbox, "private network"))
+    return int(pid)
+
+
+def namespace(pid: int | str) -> str:
+    return os.readlink(f"/proc/{pid}/ns/net")
+
+
+def intrude(stranger: Account, targets: dict[str, Any]) -> dict[str, Any]:
+    """Try everything as another account, and return how much was tried and what succeeded."""
+    result = subprocess.run(
+        stranger.command(sys.executable, str(ROOT / "tests" / "intrude.py")),
+        input=json.dumps(targets),
+        text=True,
+        capture_output=True,
+        timeout=120,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    found: dict[str, Any] = json.loads(result.stdout)
+    return found
+
+
+def addresses_of_this_machine() -> list[str]:
+    shown = subprocess.run(["ip", "-json", "address"], check=True, capture_output=True, text=True).stdout
+    return [each["local"] for device in json.loads(shown) for each in device["addr_info"] if each["scope"] != "link"]
+
+
+def test_what_an_ordinary_account_starts_is_in_a_network_of_its_own(owned: Sandbox) -> None:
+    status = owned.status()
+    assert (status["state"], status["network"]) == ("running", "private")
+    assert {task["address"].partition(":")[0] for task in status["tasks"]} == {"localhost"}
+    assert "  private network  " in owned("status").stdout
+    inside = {namespace(task["pid"]) for task in status["tasks"]}
+    assert inside == {namespace(holder(owned))}
+    assert inside != {namespace("self")}
+    assert namespace(status["hosts"][0]["agent_pid"]) == namespace("self")
+
+
+def test_exec_enters_the_network_and_env_says_that_it_does_not(owned: Sandbox) -> None:
+    inside = namespace(holder(owned)).strip("net:[]")
+    assert owned("exec", "--", sys.executable, "-c", ASK).stdout == f"answered in {inside}\n"
+    task = owned("exec", "--on", "worker:1", "--", sys.executable, "-c", ASK).stdout
+    assert task == f"answered in {inside}\n"
+    env = owned("env", "--format", "json")
+    assert "`tfcluster exec -- COMMAND` runs a command there" in env.stderr
+    nested = owned("exec", "--", *COMMAND, "env", "--format", "json")
+    assert nested.stderr == ""
+    assert json.loads(nested.stdout)["TFCLUSTER_MASTER"] == json.loads(env.stdout)["TFCLUSTER_MASTER"]
+
+
+def test_a_program_outside_enters_or_is_told_how(owned: Sandbox) -> None:
+    ask = (
+        "import socket, sys, threading, tfcluster\n"
+        "cluster = tfcluster.connect('demo')\n"
+        "assert len(cluster.devices()) == 3\n"
+        "if 'threads' in sys.argv: threading.Thread(target=threading.Event().wait, daemon=True).start()\n"
+        "try:\n"
+        "    host, port = cluster.target.removeprefix('grpc://').split(':')\n"
+        "except Exception as error:\n"
+        "    sys.exit(f'{error} {error.hint}')\n"
+        "socket.create_connection((host, int(port)), 60).close()\n"
+        "print('connected')\n"
+    )
+    command = [*owned.command[: owned.command.index(sys.executable)], sys.executable, "-c", ask]
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*command, *arguments], env=owned.environment, cwd=owned.folder, capture_output=True, text=True, check=False
+        )
+
+    connected = run()
+    assert connected.stdout == "connected\n", connected.stderr
+    refused = run("threads")
+    assert refused.returncode == 1
+    assert "a process with several threads" in refused.stderr
+    assert "`tfcluster exec -- python PROGRAM`" in refused.stderr
+
+
+def test_another_account_is_refused_everywhere(owned: Sandbox, stranger: Account) -> None:
+    status = owned.status()
+    files = [*(owned.folder / "state").rglob("*"), *(owned.folder / "run").rglob("*")]
+    targets: dict[str, list[Any]] = {
+        "addresses": addresses_of_this_machine(),
+        "ports": [int(task["address"].partition(":")[2]) for task in status["tasks"]],
+        "pids": sorted(owned.processes()),
+        "sockets": [str(path) for path in files if path.is_socket()],
+        "paths": [str(path) for path in files if path.parts[-2:] != ("state", "tfcluster")],
+    }
+    assert "127.0.0.1" in targets["addresses"]
+    assert len(targets["pids"]) >= 7, "the tasks, the agent, the holder, the prober and the log writer"
+    assert targets["sockets"]
+    assert any(path.endswith("journal.json") or "journal" in path for path in targets["paths"])
+    found = intrude(stranger, targets)
+    assert found["succeeded"] == []
+    assert found["tried"] > 100
+
+
+@pytest.mark.parametrize("network", ["private", "open"])
+def test_a_graph_of_another_account_reads_a_file_of_the_owner_only_if_the_network_is_not_private(
+    network: str, stranger: Account, tmp_path: Path
+) -> None:
+    with account("tfc-o") as owner, sandbox_of(owner) as sandbox:
+        sandbox("up", spec(sandbox, network, worker=1))
+        secret = sandbox.folder / "secret"
+        secret.touch(0o600)
+        os.chown(secret, owner.uid, owner.uid)
+        secret.write_text("the owner's alone")
+        found = sandbox.folder / "found"  # the owner's server writes it, where everyone can read it
+        (task,) = sandbox.status()["tasks"]
+        data = attack.requests(found, secret, "/job:worker/replica:0/task:0/device:CPU:0")
+        arguments = ("127.0.0.1", task["address"].partition(":")[2], "1")  # for a second
+
+        def strike() -> int:
+            result = subprocess.run(
+                stranger.command(sys.executable, str(ROOT / "tests" / "attack.py"), *arguments),
+                input=data,
+                capture_output=True,
+                check=True,
+                timeout=120,
+            )
+            return int(result.stdout)
+
+        if network == "open":
+            wait_for(lambda: strike() and found.exists() and found.read_text() == "the owner's alone")
+        else:
+            assert strike() == 0, "nobody accepts a connection"
+            assert not found.exists()
+            assert str(secret) not in intrude(stranger, {**EMPTY, "paths": [str(secret)]})["succeeded"]
+
+
+EMPTY: dict[str, list[Any]] = {"addresses": [], "ports": [], "pids": [], "sockets": [], "paths": []}
+
+
+def test_the_network_outlives_its_agent_and_its_holder(owned: Sandbox) -> None:
+    before = owned.status()
+    inside = namespace(holder(owned))
+
+    def still_serves() -> None:
+        status = owned.wait_until("running")
+        assert [task["pid"] for task in status["tasks"]] == [task["pid"] for task in before["tasks"]]
+        assert namespace(holder(owned)) == inside
+        assert "answered in" in owned("exec", "--", sys.executable, "-c", ASK).stdout
+
+    first = holder(owned)
+    owned.kill_agent()
+    still_serves()
+    assert holder(owned) == first, "it is adopted"
+    os.kill(first, signal.SIGKILL)
+    wait_for(lambda: processes(owned, "private network") not in ([], [first]))
+    still_serves()
+    second = holder(owned)
+    owned.kill_agent()
+    os.kill(second, signal.SIGKILL)
+    still_serves()
+
+
+def test_a_task_comes_back_in_the_same_network(owned: Sandbox) -> None:
+    inside = namespace(holder(owned))
+    killed = owned.task("worker:1")["pid"]
+    os.kill(killed, signal.SIGKILL)
+    wait_for(lambda: owned.wait_until("running")["tasks"][2]["pid"] != killed)
+    owned("restart", "worker:0", "--yes")
+    assert {namespace(task["pid"]) for task in owned.status()["tasks"]} == {inside}
+
+
+def test_a_program_and_a_script_run_inside(owned: Sandbox) -> None:
+    assert owned.json("run", "pi", "--samples", "1e5")["state"] == "succeeded"
+    script = owned.folder / "script.py"
+    script.write_text(f"import sys\nprint('input', sys.stdin.read())\n{ASK}")
+    inside = namespace(holder(owned)).strip("net:[]")
+    line = [*owned.command, "run", str(script)]
+    options: dict[str, Any] = {"env": owned.environment, "cwd": owned.folder, "capture_output": True, "text": True}
+    for command in (line, [*owned.command, "exec", "--", *COMMAND, "run", str(script)]):
+        ran = subprocess.run(command, input="of the command", check=False, **options)
+        assert ran.stdout == f"input of the command\nanswered in {inside}\n", ran.stderr
