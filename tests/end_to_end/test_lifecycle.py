@@ -37,7 +37,7 @@ def test_the_four_commands_exactly(sandbox: Sandbox) -> None:
 
 def test_status_json_is_the_contract(demo: Sandbox) -> None:
     status = demo.status()
-    assert list(status) == ["cluster", "state", "spec", "hosts", "tasks", "runs"]
+    assert list(status) == ["cluster", "state", "spec", "hosts", "tasks", "runs", "network"]
     assert (status["cluster"], status["state"], status["spec"]) == ("demo", "running", str(EXAMPLE))
     (host,) = status["hosts"]
     assert list(host) == ["host", "state", "agent_pid", "tensorflow"]

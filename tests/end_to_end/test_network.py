@@ -108,7 +108,7 @@ def test_where_ports_cannot_be_closed_nothing_is_started(sandbox: Sandbox) -> No
         result = forbidden(*command, closed, code=1)
         said = result.stdout + result.stderr
         assert "ports cannot be closed before they listen: the kernel refused a seccomp filter" in said
-        assert "`network: open` in the spec" in said
+        assert "`network: private` in the spec" in said
     assert not [title for title in sandbox.processes().values() if "worker" in title]
     forbidden("up", opened)
     assert sandbox.task("worker:0")["state"] == "ready"
@@ -147,5 +147,5 @@ def test_a_server_that_cannot_be_closed_is_not_started(tmp_path: Path) -> None:
         message = agent_side.makefile().readline()
         assert process.wait(60) == 0, "it has returned without serving"
     assert f"the kernel refused to bind port {port} to loopback: not permitted" in message
-    assert "`network: open` in the spec" in message
+    assert "`network: private` in the spec" in message
     assert not connects("127.0.0.1", port)
