@@ -7,6 +7,8 @@ import os
 import re
 import signal
 import socket
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +35,35 @@ def test_the_four_commands_exactly(sandbox: Sandbox) -> None:
     ends = [(event["event"], event["task"]) for event in events if event["event"] in ("stopping", "stopped")]
     assert ends[-2:] == [("stopping", "ps:0"), ("stopped", "ps:0")], "the ps goes last"
     assert sandbox.leftovers() == []
+
+
+# Runs the command line, and prints how many connections it has opened.
+_COUNTS_CONNECTIONS = """
+import atexit
+from tfcluster.__main__ import main
+from tfcluster.transport.local import LocalTransport
+
+opened, open_channel = [], LocalTransport.open
+
+def count(transport, **options):
+    opened.append(open_channel(transport, **options))
+    return opened[-1]
+
+LocalTransport.open = count
+atexit.register(lambda: print("connections:", len(opened)))
+main()
+"""
+
+
+def test_a_command_opens_one_connection(sandbox: Sandbox) -> None:
+    sandbox.spec(ONE_WORKER)
+    for command in ("up", "scale worker=2 --yes", "restart --rolling --yes", "up --yes", "status", "down"):
+        counted = [sys.executable, "-c", _COUNTS_CONNECTIONS, *command.split()]
+        done = subprocess.run(
+            counted, env=sandbox.environment, cwd=sandbox.folder, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        assert (command, done.stdout.splitlines()[-1]) == (command, "connections: 1")
 
 
 def test_status_json_is_the_contract(demo: Sandbox) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tfcluster.client.checks import VERSIONS, CheckResult, Severity, to_error
-from tfcluster.client.cluster import Cluster, cluster_of, read_registry
+from tfcluster.client.cluster import Cluster, read_registry
 from tfcluster.client.parallel import warn
 from tfcluster.client.preflight import (
     HostPreflight,
@@ -104,10 +104,10 @@ def plan_up(
     """
     if not replace_spec:
         check_source(topology.cluster, source)
-    cluster = cluster_of(topology)
-    registered = _registered_hosts(topology)
-    removed_hosts = tuple(host for host in registered if host.name not in cluster.hosts)
-    all_hosts = Cluster(topology.cluster, (*topology.hosts, *removed_hosts), cluster.head)
+    desired = {host.name for host in topology.hosts}
+    removed_hosts = tuple(host for host in _registered_hosts(topology) if host.name not in desired)
+    all_hosts = Cluster(topology.cluster, (*topology.hosts, *removed_hosts), topology.head().host)
+    cluster = all_hosts.without([host.name for host in removed_hosts])
 
     with _observed_hosts(all_hosts, dry=dry, progress=progress) as hosts:
         _skip_unreachable(removed_hosts, hosts)

@@ -89,13 +89,4 @@ def final_event(spec: RunSpec, failure: Failure | None, restarts: int, seconds: 
         result = {**failure.result, "restarts": restarts} if failure.result else None
         return {"event": "error", "error": error.to_json(), "result": result}
     notes = [f"{lost_bytes} bytes of output could not be written"] if lost_bytes else []
-    return {
-        "event": "result",
-        "run": spec.run,
-        "program": spec.program,
-        "state": "succeeded",
-        "seconds": round(seconds, 6),
-        "result": {"exit_code": 0, "restarts": restarts},
-        "devices": {},
-        "notes": [*spec.notes, *notes],
-    }
+    return spec.result_event({"exit_code": 0, "restarts": restarts}, seconds, devices={}, notes=notes)

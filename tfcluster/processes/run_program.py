@@ -100,16 +100,8 @@ def _run_program(spec: RunSpec) -> int:
     redraw_randomness()
     try:
         result = load_function(spec)(context, **spec.parameters)
-        spec.emit(
-            "result",
-            run=spec.run,
-            program=spec.program,
-            state="succeeded",
-            seconds=round(time.monotonic() - context.started_at, 6),
-            result=result,
-            devices=context.device_stats,
-            notes=[*spec.notes, *context.notes],
-        )
+        seconds = time.monotonic() - context.started_at
+        spec.emit(**spec.result_event(result, seconds, devices=context.device_stats, notes=context.notes))
     except ClusterError as problem:
         return _report(spec, problem)
     except Exception as problem:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import socket
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from tfcluster.errors import ClusterError
 from tfcluster.paths import LOCAL_HOST
 from tfcluster.private_network import PrivateNetwork
 from tfcluster.process_handle import ProcessHandle
-from tfcluster.protocol.codec import encode
+from tfcluster.protocol.codec import Message, encode
 
 #: The names of the files in a run's folder.
 EVENTS, OUTPUT, OUTPUT_INDEX = "events.jsonl", "output.log", "output.index"
@@ -120,6 +121,28 @@ class RunSpec:
     def output_folder(self) -> Path:
         """Return the folder for the files that the program writes for the user, who fetches them."""
         return self.folder / FILES
+
+    def result_event(
+        self, result: Any, seconds: float, *, devices: dict[str, dict[str, int]], notes: Sequence[str]
+    ) -> Message:
+        """Return the final event of this run, which has succeeded.
+
+        Args:
+            result: The result of the program.
+            seconds: The duration of the run.
+            devices: The work of each device, as in `Context.device_stats`.
+            notes: Notes for the user, besides those of the choice of devices.
+        """
+        return {
+            "event": "result",
+            "run": self.run,
+            "program": self.program,
+            "state": "succeeded",
+            "seconds": round(seconds, 6),
+            "result": result,
+            "devices": devices,
+            "notes": [*self.notes, *notes],
+        }
 
     def emit(self, event: str, **fields: Any) -> None:
         """Write an event to the run's event log.

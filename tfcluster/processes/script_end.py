@@ -23,16 +23,7 @@ def final_event(spec: RunSpec, code: int, end: ProgramEnd, interrupted: bool, lo
     if code:
         return _error(spec, code, end.failure, interrupted)
     lost = [f"{lost_bytes} bytes of output could not be written"] if lost_bytes else []
-    return {
-        "event": "result",
-        "run": spec.run,
-        "program": spec.program,
-        "state": "succeeded",
-        "seconds": round(end.seconds, 6),
-        "result": {"exit_code": 0},
-        "devices": end.work,
-        "notes": [*spec.notes, *end.notes, *lost],
-    }
+    return spec.result_event({"exit_code": 0}, end.seconds, devices=end.work, notes=[*end.notes, *lost])
 
 
 def _error(spec: RunSpec, code: int, failure: str, interrupted: bool) -> Message:
