@@ -41,7 +41,7 @@ lint: .venv/installed
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
-BENCHMARKS = cluster_start status run_pi launch pi mean linear restart journal idle hosts many_tasks
+BENCHMARKS = cluster_start status run_pi launch pi mean linear restart journal idle hosts many_tasks private
 
 # All are run; it fails when one did not reach its target.
 bench: .venv/installed

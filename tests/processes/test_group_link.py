@@ -141,6 +141,8 @@ def test_a_host_is_let_in_once() -> None:
         b"x" * (1 << 16),
         json.dumps({"host": "beta", "nonce": "a" * 32, "proof": "0" * 64}).encode() + b"\n",
         b"\xff\xfe\n",
+        b'{"host": "beta", "nonce": "\\ud800", "proof": ""}\n',  # text that cannot be encoded
+        b'{"host": "beta", "nonce": "", "proof": "\\ud800"}\n',
     ],
 )
 def test_what_is_no_proof_is_refused(sent: bytes) -> None:

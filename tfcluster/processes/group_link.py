@@ -267,11 +267,16 @@ def _decode(line: bytes) -> Message:
 
 
 def _proof(secret: str, *parts: str) -> str:
-    return hmac.new(bytes.fromhex(secret), "\n".join(parts).encode(), "sha256").hexdigest()
+    return hmac.new(bytes.fromhex(secret), _encode_text("\n".join(parts)), "sha256").hexdigest()
 
 
 def _is_proof(answer: Message, secret: str, *parts: str) -> bool:
-    return hmac.compare_digest(str(answer.get("proof", "")).encode(), _proof(secret, *parts).encode())
+    return hmac.compare_digest(_encode_text(str(answer.get("proof", ""))), _proof(secret, *parts).encode())
+
+
+def _encode_text(text: str) -> bytes:
+    """Encode text of the other side, which may have surrogates: JSON allows what UTF-8 does not."""
+    return text.encode(errors="surrogatepass")
 
 
 def _keep_alive(connection: socket.socket) -> None:

@@ -1,0 +1,144 @@
+"""What forbids a private network: the switch is named, before anything starts."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Sandbox
+from tfcluster import private_network
+from tfcluster.errors import ClusterError
+from tfcluster.process_handle import ProcessHandle
+from tfcluster.processes.port_isolation import bpf_instruction
+
+_CLONE_NEWUSER = 0x10000000
+_PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 38, 22, 2
+_SYS_UNSHARE = {"x86_64": 272, "aarch64": 97}
+_LOAD, _IF_EQUAL, _RETURN, _ALLOW, _ERRNO = 0x20, 0x15, 0x06, 0x7FFF0000, 0x00050000
+_EPERM = 1
+
+
+def in_child(work: Callable[[], str]) -> str:
+    """Run a function in a child process, which it may change as it likes, and return its result."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.write(writing, work().encode())
+        except BaseException as error:
+            os.write(writing, repr(error).encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with open(reading) as pipe:
+        result = pipe.read()
+    os.waitpid(pid, 0)
+    return result
+
+
+def enter_user_namespace() -> None:
+    """Enter a user namespace in which the switches are this process's own."""
+    uid, gid = os.getuid(), os.getgid()
+    assert ctypes.CDLL(None).unshare(_CLONE_NEWUSER) == 0
+    for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
+        Path(f"/proc/self/{name}").write_text(text)
+
+
+def forbid_unshare() -> None:
+    """Have the kernel refuse unshare() to this process, as the default profile of Docker does."""
+    program = [
+        bpf_instruction(_LOAD, 0),  # the number of the system call
+        bpf_instruction(_IF_EQUAL, _SYS_UNSHARE[os.uname().machine], no=1),
+        bpf_instruction(_RETURN, _ERRNO | _EPERM),
+        bpf_instruction(_RETURN, _ALLOW),
+    ]
+    code = ctypes.create_string_buffer(b"".join(program))
+
+    class Program(ctypes.Structure):
+        _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_void_p))
+
+    libc = ctypes.CDLL(None)
+    assert libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
+    filters = Program(len(program), ctypes.addressof(code))
+    assert libc.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.byref(filters), 0, 0) == 0
+
+
+def describe() -> str:
+    problem = private_network.find_obstacle()
+    return "nothing" if problem is None else f"{problem.message} {problem.hint}"
+
+
+def test_nothing_forbids_a_private_network_here() -> None:
+    assert in_child(describe) == "nothing"
+
+
+@pytest.mark.parametrize("switch", ["user.max_user_namespaces", "user.max_net_namespaces"])
+def test_a_switch_that_is_off_is_named(switch: str) -> None:
+    def work() -> str:
+        enter_user_namespace()
+        Path("/proc/sys", *switch.split(".")).write_text("0")
+        private_network.drop_capabilities()
+        return describe()
+
+    found = in_child(work)
+    assert f"the switch {switch} is 0" in found
+    assert f"`sudo sysctl -w {switch}=15000`" in found
+    assert "`network: closed`" in found
+    assert "`network: open`" in found
+
+
+def test_a_seccomp_filter_is_named() -> None:
+    def work() -> str:
+        forbid_unshare()
+        return describe()
+
+    found = in_child(work)
+    assert "a seccomp filter of this container" in found
+    assert "--security-opt seccomp=unconfined" in found
+
+
+@pytest.mark.parametrize(("error", "words"), [(28, "as many namespaces exist as"), (22, "CONFIG_USER_NS")])
+def test_other_reasons_are_explained(error: int, words: str) -> None:
+    problem = private_network.explain_failure(error)
+    assert words in f"{problem.message} {problem.hint}"
+    assert isinstance(problem, ClusterError)
+
+
+def test_a_process_that_is_elsewhere_is_not_entered() -> None:
+    def work() -> str:
+        this = ProcessHandle.from_pid(os.getppid())
+        assert this is not None
+        network = private_network.PrivateNetwork(this, user=1, net=2)
+        assert not network.contains_this_process()
+        try:
+            network.enter()
+        except OSError as error:
+            return str(error.strerror)
+        return "entered"
+
+    assert in_child(work) == "the private network of the cluster is gone"
+
+
+@pytest.mark.usefixtures("cold")
+def test_up_and_doctor_say_what_forbids_it_and_what_else_there_is(sandbox: Sandbox) -> None:
+    spec = sandbox.spec("name: demo\nnetwork: private\njobs:\n  worker: {tasks: 1}\n")
+    script = 'for name in user net; do echo 0 > /proc/sys/user/max_${name}_namespaces; done; exec "$@"'
+    refused = Sandbox(
+        sandbox.folder,
+        sandbox.mark,
+        sandbox.started,
+        ("unshare", "--user", "--map-root-user", "sh", "-ec", script, "sh", *sandbox.command),
+    )
+    for command in ("doctor", "up"):
+        result = refused(command, spec, code=1)
+        said = " ".join((result.stdout + result.stderr).split())
+        assert "the switch user.max_" in said, command
+        assert "`network: closed`" in said, command
+        assert "`network: open`" in said, command
+    assert subprocess.run([*refused.command, "status"], check=False, capture_output=True).returncode != 0
+    assert sandbox.leftovers() == []
