@@ -39,7 +39,8 @@ def report(title: str, unit: str, pairs: list[tuple[float, float]], target: floa
         print(f"  {name}: median {statistics.median(figures):.3f} {unit}   ({listed})")
     is_reached = ratio >= target
     print(
-        f"  ratio: median {ratio:.3g}, lowest {min(ratios):.3g}; target {target:.3g}: {verdict(is_reached)}\n", flush=True
+        f"  ratio: median {ratio:.3g}, lowest {min(ratios):.3g}; target {target:.3g}: {verdict(is_reached)}\n",
+        flush=True,
     )
     return is_reached
 

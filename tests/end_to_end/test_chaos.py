@@ -24,6 +24,7 @@ from tfcluster.process_handle import ProcessHandle
 
 SPEC = """
 name: chaos
+network: NETWORK
 jobs:
   ps: {tasks: 1}
   worker: {tasks: 3}
@@ -43,6 +44,8 @@ FAULTS = [
     "stop a server",
     "stop the agent",
 ]
+#: The same for a cluster in a network of its own.
+PRIVATE_FAULTS = [*FAULTS, *2 * ["kill the holder of the network"]]
 #: One fault in so many strikes while the one before it is still being mended.
 OVERLAPPING = 3
 
@@ -53,6 +56,7 @@ class Chaos:
 
     Attributes:
         random: Decides what is next.
+        faults: What may strike.
         began: When it began (Unix time).
         struck: The short name of each task that was struck, and when (Unix time).
         gone: The processes that must go because of that.
@@ -64,6 +68,7 @@ class Chaos:
 
     sandbox: Sandbox
     random: random.Random
+    faults: list[str]
     began: float = field(default_factory=time.time)
     struck: list[tuple[str, float]] = field(default_factory=list)
     gone: list[ProcessHandle] = field(default_factory=list)
@@ -92,8 +97,8 @@ class Chaos:
 
     def kinds(self, faults: int) -> list[str]:
         """So many kinds of fault in random order: each of them first, then as often as FAULTS has them."""
-        every = list(dict.fromkeys(FAULTS))
-        decks = [every, *[FAULTS] * -(-faults // len(FAULTS))]
+        every = list(dict.fromkeys(self.faults))
+        decks = [every, *[self.faults] * -(-faults // len(self.faults))]
         return [kind for deck in decks for kind in self.random.sample(deck, len(deck))][:faults]
 
     def strike(self, kind: str) -> None:
@@ -129,6 +134,11 @@ class Chaos:
             assert f"the agent (pid {agent}) has not answered" in told
         if "agent" in kind:
             os.kill(agent, signal.SIGKILL)
+        if "holder" in kind:
+            holders = [pid for pid, line in self.sandbox.processes().items() if "private network" in line]
+            for pid in holders:
+                os.kill(pid, signal.SIGKILL)
+            return bool(holders)
         return True
 
     def wait_until_whole(self) -> Any:
@@ -153,14 +163,17 @@ class Chaos:
 
 
 @pytest.mark.slow
-def test_chaos(sandbox: Sandbox, request: pytest.FixtureRequest) -> None:
+@pytest.mark.parametrize(
+    ("network", "kinds"), [("closed", FAULTS), ("private", PRIVATE_FAULTS)], ids=["closed", "private"]
+)
+def test_chaos(sandbox: Sandbox, request: pytest.FixtureRequest, network: str, kinds: list[str]) -> None:
     faults = request.config.getoption("--faults")
     seed = request.config.getoption("--chaos-seed") or random.randrange(10**6)
     print(f"--chaos-seed {seed}")
-    sandbox("up", sandbox.spec(SPEC))
+    sandbox("up", sandbox.spec(SPEC.replace("NETWORK", network)))
     assert sandbox.json(*RUN)["result"]["inside"] == INSIDE
     descriptors = settled_descriptors(fresh_agent(sandbox))
-    chaos, over = Chaos(sandbox, random.Random(seed)), threading.Event()
+    chaos, over = Chaos(sandbox, random.Random(seed), kinds), threading.Event()
     running = threading.Thread(target=chaos.run_again_and_again, args=(over,))
     running.start()
     try:
