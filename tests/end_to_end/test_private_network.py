@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -251,3 +252,28 @@ def test_a_program_and_a_script_run_inside(owned: Sandbox) -> None:
     for command in (line, [*owned.command, "exec", "--", *COMMAND, "run", str(script)]):
         ran = subprocess.run(command, input="of the command", check=False, **options)
         assert ran.stdout == f"input of the command\nanswered in {inside}\n", ran.stderr
+
+
+@pytest.mark.usefixtures("cold")
+def test_without_its_network_no_task_is_started(sandbox: Sandbox) -> None:
+    sandbox("up", spec(sandbox, "private", worker=1))
+    before = sandbox.task("worker:0")
+    sandbox.kill_agent()
+    for pid in (holder(sandbox), before["pid"]):
+        os.kill(pid, signal.SIGKILL)
+    forbidden = sandbox.with_fault(
+        "tfcluster.private_network", "def make_namespaces():\n    raise PermissionError(1, 'not permitted')"
+    )
+    sandbox("status", code=None, env=forbidden)
+
+    def is_explained() -> bool:
+        (task,) = sandbox.status(code=4)["tasks"]
+        return task["pid"] is None and "private network of the cluster is gone" in str(task["last_exit"])
+
+    wait_for(is_explained)
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", int(before["address"].partition(":")[2])), 60)
+    refused = sandbox("exec", "--", "true", code=1)
+    assert "`tfcluster doctor` says what forbids it" in refused.stderr
+    sandbox("down")
+    assert sandbox.leftovers() == []

@@ -181,7 +181,6 @@ class Agent:
             supervisor.write_journal()
 
     def _check_helpers(self) -> None:
-        self._context.network.ensure_held()
         history = self._context.supervisor.history
         pid = self._context.log_collector.kill_if_stopped()
         if pid is not None:
@@ -189,6 +188,7 @@ class Agent:
         pid = self._context.runs.fork_server.kill_if_stopped()
         if pid is not None:
             history.record("fork-server-killed", detail=f"the fork server, pid {pid}, {_WAS_STOPPED}")
+        self._context.network.ensure_held()
 
     def _react_to_changes(self) -> None:
         """Update the runs after a change of the tasks, and start the fork server.

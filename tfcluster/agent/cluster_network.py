@@ -14,6 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from tfcluster.agent import subprocesses
+from tfcluster.core.topology import PRIVATE
 from tfcluster.errors import ClusterError
 from tfcluster.private_network import PrivateNetwork, explain_failure, make_namespaces
 from tfcluster.process_handle import ProcessHandle, marked_processes, send_signal
@@ -108,6 +109,24 @@ class ClusterNetwork:
             child.hang_up()
         for fd in fds or ():
             os.close(fd)
+
+    def find(self, network: str) -> PrivateNetwork | None:
+        """Return the network in which the processes of a cluster have to be; None for this machine's.
+
+        Nothing of a private cluster may be started without it: its ports are not restricted otherwise.
+
+        Args:
+            network: The network of the cluster's topology.
+
+        Raises:
+            ClusterError: The private network is gone, and could not be made again.
+        """
+        if network == PRIVATE and self.private is None:
+            raise ClusterError(
+                "the private network of the cluster is gone, and this machine does not let the agent make another one",
+                hint="`tfcluster doctor` says what forbids it; then `tfcluster down` and `tfcluster up`.",
+            )
+        return self.private
 
     def enter(self) -> None:
         """Move a process that was just forked from the agent, and still has its descriptors, to the network.

@@ -38,7 +38,7 @@ class AccessHandlers:
                 code=str(Path(settings.__file__).parent.parent),
                 socket=str(agent_socket(self._context.cluster, self._context.host)),
                 state=str(self._context.state_dir.path),
-                network=self._context.network.private,
+                network=self._context.network.find(self._context.supervisor.require_cluster().network),
             )
         )
 

@@ -95,7 +95,7 @@ def _spec(context: AgentContext, identity: str, request: RunRequest | JoinReques
         peers=peers_of(topology),
         host=context.host,
         group=group,
-        network=context.network.private,
+        network=context.network.find(topology.network),
     )
 
 

@@ -122,7 +122,7 @@ class RunHandlers:
             streams=request.streams,
             host=self._supervisor.host,
             start_timeout=request.start_timeout,
-            network=self._context.network.private,
+            network=self._context.network.find(topology.network),
         )
 
     async def _events(self, run: Run, upload: Upload, detach: bool, owned: bool) -> AsyncGenerator[Message, None]:

@@ -87,6 +87,7 @@ class TaskLauncher:
             asyncio.get_running_loop().call_soon(self._dispatch, task, TaskEvent.BLOCKED)
             return None
         try:
+            self._network.find(topology.network)
             self._folder.repair()  # the task's log is written to this directory
             child = self._fork(task, topology)
         except (OSError, ClusterError) as error:
