@@ -74,8 +74,9 @@ def take_snapshot(cluster: Cluster, timeout: float | None = None) -> ClusterSnap
 
     def query(host: str) -> tuple[ClusterTopology, ClusterStatus]:
         client = cluster.connect(host)
-        status = client.call(StatusRequest(), timeout=timeout)
-        return client.call(TopologyRequest(settled=False), timeout=timeout), status
+        status = client.stream(StatusRequest(), timeout=timeout)
+        topology = client.stream(TopologyRequest(settled=False), timeout=timeout)  # without waiting for the status
+        return topology.result(), status.result()
 
     reports, failures = partition(
         map_hosts(cluster.hosts, query, _limit(cluster, timeout), find_lost=_contains_no_error)
