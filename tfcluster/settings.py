@@ -161,6 +161,7 @@ LOG_READ_RETRIES = 20  # while the log writer moves the lines that are read
 LOG_FOLLOW_SECONDS = 0.05  # between two reads of followed logs; where inotify cannot be used, also of quiet ones
 LOG_CHECK_SECONDS = 1.0  # between two reads of quiet followed logs: their folder may have been deleted and made again
 LOG_LINES_PER_TURN = 256  # read before the agent's other coroutines may run
+LATE_TASK_SECONDS = 10.0  # then `up` shows what the tasks print that are not ready; most are within two
 EVENT_LOG_FILE_BYTES = 1_000_000
 EVENT_LOG_FILES = 4
 

@@ -18,6 +18,7 @@ from tfcluster.agent.context import AgentContext
 from tfcluster.agent.handlers.logs import LogHandlers
 from tfcluster.agent.logs import EventLog
 from tfcluster.agent.state_dir import StateDir
+from tfcluster.errors import ClusterError
 from tfcluster.processes.log_buffer import prepare
 from tfcluster.processes.rotating_log import RotatingLog
 from tfcluster.protocol.api import Done, Reply, Response
@@ -30,6 +31,7 @@ class Cluster:
     def __init__(self, path: Path, *tasks: str) -> None:
         self.folder = self.state_dir = StateDir(path)
         self.folder.make()
+        self.cluster = "demo"
         self.tasks = list(tasks)
         self.quitting = asyncio.Event()
         self.runs = SimpleNamespace(watcher=FolderWatcher())
@@ -77,6 +79,45 @@ def test_lines_are_ordered_by_time_and_followed_by_a_reply(cluster: Cluster) -> 
     assert asyncio.run(ask(since=111.0))[1] == [("worker:0", "1"), ("ps:0", "2"), ("worker:0", "2")]
     assert asyncio.run(ask(since=111.0, lines=2))[1] == [("worker:0", "1"), ("ps:0", "2"), ("worker:0", "2")]
     assert asyncio.run(ask(after={"ps:0": 4}, lines=0))[1] == [("ps:0", "2")]
+
+
+def test_a_search_resumes_and_counts_only_lines_that_match(cluster: Cluster) -> None:
+    for short in ("ps:0", "worker:0"):
+        RotatingLog(cluster.folder.log_of(short), 1000, 2).append(b"a1\nb2\na3\nb4\na5\n", 0, 100.0)
+
+    async def ask(**options: Any) -> tuple[Any, list[tuple[str, str]]]:
+        first, *events, last = [item async for item in cluster.logs(**options)]
+        assert last == Reply(Done())
+        return first, [(event.line.task, event.line.line) for event in events if isinstance(event, LogEvent)]
+
+    everything = LogPositions({"ps:0": 0, "worker:0": 0})
+    first, lines = asyncio.run(ask(grep=("b[0-9]", "3")))
+    assert first == everything
+    assert lines == [(task, text) for task in ("ps:0", "worker:0") for text in ("b2", "a3", "b4")]
+    first, lines = asyncio.run(ask(grep=("a",), lines=1))
+    assert first == LogPositions({}), "where the last lines begin is not known yet"
+    assert lines == [("ps:0", "a5"), ("worker:0", "a5")]
+    first, lines = asyncio.run(ask(grep=("a",), lines=1, after={"ps:0": 3}))
+    assert first == LogPositions({"ps:0": 3})
+    assert lines == [("ps:0", "a3"), ("ps:0", "a5"), ("worker:0", "a5")]
+    with pytest.raises(ClusterError, match="is not a regular expression"):
+        asyncio.run(ask(grep=("[",)))
+
+
+def test_a_followed_log_is_searched_as_it_is_written(cluster: Cluster) -> None:
+    async def follow() -> None:
+        cluster.print("ps:0", "a1\nb2\n")
+        async with contextlib.aclosing(cluster.logs("ps:0", follow=True, grep=("a",), lines=5)) as lines:
+            assert await anext(lines) == LogPositions({})
+            event = await anext(lines)
+            assert isinstance(event, LogEvent)
+            assert (event.line.line, event.next) == ("a1", 3)
+            cluster.print("ps:0", "b3\na4\n")
+            event = await anext(lines)
+            assert isinstance(event, LogEvent)
+            assert (event.line.line, event.next) == ("a4", 12)
+
+    asyncio.run(follow())
 
 
 def test_following_continues_after_a_position_and_includes_new_tasks(

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import datetime, timezone
 
 import pytest
 
@@ -44,6 +45,65 @@ def test_logs_with_their_time_without_names_and_since_a_time(demo: Sandbox) -> N
     assert len(demo("logs", "--since", "2d").stdout.splitlines()) == len(lines)
     assert demo("logs", "--since", "2100-01-01").stdout == ""
     assert "'yesterday' is not a time (10m, " in demo("logs", "--since", "yesterday", code=2).stderr
+
+
+def test_logs_of_tasks_that_a_pattern_with_wildcards_names(demo: Sandbox) -> None:
+    def tasks_of(*names: str) -> set[str]:
+        return {line.partition(" ")[0] for line in demo("logs", *names).stdout.splitlines()}
+
+    assert tasks_of("worker:[1-7]") == tasks_of("/job:*r/task:1") == {"worker:1"}
+    assert tasks_of("w*", "ps") == {"worker:0", "worker:1", "ps:0"}
+    assert demo("logs", "x*", code=2).stderr.startswith("error: no task 'x*'\nhint: The tasks are ps:0, ")
+
+
+def test_logs_show_only_lines_that_a_pattern_matches(demo: Sandbox) -> None:
+    for short in ("worker:0", "worker:1"):
+        pid = demo.task(short)["pid"]
+        assert printing(pid, 0, 3000).wait() == 0
+    wait_for(lambda: len(numbers_in(demo("logs", "worker").stdout.splitlines())) == 6000, interval=0.1)
+    assert numbers_in(demo("logs", "worker:0", "--grep", "line 0000(12|21)34", "-g", "2999").stdout.splitlines()) == [
+        1234,
+        2134,
+        2999,
+    ]
+    last = demo("logs", "worker", "-g", "LINE", "-g", "(?i)LINE .*[24]3", "-n", "2", "-o", "json").stdout.splitlines()
+    records = [json.loads(line) for line in last]
+    assert sorted((record["task"], *numbers_in([record["line"]])) for record in records) == [
+        ("worker:0", 2923),
+        ("worker:0", 2943),
+        ("worker:1", 2923),
+        ("worker:1", 2943),
+    ]
+    error = demo("logs", "-g", "(", code=2).stderr
+    assert error.startswith("error: '(' is not a regular expression: missing ), unterminated subpattern")
+    assert error.splitlines()[1].startswith("hint: ")
+
+
+def test_logs_and_events_until_a_time(demo: Sandbox) -> None:
+    lines = [json.loads(line) for line in demo("logs", "ps", "-o", "json").stdout.splitlines()]
+    middle = lines[len(lines) // 2]["time"]
+    moment = datetime.fromtimestamp(middle, timezone.utc).isoformat()
+    until = demo("logs", "ps", "--until", moment, "-o", "json").stdout.splitlines()
+    assert [json.loads(line) for line in until] == [line for line in lines if line["time"] <= middle]
+    assert demo("logs", "--until", "0s").stdout
+    assert demo("logs", "--since", "2d", "--until", "1d").stdout == ""
+    assert demo("events", "--until", "1d").stdout == ""
+    assert demo("events", "--until", "0s").stdout == demo("events").stdout
+    assert "exchange them" in demo("logs", "--since", "1m", "--until", "1h", code=2).stderr
+    assert "leave out --until" in demo("events", "-f", "--until", "1h", code=2).stderr
+
+
+def test_a_search_that_never_ends_holds_up_nothing_and_ends_with_its_command(demo: Sandbox) -> None:
+    def searching() -> list[int]:
+        return [pid for pid, title in demo.processes().items() if title.endswith("log search")]
+
+    printer = printing(demo.task("ps:0")["pid"], 0, 1)
+    assert printer.wait() == 0
+    command = demo.start("logs", "ps", "-f", "--grep", r"(\.+)+!")
+    wait_for(searching)
+    assert demo.status()["state"] == "running"
+    command.kill()
+    wait_for(lambda: not searching())
 
 
 def test_logs_of_an_unknown_task(demo: Sandbox) -> None:

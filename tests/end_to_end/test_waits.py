@@ -191,6 +191,7 @@ def test_a_task_that_freezes_in_the_middle_and_goes_on(hangs: Sandbox) -> None:
         start = f"note: train.py:{line_of(IN_THE_MIDDLE)} waits in ClusterCoordinator.join: worker:1 is frozen"
         assert any(line.startswith(start) for line in command.stderr)
         assert f"`kill -CONT {pid}`" in command.stderr.readline()
+        assert command.stderr.readline().startswith("  worker:1 | "), "the end of its log"
     output, _ = command.communicate(timeout=60)
     assert output == "done\n"
     assert command.returncode == 0

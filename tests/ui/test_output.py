@@ -452,6 +452,24 @@ ps:0     |
     )
 
 
+def test_a_task_has_the_same_colour_in_every_command(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    console.cache_clear()
+    shown = {}
+    for tasks in (["worker:0", "ps:0", "worker:1"], ["worker:1", "worker:0", "ps:0"]):
+        view = LogView()
+        for task in tasks:
+            view.show(task, 0.0, "a line")
+        lines = capsys.readouterr().out.splitlines()
+        shown[tasks[0]] = {task: line[: line.index("m") + 1] for task, line in zip(tasks, lines, strict=True)}
+    assert shown["worker:0"] == shown["worker:1"]
+    assert shown["worker:0"]["worker:0"] != shown["worker:0"]["worker:1"]
+    console.cache_clear()
+
+
 def test_log_lines_with_their_time_and_without_a_name(capsys: pytest.CaptureFixture[str]) -> None:
     LogView(timestamps=True).show("ps:0", 1795291028.25, "a line")
     LogView(timestamps=True, prefix=False).show("ps:0", 0.001, "another")

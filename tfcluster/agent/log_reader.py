@@ -8,6 +8,7 @@ file remains the same file when it is renamed or removed.
 from __future__ import annotations
 
 import itertools
+import math
 from collections import deque
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -34,6 +35,11 @@ class LogReader:
     def __init__(self, log: Path, log_buffer_path: Path | None = None) -> None:
         self._log = log
         self._log_buffer = log_buffer_path
+
+    @property
+    def paths(self) -> tuple[Path, Path | None]:
+        """The arguments of this reader, from which another process makes one of its own."""
+        return self._log, self._log_buffer
 
     @property
     def folders(self) -> set[Path]:
@@ -82,6 +88,20 @@ class LogReader:
                 if (position := file.first_since(time)) is not None:
                     return position
             return files[-1].end if files else 0
+
+    def end_until(self, time: float) -> int:
+        """Return the position after the last line that was printed at or before a past time.
+
+        What a run has printed has no times: then this is the position after the end of all output.
+
+        Args:
+            time: Unix time in seconds.
+        """
+        with self._files() as files:
+            for file in files:
+                if (position := file.first_since(math.nextafter(time, math.inf))) is not None:
+                    return position
+            return files[-1].end if files else self.end()
 
     def lines(self, start: int, end: int, *, partial: bool) -> Generator[Line, None, None]:
         """Yield the available lines between two positions.

@@ -9,9 +9,10 @@ import os
 import signal
 import socket
 import traceback
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from typing import NoReturn
 
+from tfcluster import settings
 from tfcluster.agent.timeout import wait_for
 from tfcluster.process_handle import ProcessHandle, exit_status, send_signal
 from tfcluster.processes.daemonize import close_fds, detach
@@ -73,6 +74,17 @@ class ChildProcess:
             ended()
 
         loop.add_reader(self._link, readable)
+
+    async def receive(self) -> AsyncGenerator[Message, None]:
+        """Yield the child's messages until it closes its connection; a child that sends faster than this reads waits.
+
+        For children without the callbacks of `on_message`.
+        """
+        decoder = Decoder()
+        with contextlib.suppress(ConnectionError):
+            while data := await asyncio.get_running_loop().sock_recv(self._link, settings.IO_BLOCK_BYTES):
+                for message in decoder.feed(data):
+                    yield message
 
     def hang_up(self) -> None:
         """Close the socket to the child, which then reads the end of file."""

@@ -8,18 +8,28 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tfcluster.cli.completion import complete_logs
-from tfcluster.cli.options import cluster_option, output_option, since_option
+from tfcluster.cli.options import check_period, cluster_option, output_option, since_option, until_option
 from tfcluster.cli.output import echo_json
 
 if TYPE_CHECKING:
     from tfcluster.ui.log_view import LogView
 
 
-@click.command("logs", short_help="Show what the tasks print.", epilog="Example: tfcluster logs worker:0 ps -n 20 -f")
+@click.command(
+    "logs", short_help="Show what the tasks print.", epilog="Example: tfcluster logs 'worker:[0-3]' ps --grep loss -f"
+)
 @click.argument("tasks", nargs=-1, metavar="[TASK]...", shell_complete=complete_logs)
 @click.option("-f", "--follow", is_flag=True, help="Also show what the tasks print from now on, until interrupted.")
 @click.option("-n", "--tail", type=click.IntRange(min=0), metavar="N", help="Only the last N lines of each.")
 @since_option
+@until_option
+@click.option(
+    "-g",
+    "--grep",
+    multiple=True,
+    metavar="PATTERN",
+    help="Only lines that this regular expression matches; of several, any. (?i) at its beginning ignores case.",
+)
 @click.option("-t", "--timestamps", is_flag=True, help="Show the time of each line, in UTC.")
 @click.option("--no-prefix", is_flag=True, help="Do not show the tasks' names.")
 @click.option(
@@ -37,6 +47,8 @@ def command(
     follow: bool,
     tail: int | None,
     since: float | None,
+    until: float | None,
+    grep: tuple[str, ...],
     timestamps: bool,
     no_prefix: bool,
     agent: str | None,
@@ -44,13 +56,18 @@ def command(
     cluster: str | None,
     output: str,
 ) -> None:
-    """Show the logs of all tasks, or of each TASK: worker:1, /job:worker/task:1, or worker for all of a job.
-    The id of a run instead of a task shows what its program printed.
+    """Show the logs of all tasks, or of each TASK: worker:1, /job:worker/task:1, worker for all of a job, or a
+    pattern with wildcards in quotes, such as 'worker:[0-3]'. The id of a run instead of a task shows what its program
+    printed.
 
     Lines of several tasks are sorted by time. --follow continues when a task or the cluster's agent is restarted. The
     logs of a cluster that is down can be read too. Lines from before the latest start of the cluster are shown only
     with --since, as they may be those of another cluster of the same name.
+
+    --grep searches the logs where they are, on the tasks' hosts. --tail counts the lines that match. What a run printed
+    has no times: --since and --until leave out none of it.
     """
+    check_period(since, until, follow=follow)
     from tfcluster.client.logs import read_logs
     from tfcluster.client.resolve import resolve_cluster
     from tfcluster.ui.log_view import LogView
@@ -58,7 +75,9 @@ def command(
     view = LogView(prefix=not no_prefix, timestamps=timestamps)
     if agent is not None and (tasks or placement):
         raise click.UsageError("--agent shows no logs of tasks: leave out TASK and --placement")
-    lines = read_logs(resolve_cluster(cluster), tasks, lines=tail, since=since, follow=follow, agent=agent)
+    lines = read_logs(
+        resolve_cluster(cluster), tasks, lines=tail, since=since, until=until, follow=follow, agent=agent, grep=grep
+    )
     if placement:
         _show_placements(lines, view, output)
         return
@@ -93,9 +112,12 @@ def _show_placements(lines: Iterator[dict[str, Any]], view: LogView, output: str
 @click.option("-f", "--follow", is_flag=True, help="Also show new events, until interrupted.")
 @click.option("-n", "--tail", type=click.IntRange(min=0), metavar="N", help="Only the last N events.")
 @since_option
+@until_option
 @cluster_option
 @output_option
-def events_command(follow: bool, tail: int | None, since: float | None, cluster: str | None, output: str) -> None:
+def events_command(
+    follow: bool, tail: int | None, since: float | None, until: float | None, cluster: str | None, output: str
+) -> None:
     """Show the events of the cluster's tasks with their causes: started, ready, died, adopted by another agent.
 
     The events are kept when the agent is replaced, and after `down`.
@@ -104,7 +126,8 @@ def events_command(follow: bool, tail: int | None, since: float | None, cluster:
     from tfcluster.client.resolve import resolve_cluster
     from tfcluster.ui.log_view import show_event
 
-    for event in read_events(resolve_cluster(cluster), lines=tail, since=since, follow=follow):
+    check_period(since, until, follow=follow)
+    for event in read_events(resolve_cluster(cluster), lines=tail, since=since, until=until, follow=follow):
         if output == "json":
             echo_json(event)
         else:

@@ -217,6 +217,28 @@ def since_option(function: Command) -> Command:
     )(function)
 
 
+def until_option(function: Command) -> Command:
+    """Add --until, the option of every command that shows past events or logs."""
+    return click.option(
+        "--until",
+        type=Timestamp(),
+        metavar="TIME",
+        help="Only up to this time, written as for --since.",
+    )(function)
+
+
+def check_period(since: float | None, until: float | None, *, follow: bool) -> None:
+    """Check that --since and --until enclose a time that can be shown.
+
+    Raises:
+        click.UsageError: They do not, or --follow shows what is printed after it.
+    """
+    if until is not None and follow:
+        raise click.UsageError("--follow shows what comes from now on: leave out --until")
+    if since is not None and until is not None and since > until:
+        raise click.UsageError("--since is later than --until: exchange them (1h is earlier than 10m)")
+
+
 def seconds(minimum: float) -> FiniteFloat:
     """Return a parameter type for a duration of at least `minimum` seconds."""
     return FiniteFloat(min=minimum, max=1e9)

@@ -65,7 +65,9 @@ def command(
     status = None
     try:
         with view:
-            statuses = restart.restart_tasks(target, topology, plan, rolling=rolling, grace=grace, timeout=timeout)
+            statuses = restart.restart_tasks(
+                target, topology, plan, rolling=rolling, grace=grace, timeout=timeout, show_line=view.show_line
+            )
             for status in statuses:
                 view.update(status)
     except KeyboardInterrupt:

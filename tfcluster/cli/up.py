@@ -151,7 +151,9 @@ def _carry_out(plan: UpPlan, options: ChangeOptions, began: float) -> None:
                 show_status=lambda status: view.stopping(status, plan.actions),
             )
             watched = [task.short for task in plan.topology.tasks if task.host in plan.reachable.hosts]
-            for status in watch_until_ready(plan.reachable, plan.topology, options.timeout, watched):
+            for status in watch_until_ready(
+                plan.reachable, plan.topology, options.timeout, watched, show_line=view.show_line
+            ):
                 view.update(status)
     except KeyboardInterrupt:
         echo(

@@ -16,6 +16,7 @@ from tfcluster.client.leader import locate_run
 from tfcluster.client.parallel import StreamContext, map_hosts, merge_streams, partition, unreachable
 from tfcluster.client.reconnect import Reconnector, RetryPolicy
 from tfcluster.client.rpc import AgentClient, ResponseStream
+from tfcluster.core.text import compile_patterns
 from tfcluster.core.topology import ClusterTopology, latest_topology, matching_tasks
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.protocol.api.cluster import TopologyRequest
@@ -36,6 +37,8 @@ def read_logs(
     follow: bool = False,
     after: Positions | None = None,
     agent: str | None = None,
+    until: float | None = None,
+    grep: Sequence[str] = (),
 ) -> Iterator[Line]:
     """Read lines of the tasks' logs, each as {task, time, line}.
 
@@ -43,7 +46,7 @@ def read_logs(
 
     Args:
         cluster: The cluster; if it is down, its last logs are read.
-        tasks: Tasks or jobs; all if empty.
+        tasks: Tasks or jobs, also with wildcards; all if empty.
         lines: The number of lines to read from the end of each log; None for all.
         since: Read only lines from this Unix time on; None for all of runs, and for all of tasks since the cluster was
             started.
@@ -52,14 +55,17 @@ def read_logs(
         after: The offset at which to start in each log, instead of `lines` and `since`; updated in place to the
             offset at which to continue.
         agent: Read the log of the agent on this host instead, or of all agents if it is empty; None for the tasks.
+        until: Read only lines up to this Unix time; None for no limit.
+        grep: Regular expressions; only lines that at least one of them matches are read. Empty for all.
 
     Returns:
         An iterator over the lines.
 
     Raises:
-        ClusterError: The cluster never ran, a task is unknown, or a host cannot be reached (raised after the lines of
-            the other hosts).
+        ClusterError: The cluster never ran, a task is unknown, a pattern is no regular expression, or a host cannot be
+            reached (raised after the lines of the other hosts).
     """
+    compile_patterns(grep)
     routes: Mapping[str, Sequence[str]] = dict.fromkeys(cluster.hosts, tasks)
     if agent is not None:
         if agent and agent not in routes:
@@ -68,12 +74,18 @@ def read_logs(
         routes = dict.fromkeys([agent] if agent else routes, (AGENT_LOG,))
     elif len(routes) > 1:
         routes = hosts_for_logs(cluster, tasks)
-    requests = {host: LogsRequest(tuple(names), lines, since, follow, {}) for host, names in routes.items()}
+    request = LogsRequest((), lines, since, follow, {}, until, tuple(grep))
+    requests = {host: replace(request, tasks=tuple(names)) for host, names in routes.items()}
     return _read_all(cluster, requests, {} if after is None else after)
 
 
 def read_events(
-    cluster: Cluster, *, lines: int | None = None, since: float | None = None, follow: bool = False
+    cluster: Cluster,
+    *,
+    lines: int | None = None,
+    since: float | None = None,
+    until: float | None = None,
+    follow: bool = False,
 ) -> Iterator[Line]:
     """Read a cluster's events, each as {time, event, task, detail} and, for a cluster on several hosts, {host}.
 
@@ -81,6 +93,7 @@ def read_events(
         cluster: The cluster; it may be down.
         lines: The number of latest events to read; None for all.
         since: Read only events from this Unix time on; None for all.
+        until: Read only events up to this Unix time; None for no limit.
         follow: As in `read_logs`.
 
     Returns:
@@ -89,7 +102,7 @@ def read_events(
     Raises:
         ClusterError: The cluster never ran, or a host cannot be reached (raised after the events of the other hosts).
     """
-    requests = dict.fromkeys(cluster.hosts, EventsRequest(lines, since, follow, {}))
+    requests = dict.fromkeys(cluster.hosts, EventsRequest(lines, since, follow, {}, until))
     events = _read_all(cluster, requests, {})
     # Every host returned that many of its own, so cut the merged list. With `follow`, future events must not be cut.
     return events if lines is None or follow else _last(events, lines)

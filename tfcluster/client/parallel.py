@@ -124,13 +124,16 @@ def _pump(
 
 
 def merge_streams(
-    streams: Mapping[str, Callable[[StreamContext], Iterator[T]]], timeout: float | None = None
+    streams: Mapping[str, Callable[[StreamContext], Iterator[T]]],
+    timeout: float | None = None,
+    background: Mapping[str, Callable[[StreamContext], Iterator[T]]] | None = None,
 ) -> Generator[tuple[str, T | ClusterError], None, None]:
     """Merge the streams of hosts, which are read in parallel; closing the generator ends all of them.
 
     Args:
         streams: A function that opens the stream, by host.
         timeout: The seconds after which all streams end; None for no timeout.
+        background: Further streams, which end with the last of `streams`.
 
     Yields:
         Each item with its host, in the order of arrival. A stream that fails ends with its ClusterError as last item.
@@ -138,7 +141,7 @@ def merge_streams(
     entries: queue.Queue[_Entry] = queue.Queue(settings.RESPONSE_QUEUE_ITEMS)
     stopped = threading.Event()
     deadline = None if timeout is None else time.monotonic() + timeout
-    for host, open_stream in streams.items():
+    for host, open_stream in {**streams, **(background or {})}.items():
         threading.Thread(target=_pump, args=(host, open_stream, entries, stopped), daemon=True).start()
     running = len(streams)
     try:
@@ -152,7 +155,7 @@ def merge_streams(
                     return
                 continue
             if entry.kind is _Kind.END:
-                running -= 1
+                running -= entry.host in streams
             elif entry.kind is _Kind.EXCEPTION:
                 raise entry.value
             elif entry.kind is _Kind.WARNING:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tfcluster import settings
@@ -14,6 +14,7 @@ from tfcluster.core.status import ClusterStatus
 from tfcluster.core.topology import PS_JOB, ClusterTopology, matching_tasks
 from tfcluster.errors import ClusterError
 from tfcluster.protocol.api.cluster import RestartRequest
+from tfcluster.protocol.api.logs import LogLine
 from tfcluster.protocol.api.runs import FailingRunsRequest
 
 
@@ -98,7 +99,14 @@ def restart_of(status: ClusterStatus, names: Sequence[str]) -> Restart:
 
 
 def restart_tasks(
-    cluster: Cluster, topology: ClusterTopology, restart: Restart, *, rolling: bool, grace: float, timeout: float
+    cluster: Cluster,
+    topology: ClusterTopology,
+    restart: Restart,
+    *,
+    rolling: bool,
+    grace: float,
+    timeout: float,
+    show_line: Callable[[LogLine], None],
 ) -> Iterator[ClusterStatus]:
     """Restart the tasks and wait until all of them are ready.
 
@@ -109,6 +117,7 @@ def restart_tasks(
         rolling: Restart one task at a time, waiting for each to become ready; otherwise restart all at once.
         grace: Seconds between SIGTERM and SIGKILL.
         timeout: The maximum number of seconds to wait; with `rolling`, for each task.
+        show_line: Called with what the tasks print that are not ready after some seconds.
 
     Yields:
         The cluster's status at each change.
@@ -119,7 +128,7 @@ def restart_tasks(
     """
     for group in [[task] for task in restart.tasks] if rolling else [list(restart.tasks)]:
         _request_restart(cluster, restart.hosts, group, grace)
-        yield from watch_until_ready(cluster, topology, timeout, only=group, among=restart.tasks)
+        yield from watch_until_ready(cluster, topology, timeout, group, restart.tasks, show_line)
 
 
 def _request_restart(cluster: Cluster, hosts: Mapping[str, str], tasks: Collection[str], grace: float) -> None:

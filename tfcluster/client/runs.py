@@ -15,7 +15,7 @@ from tfcluster.client.parallel import StreamContext, map_hosts, partition, unrea
 from tfcluster.client.placements import PlacementContext, Placements
 from tfcluster.client.reconnect import Reconnector, RetryPolicy
 from tfcluster.client.rpc import ResponseStream
-from tfcluster.client.waits import ask_hosts
+from tfcluster.client.waits import add_logs, ask_hosts
 from tfcluster.core.runs import find_run
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError, ExitCode
@@ -94,6 +94,8 @@ def follow(
             record = event.record
             if record["event"] == "waiting" and len(cluster.hosts) > 1:
                 record = ask_hosts(cluster, record)
+            if record["event"] == "waiting" and interrupt is not None:  # `attach` replays what is over perhaps
+                record = add_logs(cluster, record)
             if record["event"] != "placement":
                 run = record.get("run", run)
                 output += record["event"] == "output"

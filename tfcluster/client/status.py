@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -13,6 +13,7 @@ from tfcluster.client.cluster import Cluster, unregister
 from tfcluster.client.parallel import StreamContext, map_hosts, merge_streams, partition, unreachable
 from tfcluster.client.reconnect import Reconnector, RetryPolicy
 from tfcluster.client.rpc import AgentClient, ResponseStream
+from tfcluster.client.waits import follow_late_tasks
 from tfcluster.core.devices import Device
 from tfcluster.core.states import TERMINAL_STATES, TaskState
 from tfcluster.core.status import ClusterStatus, HostUnavailable, TaskStatus, aggregate_status
@@ -27,7 +28,10 @@ from tfcluster.protocol.api.cluster import (
     TopologyRequest,
     WatchRequest,
 )
+from tfcluster.protocol.api.logs import LogLine
 from tfcluster.transport.base import not_running
+
+_Stream = Callable[[StreamContext], Iterator[ClusterStatus | LogLine | None]]
 
 
 @dataclass(frozen=True)
@@ -115,6 +119,7 @@ def watch_until_ready(
     timeout: float,
     only: Collection[str] | None = None,
     among: Collection[str] | None = None,
+    show_line: Callable[[LogLine], None] = lambda line: None,
 ) -> Iterator[ClusterStatus]:
     """Watch a cluster until the tasks are ready.
 
@@ -124,6 +129,7 @@ def watch_until_ready(
         timeout: The maximum number of seconds to wait.
         only: Short names of the tasks to wait for; None for all tasks.
         among: Short names of the tasks that every status has to contain, if there are more of them than in `only`.
+        show_line: Called with what the tasks print that are not ready after some seconds.
 
     Yields:
         The cluster's status at each change.
@@ -133,8 +139,12 @@ def watch_until_ready(
             the end of their logs. Or a host could not be reached when the wait timed out.
     """
     tasks: list[TaskStatus] = []
-    with contextlib.closing(_watch(cluster, topology, timeout, among or only)) as statuses:
-        for status in statuses:
+    with contextlib.closing(_watch(cluster, topology, timeout, among or only, lambda: tasks)) as items:
+        for status in items:
+            if isinstance(status, LogLine):
+                if any(task.short == status.task and task.state is not TaskState.READY for task in tasks):
+                    show_line(status)
+                continue
             yield status
             tasks = [task for task in status.tasks if only is None or task.short in only]
             if all(task.state is TaskState.READY for task in tasks):
@@ -145,27 +155,52 @@ def watch_until_ready(
 
 
 def _watch(
-    cluster: Cluster, topology: ClusterTopology, timeout: float, among: Collection[str] | None
-) -> Generator[ClusterStatus, None, None]:
+    cluster: Cluster,
+    topology: ClusterTopology,
+    timeout: float,
+    among: Collection[str] | None,
+    watched: Callable[[], Sequence[TaskStatus]],
+) -> Generator[ClusterStatus | LogLine, None, None]:
     """Watch a cluster for `timeout` seconds.
 
+    Args:
+        cluster: The cluster.
+        topology: The cluster's topology.
+        timeout: The number of seconds.
+        among: Short names of the tasks that every status has to contain; None for all tasks.
+        watched: Returns the latest status of each task whose log is followed while it is late.
+
     Yields:
-        The cluster's status at each change, as soon as the hosts of all tasks in `among` have reported theirs.
+        The cluster's status at each change, as soon as the hosts of all tasks in `among` have reported theirs; and the
+        lines of logs.
     """
     deadline = time.monotonic() + timeout
-    streams = {host: partial(_watch_host, cluster.connect(host), deadline) for host in cluster.hosts}
+
+    def late_on(host: str) -> list[str]:
+        return [task.short for task in watched() if task.host == host and task.state is not TaskState.READY]
+
+    def watch_logs(host: str, context: StreamContext) -> Iterator[LogLine]:
+        return follow_late_tasks(cluster, host, partial(late_on, host), context)
+
+    streams: dict[str, _Stream] = {
+        host: partial(_watch_host, cluster.connect(host), deadline) for host in cluster.hosts
+    }
+    logs: dict[str, _Stream] = {f"logs on {host}": partial(watch_logs, host) for host in cluster.hosts}
     needed = {task.host for task in topology.tasks if among is None or task.short in among}
     statuses: dict[str, ClusterStatus | HostUnavailable] = {}
     errors: dict[str, ClusterError] = {}
-    with contextlib.closing(merge_streams(streams)) as items:
+    with contextlib.closing(merge_streams(streams, background=logs)) as items:
         for host, status in items:
+            if isinstance(status, LogLine):
+                yield status
+                continue
             statuses[host] = status if isinstance(status, ClusterStatus) else "unreachable"
             if isinstance(status, ClusterError) and host in needed:
                 if status.exit_code is not ExitCode.UNREACHABLE:
                     raise status
                 errors[host] = status
             if statuses.keys() >= needed:
-                yield aggregate_status(topology, {host: statuses[host] for host in streams if host in statuses})
+                yield aggregate_status(topology, {host: statuses[host] for host in cluster.hosts if host in statuses})
     if errors:
         raise unreachable(cluster, errors)
 

@@ -1,15 +1,20 @@
-"""Ask the hosts of a cluster why a script waits: the agent that leads its run cannot tell what is wrong elsewhere."""
+"""Find out why a command waits for tasks: what their hosts say of them, and what they print.
+
+The agent that leads a run cannot tell what is wrong on other hosts.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 from tfcluster import settings
 from tfcluster.client.cluster import Cluster
-from tfcluster.client.parallel import map_hosts, partition
+from tfcluster.client.parallel import StreamContext, map_hosts, partition
 from tfcluster.core.stacks import describe_wait
 from tfcluster.errors import ClusterError
 from tfcluster.protocol.api.cluster import StatusRequest
+from tfcluster.protocol.api.logs import LogEvent, LogLine, LogsRequest
 from tfcluster.protocol.api.stacks import TaskThreadsReply, TaskThreadsRequest
 
 Event = dict[str, Any]
@@ -36,6 +41,53 @@ def ask_hosts(cluster: Cluster, event: Event) -> Event:
     explained = [_explain(each, cluster.head, answers, errors) for each in problems] + _other_versions(cluster, answers)
     message = describe_wait(event["call"], event["file"], event["line"], [each["problem"] for each in explained])
     return {**event, "message": message, "problems": explained}
+
+
+def add_logs(cluster: Cluster, event: Event) -> Event:
+    """Return an event of a script that waits, with the last lines of the logs of the tasks that it waits for.
+
+    Args:
+        cluster: The cluster.
+        event: The event.
+    """
+    problems: list[Event] = event["problems"]
+    hosts = {each["task"]: each["host"] for each in problems if each["task"] and each["host"] in cluster.hosts}
+
+    def read(task: str) -> tuple[str, list[str]]:
+        request = LogsRequest((task,), settings.FAILED_TASK_LOG_LINES, None, follow=False, after={})
+        parts = cluster.connect(hosts[task]).stream(request)
+        lines = [part.line for part in parts if isinstance(part, LogEvent)]
+        return (lines[0].task if lines else task), [line.line for line in lines]
+
+    replies, _ = partition(map_hosts(hosts, read, settings.WAIT_HOSTS_SECONDS))
+    return {**event, "logs": {short: lines for short, lines in replies.values() if lines}}
+
+
+def follow_late_tasks(
+    cluster: Cluster, host: str, late_tasks: Callable[[], Collection[str]], context: StreamContext
+) -> Iterator[LogLine]:
+    """Follow the logs of the tasks on a host that are still not ready after some seconds, for a command that waits.
+
+    Args:
+        cluster: The cluster.
+        host: The host.
+        late_tasks: Returns the short names of its tasks that are not ready.
+        context: The context of the stream.
+
+    Yields:
+        The last lines of the tasks' logs, then what they print from now on, until the agent or the connection ends.
+    """
+    while True:
+        context.sleep(settings.LATE_TASK_SECONDS)
+        if names := tuple(late_tasks()):
+            break
+    request = LogsRequest(names, settings.FAILED_TASK_LOG_LINES, None, follow=True, after={})
+    try:
+        for event in context.events(cluster.connect(host).stream(request)):
+            if isinstance(event, LogEvent):
+                yield event.line
+    except ClusterError:  # the watch, which uses the same connection, tells it
+        return
 
 
 def _explain(problem: Event, head: str, answers: dict[str, _Answer], errors: dict[str, ClusterError]) -> Event:

@@ -1,11 +1,13 @@
-"""Text formatting: plurals, sizes, long lists, messages of TensorFlow."""
+"""Text: plurals, sizes, long lists, messages of TensorFlow, regular expressions."""
 
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Sequence
 
 from tfcluster import settings
+from tfcluster.errors import ClusterError, ExitCode
 
 _FORWARDED = re.compile(r"From /job:\S+:\s*(\n|$)")
 
@@ -34,3 +36,23 @@ def format_size(size: int) -> str:
 def strip_forwarding(message: str) -> str:
     """Return a message of TensorFlow without the lines that only name the task that forwarded another task's error."""
     return _FORWARDED.sub("", message)
+
+
+def compile_patterns(patterns: Sequence[str]) -> list[re.Pattern[str]]:
+    """Compile regular expressions.
+
+    Raises:
+        ClusterError: A pattern is no regular expression for this Python.
+    """
+    expressions = []
+    for pattern in patterns:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of what a later Python may understand differently
+                expressions.append(re.compile(pattern))
+        except (re.error, RecursionError, OverflowError) as error:
+            hint = r"A character with a meaning of its own needs a backslash: \(, \[, \*, \+, \?."
+            raise ClusterError(
+                f"{pattern!r} is not a regular expression: {error}", hint=hint, exit_code=ExitCode.USAGE
+            ) from None
+    return expressions

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 
 from tfcluster import settings
 from tfcluster.core.hosts import THIS_MACHINE, Host
@@ -217,7 +218,8 @@ def matching_tasks(arguments: Sequence[str], shorts: Sequence[str]) -> list[str]
     """Resolve the task arguments of a command to short names of tasks.
 
     Args:
-        arguments: Each a short name (`worker:1`), TensorFlow's name (`/job:worker/task:1`) or a job (`worker`).
+        arguments: Each a short name (`worker:1`), TensorFlow's name (`/job:worker/task:1`) or a job (`worker`), also
+            with wildcards as in a shell (`worker:*`, `worker:[0-3]`).
         shorts: Short names of the cluster's tasks.
 
     Returns:
@@ -238,7 +240,7 @@ def matching_tasks(arguments: Sequence[str], shorts: Sequence[str]) -> list[str]
 
 
 def _names(name: str, short: str) -> bool:
-    return name == short or name == short.partition(":")[0]
+    return fnmatchcase(short, name) or fnmatchcase(short.partition(":")[0], name)
 
 
 def _short(name: str) -> str:

@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from datetime import datetime, timezone
 from typing import Any
+from zlib import crc32
 
 from rich.table import Table
 
@@ -27,8 +28,7 @@ class LogView:
     def __init__(self, *, prefix: bool = True, timestamps: bool = False) -> None:
         self._prefix = prefix
         self._timestamps = timestamps
-        self._styles: dict[str, str] = {}
-        self._prefixes: dict[str, str] = {}
+        self._prefixes: dict[tuple[str, bool], str] = {}
         self._width = 0
 
     def show(self, task: str, time: float, line: str, *, err: bool = False) -> None:
@@ -44,21 +44,33 @@ class LogView:
         # Do not print through rich: the line must be neither wrapped at the terminal's width nor parsed as markup, and
         # rich takes longer for one line than the agent takes for a hundred.
         out = (error_console() if err else console()).file
-        out.write(f"{self.prefix_of(task)}{moment}{escape_control_characters(line)}\n")
+        out.write(f"{self.prefix_of(task, err=err)}{moment}{escape_control_characters(line)}\n")
         out.flush()
 
-    def prefix_of(self, task: str) -> str:
-        """Return what a line of a task begins with: its name, in its colour, as wide as those of the others."""
+    def prefix_of(self, task: str, *, err: bool = False) -> str:
+        """Return what a line of a task begins with: its name, in its colour, as wide as those of the others.
+
+        Args:
+            task: The short name of the task.
+            err: The line is for standard error, which may be a terminal while standard output is none.
+        """
         if not self._prefix:
             return ""
-        if task not in self._prefixes:
-            self._styles[task] = _COLOURS[len(self._styles) % len(_COLOURS)]
-            self._width = max(self._width, len(task))
-            for each, style in self._styles.items():
-                with console().capture() as captured:
-                    console().print(Text(f"{each:<{self._width}} | ", style=style), end="")
-                self._prefixes[each] = captured.get()
-        return self._prefixes[task]
+        if len(task) > self._width:
+            self._width = len(task)
+            self._prefixes.clear()
+        if (task, err) not in self._prefixes:
+            screen = error_console() if err else console()
+            with screen.capture() as captured:
+                screen.print(Text(f"{task:<{self._width}} | ", style=_colour_of(task)), end="")
+            self._prefixes[task, err] = captured.get()
+        return self._prefixes[task, err]
+
+
+def _colour_of(task: str) -> str:
+    """Return the colour of a task, the same in every command; the tasks of a job have one after the other."""
+    job, _, index = task.partition(":")
+    return _COLOURS[(crc32(job.encode()) + int(index if index.isdigit() else 0)) % len(_COLOURS)]
 
 
 def _iso(time: float) -> str:

@@ -15,8 +15,10 @@ from tfcluster.core.plan import PlannedAction, data_losses, summary, terminated_
 from tfcluster.core.states import TERMINAL_STATES, TaskState
 from tfcluster.core.status import ClusterStatus, TaskStatus
 from tfcluster.core.text import pluralize, summarize_list
+from tfcluster.protocol.api.logs import LogLine
 from tfcluster.ui.console import Text, console, error_console, is_interactive, make_table
 from tfcluster.ui.format import format_bytes
+from tfcluster.ui.log_view import LogView
 
 
 class StatusLine:
@@ -66,6 +68,17 @@ class UpView(StatusLine):
     def __init__(self, cluster: str, *, silent: bool) -> None:
         super().__init__(silent=silent)
         self._cluster = cluster
+        self._log = LogView()
+
+    def show_line(self, line: LogLine) -> None:
+        """Show what a task prints that is not ready, above the status line."""
+        if self._silent:
+            return
+        if self._status is not None:
+            self._status.stop()
+        self._log.show(line.task, line.time, line.line, err=True)
+        if self._status is not None:
+            self._status.start()
 
     def show_plan(self, actions: Sequence[PlannedAction]) -> None:
         """Print the planned actions and the data that is lost by them."""

@@ -87,7 +87,8 @@ class RunView:
             self._show_notes([event["problem"]])
         if event["event"] == "waiting":
             hints = dict.fromkeys(each["hint"] for each in event["problems"])
-            self._show_notes(["\n  ".join((event["message"], *hints))])
+            logs = [f"{task} | {line}" for task, lines in event.get("logs", {}).items() for line in lines]
+            self._show_notes(["\n  ".join((event["message"], *hints, *logs))])
         if event["event"] == "waiting_ended":
             self._show_notes([f"{event['call']} goes on after {format_duration(event['seconds'])}"])
         if event["event"] in ("output", "result"):

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import heapq
 import json
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, aclosing, contextmanager, suppress
 from typing import TypeVar
 
 from tfcluster import settings
 from tfcluster.agent.change_notifier import ChangeNotifier, ChangeWaiter
 from tfcluster.agent.context import AgentContext
+from tfcluster.agent.log_filter import LogPart, LogSource, open_source
 from tfcluster.agent.log_reader import LogReader
 from tfcluster.agent.runs.store import RunStore
 from tfcluster.core.topology import matching_tasks
@@ -51,6 +51,7 @@ class LogHandlers:
         self._supervisor = context.supervisor
         self._watcher = context.runs.watcher
         self._quitting = context.quitting
+        self._search_title = f"tfcluster: {context.cluster} log search"
 
     async def logs(self, request: LogsRequest) -> Response[LogEvent | LogPositions, Done]:
         """Send lines of the logs of tasks and runs; see `LogsRequest`."""
@@ -68,15 +69,17 @@ class LogHandlers:
         def since_of(log: str) -> float | None:
             return last_up if since is None and log in logs_of_tasks else since
 
-        async with aclosing(self._read(streams, request, _log_event, since_of)) as events:
-            async for event in events:
-                yield event
+        with open_source(self._search_title, request.grep) as source:
+            async with aclosing(self._read(streams, request, source, _log_event, since_of)) as events:
+                async for event in events:
+                    yield event
         yield Reply(Done())
 
     async def events(self, request: EventsRequest) -> Response[EventEvent | LogPositions, Done]:
         """Send the cluster's events; see `EventsRequest`."""
         streams = {"": LogReader(self._state_dir.events)}
-        async with aclosing(self._read(lambda: streams, request, _event_event, lambda log: request.since)) as events:
+        read = self._read(lambda: streams, request, LogSource(), _event_event, lambda log: request.since)
+        async with aclosing(read) as events:
             async for event in events:
                 yield event
         yield Reply(Done())
@@ -137,6 +140,7 @@ class LogHandlers:
         self,
         streams: Callable[[], Streams],
         request: LogsRequest | EventsRequest,
+        source: LogSource,
         to_event: Callable[[str, Line], E],
         since_of: Callable[[str], float | None],
     ) -> AsyncGenerator[E | LogPositions, None]:
@@ -145,6 +149,7 @@ class LogHandlers:
         Args:
             streams: Returns the logs, by key.
             request: Which lines to read.
+            source: Reads the lines.
             to_event: Makes an event of a line; its arguments are the key of the log and the line.
             since_of: Returns the Unix time of the first line to read of a log, by its key; None for all.
 
@@ -153,12 +158,14 @@ class LogHandlers:
         """
         follow, after = request.follow, request.after
         readers = streams()
-        ends = {key: reader.end() for key, reader in readers.items()}
+        ends = {key: _end(reader, request.until) for key, reader in readers.items()}
+        # The last lines of a log that match are found by a search of all of it.
+        tails = dict.fromkeys(readers.keys() - after.keys(), request.lines if _is_search(request) else None)
         positions = {
             key: after[key] if key in after else _start(reader, ends[key], request, since_of(key))
             for key, reader in readers.items()
         }
-        yield LogPositions(dict(positions))
+        yield LogPositions({key: position for key, position in positions.items() if tails.get(key) is None})
         begun = time.time()
         with self._watch(readers.values() if follow else ()) as wait:
             while True:
@@ -168,14 +175,15 @@ class LogHandlers:
                         positions[key] = readers[key].start_since(begun)
                     ends = {key: reader.end() for key, reader in readers.items()}
                 is_last = self._quitting.is_set()  # read the flag before the logs, so that no line is missed
-                is_quiet = True
                 parts = [
-                    _tagged(key, reader, positions[key], ends[key], partial=not follow)
+                    LogPart(key, reader, positions[key], ends[key], tails.pop(key, None))
                     for key, reader in readers.items()
                 ]
-                async for key, line in _in_turn(heapq.merge(*parts, key=lambda tagged: tagged[1].time)):
-                    positions[key], is_quiet = line.next_offset, False
-                    yield to_event(key, line)
+                before = dict(positions)
+                async with aclosing(source.lines(parts, positions, partial=not follow)) as lines:
+                    async for key, line in lines:
+                        yield to_event(key, line)
+                is_quiet = positions == before
                 if not follow or (is_quiet and is_last):
                     return
                 if is_quiet:
@@ -215,23 +223,19 @@ def _last_up(events: LogReader) -> float | None:
         count *= 4
 
 
+def _is_search(request: LogsRequest | EventsRequest) -> bool:
+    return isinstance(request, LogsRequest) and bool(request.grep)
+
+
 def _start(reader: LogReader, end: int, request: LogsRequest | EventsRequest, since: float | None) -> int:
     start = 0 if since is None else reader.start_since(since)
-    if request.lines is None:
+    if request.lines is None or (request.lines and _is_search(request)):
         return start
     return max(start, reader.start_of_last(request.lines, end, partial=not request.follow))
 
 
-def _tagged(key: str, reader: LogReader, start: int, end: int, *, partial: bool) -> Iterator[tuple[str, Line]]:
-    return ((key, line) for line in reader.lines(start, end, partial=partial))
-
-
-async def _in_turn(lines: Iterable[tuple[str, Line]]) -> AsyncIterator[tuple[str, Line]]:
-    """Yield lines, and regularly give control to the event loop for the agent's other work."""
-    for number, tagged in enumerate(lines, 1):
-        yield tagged
-        if number % settings.LOG_LINES_PER_TURN == 0:
-            await asyncio.sleep(0)
+def _end(reader: LogReader, until: float | None) -> int:
+    return reader.end() if until is None or until >= time.time() else reader.end_until(until)
 
 
 def _log_event(task: str, line: Line) -> LogEvent:

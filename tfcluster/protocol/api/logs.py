@@ -19,7 +19,8 @@ class LogPositions:
     """The first event of both methods.
 
     Attributes:
-        after: The position in each log at which the response starts: an offset in bytes, by log.
+        after: The position in each log at which the response starts: an offset in bytes, by log. A log whose last
+            matching lines have to be found first is left out.
     """
 
     after: dict[str, int]
@@ -66,6 +67,9 @@ class LogsRequest(Request[LogEvent | LogPositions, Done], method=Method.LOGS):
             for all of a task since the cluster was started: an earlier cluster of the same name has written before.
         follow: Whether to wait for new lines until the agent shuts down.
         after: The start position of each log as given in an earlier response; overrides `lines` and `since`.
+        until: Send only lines that were written at or before this Unix time, in seconds; None for no such limit.
+        grep: Regular expressions; only lines that at least one of them matches are sent, and count for `lines`. Empty
+            for all lines.
     """
 
     tasks: tuple[str, ...]
@@ -73,6 +77,8 @@ class LogsRequest(Request[LogEvent | LogPositions, Done], method=Method.LOGS):
     since: float | None
     follow: bool
     after: dict[str, int]
+    until: float | None = None
+    grep: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -116,9 +122,11 @@ class EventsRequest(Request[EventEvent | LogPositions, Done], method=Method.EVEN
         since: Send only events at or after this Unix time, in seconds; None for all.
         follow: As for `LogsRequest`.
         after: As for `LogsRequest`.
+        until: As for `LogsRequest`.
     """
 
     lines: int | None
     since: float | None
     follow: bool
     after: dict[str, int]
+    until: float | None = None
