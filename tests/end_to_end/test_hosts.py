@@ -18,6 +18,7 @@ from typing import IO, Any
 import pytest
 
 from tests.conftest import Sandbox, make_sandbox, mostly_slow, wait_for
+from tests.core.test_metrics import samples_of, value_of
 from tests.played import Played
 from tfcluster.client import cluster as cluster_module
 from tfcluster.client.apply import PlanConflictError, apply
@@ -133,6 +134,32 @@ def test_an_unreachable_host_is_reported_and_the_others_are_shown(two: Sandbox) 
     assert "unresponsive" in shown.stdout
     assert "beta is unreachable" in shown.stdout.splitlines()
     assert two.status()["state"] == "running"
+
+
+def test_metrics_are_those_of_all_hosts_that_can_be_reached(two: Sandbox) -> None:
+    samples = samples_of(two("metrics").stdout)
+    for task, host in _TASKS.items():
+        assert value_of(samples, "task_state", task=task, host=host, state="ready") == 1
+        assert value_of(samples, "task_cpu_seconds_total", task=task) is not None
+        assert (value_of(samples, "task_resident_memory_bytes", task=task) or 0) > 2**20
+    assert all((value_of(samples, "agent_resident_memory_bytes", host=host) or 0) > 2**20 for host in ("alpha", "beta"))
+    with away(two, "beta"):
+        samples = samples_of(two("metrics").stdout)
+        assert [value_of(samples, "host_up", host=host) for host in ("alpha", "beta")] == [1, 0]
+        assert value_of(samples, "task_state", task="worker:1", state="unresponsive") == 1
+        assert value_of(samples, "task_cpu_seconds_total", task="worker:1") is None
+        with away(two, "alpha"):
+            samples = samples_of(two("metrics", code=5).stdout)
+    assert [value_of(samples, "host_up", host=host) for host in ("alpha", "beta")] == [0, 0]
+    samples = samples_of(two("metrics", "-c", "none", code=3).stdout)
+    assert value_of(samples, "cluster_state", cluster="none", state="stopped") == 1
+
+
+def test_each_host_searches_its_own_logs(two: Sandbox) -> None:
+    lines = lines_of(
+        two("logs", "w*", "--grep", "Started [s]erver", "--grep", "nothing", "-n", "1", "-o", "json").stdout
+    )
+    assert sorted(line["task"] for line in lines) == ["worker:0", "worker:1"]
 
 
 def test_commands_fail_when_no_host_can_be_reached(two: Sandbox) -> None:

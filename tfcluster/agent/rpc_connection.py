@@ -34,6 +34,7 @@ from tfcluster.protocol.api.cluster import (
     RestartRequest,
     StatusRequest,
     TopologyRequest,
+    UsageRequest,
     WatchRequest,
 )
 from tfcluster.protocol.api.code import SendCodeRequest
@@ -222,6 +223,7 @@ class Dispatcher:
             ApplyRequest: cluster.apply,
             WatchRequest: cluster.watch,
             StatusRequest: cluster.status,
+            UsageRequest: cluster.usage,
             DevicesRequest: cluster.devices,
             RestartRequest: cluster.restart,
             DownRequest: shutdown.down,

@@ -14,6 +14,7 @@ from tfcluster.agent.host_facts import other_accounts
 from tfcluster.agent.preflight import Candidate, check_host_in_child, reserve_ports, run_checks
 from tfcluster.agent.subprocesses import run_in_child
 from tfcluster.agent.timeout import wait_for
+from tfcluster.core.metrics import HostUsage
 from tfcluster.core.plan import affected_runs
 from tfcluster.core.reconcile import ObservedState
 from tfcluster.core.states import HAS_PROCESS, TERMINAL_STATES
@@ -38,6 +39,7 @@ from tfcluster.protocol.api.cluster import (
     RestartRequest,
     StatusRequest,
     TopologyRequest,
+    UsageRequest,
     WatchRequest,
 )
 
@@ -133,6 +135,10 @@ class ClusterHandlers:
     async def status(self, request: StatusRequest) -> Response[NoReturn, ClusterStatus]:
         """Return the status of the cluster."""
         yield Reply(self._context.recent_status())
+
+    async def usage(self, request: UsageRequest) -> Response[NoReturn, HostUsage]:
+        """Return what the agent and the tasks have used."""
+        yield Reply(self._context.usage())
 
     async def watch(self, request: WatchRequest) -> Response[ClusterStatus, Done]:
         """Send the status at each change; see `WatchRequest`."""

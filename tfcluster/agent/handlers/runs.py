@@ -13,7 +13,7 @@ from tfcluster import settings
 from tfcluster.agent.context import AgentContext
 from tfcluster.agent.handlers.groups import group_spec, not_recorded, peers_of
 from tfcluster.agent.runs.run import Run
-from tfcluster.agent.runs.stream import follow, skip
+from tfcluster.agent.runs.stream import follow, skip, wait_for_result
 from tfcluster.agent.upload import Upload, receive, validate_name
 from tfcluster.core.devices import Device, Selection, not_ready, select
 from tfcluster.core.programs import compute_tasks, fails_at_restart, missing_notes, required_tasks
@@ -184,6 +184,12 @@ class RunHandlers:
     async def attach(self, request: AttachRequest) -> Response[RunEvent, Done]:
         """Send the events of a run up to its result; see `AttachRequest`."""
         identity = self._runs.store.find(request.run)
+        if request.only_result:
+            async with contextlib.aclosing(wait_for_result(self._runs, identity)) as results:
+                async for event in results:
+                    yield RunEvent(event)
+            yield Reply(Done())
+            return
         if request.owned and (active := self._runs.runs.get(identity)):
             active.mark_reclaimed()
         try:

@@ -56,6 +56,26 @@ async def follow(runs: RunManager, identity: str) -> AsyncGenerator[Message, Non
         yield result_event(record)
 
 
+async def wait_for_result(runs: RunManager, identity: str) -> AsyncGenerator[Message, None]:
+    """Yield a run's id at once, and its result when it has ended, without reading what it prints meanwhile.
+
+    Args:
+        runs: The runs of this agent.
+        identity: The run's id.
+
+    Raises:
+        ClusterError: There is no record of the run.
+    """
+    yield {"event": "run", "run": identity}
+    run = runs.runs.get(identity)
+    while run is not None and run.is_active:
+        await run.changed.wait_for_change(run.changed.count)
+    record = run.record if run is not None else runs.store.read(identity)
+    if record is None:
+        raise ClusterError(f"no result recorded for {identity}")
+    yield result_event(record)
+
+
 async def _no_wait() -> None:
     """Return at once: nothing more is written for a run that has ended."""
 

@@ -35,6 +35,7 @@ class Method(str, Enum):
     APPLY = "apply"
     WATCH = "watch"
     STATUS = "status"
+    USAGE = "usage"
     DEVICES = "devices"
     RESTART = "restart"
     ENVIRONMENT = "environment"

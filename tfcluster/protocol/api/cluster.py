@@ -7,6 +7,7 @@ from typing import NoReturn
 
 from tfcluster.core.devices import Device
 from tfcluster.core.hosts import OtherAccounts
+from tfcluster.core.metrics import HostUsage
 from tfcluster.core.reconcile import ObservedState
 from tfcluster.core.status import ClusterStatus
 from tfcluster.core.topology import ClusterTopology
@@ -181,6 +182,11 @@ class DevicesRequest(Request[NoReturn, DevicesReply], method=Method.DEVICES):
 @dataclass(frozen=True)
 class StatusRequest(Request[NoReturn, ClusterStatus], method=Method.STATUS):
     """Return the status of the tasks and runs."""
+
+
+@dataclass(frozen=True)
+class UsageRequest(Request[NoReturn, HostUsage], method=Method.USAGE):
+    """Return what the agent and the tasks of this host have used; it is what a metric needs besides the status."""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,140 @@
+"""The metrics of a cluster: read by Prometheus' own parsers, complete, and all that the example board asks for."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as parse_text
+
+from tests.conftest import ROOT
+from tests.core.test_status import FAILED, READY
+from tfcluster.core.metrics import HostUsage, ProcessUsage, render_metrics
+from tfcluster.core.states import ClusterState, RunState, TaskState
+from tfcluster.core.status import ClusterStatus, HostStatus, RunStatus
+
+Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
+EVIL = 'a "name"\\n\\ of\nlines'
+STATUS = ClusterStatus(
+    cluster="demo",
+    state=ClusterState.DEGRADED,
+    spec="cluster.yaml",
+    hosts=(HostStatus("localhost", "up", 3, "2.21.0"), HostStatus("beta", "unreachable", None, None)),
+    tasks=(
+        replace(READY, devices=(*READY.devices, "/job:worker/replica:0/task:0/device:GPU:0")),
+        replace(FAILED, host="beta", state=TaskState.UNRESPONSIVE),
+    ),
+    runs=(
+        RunStatus("pi-3f9a", "pi", RunState.SUCCEEDED, 0.5),
+        RunStatus("pi-4f9a", EVIL, RunState.RUNNING, 2.5),
+    ),
+)
+USAGES = {"localhost": HostUsage(ProcessUsage(1.25, 4096), {READY.task: ProcessUsage(12.5, 2048)})}
+
+
+def samples_of(text: str) -> Samples:
+    """Return the values of OpenMetrics text by name and labels."""
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in parse_openmetrics(text)
+        for sample in family.samples
+    }
+
+
+def value_of(samples: Samples, name: str, **labels: str) -> float | None:
+    """Return the value of the sample of a metric that has some labels; None if there is none."""
+    values = [
+        value
+        for (each, pairs), value in samples.items()
+        if each == f"tfcluster_{name}" and labels.items() <= set(pairs)
+    ]
+    assert len(values) < 2
+    return values[0] if values else None
+
+
+def test_what_status_shows_is_a_metric() -> None:
+    samples = samples_of(render_metrics(STATUS, USAGES))
+    worker = {"cluster": "demo", "host": "localhost", "job": "worker", "task": "worker:0"}
+    assert value_of(samples, "cluster_state", cluster="demo", state="degraded") == 1
+    assert value_of(samples, "cluster_state", cluster="demo", state="running") == 0
+    assert value_of(samples, "host_up", host="localhost") == 1
+    assert value_of(samples, "host_info", host="localhost", tensorflow="2.21.0") == 1
+    assert value_of(samples, "agent_cpu_seconds_total", host="localhost") == 1.25
+    assert value_of(samples, "agent_resident_memory_bytes", host="localhost") == 4096
+    assert [value_of(samples, "task_state", **worker, state=state.value) for state in TaskState] == [
+        0,
+        1,
+        0,
+        0,
+        0,
+        0,
+        0,
+    ]
+    assert value_of(samples, "task_info", **worker, address="localhost:2223") == 1
+    assert value_of(samples, "task_restarts_total", **worker) == 1
+    assert value_of(samples, "task_uptime_seconds", **worker) == 1.5
+    assert value_of(samples, "task_cpu_seconds_total", **worker) == 12.5
+    assert value_of(samples, "task_resident_memory_bytes", **worker) == 1024
+    assert value_of(samples, "task_devices", **worker, type="GPU") == 1
+    assert value_of(samples, "task_last_exit_timestamp_seconds", **worker) == 12.5
+    assert value_of(samples, "runs", state="succeeded") == 1
+    assert value_of(samples, "runs", state="failed") == 0
+    assert value_of(samples, "run_duration_seconds", run="pi-4f9a", program=EVIL) == 2.5
+    assert value_of(samples, "run_duration_seconds", run="pi-3f9a") is None
+
+
+def test_of_a_host_that_is_away_only_that_is_known() -> None:
+    samples = samples_of(render_metrics(STATUS, USAGES))
+    assert value_of(samples, "host_up", host="beta") == 0
+    assert value_of(samples, "task_state", host="beta", state="unresponsive") == 1
+    # A counter that drops to 0 and comes back would be counted as restarts.
+    names = {name for name, labels in samples if ("host", "beta") in labels}
+    assert names == {"tfcluster_host_up", "tfcluster_task_state", "tfcluster_task_info"}
+
+
+def test_units_and_types_follow_the_conventions() -> None:
+    text = render_metrics(STATUS, USAGES)
+    assert text.endswith("\n# EOF\n")
+    for family in parse_openmetrics(text):
+        assert family.type in ("gauge", "counter")
+        assert family.documentation.endswith(".")
+        unit = family.name.rpartition("_")[2]
+        assert family.unit == (unit if unit in ("seconds", "bytes") else "")
+
+
+def test_the_older_text_format_has_the_same_values() -> None:
+    text = render_metrics(STATUS, USAGES)
+    older = {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in parse_text(text)
+        for sample in family.samples
+    }
+    assert older == samples_of(text)
+
+
+def expressions_in(board: object) -> Iterator[str]:
+    """Yield the queries in a Grafana board."""
+    if isinstance(board, dict):
+        yield from (each for key, each in board.items() if key in ("expr", "query", "definition") and each)
+        board = list(board.values())
+    if isinstance(board, list):
+        for each in board:
+            yield from (text for text in expressions_in(each) if isinstance(text, str))
+
+
+@pytest.mark.parametrize("file", ["grafana.json", "monitoring.md"])
+def test_each_metric_of_the_examples_exists(file: str) -> None:
+    text = (ROOT / "docs" / file).read_text()
+    if file.endswith(".json"):
+        text = "\n".join(expressions_in(json.loads(text)))
+    families = {
+        sample.name for family in parse_openmetrics(render_metrics(STATUS, USAGES)) for sample in family.samples
+    }
+    assert families
+    used = set(re.findall(r"\btfcluster_[a-z_]+", text))
+    assert len(used) >= 5
+    assert used <= families
