@@ -191,6 +191,8 @@ def test_up_names_the_task_that_does_not_start_and_why(sandbox: Sandbox) -> None
     assert "worker:0 at" not in error.partition("error:")[2]
     status = sandbox.status(code=4)
     assert status["state"] == "degraded"
+    assert "cluster 'bad' is not ready" in sandbox("wait", "--ready", code=4).stderr
+    assert sandbox("wait", "--ready", "worker:0").stdout == "bad: 1 task ready\n"
     obstacle.rmdir()
     assert "1 task started" in sandbox("up", spec).stdout, "up starts what failed, and only that"
     sandbox("down")
@@ -204,10 +206,18 @@ def test_up_that_times_out_names_the_tasks_that_are_not_ready(sandbox: Sandbox) 
     sandbox.spec(text.replace("tasks: 1", "tasks: 8"))
     error = sandbox("up", "--timeout", "0.1", code=4).stderr
     assert "cluster 'slow' is not ready: 1 of 8 tasks are ready within 0.1 s" in error
+    error = sandbox("wait", "--ready", "--timeout", "0.1", code=124).stderr
+    assert error.startswith("error: cluster 'slow' is not ready: 1 of 8 tasks are ready within 0.")
     for index in range(1, 8):
         assert re.search(rf"worker:{index} at localhost:\d+ on localhost is starting", error)
+    late = sandbox.start("up", env=sandbox.with_settings({"LATE_TASK_SECONDS": 0.1}))
+    assert late.stderr is not None
+    assert any(line.startswith("worker:7 | ") and "Started server" in line for line in late.stderr)
     os.kill(prober, signal.SIGCONT)
-    assert "0 tasks started" not in sandbox("up").stdout
+    assert sandbox("wait", "--ready", "worker").stdout == "slow: 8 tasks ready\n"
+    output, error = late.communicate(timeout=120)
+    assert "0 tasks started" not in output
+    assert late.returncode == 0, error
     assert sandbox.status()["state"] == "running"
 
 

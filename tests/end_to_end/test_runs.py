@@ -147,6 +147,29 @@ def test_a_detached_run_is_listed_attached_to_and_cancelled(demo: Sandbox) -> No
         assert "in a folder in which its spec is cluster.yaml" in error
 
 
+def test_a_wait_ends_with_the_run_and_has_its_exit_code(demo: Sandbox) -> None:
+    (demo.folder / "ends.py").write_text(
+        "import os, sys, time\nwhile not os.path.exists('ends'):\n    time.sleep(0.02)\nsys.exit(7)\n"
+    )
+    run = demo("run", "--detach", "ends.py").stdout.strip()
+    other = demo("run", "pi", "--samples", "1e4", "--detach", "--name", "quick").stdout.strip()
+    assert demo("wait", "quick").stdout == f"{other} succeeded\n"
+    error = demo("wait", run, "--timeout", "0.1", code=124).stderr
+    assert error.startswith(f"error: {run} did not end within 0.1 s\nhint: The runs go on: ")
+    waiting = [demo.start("wait", other, run), demo.start("wait", run, "-o", "json")]
+    assert waiting[0].stdout is not None
+    assert waiting[0].stdout.readline() == f"{other} succeeded\n"
+    demo.kill_agent()
+    (demo.folder / "ends").touch()
+    output, error = waiting[0].communicate(timeout=120)
+    assert (output, waiting[0].returncode) == (f"{run} failed\n", 7), error
+    result = json.loads(waiting[1].communicate(timeout=120)[0])
+    assert (result["event"], result["run"], result["result"]) == ("result", run, {"exit_code": 7})
+    assert waiting[1].returncode == demo("attach", run, code=None).returncode == 7
+    assert "nothing" in demo("wait", "nothing", code=2).stderr
+    assert "--ready" in demo("wait", code=2).stderr
+
+
 @pytest.mark.slow
 def test_two_runs_at_once_share_no_variable_and_leave_none(demo: Sandbox) -> None:
     demo.spec(VARIABLES, "variables.py")

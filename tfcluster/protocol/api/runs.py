@@ -128,12 +128,14 @@ class AttachRequest(Request[RunEvent, Done], method=Method.ATTACH):
         events: How many events, without those of output, the command has received.
         output: How many events of output the command has received.
         owned: As for `RunRequest`.
+        only_result: Whether to send nothing but the run's id, at once, and the result.
     """
 
     run: str
     events: int
     output: int
     owned: bool
+    only_result: bool = False
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,99 @@
+"""Wait, for a script, until runs have ended or tasks are ready."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+
+from tfcluster import settings
+from tfcluster.client.cluster import Cluster, unknown_cluster
+from tfcluster.client.leader import locate_run
+from tfcluster.client.parallel import StreamContext, merge_streams
+from tfcluster.client.reconnect import Reconnector, RetryPolicy
+from tfcluster.client.runs import Event, keep_leases_alive
+from tfcluster.client.status import take_snapshot, watch_until_ready
+from tfcluster.core.status import ClusterStatus
+from tfcluster.core.text import summarize_list
+from tfcluster.core.topology import matching_tasks
+from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.protocol.api import Done
+from tfcluster.protocol.api.runs import AttachRequest, RunEvent
+
+
+def wait_for_runs(cluster: Cluster, runs: Sequence[str], timeout: float | None) -> Iterator[tuple[str, Event]]:
+    """Wait until runs have ended. Their agents say so: nothing is polled, and no output is read.
+
+    Args:
+        cluster: The runs' cluster; it may be down.
+        runs: The ids of the runs, their names, or unique prefixes of the ids.
+        timeout: The maximum number of seconds to wait; None for no limit.
+
+    Yields:
+        The result event of each run as it ends, with the run as it is named in `runs`.
+
+    Raises:
+        ClusterError: There is no such run, its host cannot be reached, or the time is over.
+    """
+    deadline = None if timeout is None else time.monotonic() + timeout
+    located = {name: locate_run(cluster, name, start=True) for name in runs}
+    streams = {name: partial(_wait_for_run, *place) for name, place in located.items()}
+    waiting = dict.fromkeys(streams)
+    remaining = None if deadline is None else max(0.0, deadline - time.monotonic())
+    with keep_leases_alive(cluster), contextlib.closing(merge_streams(streams, remaining)) as results:
+        for name, result in results:
+            if isinstance(result, ClusterError):
+                raise result
+            del waiting[name]
+            yield name, result
+    if waiting:
+        raise ClusterError(
+            f"{summarize_list(list(waiting))} did not end within {timeout:g} s",
+            hint="The runs go on: `tfcluster runs` lists them, `tfcluster cancel RUN` ends one.",
+            exit_code=ExitCode.TIMED_OUT,
+        )
+
+
+def _wait_for_run(cluster: Cluster, run: str, context: StreamContext) -> Iterator[Event]:
+    """Wait for the end of one run, through agents that die and connections that break; yield its result event."""
+    client = cluster.connect_head()
+    if not client.transport.has_state():
+        raise unknown_cluster(cluster.name)
+    request = AttachRequest(run, events=0, output=0, owned=False, only_result=True)
+    reconnector: Reconnector[RunEvent, Done] = Reconnector(client, context, RetryPolicy(settings.STREAM_AGENTS))
+    for event in reconnector.events(lambda: client.stream(request, start=True), leave=True):
+        if event is not None and event.record["event"] == "result":
+            yield event.record
+
+
+def wait_until_ready(cluster: Cluster, names: Sequence[str], timeout: float | None) -> ClusterStatus:
+    """Wait until tasks of a cluster that is up are ready.
+
+    Args:
+        cluster: The cluster.
+        names: The tasks, as for `matching_tasks`; empty for all.
+        timeout: The maximum number of seconds to wait; None for no limit.
+
+    Returns:
+        The cluster's status, in which the tasks are ready.
+
+    Raises:
+        ClusterError: A task has failed, the time is over, a host cannot be reached until then, or the cluster is not
+            running.
+    """
+    deadline = None if timeout is None else time.monotonic() + timeout
+    snapshot = take_snapshot(cluster, timeout)
+    tasks = matching_tasks(names, [task.short for task in snapshot.topology.tasks])
+    status = snapshot.status
+    remaining = threading.TIMEOUT_MAX if deadline is None else max(0.0, deadline - time.monotonic())
+    try:
+        for latest in watch_until_ready(cluster, snapshot.topology, remaining, tasks):
+            status = latest
+    except ClusterError as error:
+        if deadline is None or time.monotonic() < deadline or error.exit_code is not ExitCode.UNHEALTHY:
+            raise
+        raise ClusterError(error.message, hint=error.hint, exit_code=ExitCode.TIMED_OUT) from None
+    return replace(status, tasks=tuple(task for task in status.tasks if task.short in tasks))
