@@ -26,7 +26,7 @@ from tfcluster.core.text import compile_patterns
 from tfcluster.errors import ClusterError
 from tfcluster.processes.daemonize import detach
 from tfcluster.processes.rotating_log import Line
-from tfcluster.protocol.codec import Message, decode_line, encode
+from tfcluster.protocol.codec import Decoder, Message, decode_line, encode
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class LogSearch(LogSource):
 
     def __init__(self, child: ChildProcess) -> None:
         self._child = child
-        self._messages = child.receive()
+        self._messages = self._receive()
 
     async def lines(
         self, parts: Sequence[LogPart], positions: dict[str, int], *, partial: bool
@@ -99,6 +99,12 @@ class LogSearch(LogSource):
             text = message["text"].encode(errors="replace")
             yield message["log"], Line(message["time"], message["position"], text, message["next"])
         raise ClusterError("the process that searches the logs was killed", hint="The same command starts another one.")
+
+    async def _receive(self) -> AsyncGenerator[Message, None]:
+        decoder = Decoder()
+        while data := await self._child.receive():
+            for message in decoder.feed(data):
+                yield message
 
 
 @contextmanager

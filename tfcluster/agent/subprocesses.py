@@ -9,10 +9,9 @@ import os
 import signal
 import socket
 import traceback
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import Callable
 from typing import NoReturn
 
-from tfcluster import settings
 from tfcluster.agent.timeout import wait_for
 from tfcluster.process_handle import ProcessHandle, exit_status, send_signal
 from tfcluster.processes.daemonize import close_fds, detach
@@ -75,16 +74,11 @@ class ChildProcess:
 
         loop.add_reader(self._link, readable)
 
-    async def receive(self) -> AsyncGenerator[Message, None]:
-        """Yield the child's messages until it closes its connection; a child that sends faster than this reads waits.
-
-        For children without the callbacks of `on_message`.
-        """
-        decoder = Decoder()
+    async def receive(self) -> bytes:
+        """Return what the child sends next, b"" at the end, instead of `on_message`: a child that sends more waits."""
         with contextlib.suppress(ConnectionError):
-            while data := await asyncio.get_running_loop().sock_recv(self._link, settings.IO_BLOCK_BYTES):
-                for message in decoder.feed(data):
-                    yield message
+            return await asyncio.get_running_loop().sock_recv(self._link, 1 << 16)
+        return b""
 
     def hang_up(self) -> None:
         """Close the socket to the child, which then reads the end of file."""
