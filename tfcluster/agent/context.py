@@ -26,10 +26,8 @@ from tfcluster.agent.runs.waits import IdleMeter, WaitMonitor
 from tfcluster.agent.secret_store import SecretStore
 from tfcluster.agent.state_dir import StateDir
 from tfcluster.agent.tasks.health_monitor import ProbeClient
-from tfcluster.agent.tasks.resource_usage import read_usage
 from tfcluster.agent.tasks.supervisor import Supervisor
 from tfcluster.agent.tasks.task_runtime import TaskRuntime
-from tfcluster.core.metrics import HostUsage, ProcessUsage
 from tfcluster.core.stacks import Wait
 from tfcluster.core.states import TaskState, cluster_state
 from tfcluster.core.status import ClusterStatus, HostStatus
@@ -293,16 +291,3 @@ class AgentContext:
             runs=tuple(run.status() for run in self.runs.runs.values() if not run.record.is_part),
             network=topology.network,
         )
-
-    def usage(self) -> HostUsage:
-        """Return what the agent and the tasks on this host have used."""
-        processes = {name: task.process for name, task in self.supervisor.tasks.items()}
-        usages = {name: _usage_of(process.pid) for name, process in processes.items() if process is not None}
-        own = _usage_of(os.getpid())
-        assert own is not None, "this process has not exited"
-        return HostUsage(own, {name: usage for name, usage in usages.items() if usage is not None})
-
-
-def _usage_of(pid: int) -> ProcessUsage | None:
-    usage = read_usage(pid)
-    return None if usage is None else ProcessUsage(usage.cpu_seconds, usage.rss_bytes)

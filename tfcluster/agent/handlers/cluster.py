@@ -138,7 +138,7 @@ class ClusterHandlers:
 
     async def usage(self, request: UsageRequest) -> Response[NoReturn, HostUsage]:
         """Return what the agent and the tasks have used."""
-        yield Reply(self._context.usage())
+        yield Reply(self._supervisor.usage())
 
     async def watch(self, request: WatchRequest) -> Response[ClusterStatus, Done]:
         """Send the status at each change; see `WatchRequest`."""
