@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
@@ -59,6 +60,10 @@ def project(tmp_path: Path) -> Path:
     (folder / "empty").touch()
     os.symlink("data file.txt", folder / "link")
     return folder
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def run(wide: Over, project: Path, *arguments: str, code: int = 0) -> Result:
@@ -166,9 +171,17 @@ def test_a_home_folder_is_not_sent_and_much_code_is_not_sent_unasked(wide: Over,
         asked.expect_exact("nothing was sent")
     with open(project / "large.bin", "wb") as file:
         file.write(os.urandom(6 * 2**20))  # more than a window
-    few = wide.with_settings({"CODE_UNASKED_BYTES": 2**20})
+    always = wide.with_settings({"PIPE_PROGRESS_SECONDS": 0})
+    env = {**wide.environment, **always, "TFCLUSTER_CLUSTER": "wide", "TERM": "xterm"}
+    with pexpect.spawn(wide.command[0], words, cwd=str(project), env=env, timeout=90) as shown:
+        shown.expect("of 6 MiB sent")
+        shown.expect_exact('"helper"')
+    (wide.network.home("alpha") / "state/tfcluster/.code" / _digest(project / "large.bin")).unlink()
+    few = wide.with_settings({"CODE_UNASKED_BYTES": 2**20, "PIPE_PROGRESS_SECONDS": 0})
     seen = wide("run", "script", "--yes", "train.py", cwd=project, env={**few, "TFCLUSTER_CLUSTER": "wide"})
     assert json.loads(seen.stdout)["files"]["'large.bin'"] == [6 * 2**20, False]
+    assert "sending 1 file of" in seen.stderr
+    assert " sent" not in seen.stderr
     assert not list((wide.network.home("alpha") / "state").glob("tfcluster/.code/.new-*"))
 
 

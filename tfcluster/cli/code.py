@@ -1,10 +1,15 @@
-"""The question before much code is sent to other hosts."""
+"""Code that is sent to other hosts: the question before it is much, and the progress."""
 
 from __future__ import annotations
 
 import sys
+from functools import cache
+from typing import TYPE_CHECKING
 
 from tfcluster.cli.output import confirm, echo
+
+if TYPE_CHECKING:
+    from tfcluster.ui.progress_views import SendingView
 
 
 def approve_code(description: str, *, yes: bool) -> None:
@@ -29,3 +34,15 @@ def approve_code(description: str, *, yes: bool) -> None:
         )
     elif not confirm(f"{description}\nSend it?"):
         raise ClusterError("nothing was sent", hint=".tfclusterignore names files to leave out, as .gitignore does.")
+
+
+def show_sending(host: str, size: int, left: int) -> None:
+    """Show on a terminal how much of the code has been sent, if that takes over a second; see `ShowSending`."""
+    _sending_view().update(host, size, left)
+
+
+@cache
+def _sending_view() -> SendingView:
+    from tfcluster.ui.progress_views import SendingView  # most runs send nothing
+
+    return SendingView()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
+from tfcluster.cli.code import show_sending
 from tfcluster.cli.completion import complete_scripts
 from tfcluster.cli.options import (
     ImageFile,
@@ -238,6 +239,7 @@ def make_request(program: InstalledProgram, submission: Submission, options: Sha
         upload=submission.upload,
         upload_name=submission.upload_name,
         approve_code=submission.approve_code,
+        show_sending=show_sending,
         name=options.name,
         shows_output=options.output == "text",
         start_timeout=submission.start_timeout,

@@ -1,7 +1,7 @@
 """The code of a script that runs on another host: which folder travels, and how it gets there.
 
 tree = CodeTree.of(script, folder)
-tree.send(client, report)
+tree.send(client, report, show_sending)
 request = RunRequest(..., code=tree.location)
 """
 
@@ -13,14 +13,19 @@ import stat
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from tfcluster import settings
 from tfcluster.client.code_files import IGNORE_FILE, git_work_tree, list_files
-from tfcluster.client.rpc import AgentClient
+from tfcluster.client.rpc import AgentClient, ResponseStream
 from tfcluster.core.code import CodeFile, CodeLocation, digest_of, encode_manifest
 from tfcluster.core.text import format_size, pluralize
 from tfcluster.errors import ClusterError
-from tfcluster.protocol.api.code import SendCodeRequest
+from tfcluster.protocol.api import Done
+from tfcluster.protocol.api.code import CodeWanted, SendCodeRequest
+
+#: Shows that code is sent; the arguments are the host, the bytes that it needs, and how many of them are left.
+ShowSending = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
@@ -124,12 +129,13 @@ class CodeTree:
         manifest = encode_manifest(files)
         return cls(folder.root, files, manifest, CodeLocation(digest_of(manifest), folder.script, folder.start))
 
-    def send(self, client: AgentClient, report: Callable[[str], None]) -> None:
+    def send(self, client: AgentClient, report: Callable[[str], None], show_sending: ShowSending) -> None:
         """Send a host what it does not have of the tree.
 
         Args:
             client: The client of the agent on the host.
             report: Called with what is sent, if anything is.
+            show_sending: Shows how much is still to be sent.
 
         Raises:
             ClusterError: A file has changed since it was read, or the host cannot store the tree.
@@ -143,14 +149,26 @@ class CodeTree:
                     response.send([self.manifest])
                     continue
                 missing = [files[digest] for digest in wanted.digests]
-                size = format_size(sum(file.size for file in missing))
+                size = sum(file.size for file in missing)
                 largest = _largest([(file.path, file.size) for file in missing])
-                report(f"sending {pluralize(len(missing), 'file')} of {self.root}, {size}{largest}")
-                for file in missing:
-                    if not response.send(_read(self.root, file)):
-                        break
+                report(f"sending {pluralize(len(missing), 'file')} of {self.root}, {format_size(size)}{largest}")
+                self._send_files(response, missing, partial(show_sending, client.transport.host, size))
         finally:
             response.close()
+
+    def _send_files(
+        self, response: ResponseStream[CodeWanted, Done], files: Sequence[CodeFile], show: Callable[[int], None]
+    ) -> None:
+        left = sum(file.size for file in files)
+        try:
+            for file in files:
+                for block in _read(self.root, file):
+                    show(left)
+                    if not response.send([block]):
+                        return
+                    left -= len(block)
+        finally:
+            show(0)
 
 
 def _find_root(folder: str, start: str) -> str | None:

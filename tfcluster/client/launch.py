@@ -77,9 +77,11 @@ class Launch:
         if not others:
             return
         tree, reports = request.code_tree, dict[str, None]()
-        outcomes = map_hosts(
-            list(others), lambda host: tree.send(cluster.connect(host), lambda text: reports.update({text: None})), None
-        )
+
+        def send(host: str) -> None:
+            tree.send(cluster.connect(host), lambda text: reports.update({text: None}), request.show_sending)
+
+        outcomes = map_hosts(list(others), send, None)
         for text in reports:  # from this thread, as `warn` requires
             warn(text)
         _reject_failures(cluster, "nothing was started", outcomes)

@@ -24,7 +24,7 @@ from tfcluster.core.programs import ProgramTraits
 from tfcluster.protocol.api import runs as api
 
 if TYPE_CHECKING:
-    from tfcluster.client.code import CodeTree
+    from tfcluster.client.code import CodeTree, ShowSending
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,7 @@ class RunRequest:
         upload: An open file to upload with the run; None for none.
         approve_code: Called with a description of the code that is to be sent to another host, if there is much of it;
             what it raises ends the command.
+        show_sending: Shows that code is sent; see `ShowSending`.
         upload_name: The name of the file in the run's folder.
         group: The processes to start instead of one; None for one.
         name: What the run's id begins with; None for the name of the program.
@@ -63,6 +64,7 @@ class RunRequest:
     upload: BinaryIO | None = None
     upload_name: str = "upload"
     approve_code: Callable[[str], None] = lambda description: None
+    show_sending: ShowSending = lambda host, size, left: None
     group: api.GroupRequest | None = None
     name: str | None = None
     shows_output: bool = True
@@ -116,7 +118,7 @@ class RunRequest:
 
     def _send_code(self, client: AgentClient) -> CodeLocation:
         """Send the folder of the script to another host, as far as the host does not have it."""
-        self.code_tree.send(client, warn)
+        self.code_tree.send(client, warn, self.show_sending)
         return self.code_tree.location
 
     @cached_property

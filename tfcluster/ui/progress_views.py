@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import replace
@@ -193,6 +194,28 @@ class FetchView(StatusLine):
         if time.monotonic() - self._shown_at >= interval:
             self._shown_at = time.monotonic()
             self.show(f"{format_bytes(self._done)} of {format_bytes(self._total)}")
+
+
+class SendingView(StatusLine):
+    """Shows on a terminal how much of the code for other hosts has been sent, if that takes over a second."""
+
+    def __init__(self) -> None:
+        super().__init__(silent=not is_interactive(error_console()))
+        self._lock = threading.Lock()  # several hosts at the same time
+        self._hosts: dict[str, tuple[int, int]] = {}
+        self._shown_at = time.monotonic()
+
+    def update(self, host: str, size: int, left: int) -> None:
+        """Show what is left of the code for a host; at the end of all, the line disappears."""
+        with self._lock:
+            self._hosts[host] = (size, left)
+            size, left = (sum(values) for values in zip(*self._hosts.values(), strict=True))
+            interval = settings.PIPE_PROGRESS_SECONDS if self._status is None else settings.PROGRESS_INTERVAL_SECONDS
+            if left == 0:
+                self.end()
+            elif time.monotonic() - self._shown_at >= interval:
+                self._shown_at = time.monotonic()
+                self.show(f"{format_bytes(size - left)} of {format_bytes(size)} sent")
 
 
 class DownView(StatusLine):
