@@ -60,10 +60,10 @@ def test_contents_arrive_in_any_pieces(tmp_path: Path) -> None:
     sizes = {digest_of(content): len(content) for content in contents}
     receive(tmp_path / "code", sizes, b"fir", b"stxxx", b"x" * 997)
     assert [(tmp_path / "code" / digest).read_bytes() for digest in sizes] == contents
-    assert asyncio.run(CodeStore(tmp_path / "code").find_missing(sizes)) == []
+    assert CodeStore(tmp_path / "code").find_missing(sizes) == []
     (tmp_path / "code" / digest_of(b"first")).chmod(0o600)
     (tmp_path / "code" / digest_of(b"first")).write_bytes(b"")  # as after a power loss
-    assert asyncio.run(CodeStore(tmp_path / "code").find_missing(sizes)) == [digest_of(b"first")]
+    assert CodeStore(tmp_path / "code").find_missing(sizes) == [digest_of(b"first")]
 
 
 def test_another_content_is_not_stored(tmp_path: Path) -> None:
@@ -113,17 +113,21 @@ def test_what_another_agent_removes_meanwhile_does_not_end_a_removal(
 
 def test_a_manifest_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(ClusterError, match="cannot read the code: No such file"):
-        CodeStore(tmp_path).read_manifest("0" * 64)
+        CodeStore(tmp_path).find_missing_of("0" * 64)
 
 
 def test_code_arrives_though_no_process_is_left_to_prune_the_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fail() -> int:
+    fork, forks = subprocesses._fork, iter([True])
+
+    def fork_once() -> int:
+        if next(forks, False):
+            return fork()
         raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    monkeypatch.setattr(subprocesses, "_fork", fail)
+    monkeypatch.setattr(subprocesses, "_fork", fork_once)
     manifest = encode_manifest([CodeFile("train.py", 5, digest=digest_of(b"first"))])
     with caplog.at_level(logging.WARNING):
         answers = send(manifest, b"first")

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tfcluster import settings
 from tfcluster.agent.upload import Upload
-from tfcluster.core.code import CodeFile, decode_manifest
+from tfcluster.core.code import decode_manifest
 from tfcluster.core.text import format_size
 from tfcluster.errors import ClusterError
 
@@ -31,16 +31,14 @@ class CodeStore:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    async def find_missing(self, sizes: Mapping[str, int]) -> list[str]:
+    def find_missing(self, sizes: Mapping[str, int]) -> list[str]:
         """Return the digests of the contents that the cache does not have; the others are marked as used now.
 
         Args:
             sizes: The size of each content in bytes, by its digest.
         """
         missing = []
-        for number, (digest, size) in enumerate(sizes.items()):
-            if number % settings.CODE_FILES_PER_TURN == settings.CODE_FILES_PER_TURN - 1:
-                await asyncio.sleep(0)
+        for digest, size in sizes.items():
             try:
                 os.utime(self._folder / digest)
                 has_content = os.stat(self._folder / digest).st_size == size  # else the machine has crashed
@@ -50,16 +48,21 @@ class CodeStore:
                 missing.append(digest)
         return missing
 
-    def read_manifest(self, tree: str) -> list[CodeFile]:
-        """Return the files of a tree whose manifest the cache has.
+    def find_missing_of(self, tree: str) -> dict[str, int]:
+        """Return the digests and sizes of the contents that a tree has and the cache does not.
+
+        Args:
+            tree: The id of a tree whose manifest the cache has. It can be long, which takes a second to decode.
 
         Raises:
             ClusterError: The manifest cannot be read or is damaged.
         """
         try:
-            return decode_manifest((self._folder / tree).read_bytes())
+            files = decode_manifest((self._folder / tree).read_bytes())
         except OSError as error:
             raise ClusterError(f"{self._folder}: cannot read the code: {error.strerror}") from error
+        sizes = {file.digest: file.size for file in files if file.digest is not None}
+        return {digest: sizes[digest] for digest in self.find_missing(sizes)}
 
     async def receive(self, upload: Upload, sizes: Mapping[str, int]) -> None:
         """Receive contents that the command sends one right after the other, and store them.
@@ -99,6 +102,7 @@ class CodeStore:
                     actual.update(block)
                     while block:
                         block = block[file.write(block) :]
+                    await asyncio.sleep(0)  # one turn of the agent for each MiB
             if actual.hexdigest() != digest:
                 raise ClusterError("a file arrived that is not the one that was announced: it was changed meanwhile")
             os.replace(path, self._folder / digest)

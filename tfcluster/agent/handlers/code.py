@@ -26,22 +26,45 @@ async def receive_code(request: SendCodeRequest, upload: Upload) -> Response[Cod
     store = CodeStore(code_cache())
     manifest = {request.tree: request.size}
     is_new = False
-    if await store.find_missing(manifest):
+    if store.find_missing(manifest):
         yield CodeWanted((request.tree,))
         await store.receive(upload, manifest)
         is_new = True
-    files = store.read_manifest(request.tree)
-    sizes = {file.digest: file.size for file in files if file.digest is not None}
-    if missing := await store.find_missing(sizes):
+    if missing := await _find_missing(store, request.tree):
         yield CodeWanted(tuple(missing))
-        await store.receive(upload, {digest: sizes[digest] for digest in missing})
+        await store.receive(upload, missing)
         is_new = True
     if is_new:
         try:
-            await run_in_child("tfcluster: code cache", partial(_prune, store), settings.CODE_PRUNE_SECONDS)
+            await run_in_child("tfcluster: code cache", partial(_prune, store), settings.CODE_CACHE_SECONDS)
         except OSError as error:  # the run has its code, and the next code that arrives is another occasion
             _logger.warning("the cache of code cannot be made smaller: %s", error.strerror)
     yield Reply(Done())
+
+
+async def _find_missing(store: CodeStore, tree: str) -> dict[str, int]:
+    """Find what the host does not have of a tree, in a child process, as the list of its files can be long.
+
+    Raises:
+        ClusterError: The list is damaged, or cannot be read, or there is no child process.
+    """
+    try:
+        result = await run_in_child("tfcluster: code check", partial(_check, store, tree), settings.CODE_CACHE_SECONDS)
+    except OSError as error:
+        raise ClusterError(f"no process can be started to check the code: {error.strerror}") from error
+    if result is None:
+        raise ClusterError("the process that was to check the code died or hangs", hint="Try again.")
+    if "error" in result:
+        raise ClusterError.from_json(result["error"])
+    missing: dict[str, int] = result["missing"]
+    return missing
+
+
+def _check(store: CodeStore, tree: str) -> Message:
+    try:
+        return {"missing": store.find_missing_of(tree)}
+    except ClusterError as error:
+        return {"error": error.to_json()}
 
 
 def _prune(store: CodeStore) -> Message:

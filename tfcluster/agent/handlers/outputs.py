@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import os
 import stat
 from collections.abc import Iterator
@@ -40,8 +41,9 @@ class OutputHandlers:
         run, folder = self._find(request.run)
         found: list[OutputFile] = []
         for file in _walk(folder):
-            found.append(file)
-            if len(found) == settings.CODE_FILES_PER_TURN:
+            if file is not None:
+                found.append(file)
+            if file is None or len(found) == settings.CODE_FILES_PER_TURN:
                 yield OutputFiles(tuple(found))
                 found.clear()
                 await asyncio.sleep(0)
@@ -69,21 +71,31 @@ class OutputHandlers:
         return run, self._store.folder(run) / FILES
 
 
-def _walk(folder: Path) -> Iterator[OutputFile]:
-    """Yield the files and links in a folder in the order of their paths."""
-    for parent, folders, names in os.walk(folder):
-        folders.sort()
-        links = [name for name in folders if os.path.islink(os.path.join(parent, name))]
-        for name in sorted([*names, *links]):
-            full = os.path.join(parent, name)
+def _walk(top: Path) -> Iterator[OutputFile | None]:
+    """Yield the files and links in a folder, and None where the agent may do something else: a folder can be large."""
+    waiting = [""]
+    while waiting:
+        folder = waiting.pop()
+        names: list[str] = []
+        with contextlib.suppress(OSError), os.scandir(top / folder) as entries:  # the run has just removed it
+            for entry in entries:
+                names.append(entry.name)
+                if len(names) % settings.CODE_FILES_PER_TURN == 0:
+                    yield None
+        below = []
+        for name in sorted(names):
+            path = os.path.join(folder, name)
             try:
-                status = os.lstat(full)
-                link = os.readlink(full) if stat.S_ISLNK(status.st_mode) else None
-            except OSError:  # the run has just removed it
+                status = os.lstat(top / path)
+                link = os.readlink(top / path) if stat.S_ISLNK(status.st_mode) else None
+            except OSError:
                 continue
-            if link is not None or stat.S_ISREG(status.st_mode):
-                path, is_executable = os.path.relpath(full, folder), bool(status.st_mode & stat.S_IXUSR)
+            if stat.S_ISDIR(status.st_mode):
+                below.append(path)
+            elif link is not None or stat.S_ISREG(status.st_mode):
+                is_executable = bool(status.st_mode & stat.S_IXUSR)
                 yield OutputFile(path, status.st_size, status.st_mtime_ns, is_executable, link)
+        waiting += reversed(below)
 
 
 def _read(path: Path) -> Iterator[bytes]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import shutil
 import tempfile
@@ -56,6 +57,7 @@ class ProfileHandler:
                 with trace_file(folder, name).open("rb") as file:
                     while data := file.read(settings.PROFILE_PART_BYTES):
                         yield TracePart(name, base64.b64encode(data).decode())
+                        await asyncio.sleep(0)
             yield Reply(reply)
         except OSError as error:
             raise ClusterError(f"{error.filename or folder}: {error.strerror}") from error

@@ -6,11 +6,13 @@ import asyncio
 import contextlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from tfcluster import settings
 from tfcluster.agent.runs.remote_tasks import RemoteTaskMonitor
 from tfcluster.agent.runs.run import Run
 from tfcluster.agent.socket_tables import connected_ports
+from tfcluster.agent.subprocesses import run_in_child
 from tfcluster.agent.tasks.supervisor import Supervisor
 from tfcluster.agent.tasks.task_runtime import TaskRuntime
 from tfcluster.agent.timeout import wait_for
@@ -21,6 +23,7 @@ from tfcluster.core.text import summarize_list
 from tfcluster.core.topology import ClusterTopology, Task
 from tfcluster.paths import LOCAL_HOST
 from tfcluster.process_handle import is_frozen
+from tfcluster.protocol.codec import Message
 from tfcluster.tf_install import tensorflow_version
 
 
@@ -114,7 +117,7 @@ async def explain_wait(
     problems = await _find_problems(supervisor, remote, names) if names else []
     if problems or not wait.connects or (run.spec is not None and run.spec.group is not None):
         return problems
-    return _explain_connecting(run, pid, wait, topology, version)
+    return await _explain_connecting(run, pid, wait, topology, version)
 
 
 def _used_addresses(run: Run, topology: ClusterTopology) -> Mapping[str, Sequence[str]]:
@@ -126,7 +129,7 @@ def _used_addresses(run: Run, topology: ClusterTopology) -> Mapping[str, Sequenc
     return run.spec.addresses if run.spec.group is None else run.spec.group.servers
 
 
-def _explain_connecting(
+async def _explain_connecting(
     run: Run, pid: int, wait: Wait, topology: ClusterTopology, version: str | None
 ) -> Sequence[Problem]:
     """Return why a program cannot connect although all tasks serve."""
@@ -137,7 +140,7 @@ def _explain_connecting(
     reserved = [task for task in topology.reserved if task.valid_until_generation is None]
     if reserved and "Session" in wait.call:
         return [_describe_reserved(reserved)]
-    if not _is_connected(pid, topology):
+    if not await _is_connected(pid, topology):
         hosts = ",".join(dict.fromkeys(task.address_host for task in topology.tasks))
         problem = "all tasks answer, but the program has no connection to any: a proxy may be set in it"
         hint = "Remove http_proxy, https_proxy and grpc_proxy from its environment, or have it set "
@@ -161,12 +164,22 @@ def _describe_reserved(tasks: Sequence[Task]) -> Problem:
     return Problem(problem, hint, tasks[0].name, tasks[0].host)
 
 
-def _is_connected(pid: int, topology: ClusterTopology) -> bool:
+async def _is_connected(pid: int, topology: ClusterTopology) -> bool:
     """Return whether a process has a connection to a task, as far as can be seen."""
+    search = partial(_find_connection, pid, {task.port for task in topology.tasks})
     try:
-        return not connected_ports(pid).isdisjoint(task.port for task in topology.tasks)
+        result = await run_in_child("tfcluster: connections", search, settings.WAIT_REPEAT_SECONDS)
     except OSError:
         return True
+    return result is None or bool(result["is_connected"])
+
+
+def _find_connection(pid: int, ports: Collection[int | None]) -> Message:
+    """Look for a connection of a process to some ports; it may have many, and its host too."""
+    try:
+        return {"is_connected": not connected_ports(pid).isdisjoint(ports)}
+    except OSError:
+        return {"is_connected": True}
 
 
 async def _find_problems(supervisor: Supervisor, remote: RemoteTaskMonitor, used: Collection[str]) -> list[Problem]:
