@@ -42,6 +42,20 @@ class Machine:
         """What the command `ip` prints on this machine."""
         return ip("-n", self.namespace, *arguments)
 
+    @contextmanager
+    def dropping(self, port: int) -> Iterator[None]:
+        """Drop what arrives for a port without an answer, as a firewall does."""
+        rule = ("preference", "5", "iif", _INTERFACE, "ipproto", "tcp", "dport", str(port), "blackhole")
+        self.ip("rule", "add", "preference", "10", "lookup", "local")  # the first rule has none before
+        self.ip("rule", "delete", "preference", "0")
+        self.ip("rule", "add", *rule)
+        try:
+            yield
+        finally:
+            self.ip("rule", "delete", *rule)
+            self.ip("rule", "add", "preference", "0", "lookup", "local")
+            self.ip("rule", "delete", "preference", "10")
+
     def is_connected(self) -> bool:
         """Whether its cable carries; the kernel says so a moment after both ends are up."""
         return bool(json.loads(self.ip("-json", "link", "show", _INTERFACE))[0]["operstate"] == "UP")

@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import socket
+import subprocess
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tests.agent.hosts import task_of, topology_of
+from tests.conftest import wait_for
 from tfcluster import settings
 from tfcluster.agent.runs import diagnosis
 from tfcluster.agent.runs.diagnosis import Problem, describe_remote_task, explain_wait
-from tfcluster.core.stacks import Wait
+from tfcluster.agent.runs.group_diagnosis import explain_group
+from tfcluster.core.groups import Group, Member, Observation
+from tfcluster.core.stacks import ProcessStacks, Wait
+from tfcluster.process_handle import is_frozen
+from tfcluster.processes.group_states import MemberStates
 
 WAIT = Wait("Session.run", True, "/home/me/train.py", 12, "main")
 
@@ -96,3 +104,57 @@ def test_a_program_that_is_connected_is_told_how_to_look_further(listener: socke
 
 def test_a_program_that_may_compute_has_no_problem() -> None:
     assert explain(Wait("Session.run", False, "train.py", 12, "main")) == []
+
+
+PLACES = (("chief", 0, "a"), ("worker", 0, "a"), ("worker", 1, "b"))
+MEMBERS = {f"{job}:{index}": Member(job, index, rank, host, host) for rank, (job, index, host) in enumerate(PLACES)}
+
+
+def explain_members(folder: Path, seen: dict[str, tuple[int, Observation]], wait: Wait = WAIT) -> list[str]:
+    """Explain the wait of a group of which host `a` has the coordinator, and cannot read stacks."""
+
+    async def read(pid: int, folder: Path) -> ProcessStacks:
+        return ProcessStacks(pid, "python", (), "not now")
+
+    states = MemberStates(folder)
+    for short, (pid, observation) in seen.items():
+        states.start(MEMBERS[short], pid)
+        states.change(MEMBERS[short], observation=observation)
+    states.write()
+    group = Group(tuple(MEMBERS.values()), {}, 0, "", "a")
+    run: Any = SimpleNamespace(id="launch-1", folder=folder)
+    stacks: Any = SimpleNamespace(read=read)
+    return [each.problem for each in asyncio.run(explain_group(run, group, wait, "a", stacks))]
+
+
+def test_members_on_another_host_are_known_by_what_its_agent_sees(tmp_path: Path) -> None:
+    here = dict.fromkeys(("chief:0", "worker:0"), (os.getpid(), Observation()))
+
+    def explain(observation: Observation) -> list[str]:
+        return explain_members(tmp_path, {**here, "worker:1": (7, observation)})
+
+    assert explain_members(tmp_path, here) == ["worker:1 on b has not been started yet"]
+    assert explain(Observation()) == ["worker:1 on b has not begun to connect"]
+    (problem,) = explain(Observation(WAIT))
+    assert problem.startswith("all members run, and each is in a call of TensorFlow")
+    frozen = ["worker:1 on b is frozen: a signal (SIGSTOP) has stopped its process, 7"]
+    assert explain(Observation(WAIT, is_frozen=True)) == frozen
+
+
+def test_of_a_wait_in_the_middle_of_a_training_only_members_that_are_frozen_are_to_blame(tmp_path: Path) -> None:
+    wait = Wait("Session.run", False, "train.py", 12, "main")
+    assert explain_members(tmp_path, {"chief:0": (os.getpid(), Observation())}, wait) == []
+    with frozen_process() as pid:
+        (problem,) = explain_members(tmp_path, {"worker:0": (pid, Observation())}, wait)
+    assert problem == f"worker:0 on a is frozen: a signal (SIGSTOP) has stopped its process, {pid}"
+
+
+@contextmanager
+def frozen_process() -> Iterator[int]:
+    with subprocess.Popen(["sleep", "1000"]) as process:
+        process.send_signal(signal.SIGSTOP)
+        try:
+            wait_for(lambda: is_frozen(process.pid))
+            yield process.pid
+        finally:
+            process.kill()

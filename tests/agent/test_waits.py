@@ -12,13 +12,16 @@ import pytest
 
 from tfcluster.agent.runs import waits
 from tfcluster.agent.runs.waits import WaitMonitor
+from tfcluster.core.groups import Observation
+from tfcluster.core.stacks import Wait
+from tfcluster.processes.group_states import read_observations
 
 
 def monitor_of_a_run(members: int | None) -> Any:
     """Return the monitor of one script, or of a group of them."""
     group = None if members is None else SimpleNamespace(on=lambda host: range(members))
     record = SimpleNamespace(
-        traits=SimpleNamespace(is_script=True, uses_servers=True), stopping=None, start_timeout=None
+        traits=SimpleNamespace(is_script=True, uses_servers=True), stopping=None, start_timeout=None, is_part=False
     )
     run: Any = SimpleNamespace(
         id="script-1",
@@ -80,3 +83,18 @@ def test_a_check_that_fails_is_in_the_log_once(
     (record,) = caplog.records
     assert record.getMessage().startswith("script-1 cannot be checked for waits: Traceback")
     assert record.getMessage().endswith("ValueError: unforeseen")
+
+
+def test_what_a_host_sees_of_its_members_is_written_down(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(waits, "find_processes", lambda driver, folder, *, forked: [os.getpid()])
+    monitor = monitor_of_a_run(1)
+    (run,) = monitor._runs.runs.values()
+    run.folder, run.record.is_part = tmp_path, True
+    found = Wait("Session.run", True, "train.py", 12, "main")
+
+    async def check_program(run: Any, pid: int, program: Any, tasks_are_idle: bool) -> None:
+        program.wait = found
+
+    monkeypatch.setattr(monitor, "_check_program", check_program)
+    asyncio.run(check(monitor))
+    assert read_observations(tmp_path) == {os.getpid(): Observation(found)}

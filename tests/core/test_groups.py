@@ -90,7 +90,8 @@ def test_an_ipv6_address_has_brackets() -> None:
         (["worker:0", "ps:0"], [0], False, NextStep.STOP_OTHERS),
         (["worker:0", "ps:0"], [1], False, NextStep.WAIT),
         (["worker:0", "ps:0", "evaluator:0"], [0], False, NextStep.STOP_OTHERS),
-        (["chief:0", "worker:0", "ps:0"], [0], False, NextStep.STOP_OTHERS),
+        (["chief:0", "worker:0", "ps:0"], [0], False, NextStep.STOP_IDLE),
+        (["chief:0", "worker:0", "ps:0"], [0, 1], False, NextStep.STOP_OTHERS),
         (["chief:0", "worker:0", "ps:0"], [1], False, NextStep.WAIT),
         (["chief:0", "worker:0"], [0], False, NextStep.WAIT),
         (["ps:0", "ps:1"], [0], False, NextStep.WAIT),
@@ -113,12 +114,6 @@ def test_what_is_done_next(shorts: list[str], exited: list[int], has_failed: boo
 )
 def test_when_the_others_are_stopped(exited: list[int], exit_code: int | None, seconds: float) -> None:
     assert stop_delay(members("worker:0", "ps:0", "evaluator:0"), exited, exit_code) == seconds
-
-
-def test_workers_may_serve_when_a_chief_leads_them() -> None:
-    group = members("chief:0", "worker:0", "worker:1", "ps:0")
-    assert stop_delay(group, [0], None) == settings.GROUP_WORKERS_SECONDS
-    assert stop_delay(group, [0, 1, 2], None) == 0.0
 
 
 def test_restarts_back_off_except_after_preemption() -> None:

@@ -33,6 +33,10 @@ print("doing", act, flush=True)
 if act == "raise":
     sys.tracebacklimit = 0
     raise ValueError("no such data")
+if act == "compute":
+    while time.process_time() < 5:
+        pass
+    act = "0"
 if act == "kill":
     os.kill(os.getpid(), signal.SIGKILL)
 if act == "wait":
@@ -48,7 +52,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
         sandbox.spec(SPEC)
         (sandbox.folder / "look.py").write_text(LOOK)
         (sandbox.folder / "act.py").write_text(ACT)
-        sandbox("up")
+        sandbox("up", env=sandbox.with_settings({"GROUP_WORKERS_SECONDS": 2}))
         yield sandbox
 
 
@@ -138,6 +142,17 @@ def test_the_error_is_shown_with_the_last_lines(cluster: Sandbox) -> None:
     result = cluster("launch", "act.py", "worker:1=raise", code=1)
     assert "error: worker:1 on localhost failed: ValueError: no such data\nits last lines:\n  " in result.stderr
     assert "worker:1 | ValueError: no such data" in result.stderr
+
+
+def test_workers_that_compute_go_on_when_the_chief_is_done_and_those_that_serve_are_ended(cluster: Sandbox) -> None:
+    jobs = ["--each", "chief,worker,ps"]
+    output = cluster("launch", "-o", "json", *jobs, "act.py", "chief:0=0", "worker:0=compute").stdout
+    events = [json.loads(line) for line in output.splitlines()]
+    exits = [(each["task"], each["exit_code"]) for each in events if each.get("state") == "exited"]
+    assert exits[0] == ("chief:0", 0)
+    assert sorted(exits[1:3]) == [("worker:0", 0), ("worker:1", 143)]
+    assert exits[3] == ("ps:0", 143)
+    assert events[-1]["result"] == {"exit_code": 0, "restarts": 0}
 
 
 def test_parameter_servers_are_ended_when_the_others_are_done(cluster: Sandbox) -> None:

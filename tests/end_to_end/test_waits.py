@@ -197,6 +197,25 @@ def test_a_task_that_freezes_in_the_middle_and_goes_on(hangs: Sandbox) -> None:
     assert command.returncode == 0
 
 
+def test_a_task_that_scale_has_removed_meanwhile(hangs: Sandbox) -> None:
+    """The script has the addresses of before, and so have the servers."""
+    text = SESSION.replace(BEGIN, f"{BEGIN}print('ready', flush=True)\nsys.stdin.readline()\n")
+    command = hangs.start("run", "--start-timeout", "4", write(hangs, text), stdin=-1)
+    assert command.stdin is not None
+    assert command.stdout is not None
+    assert command.stdout.readline() == "ready\n"
+    hangs("scale", "spare=0", "--yes")
+    try:
+        error = command.communicate("go\n", timeout=60)[1]
+    finally:
+        hangs("scale", "spare=1")
+        hangs.wait_until("running")
+    problem = f"train.py:{line_of(text)} waits in Session.run: spare:0 is no longer part of the cluster"
+    hint = "`tfcluster scale spare=1` starts it again; then run the program again."
+    assert f"note: {problem}\n  {hint}\n" in error
+    assert f"has not started within 4 s: {problem}\nhint: {hint}\n" in error
+
+
 def test_a_proxy_that_the_script_sets(hangs: Sandbox) -> None:
     if version("tensorflow").startswith("2.14."):  # its gRPC connects in spite of it
         hangs("run", "script", write(hangs, PROXY))

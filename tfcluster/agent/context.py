@@ -244,9 +244,9 @@ class AgentContext:
         version = self._tensorflow.version if self._tensorflow else None
         problems = await explain_wait(run, pid, wait, self.supervisor, self.remote_tasks, version)
         group = run.spec.group if run.spec is not None else None
-        if problems or group is None or not wait.connects:
+        if problems or group is None:
             return problems
-        return await explain_group(run, group, self.host, self.stacks)
+        return await explain_group(run, group, wait, self.host, self.stacks)
 
     def _task_names(self) -> list[str]:
         topology = self.supervisor.topology

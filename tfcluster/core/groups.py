@@ -9,6 +9,7 @@ from enum import Enum
 
 from tfcluster import settings
 from tfcluster.core.environment import join_address
+from tfcluster.core.stacks import Wait
 from tfcluster.core.tf_config import CHIEF_JOB, EVALUATOR_JOB
 from tfcluster.core.topology import LEADING_JOBS, PS_JOB, ClusterTopology
 from tfcluster.errors import ClusterError, ExitCode
@@ -46,9 +47,27 @@ class Member:
         """Return the short name of its task, such as `worker:1`."""
         return f"{self.job}:{self.index}"
 
+    @property
+    def trains(self) -> bool:
+        """Return whether it is of a job that trains; the others serve those, or evaluate what they do."""
+        return self.job not in (PS_JOB, EVALUATOR_JOB)
+
     def address(self, port: int) -> str:
         """Return its address with a port."""
         return join_address(self.address_host, port)
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What the agent of its host sees of a member.
+
+    Attributes:
+        wait: The call of TensorFlow in which it waits; None if it does not wait, or is not known to.
+        is_frozen: Whether a signal has stopped its process.
+    """
+
+    wait: Wait | None = None
+    is_frozen: bool = False
 
 
 @dataclass(frozen=True)
@@ -174,6 +193,7 @@ class NextStep(Enum):
     """What is to be done with a group that runs."""
 
     WAIT = "wait"
+    STOP_IDLE = "stop idle"  # workers may go on for as long as they compute; those that do not only serve
     STOP_OTHERS = "stop others"  # the members that are left are told to end, after `stop_delay`
     SUCCEED = "succeed"
     FAIL = "fail"
@@ -183,8 +203,9 @@ def next_step(members: Sequence[Member], exited: Collection[int], has_failed: bo
     """Return what is to be done with a group.
 
     Members that serve the others, the parameter servers and the evaluator, may have no end of their own: they are ended
-    when all others have exited. So are the workers of a ParameterServerStrategy, when its chief has exited. A group in
-    which one member has failed fails.
+    when all others have exited. Where there are parameter servers and the chief has exited, workers are of two kinds:
+    those of a ParameterServerStrategy serve the chief and have no end either; those that train by themselves still have
+    something to do. A group in which one member has failed fails.
 
     Args:
         members: The members.
@@ -194,11 +215,13 @@ def next_step(members: Sequence[Member], exited: Collection[int], has_failed: bo
     left = [member for member in members if member.rank not in exited]
     if not left:
         return NextStep.FAIL if has_failed else NextStep.SUCCEED
+    training = [member for member in members if member.trains] or members
+    if has_failed or not any(member in left for member in training):
+        return NextStep.STOP_OTHERS
     has_ps = any(member.job == PS_JOB for member in members)
     leaders = [member for member in members if member.job in LEADING_JOBS]
-    clients = leaders if has_ps and leaders else [member for member in members if _trains(member)]
-    is_training_left = any(member in left for member in clients or members)
-    return NextStep.WAIT if is_training_left and not has_failed else NextStep.STOP_OTHERS
+    is_led = has_ps and leaders and not any(member in left for member in leaders)
+    return NextStep.STOP_IDLE if is_led else NextStep.WAIT
 
 
 def stop_delay(members: Sequence[Member], exited: Collection[int], exit_code: int | None) -> float:
@@ -214,7 +237,7 @@ def stop_delay(members: Sequence[Member], exited: Collection[int], exit_code: in
     left = [member for member in members if member.rank not in exited]
     if any(member.job == EVALUATOR_JOB for member in left):
         return settings.GROUP_EVALUATOR_SECONDS
-    return settings.GROUP_WORKERS_SECONDS if any(map(_trains, left)) else 0.0
+    return 0.0
 
 
 def restart_delay(restarts: int, exit_code: int) -> float:
@@ -232,7 +255,3 @@ def restart_delay(restarts: int, exit_code: int) -> float:
 def was_preempted(exit_code: int) -> bool:
     """Return whether an exit code says that a program was preempted: it has saved its state, and is to start again."""
     return exit_code in _PREEMPTED
-
-
-def _trains(member: Member) -> bool:
-    return member.job not in (PS_JOB, EVALUATOR_JOB)

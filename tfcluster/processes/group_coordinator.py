@@ -26,6 +26,7 @@ from tfcluster.processes.driver_process import wake_on_signals
 from tfcluster.processes.group_end import Failure, LastLines, describe_failure, final_event
 from tfcluster.processes.group_host import GroupHost
 from tfcluster.processes.group_link import GroupLink, GroupListener
+from tfcluster.processes.group_states import MemberStates
 from tfcluster.processes.netinfo import Address
 from tfcluster.processes.run_output import STDERR, OutputRecorder
 from tfcluster.processes.run_spec import RunSpec
@@ -33,6 +34,7 @@ from tfcluster.protocol.group import (
     End,
     Exited,
     Interrupt,
+    Observed,
     Order,
     Output,
     Ports,
@@ -41,6 +43,7 @@ from tfcluster.protocol.group import (
     Start,
     Started,
     Stop,
+    StopIdle,
     Unable,
 )
 
@@ -65,6 +68,7 @@ class GroupCoordinator:
         self._group = group
         self._cluster = cluster
         self._recorder = OutputRecorder(spec.folder)
+        self._states = MemberStates(spec.folder)
         self._poll = select.poll()
         self._links: dict[int, GroupLink] = {}
         self._listener: GroupListener | None = None
@@ -90,7 +94,8 @@ class GroupCoordinator:
         self._outputs = {member.rank: LastLines() for member in self._members}
         self._failure: Failure | None = None
         self._done_at = self._stop_at = _NEVER  # since when the others are to end; when they are told to
-        self._is_stopping = False
+        self._is_stopping = self._is_stopping_idle = False
+        self._states.clear()
 
     @property
     def _members(self) -> tuple[Member, ...]:
@@ -145,6 +150,7 @@ class GroupCoordinator:
             timeout = min(settings.DRIVER_POLL_SECONDS, max(0.0, min(timers) - time.monotonic()))
             for fd, _ in self._poll.poll(1000 * timeout):
                 self._handle(fd)
+            self._states.write()
             self._check_timers()
         self._finish()
 
@@ -153,6 +159,9 @@ class GroupCoordinator:
         step = next_step(self._members, self._exited, self._failure is not None)
         if self._is_cancelled:
             return not self._running or time.monotonic() >= self._end_at
+        if step is NextStep.STOP_IDLE and not self._is_stopping_idle:
+            self._is_stopping_idle = True
+            self._order(StopIdle(settings.GROUP_WORKERS_SECONDS))
         if step is NextStep.STOP_OTHERS and not self._is_stopping:
             code = None if self._failure is None else self._failure.exit_code
             self._done_at = min(self._done_at, time.monotonic())
@@ -229,11 +238,14 @@ class GroupCoordinator:
                 self._order(Start(self._attempt, self._group.addresses(self._ports)))
         elif isinstance(report, Started):
             self._running.add(report.rank)
+            self._states.start(self._members[report.rank], report.pid)
             self._emit(self._members[report.rank], "started", pid=report.pid)
         elif isinstance(report, Output):
             data = report.data.encode(errors="surrogateescape")
             self._outputs[report.rank].add(data)
             self._recorder.append(report.stream, data, self._members[report.rank].short)
+        elif isinstance(report, Observed):
+            self._states.change(self._members[report.rank], observation=report.observation)
         elif isinstance(report, Exited):
             self._take_exit(self._members[report.rank], report)
         elif isinstance(report, Unable):
@@ -242,8 +254,10 @@ class GroupCoordinator:
     def _take_exit(self, member: Member, report: Exited) -> None:
         self._running.discard(member.rank)
         self._exited.add(member.rank)
+        self._states.change(member, exit_code=report.exit_code)
         self._emit(member, "exited", exit_code=report.exit_code)
-        if report.exit_code and self._failure is None and not (self._is_stopping or self._is_cancelled):
+        has_failed = report.exit_code != 0 and not report.was_idle
+        if has_failed and self._failure is None and not (self._is_stopping or self._is_cancelled):
             lines = self._outputs[member.rank].lines
             self._failure = describe_failure(member, report, lines, self._is_interrupted)
 

@@ -14,11 +14,13 @@ from dataclasses import replace
 from tfcluster import settings
 from tfcluster.core.caller import OutputStreams
 from tfcluster.core.environment import gpu_variables
-from tfcluster.core.groups import Group, Member, expand
+from tfcluster.core.groups import Group, Member, Observation, expand
 from tfcluster.core.tf_config import make_tf_config
 from tfcluster.errors import ClusterError
 from tfcluster.processes.driver_process import reap_orphans, restore_signals, wake_on_signals
 from tfcluster.processes.group_link import GroupLink
+from tfcluster.processes.group_states import read_observations
+from tfcluster.processes.idle_members import IdleMembers
 from tfcluster.processes.netinfo import Address, bind_free_port
 from tfcluster.processes.run_spec import RunSpec
 from tfcluster.processes.supervised_program import SupervisedProgram
@@ -26,13 +28,16 @@ from tfcluster.protocol.group import (
     End,
     Exited,
     Interrupt,
+    Observed,
     Order,
     Output,
     Ports,
+    Report,
     Reserve,
     Start,
     Started,
     Stop,
+    StopIdle,
     Unable,
 )
 
@@ -58,6 +63,8 @@ class GroupHost:
         self._members = group.on(spec.host)
         self._ports: list[socket.socket] = []
         self._programs: dict[int, SupervisedProgram] = {}
+        self._idle = IdleMembers()
+        self._observations: dict[int, Observation] = {}  # as reported, by rank
         self._poll = select.poll()
         self.is_coordinator_lost = False
         self._wakeup = wake_on_signals()
@@ -82,6 +89,10 @@ class GroupHost:
                     code = self._receive() if code is None else code
                 elif not any(program.handle(fd, events) for program in list(self._programs.values())):
                     self._poll.unregister(fd)
+            if self._group.coordinator is not None:  # else its agent is the coordinator's own
+                self._report_observations()
+            for rank in self._idle.take_idle():
+                self._programs[rank].terminate(settings.GROUP_STOP_SECONDS)
             for rank, program in list(self._programs.items()):
                 program.kill_if_overdue()
                 if program.has_exited:
@@ -92,7 +103,9 @@ class GroupHost:
 
     def _seconds_left(self) -> float:
         seconds = [program.seconds_left() for program in self._programs.values()]
-        return min([settings.DRIVER_POLL_SECONDS, *seconds])
+        if self._group.coordinator is not None and self._programs:
+            seconds.append(settings.WAIT_CHECK_SECONDS)
+        return min([settings.DRIVER_POLL_SECONDS, self._idle.seconds_left(), *seconds])
 
     def _handle_signals(self, numbers: bytes) -> None:
         if signal.SIGTERM in numbers:  # the agent ends its part of the run
@@ -142,6 +155,9 @@ class GroupHost:
                 self._start(member, order)
         elif isinstance(order, Stop):
             self._terminate(order.seconds)
+        elif isinstance(order, StopIdle):
+            pids = {rank: program.pid for rank, program in self._programs.items() if self._group.members[rank].trains}
+            self._idle.watch(pids, order.seconds)
         elif isinstance(order, Interrupt):
             for program in self._programs.values():
                 program.signal_group(signal.SIGINT)
@@ -159,6 +175,7 @@ class GroupHost:
         sink = _MemberOutput(self._report, member.rank)
         program = SupervisedProgram(spec, self._poll, sink, None, self._cluster, self._release)
         self._programs[member.rank] = program
+        self._observations[member.rank] = Observation()
         self._report(Started(member.rank, program.pid))
 
     def _environment(self, member: Member, order: Start) -> dict[str, str]:
@@ -197,9 +214,17 @@ class GroupHost:
         program.close()
         del self._programs[rank]
         failure = program.end.failure if program.end is not None else ""
-        self._report(Exited(rank, code, failure))
+        self._report(Exited(rank, code, failure, was_idle=self._idle.forget(rank)))
 
-    def _report(self, report: Ports | Started | Output | Exited | Unable) -> None:
+    def _report_observations(self) -> None:
+        observations = read_observations(self._spec.folder)
+        for rank, program in self._programs.items():
+            observation = observations.get(program.pid, Observation())
+            if observation != self._observations[rank]:
+                self._observations[rank] = observation
+                self._report(Observed(rank, observation))
+
+    def _report(self, report: Report) -> None:
         with contextlib.suppress(OSError):  # the coordinator is lost, which the next order to read shows
             self._link.send(report)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from tfcluster.core.groups import Observation
 from tfcluster.errors import ClusterError
 from tfcluster.protocol.codec import Message
 from tfcluster.protocol.serialization import DecodeError, decode, to_json
@@ -38,6 +39,17 @@ class Stop:
 
     Attributes:
         seconds: The time between SIGTERM and SIGKILL.
+    """
+
+    seconds: float
+
+
+@dataclass(frozen=True)
+class StopIdle:
+    """The order to end, from now on, the workers that do not compute: they served a member that has exited.
+
+    Attributes:
+        seconds: For how long a worker must not have computed.
     """
 
     seconds: float
@@ -99,6 +111,19 @@ class Output:
 
 
 @dataclass(frozen=True)
+class Observed:
+    """The report of what the host's agent sees of a member, which is sent when it changes.
+
+    Attributes:
+        rank: The member.
+        observation: What it sees.
+    """
+
+    rank: int
+    observation: Observation
+
+
+@dataclass(frozen=True)
 class Exited:
     """The report that a member has exited.
 
@@ -106,11 +131,13 @@ class Exited:
         rank: The member.
         exit_code: Its exit code; negative if a signal has ended it.
         failure: The exception that ended it, in one line; empty if there was none.
+        was_idle: Whether the host has ended it because it did not compute (`StopIdle`).
     """
 
     rank: int
     exit_code: int
     failure: str
+    was_idle: bool
 
 
 @dataclass(frozen=True)
@@ -124,11 +151,11 @@ class Unable:
     problem: str
 
 
-Order = Reserve | Start | Stop | Interrupt | End
-Report = Ports | Started | Output | Exited | Unable
+Order = Reserve | Start | Stop | StopIdle | Interrupt | End
+Report = Ports | Started | Output | Observed | Exited | Unable
 _KINDS: dict[str, type[Any]] = {
     kind.__name__.lower(): kind
-    for kind in (Reserve, Start, Stop, Interrupt, End, Ports, Started, Output, Exited, Unable)
+    for kind in (Reserve, Start, Stop, StopIdle, Interrupt, End, Ports, Started, Output, Observed, Exited, Unable)
 }
 
 

@@ -1,77 +1,85 @@
-"""Why a member of a group waits for the others, from what the group's coordinator has told of them and their stacks."""
+"""Which members of a group keep the others waiting, from the states of all members and the stacks of those here."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from pathlib import PurePath
-from typing import Any
 
-from tfcluster import settings
-from tfcluster.agent.log_file import tail
 from tfcluster.agent.runs.diagnosis import Problem
 from tfcluster.agent.runs.run import Run
 from tfcluster.agent.runs.stacks import StackReader
-from tfcluster.core.groups import Group, Member
-from tfcluster.core.stacks import find_wait
+from tfcluster.core.groups import Group, Member, Observation
+from tfcluster.core.stacks import Wait, find_wait
 from tfcluster.paths import LOCAL_HOST
 from tfcluster.process_handle import is_frozen
+from tfcluster.processes.group_states import MemberState, read_states
 
 
-async def explain_group(run: Run, group: Group, host: str, stacks: StackReader) -> list[Problem]:
-    """Return which members of a group do not connect to the others, and why.
+async def explain_group(run: Run, group: Group, wait: Wait, host: str, stacks: StackReader) -> list[Problem]:
+    """Return which members of a group keep others waiting, and why.
 
     Args:
         run: The run of the group, on the host of the coordinator.
         group: The group.
+        wait: The call in which a member waits.
         host: The name of this host.
         stacks: Reads the stacks of the members on this host.
     """
-    states = _read_states(run, len(group.members))
-    found = [await _explain_member(run, member, host, states.get(member.short, {}), stacks) for member in group.members]
+    states = read_states(run.folder)
+    seen = {member.short: _observe(member, states.get(member.short), host) for member in group.members}
+    frozen = [member for member in group.members if seen[member.short].is_frozen]
+    if frozen or not wait.connects:  # in the middle of a training, members do different things
+        return [_describe_frozen(member, states[member.short].pid) for member in frozen]
+    found = [
+        await _explain_member(run, member, states.get(member.short), stacks if member.host == host else None)
+        for member in group.members
+    ]
     if problems := [problem for problem in found if problem is not None]:
         return problems
     hint = f"`tfcluster stack {run.id}` shows where all members are, `tfcluster doctor` checks the connections."
-    elsewhere = {member.host: "" for member in group.members if member.host != host}
-    if elsewhere:
-        return [Problem(f"the members on {host} are connecting; those on {', '.join(elsewhere)} may not be", hint)]
     return [Problem("all members run, and each is in a call of TensorFlow; they may not reach each other", hint)]
 
 
-def _read_states(run: Run, members: int) -> Mapping[str, Any]:
-    """Return the last event of each member, by the short name of its task."""
-    states = {}
-    for line in tail(run.events, settings.WAIT_MEMBER_EVENTS * members)[0]:
-        try:
-            event = json.loads(line)
-        except ValueError:  # a full disk has truncated it
-            continue
-        if event.get("event") == "member":
-            states[event["task"]] = event
-    return states
+def _observe(member: Member, state: MemberState | None, host: str) -> Observation:
+    """Return what is seen of a member, here or by the agent of its host."""
+    if state is None or state.exit_code is not None:
+        return Observation()
+    return Observation(is_frozen=is_frozen(state.pid)) if member.host == host else state.observation
+
+
+def _describe_frozen(member: Member, pid: int) -> Problem:
+    there = "" if member.host == LOCAL_HOST else f" on {member.host}"
+    problem = f"{_name(member)} is frozen: a signal (SIGSTOP) has stopped its process, {pid}"
+    return Problem(problem, f"`kill -CONT {pid}`{there} lets it go on.", host=member.host)
 
 
 async def _explain_member(
-    run: Run, member: Member, host: str, state: Mapping[str, Any], stacks: StackReader
+    run: Run, member: Member, state: MemberState | None, stacks: StackReader | None
 ) -> Problem | None:
-    """Return why a member does not connect; None if it does, or if that is not known on this host."""
-    name = member.short if member.host == LOCAL_HOST else f"{member.short} on {member.host}"
+    """Return why a member does not connect; None if it does.
+
+    Args:
+        run: The run of the group.
+        member: The member.
+        state: What is known of the member; None if it has not been started.
+        stacks: Reads its stack; None if it is on another host, whose agent has seen whether it waits.
+    """
     hint = f"`tfcluster logs {run.id}` shows what it has printed."
-    if not state:
-        return Problem(f"{name} has not been started yet", hint, host=member.host)
-    if state["state"] == "exited":
-        return Problem(f"{name} has ended (exit code {state['exit_code']})", hint, host=member.host)
-    pid = state["pid"]
-    if member.host != host:
+    if state is None:
+        return Problem(f"{_name(member)} has not been started yet", hint, host=member.host)
+    if state.exit_code is not None:
+        return Problem(f"{_name(member)} has ended (exit code {state.exit_code})", hint, host=member.host)
+    place = ""
+    if stacks is not None:
+        threads = (await stacks.read(state.pid, run.folder)).threads
+        if not threads or find_wait(threads) is not None:
+            return None
+        frame = threads[0].frames[0] if threads[0].frames else None
+        place = "" if frame is None else f"; it is in {PurePath(frame.file).name}:{frame.line}, {frame.function}"
+    elif state.observation.wait is not None:
         return None
-    if is_frozen(pid):
-        problem = f"{name} is frozen: a signal (SIGSTOP) has stopped its process, {pid}"
-        return Problem(problem, f"`kill -CONT {pid}` lets it go on.", host=member.host)
-    threads = (await stacks.read(pid, run.folder)).threads
-    wait = find_wait(threads)
-    if not threads or wait is not None:
-        return None
-    frame = threads[0].frames[0] if threads[0].frames else None
-    place = "" if frame is None else f"; it is in {PurePath(frame.file).name}:{frame.line}, {frame.function}"
     hint = f"`tfcluster stack {run.id}` shows where all members are."
-    return Problem(f"{name} has not begun to connect{place}", hint, host=member.host)
+    return Problem(f"{_name(member)} has not begun to connect{place}", hint, host=member.host)
+
+
+def _name(member: Member) -> str:
+    return member.short if member.host == LOCAL_HOST else f"{member.short} on {member.host}"

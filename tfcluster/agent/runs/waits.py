@@ -21,13 +21,16 @@ from tfcluster.agent.runs.run import Run
 from tfcluster.agent.runs.stacks import StackReader, count_switches, find_processes
 from tfcluster.agent.tasks.resource_usage import ResourceUsage, read_usage
 from tfcluster.agent.tasks.supervisor import Supervisor
+from tfcluster.core.groups import Observation
 from tfcluster.core.stacks import Wait, describe_wait, find_wait
 from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.process_handle import is_frozen
+from tfcluster.processes.group_states import read_states, write_observations
 from tfcluster.processes.run_spec import append_event
 
 _logger = logging.getLogger(__name__)
 
-#: Returns why a program waits in a call; the arguments are its run, its pid and the call.
+#: Returns why a program waits in a call; the arguments are its run, its pid (0 if it is on another host) and the call.
 Diagnose = Callable[[Run, int, Wait], Awaitable[Sequence[Problem]]]
 
 
@@ -97,7 +100,8 @@ class WaitMonitor:
         self._stacks = stacks
         self._diagnose = diagnose
         self._are_tasks_idle = are_tasks_idle
-        self._programs: dict[str, dict[int, _Program]] = {}
+        self._programs: dict[str, dict[int, _Program]] = {}  # by run and pid
+        self._elsewhere: dict[str, dict[str, _Program]] = {}  # members of groups on other hosts, by run and task
         self._checking: dict[str, asyncio.Task[None]] = {}
         self._last_failure = ""
 
@@ -112,6 +116,7 @@ class WaitMonitor:
         """Look at each script that runs, in the background."""
         scripts = self._scripts()
         self._programs = {run.id: self._programs.get(run.id, {}) for run in scripts}
+        self._elsewhere = {run.id: self._elsewhere.get(run.id, {}) for run in scripts}
         tasks_are_idle = bool(scripts) and self._are_tasks_idle()
         for run in scripts:
             if run.id not in self._checking:
@@ -135,6 +140,11 @@ class WaitMonitor:
             self._programs[run.id] = programs = {pid: programs.get(pid, _Program()) for pid in pids}
             for pid, program in programs.items():
                 await self._check_program(run, pid, program, tasks_are_idle)
+            if run.record.is_part:
+                seen = {pid: Observation(program.wait, is_frozen(pid)) for pid, program in programs.items()}
+                write_observations(run.folder, seen)
+            elif group is not None:
+                await self._check_elsewhere(run)
         except Exception:
             failure = traceback.format_exc()
             if failure != self._last_failure:  # one that repeats is logged once
@@ -151,11 +161,25 @@ class WaitMonitor:
         if not is_idle and not run.down and not program.shown:
             program.wait = program.switches = None
             return
-        if self._is_due(pid, program):
+        if self._is_due(run, pid, program):
             await self._read_wait(run, pid, program, since=previous.at)
         wait = program.wait
-        if wait is None or not (wait.connects or (is_idle and tasks_are_idle)):
-            return
+        if wait is not None and (wait.connects or (is_idle and tasks_are_idle)) and not run.record.is_part:
+            await self._explain_or_end(run, pid, program, wait)
+
+    async def _check_elsewhere(self, run: Run) -> None:
+        """Look at the members of a group that wait on other hosts, as the agents there have seen it."""
+        programs = self._elsewhere[run.id]
+        for task, state in read_states(run.folder).items():
+            program = programs.setdefault(task, _Program())
+            wait = state.observation.wait if state.exit_code is None else None
+            if wait != program.wait:
+                self._set_wait(run, program, wait, since=time.monotonic())
+            if wait is not None:
+                await self._explain_or_end(run, 0, program, wait)
+
+    async def _explain_or_end(self, run: Run, pid: int, program: _Program, wait: Wait) -> None:
+        """Say why a program waits, when it has done so for long enough; end its run when that takes too long."""
         limit = run.record.start_timeout if wait.connects else None
         waited = time.monotonic() - program.since
         is_over = limit is not None and waited >= limit
@@ -164,9 +188,10 @@ class WaitMonitor:
         if limit is not None and is_over:
             self._end(run, program, wait, limit)
 
-    def _is_due(self, pid: int, program: _Program) -> bool:
+    def _is_due(self, run: Run, pid: int, program: _Program) -> bool:
         """Return whether the stack of a program has to be read: it is not known, or may have changed."""
-        if program.switches is None or (program.wait is not None and not program.shown):
+        is_about_to_be_shown = program.wait is not None and not program.shown and not run.record.is_part
+        if program.switches is None or is_about_to_be_shown:
             return True
         has_moved = count_switches(pid) != program.switches
         is_late = time.monotonic() - program.read_at >= settings.WAIT_READ_SECONDS
@@ -178,8 +203,11 @@ class WaitMonitor:
         program.read_at, program.switches = time.monotonic(), count_switches(pid)
         program.has_threads = len(stacks.threads) > 1
         wait = find_wait(stacks.threads)
-        if wait == program.wait or stacks.problem:
-            return
+        if wait != program.wait and not stacks.problem:
+            self._set_wait(run, program, wait, since)
+
+    def _set_wait(self, run: Run, program: _Program, wait: Wait | None, since: float) -> None:
+        """Note that a program waits in another call now, or in none."""
         if program.wait is not None and program.is_first:
             seconds = round(time.monotonic() - program.since, 1)
             _emit(run, "waiting_ended", **_place(program.wait), seconds=seconds)
@@ -208,8 +236,10 @@ class WaitMonitor:
         if not problems or texts == program.shown or program.wait != wait:
             return
         program.shown, program.hints = texts, tuple(dict.fromkeys(each.hint for each in problems))
-        others = [each for each in self._programs.get(run.id, {}).values() if each is not program]
-        program.is_first = not any(each.wait == wait and each.shown == texts for each in others)
+        message = _describe(wait, texts)
+        every = [*self._programs.get(run.id, {}).values(), *self._elsewhere.get(run.id, {}).values()]
+        others = [each for each in every if each is not program and each.wait is not None]
+        program.is_first = not any(each.wait and _describe(each.wait, each.shown) == message for each in others)
         run.losses.update({each.task: each.problem for each in problems if each.task})
         if not program.is_first:
             return
@@ -218,7 +248,7 @@ class WaitMonitor:
             "waiting",
             **_place(wait),
             seconds=round(time.monotonic() - program.since, 1),
-            message=_describe(wait, texts),
+            message=message,
             problems=[asdict(each) for each in problems],
         )
 

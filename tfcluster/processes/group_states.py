@@ -1,0 +1,114 @@
+"""What is known of the members of a group, in files of their runs' folders: what they do, and in what call they wait.
+
+The agent of a host sees in which call a member waits (`Observation`), and writes it down. The host's own process of the
+group tells the coordinator, which writes down what is known of all members (`MemberState`) for the agent of its host.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tfcluster.core.groups import Member, Observation
+from tfcluster.protocol.serialization import DecodeError, decode, to_json
+
+_OBSERVATIONS = "observations.json"
+_STATES = "members.json"
+_Value = TypeVar("_Value")
+
+
+@dataclass(frozen=True)
+class MemberState:
+    """What is known of a member of a group.
+
+    Attributes:
+        pid: The pid of its process.
+        exit_code: Its exit code; None as long as it runs.
+        observation: What the agent of its host has seen of it, if that is another host than the coordinator's.
+    """
+
+    pid: int
+    exit_code: int | None = None
+    observation: Observation = field(default_factory=Observation)
+
+
+class MemberStates:
+    """The states of all members, which the coordinator of the group writes to a file of its run.
+
+    Args:
+        folder: The run's folder.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._states: dict[str, MemberState] = {}
+        self._has_changed = False
+
+    def clear(self) -> None:
+        """Forget all members: they are about to be started again."""
+        self._states = {}
+        self._has_changed = True
+
+    def start(self, member: Member, pid: int) -> None:
+        """Note that a member has been started."""
+        self._states[member.short] = MemberState(pid)
+        self._has_changed = True
+
+    def change(self, member: Member, **fields: Any) -> None:
+        """Note what is new of a member that has been started."""
+        if member.short in self._states:
+            self._states[member.short] = replace(self._states[member.short], **fields)
+            self._has_changed = True
+
+    def write(self) -> None:
+        """Write the file if anything has changed."""
+        if self._has_changed:
+            self._has_changed = False
+            _write(self._folder / _STATES, self._states)
+
+
+def read_states(folder: Path) -> dict[str, MemberState]:
+    """Return the states of the members that were started, by the short names of their tasks.
+
+    Args:
+        folder: The folder of the coordinator's run.
+    """
+    return _read(folder / _STATES, MemberState)
+
+
+def write_observations(folder: Path, observations: Mapping[int, Observation]) -> None:
+    """Write what the agent has seen of the members on its host, unless the file has it already.
+
+    Args:
+        folder: The folder of the host's part of the run.
+        observations: What it has seen, by the pids of the members.
+    """
+    by_pid = {str(pid): each for pid, each in observations.items()}
+    if by_pid != _read(folder / _OBSERVATIONS, Observation):
+        _write(folder / _OBSERVATIONS, by_pid)
+
+
+def read_observations(folder: Path) -> dict[int, Observation]:
+    """Return what the agent has seen of the members on its host, by their pids."""
+    return {int(pid): each for pid, each in _read(folder / _OBSERVATIONS, Observation).items()}
+
+
+def _write(path: Path, values: Mapping[str, object]) -> None:
+    """Replace a file; without the space for it, or its folder, it stays as it is."""
+    part = path.with_suffix(".new")
+    try:
+        part.write_text(json.dumps({name: to_json(value) for name, value in values.items()}))
+        os.replace(part, path)
+    except OSError:
+        part.unlink(missing_ok=True)
+
+
+def _read(path: Path, kind: type[_Value]) -> dict[str, _Value]:
+    try:
+        return {name: decode(kind, value) for name, value in json.loads(path.read_text()).items()}
+    except (OSError, ValueError, DecodeError):  # it is not there yet
+        return {}
