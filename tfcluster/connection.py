@@ -80,7 +80,7 @@ class ClusterConnection:
         resolvers = _import_tensorflow().distribute.cluster_resolver
         return resolvers.SimpleClusterResolver(
             self.cluster_spec(),
-            master=self._target,
+            master=self._target.removeprefix("grpc://"),  # the resolver puts it in front
             task_type=task["type"],
             task_id=task["index"],
             rpc_layer="grpc",

@@ -20,6 +20,7 @@ import tfcluster
 
 cluster = tfcluster.connect()
 assert cluster.target == "grpc://" + cluster.cluster_spec().task_address("worker", 0)
+assert cluster.resolver().master() == cluster.target
 with tf.compat.v1.Session(cluster.target) as session:
     assert any("/job:ps" in device.name for device in session.list_devices())
 strategy = tf.distribute.ParameterServerStrategy(cluster.resolver())

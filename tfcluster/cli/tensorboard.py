@@ -31,6 +31,7 @@ def command(data: str | None, cluster: str | None, output: str) -> None:
     from tfcluster.client import logdir
     from tfcluster.client.resolve import resolve_cluster
     from tfcluster.client.tensorboard import NoLogFolderError, serve
+    from tfcluster.ui.progress_views import StatusLine
 
     here = None if data is None else logdir.find_here(data)
     if here is not None:
@@ -40,9 +41,12 @@ def command(data: str | None, cluster: str | None, output: str) -> None:
         folders = logdir.find_folders(target, data)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # a terminal that is closed ends all as Ctrl-C does
         signal.signal(signal.SIGHUP, signal.getsignal(signal.SIGTERM))
+    progress = StatusLine(silent=output == "json")
     for number, folder in enumerate(folders, 1):
         try:
-            with serve(target, folder) as server:
+            progress.show("starting TensorBoard")  # which may import TensorFlow
+            with progress, serve(target, folder) as server:
+                progress.end()
                 if output == "json":
                     echo_json({"url": server.url, "host": server.host, "logdir": server.logdir})
                 else:
