@@ -13,7 +13,7 @@ from pydantic.fields import FieldInfo
 from tfcluster.cli.main import cli
 from tfcluster.spec.base import Key, Secret
 from tfcluster.spec.hosts import Host
-from tfcluster.spec.policies import Backoff, Logs, Restart
+from tfcluster.spec.policies import Backoff, Logs, Notify, Restart
 from tfcluster.spec.schema import Job, Spec
 
 DOCS = Path(__file__).parent
@@ -27,6 +27,7 @@ MODELS: dict[str, type[BaseModel]] = {
     "`restart:`": Restart,
     "`restart: backoff:`": Backoff,
     "`logs:`": Logs,
+    "`notify:`": Notify,
 }
 INTRODUCTION = f"""{GENERATED}
 

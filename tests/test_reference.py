@@ -27,6 +27,7 @@ PLACES = {
     "`restart:`": "restart: {{{}}}\n",
     "`restart: backoff:`": "restart: {{backoff: {{{}}}}}\n",
     "`logs:`": "logs: {{{}}}\n",
+    "`notify:`": "notify: {{{}}}\n",
 }
 
 

@@ -65,6 +65,7 @@ CONSTANTS = {
             "client/agent_connection.py:_NO_REQUEST",
             "protocol/codec.py:VERSION",
             "spec/yaml_source.py:_TOP",
+            "processes/notice_sender.py:_TIMED_OUT",
             "transport/ssh_errors.py:SSH_FAILED",
             "transport/ssh_keys.py:_NO_AGENT",
             "transport/ssh_session.py:_NOT_RUN",

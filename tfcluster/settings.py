@@ -1,10 +1,8 @@
 """Timeouts, intervals, limits and retry counts of every part of tfcluster, with their reasons.
 
 The unit is the end of the name; a name without one is a number of things. Modules read `settings.NAME` when they use
-it, so that a test can override it: in its own process by monkeypatch.setattr, in other processes by the variable
-TEST_SETTINGS (see tests/changed/sitecustomize.py). What users configure is in the spec and in options, not here.
-
-This module imports nothing, so that every layer may import it, also on other hosts.
+it, so that a test can override it: by monkeypatch.setattr, in other processes by TEST_SETTINGS (see
+tests/changed/sitecustomize.py). What users configure is in the spec and in options. This module imports nothing.
 """
 
 # Start, connect to and stop an agent.
@@ -26,8 +24,7 @@ PREFLIGHT_EXIT_SECONDS = 10.0  # for agents and probes of a preflight, also on h
 
 # Requests to an agent, and the protocol.
 RPC_TIMEOUT_SECONDS = 10.0  # until the first line of the response, which most methods send immediately
-RPC_SLOW_TIMEOUT_SECONDS = 60.0  # the same, for methods that load TensorFlow, wait for a change or query every task,
-# and on other hosts, which may be busy: ssh notices a lost connection itself
+RPC_SLOW_TIMEOUT_SECONDS = 60.0  # the same, for methods that wait for something, and for other hosts, which may be busy
 RPC_LINE_MAX_BYTES = 16 * 2**20  # the topology of a thousand tasks takes less than 1 MiB
 RPC_REQUEST_MAX_BYTES = 4 * 2**20  # less, so that many at the same time do not take much of the agent's memory
 RPC_CHUNK_MAX_BYTES = 2**20  # of an uploaded file
@@ -60,7 +57,6 @@ SIGNAL_REPEAT_SECONDS = 0.01  # until a signal that a finalizer swallowed is sen
 RESPONSE_QUEUE_ITEMS = 4096  # received and not consumed; beyond it, back-pressure leaves them in the agents' buffers
 UNEXPECTED_DATA_CHARACTERS = 80  # shown of a frame that is not understood
 IO_BLOCK_BYTES = 1 << 16  # read at once from a file or pipe
-
 # Requests to all hosts of a cluster.
 HOST_TIMEOUT_SECONDS = 30.0  # the default of --timeout, for slow hosts: those that are away are noticed earlier
 HOST_ERROR_DELAY_SECONDS = 1.0  # then a host that is away is named although others have not answered yet
@@ -82,7 +78,6 @@ CONNECTIVITY_CONNECT_SECONDS = 5.0  # from host to host; a firewall that drops p
 CONNECTIVITY_REPLY_SECONDS = 15.0
 CONNECTIVITY_MARGIN_SECONDS = 10.0  # the connecting process starts slowly on a busy host
 CLOCK_OFFSET_MAX_SECONDS = 5.0  # with more, times of one host cannot be compared with those of another
-
 # OpenSSH, and what is started on a host by it.
 SSH_FIRST_MESSAGE_SECONDS = 60.0  # ssh connects, and a login shell and Python start, perhaps on a busy host
 SSH_CONNECT_SECONDS = 8
@@ -122,7 +117,6 @@ JOURNAL_CHANGES_MIN_BYTES = 1 << 18  # and at least so much: a snapshot is synce
 LOCK_FILE_MAX_BYTES = 1 << 12
 PROCESS_EXIT_POLL_SECONDS = 0.02  # until processes that were killed are gone
 STDOUT_LINE_MAX_BYTES = 1 << 14  # the C library writes a longer line of a server in parts
-
 # Health of tasks.
 HEALTH_INTERVAL_SECONDS = 3.0  # 16 servers take 0.7 % of a processor; with 2 s, an idle cluster took 1.1 %
 STATUS_INTERVAL_PER_TASK_SECONDS = 0.0005  # between statuses that are sent at changes; one takes 0.1 ms for each task
@@ -164,6 +158,10 @@ LOG_LINES_PER_TURN = 256  # read before the agent's other coroutines may run
 LATE_TASK_SECONDS = 10.0  # then `up` shows what the tasks print that are not ready; most are within two
 EVENT_LOG_FILE_BYTES = 1_000_000
 EVENT_LOG_FILES = 4
+NOTICES_MAX = 100  # that wait to be delivered; of more, the oldest are dropped
+NOTICE_SECONDS = 30.0  # for a webhook or a command to accept a notice
+NOTICE_BACKOFF_SECONDS = (1.0, 5.0, 30.0, 120.0, 600.0)  # before each further attempt
+HOST_AWAY_SECONDS = 30.0  # without an answer of any task on a host, until that is a notice
 
 # Runs: the agent's part.
 RUN_DRIVER_START_SECONDS = 120.0  # to import TensorFlow, even from a slow disk, and fork: then the fork server is hung
@@ -294,7 +292,6 @@ MEAN_SHARDS = 16
 PIPE_COLUMNS = 1000  # a pipe has no width; with this one nothing is truncated or wrapped
 PIPE_PROGRESS_SECONDS = 1.0  # between two lines of progress
 DIAGRAM_BOXES_MAX = 60  # a diagram with more is unreadable
-
 # Folders. systemd creates one for each user who is logged in; everybody can create one in the other.
 LOGIN_RUNTIME_FOLDERS = "/run/user"
 TEMPORARY_FOLDER = "/tmp"

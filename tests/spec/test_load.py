@@ -249,9 +249,15 @@ BAD_TOPS = {
     "max (30) must be initial (50) or more",
     "jobs: {a: {tasks: 1}}\nrestart: {backof: {}}": "2:11: restart.backof: unknown key; did you mean 'backoff'?",
     "jobs: {a: {tasks: 1}}\nxyz: 1": "2:1: xyz: unknown key; known keys: name, hosts, hostfile, jobs, "
-    "network, restart, logs, lease",
+    "network, restart, logs, notify, lease",
     'jobs: {a: {tasks: 1}}\n"x\\ny": 1': "2:1: x\\ny: unknown key; known keys: name, hosts, hostfile, "
-    "jobs, network, restart, logs, lease",
+    "jobs, network, restart, logs, notify, lease",
+    "jobs: {a: {tasks: 1}}\nnotify: {webhook: 'ftp://me:pw@x'}": "2:19: notify.webhook: "
+    "expected a URL that begins with http:// or https://",
+    "jobs: {a: {tasks: 1}}\nnotify: {webhook: {secret: 'http://:99'}}": "2:19: notify.webhook: "
+    "expected a URL that begins with http:// or https://",
+    "jobs: {a: {tasks: 1}}\nnotify: {events: [lost]}": "2:19: notify.events[0]: expected task-failed, host-away or "
+    "run-finished, found the text 'lost'",
     "jobs: {a: {tasks: 1}}\nlogs: 5": "2:7: logs: expected the keys size, count, found 5",
     "jobs: {a: {tasks: 1}}\nlogs: {sice: 5}": "2:8: logs.sice: unknown key; did you mean 'size'?",
     "jobs: {a: {tasks: 1}}\nlogs: {size: 10 apples}": "2:14: logs.size: expected a size such as 10 MB, 1 GiB "

@@ -58,6 +58,7 @@ class Agent:
         if record is not None:
             if record.network is not None:
                 context.adopt_network(record.network)
+            context.notices.load()
             with contextlib.suppress(OSError):  # the first probe tries again
                 context.prober.start()
             context.supervisor.history.record("agent-started", detail=f"pid {os.getpid()}; the previous agent died")
@@ -94,6 +95,8 @@ class Agent:
             _run_forever(self._context.supervisor.health.schedule_all, pause),
             _run_forever(self._check_helpers, pause),
             _run_forever(self._context.remote_tasks.schedule_checks, pause),
+            _run_forever(self._context.incidents.schedule_check, pause),
+            self._context.notices.run(),
             _run_forever(self._context.waits.schedule_checks, self._context.waits.pause),
             _run_forever(self._react_to_changes, lambda: changed.wait_for_change(changed.count)),
         )
@@ -198,6 +201,7 @@ class Agent:
         """
         context = self._context
         context.report_lost_tasks()
+        context.incidents.note_failed_tasks()
         topology = context.supervisor.topology
         if topology is None or topology.head().host != context.host or context.is_going_down:
             return  # programs run on the host of the head task

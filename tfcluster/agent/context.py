@@ -12,7 +12,9 @@ from pathlib import Path
 from tfcluster import settings
 from tfcluster.agent.cluster_network import ClusterNetwork
 from tfcluster.agent.host_facts import gpu_ids
+from tfcluster.agent.incident_monitor import IncidentMonitor
 from tfcluster.agent.logs import LogCollector
+from tfcluster.agent.notices import Notifier
 from tfcluster.agent.ports import NOWHERE, PortAllocator
 from tfcluster.agent.preflight import Candidate
 from tfcluster.agent.runs.cleanup import ContainerCleaner
@@ -97,6 +99,8 @@ class AgentContext:
         supervisor: The tasks on this host.
         remote_tasks: The tasks on other hosts.
         runs: The runs.
+        notices: Tells a webhook or a command what happens.
+        incidents: Makes notices of what happens.
         stacks: Reads the Python stacks of runs.
         waits: Notices scripts that wait for tasks.
     """
@@ -129,6 +133,9 @@ class AgentContext:
         title = f"tfcluster: {cluster} fork server"
         self.runs = RunManager(title, state_dir, cleaner.clear, self._check_tasks)
         self.stacks = StackReader()
+        self.notices = Notifier(f"tfcluster: {cluster} notice", state_dir.notices, lambda: self.supervisor.topology)
+        self.incidents = IncidentMonitor(cluster, self.supervisor, self.prober, self.notices)
+        self.runs.on_end = self.incidents.note_end_of_run
         self.waits = WaitMonitor(self.runs, self.stacks, self._explain_wait, IdleMeter(self.supervisor).are_tasks_idle)
         self._tensorflow: TensorFlow | None = None
         self._snapshot: tuple[tuple[int, int], float, ClusterStatus] | None = None

@@ -1,4 +1,4 @@
-"""The store of secret environment variables: keeps their values out of the journal, in a file of their own."""
+"""The store of secret values: keeps those of environment variables and webhooks out of the journal, in a file."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from tfcluster.agent.files import AtomicFiles
 from tfcluster.core.topology import ClusterTopology, Task
 
 Values = Mapping[str, Mapping[str, str]]
+# The key of the webhook's URL among the names of the tasks.
+_NOTIFY = "notify"
 
 
 class SecretStore:
@@ -132,13 +134,17 @@ def without_values(topology: ClusterTopology) -> ClusterTopology:
 
 
 def _values_of(topology: ClusterTopology) -> dict[str, dict[str, str]]:
-    """Return the values of secret variables, by task name and variable name."""
+    """Return the values of secret variables, by task name and variable name, and the URL of the webhook."""
     places = (*topology.tasks, *topology.reserved)
-    return {task.name: {name: task.env[name] for name in task.secrets if name in task.env} for task in places}
+    values = {task.name: {name: task.env[name] for name in task.secrets if name in task.env} for task in places}
+    if topology.notify is not None and topology.notify.webhook is not None:
+        values[_NOTIFY] = {"webhook": topology.notify.webhook}
+    return values
 
 
 def _has_secrets(topology: ClusterTopology) -> bool:
-    return any(task.secrets for task in (*topology.tasks, *topology.reserved))
+    has_webhook = topology.notify is not None and topology.notify.webhook is not None
+    return has_webhook or any(task.secrets for task in (*topology.tasks, *topology.reserved))
 
 
 def missing_secrets(task: Task) -> list[str]:
@@ -160,4 +166,6 @@ def _with(topology: ClusterTopology, values: Values) -> ClusterTopology:
         env = {name: value for name, value in task.env.items() if name not in task.secrets}
         return replace(task, env={**env, **values.get(task.name, {})})
 
-    return replace(topology, tasks=tuple(map(fill_in, topology.tasks)), reserved=tuple(map(fill_in, topology.reserved)))
+    notify = topology.notify and replace(topology.notify, webhook=values.get(_NOTIFY, {}).get("webhook"))
+    tasks, reserved = tuple(map(fill_in, topology.tasks)), tuple(map(fill_in, topology.reserved))
+    return replace(topology, tasks=tasks, reserved=reserved, notify=notify)

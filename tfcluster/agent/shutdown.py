@@ -75,6 +75,7 @@ class Shutdown:
             await self._abandon()
             await self._context.runs.cancel_all()
             await self._supervisor.stop(self._grace)
+            await self._context.notices.flush(settings.STOP_GRACE_SECONDS)
         except BaseException:
             self._reset()  # the remaining tasks stay supervised, and the next `down` tries again
             raise

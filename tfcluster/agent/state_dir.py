@@ -71,6 +71,11 @@ class StateDir:
         return self.path / "runs"
 
     @property
+    def notices(self) -> Path:
+        """Return the path of the queue of notices that are not delivered yet."""
+        return self.path / "notices.json"
+
+    @property
     def profiles(self) -> Path:
         """Return the directory to which servers write traces, until a command has them."""
         return self.path / "profiles"
@@ -218,6 +223,7 @@ class StateDir:
     def clean_up(self) -> None:
         """Remove everything that only a running cluster needs, and unlock the directory; logs and runs stay."""
         self.journal.remove()
+        self.notices.unlink(missing_ok=True)
         for log in (self.agent_log, self.agent_stderr, self.fork_server_log):
             with suppress(OSError):  # the file does not exist, or cannot be removed and does no harm
                 if not log.stat().st_size:

@@ -16,6 +16,7 @@ from tfcluster.cli.options import (
     detach_option,
     make_params,
     name_option,
+    notify_option,
     output_option,
     run_timeout_option,
 )
@@ -66,6 +67,7 @@ def _own_params() -> list[click.Parameter]:
         run_timeout_option,
         name_option,
         detach_option,
+        notify_option,
         cluster_option,
         output_option,
     ]
@@ -81,6 +83,7 @@ def _invoke(
     timeout: float | None,
     name: str | None,
     detach: bool,
+    notify: str | None,
     cluster: str | None,
     output: str,
     **script: Any,
@@ -102,7 +105,7 @@ def _invoke(
     program, describe = find(SCRIPT), _script_command().callback
     assert program is not None, "it is a part of tfcluster"
     assert describe is not None, "a command that is made of a function calls it"
-    shared = SharedOptions(seed, (), None, False, timeout, False, None, detach, cluster, output, name)
+    shared = SharedOptions(seed, (), None, False, timeout, False, None, detach, cluster, output, name, notify)
     submission = describe(shared, **script)
     request = make_request(program, submission, shared)
     jobs = tuple(job.strip() for job in each.split(",")) if each else ()

@@ -67,6 +67,15 @@ def detach_option(function: Command) -> Command:
     )(function)
 
 
+def notify_option(function: Command) -> Command:
+    """Add --notify, the option of every command that starts a run."""
+    return click.option(
+        "--notify",
+        metavar="COMMAND",
+        help="Run a shell command when the run has ended, with its result as JSON on standard input and in variables.",
+    )(function)
+
+
 def make_params(options: Sequence[Callable[[click.Command], click.Command]]) -> list[click.Parameter]:
     """Return the parameters that option decorators add, in their order, for a command that is not a function."""
     command = click.Command(None)

@@ -20,6 +20,7 @@ from tfcluster.cli.options import (
     detach_option,
     make_params,
     name_option,
+    notify_option,
     output_option,
     run_timeout_option,
 )
@@ -213,6 +214,7 @@ def _shared_params() -> list[click.Parameter]:
         run_timeout_option,
         name_option,
         detach_option,
+        notify_option,
         cluster_option,
         output_option,
     ]
@@ -243,6 +245,7 @@ def make_request(program: InstalledProgram, submission: Submission, options: Sha
         name=options.name,
         shows_output=options.output == "text",
         start_timeout=submission.start_timeout,
+        notify=options.notify,
     )
 
 

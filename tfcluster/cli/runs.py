@@ -52,7 +52,7 @@ def show(
     Raises:
         ClusterError: There is no result, and the run was not detached.
     """
-    from tfcluster.client.runs import exit_code, script_exit_code
+    from tfcluster.core.runs import exit_code, script_exit_code
     from tfcluster.errors import ClusterError, ExitCode
     from tfcluster.ui.run_view import RunView
 

@@ -12,15 +12,18 @@ from tfcluster.client.caller import StdinServer, describe_caller, describe_outpu
 from tfcluster.client.cluster import Cluster
 from tfcluster.client.interrupts import GracefulInterrupt, RunCanceller
 from tfcluster.client.leader import find_leader
+from tfcluster.client.notify import run_notify_command
 from tfcluster.client.origin import describe_origin
 from tfcluster.client.parallel import warn
 from tfcluster.client.placements import Placements
 from tfcluster.client.rpc import AgentClient
-from tfcluster.client.runs import Event, RunResponse, follow, script_exit_code
+from tfcluster.client.runs import Event, RunResponse, follow
 from tfcluster.client.script_terminal import ScriptTerminal
 from tfcluster.core.caller import Caller, OutputStreams
 from tfcluster.core.code import CodeLocation
+from tfcluster.core.notices import run_notice
 from tfcluster.core.programs import ProgramTraits
+from tfcluster.core.runs import script_exit_code
 from tfcluster.protocol.api import runs as api
 
 if TYPE_CHECKING:
@@ -50,6 +53,7 @@ class RunRequest:
         name: What the run's id begins with; None for the name of the program.
         shows_output: The run's output is written to this command's streams as it arrives.
         start_timeout: Seconds after which a script that waits for its tasks is stopped; None for no limit.
+        notify: The command that is run when the run has ended, here or, if it is detached, by the agent; None for none.
     """
 
     program: str
@@ -69,6 +73,7 @@ class RunRequest:
     name: str | None = None
     shows_output: bool = True
     start_timeout: float | None = None
+    notify: str | None = None
 
     def events(self, cluster: Cluster) -> Generator[Event, None, None]:
         """Submit the run and follow it up to its result; an interrupt cancels the run.
@@ -108,6 +113,8 @@ class RunRequest:
             for event in self._events_of(response, cluster, canceller, interrupt, placements):
                 result = event
                 yield event
+        if self.notify is not None and not self.detach and result.get("event") == "result":
+            run_notify_command(self.notify, run_notice(cluster.name, result))
         if script_exit_code(result) is None:
             interrupt.raise_if_any()
 
@@ -164,6 +171,7 @@ class RunRequest:
             origin=describe_origin(self),
             name=self.name,
             start_timeout=self.start_timeout,
+            notify=self.notify if self.detach else None,
         )
 
     def _streams(self) -> OutputStreams | None:

@@ -18,7 +18,7 @@ from tfcluster.client.rpc import ResponseStream
 from tfcluster.client.waits import add_logs, ask_hosts
 from tfcluster.core.runs import find_run
 from tfcluster.core.topology import ClusterTopology
-from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.errors import ClusterError
 from tfcluster.protocol.api import Done
 from tfcluster.protocol.api import runs as api
 from tfcluster.protocol.api.cluster import StatusRequest, TopologyRequest
@@ -129,22 +129,6 @@ def _renew_leases(cluster: Cluster, hosts: Sequence[str], stopped: threading.Eve
     lease = topology.lease
     while lease is not None and not stopped.wait(lease / settings.LEASE_RENEWALS):
         map_hosts(hosts, lambda host: cluster.connect(host).call(StatusRequest()), settings.LEASE_TIMEOUT_SECONDS)
-
-
-def exit_code(result: Event) -> int:
-    """Return the exit code of `tfcluster run` for a run's result event: that of its script, if that has ended."""
-    if (code := script_exit_code(result)) is not None:
-        return code
-    if result["state"] == "succeeded":
-        return ExitCode.DONE
-    return int(result["error"]["exit_code"]) if "error" in result else ExitCode.FAILED
-
-
-def script_exit_code(event: Event) -> int | None:
-    """Return the exit code with which a script has ended by itself; None if it was not that, or is not the result."""
-    if event.get("event") != "result" or event["program"] != "script" or event["result"] is None:
-        return None
-    return int(event["result"]["exit_code"])
 
 
 def list_runs(cluster: Cluster, lines: int | None) -> tuple[list[dict[str, Any]], ClusterError | None]:

@@ -173,6 +173,7 @@ def _task_actions(desired: ClusterTopology, observed: ObservedState) -> Iterator
 def _updates(desired: ClusterTopology, observed: ClusterTopology) -> Iterator[PlannedAction]:
     causes = _difference("logs", observed.logs, desired.logs, show_values=False)
     causes += _difference("lease", observed.lease, desired.lease)
+    causes += _difference("notify", observed.notify, desired.notify, show_values=False)
     old_hosts, new_hosts = ({host.name: host for host in each.hosts} for each in (observed, desired))
     for name in dict.fromkeys([*old_hosts, *new_hosts]):
         causes += _presence("host", name, old_hosts, new_hosts) or _difference(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tfcluster.core.hosts import THIS_MACHINE, Host
-from tfcluster.core.topology import PRIVATE, ClusterTopology, LogLimits, RestartPolicy, Task
+from tfcluster.core.topology import PRIVATE, ClusterTopology, LogLimits, Notify, RestartPolicy, Task
 from tfcluster.paths import LOCAL_HOST
 
 if TYPE_CHECKING:  # The agent resolves no spec and must run where pydantic is not installed.
@@ -44,7 +44,14 @@ def resolve_spec(spec: Spec, spec_file: str) -> ClusterTopology:
         hosts=tuple(hosts.values()),
         host_order=host_order,
         lease=spec.lease,
+        notify=_notify(spec),
     )
+
+
+def _notify(spec: Spec) -> Notify | None:
+    if spec.notify is None:
+        return None
+    return Notify(spec.notify.url(), spec.notify.command, spec.notify.events)
 
 
 def _hosts(spec: Spec) -> list[Host]:

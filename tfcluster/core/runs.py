@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from tfcluster import settings
 from tfcluster.errors import ClusterError, ExitCode
@@ -98,3 +99,19 @@ def find_run(text: str, runs: Collection[str]) -> str:
             exit_code=ExitCode.USAGE,
         )
     raise ClusterError(f"no run {text!r}", hint="`tfcluster runs` lists the runs.", exit_code=ExitCode.USAGE)
+
+
+def exit_code(result: Mapping[str, Any]) -> int:
+    """Return the exit code of `tfcluster run` for a run's result event: that of its script, if that has ended."""
+    if (code := script_exit_code(result)) is not None:
+        return code
+    if result["state"] == "succeeded":
+        return ExitCode.DONE
+    return int(result["error"]["exit_code"]) if "error" in result else ExitCode.FAILED
+
+
+def script_exit_code(event: Mapping[str, Any]) -> int | None:
+    """Return the exit code with which a script has ended by itself; None if it was not that, or is not the result."""
+    if event.get("event") != "result" or event["program"] != "script" or event["result"] is None:
+        return None
+    return int(event["result"]["exit_code"])

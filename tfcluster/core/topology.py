@@ -114,6 +114,21 @@ class LogLimits:
 
 
 @dataclass(frozen=True)
+class Notify:
+    """Who is told what happens to the cluster.
+
+    Attributes:
+        webhook: The URL to which notices are sent; None for none, or while its value is lost. It is secret.
+        command: The command that is run for each notice; None for none.
+        events: The kinds of notices.
+    """
+
+    webhook: str | None = field(repr=False)
+    command: str | None
+    events: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class ClusterTopology:
     """The topology of a cluster: its tasks in the order of the spec, and the settings that apply to all of them.
 
@@ -136,6 +151,7 @@ class ClusterTopology:
             each was started, or None if it waits for its next restart; any other server is stopped first.
         lease: The lease in seconds: a host that no command has reached for this long stops its part of the cluster;
             None for no lease.
+        notify: Who is told what happens; None if nobody is.
         has_servers: Whether the tasks have servers; without them, they are only where groups of processes run.
     """
 
@@ -152,6 +168,7 @@ class ClusterTopology:
     lease: float | None = None
     kept: dict[str, int | None] = field(default_factory=dict)
     has_servers: bool = True
+    notify: Notify | None = None
 
     def addresses(self) -> dict[str, list[str]]:
         """Return the addresses of the tasks by job, in the form of TensorFlow's ClusterSpec."""
@@ -199,6 +216,7 @@ class ClusterTopology:
             tasks=tuple(replace(task, env=dict.fromkeys(task.env, _MASK)) for task in self.tasks),
             reserved=tuple(replace(task, env=dict.fromkeys(task.env, _MASK)) for task in self.reserved),
             hosts=tuple(replace(host, env=dict.fromkeys(host.env, _MASK)) for host in self.hosts),
+            notify=self.notify and replace(self.notify, webhook=self.notify.webhook and _MASK),
         )
 
 

@@ -65,13 +65,14 @@ def _buffer_lines() -> None:
         )
 
 
-def set_parent_death_signal(parent: int) -> None:
-    """Have the kernel kill this process when its parent exits (PR_SET_PDEATHSIG).
+def set_parent_death_signal(parent: int, number: signal.Signals = signal.SIGKILL) -> None:
+    """Have the kernel end this process when its parent exits (PR_SET_PDEATHSIG).
 
     Args:
         parent: The parent's pid. If the parent has exited already, this process exits at once.
+        number: The signal that this process gets.
     """
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
     if os.getppid() != parent:  # the parent exited before the call to prctl
         os._exit(1)
 

@@ -86,6 +86,7 @@ class RunSpec:
         member: The environment variables of a script that is a member of a group; None for any other.
         start_timeout: Seconds after which a script that waits for its tasks is stopped; None for no limit.
         network: The private network that the run's processes enter; None for none.
+        notify: The command that the agent runs when the run has ended; None for none.
     """
 
     run: str
@@ -111,6 +112,7 @@ class RunSpec:
     member: dict[str, str] | None = field(default=None, repr=False)
     start_timeout: float | None = None
     network: PrivateNetwork | None = None
+    notify: str | None = None
 
     @property
     def upload_path(self) -> Path | None:

@@ -84,6 +84,7 @@ class SharedOptions:
     cluster: str | None
     output: str
     name: str | None = None
+    notify: str | None = None
 
     def seed_or_random(self) -> int:
         """Return the seed that the user gave, or a random one."""

@@ -1,23 +1,26 @@
-"""The schema of `restart:`, which a job can override, and of `logs:`, the limits of log rotation."""
+"""The schema of `restart:`, which a job can override, of `logs:`, the limits of log rotation, and of `notify:`."""
 
 from __future__ import annotations
 
 import re
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from pydantic import (
+    AfterValidator,
     BeforeValidator,
     Field,
     PlainSerializer,
     SerializerFunctionWrapHandler,
     StrictInt,
+    StrictStr,
     field_validator,
     model_serializer,
     model_validator,
 )
 
 from tfcluster import settings
-from tfcluster.spec.base import FrozenModel, Key, Seconds, validation_error
+from tfcluster.spec.base import FrozenModel, Key, Seconds, Secret, VariableValue, validation_error
 
 _SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,9})?) ?([kmgt]?)(i?)b", re.IGNORECASE)
 _LIMIT = re.compile(r"([0-9]{1,9}) in ([0-9]{1,9}(?:\.[0-9]{1,9})?)")
@@ -172,3 +175,47 @@ class Logs(FrozenModel):
         Field(ge=1, le=1000),
         Key("1 to 1000", "How many files a task's log has; rotation deletes the oldest one.", "2"),
     ] = settings.LOG_FILES
+
+
+def _url(value: str | Secret) -> str | Secret:
+    """Check the URL of a webhook; no message contains it, as it may hold a password."""
+    try:
+        url = urlsplit(value.secret if isinstance(value, Secret) else value)
+        is_valid = url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0
+    except ValueError:  # such as a port that is no number
+        is_valid = False
+    if not is_valid:
+        raise validation_error("complete", "expected a URL that begins with http:// or https://")
+    return value
+
+
+class Notify(FrozenModel):
+    """Who is told what happens to the cluster."""
+
+    webhook: Annotated[
+        Annotated[VariableValue, AfterValidator(_url)] | None,
+        Field(repr=False),
+        Key(
+            "a URL, or `{secret: URL}`",
+            "Where each notice is sent by HTTP POST, as JSON. It is shown nowhere and is in no journal.",
+            "https://hooks.example.org/T0/B0",
+            "none",
+        ),
+    ] = None
+    command: Annotated[
+        StrictStr | None,
+        Key(
+            "a shell command",
+            "It is run for each notice, on the host that has it, with JSON as input.",
+            "./notify.sh",
+            "none",
+        ),
+    ] = None
+    events: Annotated[
+        tuple[Literal["task-failed", "host-away", "run-finished"], ...],
+        Key("a list", "Of which kinds: `task-failed`, `host-away`, `run-finished`.", "[task-failed]", "all"),
+    ] = ("task-failed", "host-away", "run-finished")
+
+    def url(self) -> str | None:
+        """Return the URL of the webhook, in plain text."""
+        return self.webhook.secret if isinstance(self.webhook, Secret) else self.webhook

@@ -29,7 +29,7 @@ from tfcluster.spec.base import (
     validation_error,
 )
 from tfcluster.spec.hosts import LOCAL_ONLY, Host, Hosts, host_for_address, is_loopback
-from tfcluster.spec.policies import JobRestart, Logs, Restart
+from tfcluster.spec.policies import JobRestart, Logs, Notify, Restart
 
 _ADDRESS = re.compile(r"(\[[^\]]*\]|[^\s:\[\]]+)(?::([^:]*))?")
 _NULL = object()  # represents a null in a YAML list, because None represents a task whose address is chosen later
@@ -248,6 +248,10 @@ class Spec(FrozenModel):
     ] = "closed"
     restart: Annotated[Restart, Key("keys", "When a task that exits is restarted.", "{policy: never}")] = Restart()
     logs: Annotated[Logs, Key("keys", "How much of each task's output is kept.", "{size: 1 GiB}")] = Logs()
+    notify: Annotated[
+        Notify | None,
+        Key("keys", "Who is told what happens to the cluster.", "{webhook: https://hooks.example.org/T0}", "nobody"),
+    ] = None
     lease: Annotated[
         Seconds | None,
         Key("seconds", "A host that no command reaches for that long stops its tasks.", "86400", "never"),

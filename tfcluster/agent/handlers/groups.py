@@ -62,6 +62,7 @@ def group_spec(context: AgentContext, request: RunRequest, group: GroupRequest) 
     return replace(
         _spec(context, identity, request, whole),
         start_timeout=request.start_timeout,
+        notify=request.notify,
         upload=request.upload,
         origin=request.origin,
         code=request.code,

@@ -123,6 +123,7 @@ class RunHandlers:
             host=self._supervisor.host,
             start_timeout=request.start_timeout,
             network=self._context.network.find(topology.network),
+            notify=request.notify,
         )
 
     async def _events(self, run: Run, upload: Upload, detach: bool, owned: bool) -> AsyncGenerator[Message, None]:

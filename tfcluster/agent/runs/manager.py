@@ -45,6 +45,7 @@ class RunManager:
     Attributes:
         runs: The runs by id, oldest first.
         store: The persistent records of all runs, including earlier ones.
+        on_end: Called with the final record of each run that ends.
         changed: Notified whenever the state of any run changes.
         watcher: Notifies each run of what is written to its folder, while it is followed.
         fork_server: The fork server that starts the drivers.
@@ -64,6 +65,7 @@ class RunManager:
         self._clear = clear
         self._check_tasks = check_tasks
         self.fork_server = ForkServer(title, folder.fork_server_log, self._on_driver_message, self._on_fork_server_exit)
+        self.on_end: Callable[[RunRecord], None] = lambda record: None
         self._background: set[asyncio.Task[None]] = set()
         self._actions: Mapping[RunAction, Callable[[Run], None]] = {
             RunAction.REQUEST_DRIVER: self._request_driver,
@@ -290,5 +292,6 @@ class RunManager:
                 _logger.exception("the cleanup of %s failed", run.id)
         shutil.rmtree(run.upload, ignore_errors=True)
         run.record = final_record(run, self.fork_server.log if run.process is None else run.output)
+        self.on_end(run.record)  # before it is recorded: an agent that dies here leaves the run to the next one
         self.store.try_write(run.record)
         self._feed(run, RunEvent.FINALIZED)

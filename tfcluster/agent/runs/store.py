@@ -52,6 +52,7 @@ class RunRecord:
         is_part: Whether the run consists of this host's members of a group that another host leads.
         origin: What the run was started from; None if that is not known.
         start_timeout: Seconds after which the run is stopped if its script waits for its tasks; None for no limit.
+        notify: The command that is run when the run has ended; None for none.
     """
 
     run: str
@@ -72,6 +73,7 @@ class RunRecord:
     is_part: bool = False
     origin: RunOrigin | None = None
     start_timeout: float | None = None
+    notify: str | None = None
 
     @classmethod
     def new(cls, spec: RunSpec, timeout: float | None, detached: bool) -> RunRecord:
@@ -97,6 +99,7 @@ class RunRecord:
             is_part=spec.group is not None and spec.group.coordinator is not None,
             origin=spec.origin,
             start_timeout=spec.start_timeout,
+            notify=spec.notify,
         )
 
     def summary(self) -> dict[str, Any]:

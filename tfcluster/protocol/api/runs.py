@@ -72,6 +72,7 @@ class RunRequest(Request[RunEvent, Done], method=Method.RUN, is_slow=True):
         origin: What the run is started from, for its record.
         name: What the run's id begins with; None for the name of the program.
         start_timeout: Seconds after which a script that waits for its tasks is stopped; None for no limit.
+        notify: The command that the agent runs when the run has ended; None for none.
     """
 
     program: str
@@ -92,6 +93,7 @@ class RunRequest(Request[RunEvent, Done], method=Method.RUN, is_slow=True):
     origin: RunOrigin | None = None
     name: str | None = None
     start_timeout: float | None = None
+    notify: str | None = None
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,99 @@
+"""A host that is away is told once, by the first host that is there; a server that is down is no host that is away."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from tfcluster import settings
+from tfcluster.agent.incident_monitor import IncidentMonitor
+from tfcluster.agent.notices import Notifier
+from tfcluster.agent.tasks.health_monitor import ProbeOutcome, ProbeResult
+from tfcluster.core.topology import Notify
+
+OK, SILENT = ProbeResult(ProbeOutcome.PROBE_OK), ProbeResult(ProbeOutcome.SILENT)
+REFUSED = ProbeResult(ProbeOutcome.SILENT, refused=True)
+UNKNOWN = ProbeResult(ProbeOutcome.UNKNOWN)
+#: The tasks of each host.
+TASKS = {"alpha": ["a"], "beta": ["b", "c"], "gamma": ["d"]}
+
+
+class Watch:
+    """A host's watch of the others, whose tasks answer as `results` says.
+
+    Args:
+        path: The file of the notices.
+        host: The name of the host.
+    """
+
+    def __init__(self, path: Path, host: str) -> None:
+        self.results = dict.fromkeys("abcd", OK)
+        notify = Notify(None, "true", ("host-away",))
+        topology: Any = SimpleNamespace(
+            cluster="demo",
+            has_servers=True,
+            hosts=[SimpleNamespace(name=name) for name in TASKS],
+            notify=notify,
+            on=lambda name: tuple(SimpleNamespace(address=task) for task in TASKS[name]),
+        )
+        self.notifier = Notifier("title", path, lambda: topology)
+        self.notifier.load()
+        supervisor: Any = SimpleNamespace(topology=topology, host=host)
+        self.watch = IncidentMonitor("demo", supervisor, cast(Any, self), self.notifier)
+
+    async def probe(self, address: str, timeout: float) -> ProbeResult:
+        return self.results[address]
+
+    async def check(self, **results: ProbeResult) -> list[str]:
+        """Check the hosts after some tasks have changed, and return those of which there are new notices."""
+        self.results.update(results)
+        before = len(self.notifier._state.queue)
+        self.watch.schedule_check()
+        assert self.watch._checking is not None
+        await self.watch._checking
+        return [each.notice["host"] for each in self.notifier._state.queue[before:]]
+
+
+def test_a_host_is_away_when_none_of_its_tasks_answers_or_refuses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settings, "HOST_AWAY_SECONDS", 0.0)
+
+    async def play() -> None:
+        watch = Watch(tmp_path / "notices", "alpha")
+        assert await watch.check() == []
+        assert await watch.check(b=SILENT) == []
+        assert await watch.check(c=REFUSED) == []
+        assert await watch.check(c=UNKNOWN) == []
+        assert await watch.check(c=SILENT) == ["beta"]
+        assert await watch.check() == [], "once"
+        assert await Watch(tmp_path / "notices", "alpha").check(b=SILENT, c=SILENT) == [], "also for the next agent"
+        assert await watch.check(c=OK) == []
+        assert await watch.check(d=SILENT) == ["gamma"]
+
+    asyncio.run(play())
+
+
+def test_the_first_host_that_is_there_tells_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settings, "HOST_AWAY_SECONDS", 0.0)
+
+    async def play() -> None:
+        watch = Watch(tmp_path / "notices", "beta")
+        assert await watch.check(d=SILENT) == [], "alpha tells it"
+        assert await watch.check(a=SILENT) == ["alpha", "gamma"]
+
+    asyncio.run(play())
+
+
+def test_a_host_is_away_after_some_time(tmp_path: Path) -> None:
+    async def play() -> None:
+        watch = Watch(tmp_path / "notices", "alpha")
+        assert await watch.check(d=SILENT) == []
+        watch.watch._silent_since["gamma"] -= settings.HOST_AWAY_SECONDS
+        assert await watch.check() == ["gamma"]
+
+    asyncio.run(play())

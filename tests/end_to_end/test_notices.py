@@ -1,0 +1,178 @@
+"""Notices: a webhook or a command is told what happens, again when it fails, and nothing waits for it."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import Sandbox, wait_for
+
+pytestmark = pytest.mark.usefixtures("cold")
+
+TOKEN = "s3cr3t-t0k3n"
+
+
+@dataclass
+class Webhook:
+    """A web server that refuses the first requests.
+
+    Attributes:
+        url: Its URL, with a token.
+        refusals: How many requests it refuses from now on.
+        requests: The notices that it has got, each with whether it was accepted.
+    """
+
+    url: str = ""
+    refusals: int = 0
+    requests: queue.Queue[tuple[bool, dict[str, Any]]] = field(default_factory=queue.Queue)
+
+    def get(self) -> tuple[bool, dict[str, Any]]:
+        """Wait for the next request."""
+        return self.requests.get(timeout=120)
+
+
+@contextmanager
+def webhook() -> Iterator[Webhook]:
+    hook = Webhook()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            notice = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            is_accepted = hook.refusals == 0 and self.path == f"/{TOKEN}"
+            hook.refusals = max(0, hook.refusals - 1)
+            self.send_response(204 if is_accepted else 503)
+            self.end_headers()
+            hook.requests.put((is_accepted, {**notice, "type": self.headers["Content-Type"]}))
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        hook.url = f"http://127.0.0.1:{server.server_port}/{TOKEN}"
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield hook
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def up(sandbox: Sandbox, notify: str, **settings: Any) -> None:
+    spec = f"name: told\njobs:\n  worker: {{tasks: 1}}\nrestart: {{policy: never}}\nnotify: {notify}\n"
+    sandbox("up", sandbox.spec(spec), env=sandbox.with_settings({"NOTICE_BACKOFF_SECONDS": [0.1, 600.0], **settings}))
+
+
+def fail(sandbox: Sandbox) -> None:
+    os.kill(sandbox.task("worker:0")["pid"], signal.SIGKILL)
+    sandbox.wait_until("failed")
+
+
+def is_logged(sandbox: Sandbox, text: str) -> None:
+    """Wait until the agent's log has a text."""
+    wait_for(lambda: text in sandbox("logs", "--agent", "-c", "told").stdout, interval=0.1)
+
+
+def test_a_webhook_that_fails_is_told_again_also_by_the_next_agent(sandbox: Sandbox) -> None:
+    with webhook() as hook:
+        hook.refusals = 2
+        up(sandbox, f"{{webhook: {hook.url}, events: [task-failed]}}")
+        fail(sandbox)
+        (first, notice), (second, _) = hook.get(), hook.get()
+        assert (first, second) == (False, False)
+        is_logged(sandbox, "again in 600 s: HTTP status 503")
+        (path,) = sandbox.folder.glob("state/tfcluster/told/*/notices.json")
+        sandbox.kill_agent()
+        state = json.loads(path.read_text())
+        assert TOKEN not in path.read_text()
+        state["queue"][0]["due"] = 0.0
+        path.write_text(json.dumps(state))
+        sandbox.status(code=4)  # starts the next agent
+        assert hook.get() == (True, notice)
+        assert notice["type"] == "application/json"
+        assert {key: notice[key] for key in ("event", "cluster", "host", "task", "text")} == {
+            "event": "task-failed",
+            "cluster": "told",
+            "host": "localhost",
+            "task": "worker:0",
+            "text": "told: worker:0 died (SIGKILL) and has failed",
+        }
+        is_logged(sandbox, "the webhook was told: told: worker:0 died")
+        # A task that has failed is told once, whatever agents come and go.
+        sandbox.kill_agent()
+        sandbox("restart", "worker:0")
+        fail(sandbox)
+        assert hook.get()[1]["id"] != notice["id"]
+        assert hook.requests.empty()
+    shown = [sandbox("validate", "-o", "json").stdout, sandbox("logs", "--agent").stdout]
+    journals = [path.read_text() for path in sandbox.folder.glob("state/tfcluster/told/*/journal.json*")]
+    assert journals
+    assert not any(TOKEN in text for text in [*shown, *journals])
+
+
+def test_a_command_that_hangs_holds_up_nothing(sandbox: Sandbox) -> None:
+    out = sandbox.folder / "told"
+    command = f"echo begins >> {out}; cat >> {out}; echo $TFCLUSTER_NOTICE_TASK >> {out}; sleep 1000"
+    up(sandbox, json.dumps({"command": command}), NOTICE_SECONDS=2.0, NOTICE_BACKOFF_SECONDS=[0.1])
+    fail(sandbox)
+    wait_for(lambda: out.exists() and out.read_text().endswith("worker:0\n"))
+    assert sandbox.status(code=4)["state"] == "failed"
+    is_logged(sandbox, "for the last time: it did not end within 2 s")
+    first, notice, task, second, again, *_ = out.read_text().splitlines()
+    assert (first, task, second) == ("begins", "worker:0", "begins")
+    assert json.loads(notice) == json.loads(again)
+    assert not any("sleep 1000" in title for title in sandbox.processes().values())
+
+
+def test_a_notice_that_no_one_takes_ends_with_the_cluster(sandbox: Sandbox) -> None:
+    up(sandbox, "{webhook: 'http://127.0.0.1:1/', command: echo waits; sleep 1000}", STOP_GRACE_SECONDS=0.5)
+    fail(sandbox)
+    is_logged(sandbox, "Connection refused")
+    wait_for(lambda: any(title == "sleep 1000" for title in sandbox.processes().values()))
+    sandbox("down")
+    is_logged(sandbox, "the cluster is down: 'told: worker:0 died")
+    wait_for(lambda: not sandbox.leftovers())
+
+
+def test_runs_that_end_are_told(sandbox: Sandbox) -> None:
+    folder = sandbox.folder
+    script = sandbox.spec("import sys\nsys.exit(int(sys.argv[1]))\n", "ends.py")
+    (folder / "note.sh").write_text(
+        'cat > "$1.json"\necho "$TFCLUSTER_RUN $TFCLUSTER_NOTICE_STATE $TFCLUSTER_NOTICE_EXIT_CODE" > "$1.txt"\n'
+    )
+
+    def result_of(name: str) -> tuple[str, dict[str, Any]]:
+        path = Path(folder / f"{name}.txt")
+        wait_for(lambda: path.exists() and path.read_text().endswith("\n"))
+        return path.read_text().strip(), json.loads((folder / f"{name}.json").read_text())
+
+    with webhook() as hook:
+        up(sandbox, f"{{webhook: {{secret: '{hook.url}'}}}}")
+        output = sandbox("run", "-o", "json", "--notify", f"sh note.sh {folder}/here", script, "7", code=7).stdout
+        run = json.loads(output.splitlines()[-1])["run"]
+        words, notice = result_of("here")
+        assert words == f"{run} failed 7"
+        is_accepted, posted = hook.get()
+        assert is_accepted
+        for each in (notice, posted):
+            assert (each["event"], each["run"], each["state"]) == ("run-finished", run, "failed")
+            assert each["result"] == {"exit_code": 7}
+            assert each["text"].startswith(f"told: {run} failed after ")
+        run = sandbox("run", "--detach", "--notify", f"sh {folder}/note.sh {folder}/there", script, "0").stdout.strip()
+        words, notice = result_of("there")
+        assert words == f"{run} succeeded 0"
+        assert hook.get()[1]["id"] == notice["id"] == f"told-{run}-finished"
+        error = sandbox("run", "--notify", "echo oh; exit 4", script, "0").stderr
+        assert error.endswith("oh\nthe command of --notify ended with exit code 4\n")
+        assert hook.get()[0]

@@ -1,0 +1,90 @@
+"""Makes notices of what has happened: tasks that have failed, runs that have ended, hosts that have gone away."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from tfcluster import settings
+from tfcluster.agent.notices import Notifier
+from tfcluster.agent.runs.outcome import result_event
+from tfcluster.agent.runs.store import RunRecord
+from tfcluster.agent.tasks.health_monitor import ProbeClient, ProbeOutcome
+from tfcluster.agent.tasks.supervisor import Supervisor
+from tfcluster.core.notices import host_notice, run_notice, task_notice
+from tfcluster.core.states import TaskState
+from tfcluster.core.topology import ClusterTopology, Task
+
+
+class IncidentMonitor:
+    """Makes notices of what has happened on this host, and of other hosts that are away.
+
+    A host is away if none of its tasks answers, or refuses a connection, for some time. Tasks are probed only if the
+    spec asks for such notices. Of the hosts that are there, the first one in the spec tells it.
+
+    Args:
+        cluster: The cluster's name.
+        supervisor: The supervisor, which knows the topology and the name of this host.
+        prober: The client that probes the tasks.
+        notices: Delivers the notices.
+    """
+
+    def __init__(self, cluster: str, supervisor: Supervisor, prober: ProbeClient, notices: Notifier) -> None:
+        self._cluster = cluster
+        self._supervisor = supervisor
+        self._prober = prober
+        self._notices = notices
+        self._silent_since: dict[str, float] = {}
+        self._checking: asyncio.Task[None] | None = None
+
+    def note_end_of_run(self, record: RunRecord) -> None:
+        """Make a notice of a run that has ended."""
+        if not record.is_part:
+            self._notices.add(run_notice(self._cluster, result_event(record)), command=record.notify)
+
+    def note_failed_tasks(self) -> None:
+        """Make a notice of each task on this host that has failed for good since."""
+        failed = {
+            f"{task.spec.short}:{task.last_exit.time}": (task, task.last_exit.time)
+            for task in self._supervisor.tasks.values()
+            if task.machine.state is TaskState.FAILED and task.last_exit is not None
+        }
+        for identity in self._notices.note("task", failed):
+            task, failed_at = failed[identity]
+            notice = task_notice(
+                self._cluster, self._supervisor.host, task.spec.short, task.describe_problem(), failed_at
+            )
+            self._notices.add(notice)
+
+    def schedule_check(self) -> None:
+        """Start a check of all other hosts in the background, unless one is in progress."""
+        topology = self._supervisor.topology
+        is_wanted = topology is not None and topology.notify is not None and "host-away" in topology.notify.events
+        if topology is None or not is_wanted or not topology.has_servers:
+            self._silent_since.clear()
+        elif self._checking is None or self._checking.done():
+            self._checking = asyncio.ensure_future(self._check(topology))
+
+    async def _check(self, topology: ClusterTopology) -> None:
+        others = [host.name for host in topology.hosts if host.name != self._supervisor.host and topology.on(host.name)]
+        answers = await asyncio.gather(*(self._is_there(topology.on(host)) for host in others))
+        now = time.time()
+        for host, is_there in zip(others, answers, strict=True):
+            if is_there:
+                self._silent_since.pop(host, None)
+            else:
+                self._silent_since.setdefault(host, now)
+        away = [host for host, since in self._silent_since.items() if now - since >= settings.HOST_AWAY_SECONDS]
+        reporter = next(host.name for host in topology.hosts if host.name not in self._silent_since)
+        if reporter != self._supervisor.host:
+            return
+        for host in self._notices.note("host", away):
+            notice = host_notice(self._cluster, host, settings.HOST_AWAY_SECONDS, self._silent_since[host])
+            self._notices.add(notice)
+
+    async def _is_there(self, tasks: tuple[Task, ...]) -> bool:
+        """Return whether a task answers, or the host refuses a connection for it; also if the prober does not tell."""
+        results = await asyncio.gather(
+            *(self._prober.probe(task.address, settings.RUN_REMOTE_PROBE_SECONDS) for task in tasks)
+        )
+        return any(result.outcome is not ProbeOutcome.SILENT or result.refused for result in results)

@@ -1,0 +1,210 @@
+"""Notices: tells a webhook or a command what has happened to the cluster, and tries again when that fails.
+
+The queue is a file, so that the next agent delivers what this one could not. A notice is delivered at least once: an
+agent that dies before it has noted a delivery leaves the notice to its successor.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import time
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+from tfcluster import settings
+from tfcluster.agent.files import AtomicFiles
+from tfcluster.agent.subprocesses import run_in_child
+from tfcluster.agent.timeout import wait_for
+from tfcluster.core.notices import Notice
+from tfcluster.core.topology import ClusterTopology, Notify
+from tfcluster.processes.notice_sender import post, run_command
+from tfcluster.protocol.codec import Message
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class _Delivery:
+    """A notice that waits to be delivered to one target.
+
+    Attributes:
+        notice: The notice.
+        command: The command that gets it; None for the webhook of the spec.
+        failures: How often it could not be delivered.
+        due: The Unix time of the next attempt, in seconds.
+    """
+
+    notice: Notice
+    command: str | None
+    failures: int = 0
+    due: float = 0.0
+
+    @property
+    def target(self) -> str:
+        """What the log calls the target; a URL may hold a password."""
+        return "the webhook" if self.command is None else f"the command {self.command!r}"
+
+
+@dataclass
+class _State:
+    """What the file holds.
+
+    Attributes:
+        queue: The notices to deliver, the oldest first.
+        noted: What a notice has been made of and is still so: tasks that have failed, hosts that are away.
+    """
+
+    queue: list[_Delivery] = field(default_factory=list)
+    noted: set[str] = field(default_factory=set)
+
+
+class Notifier:
+    """Delivers the notices of an agent.
+
+    Args:
+        title: The process title of the child processes that deliver notices, which `ps` shows.
+        path: The file of the queue.
+        topology: Returns the topology, which has who is told what happens; None if there is no cluster.
+    """
+
+    def __init__(self, title: str, path: Path, topology: Callable[[], ClusterTopology | None]) -> None:
+        self._title = title
+        self._path = path
+        self._topology = topology
+        self._files = AtomicFiles()
+        self._state = _State()
+        self._changed = asyncio.Event()
+
+    def _notify(self) -> Notify | None:
+        topology = self._topology()
+        return None if topology is None else topology.notify
+
+    def load(self) -> None:
+        """Take over the queue of an earlier agent."""
+        with contextlib.suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
+            state = json.loads(self._path.read_bytes())
+            queue = [_Delivery(**each) for each in state["queue"] if {"id", "text"} <= each["notice"].keys()]
+            self._state = _State(queue, set(state["noted"]))
+
+    def add(self, notice: Notice, *, command: str | None = None) -> None:
+        """Queue a notice for the targets of the spec, if they want notices of its kind, and for a command.
+
+        Args:
+            notice: The notice.
+            command: The command of its run; None for none.
+        """
+        notify = self._notify()
+        deliveries = [] if command is None else [_Delivery(notice, command)]
+        if notify is not None and notice["event"] in notify.events:
+            deliveries += [_Delivery(notice, None)] if notify.webhook is not None else []
+            deliveries += [_Delivery(notice, notify.command)] if notify.command is not None else []
+        if not deliveries:
+            return
+        queued = {(each.notice["id"], each.command) for each in self._state.queue}
+        self._state.queue += [each for each in deliveries if (notice["id"], each.command) not in queued]
+        for dropped in self._state.queue[: -settings.NOTICES_MAX]:
+            _logger.error("too many notices: %r to %s is dropped", dropped.notice["text"], dropped.target)
+        del self._state.queue[: -settings.NOTICES_MAX]
+        self._save()
+
+    def note(self, kind: str, present: Collection[str]) -> Iterator[str]:
+        """Note what is so now, such as tasks that have failed.
+
+        Args:
+            kind: What it is, with which each of the identities begins.
+            present: The identities of what is so now.
+
+        Yields:
+            Each identity that was not so before, also for an earlier agent; it is noted when the next one is requested.
+        """
+        present = {f"{kind}:{identity}" for identity in present}
+        before = {each for each in self._state.noted if each.startswith(f"{kind}:")}
+        if present == before:
+            return
+        for identity in sorted(present - before):
+            yield identity.removeprefix(f"{kind}:")
+        self._state.noted = (self._state.noted - before) | present
+        self._save()
+
+    async def run(self) -> None:
+        """Deliver notices until cancelled, one at a time."""
+        while True:
+            self._changed.clear()
+            delivery = min(self._state.queue, key=lambda each: each.due, default=None)
+            delay = None if delivery is None else delivery.due - time.time()
+            if delivery is None or (delay is not None and delay > 0):
+                with contextlib.suppress(asyncio.TimeoutError):
+                    await wait_for(self._changed.wait(), delay)
+                continue
+            try:
+                error = await self._deliver(delivery)
+            except Exception as problem:
+                _logger.exception("a notice could not be delivered")
+                error = type(problem).__name__
+            self._finish(delivery, error)
+
+    async def flush(self, timeout: float) -> None:
+        """Wait until each notice was delivered, or has failed to be, or the time is over; then drop the others.
+
+        Args:
+            timeout: The time in seconds.
+        """
+        deadline = time.monotonic() + timeout
+        while any(not each.failures for each in self._state.queue) and time.monotonic() < deadline:
+            await asyncio.sleep(settings.PROCESS_EXIT_POLL_SECONDS)
+        for each in self._state.queue:
+            _logger.error("the cluster is down: %r was not delivered to %s", each.notice["text"], each.target)
+        self._state = _State()
+        with contextlib.suppress(OSError):
+            self._files.unlink(self._path)
+
+    async def _deliver(self, delivery: _Delivery) -> str | None:
+        """Deliver a notice in a child process; return why that failed, or None."""
+        notify = self._notify()
+        url = None if notify is None else notify.webhook
+        if delivery.command is None and url is None:
+            return "the spec has no webhook any more, or its URL was lost with the machine's memory"
+
+        def send() -> Message:
+            if delivery.command is not None:
+                return {"error": run_command(delivery.command, delivery.notice)}
+            return {"error": post(url or "", delivery.notice)}
+
+        try:
+            # The child ends by itself before.
+            reply = await run_in_child(self._title, send, 2 * settings.NOTICE_SECONDS)
+        except OSError as error:
+            return f"no process could be started: {error.strerror}"
+        return "its process was killed" if reply is None else reply["error"]
+
+    def _finish(self, delivery: _Delivery, error: str | None) -> None:
+        """Remove a notice from the queue that was delivered, or put off the next attempt."""
+        queue, text = self._state.queue, delivery.notice["text"]
+        if delivery not in queue:  # the cluster is down
+            return
+        position = queue.index(delivery)
+        if error is None:
+            _logger.info("%s was told: %s", delivery.target, text)
+        elif delivery.failures == len(settings.NOTICE_BACKOFF_SECONDS):
+            _logger.error("%s could not be told %r, for the last time: %s", delivery.target, text, error)
+        else:
+            wait = settings.NOTICE_BACKOFF_SECONDS[delivery.failures]
+            _logger.warning("%s could not be told %r, again in %g s: %s", delivery.target, text, wait, error)
+            queue[position] = replace(delivery, failures=delivery.failures + 1, due=time.time() + wait)
+            self._save()
+            return
+        del queue[position]
+        self._save()
+
+    def _save(self) -> None:
+        """Write the file; without it, notices are delivered as long as this agent lives."""
+        self._changed.set()
+        state = {"queue": [asdict(each) for each in self._state.queue], "noted": sorted(self._state.noted)}
+        new = self._path.with_name(f"{self._path.name}.new")
+        with contextlib.suppress(OSError):
+            self._files.write(new, json.dumps(state).encode(), durable=False)
+            self._files.replace(new, self._path)
