@@ -292,6 +292,9 @@ class RunManager:
                 _logger.exception("the cleanup of %s failed", run.id)
         shutil.rmtree(run.upload, ignore_errors=True)
         run.record = final_record(run, self.fork_server.log if run.process is None else run.output)
-        self.on_end(run.record)  # before it is recorded: an agent that dies here leaves the run to the next one
+        try:  # before it is recorded: an agent that dies here leaves the run to the next one
+            self.on_end(run.record)
+        except Exception:
+            _logger.exception("no notice of %s could be made", run.id)
         self.store.try_write(run.record)
         self._feed(run, RunEvent.FINALIZED)
