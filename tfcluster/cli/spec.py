@@ -64,9 +64,9 @@ jobs:
   # of one of the hosts in each.
   #local: ["localhost:2222", "localhost:2223"]
 
-# Who can connect to the tasks: closed (the hosts of this cluster only) or open (everyone who reaches the ports, and
-# TensorFlow asks for no password). With both, every account on one of the hosts can, and runs code as you.
-# Default: closed.
+# Who can connect to the tasks: closed (every account on the hosts of this cluster, and runs code as you), private
+# (only you: the cluster has a network of its own, in which programs reach nothing else and your own ones are started
+# by `tfcluster exec`), or open (everyone who reaches the ports: TensorFlow asks for no password). Default: closed.
 #network: closed
 
 # Which tasks that exit are restarted: never, on-failure (killed, or an exit code other than 0) or always
