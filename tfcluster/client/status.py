@@ -78,9 +78,10 @@ def take_snapshot(cluster: Cluster, timeout: float | None = None) -> ClusterSnap
 
     def query(host: str) -> tuple[ClusterTopology, ClusterStatus]:
         client = cluster.connect(host)
-        status = client.stream(StatusRequest(), timeout=timeout)
+        waiting = client.stream(StatusRequest(), timeout=timeout)
         topology = client.stream(TopologyRequest(settled=False), timeout=timeout)  # without waiting for the status
-        return topology.result(), status.result()
+        status = waiting.result()  # first, as its timeout is shorter
+        return topology.result(), status
 
     reports, failures = partition(
         map_hosts(cluster.hosts, query, _limit(cluster, timeout), find_lost=_contains_no_error)
