@@ -252,6 +252,8 @@ BAD_TOPS = {
     "network, restart, logs, notify, lease",
     'jobs: {a: {tasks: 1}}\n"x\\ny": 1': "2:1: x\\ny: unknown key; known keys: name, hosts, hostfile, "
     "jobs, network, restart, logs, notify, lease",
+    "jobs: {a: {tasks: 1}}\nnotify: {events: [task-failed]}": "2:9: notify: expected a webhook or a command; "
+    "without one, no notice is sent",
     "jobs: {a: {tasks: 1}}\nnotify: {webhook: 'ftp://me:pw@x'}": "2:19: notify.webhook: "
     "expected a URL that begins with http:// or https://",
     "jobs: {a: {tasks: 1}}\nnotify: {webhook: {secret: 'http://:99'}}": "2:19: notify.webhook: "

@@ -216,6 +216,12 @@ class Notify(FrozenModel):
         Key("a list", "Of which kinds: `task-failed`, `host-away`, `run-finished`.", "[task-failed]", "all"),
     ] = ("task-failed", "host-away", "run-finished")
 
+    @model_validator(mode="after")
+    def _check_receiver(self) -> Notify:
+        if self.webhook is None and self.command is None:
+            raise validation_error("complete", "expected a webhook or a command", "without one, no notice is sent")
+        return self
+
     def url(self) -> str | None:
         """Return the URL of the webhook, in plain text."""
         return self.webhook.secret if isinstance(self.webhook, Secret) else self.webhook
