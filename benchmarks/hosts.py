@@ -45,7 +45,7 @@ Figures = dict[str, dict[int, list[float]]]
 
 
 def measure(cluster: Cluster, hosts: SshHosts, count: int, figures: Figures) -> dict[str, int]:
-    """Have each command measured once on the first so many hosts; the bytes that each `up` sent to one of them."""
+    """Have each command measured once on the first hosts; the bytes that each `up` sent to one of them."""
     names = hosts.names[:count]
     spec = cluster.folder / f"on{count}.yaml"
     listed = [f"  {name}: {{address: {hosts.address(name)}, python: {sys.executable}}}\n" for name in names]

@@ -29,7 +29,7 @@ def test_a_version_by_any_name(tmp_path: Path, name: str) -> None:
     package, described = tmp_path / "tensorflow", tmp_path / f"{name}-2.22.0.dev1.dist-info"
     package.mkdir()
     described.mkdir()
-    (package / "__init__.py").write_text("raise ImportError('nobody is to import this')")
+    (package / "__init__.py").write_text("raise ImportError('this must not be imported')")
     (package / "libtensorflow_cc.so.2").touch()
     (described / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 2.22.0.dev1\n")
     (described / "RECORD").write_text("tensorflow/__init__.py,,\n")

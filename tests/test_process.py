@@ -45,7 +45,7 @@ def test_a_child_is_alive_until_it_is_a_zombie_or_gone(child: subprocess.Popen[b
     child.kill()
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and its pid is still taken
     assert not process.is_alive()
-    assert process.exists(), "nobody else can have its pid before it is reaped"
+    assert process.exists(), "no other process can have its pid before it is reaped"
     child.wait()
     assert not process.exists()
     assert ProcessHandle.from_pid(child.pid) is None

@@ -24,7 +24,7 @@ from tfcluster.process_handle import ProcessHandle
 #: What there is instead of a private network, with its price.
 ALTERNATIVES = (
     "Or choose another network in the spec: `network: closed` keeps other machines out, and lets every account of this "
-    "machine connect and run code as you; `network: open` keeps nobody out."
+    "machine connect and run code as you; `network: open` lets every machine connect."
 )
 _CLONE_NEWUSER, _CLONE_NEWNET = 0x10000000, 0x40000000
 _CAP_SYS_ADMIN = 21

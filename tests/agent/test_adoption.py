@@ -150,7 +150,7 @@ def test_the_last_exit_and_the_start_time_are_recorded() -> None:
 
 @pytest.mark.parametrize("agents", [1, 2, 5, 100])
 def test_the_limit_holds_across_agents(agents: int) -> None:
-    """A task that dies at once, supervised by agents each of which dies after some of the steps."""
+    """A task that dies at once, supervised by agents that each die after some of the steps."""
     machine, process = FRESH.handle(TaskEvent.START, 0.0, 0.5)[0], PROCESS
     spawned, now, steps = 1, 0.0, 0
     while machine.state not in TERMINAL_STATES:

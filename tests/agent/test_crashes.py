@@ -26,7 +26,7 @@ ShardScheduler = Callable[[Journal], None]
 
 
 class Crash(BaseException):
-    """Nobody handles it, as nobody handles SIGKILL."""
+    """No handler catches it, as none catches SIGKILL."""
 
 
 class Disk:

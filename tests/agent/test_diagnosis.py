@@ -111,7 +111,7 @@ MEMBERS = {f"{job}:{index}": Member(job, index, rank, host, host) for rank, (job
 
 
 def explain_members(folder: Path, seen: dict[str, tuple[int, Observation]], wait: Wait = WAIT) -> list[str]:
-    """Explain the wait of a group of which host `a` has the coordinator, and cannot read stacks."""
+    """Explain the wait of a group whose coordinator is on host `a` and cannot read stacks."""
 
     async def read(pid: int, folder: Path) -> ProcessStacks:
         return ProcessStacks(pid, "python", (), "not now")

@@ -86,7 +86,7 @@ def test_many_concurrent_probes_all_get_a_result() -> None:
     async def ask_many() -> list[ProbeResult]:
         prober = ProbeClient("prober", lambda: None)
         try:
-            with socket.socket() as taken:  # bound and not listening: nobody answers there
+            with socket.socket() as taken:  # bound and not listening: no server answers there
                 taken.bind(("127.0.0.1", 0))
                 address = f"127.0.0.1:{taken.getsockname()[1]}"
                 return await asyncio.gather(*(prober.probe(address, 20.0) for _ in range(3000)))

@@ -28,7 +28,7 @@ def test_hosts_try_each_others_ports_before_a_server_listens(hosts: Hosts) -> No
     ports = {host: sorted(replies["allocation"]["ports"].values()) for host, replies in prepared.items()}
     addresses = [f"localhost:{port}" for port in ports["b"]]
     refused = hosts.ask("a", ReachRequest(tuple(addresses), 30.0))["failures"]
-    assert refused == dict.fromkeys(addresses, "Connection refused"), "held, and nobody listens"
+    assert refused == dict.fromkeys(addresses, "Connection refused"), "held, and no process listens"
     listening = hosts.stream("b", ObserveRequest())
     assert next(listening) == Observation(None, tuple(ports["b"]))
     assert hosts.ask("a", ReachRequest(tuple(addresses), 30.0)) == {"failures": {}}

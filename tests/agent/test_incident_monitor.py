@@ -49,7 +49,7 @@ class Watch:
         return self.results[address]
 
     async def check(self, **results: ProbeResult) -> list[str]:
-        """Check the hosts after some tasks have changed, and return those of which there are new notices."""
+        """Check the hosts after some tasks have changed, and return those with new notices."""
         self.results.update(results)
         before = len(self.notifier._state.queue)
         self.watch.schedule_check()

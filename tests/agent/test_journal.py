@@ -64,7 +64,7 @@ def test_a_missing_journal_is_none(journal: Journal) -> None:
 
 
 def refuses(journal: Journal) -> bool:
-    """Whether reading is an error that leaves the file: it may know of processes that nobody else does."""
+    """Whether reading is an error that leaves the file: it may be the only record of processes."""
     try:
         journal.read()
     except ClusterError as error:
@@ -466,7 +466,7 @@ def test_a_write_leaves_only_the_file_and_its_copy(journal: Journal) -> None:
     journal.write(RECORD)
     with journal.path.open() as reader:
         journal.write(Record(TOPOLOGY, {}, SECRETS))
-        # Whoever had opened it reads the whole record of before.
+        # A process that had opened it reads the whole record of before.
         assert json.load(reader)["tasks"].keys() == RECORD.tasks.keys()
     assert journal.read() == Record(TOPOLOGY, {}, SECRETS)
     assert sorted(journal.path.parent.iterdir()) == [copy_of(journal), journal.path]

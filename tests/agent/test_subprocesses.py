@@ -21,7 +21,7 @@ from tfcluster.transport.base import readable_fds
 
 @contextmanager
 def free_descriptors(count: int) -> Iterator[None]:
-    """Have this process get just so many more descriptors."""
+    """Have this process get only that number of further descriptors."""
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     taken = [os.open(os.devnull, os.O_RDONLY)]
     resource.setrlimit(resource.RLIMIT_NOFILE, (taken[0] + 16, limits[1]))
@@ -69,7 +69,7 @@ def test_with_few_descriptors_a_fork_succeeds_or_leaves_nothing(free: int, monke
                 return None
         status = int(await exit_report)
         assert child.pidfd is None
-        child.kill()  # says nothing to whoever has its pid or its descriptor now
+        child.kill()  # sends nothing to the process that has its pid or its descriptor now
         child.reap()
         child.hang_up()
         return status

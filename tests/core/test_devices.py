@@ -108,7 +108,7 @@ MIXED = "ps:0/CPU:0 worker:0/CPU:0 worker:0/GPU:0 worker:0/GPU:1 worker:1/CPU:0 
         ("psych:0/CPU:0 ps:0/CPU:0", [], None, "psych:0/CPU:0"),
         ("worker:0/CPU:0 worker:0/XLA_CPU:0", [], None, "worker:0/CPU:0"),
         ("", [], None, ""),
-        # So many GPUs.
+        # This number of GPUs.
         (MIXED, [], 1, "worker:0/GPU:0"),
         (MIXED, [], 2, "worker:0/GPU:0 worker:0/GPU:1"),
         (MIXED, [], 3, "worker:0/GPU:0 worker:0/GPU:1 worker:1/GPU:0"),

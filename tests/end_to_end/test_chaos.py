@@ -46,7 +46,7 @@ FAULTS = [
 ]
 #: The same for a cluster in a network of its own.
 PRIVATE_FAULTS = [*FAULTS, *2 * ["kill the holder of the network"]]
-#: One fault in so many strikes while the one before it is still being mended.
+#: One fault in this number strikes while the one before it is still being mended.
 OVERLAPPING = 3
 
 
@@ -96,7 +96,7 @@ class Chaos:
             self.wrong.append(f"exit {code}: {output}{error}")
 
     def kinds(self, faults: int) -> list[str]:
-        """So many kinds of fault in random order: each of them first, then as often as FAULTS has them."""
+        """A number of kinds of fault in random order: each of them first, then as often as FAULTS has them."""
         every = list(dict.fromkeys(self.faults))
         decks = [every, *[self.faults] * -(-faults // len(self.faults))]
         return [kind for deck in decks for kind in self.random.sample(deck, len(deck))][:faults]

@@ -48,7 +48,7 @@ def test_two_downs_at_once(sandbox: Sandbox) -> None:
         assert "Traceback" not in error
         codes.append(down.returncode)
     assert 0 in codes
-    assert set(codes) <= {0, 3}, "whoever came too late finds it not running"
+    assert set(codes) <= {0, 3}, "a command that comes too late finds it not running"
     wait_for(lambda: not sandbox.leftovers())  # one may have started an agent to ask
 
 

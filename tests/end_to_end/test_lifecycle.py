@@ -203,7 +203,7 @@ def test_up_that_times_out_names_the_tasks_that_are_not_ready(sandbox: Sandbox) 
     # The agent must not replace the prober that is stopped below, however slow the machine is.
     sandbox("up", sandbox.spec(text), env=sandbox.with_settings({"PROBE_BROKEN_SECONDS": 3600.0}))
     (prober,) = [pid for pid, title in sandbox.processes().items() if title.endswith(" prober")]
-    os.kill(prober, signal.SIGSTOP)  # nobody asks the servers, however fast they are
+    os.kill(prober, signal.SIGSTOP)  # the servers are not probed, however fast they are
     sandbox.spec(text.replace("tasks: 1", "tasks: 8"))
     error = sandbox("up", "--timeout", "0.1", code=4).stderr
     assert "cluster 'slow' is not ready: 1 of 8 tasks are ready within 0.1 s" in error

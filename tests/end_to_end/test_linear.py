@@ -174,7 +174,7 @@ def test_a_run_that_is_cancelled_leaves_a_checkpoint(full: Sandbox, tmp_path: Pa
     run = full.start(*options, "--steps", "1e9")
     assert run.stdout is not None
     messages = (json.loads(line) for line in run.stdout)
-    # The parameters are read every second at least: half of so many seconds and steps are not lost.
+    # The parameters are read every second at least: half of these seconds and steps are not lost.
     assert any(event["event"] == "metric" and event["step"] > 1000 and event["seconds"] > 3 for event in messages)
     run.send_signal(signal.SIGINT)
     *_, final = [json.loads(line) for line in run.stdout]

@@ -125,7 +125,7 @@ for start in range(first, last, 1000):
 
 
 def printing(pid: int, first: int, last: int, length: int = 100) -> subprocess.Popen[bytes]:
-    """Have a process print lines with the numbers from `first` up to `last`, of so many bytes each."""
+    """Have a process print lines with the numbers from `first` up to `last`, each of a number of bytes."""
     return subprocess.Popen([sys.executable, "-c", _PRINT, *map(str, (pid, first, last, length))])
 
 

@@ -1,4 +1,4 @@
-"""A closed cluster answers nobody but this machine; an open one does. Tried from a host of its own."""
+"""A closed cluster answers only this machine; an open one answers all. Tried from a host of its own."""
 
 from __future__ import annotations
 

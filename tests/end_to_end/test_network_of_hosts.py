@@ -1,4 +1,4 @@
-"""A real server of a cluster on two machines: it answers both of them, and nobody else on their network."""
+"""A real server of a cluster on two machines: it answers both of them, and no other machine on their network."""
 
 from __future__ import annotations
 

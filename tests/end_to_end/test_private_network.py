@@ -202,7 +202,7 @@ def test_a_graph_of_another_account_reads_a_file_of_the_owner_only_if_the_networ
         if network == "open":
             wait_for(lambda: strike() and found.exists() and found.read_text() == "the owner's alone")
         else:
-            assert strike() == 0, "nobody accepts a connection"
+            assert strike() == 0, "no server accepts a connection"
             assert not found.exists()
             assert str(secret) not in intrude(stranger, {**EMPTY, "paths": [str(secret)]})["succeeded"]
 

@@ -51,7 +51,7 @@ def test_restart_on_purpose(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec("name: again\njobs:\n  worker: {tasks: 2}\n  ps: {tasks: 1}\n"))
     first = pids(sandbox)
 
-    # Nobody is there to be asked, so the ps stays, and with it all that was named.
+    # There is no terminal to ask on, so the ps stays, and with it all that was named.
     refused = sandbox("restart", code=2).stderr
     assert refused.splitlines() == [
         "error: cluster 'again' would lose the variables of ps:0: nothing was restarted",
@@ -60,7 +60,7 @@ def test_restart_on_purpose(sandbox: Sandbox) -> None:
     assert "no task 'worker:9'" in sandbox("restart", "worker:9", code=2).stderr
     assert pids(sandbox) == first
 
-    # The count begins anew, a run that computed on it says why it failed, and the others go on.
+    # The count begins again, a run that computed on it says why it failed, and the others go on.
     assert restarted_by_itself(sandbox, "worker:1")["restarts"] == 1
     run = sandbox.start("run", "expfit", "--mode", "data-parallel", "--steps", "1e8")  # pi would go on
     wait_for(lambda: [run["state"] for run in sandbox.status()["runs"]] == ["running"])
@@ -143,7 +143,7 @@ def test_each_job_has_its_policy_and_its_limit(sandbox: Sandbox) -> None:
         at = next(number for number, line in enumerate(lines) if line.startswith(f"{short} last ended with"))
         assert re.fullmatch(rf"{short} last ended with SIGKILL at \d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d", lines[at])
         assert "Started server with target" in "".join(lines[at + 1 : at + 9])
-    # Without a process a ps has nothing to lose: nobody need say yes.
+    # Without a process a ps has nothing to lose: no yes is needed.
     assert "2 tasks restarted" in sandbox("restart").stdout
     assert [task["restarts"] for task in sandbox.status()["tasks"]] == [0, 0]
     # Of tasks that are restarted one after another, those behind one that fails stay as they are.

@@ -80,7 +80,7 @@ def test_a_deleted_state_folder_is_recreated(sandbox: Sandbox, tmp_path: Path) -
     elsewhere.mkdir(mode=0o700)
     assert "already" in sandbox("up", spec, env={"XDG_RUNTIME_DIR": str(elsewhere)}).stdout
     assert [task["pid"] for task in sandbox.status()["tasks"]] == pids
-    # What is written anew is what the next agent needs.
+    # What is written again is what the next agent needs.
     delete(state)
     wait_for(lambda: list(state.glob("tfcluster/tough/localhost/journal.json")))
     sandbox.kill_agent()

@@ -15,7 +15,7 @@ from tfcluster.processes.run_spec import append_event
 
 @contextmanager
 def files_up_to(size: int) -> Iterator[None]:
-    """No file grows beyond so many bytes: as on a full disk, what still has room is written."""
+    """No file grows beyond a number of bytes: as on a full disk, what still has room is written."""
     _, hard = before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:

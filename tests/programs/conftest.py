@@ -28,7 +28,7 @@ def local_server() -> tuple[str, str]:
 def local_run(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, local_server: tuple[str, str]
 ) -> Callable[[int], Context]:
-    """Gives runs on so many devices of the server in this process, at most four."""
+    """Gives runs on some number of devices of the server in this process, at most four."""
     job, address = local_server
 
     def run(devices: int) -> Context:

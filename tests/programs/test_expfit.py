@@ -21,7 +21,7 @@ DEVICES = tuple(f"/job:localhost/replica:0/task:0/device:CPU:{number}" for numbe
 def train(
     modes: list[str], devices: int = 1, **parameters: Any
 ) -> tuple[dict[str, Any], Context, list[dict[str, Any]]]:
-    """A run on so many CPU devices of this process, in place of a cluster's."""
+    """A run on some number of CPU devices of this process, in place of a cluster's."""
     events: list[dict[str, Any]] = []
     context = Context(
         "expfit-1",

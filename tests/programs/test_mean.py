@@ -194,7 +194,7 @@ def test_file_positions_beyond_31_and_32_bits(
     local_run: LocalRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_mapped: bool, kind: str, count: int
 ) -> None:
     path = tmp_path / "a.npy"
-    # A file of holes, of which nothing but these few numbers takes place on the disk.
+    # A file of holes: only these few numbers take place on the disk.
     array = np.lib.format.open_memmap(path, "w+", kind, (count,))
     bounds = [2**28, 2**29, 2**31, count]  # 2 GiB and 4 GiB into the file, and as many elements
     places = [place for bound in bounds for place in (bound - 3, bound - 1, bound) if place < count]

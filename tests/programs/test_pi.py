@@ -164,7 +164,7 @@ def test_wilsons_interval_with_none_and_all_inside() -> None:
 
 
 def run_here(monkeypatch: pytest.MonkeyPatch, devices: int, samples: int, seed: int) -> tuple[Context, dict[str, Any]]:
-    """Pi on so many CPU devices of this process, in place of a cluster's."""
+    """Pi on some number of CPU devices of this process, in place of a cluster's."""
 
     def session(context: Context, graph: tf.Graph, used: Iterable[str], *, as_written: bool) -> Any:
         assert list(used) == list(context.devices[: len(list(used))])

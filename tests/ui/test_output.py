@@ -65,7 +65,7 @@ def device(job: str, index: int, number: int) -> str:
     return f"/job:{job}/replica:0/task:{index}/device:CPU:{number}"
 
 
-#: In the time zone of whoever looks.
+#: In the reader's time zone.
 NOON = time.mktime((2026, 1, 31, 12, 0, 0, 0, 0, -1))
 STATUS = ClusterStatus(
     cluster="demo",

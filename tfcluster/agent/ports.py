@@ -42,7 +42,7 @@ class PortAllocator:
     option too. For this reason an adopted server's port is only locked, by its lock file, and is bound as soon
     as the server has exited.
 
-    In a cluster's private network there is nobody else: its ports need no lock, and the agent, which is outside,
+    No other cluster is in a cluster's private network: its ports need no lock, and the agent, which is outside,
     cannot bind them. A port is free there unless a socket listens on it.
     """
 

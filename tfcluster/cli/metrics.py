@@ -19,7 +19,7 @@ def command(cluster: str | None, timeout: float | None) -> None:
     """Print what `status` shows as OpenMetrics text: the state, restarts and usage of every task, hosts, agents, runs.
 
     A task that is not ready and a host that is away are metrics, and no failure: the command exits with 0 if any host
-    answers. A cluster that is not running (exit code 3), and one of which no host can be reached (5), have metrics that
+    answers. A cluster that is not running (exit code 3), and one whose hosts cannot be reached (5), have metrics that
     say so.
     """
     from tfcluster.client.metrics import collect_metrics

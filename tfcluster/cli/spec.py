@@ -48,7 +48,7 @@ jobs:
     tasks: 2
     # The hosts on which its tasks are placed in turn; one may be named repeatedly. Default: all of them.
     #hosts: [localhost]
-    # Servers learn each other's addresses when they start. With `max` the addresses of so many tasks are known from
+    # Servers learn each other's addresses when they start. With `max` the addresses of that many tasks are known from
     # the start, and the job can grow up to it (`tfcluster scale worker=4`) without restarting any. Default: tasks.
     #max: 8
     # The logical CPU devices of each task, to try programs for several devices without GPUs. Default: 1.
@@ -73,7 +73,7 @@ jobs:
 # (policy, default: on-failure). The first restart is immediate; the seconds before the next ones start with
 # `initial` and double up to `max` (backoff, default: 0.1 and 30), and of each wait a random part of up to one half
 # is left out, so that tasks that died together do not all come back at the same moment. More restarts than the
-# limit in so many seconds make a task fail (default: 5 in 60).
+# limit in that number of seconds make a task fail (default: 5 in 60).
 #restart: {policy: on-failure, backoff: {initial: 0.1, max: 30}, limit: 5 in 60}
 
 # How much of each task's output is kept: `count` files of this size each; rotation deletes the oldest. A size is
@@ -81,7 +81,7 @@ jobs:
 #logs: {size: 10 MB, count: 5}
 
 # Who is told of tasks that have failed, hosts that are away and runs that have ended (events, default: all three): a
-# webhook gets JSON by HTTP POST, a shell command gets it as input. What fails is tried again. Default: nobody.
+# webhook gets JSON by HTTP POST, a shell command gets it as input. What fails is tried again. Default: none.
 #notify: {webhook: "https://hooks.example.org/T0", command: "logger", events: [task-failed, host-away, run-finished]}
 
 # A host that no command has reached for this many seconds stops its part of the cluster, so that nothing keeps running

@@ -53,7 +53,7 @@ def task_notice(cluster: str, host: str, task: str, problem: str, failed_at: flo
 
 
 def host_notice(cluster: str, host: str, seconds: float, since: float) -> Notice:
-    """Return the notice of a host of which no task answers.
+    """Return the notice of a host none of whose tasks answers.
 
     Args:
         cluster: The cluster's name.

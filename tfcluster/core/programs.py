@@ -45,7 +45,7 @@ class TaskSelector:
         return [name for name in names if name.startswith(prefix)]
 
 
-#: Alternatives, of which the first one that the cluster has any tasks of counts.
+#: Alternatives: the first one that the cluster has tasks of counts.
 TaskRequirement = tuple[TaskSelector, ...]
 
 

@@ -151,7 +151,7 @@ class ClusterTopology:
             each was started, or None if it waits for its next restart; any other server is stopped first.
         lease: The lease in seconds: a host that no command has reached for this long stops its part of the cluster;
             None for no lease.
-        notify: Who is told what happens; None if nobody is.
+        notify: Who is told what happens; None for no notices.
         has_servers: Whether the tasks have servers; without them, they are only where groups of processes run.
     """
 

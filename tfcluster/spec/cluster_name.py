@@ -48,7 +48,7 @@ def read_name(path: Path) -> tuple[str | None, bool]:
     """Read only the name of a spec's cluster, which takes a tenth of the time that `load_spec` takes.
 
     Args:
-        path: The path of the spec, of which nothing but the name is validated.
+        path: The path of the spec. Only its name is validated.
 
     Returns:
         The name, or None if it is not valid; and whether the spec has a `name:`.

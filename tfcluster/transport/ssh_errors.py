@@ -20,7 +20,7 @@ _ERRORS = (
     (
         r"REMOTE HOST IDENTIFICATION HAS CHANGED",
         "it shows another host key than the one known here",
-        "If it was set up anew, remove the old key{known} and type `{ssh}`, which shows the new one's fingerprint. "
+        "If it was installed again, remove the old key{known} and type `{ssh}`, which shows the new one's fingerprint. "
         "If it was not, somebody may be listening in between.",
     ),
     (

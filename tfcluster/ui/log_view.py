@@ -124,4 +124,4 @@ class PlacementView:
             (device, f"{types.total():,}", ", ".join(f"{count} {name}" for name, count in types.most_common()))
             for device, types in sorted(self._types.items())
         ]
-        return make_table(("DEVICE", "PLACED", "OF WHICH TYPES"), rows, right=("PLACED",))
+        return make_table(("DEVICE", "PLACED", "TYPES"), rows, right=("PLACED",))

@@ -28,7 +28,7 @@ def config_of(optimizer: str = "adagrad", rate: float = 0.1, batch: int = 101, s
 
 
 def trained(config: TrainingConfig, devices: int, first: int, *counts: int) -> list[dict[str, Any]]:
-    """The results of calls for so many steps each, on CPU devices of this process."""
+    """The results of calls, each for its number of steps, on CPU devices of this process."""
     training = TrainingGraph(config, DEVICES[:devices])
     results = []
     with tf.compat.v1.Session(

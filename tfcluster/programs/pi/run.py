@@ -19,7 +19,8 @@ from tfcluster.programs.threefry import threefry_2x32
 # points, so few large shards are best. However, a device that gets only one shard is idle while others finish theirs.
 # The memory of a step does not grow with the size of a shard, because the compiler fuses generation, test and count.
 _SMALLEST_SHARD, _LARGEST_SHARD = 16, 24
-# Up to so many devices are always used. More are if each has so many points: about as long as it takes to begin on one.
+# Up to this number of devices are always used; more only if each has at least this number of points, whose computation
+# takes about as long as the start on a device.
 _FEW_DEVICES, _POINTS_PER_DEVICE = 8, 1 << 26
 # Number of points that the loop over a shard of the largest size generates at once. Each round of the generator waits
 # for the previous one, and the rounds of other points fill this time. It costs about 0.3 s of tracing and compiling, so
