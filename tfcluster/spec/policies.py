@@ -213,7 +213,12 @@ class Notify(FrozenModel):
     ] = None
     events: Annotated[
         tuple[Literal["task-failed", "host-away", "run-finished"], ...],
-        Key("a list", "The kinds of notices: `task-failed`, `host-away`, `run-finished`.", "[task-failed], command: ./notify.sh", "all"),
+        Key(
+            "a list",
+            "The kinds of notices: `task-failed`, `host-away`, `run-finished`.",
+            "[task-failed], command: ./notify.sh",
+            "all",
+        ),
     ] = ("task-failed", "host-away", "run-finished")
 
     @model_validator(mode="after")
