@@ -62,7 +62,7 @@ def test_without_the_option_nothing_is_placed_aloud(demo: Sandbox) -> None:
 def test_people_see_a_line_for_each_and_a_summary_for_each_device(demo: Sandbox) -> None:
     lines = demo(*_GRAPH, "--log-placement").stdout.splitlines()
     assert "/job:worker/task:1/device:CPU:0  y2 (Sub)" in lines
-    [heading] = [at for at, line in enumerate(lines) if line.split() == ["DEVICE", "PLACED", "OF", "WHICH", "TYPES"]]
+    [heading] = [at for at, line in enumerate(lines) if line.split() == ["DEVICE", "PLACED", "TYPES"]]
     rows = [line.split(maxsplit=2) for line in lines[heading + 1 : lines.index("", heading)]]
     assert sum(int(row[1]) for row in rows) == sum("  " in line and line.endswith(")") for line in lines[:heading])
     assert "Sub" in next(row[2] for row in rows if row[0] == "/job:worker/task:1/device:CPU:0")
