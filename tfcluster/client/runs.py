@@ -92,15 +92,20 @@ def follow(
             if event is None:
                 continue
             record = event.record
-            if record["event"] == "waiting" and len(cluster.hosts) > 1:
-                record = ask_hosts(cluster, record)
-            if record["event"] == "waiting" and interrupt is not None:  # `attach` replays what is over perhaps
-                record = add_logs(cluster, record)
+            if record["event"] == "waiting":  # `attach`, which has no interrupt, replays what is over perhaps
+                record = _complete_wait(cluster, record, with_logs=interrupt is not None)
             if record["event"] != "placement":
                 run = record.get("run", run)
                 output += record["event"] == "output"
                 events += record["event"] != "output"
             yield record
+
+
+def _complete_wait(cluster: Cluster, record: Event, *, with_logs: bool) -> Event:
+    """Return the event of a script that waits with what the other hosts say of its tasks, and with the tasks' logs."""
+    if len(cluster.hosts) > 1:
+        record = ask_hosts(cluster, record)
+    return add_logs(cluster, record) if with_logs else record
 
 
 @contextlib.contextmanager

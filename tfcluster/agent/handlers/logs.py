@@ -156,15 +156,11 @@ class LogHandlers:
         Yields:
             The start positions, then the lines in the order of their times.
         """
-        follow, after = request.follow, request.after
-        readers = streams()
+        follow, readers = request.follow, streams()
         ends = {key: _end(reader, request.until) for key, reader in readers.items()}
         # The last lines of a log that match are found by a search of all of it.
-        tails = dict.fromkeys(readers.keys() - after.keys(), request.lines if _is_search(request) else None)
-        positions = {
-            key: after[key] if key in after else _start(reader, ends[key], request, since_of(key))
-            for key, reader in readers.items()
-        }
+        tails = dict.fromkeys(readers.keys() - request.after.keys(), request.lines if _is_search(request) else None)
+        positions = _start_positions(readers, ends, request, since_of)
         yield LogPositions({key: position for key, position in positions.items() if tails.get(key) is None})
         begun = time.time()
         with self._watch(readers.values() if follow else ()) as wait:
@@ -225,6 +221,20 @@ def _last_up(events: LogReader) -> float | None:
 
 def _is_search(request: LogsRequest | EventsRequest) -> bool:
     return isinstance(request, LogsRequest) and bool(request.grep)
+
+
+def _start_positions(
+    readers: Streams,
+    ends: dict[str, int],
+    request: LogsRequest | EventsRequest,
+    since_of: Callable[[str], float | None],
+) -> dict[str, int]:
+    """Return where to start in each log: after what the command has received already, or where the request says."""
+    after = request.after
+    return {
+        key: after[key] if key in after else _start(reader, ends[key], request, since_of(key))
+        for key, reader in readers.items()
+    }
 
 
 def _start(reader: LogReader, end: int, request: LogsRequest | EventsRequest, since: float | None) -> int:
