@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import os
-import resource
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tests.descriptors import free_descriptors
 from tfcluster.process_handle import ProcessHandle, boot_id, exit_status, format_exit_status, send_signal
 from tfcluster.transport.base import readable_fds
 
@@ -109,7 +108,7 @@ def test_how_a_real_process_ended() -> None:
 
 
 def orphan(program: str) -> int:
-    """The pid of a process that runs a shell program and is nobody's child here: its parent has ended."""
+    """The pid of a process that runs a shell program and is no child of this process: its parent has ended."""
     starting = subprocess.run(
         ["sh", "-c", f"({program}) >/dev/null 2>&1 & echo $!"], stdout=subprocess.PIPE, text=True, check=True
     )
@@ -121,25 +120,14 @@ def test_a_process_is_not_gone_because_no_descriptor_is_left_to_look_with(
     child: subprocess.Popen[bytes], free: int
 ) -> None:
     process = of(child)
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    taken = [os.open(os.devnull, os.O_RDONLY)]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (taken[0] + 8, limits[1]))
-    try:
-        with suppress(OSError):
-            while True:
-                taken.append(os.open(os.devnull, os.O_RDONLY))
-        for _ in range(free):
-            os.close(taken.pop())
+    with free_descriptors(free):
         with pytest.raises(OSError, match="Too many open files"):
             process.open()
         fds = [os.open(os.devnull, os.O_RDONLY) for _ in range(free)]  # what it opened is closed again
         with pytest.raises(OSError, match="Too many open files"):
             process.exists()
-        taken += fds
-    finally:
-        for fd in taken:
+        for fd in fds:
             os.close(fd)
-        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     assert process.exists()
 
 

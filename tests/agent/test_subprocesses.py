@@ -5,37 +5,16 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
-import resource
 import signal
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 
 import pytest
 
 from tests.conftest import wait_for
+from tests.descriptors import free_descriptors
 from tfcluster.agent.subprocesses import ChildProcess, fork_child
 from tfcluster.protocol.codec import Message, encode
 from tfcluster.transport.base import readable_fds
-
-
-@contextmanager
-def free_descriptors(count: int) -> Iterator[None]:
-    """Have this process get only that number of further descriptors."""
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    taken = [os.open(os.devnull, os.O_RDONLY)]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (taken[0] + 16, limits[1]))
-    try:
-        with suppress(OSError):
-            while True:
-                taken.append(os.open(os.devnull, os.O_RDONLY))
-        for _ in range(count):
-            os.close(taken.pop())
-        yield
-    finally:
-        for fd in taken:
-            os.close(fd)
-        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 def end_with_3(agent: socket.socket) -> None:
