@@ -28,11 +28,12 @@ _BASE = {
     "paths",
     "private_network",
     "process_handle",
+    "reporting",
     "runtime_dir",
 }
 _PURE = {*_BASE, "spec", "core", "protocol"}
 ALLOWED = {
-    "__init__": {"connection", "version"},
+    "__init__": {"connection", "reporting", "version"},
     "version": set[str](),
     "__main__": {"cli"},
     "control_characters": set[str](),
@@ -41,6 +42,7 @@ ALLOWED = {
     "input_file": {"settings"},
     "tf_install": {"errors"},
     "paths": {"errors", "settings"},
+    "reporting": {"settings"},
     "private_network": {"errors", "process_handle"},
     "process_handle": {"errors", "settings"},
     "runtime_dir": {"errors", "paths", "settings"},

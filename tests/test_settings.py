@@ -64,6 +64,7 @@ CONSTANTS = {
             "processes/probes.py:_CHANNEL_OPTIONS",
             "client/agent_connection.py:_NO_REQUEST",
             "protocol/codec.py:VERSION",
+            "reporting.py:_STEP_MAX",
             "spec/yaml_source.py:_TOP",
             "processes/notice_sender.py:_TIMED_OUT",
             "transport/ssh_errors.py:SSH_FAILED",

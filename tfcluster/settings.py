@@ -248,6 +248,9 @@ SESSION_CONNECT_SECONDS = 2.0
 SESSION_CLOSE_SECONDS = 3.0
 MEAN_RANDOM_NUMBERS_MAX = 2**42  # for the driver's memory: 350 bytes for each window of 2^22 numbers
 TEXT_BLOCK_NUMBERS = 1 << 16  # converted at once: little memory, and few calls
+METRIC_POINTS = 250  # of a series of tfcluster.metric; after them a new one each 1/250 of the time since the first
+METRIC_NAMES_MAX = 100  # a name for each step would be a mistake
+METRIC_NAME_MAX_CHARS = 80
 
 # Training (linear, expfit).
 TRAINING_STEPS = 1000  # the default of --steps

@@ -17,12 +17,13 @@ NAMES = ("alpha", "beta")
 JOBS = "jobs:\n  worker: {tasks: 3, hosts: [alpha, beta]}\n"
 ACT = """
 import json, os, signal, sys, time
-import beside
+import beside, tfcluster
 acts = dict(argument.split("=") for argument in sys.argv[1:])
 act = acts.get(os.environ["TFCLUSTER_TASK"], "wait")
 if "first" in acts and os.environ["TFCLUSTER_ATTEMPT"] != "0":
     act = "0"
 cluster = json.loads(os.environ["TF_CONFIG"])["cluster"]["worker"]
+tfcluster.metric("rank", int(os.environ["TFCLUSTER_RANK"]), 0)
 print(json.dumps({"act": act, "beside": beside.NAME, "cluster": cluster}), flush=True)
 if act == "kill":
     os.kill(os.getpid(), signal.SIGKILL)
@@ -75,6 +76,8 @@ def test_members_run_on_the_hosts_of_their_tasks_with_the_code_beside_them(lab: 
     printed = [json.loads(each["line"]) for each in events if each["event"] == "output"]
     assert [each["beside"] for each in printed] == ["module"] * 3
     assert printed[0]["cluster"] == printed[1]["cluster"] == printed[2]["cluster"]
+    metrics = {each["task"]: (each["name"], each["value"]) for each in events if each["event"] == "metric"}
+    assert metrics == {f"worker:{rank}": ("rank", rank) for rank in range(3)}
     addresses = [lab.network.address(host) for host in ("alpha", "beta", "alpha")]
     assert [each.rpartition(":")[0] for each in printed[0]["cluster"]] == addresses
     (run,) = [each for each in lab.json("runs") if each["run"] == events[0]["run"]]

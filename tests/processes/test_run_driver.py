@@ -43,7 +43,7 @@ supervised_program.run_program.main = run_program
 daemonize.become_subreaper()
 poll = select.poll()
 recorder = run_output.OutputRecorder(folder)
-program = supervised_program.SupervisedProgram(job, poll, recorder, None, None)
+program = supervised_program.SupervisedProgram(job, poll, recorder, None, None, print)
 print("driving", flush=True)
 run_driver._supervise(job, program, poll, recorder)
 """

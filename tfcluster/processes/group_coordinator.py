@@ -34,6 +34,7 @@ from tfcluster.protocol.group import (
     End,
     Exited,
     Interrupt,
+    Measured,
     Observed,
     Order,
     Output,
@@ -244,6 +245,8 @@ class GroupCoordinator:
             data = report.data.encode(errors="surrogateescape")
             self._outputs[report.rank].add(data)
             self._recorder.append(report.stream, data, self._members[report.rank].short)
+        elif isinstance(report, Measured):
+            self._tell(**report.event)
         elif isinstance(report, Observed):
             self._states.change(self._members[report.rank], observation=report.observation)
         elif isinstance(report, Exited):

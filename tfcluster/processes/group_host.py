@@ -10,6 +10,7 @@ import signal
 import socket
 from collections.abc import Callable, Collection
 from dataclasses import replace
+from functools import partial
 
 from tfcluster import settings
 from tfcluster.core.caller import OutputStreams
@@ -24,10 +25,12 @@ from tfcluster.processes.idle_members import IdleMembers
 from tfcluster.processes.netinfo import Address, bind_free_port
 from tfcluster.processes.run_spec import RunSpec
 from tfcluster.processes.supervised_program import SupervisedProgram
+from tfcluster.protocol.codec import Message
 from tfcluster.protocol.group import (
     End,
     Exited,
     Interrupt,
+    Measured,
     Observed,
     Order,
     Output,
@@ -173,7 +176,8 @@ class GroupHost:
             member=self._environment(member, order),
         )
         sink = _MemberOutput(self._report, member.rank)
-        program = SupervisedProgram(spec, self._poll, sink, None, self._cluster, self._release)
+        report = partial(self._report_measured, member.rank)
+        program = SupervisedProgram(spec, self._poll, sink, None, self._cluster, report, self._release)
         self._programs[member.rank] = program
         self._observations[member.rank] = Observation()
         self._report(Started(member.rank, program.pid))
@@ -223,6 +227,9 @@ class GroupHost:
             if observation != self._observations[rank]:
                 self._observations[rank] = observation
                 self._report(Observed(rank, observation))
+
+    def _report_measured(self, rank: int, event: Message) -> None:
+        self._report(Measured(rank, event))
 
     def _report(self, report: Report) -> None:
         with contextlib.suppress(OSError):  # the coordinator is lost, which the next order to read shows

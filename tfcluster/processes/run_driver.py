@@ -7,6 +7,7 @@ opens, kills a program whose shutdown takes too long, and records how the progra
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import select
@@ -14,6 +15,7 @@ import signal
 import sys
 import time
 from collections.abc import Collection
+from functools import partial
 from typing import NoReturn
 
 from tfcluster import settings
@@ -35,6 +37,7 @@ from tfcluster.processes.run_spec import ProgramEnd, RunSpec, acquire_run
 from tfcluster.processes.script_end import final_event
 from tfcluster.processes.standard_streams import receive_stdin
 from tfcluster.processes.supervised_program import SupervisedProgram
+from tfcluster.protocol.codec import Message
 
 
 def main(spec: RunSpec) -> None:
@@ -68,7 +71,7 @@ def main(spec: RunSpec) -> None:
     poll = select.poll()
     try:
         recorder = OutputRecorder(folder)
-        program = SupervisedProgram(spec, poll, recorder, stdin, cluster)
+        program = SupervisedProgram(spec, poll, recorder, stdin, cluster, partial(_emit, spec))
     except OSError as error:
         _fail(spec, ClusterError(f"no process could be started for the program of {spec.run}: {error.strerror}"))
     if stdin is not None:
@@ -118,6 +121,12 @@ def _drive_group(spec: RunSpec, group: Group, cluster: Collection[Address] | Non
         _fail(spec, ClusterError(f"host {spec.host}: {error}", hint=OPEN_HINT))
     except ClusterError as error:
         _fail(spec, error)
+
+
+def _emit(spec: RunSpec, event: Message) -> None:
+    """Write an event of the script; on a full disk it is lost."""
+    with contextlib.suppress(ClusterError):
+        spec.emit(**event)
 
 
 def _fail(spec: RunSpec, error: ClusterError) -> NoReturn:

@@ -29,7 +29,9 @@ from tfcluster.processes.program_process import (
 )
 from tfcluster.processes.run_spec import ProgramEnd, RunSpec
 from tfcluster.processes.standard_streams import open_streams
+from tfcluster.protocol.codec import Message, encode
 from tfcluster.protocol.serialization import decode
+from tfcluster.reporting import MetricReporter, set_reporter
 
 
 def resume(spec_fd: int, link_fd: int) -> NoReturn:
@@ -99,6 +101,7 @@ def _run_script(spec: RunSpec, link: socket.socket) -> NoReturn:
         SystemExit: Always, with the script's exit code.
     """
     context = begin_run(spec)
+    reporter = _report_metrics(spec, link)
     pid = os.getpid()
     failure = ""
     try:
@@ -118,6 +121,34 @@ def _run_script(spec: RunSpec, link: socket.socket) -> NoReturn:
     seconds = time.monotonic() - context.started_at
     if os.getpid() == pid:  # a child that the script has forked ends here too
         with contextlib.suppress(OSError):  # the script has closed descriptors that it did not open
-            ProgramEnd(code, truncate(failure), seconds, context.device_stats, context.notes).send(link)
+            metrics = reporter.flush()
+            ProgramEnd(code, truncate(failure), seconds, context.device_stats, context.notes, metrics).send(link)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     raise SystemExit(code)
+
+
+def _report_metrics(spec: RunSpec, link: socket.socket) -> MetricReporter:
+    """Have `tfcluster.metric` report to the driver of this process.
+
+    Args:
+        spec: The run.
+        link: The program's end of a socket pair with the driver.
+
+    Returns:
+        The reporter, which has to be flushed at the end.
+    """
+    own = os.fstat(link.fileno()).st_ino
+
+    def send(event: Message) -> bool:
+        try:  # a script may close descriptors that it did not open, and the number may be that of another file since
+            if os.fstat(link.fileno()).st_ino != own:
+                return True
+            return link.send(encode(event), socket.MSG_DONTWAIT) > 0
+        except BlockingIOError:  # the driver does not get to read; the next one may be sent, or the last one at the end
+            return False
+        except OSError:
+            return True
+
+    reporter = MetricReporter(send, {} if spec.member is None else {"task": spec.member["TFCLUSTER_TASK"]})
+    set_reporter(reporter)
+    return reporter

@@ -23,7 +23,8 @@ def final_event(spec: RunSpec, code: int, end: ProgramEnd, interrupted: bool, lo
     if code:
         return _error(spec, code, end.failure, interrupted)
     lost = [f"{lost_bytes} bytes of output could not be written"] if lost_bytes else []
-    return spec.result_event({"exit_code": 0}, end.seconds, devices=end.work, notes=[*end.notes, *lost])
+    metrics = {"metrics": end.metrics} if end.metrics else {}
+    return spec.result_event({"exit_code": 0, **metrics}, end.seconds, devices=end.work, notes=[*end.notes, *lost])
 
 
 def _error(spec: RunSpec, code: int, failure: str, interrupted: bool) -> Message:

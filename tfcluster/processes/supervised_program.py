@@ -20,7 +20,7 @@ from tfcluster.processes.listen_guard import ListenGuard
 from tfcluster.processes.netinfo import Address
 from tfcluster.processes.run_output import STDERR, OutputCapture, OutputSink
 from tfcluster.processes.run_spec import ProgramEnd, RunSpec
-from tfcluster.protocol.codec import Decoder
+from tfcluster.protocol.codec import Decoder, Message
 
 
 class SupervisedProgram:
@@ -32,6 +32,7 @@ class SupervisedProgram:
         sink: Gets what the program prints.
         stdin: The program's standard input; None for /dev/null.
         cluster: The addresses that may connect to the program's ports, or None if all may.
+        report: Gets the events of a script: what it reports with `tfcluster.metric`.
         release: Gives up, in the new process, the objects that own descriptors, all of which are closed there: an
             object that is destroyed later would close a file of the program that has got its number.
 
@@ -52,11 +53,13 @@ class SupervisedProgram:
         sink: OutputSink,
         stdin: int | None,
         cluster: Collection[Address] | None,
+        report: Callable[[Message], None],
         release: Callable[[], None] = lambda: None,
     ) -> None:
         self._poll = poll
         self._cluster = cluster
         self._sink = sink
+        self._report = report
         self.end: ProgramEnd | None = None
         self.is_terminated = False
         self.capture = OutputCapture(sink, spec.streams or OutputStreams(is_shared=True))
@@ -215,6 +218,8 @@ class SupervisedProgram:
     def _receive(self) -> bool:
         """Handle all that the program has sent: first the descriptor of its trap, if it has one, last its ProgramEnd.
 
+        Between them are the events of a script.
+
         Returns:
             False if the program's end of the socket pair has been closed, so that nothing more can arrive.
         """
@@ -231,7 +236,9 @@ class SupervisedProgram:
                 assert self._cluster is not None, "only a program whose ports are restricted has a trap"
                 self._guard = ListenGuard(fd, self._cluster, self._report_refused_port)
             for message in self._decoder.feed(data):
-                if message:
+                if "event" in message:
+                    self._report(message)
+                elif message:
                     self.end = ProgramEnd(**message)
                     if not self.is_terminated:
                         self._deadline = time.monotonic() + settings.DRIVER_EXIT_SECONDS

@@ -7,7 +7,7 @@ each line is one message: an order of the coordinator or a report of a host.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 from tfcluster.core.groups import Observation
 from tfcluster.errors import ClusterError
@@ -111,6 +111,19 @@ class Output:
 
 
 @dataclass(frozen=True)
+class Measured:
+    """The report of what a member has reported with `tfcluster.metric`.
+
+    Attributes:
+        rank: The member.
+        event: The event of the run that has it.
+    """
+
+    rank: int
+    event: dict[str, Any]
+
+
+@dataclass(frozen=True)
 class Observed:
     """The report of what the host's agent sees of a member, which is sent when it changes.
 
@@ -152,11 +165,8 @@ class Unable:
 
 
 Order = Reserve | Start | Stop | StopIdle | Interrupt | End
-Report = Ports | Started | Output | Observed | Exited | Unable
-_KINDS: dict[str, type[Any]] = {
-    kind.__name__.lower(): kind
-    for kind in (Reserve, Start, Stop, StopIdle, Interrupt, End, Ports, Started, Output, Observed, Exited, Unable)
-}
+Report = Ports | Started | Output | Measured | Observed | Exited | Unable
+_KINDS: dict[str, type[Any]] = {kind.__name__.lower(): kind for kind in (*get_args(Order), *get_args(Report))}
 
 
 def to_message(value: Order | Report) -> Message:

@@ -205,7 +205,7 @@ class Metrics:
 def _format_metrics(event: dict[str, Any]) -> list[str]:
     words = []
     for name, value in event.items():
-        if isinstance(value, str) or name == "seconds":
+        if value is None or isinstance(value, str) or name == "seconds":
             continue
         if name.endswith(_PER_SECOND):
             words.append(format_rate(value, name.removesuffix(_PER_SECOND)))

@@ -141,9 +141,10 @@ class _Training:
                 self._check_finite(losses, done)
                 numbered = enumerate(losses.tolist(), done + 1)
                 curve += [[at, loss] for at, loss in numbered if (at - 1) % stride == 0 or at == steps]
-                done += size
+                done, taken = done + size, size
                 size = min(4 * size, int(size * settings.TRAINING_CALL_SECONDS / seconds) + 1)
-                self._context.emit("metric", mode=self._mode, step=done, loss=float(losses[-1]))
+                rate = round(taken / seconds, 1)
+                self._context.emit("metric", mode=self._mode, step=done, loss=float(losses[-1]), steps_per_s=rate)
                 self._context.progress(before + done, total, "steps")
             seconds = time.monotonic() - began
             layers = session.run(network.layers)

@@ -24,9 +24,10 @@ class RunEvent:
             `stdout` or `stderr`, with its `task` if it is a member of a group; here the command prints each `line`),
             `result` (the last: `run`, `program`, `state`, `seconds`, `result`, `devices`, `notes`, and `error` if it
             failed; the result of a script that failed has its `exit_code`, and its `signal` if one ended it), `waiting`
-            (a script waits in a `call` of TensorFlow, with `problems`) and `waiting_ended`, or a kind that the program
-            defines, with fields of its own. The data are text, in which bytes that are not UTF-8 are escaped
-            (`surrogateescape`).
+            (a script waits in a `call` of TensorFlow, with `problems`) and `waiting_ended`, `metric` (what a script has
+            reported with `tfcluster.metric`: `name`, `value`, `step`, the `seconds` since it began, and its `task` if
+            it is a member of a group), or a kind that the program defines, with fields of its own. The data are text,
+            in which bytes that are not UTF-8 are escaped (`surrogateescape`).
     """
 
     record: dict[str, Any]

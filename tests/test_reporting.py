@@ -1,0 +1,102 @@
+"""tfcluster.metric: what it refuses, what it does outside of a run, and which points of a long series it keeps."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tfcluster
+from tfcluster import settings
+from tfcluster.reporting import Event, MetricReporter
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "step", "problem"),
+    [
+        (3, 1.0, 0, "the name is a string, not 3"),
+        ("", 1.0, 0, "'' is no name"),
+        (" loss", 1.0, 0, "no space before or after"),
+        ("lo\nss", 1.0, 0, "printable"),
+        ("x" * 81, 1.0, 0, "1 to 80"),
+        ("loss", "0.5", 0, "the value of 'loss' is one number, not '0.5'"),
+        ("loss", None, 0, "one number, not None"),
+        ("loss", True, 0, "one number, not True"),
+        ("loss", np.zeros(3), 0, "one number"),
+        ("loss", 1.0, 0.5, "the step of 'loss' is an integer, not 0.5"),
+        ("loss", 1.0, True, "an integer, not True"),
+        ("loss", 1.0, -1, "at least 0"),
+        ("loss", 1.0, 2**53, "below 2"),
+    ],
+)
+def test_a_wrong_argument_is_refused_also_outside_of_a_run(name: Any, value: Any, step: Any, problem: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=f"^tfcluster.metric: .*{problem}"):
+        tfcluster.metric(name, value, step)
+
+
+def test_outside_of_a_run_it_does_nothing_and_imports_little() -> None:
+    code = (
+        "import sys, tfcluster; tfcluster.metric('loss', 0.5, 3)\n"
+        "print([name for name in sys.modules if name.split('.')[0] in ('tensorflow', 'click', 'rich', 'psutil')])"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert (result.stdout, result.stderr) == ("[]\n", "")
+
+
+def make_reporter(refused: set[int] | None = None) -> tuple[MetricReporter, list[Event]]:
+    sent: list[Event] = []
+
+    def send(event: Event) -> bool:
+        if event["step"] in (refused or ()):
+            return False
+        sent.append(event)
+        return True
+
+    return MetricReporter(send, {"task": "worker:1"}), sent
+
+
+def test_what_an_event_says() -> None:
+    reporter, sent = make_reporter()
+    reporter.report("loss", 0.5, 3)
+    assert 0 <= sent[0].pop("seconds") < 100
+    assert sent == [{"event": "metric", "task": "worker:1", "name": "loss", "value": 0.5, "step": 3}]
+
+
+def test_a_long_series_is_thinned_out_and_has_its_last_point(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    reporter, sent = make_reporter()
+    for step in range(1_000_00):
+        reporter.report("loss", float(step), step)
+        now += 0.01
+    assert reporter.flush() == {"loss": 99_999.0}
+    assert [event["step"] for event in sent[: settings.METRIC_POINTS]] == list(range(settings.METRIC_POINTS))
+    assert len(sent) < 10 * settings.METRIC_POINTS
+    gaps = [later["step"] - event["step"] for event, later in itertools.pairwise(sent)]
+    assert max(gaps) <= 1 + 99_999 / settings.METRIC_POINTS
+    assert sent[-1]["step"] == 99_999
+    reporter.flush()
+    assert sent[-2]["step"] != 99_999, "the last point is sent once"
+
+
+def test_a_point_that_could_not_be_sent_is_sent_with_the_flush() -> None:
+    refused = {7}
+    reporter, sent = make_reporter(refused)
+    reporter.report("loss", 0.5, 7)
+    assert sent == []
+    refused.clear()
+    assert reporter.flush() == {"loss": 0.5}
+    assert [event["step"] for event in sent] == [7]
+
+
+def test_a_name_for_each_step_is_refused() -> None:
+    reporter, _ = make_reporter()
+    for number in range(settings.METRIC_NAMES_MAX):
+        reporter.report(f"loss {number}", 0.0, 0)
+    reporter.report("loss 0", 1.0, 1)
+    with pytest.raises(ValueError, match="one name too many"):
+        reporter.report("another", 0.0, 0)

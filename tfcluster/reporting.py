@@ -1,0 +1,151 @@
+"""The metrics that a script reports with `tfcluster.metric`: what may be reported, and how many points are kept."""
+
+from __future__ import annotations
+
+import math
+import operator
+import os
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, SupportsFloat, SupportsIndex
+
+from tfcluster import settings
+
+Event = dict[str, Any]
+_STEP_MAX = 2**53 - 1  # the integers of JSON in browsers
+
+
+@dataclass
+class _Series:
+    """The values that were reported under one name.
+
+    Attributes:
+        began_at: When the first one was reported, in monotonic seconds.
+        sent_at: When the last one was sent.
+        count: How many were sent.
+        pending: The latest value if it was not sent, as the event that has it.
+        latest: The latest value; None if it is not finite.
+    """
+
+    began_at: float
+    sent_at: float = -math.inf
+    count: int = 0
+    pending: Event | None = None
+    latest: float | None = None
+
+
+class MetricReporter:
+    """Sends what a script reports, and of long series only some points. Thread-safe.
+
+    The first points of a series are all sent. After them the time between two points is a fixed part of the time since
+    the first one, so that the points of a run of days grow with the logarithm of its length.
+
+    Args:
+        send: Sends an event without waiting; returns whether it could be sent.
+        labels: What else each event says, such as the task that reports.
+    """
+
+    def __init__(self, send: Callable[[Event], bool], labels: dict[str, str]) -> None:
+        self._send = send
+        self._labels = labels
+        self._began_at = time.monotonic()
+        self._series: dict[str, _Series] = {}
+        self._lock = threading.Lock()
+        os.register_at_fork(after_in_child=self._replace_lock)
+
+    def _replace_lock(self) -> None:
+        self._lock = threading.Lock()
+
+    def report(self, name: str, value: float | None, step: int) -> None:
+        """Report a value; see `tfcluster.metric`.
+
+        Raises:
+            ValueError: There are too many names.
+        """
+        now = time.monotonic()
+        with self._lock:
+            if name not in self._series and len(self._series) >= settings.METRIC_NAMES_MAX:
+                raise ValueError(
+                    f"tfcluster.metric: {name!r} is one name too many: a run has at most {settings.METRIC_NAMES_MAX}"
+                )
+            series = self._series.setdefault(name, _Series(now))
+            series.latest = value
+            seconds = round(now - self._began_at, 3)
+            series.pending = {
+                "event": "metric",
+                **self._labels,
+                "name": name,
+                "value": value,
+                "step": step,
+                "seconds": seconds,
+            }
+            interval = (now - series.began_at) / settings.METRIC_POINTS
+            if series.count < settings.METRIC_POINTS or now - series.sent_at >= interval:
+                self._send_pending(series, now)
+
+    def flush(self) -> dict[str, float | None]:
+        """Send the latest point of each series, unless it was sent; return the latest value of each, by name."""
+        with self._lock:
+            for series in self._series.values():
+                if series.pending is not None:
+                    self._send_pending(series, time.monotonic())
+            return {name: series.latest for name, series in self._series.items()}
+
+    def _send_pending(self, series: _Series, now: float) -> None:
+        if series.pending is not None and self._send(series.pending):
+            series.pending = None
+            series.sent_at = now
+            series.count += 1
+
+
+_reporters: list[MetricReporter] = []
+
+
+def set_reporter(reporter: MetricReporter) -> None:
+    """Set what gets the metrics of this process."""
+    _reporters[:] = [reporter]
+
+
+def report(name: str, value: SupportsFloat, step: SupportsIndex) -> None:
+    """Check a value and report it, if this process is a script's; see `tfcluster.metric`."""
+    checked = (_check_name(name), _check_value(name, value), _check_step(name, step))
+    if _reporters:
+        _reporters[0].report(*checked)
+
+
+def _check_name(name: object) -> str:
+    if not isinstance(name, str):
+        raise TypeError(f"tfcluster.metric: the name is a string, not {name!r:.60}")
+    if not (name.strip() == name != "" and name.isprintable() and len(name) <= settings.METRIC_NAME_MAX_CHARS):
+        raise ValueError(
+            f"tfcluster.metric: {name!r:.60} is no name: it has 1 to {settings.METRIC_NAME_MAX_CHARS} printable "
+            "characters, and no space before or after them"
+        )
+    return name
+
+
+def _check_value(name: str, value: Any) -> float | None:
+    """Return a value as a number; None for one that is not finite, which JSON does not have."""
+    try:
+        if isinstance(value, (str, bytes, bool)):
+            raise TypeError
+        number = float(value)
+    except OverflowError:  # an integer of more than 308 digits
+        return None
+    except (TypeError, ValueError):
+        raise TypeError(f"tfcluster.metric: the value of {name!r} is one number, not {value!r:.60}") from None
+    return number if math.isfinite(number) else None
+
+
+def _check_step(name: str, step: Any) -> int:
+    try:
+        if isinstance(step, bool):
+            raise TypeError
+        number = operator.index(step)
+    except TypeError:
+        raise TypeError(f"tfcluster.metric: the step of {name!r} is an integer, not {step!r:.60}") from None
+    if not 0 <= number <= _STEP_MAX:
+        raise ValueError(f"tfcluster.metric: the step of {name!r} is at least 0 and below 2^53, not {number:.6g}")
+    return number
