@@ -7,6 +7,9 @@ PYTEST = $(BIN)/python -m pytest
 # Modules run at the same time, each with the clusters that its tests share; see tests/conftest.py for the number.
 PARALLEL = -n auto --dist loadfile --no-loadscope-reorder
 
+# Some images set it: each command that a test or a benchmark starts would compile all its modules again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo check test test-slow test-all lint bench soak completions docs picture clean
 
 .venv/installed: pyproject.toml
