@@ -25,10 +25,6 @@ from tfcluster.transport.provision import bootstrap, code_bundle
 
 COUNTS = (1, 2, 4, 8)
 ROUNDS = 3
-# In turn it would be 8 times as long as on one host. Two cores would make it 4 times if a host kept one of them busy
-# all the time; but a part of it is waiting, for ssh and for servers, and the hosts wait together.
-TARGET = 3.0
-
 # What a command on a cluster with a host elsewhere may take longer than the same command here, in seconds, from the
 # second command on: the link has no delay, and its connection is warm.
 REMOTE_TARGET = 0.2
@@ -40,6 +36,12 @@ REMOTE_COMMANDS = {
 }
 
 FIRST, LATER, STATUS, DOWN = "up, first contact", "up, later contact", "status", "down"
+# How many times as long as on one host `up` may take on the most hosts. A host keeps a core busy nearly all the time: a
+# later `up` of 1.1 s takes it 0.9 s of processor time, most of it to load TensorFlow's library and the agent's modules.
+# So 8 hosts on two cores cannot take less than 3.2 times as long; in turn they would take 8 times. At the first contact
+# each host compiles the modules too.
+_PROPORTION = max(2.0, max(COUNTS) / len(os.sched_getaffinity(0)))
+TARGETS = {FIRST: 1.25 * _PROPORTION, LATER: _PROPORTION}
 # Seconds by command and number of hosts, round by round.
 Figures = dict[str, dict[int, list[float]]]
 
@@ -125,11 +127,14 @@ def compare_counts(cluster: Cluster, hosts: SshHosts, counts: tuple[int, ...]) -
     session = len(json.dumps(bootstrap(is_dry_run=False)))
     print(f"bytes of code sent to a host: {len(code_bundle())} at the first contact, {session} in a session")
     print(f"  all that it received, of ssh too: {received[FIRST]} at the first `up`, {received[LATER]} at a later one")
-    worst = max(ratios[contact][max(counts)] for contact in (FIRST, LATER))
-    is_reached = worst < TARGET
-    print(f"  up on {max(counts)} hosts, all on the cores of this machine, takes {worst:.2f} times as long as on one;")
-    print(f"  target below {TARGET:g}: {verdict(is_reached)}\n", flush=True)
-    return is_reached
+    reached = []
+    for contact, target in TARGETS.items():
+        ratio = ratios[contact][max(counts)]
+        reached.append(ratio < target)
+        print(f"{contact}: on {max(counts)} hosts, on this machine's cores, {ratio:.2f} times as long as on one")
+        print(f"  target below {target:g}: {verdict(reached[-1])}", flush=True)
+    print()
+    return all(reached)
 
 
 def main(counts: tuple[int, ...] = COUNTS) -> bool:
