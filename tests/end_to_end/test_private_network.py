@@ -187,7 +187,8 @@ def test_a_graph_of_another_account_reads_a_file_of_the_owner_only_if_the_networ
         found = sandbox.folder / "found"  # the owner's server writes it, where everyone can read it
         (task,) = sandbox.status()["tasks"]
         data = attack.requests(found, secret, "/job:worker/replica:0/task:0/device:CPU:0")
-        arguments = ("127.0.0.1", task["address"].partition(":")[2], "0.1")  # seconds: an open server then works for a while on what it was sent
+        # Seconds: an open server works for long on what it is sent in a whole one.
+        arguments = ("127.0.0.1", task["address"].partition(":")[2], "0.1")
 
         def strike() -> int:
             result = subprocess.run(
