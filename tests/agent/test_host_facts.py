@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tfcluster.agent import host_facts
 from tfcluster.agent.host_facts import gpu_ids, login_accounts
+from tfcluster.processes import gpus
 
 
 @pytest.mark.parametrize(
@@ -27,13 +27,13 @@ def test_visible_devices_of_the_agent_limit_the_gpus(
     monkeypatch: pytest.MonkeyPatch, allowed: str, expected: list[str]
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", allowed)
-    monkeypatch.setattr(host_facts, "_NVML", "of no use here")
+    monkeypatch.setattr(gpus, "_NVML", "of no use here")
     assert gpu_ids() == expected
 
 
 def test_without_a_driver_there_are_no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setattr(host_facts, "_NVML", "libtfcluster-has-no-such-library.so.1")
+    monkeypatch.setattr(gpus, "_NVML", "libtfcluster-has-no-such-library.so.1")
     assert gpu_ids() == []
 
 

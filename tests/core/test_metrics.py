@@ -13,9 +13,10 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 from tests.conftest import ROOT
 from tests.core.test_status import FAILED, READY
-from tfcluster.core.metrics import HostUsage, ProcessUsage, render_metrics
+from tfcluster.core.metrics import render_metrics
 from tfcluster.core.states import ClusterState, RunState, TaskState
-from tfcluster.core.status import ClusterStatus, HostStatus, RunStatus
+from tfcluster.core.status import ClusterStatus, GpuLoad, HostLoad, HostStatus, RunStatus, TrafficTotals
+from tfcluster.core.usage import HostUsage, ProcessUsage, with_usage
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 EVIL = 'a "name"\\n\\ of\nlines'
@@ -33,7 +34,13 @@ STATUS = ClusterStatus(
         RunStatus("pi-4f9a", EVIL, RunState.RUNNING, 2.5),
     ),
 )
-USAGES = {"localhost": HostUsage(ProcessUsage(1.25, 4096), {READY.task: ProcessUsage(12.5, 2048)})}
+GPU = GpuLoad("0", "NVIDIA H100", 25.0, 1 << 30, 80 << 30)
+LOAD = HostLoad(12.5, 8, 3 << 30, 16 << 30, (GPU, GpuLoad("1", "a part of one", None, 0, 10 << 30)))
+USAGES = {
+    "localhost": HostUsage(
+        ProcessUsage(1.25, 4096), {READY.task: ProcessUsage(12.5, 2048, TrafficTotals(10, 20))}, LOAD, 100.5
+    )
+}
 
 
 def samples_of(text: str) -> Samples:
@@ -87,6 +94,27 @@ def test_what_status_shows_is_a_metric() -> None:
     assert value_of(samples, "run_duration_seconds", run="pi-3f9a") is None
 
 
+def test_the_load_of_hosts_and_the_traffic_of_tasks_are_metrics() -> None:
+    samples = samples_of(render_metrics(STATUS, USAGES))
+    assert value_of(samples, "host_cpus", host="localhost") == 8
+    assert value_of(samples, "host_cpu_seconds_total", host="localhost") == 100.5
+    assert value_of(samples, "host_memory_bytes", host="localhost") == 16 << 30
+    assert value_of(samples, "host_memory_used_bytes", host="localhost") == 3 << 30
+    assert value_of(samples, "gpu_info", host="localhost", gpu="0", product="NVIDIA H100") == 1
+    assert value_of(samples, "gpu_utilization_ratio", gpu="0") == 0.25
+    assert value_of(samples, "gpu_utilization_ratio", gpu="1") is None
+    assert value_of(samples, "gpu_memory_bytes", gpu="0") == 80 << 30
+    assert value_of(samples, "gpu_memory_used_bytes", gpu="0") == 1 << 30
+    assert value_of(samples, "task_network_receive_bytes_total", task="worker:0") == 10
+    assert value_of(samples, "task_network_transmit_bytes_total", task="worker:0") == 20
+
+
+def test_a_status_gets_the_load_and_the_traffic_of_the_hosts_that_told() -> None:
+    status = with_usage(STATUS, USAGES)
+    assert [host.load for host in status.hosts] == [LOAD, None]
+    assert [task.traffic for task in status.tasks] == [TrafficTotals(10, 20), None]
+
+
 def test_of_a_host_that_is_away_only_that_is_known() -> None:
     samples = samples_of(render_metrics(STATUS, USAGES))
     assert value_of(samples, "host_up", host="beta") == 0
@@ -103,7 +131,7 @@ def test_units_and_types_follow_the_conventions() -> None:
         assert family.type in ("gauge", "counter")
         assert family.documentation.endswith(".")
         unit = family.name.rpartition("_")[2]
-        assert family.unit == (unit if unit in ("seconds", "bytes") else "")
+        assert family.unit == (unit if unit in ("seconds", "bytes", "ratio") else "")
 
 
 def test_the_older_text_format_has_the_same_values() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from tfcluster.core.states import ClusterState, RunState, TaskState
-from tfcluster.core.status import ClusterStatus, HostStatus, LastExit, RunStatus, TaskStatus
+from tfcluster.core.status import ClusterStatus, HostStatus, LastExit, RunStatus, TaskStatus, TrafficTotals
 from tfcluster.protocol.serialization import decode, to_json
 
 READY = TaskStatus(
@@ -22,6 +22,7 @@ READY = TaskStatus(
     rss_bytes=1024,
     devices=("/job:worker/replica:0/task:0/device:CPU:0",),
     last_exit=LastExit("SIGKILL", 12.5, "what it said", ("its last",)),
+    traffic=TrafficTotals(10, 20),
 )
 FAILED = TaskStatus(
     task="/job:worker/task:1",
@@ -53,7 +54,7 @@ def test_the_json_is_the_contract() -> None:
         "cluster": "demo",
         "state": "degraded",
         "spec": "cluster.yaml",
-        "hosts": [{"host": "localhost", "state": "up", "agent_pid": 16, "tensorflow": "2.21.0"}],
+        "hosts": [{"host": "localhost", "state": "up", "agent_pid": 16, "tensorflow": "2.21.0", "load": None}],
         "tasks": [
             {
                 "task": "/job:worker/task:0",
@@ -75,6 +76,7 @@ def test_the_json_is_the_contract() -> None:
                     "log": ["its last"],
                     "expected": False,
                 },
+                "traffic": {"received_bytes": 10, "sent_bytes": 20},
             },
             {
                 "task": "/job:worker/task:1",
@@ -90,6 +92,7 @@ def test_the_json_is_the_contract() -> None:
                 "rss_bytes": None,
                 "devices": [],
                 "last_exit": None,
+                "traffic": None,
             },
         ],
         "runs": [{"run": "pi-3f9a", "program": "pi", "state": "cancelled", "seconds": 0.4}],

@@ -71,8 +71,10 @@ def test_status_json_is_the_contract(demo: Sandbox) -> None:
     assert list(status) == ["cluster", "state", "spec", "hosts", "tasks", "runs", "network"]
     assert (status["cluster"], status["state"], status["spec"]) == ("demo", "running", str(EXAMPLE))
     (host,) = status["hosts"]
-    assert list(host) == ["host", "state", "agent_pid", "tensorflow"]
+    assert list(host) == ["host", "state", "agent_pid", "tensorflow", "load"]
     assert (host["host"], host["state"]) == ("localhost", "up")
+    assert host["load"]["cpus"] == os.cpu_count()
+    assert 0 < host["load"]["memory_used_bytes"] < host["load"]["memory_total_bytes"]
     assert re.fullmatch(r"2\.\d+\.\d+", host["tensorflow"])
     assert [task["task"] for task in status["tasks"]] == [
         "/job:ps/task:0",
@@ -82,12 +84,14 @@ def test_status_json_is_the_contract(demo: Sandbox) -> None:
     for task in status["tasks"]:
         assert list(task) == [
             "task", "job", "index", "host", "address", "state", "pid", "restarts", "uptime_s", "cpu_percent",
-            "rss_bytes", "devices", "last_exit",
+            "rss_bytes", "devices", "last_exit", "traffic",
         ]  # fmt: skip
         assert task["state"] == "ready"
         assert task["devices"] == [f"/job:{task['job']}/replica:0/task:{task['index']}/device:CPU:0"]
         assert task["rss_bytes"] > 10**7
         assert task["restarts"] == 0
+        assert task["traffic"]["received_bytes"] > 0  # at least the health checks
+        assert task["traffic"]["sent_bytes"] > 0
         assert task["last_exit"] is None
         assert re.fullmatch(r"localhost:\d+", task["address"])
 

@@ -93,6 +93,7 @@ class Agent:
             _run_forever(self._restore_files, lambda: asyncio.sleep(settings.AGENT_FILES_INTERVAL_SECONDS)),
             _run_forever(self._context.ports.restore_locks, pause),
             _run_forever(self._context.supervisor.health.schedule_all, pause),
+            _run_forever(self.dispatcher.meter.sample_host, pause),
             _run_forever(self._check_helpers, pause),
             _run_forever(self._context.remote_tasks.schedule_checks, pause),
             _run_forever(self._context.incidents.schedule_check, pause),

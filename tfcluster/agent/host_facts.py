@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -10,13 +9,12 @@ from pathlib import Path
 
 from tfcluster import settings
 from tfcluster.core.hosts import OtherAccounts
+from tfcluster.processes.gpus import count_gpus
 
 _NOBODY_UID = 65534
 _FIRST_UID = 1000  # the default if /etc/login.defs does not set UID_MIN
 # Programs that refuse a login; some distributions list them in /etc/shells.
 _NO_SHELLS = frozenset({"nologin", "false", "true", "sync", "halt", "shutdown"})
-
-_NVML = "libnvidia-ml.so.1"
 
 
 def gpu_ids(environment: Mapping[str, str] = os.environ) -> list[str]:
@@ -37,22 +35,7 @@ def gpu_ids(environment: Mapping[str, str] = os.environ) -> list[str]:
         # CUDA ignores an invalid entry and all entries after it.
         end = next((at for at, name in enumerate(names) if name in ("", "-1")), len(names))
         return names[:end]
-    return [str(number) for number in range(_driver_count())]
-
-
-def _driver_count() -> int:
-    """Return the number of GPUs that the NVIDIA Management Library (NVML) reports, 0 without a driver."""
-    try:
-        nvml = ctypes.CDLL(_NVML)
-    except OSError:
-        return 0
-    if nvml.nvmlInit_v2() != 0:
-        return 0
-    count = ctypes.c_uint(0)
-    try:
-        return count.value if nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)) == 0 else 0
-    finally:
-        nvml.nvmlShutdown()
+    return [str(number) for number in range(count_gpus())]
 
 
 def other_accounts() -> OtherAccounts | None:

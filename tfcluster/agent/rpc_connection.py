@@ -19,6 +19,7 @@ from tfcluster.agent.handlers.outputs import OutputHandlers
 from tfcluster.agent.handlers.profile import ProfileHandler
 from tfcluster.agent.handlers.runs import RunHandlers
 from tfcluster.agent.handlers.stacks import StackHandlers
+from tfcluster.agent.handlers.status import StatusHandlers
 from tfcluster.agent.shutdown import Shutdown, UnreadableCluster
 from tfcluster.agent.upload import Upload
 from tfcluster.errors import ClusterError
@@ -199,6 +200,7 @@ class Dispatcher:
 
     Attributes:
         unreadable: Handles all requests if the journal is damaged or missing; otherwise None.
+        meter: Measures what the host and the tasks use.
     """
 
     def __init__(
@@ -210,6 +212,8 @@ class Dispatcher:
     ) -> None:
         self._before_down = before_down
         self.unreadable: UnreadableCluster | None = None
+        status = StatusHandlers(context, cluster.wait_idle)
+        self.meter = status.meter
         runs = RunHandlers(context)
         logs = LogHandlers(context)
         outputs = OutputHandlers(context.runs.store)
@@ -221,9 +225,9 @@ class Dispatcher:
             ObserveRequest: cluster.observe,
             ReachRequest: check_connectivity,
             ApplyRequest: cluster.apply,
-            WatchRequest: cluster.watch,
-            StatusRequest: cluster.status,
-            UsageRequest: cluster.usage,
+            WatchRequest: status.watch,
+            StatusRequest: status.status,
+            UsageRequest: status.usage,
             DevicesRequest: cluster.devices,
             RestartRequest: cluster.restart,
             DownRequest: shutdown.down,

@@ -8,6 +8,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from tfcluster.processes.socket_traffic import socket_inodes
+
 #: The folder of the tables of this process's network.
 OWN_TABLES = Path("/proc/self/net")
 _NAMES = ("tcp", "tcp6")
@@ -68,7 +70,7 @@ def find_listener(port: int, folder: Path) -> int | None:
     if not inodes:
         return None
     pids = (int(name) for name in os.listdir("/proc") if name.isdigit())
-    return next((pid for pid in pids if not inodes.isdisjoint(_inodes_of(pid))), 0)
+    return next((pid for pid in pids if not inodes.isdisjoint(socket_inodes(pid))), 0)
 
 
 def connected_ports(pid: int) -> set[int]:
@@ -80,20 +82,9 @@ def connected_ports(pid: int) -> set[int]:
     Raises:
         OSError: The process does not exist, or belongs to another account.
     """
-    own = set(_inodes_of(pid))
+    own = set(socket_inodes(pid))
     sockets = read_sockets(Path(f"/proc/{pid}/net"))
     return {each.remote_port for each in sockets if each.is_connected and each.inode in own}
-
-
-def _inodes_of(pid: int) -> Iterator[int]:
-    """Yield the inode numbers of a process's sockets; none if this user may not see them."""
-    folder = f"/proc/{pid}/fd"
-    with suppress(OSError):
-        for name in os.listdir(folder):
-            with suppress(OSError):
-                target = os.readlink(f"{folder}/{name}")
-                if target.startswith("socket:["):
-                    yield int(target[8:-1])
 
 
 def _port(address: str) -> int:

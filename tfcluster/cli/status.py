@@ -23,16 +23,20 @@ def command(cluster: str | None, timeout: float | None, output: str) -> int:
     """
     from tfcluster.client.parallel import unreachable
     from tfcluster.client.resolve import resolve_cluster
-    from tfcluster.client.status import take_snapshot
     from tfcluster.core.states import ClusterState
     from tfcluster.errors import ExitCode
 
     target = resolve_cluster(cluster)
-    snapshot = take_snapshot(target, timeout)
     if output == "json":
+        from tfcluster.client.usage import take_snapshot_with_usage
+
+        snapshot, _ = take_snapshot_with_usage(target, timeout)
         echo_json(snapshot.status)
     else:
-        from tfcluster.ui.listings import show_status
+        from tfcluster.client.status import take_snapshot
+
+        snapshot = take_snapshot(target, timeout)
+        from tfcluster.ui.listings import show_status  # a cluster that is down needs no rich
 
         show_status(snapshot.status)
     if snapshot.errors:

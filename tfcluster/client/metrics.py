@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from tfcluster import settings
 from tfcluster.client.cluster import Cluster
-from tfcluster.client.parallel import map_hosts, partition
-from tfcluster.client.status import NoStatusError, take_snapshot
-from tfcluster.core.metrics import HostUsage, render_metrics
+from tfcluster.client.status import NoStatusError
+from tfcluster.client.usage import take_snapshot_with_usage
+from tfcluster.core.metrics import render_metrics
 from tfcluster.core.states import ClusterState
 from tfcluster.core.status import ClusterStatus, HostStatus
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.protocol.api.cluster import UsageRequest
 
 
 def collect_metrics(cluster: Cluster, timeout: float | None = None) -> tuple[str, ClusterError | None]:
@@ -26,7 +24,7 @@ def collect_metrics(cluster: Cluster, timeout: float | None = None) -> tuple[str
     """
     names = tuple(cluster.hosts)
     try:
-        snapshot = take_snapshot(cluster, timeout)
+        snapshot, usages = take_snapshot_with_usage(cluster, timeout)
     except NoStatusError as error:
         return _without_status(cluster.name, ClusterState.DEGRADED, names, "unreachable"), error
     except ClusterError as error:
@@ -34,11 +32,6 @@ def collect_metrics(cluster: Cluster, timeout: float | None = None) -> tuple[str
             raise
         return _without_status(cluster.name, ClusterState.STOPPED, names, "down"), error
 
-    def query(host: str) -> HostUsage:
-        return cluster.connect(host).call(UsageRequest(), timeout=timeout)
-
-    limit = settings.HOST_TIMEOUT_SECONDS if timeout is None else timeout
-    usages, _ = partition(map_hosts(snapshot.statuses, query, limit))
     return render_metrics(snapshot.status, usages), None
 
 

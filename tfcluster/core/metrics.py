@@ -13,32 +13,7 @@ from enum import Enum
 
 from tfcluster.core.states import ACTIVE_RUN_STATES, RunState
 from tfcluster.core.status import ClusterStatus, TaskStatus
-
-
-@dataclass(frozen=True)
-class ProcessUsage:
-    """What a process has used.
-
-    Attributes:
-        cpu_seconds: Processor time since its start, in seconds.
-        rss_bytes: Resident memory in bytes.
-    """
-
-    cpu_seconds: float
-    rss_bytes: int
-
-
-@dataclass(frozen=True)
-class HostUsage:
-    """What the processes of a cluster on one host have used.
-
-    Attributes:
-        agent: The usage of the agent.
-        tasks: The usage of each task that has a process, by the task's name.
-    """
-
-    agent: ProcessUsage
-    tasks: dict[str, ProcessUsage]
+from tfcluster.core.usage import HostUsage
 
 
 @dataclass
@@ -98,6 +73,7 @@ def render_metrics(status: ClusterStatus, usages: Mapping[str, HostUsage]) -> st
     families = [
         *_cluster_families(status, cluster),
         *_host_families(status, usages, cluster),
+        *_load_families(usages, cluster),
         *_task_families(status, usages, cluster),
         *_run_families(status, cluster),
     ]
@@ -127,6 +103,33 @@ def _host_families(status: ClusterStatus, usages: Mapping[str, HostUsage], clust
     return [up, info, cpu, memory]
 
 
+def _load_families(usages: Mapping[str, HostUsage], cluster: Mapping[str, str]) -> list[_Family]:
+    cpus = _Family("host_cpus", "gauge", "Logical processors of the host.")
+    cpu = _Family("host_cpu_seconds", "counter", "Processor time that all processes of the host have used.", "seconds")
+    memory = _Family("host_memory_bytes", "gauge", "Memory of the host.", "bytes")
+    used = _Family("host_memory_used_bytes", "gauge", "Memory of the host that is not available.", "bytes")
+    gpu_info = _Family("gpu_info", "gauge", "Always 1; the product name of a GPU is a label.")
+    busy = _Family("gpu_utilization_ratio", "gauge", "Part of the time in which the GPU computed.", "ratio")
+    gpu_memory = _Family("gpu_memory_bytes", "gauge", "Memory of the GPU.", "bytes")
+    gpu_used = _Family("gpu_memory_used_bytes", "gauge", "Memory of the GPU that any process uses.", "bytes")
+    for host, usage in usages.items():
+        if usage.load is None:
+            continue
+        labels = {**cluster, "host": host}
+        cpus.add(usage.load.cpus, labels)
+        cpu.add(usage.cpu_seconds, labels)
+        memory.add(usage.load.memory_total_bytes, labels)
+        used.add(usage.load.memory_used_bytes, labels)
+        for gpu in usage.load.gpus:
+            of_gpu = {**labels, "gpu": gpu.gpu}
+            gpu_info.add(1.0, {**of_gpu, "product": gpu.name})
+            if gpu.utilization_percent is not None:
+                busy.add(gpu.utilization_percent / 100.0, of_gpu)
+            gpu_memory.add(gpu.memory_total_bytes, of_gpu)
+            gpu_used.add(gpu.memory_used_bytes, of_gpu)
+    return [cpus, cpu, memory, used, gpu_info, busy, gpu_memory, gpu_used]
+
+
 def _task_families(status: ClusterStatus, usages: Mapping[str, HostUsage], cluster: Mapping[str, str]) -> list[_Family]:
     state = _Family("task_state", "gauge", "Whether the task is in this state.")
     info = _Family("task_info", "gauge", "Always 1; the address of a task's server is a label.")
@@ -134,6 +137,8 @@ def _task_families(status: ClusterStatus, usages: Mapping[str, HostUsage], clust
     uptime = _Family("task_uptime_seconds", "gauge", "Time since the task's server was started.", "seconds")
     cpu = _Family("task_cpu_seconds", "counter", "Processor time that the task's server has used.", "seconds")
     memory = _Family("task_resident_memory_bytes", "gauge", "Resident memory of the task's server.", "bytes")
+    received = _Family("task_network_receive_bytes", "counter", "Bytes that the task has received by TCP.", "bytes")
+    sent = _Family("task_network_transmit_bytes", "counter", "Bytes that the task has sent by TCP.", "bytes")
     devices = _Family("task_devices", "gauge", "TensorFlow devices of the task, by their type.")
     last_exit = _Family(
         "task_last_exit_timestamp_seconds", "gauge", "Unix time of the latest exit of the task's server.", "seconds"
@@ -151,13 +156,16 @@ def _task_families(status: ClusterStatus, usages: Mapping[str, HostUsage], clust
         usage = usages[task.host].tasks.get(task.task) if task.host in usages else None
         if usage is not None:
             cpu.add(usage.cpu_seconds, labels)
+        if usage is not None and usage.traffic is not None:
+            received.add(usage.traffic.received_bytes, labels)
+            sent.add(usage.traffic.sent_bytes, labels)
         if task.rss_bytes is not None:
             memory.add(task.rss_bytes, labels)
         for kind, count in _device_types(task).items():
             devices.add(count, {**labels, "type": kind})
         if task.last_exit is not None:
             last_exit.add(task.last_exit.time, labels)
-    return [state, info, restarts, uptime, cpu, memory, devices, last_exit]
+    return [state, info, restarts, uptime, cpu, memory, received, sent, devices, last_exit]
 
 
 def _device_types(task: TaskStatus) -> Counter[str]:

@@ -35,6 +35,52 @@ class LastExit:
 
 
 @dataclass(frozen=True)
+class TrafficTotals:
+    """What a process has sent and received over TCP, as far as it was seen: see `TrafficMeter` of the agent."""
+
+    received_bytes: int
+    sent_bytes: int
+
+
+@dataclass(frozen=True)
+class GpuLoad:
+    """The load of a GPU, as NVML reports it.
+
+    Attributes:
+        gpu: Its number, as CUDA_VISIBLE_DEVICES has it.
+        name: Its product name.
+        utilization_percent: The time in which it computed, in percent; None if it does not tell.
+        memory_used_bytes: Its memory that is used, by whichever process.
+        memory_total_bytes: Its memory.
+    """
+
+    gpu: str
+    name: str
+    utilization_percent: float | None
+    memory_used_bytes: int
+    memory_total_bytes: int
+
+
+@dataclass(frozen=True)
+class HostLoad:
+    """How busy a host is, with everything that runs there.
+
+    Attributes:
+        cpu_percent: The use of its processors in the last seconds, in percent of all; None if that is not known yet.
+        cpus: The number of its logical processors.
+        memory_used_bytes: The memory that is not available to processes.
+        memory_total_bytes: Its memory.
+        gpus: Its GPUs; empty without an NVIDIA driver.
+    """
+
+    cpu_percent: float | None
+    cpus: int
+    memory_used_bytes: int
+    memory_total_bytes: int
+    gpus: tuple[GpuLoad, ...] = ()
+
+
+@dataclass(frozen=True)
 class TaskStatus:
     """The status of one task, a row of `status`; its fields are part of the stable JSON output."""
 
@@ -51,6 +97,7 @@ class TaskStatus:
     rss_bytes: int | None
     devices: tuple[str, ...]
     last_exit: LastExit | None
+    traffic: TrafficTotals | None = None
 
     @property
     def short(self) -> str:
@@ -66,6 +113,7 @@ class HostStatus:
     state: str
     agent_pid: int | None
     tensorflow: str | None
+    load: HostLoad | None = None
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from typing import Any
 
 from tfcluster import settings
 from tfcluster.processes import daemonize
+from tfcluster.processes.socket_traffic import read_traffic
 from tfcluster.protocol.codec import Decoder, Message, encode
 
 _STATUS = "/tensorflow.WorkerService/GetStatus"
@@ -31,6 +32,9 @@ def probe(title: str, parent: int, agent: socket.socket) -> None:
     `{"id", "error"}`. If `clear` names a container, the server is not asked for its status but clears the container;
     the list of devices in the reply is then empty.
 
+    The prober is in the servers' network: a request `{"id", "traffic": [PID, …]}` asks what processes there have sent
+    and received; its reply is `{"id", "traffic": [[PID, [[INODE, RECEIVED, SENT], …]], …]}`.
+
     Args:
         title: The process title, which `ps` shows.
         parent: The agent's pid.
@@ -47,6 +51,9 @@ def probe(title: str, parent: int, agent: socket.socket) -> None:
     decoder = Decoder()
     while data := agent.recv(1 << 16):
         for request in decoder.feed(data):
+            if "traffic" in request:
+                executor.submit(_respond_traffic, agent, write_lock, request)
+                continue
             address, container = request["address"], request["clear"]
             if (address, _STATUS) not in calls:
                 channel = grpc.insecure_channel(address, options=_CHANNEL_OPTIONS)
@@ -79,6 +86,17 @@ def _respond(agent: socket.socket, write_lock: threading.Lock, call: Any, reques
         message["error"] = f"{error.code().name}: {error.details()}"
     with write_lock:
         agent.sendall(encode(message))
+
+
+def _respond_traffic(agent: socket.socket, write_lock: threading.Lock, request: Message) -> None:
+    """Handle a request for traffic; the arguments are those of `_respond`."""
+    try:
+        counters = read_traffic(request["traffic"])
+    except OSError:  # the kernel does not have what this takes
+        counters = {}
+    traffic = [[pid, [[inode, *moved] for inode, moved in sockets.items()]] for pid, sockets in counters.items()]
+    with write_lock:
+        agent.sendall(encode({"id": request["id"], "traffic": traffic}))
 
 
 def connection_failures(addresses: list[str], timeout: float) -> dict[str, str]:

@@ -13,8 +13,6 @@ from tfcluster.agent.context import AgentContext
 from tfcluster.agent.host_facts import other_accounts
 from tfcluster.agent.preflight import Candidate, check_host_in_child, reserve_ports, run_checks
 from tfcluster.agent.subprocesses import run_in_child
-from tfcluster.agent.timeout import wait_for
-from tfcluster.core.metrics import HostUsage
 from tfcluster.core.plan import affected_runs
 from tfcluster.core.reconcile import ObservedState
 from tfcluster.core.states import HAS_PROCESS, TERMINAL_STATES
@@ -37,10 +35,7 @@ from tfcluster.protocol.api.cluster import (
     ReachReply,
     ReachRequest,
     RestartRequest,
-    StatusRequest,
     TopologyRequest,
-    UsageRequest,
-    WatchRequest,
 )
 
 
@@ -131,30 +126,6 @@ class ClusterHandlers:
             self._context.reject_if_going_down()
         task.result()
         yield Reply(ApplyReply(None))
-
-    async def status(self, request: StatusRequest) -> Response[NoReturn, ClusterStatus]:
-        """Return the status of the cluster."""
-        yield Reply(self._context.recent_status())
-
-    async def usage(self, request: UsageRequest) -> Response[NoReturn, HostUsage]:
-        """Return what the agent and the tasks have used."""
-        yield Reply(self._supervisor.usage())
-
-    async def watch(self, request: WatchRequest) -> Response[ClusterStatus, Done]:
-        """Send the status at each change; see `WatchRequest`."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + request.timeout
-        while True:
-            with suppress(asyncio.TimeoutError):  # while a plan is executed, tasks that it stops look failed
-                await wait_for(self.wait_idle(), deadline - loop.time())
-            count = self._supervisor.changed.count
-            yield self._context.status()
-            try:
-                await asyncio.sleep(min(self._context.status_interval, max(0.0, deadline - loop.time())))
-                await wait_for(self._supervisor.changed.wait_for_change(count), deadline - loop.time())
-            except asyncio.TimeoutError:
-                yield Reply(Done())
-                return
 
     async def devices(self, request: DevicesRequest) -> Response[NoReturn, DevicesReply]:
         """Ask all tasks for their devices."""

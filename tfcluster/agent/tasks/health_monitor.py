@@ -7,7 +7,7 @@ import itertools
 import logging
 import os
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 from functools import partial
@@ -22,6 +22,7 @@ from tfcluster.agent.timeout import wait_for
 from tfcluster.core.devices import Device
 from tfcluster.core.states import HAS_PROCESS, TaskState
 from tfcluster.processes.probes import probe as run_prober
+from tfcluster.processes.socket_traffic import Counters
 from tfcluster.protocol.codec import Message
 
 _logger = logging.getLogger(__name__)
@@ -70,7 +71,7 @@ class ProbeClient:
         self._enter = enter
         self._child: ChildProcess | None = None
         self._identities = itertools.count()
-        self._waiting: dict[int, asyncio.Future[ProbeResult]] = {}
+        self._waiting: dict[int, asyncio.Future[Message | None]] = {}
 
     def start(self) -> None:
         """Fork the health prober unless it runs already, so that it is ready before the first probe.
@@ -96,24 +97,58 @@ class ProbeClient:
         Returns:
             The result of the probe.
         """
+        sent_at = time.monotonic()
+        request = {"address": address, "timeout": timeout, "clear": clear}
+        reply = await self._ask(request, timeout + settings.PROBE_BROKEN_SECONDS, is_vital=True)
+        if reply is None:
+            return ProbeResult(ProbeOutcome.UNKNOWN)
+        if "error" not in reply:
+            devices = tuple(Device(**device) for device in reply["devices"])
+            return ProbeResult(ProbeOutcome.PROBE_OK, devices, reply.get("incarnation", 0))
+        if time.monotonic() - sent_at > timeout + settings.PROBE_LATE_SECONDS:
+            return ProbeResult(ProbeOutcome.UNKNOWN)
+        return ProbeResult(ProbeOutcome.SILENT, refused=_REFUSED in reply["error"])
+
+    async def read_traffic(self, pids: Collection[int], timeout: float) -> dict[int, Counters]:
+        """Read what the sockets of processes in the prober's network have moved.
+
+        Args:
+            pids: The processes.
+            timeout: Seconds that this may take.
+
+        Returns:
+            The counters of each process's sockets; of none if they are not known.
+        """
+        reply = await self._ask({"traffic": list(pids)}, timeout, is_vital=False)
+        return {} if reply is None else {pid: {inode: (r, s) for inode, r, s in each} for pid, each in reply["traffic"]}
+
+    async def _ask(self, request: Message, timeout: float, *, is_vital: bool) -> Message | None:
+        """Send a request to the prober.
+
+        Args:
+            request: The request, without its number.
+            timeout: Seconds until the prober counts as broken.
+            is_vital: Whether a prober that is broken is killed, so that the next request starts another one.
+
+        Returns:
+            The reply; None if there is none.
+        """
         try:
             self.start()
         except OSError:
-            return ProbeResult(ProbeOutcome.UNKNOWN)
+            return None
         child = self._child
         assert child is not None, "start() has just seen to it"
         identity = next(self._identities)
-        answer: asyncio.Future[ProbeResult] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[Message | None] = asyncio.get_running_loop().create_future()
         self._waiting[identity] = answer
-        sent_at = time.monotonic()
-        child.send({"id": identity, "address": address, "timeout": timeout, "clear": clear})
+        child.send({"id": identity, **request})
         try:
-            result = await wait_for(answer, timeout + settings.PROBE_BROKEN_SECONDS)
-            late = time.monotonic() - sent_at > timeout + settings.PROBE_LATE_SECONDS
-            return ProbeResult(ProbeOutcome.UNKNOWN) if late and result.outcome is ProbeOutcome.SILENT else result
+            return await wait_for(answer, timeout)
         except asyncio.TimeoutError:
-            child.kill()  # the next probe forks a new one
-            return ProbeResult(ProbeOutcome.UNKNOWN)
+            if is_vital:
+                child.kill()
+            return None
         finally:
             self._waiting.pop(identity, None)
 
@@ -126,19 +161,15 @@ class ProbeClient:
 
     def _handle_reply(self, message: Message) -> None:
         waiting = self._waiting.pop(message["id"], None)
-        if waiting is None or waiting.done():
-            return
-        devices = tuple(Device(**device) for device in message.get("devices", ()))
-        outcome = ProbeOutcome.SILENT if "error" in message else ProbeOutcome.PROBE_OK
-        refused = _REFUSED in message.get("error", "")
-        waiting.set_result(ProbeResult(outcome, devices, message.get("incarnation", 0), refused))
+        if waiting is not None and not waiting.done():
+            waiting.set_result(message)
 
     def _handle_exit(self, child: ChildProcess) -> None:
         if self._child is child:
             self._child = None
         for waiting in self._waiting.values():
             if not waiting.done():
-                waiting.set_result(ProbeResult(ProbeOutcome.UNKNOWN))
+                waiting.set_result(None)
 
 
 class HealthMonitor:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
@@ -20,11 +19,9 @@ from tfcluster.agent.secret_store import SecretStore, without_values
 from tfcluster.agent.state_dir import StateDir
 from tfcluster.agent.tasks.event_dispatcher import TaskEventDispatcher
 from tfcluster.agent.tasks.health_monitor import HealthMonitor, ProbeClient
-from tfcluster.agent.tasks.resource_usage import read_usage
 from tfcluster.agent.tasks.state_machine import TaskEvent, TaskStateMachine
 from tfcluster.agent.tasks.task_launcher import TaskLauncher
 from tfcluster.agent.tasks.task_runtime import TaskRuntime
-from tfcluster.core.metrics import HostUsage, ProcessUsage
 from tfcluster.core.states import TERMINAL_STATES, TaskState
 from tfcluster.core.topology import PS_JOB, ClusterTopology
 from tfcluster.errors import ClusterError, ExitCode
@@ -260,16 +257,3 @@ class Supervisor:
 
     def _dispatch(self, task: TaskRuntime, event: TaskEvent) -> None:
         self._dispatcher.dispatch([(task, event)])
-
-    def usage(self) -> HostUsage:
-        """Return what the agent and the tasks on this host have used."""
-        processes = {name: task.process for name, task in self.tasks.items()}
-        usages = {name: _usage_of(process.pid) for name, process in processes.items() if process is not None}
-        own = _usage_of(os.getpid())
-        assert own is not None, "this process has not exited"
-        return HostUsage(own, {name: usage for name, usage in usages.items() if usage is not None})
-
-
-def _usage_of(pid: int) -> ProcessUsage | None:
-    usage = read_usage(pid)
-    return None if usage is None else ProcessUsage(usage.cpu_seconds, usage.rss_bytes)

@@ -7,10 +7,10 @@ from typing import NoReturn
 
 from tfcluster.core.devices import Device
 from tfcluster.core.hosts import OtherAccounts
-from tfcluster.core.metrics import HostUsage
 from tfcluster.core.reconcile import ObservedState
 from tfcluster.core.status import ClusterStatus
 from tfcluster.core.topology import ClusterTopology
+from tfcluster.core.usage import HostUsage
 from tfcluster.errors import ClusterError
 from tfcluster.private_network import PrivateNetwork
 from tfcluster.protocol.api import Done, Method, Request
@@ -186,12 +186,15 @@ class StatusRequest(Request[NoReturn, ClusterStatus], method=Method.STATUS):
 
 @dataclass(frozen=True)
 class UsageRequest(Request[NoReturn, HostUsage], method=Method.USAGE):
-    """Return what the agent and the tasks of this host have used; it is what a metric needs besides the status."""
+    """Return what the agent and the tasks of this host have used, and how busy the host is.
+
+    It is what metrics, and views that are refreshed, need besides the status, which is only sent when it changes.
+    """
 
 
 @dataclass(frozen=True)
 class WatchRequest(Request[ClusterStatus, Done], method=Method.WATCH, is_slow=True):
-    """Send the status now and at each change. While a plan is being executed, no status is sent.
+    """Send the status now and at each change of a task or a run. While a plan is being executed, no status is sent.
 
     Attributes:
         timeout: How long to watch, in seconds.

@@ -1,0 +1,106 @@
+"""What the agent measures of its host and its tasks, with files and a GPU library of the test."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tfcluster import settings
+from tfcluster.agent import usage
+from tfcluster.agent.usage import GpuReporter, TrafficMeter, read_host_time, read_memory
+from tfcluster.core.status import GpuLoad, TrafficTotals
+from tfcluster.process_handle import ProcessHandle
+
+PROCESS = ProcessHandle(1, 1)
+
+
+def test_what_a_host_does_not_wait_for_is_busy(tmp_path: Path) -> None:
+    (tmp_path / "stat").write_text("cpu  100 20 30 1000 50 1 2 3 70 0\ncpu0 1 2 3\n")
+    time = read_host_time(tmp_path)
+    assert time is not None
+    # Time of guests, the last two fields, is in the first two already.
+    assert time.busy == pytest.approx((100 + 20 + 30 + 1 + 2 + 3) / 100)
+    assert time.total == pytest.approx((100 + 20 + 30 + 1000 + 50 + 1 + 2 + 3) / 100)
+    (tmp_path / "meminfo").write_text("MemTotal:  1000 kB\nMemFree: 1 kB\nMemAvailable:   400 kB\nHugePages_Total: 0\n")
+    assert read_memory(tmp_path) == (600 * 1024, 1000 * 1024)
+
+
+def test_a_kernel_that_does_not_tell_is_no_failure(tmp_path: Path) -> None:
+    assert read_host_time(tmp_path) is None
+    assert read_memory(tmp_path) is None
+    (tmp_path / "meminfo").write_text("MemTotal:  1000 kB\n")  # before Linux 3.14
+    assert read_memory(tmp_path) is None
+
+
+def test_what_closed_connections_moved_still_counts() -> None:
+    meter = TrafficMeter(PROCESS)
+    assert meter.add({7: (10, 1), 8: (5, 5)}) == TrafficTotals(15, 6)
+    assert meter.add({8: (6, 5), 9: (100, 0)}) == TrafficTotals(116, 6)
+    assert meter.add({}) == TrafficTotals(116, 6)
+    assert meter.add({8: (1, 1)}) == TrafficTotals(117, 7)  # another socket, which has the number of a closed one
+    assert meter.add({8: (0, 3)}) == TrafficTotals(117, 10)
+
+
+class Nvml:
+    """In place of NVIDIA's management library: two GPUs, of which the second does not tell how busy it is."""
+
+    def nvmlInit_v2(self) -> int:
+        return 0
+
+    def nvmlShutdown(self) -> int:
+        return 0
+
+    def nvmlDeviceGetCount_v2(self, count: Any) -> int:
+        count._obj.value = 2
+        return 0
+
+    def nvmlDeviceGetHandleByIndex_v2(self, number: int, device: Any) -> int:
+        device._obj.value = number + 1
+        return 0
+
+    def nvmlDeviceGetMemoryInfo(self, device: ctypes.c_void_p, memory: Any) -> int:
+        memory._obj.used, memory._obj.total = 1 << 30, 80 << 30
+        return 0
+
+    def nvmlDeviceGetName(self, device: ctypes.c_void_p, name: Any, size: int) -> int:
+        name.value = f"GPU of handle {device.value}".encode()
+        return 0
+
+    def nvmlDeviceGetUtilizationRates(self, device: ctypes.c_void_p, busy: Any) -> int:
+        busy._obj.gpu = 42
+        return 0 if device.value == 1 else 3
+
+
+def test_gpus_are_read_by_a_process_that_ends_when_nobody_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: Nvml() if "nvidia" in str(name) else LIBC(name))
+    monkeypatch.setattr(usage, "_NVIDIA_DEVICE", Path("/dev/null"))
+
+    async def read() -> tuple[GpuLoad, ...]:
+        reporter = GpuReporter("GPU reporter")
+        loads = await reporter.read(60.0)
+        assert await reporter.read(60.0) == loads
+        child = reporter._child
+        assert child is not None
+        monkeypatch.setattr(settings, "GPU_REPORT_IDLE_SECONDS", 0.0)
+        await reporter.read(60.0)
+        while reporter._child is not None:
+            await asyncio.sleep(0.01)
+        return loads
+
+    first, second = asyncio.run(read())
+    assert first == GpuLoad("0", "GPU of handle 1", 42.0, 1 << 30, 80 << 30)
+    assert second == GpuLoad("1", "GPU of handle 2", None, 1 << 30, 80 << 30)
+
+
+LIBC = ctypes.CDLL
+
+
+def test_a_host_without_a_driver_has_no_process_for_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(usage, "_NVIDIA_DEVICE", tmp_path / "none")
+    reporter = GpuReporter("GPU reporter")
+    assert asyncio.run(reporter.read(1.0)) == ()
+    assert reporter._child is None

@@ -1,0 +1,229 @@
+"""Measures how busy this host is, and what the tasks use, for commands that ask; while none asks it costs nothing.
+
+Only the processor time of the host is sampled at each health check too, as that of the tasks is: a percentage takes an
+earlier value. What may take long is read by other processes: the counters of sockets by the health prober, which is in
+the tasks' network, and those of GPUs by a child process of its own, which exists only on hosts with a driver.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+
+from tfcluster import settings
+from tfcluster.agent import subprocesses
+from tfcluster.agent.subprocesses import ChildProcess
+from tfcluster.agent.tasks.health_monitor import ProbeClient
+from tfcluster.agent.tasks.resource_usage import read_usage
+from tfcluster.agent.tasks.supervisor import Supervisor
+from tfcluster.agent.timeout import wait_for
+from tfcluster.core.status import GpuLoad, HostLoad, TrafficTotals
+from tfcluster.core.usage import HostUsage, ProcessUsage
+from tfcluster.process_handle import ProcessHandle
+from tfcluster.processes.gpus import report_gpus
+from tfcluster.processes.socket_traffic import Counters
+from tfcluster.protocol.codec import Message
+from tfcluster.protocol.serialization import decode
+
+_PROC = Path("/proc")
+_NVIDIA_DEVICE = Path("/dev/nvidiactl")  # it exists where the NVIDIA driver is loaded
+_TICKS = os.sysconf("SC_CLK_TCK")
+# The fields of the first line of /proc/stat that count no work: idle, iowait; those of guests are in user and nice.
+_IDLE_FIELDS, _FIELDS = (3, 4), 8
+
+
+@dataclass(frozen=True)
+class _HostTime:
+    """A sample of the processor time of a host, in seconds of all processors since it was booted."""
+
+    busy: float
+    total: float
+
+
+def read_host_time(proc: Path = _PROC) -> _HostTime | None:
+    """Read the processor time of this host; None if the kernel does not tell.
+
+    Args:
+        proc: The directory where procfs is mounted.
+    """
+    with contextlib.suppress(OSError, ValueError):
+        ticks = [int(text) for text in (proc / "stat").read_text().partition("\n")[0].split()[1 : 1 + _FIELDS]]
+        total = sum(ticks) / _TICKS
+        return _HostTime(total - sum(ticks[number] for number in _IDLE_FIELDS) / _TICKS, total)
+    return None
+
+
+def read_memory(proc: Path = _PROC) -> tuple[int, int] | None:
+    """Read the memory of this host that is not available, and all of it, in bytes; None if the kernel does not tell.
+
+    Args:
+        proc: The directory where procfs is mounted.
+    """
+    with contextlib.suppress(OSError, ValueError, KeyError):
+        lines = (line.split() for line in (proc / "meminfo").read_text().splitlines())
+        values = {name: int(value) * 1024 for name, value, *_ in lines}
+        return values["MemTotal:"] - values["MemAvailable:"], values["MemTotal:"]
+    return None
+
+
+@dataclass
+class TrafficMeter:
+    """Adds up what a process has moved over its connections, also over those that are closed meanwhile.
+
+    What a connection moved after it was last seen is not known, and a connection that opened and closed between two
+    looks is not seen at all. TensorFlow keeps its connections open, so this concerns little; nothing is counted twice.
+
+    Attributes:
+        process: The process.
+    """
+
+    process: ProcessHandle
+    _sockets: Counters = field(default_factory=dict)
+    _closed: tuple[int, int] = (0, 0)
+
+    def add(self, sockets: Counters) -> TrafficTotals:
+        """Take in the present counters of the process's sockets, and return what it has moved in total."""
+        for inode, (received, sent) in self._sockets.items():
+            now = sockets.get(inode)
+            if now is None or now[0] < received or now[1] < sent:  # it is closed, and perhaps its number is used again
+                self._closed = self._closed[0] + received, self._closed[1] + sent
+        self._sockets = sockets
+        values = [self._closed, *sockets.values()]
+        return TrafficTotals(sum(received for received, _ in values), sum(sent for _, sent in values))
+
+
+class GpuReporter:
+    """Asks a child process for the load of the GPUs. The child exists while somebody asks, and only with a driver.
+
+    Args:
+        title: The process title that `ps` shows.
+    """
+
+    def __init__(self, title: str) -> None:
+        self._title = title
+        self._child: ChildProcess | None = None
+        self._answer: asyncio.Future[Message] | None = None
+        self._idle: asyncio.TimerHandle | None = None
+        self._latest: tuple[GpuLoad, ...] = ()
+
+    async def read(self, timeout: float) -> tuple[GpuLoad, ...]:
+        """Return the load of the GPUs, or the one before if the driver takes longer.
+
+        Args:
+            timeout: Seconds that this may take.
+        """
+        if not _NVIDIA_DEVICE.exists():
+            return ()
+        loop = asyncio.get_running_loop()
+        if self._idle is not None:
+            self._idle.cancel()
+        self._idle = loop.call_later(settings.GPU_REPORT_IDLE_SECONDS, self._end)
+        with contextlib.suppress(OSError, asyncio.TimeoutError):
+            if self._answer is None or self._answer.done():  # else the driver has not answered the question before
+                self._answer = loop.create_future()
+                self._start().send({})
+            message = await wait_for(asyncio.shield(self._answer), timeout)
+            self._latest = decode(tuple[GpuLoad, ...], message["gpus"])
+        return self._latest
+
+    def _start(self) -> ChildProcess:
+        if self._child is None:
+            body = partial(report_gpus, self._title, os.getpid())
+            self._child = subprocesses.fork_child(body, lambda status: None)
+            self._child.on_message(self._handle_reply, self._handle_exit)
+        return self._child
+
+    def _handle_reply(self, message: Message) -> None:
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_result(message)
+
+    def _handle_exit(self) -> None:
+        self._child, self._latest = None, ()
+        if self._answer is not None:
+            self._handle_reply({"gpus": []})
+
+    def _end(self) -> None:
+        """End the child, which nobody has asked for a while."""
+        if self._child is not None:
+            self._child.kill()
+
+
+class UsageMeter:
+    """Measures the usage of this host.
+
+    Args:
+        cluster: The cluster's name.
+        supervisor: The tasks.
+        prober: The client of the process that is in the tasks' network.
+    """
+
+    def __init__(self, cluster: str, supervisor: Supervisor, prober: ProbeClient) -> None:
+        self._supervisor = supervisor
+        self._prober = prober
+        self._gpus = GpuReporter(f"tfcluster: {cluster} GPU reporter")
+        self._meters: dict[str, TrafficMeter] = {}
+        self._host_times: list[tuple[float, _HostTime]] = []  # the latest two, by their monotonic time
+        self._reading: asyncio.Future[HostUsage] | None = None
+        self._read_at = 0.0
+
+    def sample_host(self) -> None:
+        """Sample the processor time of the host, to compare later values with it."""
+        if (sample := read_host_time()) is not None:
+            self._host_times = [*self._host_times[-1:], (time.monotonic(), sample)]
+
+    async def read(self) -> HostUsage:
+        """Measure the usage; requests that arrive at the same time share it."""
+        self._supervisor.require_cluster()
+        if self._reading is None or (
+            self._reading.done() and time.monotonic() - self._read_at >= settings.STATUS_REUSE_SECONDS
+        ):
+            self._read_at = time.monotonic()
+            self._reading = asyncio.ensure_future(self._read())
+        return await asyncio.shield(self._reading)
+
+    async def _read(self) -> HostUsage:
+        tasks = self._supervisor.tasks.items()
+        processes = {name: task.process for name, task in tasks if task.process is not None}
+        usages = {name: usage for name, each in processes.items() if (usage := _usage_of(each.pid)) is not None}
+        own = _usage_of(os.getpid())
+        assert own is not None, "this process has not exited"
+        host_time, memory = read_host_time(), read_memory()
+        wait = settings.USAGE_WAIT_SECONDS
+        traffic, gpus = await asyncio.gather(self._read_traffic(processes, wait), self._gpus.read(wait))
+        load = None
+        if host_time is not None and memory is not None:
+            load = HostLoad(self._percent(host_time), os.cpu_count() or 1, *memory, gpus)
+        tasks_used = {name: replace(usage, traffic=traffic.get(name)) for name, usage in usages.items()}
+        return HostUsage(own, tasks_used, load, host_time.busy if host_time is not None else 0.0)
+
+    def _percent(self, now: _HostTime) -> float | None:
+        """Return the use of all processors since the newest sample that is old enough; None without one."""
+        for at, earlier in reversed(self._host_times):
+            if time.monotonic() - at >= settings.CPU_SAMPLE_MIN_SECONDS and now.total > earlier.total:
+                return round(100.0 * (now.busy - earlier.busy) / (now.total - earlier.total), 1)
+        return None
+
+    async def _read_traffic(self, processes: Mapping[str, ProcessHandle], wait: float) -> dict[str, TrafficTotals]:
+        """Return what each task has moved, by its name, as far as it is known."""
+        counters = await self._prober.read_traffic([process.pid for process in processes.values()], wait)
+        meters = {
+            name: meter if (meter := self._meters.get(name)) and meter.process == process else TrafficMeter(process)
+            for name, process in processes.items()
+        }
+        self._meters = meters
+        return {
+            name: meter.add(counters[meter.process.pid])
+            for name, meter in meters.items()
+            if meter.process.pid in counters
+        }
+
+
+def _usage_of(pid: int) -> ProcessUsage | None:
+    usage = read_usage(pid)
+    return None if usage is None else ProcessUsage(usage.cpu_seconds, usage.rss_bytes)

@@ -1,0 +1,56 @@
+"""What hosts, agents and tasks use, which `status` and `metrics` show: processor time, memory, network, GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from tfcluster.core.status import ClusterStatus, HostLoad, TrafficTotals
+
+
+@dataclass(frozen=True)
+class ProcessUsage:
+    """What a process has used.
+
+    Attributes:
+        cpu_seconds: Processor time since its start, in seconds.
+        rss_bytes: Resident memory in bytes.
+        traffic: What it has sent and received; None if that is not known.
+    """
+
+    cpu_seconds: float
+    rss_bytes: int
+    traffic: TrafficTotals | None = None
+
+
+@dataclass(frozen=True)
+class HostUsage:
+    """What the processes of a cluster on one host have used, and how busy the host is.
+
+    Attributes:
+        agent: The usage of the agent.
+        tasks: The usage of each task that has a process, by the task's name.
+        load: The load of the whole host; None if the kernel does not tell.
+        cpu_seconds: Processor time that all processes of the host have used since it was booted, in seconds.
+    """
+
+    agent: ProcessUsage
+    tasks: dict[str, ProcessUsage]
+    load: HostLoad | None = None
+    cpu_seconds: float = 0.0
+
+
+def with_usage(status: ClusterStatus, usages: Mapping[str, HostUsage]) -> ClusterStatus:
+    """Return a status with the load of the hosts and the traffic of the tasks.
+
+    Args:
+        status: The status.
+        usages: The usage of each host that has reported it, by host.
+    """
+    loads = {host: usage.load for host, usage in usages.items()}
+    traffic = {name: task.traffic for usage in usages.values() for name, task in usage.tasks.items()}
+    return replace(
+        status,
+        hosts=tuple(replace(host, load=loads.get(host.host)) for host in status.hosts),
+        tasks=tuple(replace(task, traffic=traffic.get(task.task)) for task in status.tasks),
+    )
