@@ -80,7 +80,7 @@ OWNERS = {
 
 
 #: The modules of `programs` that have no folder, and import no TensorFlow.
-_DECLARATIONS = ("tfcluster.programs", "tfcluster.programs.api", "tfcluster.programs.registry")
+_DECLARATIONS = ("tfcluster.programs", *(f"tfcluster.programs.{name}" for name in ("api", "registry", "settings")))
 #: The expression of `run graph` is parsed where it is typed, too.
 _PARSER = "tfcluster.programs.graph.parser"
 

@@ -1,4 +1,4 @@
-"""Every timeout, interval, limit and retry count is in tfcluster.settings, and tests can override it there."""
+"""Every timeout, interval, limit and retry count is in one of two modules, and tests can override it there."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ import pytest
 
 from tests.conftest import Sandbox
 from tfcluster import settings
+from tfcluster.programs import settings as program_settings
 
 ROOT = Path(settings.__file__).parent
+MODULES = {Path(str(module.__file__)): module for module in (settings, program_settings)}
 #: Numbers in modules that are no settings, with the reason.
 CONSTANTS = {
     **dict.fromkeys(
@@ -144,10 +146,8 @@ def has_text(node: ast.expr) -> bool:
     return any(isinstance(each, ast.Constant) and isinstance(each.value, str) for each in ast.walk(node))
 
 
-NUMBERS = [
-    number for path in sorted(ROOT.rglob("*.py")) if path != Path(settings.__file__) for number in numbers_in(path)
-]
-NAMES = [name for name in vars(settings) if name.isupper()]
+NUMBERS = [number for path in sorted(ROOT.rglob("*.py")) if path not in MODULES for number in numbers_in(path)]
+VALUES = {name: value for module in MODULES.values() for name, value in vars(module).items() if name.isupper()}
 
 
 def test_no_other_module_defines_a_setting() -> None:
@@ -161,18 +161,26 @@ def test_the_list_of_constants_is_up_to_date() -> None:
 
 
 def test_every_setting_is_used() -> None:
-    sources = [path.read_text() for path in ROOT.rglob("*.py")]
-    assert [name for name in NAMES if not any(re.search(rf"\bsettings\.{name}\b", text) for text in sources)] == []
+    sources = "".join(path.read_text() for path in ROOT.rglob("*.py"))
+    assert VALUES.keys() - set(re.findall(r"\bsettings\.(\w+)", sources)) == set()
+
+
+def test_the_settings_of_programs_are_used_by_programs_alone() -> None:
+    names = [name for name in vars(program_settings) if name.isupper()]
+    sources = "".join(path.read_text() for path in ROOT.rglob("*.py") if not path.is_relative_to(ROOT / "programs"))
+    assert set(names) & set(re.findall(r"\bsettings\.(\w+)", sources)) == set()
 
 
 def test_settings_are_read_when_they_are_used_and_not_copied() -> None:
-    pattern = re.compile(r"from tfcluster\.settings import|^_?[A-Z_0-9]+ = settings\.[A-Z_0-9]+$", re.MULTILINE)
+    pattern = re.compile(
+        r"from tfcluster\.(programs\.)?settings import|^_?[A-Z_0-9]+ = settings\.[A-Z_0-9]+$", re.MULTILINE
+    )
     assert [str(path) for path in ROOT.rglob("*.py") if pattern.search(path.read_text())] == []
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", VALUES)
 def test_a_setting_has_its_unit_in_its_name(name: str) -> None:
-    value = getattr(settings, name)
+    value = VALUES[name]
     if isinstance(value, float | tuple):
         assert re.search(r"_SECONDS(_|$)|_FACTOR$", name)
     elif isinstance(value, int) and value >= 1 << 12 and not name.endswith("_PORT"):

@@ -19,9 +19,8 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from tfcluster import settings
 from tfcluster.errors import ClusterError
-from tfcluster.programs import executor, session_pool
+from tfcluster.programs import executor, session_pool, settings
 from tfcluster.programs.api import Context
 from tfcluster.programs.executor import StepTimeoutError
 from tfcluster.programs.map_reduce import DeviceLostError, ShardResult, map_reduce, map_shards

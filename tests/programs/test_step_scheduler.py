@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from tfcluster import settings
+from tfcluster.programs import settings
 from tfcluster.programs.scheduler import StepRange, StepScheduler, next_size
 
 

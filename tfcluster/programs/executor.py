@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from tfcluster import settings
 from tfcluster.errors import ClusterError
+from tfcluster.programs import settings
 from tfcluster.programs.scheduler import ShardRange, ShardScheduler, next_size
 
 Value = TypeVar("Value")

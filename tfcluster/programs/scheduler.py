@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tfcluster import settings
+from tfcluster.programs import settings
 
 
 def next_size(size: int, count: int, seconds: float, target: float) -> int:

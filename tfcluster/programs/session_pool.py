@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfcluster import settings
+from tfcluster.programs import settings
 from tfcluster.programs.api import Context
 from tfcluster.programs.executor import DeviceLostError, StepTimeoutError
 from tfcluster.programs.sessions import (

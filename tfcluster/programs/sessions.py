@@ -12,7 +12,7 @@ from weakref import WeakSet
 import tensorflow as tf
 from tensorflow.python import pywrap_tfe
 
-from tfcluster import settings
+from tfcluster.programs import settings
 from tfcluster.programs.api import Context
 
 # Graphs that were already emitted to the client. A graph may be used by several sessions, one after another.

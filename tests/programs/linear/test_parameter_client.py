@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from tfcluster import settings
 from tfcluster.errors import ClusterError
+from tfcluster.programs import settings
 from tfcluster.programs.api import Context
 from tfcluster.programs.linear import parameter_client
 from tfcluster.programs.linear.config import Roles, TrainingConfig

@@ -15,8 +15,8 @@ import pytest
 import tensorflow as tf
 
 import tfcluster.programs.linear.run as linear
-from tfcluster import settings
 from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.programs import settings
 from tfcluster.programs.api import Context
 from tfcluster.programs.linear import parameter_client, worker
 from tfcluster.programs.linear.checkpoints import Checkpoints

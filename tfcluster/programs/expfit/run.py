@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfcluster import settings
 from tfcluster.core.programs import first_selected
 from tfcluster.errors import ClusterError
+from tfcluster.programs import settings
 from tfcluster.programs.api import Context
 from tfcluster.programs.expfit import PARAMETER_TASK
 from tfcluster.programs.expfit.partitioning import Network, build, partition

@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tfcluster import settings
 from tfcluster.errors import ClusterError
+from tfcluster.programs import settings
 from tfcluster.programs.linear.checkpoints import Checkpoints, Summaries
 from tfcluster.programs.linear.config import TrainingConfig, are_finite, check_divergence
 from tfcluster.programs.linear.parameter_client import ParameterClient, Values

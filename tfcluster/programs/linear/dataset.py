@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfcluster import settings
 from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.programs import settings
 from tfcluster.programs.csv_rows import is_number, read_rows
 
 _SLOPE, _INTERCEPT, _NOISE = 2.0, 0.2, 0.4

@@ -7,8 +7,8 @@ from typing import BinaryIO
 
 import click
 
-from tfcluster import settings
 from tfcluster.cli.options import FiniteFloat, InputFile, WholeNumber, seconds
+from tfcluster.programs import settings
 from tfcluster.programs.api import SharedOptions, Submission
 
 

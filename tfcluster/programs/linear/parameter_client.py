@@ -9,8 +9,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfcluster import settings
 from tfcluster.errors import ClusterError
+from tfcluster.programs import settings
 from tfcluster.programs.api import Context
 from tfcluster.programs.linear.config import TrainingConfig
 from tfcluster.programs.linear.model import StateGraph

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from tfcluster import settings
 from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.programs import settings
 from tfcluster.programs.api import Context
 from tfcluster.programs.linear.checkpoints import Checkpoints, Summaries
 from tfcluster.programs.linear.config import LEARNING_RATES, TrainingConfig, assign_roles, check_divergence

@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfcluster import settings
+from tfcluster.programs import settings
 from tfcluster.programs.linear.config import are_finite, check_divergence
 from tfcluster.programs.linear.coordinator import TrainingCoordinator
 from tfcluster.programs.linear.model import EvaluationGraph, TrainingGraph

@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from tfcluster import settings
 from tfcluster.cli.options import InputFile, WholeNumber
+from tfcluster.programs import settings
 from tfcluster.programs.api import SharedOptions, Submission
 
 

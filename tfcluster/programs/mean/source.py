@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from tfcluster import settings
 from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.programs import settings
 from tfcluster.programs.csv_rows import is_number, read_rows
 
 _MAGIC = b"\x93NUMPY"

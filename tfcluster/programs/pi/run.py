@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfcluster import settings
+from tfcluster.programs import settings
 from tfcluster.programs.api import Context
 from tfcluster.programs.map_reduce import Computation, Progress, SessionPool, map_shards
 from tfcluster.programs.threefry import threefry_2x32

@@ -1,0 +1,43 @@
+"""Timeouts, intervals, limits and retry counts of the programs, with their reasons; see `tfcluster.settings`."""
+
+# Calls of programs to tasks.
+STEP_TIMEOUT_MS = 120_000  # a step takes half a second, and a task that does not respond must not block a run forever
+SERVER_CHECK_TIMEOUT_MS = 10_000
+MAP_STEP_SECONDS = 0.4  # a round trip (1 ms) does not matter, and progress and cancelling are quick
+MAP_FIRST_STEP_SHARDS = 1
+MAP_SHARDS_PER_DEVICE = 4
+MAP_RETRY_INITIAL_SECONDS = 0.1  # of a lost device: an agent restarts a killed server within tens of milliseconds
+MAP_RETRY_MAX_SECONDS = 1.0
+MAP_ALL_LOST_SECONDS = 5.0  # then the work fails
+MAP_POLL_SECONDS = 0.5  # of the results, to find out that all devices are lost
+MAP_SHARD_LOSSES_MAX = 5  # tasks lost on one shard, which may crash every task that works on it
+MAP_STRAGGLER_SECONDS = 5.0  # a step that takes this much longer than MAP_STRAGGLER_FACTOR times the slowest so far is
+MAP_STRAGGLER_FACTOR = 5.0  # run by a free device too (a backup task): TensorFlow does not notice a stopped task
+MAP_STRAGGLER_POLL_SECONDS = 0.25
+SESSION_SERVER_POLL_SECONDS = 0.5  # during a step: a session whose server died would block until its timeout
+SESSION_CONNECT_SECONDS = 2.0
+SESSION_CLOSE_SECONDS = 3.0
+MEAN_RANDOM_NUMBERS_MAX = 2**42  # for the driver's memory: 350 bytes for each window of 2^22 numbers
+TEXT_BLOCK_NUMBERS = 1 << 16  # converted at once: little memory, and few calls
+
+# Training (linear, expfit).
+TRAINING_STEPS = 1000  # the default of --steps
+TRAINING_CALL_SECONDS = 0.3  # a round trip (a few ms) does not matter, and progress and cancelling are quick
+TRAINING_FIRST_STEPS = 10  # in the first call: their duration is not known, and Adagrad is close after ten
+TRAINING_METRIC_SECONDS = 0.3  # between two metric events of a worker; less at the start
+TRAINING_POINTS_MAX = 50_000_000  # constants of 16 bytes: a graph is one protobuf message of at most 2 GiB
+TRAINING_CALL_EXAMPLES_MAX = 1 << 20  # 8 MB
+TRAINING_CURVE_POINTS = 200
+PARAMETER_RECOVERY_SECONDS = 15.0  # of a lost task: an agent restarts a hanging one after 12 s
+PARAMETER_CALL_TIMEOUT_MS = 10_000  # a block of steps takes 300 ms
+PARAMETER_CONNECT_SECONDS = 1.0
+PARAMETER_RETRY_SECONDS = 0.1
+SNAPSHOT_INTERVAL_SECONDS = 1.0  # the loss of a parameter server costs the steps since the last snapshot
+EVALUATION_INTERVAL_SECONDS = 0.5
+EVALUATION_SCORES_MIN = 1000  # with twice as many every second one is dropped, so that a run of days keeps few
+WORKER_START_SECONDS = 5.0  # workers wait for each other so as to begin together
+WORKER_FAILURES_MAX = 5  # in a row: each halves the block, so that the last two blocks had one step
+WORKER_JOIN_SECONDS = 10.0  # a thread that is blocked in a call to a hanging server ends with the driver
+CANCELLED_JOIN_SECONDS = 1.0  # with the next two, less than RUN_STOP_GRACE_SECONDS: finish the blocks in progress,
+CANCELLED_READ_SECONDS = 0.5  # read the variables for a last checkpoint,
+CANCELLED_CLOSE_SECONDS = 0.5  # and close the sessions
