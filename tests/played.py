@@ -16,7 +16,7 @@ from tfcluster.cli.main import main
 from tfcluster.client import cluster as module
 from tfcluster.core.hosts import Host
 from tfcluster.errors import ClusterError
-from tfcluster.transport.base import HostUnreachableError, readable_fds
+from tfcluster.transport.channel import HostUnreachableError, readable_fds
 from tfcluster.transport.dry_run_probe import Probe, start_local_probe
 from tfcluster.transport.local import LocalAgentConnection, LocalTransport
 from tfcluster.transport.ssh import HostReport, SshTransport

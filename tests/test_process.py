@@ -14,7 +14,7 @@ import pytest
 
 from tests.descriptors import free_descriptors
 from tfcluster.process_handle import ProcessHandle, boot_id, exit_status, format_exit_status, send_signal
-from tfcluster.transport.base import readable_fds
+from tfcluster.transport.channel import readable_fds
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ from tfcluster.protocol.api.cluster import ApplyRequest, DownRequest, ObserveReq
 from tfcluster.protocol.api.logs import EventEvent, EventsRequest
 from tfcluster.protocol.api.runs import RunEvent, RunRequest
 from tfcluster.protocol.serialization import to_json
-from tfcluster.transport.base import readable_fds
+from tfcluster.transport.channel import readable_fds
 from tfcluster.transport.local import LocalTransport
 
 CLUSTER = "two"

@@ -23,7 +23,7 @@ from tfcluster.protocol.api.logs import EventEvent, EventsRequest, LogPositions,
 from tfcluster.protocol.api.runs import AttachRequest, RunRequest, RunsRequest
 from tfcluster.protocol.codec import VERSION, Frame, FrameDecoder, FrameKind, encode_frame, encode_greeting
 from tfcluster.runtime_dir import agent_socket
-from tfcluster.transport.base import readable_fds
+from tfcluster.transport.channel import readable_fds
 from tfcluster.transport.local import LocalTransport, connect
 
 FOLLOW = EventsRequest(lines=0, since=None, follow=True, after={})

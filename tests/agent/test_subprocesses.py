@@ -14,7 +14,7 @@ from tests.conftest import wait_for
 from tests.descriptors import free_descriptors
 from tfcluster.agent.subprocesses import ChildProcess, fork_child
 from tfcluster.protocol.codec import Message, encode
-from tfcluster.transport.base import readable_fds
+from tfcluster.transport.channel import readable_fds
 
 
 def end_with_3(agent: socket.socket) -> None:

@@ -24,7 +24,7 @@ from tfcluster.core.reconcile import ObservedState
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.protocol.api.cluster import Allocation, FailedCheck, PrepareReply
-from tfcluster.transport.base import HostUnreachableError
+from tfcluster.transport.channel import HostUnreachableError
 from tfcluster.transport.ssh import HostReport
 
 TOPOLOGY = topology_of(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tfcluster import settings
-from tfcluster.client.origin import _describe_script
+from tfcluster.client.origin import describe_script
 from tfcluster.core.code import digest_of
 
 
@@ -24,7 +24,7 @@ def commit(folder: Path, text: str) -> str:
 
 
 def describe(folder: Path) -> tuple[str | None, str | None, bool | None]:
-    return _describe_script({"path": str(folder / "train.py"), "cwd": str(folder)})
+    return describe_script({"path": str(folder / "train.py"), "cwd": str(folder)})
 
 
 def test_the_commit_is_that_of_the_scripts_folder_also_in_a_hook_of_git(

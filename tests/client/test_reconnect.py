@@ -8,7 +8,7 @@ from typing import Any, cast
 from tfcluster.client.parallel import StreamContext
 from tfcluster.client.reconnect import Reconnector, RetryPolicy
 from tfcluster.client.rpc import AgentClient
-from tfcluster.transport.base import HostUnreachableError
+from tfcluster.transport.channel import HostUnreachableError
 
 _ATTEMPTS = 30
 

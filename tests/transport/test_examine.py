@@ -19,7 +19,7 @@ import pytest
 from tests.hosts import SshHosts
 from tests.transport.conftest import TransportFactory
 from tfcluster.errors import ClusterError
-from tfcluster.transport.base import HostUnreachableError
+from tfcluster.transport.channel import HostUnreachableError
 from tfcluster.transport.provision import code_bundle, code_hash
 from tfcluster.transport.remote_bootstrap import MESSAGE_PREFIX, _is_intact
 from tfcluster.transport.ssh import HostReport

@@ -25,7 +25,7 @@ from tfcluster.protocol.api import encode_request
 from tfcluster.protocol.api.runs import RunsReply, RunsRequest
 from tfcluster.protocol.codec import Frame, FrameKind, encode_frame, encode_greeting
 from tfcluster.runtime_dir import forwarded_socket_path, ssh_control_path
-from tfcluster.transport.base import Channel, HostUnreachableError
+from tfcluster.transport.channel import Channel, HostUnreachableError
 from tfcluster.transport.ssh import SshTransport
 from tfcluster.transport.ssh_master import SshMaster
 

@@ -27,7 +27,7 @@ from tfcluster.paths import LOCK
 from tfcluster.process_handle import ProcessHandle
 from tfcluster.protocol.api.runs import RunsReply, RunsRequest
 from tfcluster.runtime_dir import ssh_control_path
-from tfcluster.transport.base import Channel, HostUnreachableError
+from tfcluster.transport.channel import Channel, HostUnreachableError
 from tfcluster.transport.ssh import SshTransport
 
 BYTES = 8 << 20

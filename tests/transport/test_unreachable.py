@@ -17,7 +17,7 @@ from tests.hosts import SshHosts
 from tests.transport.conftest import TransportFactory
 from tfcluster import settings
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.transport.base import HostUnreachableError
+from tfcluster.transport.channel import HostUnreachableError
 from tfcluster.transport.ssh import SshTransport
 
 _SILENT = """

@@ -35,7 +35,7 @@ def command(run: str, name: str | None, detach: bool, yes: bool, cluster: str | 
     from tfcluster.cli.run import make_request
     from tfcluster.cli.runs import RunOutput, show
     from tfcluster.client.launch import make_launch
-    from tfcluster.client.origin import describe_changes, describe_origin
+    from tfcluster.client.origin import describe_changes
     from tfcluster.client.resolve import resolve_cluster
     from tfcluster.client.runs import find_record
     from tfcluster.core.runs import RunOrigin
@@ -57,7 +57,7 @@ def command(run: str, name: str | None, detach: bool, yes: bool, cluster: str | 
         approve = partial(approve_code, yes=yes)
         submission = Submission(parameters, upload, origin.upload_name, None, approve, origin.start_timeout)
         request = make_request(program, submission, shared)
-        for change in describe_changes(record["run"], parameters, origin, describe_origin(request)):
+        for change in describe_changes(record["run"], parameters, origin, request.describe_origin()):
             echo(change, err=True)
         raw = program.declaration.is_script and origin.jobs is None
         shown = RunOutput(json=output == "json", raw=raw, detached=detach)

@@ -12,7 +12,7 @@ from typing import Any
 from tfcluster import settings
 from tfcluster.errors import ClusterError
 from tfcluster.protocol.codec import Frame, FrameDecoder, FrameKind, encode_chunk, encode_frame
-from tfcluster.transport.base import Channel, readable_fds
+from tfcluster.transport.channel import Channel, readable_fds
 
 _NO_REQUEST = 0
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from tfcluster.client.rpc import AgentClient
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.paths import LOCAL_HOST, cluster_registry_path, spec_record_path
-from tfcluster.transport.base import HostTransport
+from tfcluster.transport.host_transport import HostTransport
 from tfcluster.transport.local import LocalTransport
 
 if TYPE_CHECKING:

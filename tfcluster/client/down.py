@@ -20,7 +20,7 @@ from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.paths import LOCAL_HOST, running_clusters
 from tfcluster.protocol.api.cluster import DownReply, DownRequest
 from tfcluster.protocol.api.runs import AttachRequest, CancelRequest
-from tfcluster.transport.base import not_running
+from tfcluster.transport.channel import not_running
 from tfcluster.transport.local import LocalTransport
 
 

@@ -17,7 +17,7 @@ from tfcluster.client.parallel import StreamContext, map_hosts
 from tfcluster.client.script_terminal import ScriptTerminal
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.protocol.api.runs import CancelRequest
-from tfcluster.transport.base import readable_fds
+from tfcluster.transport.channel import readable_fds
 
 
 class RunCanceller:

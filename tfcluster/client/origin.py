@@ -1,46 +1,20 @@
-"""What a run is started from: the script's content, its git commit, and the options, for the record and for `rerun`."""
+"""What a run is started from: the script's content and its git commit, for the record and for `rerun`."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tfcluster import settings
 from tfcluster.client.code_files import git_work_tree, run_git
 from tfcluster.core.code import digest_of
 from tfcluster.core.runs import RunOrigin
 from tfcluster.errors import ClusterError
-from tfcluster.version import __version__
-
-if TYPE_CHECKING:
-    from tfcluster.client.run_request import RunRequest
 
 
-def describe_origin(request: RunRequest) -> RunOrigin:
-    """Describe what a run is started from."""
-    digest, commit, is_clean = None, None, None
-    if request.traits.is_script and request.upload is None:
-        digest, commit, is_clean = _describe_script(request.parameters)
-    group = request.group
-    return RunOrigin(
-        version=__version__,
-        commit=commit,
-        is_clean=is_clean,
-        digest=digest,
-        devices=tuple(request.patterns),
-        gpus=request.gpus,
-        strict=request.strict,
-        upload=None if request.upload is None else _path_of(request.upload.name),
-        upload_name=request.upload_name,
-        start_timeout=request.start_timeout,
-        jobs=None if group is None else group.jobs,
-        max_restarts=0 if group is None else group.max_restarts,
-    )
-
-
-def _describe_script(parameters: Mapping[str, Any]) -> tuple[str | None, str | None, bool | None]:
+def describe_script(parameters: Mapping[str, Any]) -> tuple[str | None, str | None, bool | None]:
     """Return the digest of a script, its commit, and whether the work tree is clean, as far as they are known."""
     path = parameters["path"]
     digest = None
@@ -59,7 +33,7 @@ def _describe_script(parameters: Mapping[str, Any]) -> tuple[str | None, str | N
     return (digest, None, None) if commit == "(initial)" else (digest, commit, all(line[0] == "#" for line in rest))
 
 
-def _path_of(name: object) -> str:
+def path_of(name: object) -> str:
     """Return the absolute path of an uploaded file, or an empty string if it is none that can be read again."""
     path = os.path.abspath(name) if isinstance(name, str) else ""
     return path if os.path.isfile(path) else ""

@@ -14,7 +14,8 @@ from tfcluster.client.agent_connection import AgentConnection
 from tfcluster.errors import ClusterError
 from tfcluster.protocol.api import Request, decode_response, encode_request
 from tfcluster.protocol.codec import FrameKind
-from tfcluster.transport.base import HostTransport, HostUnreachableError, readable_fds
+from tfcluster.transport.channel import HostUnreachableError, readable_fds
+from tfcluster.transport.host_transport import HostTransport
 
 E = TypeVar("E")
 R = TypeVar("R")

@@ -13,7 +13,7 @@ from tfcluster.client.cluster import Cluster
 from tfcluster.client.interrupts import GracefulInterrupt, RunCanceller
 from tfcluster.client.leader import find_leader
 from tfcluster.client.notify import run_notify_command
-from tfcluster.client.origin import describe_origin
+from tfcluster.client.origin import describe_script, path_of
 from tfcluster.client.parallel import warn
 from tfcluster.client.placements import Placements
 from tfcluster.client.rpc import AgentClient
@@ -23,8 +23,9 @@ from tfcluster.core.caller import Caller, OutputStreams
 from tfcluster.core.code import CodeLocation
 from tfcluster.core.notices import run_notice
 from tfcluster.core.programs import ProgramTraits
-from tfcluster.core.runs import script_exit_code
+from tfcluster.core.runs import RunOrigin, script_exit_code
 from tfcluster.protocol.api import runs as api
+from tfcluster.version import __version__
 
 if TYPE_CHECKING:
     from tfcluster.client.code import CodeTree, ShowSending
@@ -168,10 +169,30 @@ class RunRequest:
             caller=caller,
             streams=self._streams(),
             group=self.group,
-            origin=describe_origin(self),
+            origin=self.describe_origin(),
             name=self.name,
             start_timeout=self.start_timeout,
             notify=self.notify if self.detach else None,
+        )
+
+    def describe_origin(self) -> RunOrigin:
+        """Describe what the run is started from."""
+        digest, commit, is_clean = None, None, None
+        if self.traits.is_script and self.upload is None:
+            digest, commit, is_clean = describe_script(self.parameters)
+        return RunOrigin(
+            version=__version__,
+            commit=commit,
+            is_clean=is_clean,
+            digest=digest,
+            devices=tuple(self.patterns),
+            gpus=self.gpus,
+            strict=self.strict,
+            upload=None if self.upload is None else path_of(self.upload.name),
+            upload_name=self.upload_name,
+            start_timeout=self.start_timeout,
+            jobs=None if self.group is None else self.group.jobs,
+            max_restarts=0 if self.group is None else self.group.max_restarts,
         )
 
     def _streams(self) -> OutputStreams | None:

@@ -29,7 +29,7 @@ from tfcluster.protocol.api.cluster import (
     WatchRequest,
 )
 from tfcluster.protocol.api.logs import LogLine
-from tfcluster.transport.base import not_running
+from tfcluster.transport.channel import not_running
 
 _Stream = Callable[[StreamContext], Iterator[ClusterStatus | LogLine | None]]
 

@@ -23,7 +23,7 @@ from tfcluster.client.environment import Place, request_environment
 from tfcluster.client.logdir import LogFolder
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.paths import LOCAL_HOST
-from tfcluster.transport.base import HostUnreachableError
+from tfcluster.transport.channel import HostUnreachableError
 from tfcluster.transport.cluster_process import CODE, remote_words, supervised_words
 from tfcluster.transport.remote_bootstrap import MESSAGE_PREFIX
 from tfcluster.transport.ssh_errors import SSH_FAILED

@@ -27,7 +27,7 @@ from tfcluster.core.text import summarize_list
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.paths import journal_path
-from tfcluster.transport.base import not_running
+from tfcluster.transport.channel import not_running
 from tfcluster.transport.local import prestart_agent as prestart_agent  # which the command line calls
 
 

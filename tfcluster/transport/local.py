@@ -19,7 +19,7 @@ from tfcluster.paths import LOCAL_HOST, LOCK, journal_path, state_folder, state_
 from tfcluster.process_handle import MARK, NO_MARK, ProcessHandle, mark_of, marked_processes, peer_credentials
 from tfcluster.protocol.codec import Decoder, encode, encode_greeting
 from tfcluster.runtime_dir import agent_pid, agent_socket
-from tfcluster.transport.base import Channel, not_running, readable_fds
+from tfcluster.transport.channel import Channel, not_running, readable_fds
 
 if TYPE_CHECKING:
     from tfcluster.transport.dry_run_probe import Probe

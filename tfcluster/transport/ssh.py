@@ -13,7 +13,7 @@ from tfcluster import settings
 from tfcluster.core.hosts import Host
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.protocol.codec import encode_greeting
-from tfcluster.transport.base import Channel, HostUnreachableError
+from tfcluster.transport.channel import Channel, HostUnreachableError
 from tfcluster.transport.dry_run_probe import Probe, note_missing_interpreter, split_problems
 from tfcluster.transport.provision import bootstrap, bootstrap_command, code_bundle, host_command, run_setup, stamp_name
 from tfcluster.transport.ssh_master import RemoteAgent, SshMaster, ssh_command

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tfcluster.core.hosts import Host
 from tfcluster.errors import ClusterError
-from tfcluster.transport.base import HostUnreachableError
+from tfcluster.transport.channel import HostUnreachableError
 from tfcluster.transport.ssh_keys import find_locked_key
 
 #: The exit code of ssh if ssh itself failed, not the command that it ran.

@@ -16,7 +16,7 @@ from typing import Any
 from tfcluster import settings
 from tfcluster.core.hosts import Host
 from tfcluster.errors import ClusterError
-from tfcluster.transport.base import Channel, HostUnreachableError, readable_fds
+from tfcluster.transport.channel import Channel, HostUnreachableError, readable_fds
 from tfcluster.transport.remote_bootstrap import MESSAGE_PREFIX
 from tfcluster.transport.ssh_errors import SSH_FAILED, classify_ssh_error, clean_lines, no_response, ssh_not_runnable
 from tfcluster.transport.ssh_master import SshMaster

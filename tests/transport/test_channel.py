@@ -14,7 +14,7 @@ import pytest
 from tfcluster import settings
 from tfcluster.core.hosts import Host
 from tfcluster.transport import local
-from tfcluster.transport.base import Channel, readable_fds
+from tfcluster.transport.channel import Channel, readable_fds
 from tfcluster.transport.ssh_session import Session
 
 #: select() supports no descriptor from this one on (FD_SETSIZE).
