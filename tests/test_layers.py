@@ -68,6 +68,7 @@ OWNERS = {
     "pydantic": {"spec"},
     "pydantic_core": {"spec"},
     "pathspec": {"client"},
+    "cryptography": {"client"},
     "rich": {"ui", "programs/render"},
     "matplotlib": {"ui"},
     "click": {"cli", "programs/options"},

@@ -77,6 +77,11 @@ def spec_record_path(cluster: str) -> Path:
     return state_home() / cluster / "spec"
 
 
+def authority_path(cluster: str) -> Path:
+    """Return the file with the authority for the certificates of a private cluster's hosts, and its private key."""
+    return state_home() / cluster / "authority.pem"
+
+
 def validate_name(cluster: str) -> str:
     """Validate the name of a cluster as the user gave it, and return it.
 

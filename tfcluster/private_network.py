@@ -109,17 +109,45 @@ class PrivateNetwork:
         Raises:
             OSError: As for `enter`.
         """
-        libc = ctypes.CDLL(None, use_errno=True)
         own_user_namespace = os.stat("/proc/self/ns/user").st_ino
         for fd, inode, own, kind in (
             (fds[0], self.user, own_user_namespace, _CLONE_NEWUSER),
             (fds[1], self.net, os.stat("/proc/self/ns/net").st_ino, _CLONE_NEWNET),
         ):
-            if inode != own and libc.setns(fd, kind):
-                number = ctypes.get_errno()
-                raise OSError(number, f"the cluster's private network cannot be entered: {os.strerror(number)}")
+            if inode != own:
+                _enter(fd, kind)
         if own_user_namespace != self.user:
             drop_capabilities()
+
+    def enter_user_namespace(self, fd: int) -> None:
+        """Enter the user namespace, and keep the power over its network that a process gets there: see `enter_network`.
+
+        Args:
+            fd: Its descriptor.
+
+        Raises:
+            OSError: It cannot be entered.
+        """
+        if os.stat("/proc/self/ns/user").st_ino != self.user:
+            _enter(fd, _CLONE_NEWUSER)
+
+
+def enter_network(fd: int) -> None:
+    """Have this thread enter a network namespace, where it creates its sockets from now on.
+
+    Args:
+        fd: The descriptor of the namespace.
+
+    Raises:
+        OSError: The process has no power over it.
+    """
+    _enter(fd, _CLONE_NEWNET)
+
+
+def _enter(fd: int, kind: int) -> None:
+    if ctypes.CDLL(None, use_errno=True).setns(fd, kind):
+        number = ctypes.get_errno()
+        raise OSError(number, f"the cluster's private network cannot be entered: {os.strerror(number)}")
 
 
 def make_namespaces() -> None:

@@ -86,6 +86,11 @@ def secrets_path(agent_socket: Path) -> Path:
     return agent_socket.with_name(f"{agent_socket.name}.secrets")
 
 
+def certificate_path(secrets: Path) -> Path:
+    """Return the file for the certificate of this host in a private cluster, next to that for the secret values."""
+    return secrets.with_suffix(".certificate")
+
+
 def ssh_control_path(cluster: str, destination: str) -> Path:
     """Return the path of ssh's control socket (ControlPath) for the connection from this machine to a cluster's host.
 

@@ -47,8 +47,7 @@ GIT_STATUS_SECONDS = 5.0  # for git to say at what commit a work tree is: a run 
 RECONNECT_INITIAL_SECONDS = 0.1  # the back-off of a command that has lost its agent
 RECONNECT_MAX_SECONDS = 1.0  # a link that is back is used within five seconds
 STREAM_AGENTS = 4  # agents in a row that may die without sending an event of a run before its command gives up
-WAIT_AGENTS = 3  # the same, for a command that starts a cluster or waits for it
-DOWN_AGENTS = 3  # the same, for `down`
+WAIT_AGENTS = 3  # the same, for a command that starts a cluster, waits for it or stops it
 LOG_AGENTS = 5  # the same, for `logs`
 THREAD_POLL_SECONDS = 0.2  # a thread that waits for an agent's next line checks whether it has been stopped
 SIGNAL_POLL_SECONDS = 1.0  # the main thread, which waits for threads, handles a signal that it was told of too early
@@ -69,7 +68,6 @@ CANCEL_TIMEOUT_SECONDS = 20.0  # for an interrupted command to cancel its run; a
 SIGNAL_TIMEOUT_SECONDS = 5.0  # for a script to get a signal, such as Ctrl-Z, before its command stops without it
 INTERRUPTS_TO_CANCEL = 3  # a script may handle Ctrl-C and go on; this many in a row are meant for one that hangs
 INTERRUPTS_ROW_SECONDS = 3.0  # between two of them
-LOG_FIRST_LINE_SECONDS = 60.0
 LOG_RECONNECT_SECONDS = 5.0  # without --follow, until a host can be reached again
 PLANS_MAX = 5  # made by a command, if the cluster changes each time before the plan is carried out
 DOWN_RECONNECT_SECONDS = 10.0  # until a host can be reached again whose connection broke while it was stopped
@@ -97,7 +95,6 @@ REMOTE_SETUP_SECONDS = 3600.0  # each setup command, which may compile and downl
 DRY_RUN_PREPARE_SECONDS = 60.0  # TensorFlow's library is loaded, and a change in progress has to finish
 DRY_RUN_MARGIN_SECONDS = 10.0
 DRY_RUN_CONNECT_SECONDS = 3.0  # an agent may have just been started, or be about to exit
-DRY_RUN_CONNECT_INTERVAL_SECONDS = 0.05
 DRY_RUN_REPLY_SECONDS = 50.0
 
 # Start and stop tasks.
@@ -152,7 +149,7 @@ LOG_WRITER_ROUND_SECONDS = 0.01  # a task that prints continuously wakes the log
 LOG_WRITER_POLL_SECONDS = 0.1  # without inotify
 LOG_WRITER_ORPHAN_POLL_SECONDS = 1.0  # after the agent has exited, of the file that marks running tasks
 LOG_WRITER_LOCK_SECONDS = 0.005  # between two attempts to lock the logs of a log writer that was told to end
-LOG_WRITER_RESTART_SECONDS = 0.5
+HELPER_RESTART_SECONDS = 0.5  # of a log writer, or forwarder, that has died
 LOG_READ_RETRIES = 20  # while the log writer moves the lines that are read
 LOG_FOLLOW_SECONDS = 0.05  # between two reads of followed logs; where inotify cannot be used, also of quiet ones
 LOG_CHECK_SECONDS = 1.0  # between two reads of quiet followed logs: their folder may have been deleted and made again
@@ -207,6 +204,12 @@ GROUP_IDLE_CPU_PERCENT = 3  # of a processor, by such a worker; a server that ha
 GROUP_RESTART_SECONDS = 1.0  # before the first restart of a group that has failed; doubles with each further one
 GROUP_RESTART_MAX_SECONDS = 30.0
 GROUP_FAILURE_LINES = 10  # of the output of a member that has failed, which the error shows
+PROGRAM_PORTS = 32  # of each host of a private cluster, for the members of `launch` and what else programs start there
+FORWARD_BLOCK_BYTES = 1 << 18  # moved at once: larger ones were not faster
+FORWARD_CONNECT_SECONDS = 10.0  # for a host to accept a connection, and for each side to prove what it is
+FORWARD_ADMISSIONS_MAX = 512  # connections without a proof, an eighth from one address; each more replaces the oldest
+CERTIFICATE_EARLY_DAYS = 2  # that certificates are valid before they are made: clocks may differ by a day
+CERTIFICATE_DAYS = 3650  # nobody accepts them after `down`; in the last tenth of them `up` makes new ones
 LEASE_START_SECONDS = 1.0  # before the first request, and between retries: most runs end before
 LEASE_RENEWALS = 3  # during one lease
 LEASE_TIMEOUT_SECONDS = 5.0
@@ -245,7 +248,7 @@ SPEC_NUMBER_MAX_CHARS = 100  # Python takes long to convert longer ones
 EXPRESSION_MAX_DEPTH = 60  # far below Python's recursion limit, and more than a person writes by hand
 EXPRESSION_MAX_OPERATIONS = 1000
 
-# Output.
+# Output, and folders.
 LISTED_NAMES = 4  # in a sentence; the others are counted
 LISTED_ACCOUNTS = 3
 LISTED_RUNS = 5  # that begin with an ambiguous prefix
@@ -257,6 +260,5 @@ MEAN_SHARDS = 16
 PIPE_COLUMNS = 1000  # a pipe has no width; with this one nothing is truncated or wrapped
 PIPE_PROGRESS_SECONDS = 1.0  # between two lines of progress
 DIAGRAM_BOXES_MAX = 60  # a diagram with more is unreadable
-# Folders. systemd creates one for each user who is logged in; everybody can create one in the other.
-LOGIN_RUNTIME_FOLDERS = "/run/user"
-TEMPORARY_FOLDER = "/tmp"
+LOGIN_RUNTIME_FOLDERS = "/run/user"  # systemd creates a folder in it for each user who is logged in
+TEMPORARY_FOLDER = "/tmp"  # everybody can create one in it

@@ -128,7 +128,8 @@ class Hosts:
         assert [reply["problems"] for reply in prepared.values()] == [[], []]
         topology: ClusterTopology = next(reply["topology"] for reply in prepared.values())
         for reply in prepared.values():
-            topology = topology.with_allocation(**reply["allocation"])
+            allocation = reply["allocation"]
+            topology = topology.with_allocation(allocation["ports"], allocation["gpus"])
         states = [reply["observed"] for reply in prepared.values() if reply["observed"]]
         if states:
             whole = _whole(states)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tfcluster.agent.context import Lease
+from tfcluster.agent.lease import Lease
 
 
 class FakeClock:

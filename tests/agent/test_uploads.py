@@ -16,7 +16,8 @@ import pytest
 from tests.agent.hosts import run_request
 from tests.conftest import wait_for
 from tfcluster import settings
-from tfcluster.agent.context import AgentContext, Lease
+from tfcluster.agent.context import AgentContext
+from tfcluster.agent.lease import Lease
 from tfcluster.agent.rpc_connection import Dispatcher, RpcConnection
 from tfcluster.agent.upload import Upload, receive, validate_name
 from tfcluster.client.agent_connection import AgentConnection

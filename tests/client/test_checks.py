@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tests.core.clusters import topology_of
+from tfcluster.client.agent_inspector import AgentInspector
 from tfcluster.client.checks import (
     ALL_HOSTS,
     CheckResult,
@@ -12,13 +13,13 @@ from tfcluster.client.checks import (
     Subject,
     check_accounts,
     check_clock,
-    check_connectivity,
     check_each_host,
     check_versions,
     to_error,
 )
 from tfcluster.client.cluster import Cluster
-from tfcluster.client.preflight import AgentInspector, HostPreflight
+from tfcluster.client.connectivity import check_connectivity
+from tfcluster.client.preflight import HostPreflight
 from tfcluster.core.hosts import OtherAccounts
 from tfcluster.core.reconcile import ObservedState
 from tfcluster.core.topology import ClusterTopology

@@ -50,12 +50,12 @@ def spec(sandbox: Sandbox, network: str, **counts: int) -> Path:
 
 
 @contextlib.contextmanager
-def sandbox_of(owner: Account) -> Iterator[Sandbox]:
+def sandbox_of(owner: Account, command: tuple[str, ...] = COMMAND) -> Iterator[Sandbox]:
     """A sandbox of an ordinary account, whose folders are where other accounts can come."""
     folder = Path(tempfile.mkdtemp(prefix="tfc-"))
     folder.chmod(0o755)
     try:
-        with make_sandbox(folder, owner.command("env", f"HOME={folder}", *COMMAND)) as sandbox:
+        with make_sandbox(folder, owner.command("env", f"HOME={folder}", *command)) as sandbox:
             for path in (folder, folder / "run"):
                 os.chown(path, owner.uid, owner.uid)
             yield sandbox

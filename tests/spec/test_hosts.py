@@ -129,7 +129,7 @@ ONE_LINE = {
     "hosts: []": "2:8: hosts: expected names and values, found an empty list",
     "hosts: alpha": "2:8: hosts: expected names and values, found the text 'alpha'",
     "hosts: {alpha: 10.0.0.1}": "2:16: hosts.alpha: expected the keys address, ssh, python, shell, env, state, "
-    "setup, slots, found the text '10.0.0.1'",
+    "tls_port, setup, slots, found the text '10.0.0.1'",
     "hosts: {alpha: {adress: x}}": "2:17: hosts.alpha.adress: unknown key; did you mean 'address'?",
     "hosts: {-alpha: }": "2:9: hosts.-alpha: expected the name of a host to be letters, digits, _, . and -, "
     "and to start with a letter or digit",

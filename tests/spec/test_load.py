@@ -228,8 +228,6 @@ BAD_TOPS = {
     "jobs: {a: {tasks: 1}}\nname: -x": "2:7: name: expected a name of at most 63 letters, digits, _, . and - "
     "that starts with a letter or digit, found the text '-x'",
     "jobs: {a: {tasks: 1}}\nnetwork: off": "2:10: network: expected closed, private or open, found false",
-    "jobs: {a: {tasks: 1}}\nhosts: [h, i]\nnetwork: private": "3:10: network: a private network is possible on one "
-    "host, not yet over several; write `network: closed`",
     "jobs: {a: {tasks: 1}}\nrestart: never": "2:10: restart: expected the keys policy, backoff, limit, "
     "found the text 'never'",
     "jobs: {a: {tasks: 1}}\nrestart: {policy: no}": "2:19: restart.policy: expected never, on-failure "

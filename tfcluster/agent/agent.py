@@ -70,6 +70,7 @@ class Agent:
                     continue
                 with contextlib.suppress(OSError):  # the port is taken: reported when the task starts
                     context.ports.reserve(task.port or 0)
+            context.forwarder.adopt()
         context.runs.adopt()
         if record is None:
             await context.runs.cancel_all()  # these are runs of a cluster that is down
@@ -92,6 +93,8 @@ class Agent:
             _run_forever(self._shutdown.expire_lease, pause),
             _run_forever(self._restore_files, lambda: asyncio.sleep(settings.AGENT_FILES_INTERVAL_SECONDS)),
             _run_forever(self._context.ports.restore_locks, pause),
+            _run_forever(self._context.forwarder.ports.restore_locks, pause),
+            _run_forever(self._context.forwarder.restore, pause),
             _run_forever(self._context.supervisor.health.schedule_all, pause),
             _run_forever(self.dispatcher.meter.sample_host, pause),
             _run_forever(self._check_helpers, pause),
@@ -127,6 +130,7 @@ class Agent:
         context.prober.stop()
         context.runs.stop()
         context.ports.release_except(())
+        context.forwarder.stop()
         context.network.leave()
         if unreadable is not None and not unreadable.is_down:
             context.state_dir.unlock()  # the journal may record processes: it stays for `tfcluster down`

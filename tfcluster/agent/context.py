@@ -1,18 +1,19 @@
-"""What the agent's request handlers and its periodic checks share: the parts of the agent, and the lease."""
+"""What the agent's request handlers and its periodic checks share: the parts of the agent."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from tfcluster import settings
 from tfcluster.agent.cluster_network import ClusterNetwork
+from tfcluster.agent.forwarder import ForwarderSupervisor
 from tfcluster.agent.host_facts import gpu_ids
 from tfcluster.agent.incident_monitor import IncidentMonitor
+from tfcluster.agent.lease import Lease
 from tfcluster.agent.logs import LogCollector
 from tfcluster.agent.notices import Notifier
 from tfcluster.agent.ports import NOWHERE, PortAllocator
@@ -41,39 +42,6 @@ from tfcluster.processes.c_api import TensorFlow
 from tfcluster.tf_install import find_tensorflow_library
 
 
-class Lease:
-    """The cluster's lease: measures the time since a command was last connected to the agent.
-
-    The lease is not in the journal: only a command can start the next agent, and that command renews the lease.
-
-    Args:
-        clock: Returns monotonic seconds.
-    """
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._last_renewal = clock()
-        self._requests = 0
-
-    @contextmanager
-    def renew(self) -> Iterator[None]:
-        """Renew the lease until the context is left: a request is in progress."""
-        self._requests += 1
-        try:
-            yield
-        finally:
-            self._requests -= 1
-            self._last_renewal = self._clock()
-
-    def has_expired(self, seconds: float | None) -> bool:
-        """Return whether the lease has expired (the host was abandoned).
-
-        Args:
-            seconds: The duration of the lease: how long there may be no request. None means that it never expires.
-        """
-        return seconds is not None and not self._requests and self._clock() - self._last_renewal >= seconds
-
-
 class AgentContext:
     """The parts of the agent of one cluster on one host.
 
@@ -93,6 +61,7 @@ class AgentContext:
         lease: The cluster's lease, which the requests of commands renew.
         network: The network that the cluster's processes on this host are in.
         ports: Reserves the ports of the tasks.
+        forwarder: Supervises the forwarder.
         prober: Probes the tasks.
         log_collector: Supervises the log writer.
         secrets: The secret values in the topology.
@@ -118,6 +87,7 @@ class AgentContext:
         self.prober = ProbeClient(f"tfcluster: {cluster} health prober", self.network.enter)
         self.log_collector = LogCollector(f"tfcluster: {cluster} log writer", state_dir)
         self.secrets = SecretStore(secrets_file)
+        self.forwarder = ForwarderSupervisor(cluster, host, state_dir, self.network, self.secrets)
         self.supervisor = Supervisor(
             host,
             state_dir,
@@ -208,7 +178,8 @@ class AgentContext:
             ports, own_ports = PortAllocator(), set()
             if topology.network == PRIVATE:
                 ports.move_to(NOWHERE)
-        return Candidate(topology, self.host, self.state_dir.path, ports, gpu_ids(), own_ports)
+        folder, forwarder = self.state_dir.path, self.forwarder
+        return Candidate(topology, self.host, folder, ports, gpu_ids(), own_ports, forwarder.ports, forwarder.port)
 
     def _record_network(self) -> None:
         """Record that another process holds the private network."""

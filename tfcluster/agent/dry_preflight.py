@@ -33,6 +33,7 @@ class DryPreflight:
         self._folder = folder
         self._environment = environment
         self._ports = PortAllocator()
+        self._tls_ports = PortAllocator()
         self._listening = ExitStack()
 
     def prepare(self, topology: dict[str, Any], listen: bool) -> dict[str, Any]:
@@ -54,11 +55,13 @@ class DryPreflight:
         desired, gpus = decode(ClusterTopology, topology), gpu_ids(self._environment)
         if desired.network == PRIVATE:
             self._ports.move_to(NOWHERE)
-        allocation, failures = run_checks(Candidate(desired, self._host, self._folder, self._ports, gpus))
-        if listen:
-            self._listening.enter_context(self._ports.listen_temporarily(self._ports.reserved))
-        else:
-            self._ports.release_except(())
+        candidate = Candidate(desired, self._host, self._folder, self._ports, gpus, tls_ports=self._tls_ports)
+        allocation, failures = run_checks(candidate)
+        for ports in (self._ports, self._tls_ports):
+            if listen:
+                self._listening.enter_context(ports.listen_temporarily(ports.reserved))
+            else:
+                ports.release_except(())
         reply = PrepareReply(version, allocation, tuple(failures), other_accounts())
         return {**to_json(reply), "installation": installation}
 

@@ -160,10 +160,10 @@ class LogCollector:
         try:
             self._child = subprocesses.fork_child(body, self._ended)
         except OSError:  # no process or descriptor is left: the output waits in the log buffers
-            self._fork_in(settings.LOG_WRITER_RESTART_SECONDS)
+            self._fork_in(settings.HELPER_RESTART_SECONDS)
 
     def _ended(self, status: int) -> None:
         assert self._child is not None, "it has just ended"
         self._child.hang_up()
         self._child = None
-        self._fork_in(settings.LOG_WRITER_RESTART_SECONDS)
+        self._fork_in(settings.HELPER_RESTART_SECONDS)

@@ -6,7 +6,7 @@ import os
 import socket
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
@@ -14,6 +14,7 @@ from pathlib import Path
 from tfcluster import settings
 from tfcluster.agent.ports import PortAllocator
 from tfcluster.agent.subprocesses import run_in_child
+from tfcluster.core.forwarding import needs_forwarders
 from tfcluster.core.text import pluralize
 from tfcluster.core.topology import CLOSED, PRIVATE, ClusterTopology, Task
 from tfcluster.errors import ClusterError
@@ -37,6 +38,8 @@ class Candidate:
         ports: The allocator that reserves the ports.
         gpus: The host's GPUs.
         own_ports: The ports of the running cluster, which its own tasks use.
+        tls_ports: The allocator that reserves the port of the forwarder.
+        own_tls_port: The port that the running cluster's own forwarder uses.
     """
 
     topology: ClusterTopology
@@ -45,11 +48,23 @@ class Candidate:
     ports: PortAllocator
     gpus: Sequence[str]
     own_ports: Collection[int] = ()
+    tls_ports: PortAllocator = field(default_factory=PortAllocator)
+    own_tls_port: int | None = None
 
     @property
     def tasks(self) -> tuple[Task, ...]:
         """Return the tasks on this host."""
         return self.topology.on(self.host)
+
+    @property
+    def lacks_tls_port(self) -> bool:
+        """Return whether this host gets a forwarder for which no port is chosen."""
+        return needs_forwarders(self.topology) and self.named_tls_port is None
+
+    @property
+    def named_tls_port(self) -> int | None:
+        """Return the port of this host's forwarder, if the topology names one."""
+        return next((host.tls_port for host in self.topology.hosts if host.name == self.host), None)
 
 
 def run_checks(
@@ -122,6 +137,7 @@ def _allocate(candidate: Candidate) -> Allocation:
     return Allocation(
         {task.name: port for task, port in ports},
         {task.name: tuple(islice(free_gpus, task.gpus)) for task in candidate.tasks if task.gpus and not task.gpu_ids},
+        next(candidate.tls_ports.allocate(1)) if candidate.lacks_tls_port else None,
     )
 
 
@@ -148,6 +164,9 @@ def check_ports(candidate: Candidate) -> Iterator[ClusterError]:
         is_needed = task.host == candidate.host and task.port not in candidate.own_ports
         if is_needed and task.port and (reason := _reserve(task.short, task.port, candidate.ports)):
             yield ClusterError(reason, hint=hint)
+    port = candidate.named_tls_port if needs_forwarders(candidate.topology) else None
+    if port and port != candidate.own_tls_port and (reason := _reserve("tls_port", port, candidate.tls_ports)):
+        yield ClusterError(reason, hint="Stop that process, or give the host another `tls_port:` in the spec.")
 
 
 def _reserve(short: str, port: int, ports: PortAllocator) -> str | None:

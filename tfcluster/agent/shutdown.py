@@ -79,6 +79,7 @@ class Shutdown:
         except BaseException:
             self._reset()  # the remaining tasks stay supervised, and the next `down` tries again
             raise
+        self._context.forwarder.stop()
         with suppress(OSError):  # `Agent.stop` tries again
             self._context.secrets.delete()
         # Without the journal every command sees the cluster as down, while the agent still stops its helper processes.

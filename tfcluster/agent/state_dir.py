@@ -96,6 +96,21 @@ class StateDir:
         return self.logs / "fork-server.log"
 
     @property
+    def forwarder_log(self) -> Path:
+        """Return the path of the log of the forwarder, in which it names the connections that it refuses."""
+        return self.logs / "forwarder.log"
+
+    @property
+    def forwarding(self) -> Path:
+        """Return the path of the file that says what the forwarder does; it exists only while there is one."""
+        return self.path / "forwarding.json"
+
+    @property
+    def forwarder_process(self) -> Path:
+        """Return the path of the file that says which process is the forwarder."""
+        return self.path / "forwarder.json"
+
+    @property
     def events(self) -> Path:
         """Return the path of the cluster's event log; see `EventLog`."""
         return self.logs / "events.log"
@@ -224,7 +239,7 @@ class StateDir:
         """Remove everything that only a running cluster needs, and unlock the directory; logs and runs stay."""
         self.journal.remove()
         self.notices.unlink(missing_ok=True)
-        for log in (self.agent_log, self.agent_stderr, self.fork_server_log):
+        for log in (self.agent_log, self.agent_stderr, self.fork_server_log, self.forwarder_log):
             with suppress(OSError):  # the file does not exist, or cannot be removed and does no harm
                 if not log.stat().st_size:
                     log.unlink()

@@ -9,10 +9,12 @@ from functools import partial
 from tfcluster import settings
 from tfcluster.client.cluster import Cluster, read_registry, record_spec, register, unregister
 from tfcluster.client.down import stop_hosts
+from tfcluster.client.host_certificates import issue_certificates
 from tfcluster.client.parallel import StreamContext, hints_of, lines_of, merge_streams, warn
 from tfcluster.client.preflight import close_inspectors
 from tfcluster.client.rpc import AgentDisconnectedError
 from tfcluster.client.up import UpPlan
+from tfcluster.core.forwarding import Certificate
 from tfcluster.core.hosts import Host
 from tfcluster.core.plan import ActionKind, data_losses, summary, terminated_tasks
 from tfcluster.core.status import ClusterStatus, HostUnavailable, aggregate_status
@@ -56,10 +58,11 @@ def apply(plan: UpPlan, *, accept_any_loss: bool, show_status: Callable[[Cluster
 def _apply_on_all(plan: UpPlan, accepted_loss: list[str] | None, show_status: Callable[[ClusterStatus], None]) -> None:
     topology = plan.observed.topology if plan.observed else plan.topology
     statuses: dict[str, ClusterStatus | HostUnavailable] = {}
+    certificates = issue_certificates(plan.cluster.name, plan.without_certificate)
 
     def apply_on(hosts: Collection[str]) -> dict[str, ClusterError]:
         errors: dict[str, ClusterError] = {}
-        streams = {host: partial(_apply_on_host, plan, accepted_loss, host) for host in hosts}
+        streams = {host: partial(_apply_on_host, plan, accepted_loss, certificates.get(host), host) for host in hosts}
         with contextlib.closing(merge_streams(streams)) as items:
             for host, item in items:
                 if isinstance(item, ClusterError):
@@ -111,7 +114,11 @@ def _register(plan: UpPlan, other_hosts: Collection[Host]) -> None:
 
 
 def _apply_on_host(
-    plan: UpPlan, accepted_loss: list[str] | None, host: str, context: StreamContext
+    plan: UpPlan,
+    accepted_loss: list[str] | None,
+    certificate: Certificate | None,
+    host: str,
+    context: StreamContext,
 ) -> Iterator[ClusterStatus]:
     """Apply the plan on one host.
 
@@ -126,6 +133,7 @@ def _apply_on_host(
         summary=_summary_on(plan, host),
         accepted_loss=None if accepted_loss is None else tuple(accepted_loss),
         terminating=tuple(terminated_tasks(plan.actions)),
+        certificate=certificate,
     )
     stream = client.stream(request, start=observed is None)
     with contextlib.closing(stream):

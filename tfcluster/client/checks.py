@@ -8,11 +8,10 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from tfcluster import settings
-from tfcluster.client.cluster import Cluster
-from tfcluster.client.parallel import map_hosts, partition, with_host
+from tfcluster.client.parallel import with_host
 from tfcluster.core.hosts import OtherAccounts
 from tfcluster.core.text import pluralize
-from tfcluster.core.topology import PRIVATE, ClusterTopology, Task
+from tfcluster.core.topology import PRIVATE, ClusterTopology
 from tfcluster.errors import ClusterError, ExitCode
 
 if TYPE_CHECKING:
@@ -91,7 +90,7 @@ class Subject:
 
 def check_problems(subject: Subject) -> list[CheckResult]:
     """Return what the host itself reported: it cannot be reached, or lacks something that its tasks need."""
-    return [_failed(subject.host, check, error) for check, error in subject.preflight.problems]
+    return [failed_check(subject.host, check, error) for check, error in subject.preflight.problems]
 
 
 def check_reach(subject: Subject) -> Iterator[CheckResult]:
@@ -195,63 +194,6 @@ def check_versions(hosts: Mapping[str, HostPreflight]) -> Iterator[CheckResult]:
         )
 
 
-def check_connectivity(
-    cluster: Cluster, topology: ClusterTopology, hosts: Mapping[str, HostPreflight]
-) -> list[CheckResult]:
-    """Check that the hosts can connect to each other's tasks, on whose ports agents or probes listen meanwhile.
-
-    Hosts whose servers run already are left out, as their restricted ports do not accept new members.
-
-    Args:
-        cluster: The cluster.
-        topology: The desired topology, with every port allocated.
-        hosts: The preflight of each host.
-    """
-    starting = [
-        host
-        for host, each in hosts.items()
-        if each.inspector is not None and each.observed is None and not each.problems and each.is_examined
-    ]
-    if len(starting) < 2:
-        return []
-    peers = {host: [task for other in starting if other != host for task in topology.on(other)] for host in starting}
-
-    def connect(host: str) -> Mapping[str, str]:
-        inspector = hosts[host].inspector
-        assert inspector is not None, "the others are left out"
-        return inspector.failures(
-            list(dict.fromkeys(task.address for task in peers[host])), settings.CONNECTIVITY_CONNECT_SECONDS
-        )
-
-    failures, errors = partition(
-        map_hosts([host for host in starting if peers[host]], connect, settings.CONNECTIVITY_REPLY_SECONDS)
-    )
-    results = [_failed(host, "network", error) for host, error in errors.items()]
-    for host, reasons in failures.items():
-        source = cluster.hosts[host].address
-        results += [
-            _cannot_connect(host, source, task, reasons[task.address])
-            for task in peers[host]
-            if task.address in reasons
-        ]
-        if not reasons:
-            text = f"reaches the tasks of {pluralize(len(starting) - 1, 'other host')}"
-            results.append(CheckResult(host, "network", Severity.OK, text))
-    return results
-
-
-def _cannot_connect(host: str, source: str, task: Task, reason: str) -> CheckResult:
-    return CheckResult(
-        host,
-        "network",
-        Severity.ERROR,
-        f"cannot reach {task.short} at {task.address} on {task.host}: {reason}",
-        f"A firewall is in between, perhaps that of {task.host}; there: "
-        f"`sudo iptables -I INPUT -p tcp -s {source} --dport {task.port} -j ACCEPT` "
-        "(with fixed ports in the spec the rule holds for the next `up` too).",
-    )
-
-
 def to_error(results: Sequence[CheckResult], *, is_local: bool) -> ClusterError | None:
     """Combine all errors among the results of checks into one.
 
@@ -288,7 +230,8 @@ def _passed(subject: Subject, check: str, result: str) -> CheckResult:
     return CheckResult(subject.host, check, Severity.OK, result)
 
 
-def _failed(host: str, check: str, error: ClusterError) -> CheckResult:
+def failed_check(host: str, check: str, error: ClusterError) -> CheckResult:
+    """Return the result of a check that has failed with an error, and prevents the cluster from coming up."""
     return CheckResult(host, check, Severity.ERROR, error.message, error.hint, error.exit_code)
 
 

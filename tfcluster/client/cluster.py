@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from tfcluster.client.rpc import AgentClient
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.paths import LOCAL_HOST, cluster_registry_path, spec_record_path
+from tfcluster.paths import LOCAL_HOST, authority_path, cluster_registry_path, spec_record_path
 from tfcluster.transport.host_transport import HostTransport
 from tfcluster.transport.local import LocalTransport
 
@@ -178,6 +178,7 @@ def unregister(name: str) -> None:
     """Remove a cluster from the registry; its folder stays while it contains logs or runs of this machine."""
     _remove(cluster_registry_path(name))
     _remove(spec_record_path(name))
+    _remove(authority_path(name))
     with contextlib.suppress(OSError):
         cluster_registry_path(name).parent.rmdir()
 

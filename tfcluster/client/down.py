@@ -200,7 +200,7 @@ def _stop_host(client: AgentClient, grace: float, start: bool, context: StreamCo
         The host's status at each change; the iterator ends when the agent has exited.
     """
     # The agent that replaces one that died reads from the journal what remains to be stopped.
-    policy = RetryPolicy(settings.DOWN_AGENTS, timeout=settings.DOWN_RECONNECT_SECONDS, retry_initial=False)
+    policy = RetryPolicy(settings.WAIT_AGENTS, timeout=settings.DOWN_RECONNECT_SECONDS, retry_initial=False)
     reconnector: Reconnector[ClusterStatus, DownReply] = Reconnector(client, context, policy)
     try:
         for status in reconnector.events(lambda: client.stream(DownRequest(grace), start=start)):

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from tfcluster import settings
 from tfcluster.client.cluster import Cluster
 from tfcluster.client.parallel import map_hosts, partition, warn
-from tfcluster.core.environment import client_variables, join_address, no_proxy_env
-from tfcluster.core.topology import OPEN, ClusterTopology, latest_topology, matching_tasks
+from tfcluster.core.environment import client_variables, no_proxy_env
+from tfcluster.core.topology import OPEN, ClusterTopology, join_address, latest_topology, matching_tasks
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.paths import LOCAL_HOST
 from tfcluster.private_network import PrivateNetwork

@@ -171,7 +171,7 @@ def _by_time(
         except ClusterError as error:
             errors[host] = error
 
-    opened, failed = partition(map_hosts(streams, begin, settings.LOG_FIRST_LINE_SECONDS))
+    opened, failed = partition(map_hosts(streams, begin, settings.RPC_SLOW_TIMEOUT_SECONDS))
     errors.update(failed)
     return heapq.merge(*(tagged(host, lines) for host, lines in opened.items()), key=lambda part: part[1]["time"])
 

@@ -8,14 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from tfcluster import settings
-from tfcluster.client.checks import CheckResult, Severity, check_connectivity, check_each_host
+from tfcluster.client.agent_inspector import AgentInspector
+from tfcluster.client.checks import CheckResult, Severity, check_each_host
 from tfcluster.client.cluster import Cluster, cluster_of
-from tfcluster.client.parallel import StreamContext, map_hosts, partition
-from tfcluster.client.reconnect import Reconnector, RetryPolicy
-from tfcluster.client.rpc import AgentClient, ResponseStream
+from tfcluster.client.connectivity import check_connectivity
+from tfcluster.client.parallel import map_hosts, partition
+from tfcluster.core.forwarding import CertificateFacts, needs_forwarders, with_unique_ports
 from tfcluster.core.hosts import OtherAccounts
 from tfcluster.core.reconcile import ObservedState, merge_observed, merge_with_observed
 from tfcluster.core.topology import ClusterTopology
@@ -23,11 +24,7 @@ from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.protocol.api.cluster import (
     Allocation,
     FailedCheck,
-    Observation,
-    ObserveRequest,
     PrepareReply,
-    PrepareRequest,
-    ReachRequest,
 )
 
 if TYPE_CHECKING:
@@ -37,58 +34,6 @@ if TYPE_CHECKING:
 
 #: Called with the number of hosts examined so far and the number of all hosts.
 Progress = Callable[[int, int], None]
-
-
-class AgentInspector:
-    """Sends the requests of a preflight to a host's agent, which runs at least until `close`; see `Probe`.
-
-    Args:
-        client: The host's agent.
-    """
-
-    def __init__(self, client: AgentClient) -> None:
-        self._client = client
-        self._streams: list[ResponseStream[Observation, NoReturn]] = []
-
-    def observe(self) -> ObservedState | None:
-        """Return the observed state of the cluster on the host; None if the cluster is not up there."""
-        # An agent may exit or die just as the request arrives.
-        reconnector: Reconnector[Observation, NoReturn] = Reconnector(
-            self._client,
-            StreamContext(self._client.transport.host),
-            RetryPolicy(settings.WAIT_AGENTS, timeout=0.0, retry_initial=False),
-        )
-        return reconnector.connect(self._hold).observed
-
-    def prepare(self, topology: ClusterTopology, *, listen: bool) -> tuple[PrepareReply, Sequence[FailedCheck]]:
-        """Check the host for a topology; with `listen`, its allocated ports accept connections until `close`."""
-        reply = self._client.call(PrepareRequest(topology))
-        if listen:
-            self._hold()  # this second stream has the agent listen on the ports that it holds by now
-        return reply, ()
-
-    def failures(self, addresses: Sequence[str], timeout: float) -> Mapping[str, str]:
-        """Connect to addresses from the host, each with a timeout in seconds, and return the reason of each failure."""
-        return self._client.call(ReachRequest(tuple(addresses), timeout)).failures
-
-    def close(self) -> None:
-        """End what was started on the host for the preflight, and wait for its exit."""
-        while self._streams:
-            stream = self._streams.pop()
-            if self._streams:
-                stream.close()
-            else:
-                stream.close_and_reap()
-
-    def _hold(self) -> Observation:
-        stream = self._client.stream(ObserveRequest(), start=True)
-        try:
-            event = next(stream)
-        except BaseException:
-            stream.close_and_reap()
-            raise
-        self._streams.append(stream)
-        return event
 
 
 @dataclass
@@ -103,6 +48,7 @@ class HostPreflight:
         allocation: The ports and GPUs that the host allocated.
         problems: Everything that prevents the host from starting its tasks, each with the name of the check that
             failed.
+        certificate: What is known of the host's certificate; None if it has none.
         accounts: Other accounts on the host that can connect to its servers; None if there are none.
         unexamined: What a dry run could not examine, and why.
         is_examined: Whether the host's ports, GPUs, addresses and folders were examined.
@@ -114,6 +60,7 @@ class HostPreflight:
     tensorflow: str | None = None
     allocation: Allocation = field(default_factory=lambda: Allocation({}, {}))
     problems: list[tuple[str, ClusterError]] = field(default_factory=list)
+    certificate: CertificateFacts | None = None
     accounts: OtherAccounts | None = None
     unexamined: list[str] = field(default_factory=list)
     is_examined: bool = False
@@ -189,6 +136,7 @@ def _observe_host(cluster: Cluster, dry: bool, host: str) -> HostPreflight:
     if inspector is not None:
         try:
             result.observed = inspector.observe()
+            result.certificate = inspector.certificate if isinstance(inspector, AgentInspector) else None
         except BaseException as error:
             inspector.close()
             if not isinstance(error, ClusterError):
@@ -268,11 +216,14 @@ def run_preflight(
     topology = choose_topology(observed)
     if observed is not None:
         topology = merge_with_observed(topology, observed)
+    if needs_forwarders(topology):
+        topology = with_unique_ports(topology, observed.topology if observed else None)
     prepare_hosts(cluster, hosts, topology)
-    for each in hosts.values():
+    for host, each in hosts.items():
         without_port = {task.name for task in (*topology.tasks, *topology.reserved) if not task.port}
         ports = {name: port for name, port in each.allocation.ports.items() if name in without_port}
         topology = topology.with_allocation(ports, each.allocation.gpus)
+        topology = topology.with_tls_port(host, each.allocation.tls_port)
     results = [*check_each_host(topology, hosts), *check_connectivity(cluster, topology, hosts)]
     return Preflight(hosts, topology, observed, results)
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from tfcluster.client.checks import VERSIONS, CheckResult, Severity, to_error
 from tfcluster.client.cluster import Cluster, read_registry
+from tfcluster.client.host_certificates import hosts_without_certificate
 from tfcluster.client.parallel import warn
 from tfcluster.client.preflight import (
     HostPreflight,
@@ -44,6 +45,7 @@ class UpPlan:
         actions: The planned actions.
         hosts: The preflight of each host, including the removed ones that can be reached.
         unexamined: The results of the checks that a dry run could not make.
+        without_certificate: The hosts that get a certificate.
         source: The result of `spec_source` for the spec of `up`; None for `scale`, which keeps the cluster's spec.
         unreachable: The hosts that cannot be reached, on which nothing is planned.
     """
@@ -56,6 +58,7 @@ class UpPlan:
     actions: tuple[PlannedAction, ...]
     hosts: Mapping[str, HostPreflight]
     unexamined: Sequence[CheckResult] = ()
+    without_certificate: Sequence[str] = ()
     source: str | None = None
     unreachable: tuple[str, ...] = ()
 
@@ -89,6 +92,7 @@ def plan_up(
 
     Args:
         topology: The topology of the spec.
+        without_certificate: The hosts that get a certificate.
         source: The result of `spec_source` for the spec.
         dry: Change nothing on any host, start no agent, and run no command of the spec.
         progress: Called with the number of hosts examined so far, if there are several.
@@ -222,9 +226,13 @@ def _plan(
     _print_warnings(results, preflight.hosts, is_local=is_local)
     topology, observed = preflight.desired, preflight.observed
     actions = _plan_actions(topology, observed, preflight.hosts)
+    certified = hosts_without_certificate(topology, preflight.hosts)
     if observed is not None:
+        certificates = (PlannedAction(ActionKind.UPDATE, None, f"host {host} gets a certificate") for host in certified)
+        actions = (*actions, *certificates)
         topology = replace(topology, kept=kept_servers(actions, observed))
-    return UpPlan(cluster, all_hosts, removed_hosts, topology, observed, actions, preflight.hosts, unexamined)
+    hosts = preflight.hosts
+    return UpPlan(cluster, all_hosts, removed_hosts, topology, observed, actions, hosts, unexamined, certified)
 
 
 def _print_warnings(results: Sequence[CheckResult], hosts: Mapping[str, HostPreflight], *, is_local: bool) -> None:

@@ -54,11 +54,6 @@ def client_variables(
     return {**_cluster_variables(topology, config), **_proxy_variables(topology, environment), **gpus, **own}
 
 
-def join_address(host: str, port: int) -> str:
-    """Return `host:port`, with an IPv6 address in brackets."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
 def add_to(environment: Mapping[str, str], variables: Mapping[str, str]) -> dict[str, str]:
     """Return an environment with a cluster's variables, which keeps its own exceptions from the proxy.
 

@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from tfcluster import settings
-from tfcluster.core.environment import join_address
 from tfcluster.core.stacks import Wait
 from tfcluster.core.tf_config import CHIEF_JOB, EVALUATOR_JOB
-from tfcluster.core.topology import LEADING_JOBS, PS_JOB, ClusterTopology
+from tfcluster.core.topology import LEADING_JOBS, PS_JOB, ClusterTopology, join_address
 from tfcluster.errors import ClusterError, ExitCode
 
 # The exit codes of a program that was preempted, has saved its state, and is to be started again at once:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from tfcluster import settings
 from tfcluster.paths import LOCAL_HOST
 
 
@@ -22,6 +23,10 @@ class Host:
         state: The folder on this host for the state of all clusters; None for $XDG_STATE_HOME/tfcluster.
         env: Variables added to the environment of the agent on this host, and therefore of its tasks.
         setup: Shell commands that run on this host once, before anything else.
+        tls_port: The port on which its forwarder listens for the other hosts of a private cluster; None until it is
+            allocated, and for other clusters.
+        first_program_port: The first of the ports for programs on this host to which the other hosts of a private
+            cluster can connect; None until they are allocated, and for other clusters.
     """
 
     name: str
@@ -32,6 +37,14 @@ class Host:
     env: Mapping[str, str] = field(default_factory=dict)
     setup: tuple[str, ...] = ()
     shell: str | None = None
+    tls_port: int | None = None
+    first_program_port: int | None = None
+
+    @property
+    def program_ports(self) -> tuple[int, ...]:
+        """Return the ports for programs to which the other hosts of a private cluster can connect."""
+        first = self.first_program_port
+        return () if first is None else tuple(range(first, first + settings.PROGRAM_PORTS))
 
     @property
     def destination(self) -> str:

@@ -8,8 +8,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
 from tfcluster import settings
+from tfcluster.core.hosts import Host
 from tfcluster.core.status import TaskStatus
-from tfcluster.core.topology import ClusterTopology, Task, latest_topology
+from tfcluster.core.topology import PRIVATE, ClusterTopology, Task, latest_topology
 from tfcluster.errors import ClusterError, ExitCode
 
 
@@ -92,7 +93,14 @@ def merge_with_observed(desired: ClusterTopology, observed: ObservedState) -> Cl
         for task in (*observed.topology.tasks, *observed.topology.reserved)
         if task.name not in names and _place(task) not in places and not _is_forgotten(task, observed)
     )
-    return replace(desired, tasks=tasks, reserved=(*reserved, *removed), generation=generation)
+    hosts = tuple(_with_ports(host, observed.topology) for host in desired.hosts)
+    return replace(desired, tasks=tasks, reserved=(*reserved, *removed), hosts=hosts, generation=generation)
+
+
+def _with_ports(host: Host, before: ClusterTopology) -> Host:
+    """Return a desired host with the ports that it has so far in a private cluster."""
+    old = next((each for each in before.hosts if each.name == host.name), host)
+    return replace(host, tls_port=host.tls_port or old.tls_port, first_program_port=old.first_program_port)
 
 
 class _CarryOver:
@@ -192,11 +200,12 @@ def _next(sample: Task, index: int, topology: ClusterTopology) -> Task:
     names = topology.host_order[sample.job]
     host = next(host for host in topology.hosts if host.name == names[index % len(names)])
     own = {name: value for name, value in sample.env.items() if name not in sample.from_host}
+    is_same = sample.host == host.name or topology.network == PRIVATE
     return replace(
         sample,
         index=index,
         host=host.name,
-        address_host=sample.address_host if sample.host == host.name else host.address,
+        address_host=sample.address_host if is_same else host.address,
         port=None,
         env={**host.env, **own},
         gpu_ids=(),

@@ -67,6 +67,7 @@ def _hosts(spec: Spec) -> list[Host]:
             env=dict(host.env),
             setup=host.setup,
             shell=host.shell,
+            tls_port=host.tls_port,
         )
         for name, host in spec.hosts.items()
     ]

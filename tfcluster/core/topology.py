@@ -91,8 +91,7 @@ class Task:
     @property
     def address(self) -> str:
         """Return `host:port`, or only the host until a port is allocated; an IPv6 address is put in brackets."""
-        host = f"[{self.address_host}]" if ":" in self.address_host else self.address_host
-        return host if self.port is None else f"{host}:{self.port}"
+        return join_address(self.address_host, self.port)
 
     def is_valid_in(self, generation: int) -> bool:
         """Return whether a server that was started in a generation of the topology knows the task's address."""
@@ -183,6 +182,11 @@ class ClusterTopology:
         places = (*self.tasks, *self.reserved)
         return {task.port for task in places if task.port is not None and task.host == host}
 
+    def program_ports_on(self, host: str) -> tuple[int, ...]:
+        """Return the ports for programs on a host to which the other hosts can connect; empty for any port."""
+        is_forwarded = self.network == PRIVATE and len(self.hosts) > 1
+        return next((each.program_ports for each in self.hosts if each.name == host and is_forwarded), ())
+
     def on(self, host: str) -> tuple[Task, ...]:
         """Return the tasks that run on a host."""
         return tuple(task for task in self.tasks if task.host == host)
@@ -194,6 +198,11 @@ class ClusterTopology:
                 if task.job == job:
                     return task
         return self.tasks[0]
+
+    def with_tls_port(self, host: str, port: int | None) -> ClusterTopology:
+        """Return the topology with the port that was allocated for a host's forwarder, if one was."""
+        hosts = (replace(each, tls_port=port) if port and each.name == host else each for each in self.hosts)
+        return replace(self, hosts=tuple(hosts))
 
     def with_allocation(self, ports: Mapping[str, int], gpus: Mapping[str, Sequence[str]]) -> ClusterTopology:
         """Return the topology completed with the ports and GPUs that a host allocated.
@@ -218,6 +227,12 @@ class ClusterTopology:
             hosts=tuple(replace(host, env=dict.fromkeys(host.env, _MASK)) for host in self.hosts),
             notify=self.notify and replace(self.notify, webhook=self.notify.webhook and _MASK),
         )
+
+
+def join_address(host: str, port: int | None) -> str:
+    """Return `host:port`, or only the host without a port; an IPv6 address is put in brackets."""
+    host = f"[{host}]" if ":" in host else host
+    return host if port is None else f"{host}:{port}"
 
 
 def latest_topology(topologies: Iterable[ClusterTopology]) -> ClusterTopology:

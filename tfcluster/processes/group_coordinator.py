@@ -17,8 +17,8 @@ from collections.abc import Collection
 from typing import Any, NoReturn
 
 from tfcluster import settings
-from tfcluster.core.environment import join_address
 from tfcluster.core.groups import Group, Member, NextStep, next_step, restart_delay, stop_delay
+from tfcluster.core.topology import join_address
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.processes import daemonize
 from tfcluster.processes.code_tree import clear_tree
@@ -125,7 +125,7 @@ class GroupCoordinator:
 
     def _listen(self, others: list[str]) -> None:
         """Listen for the other hosts, and tell the command the address, which it passes on to them."""
-        self._listener = GroupListener(self._group.secret, others, self._cluster, self._poll)
+        self._listener = GroupListener(self._group.secret, others, self._cluster, self._poll, self._spec.ports)
         address = join_address(self._group.address_host, self._listener.port)
         self._spec.emit("coordinator", address=address, hosts=others)
 

@@ -8,7 +8,7 @@ import os
 import select
 import signal
 import socket
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -151,7 +151,7 @@ class GroupHost:
         if isinstance(order, Reserve):
             for each in self._ports:
                 each.close()
-            self._ports = [_reserve_port() for _ in self._members]
+            self._ports = [_reserve_port(self._spec.ports) for _ in self._members]
             self._report(Ports([each.getsockname()[1] for each in self._ports]))
         elif isinstance(order, Start):
             for member in self._members:
@@ -248,12 +248,15 @@ class _MemberOutput:
         self._report(Output(self._rank, stream, data.decode(errors="surrogateescape")))
 
 
-def _reserve_port() -> socket.socket:
+def _reserve_port(ports: Sequence[int]) -> socket.socket:
     """Bind a free port, so that the kernel gives it to no other process; a gRPC server of this user can still bind it.
+
+    Args:
+        ports: The ports to choose from; see `bind_free_port`.
 
     Raises:
         OSError: No port is free.
     """
-    bound = bind_free_port()
+    bound = bind_free_port(ports)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # after the bind, as gRPC sets it too
     return bound

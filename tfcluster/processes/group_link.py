@@ -14,7 +14,7 @@ import secrets
 import select
 import socket
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from tfcluster import settings
@@ -136,6 +136,7 @@ class GroupListener:
         hosts: The names of the hosts; each is accepted once.
         cluster: The addresses that may connect, or None if all may.
         poll: Watches the descriptors of this object, whose events are passed to `handle`.
+        ports: The ports to choose from; see `bind_free_port`.
 
     Attributes:
         port: The port.
@@ -146,13 +147,18 @@ class GroupListener:
     """
 
     def __init__(
-        self, secret: str, hosts: Collection[str], cluster: Collection[Address] | None, poll: select.poll
+        self,
+        secret: str,
+        hosts: Collection[str],
+        cluster: Collection[Address] | None,
+        poll: select.poll,
+        ports: Sequence[int] = (),
     ) -> None:
         self._secret = secret
         self._hosts = set(hosts)
         self._poll = poll
         self._admissions: dict[int, Admission] = {}
-        self._listener = bind_free_port()
+        self._listener = bind_free_port(ports)
         if cluster is not None:
             restrict(self._listener, cluster)
         self._listener.listen(settings.PORT_BACKLOG)

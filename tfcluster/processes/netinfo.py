@@ -7,7 +7,7 @@ import errno
 import random
 import socket
 import struct
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 from pathlib import Path
 
@@ -71,19 +71,22 @@ def bind_all_addresses(port: int, *, reuse: bool = False) -> socket.socket:
     return bound_socket
 
 
-def bind_free_port() -> socket.socket:
+def bind_free_port(ports: Sequence[int] = ()) -> socket.socket:
     """Bind a socket to a free port on all addresses.
 
-    The port is one of those that a cluster's servers get, because firewalls between hosts may let only these pass.
+    Args:
+        ports: The ports to choose from; empty for those that a cluster's servers get, because firewalls between hosts
+            may let only these pass.
 
     Raises:
         OSError: No port is free.
     """
-    first = random.randrange(settings.FIRST_PORT, settings.LAST_PORT)
-    for port in (*range(first, settings.LAST_PORT + 1), *range(settings.FIRST_PORT, first)):
+    ports = ports or range(settings.FIRST_PORT, settings.LAST_PORT + 1)
+    first = random.randrange(len(ports))
+    for port in (*ports[first:], *ports[:first]):
         with contextlib.suppress(OSError):  # it is taken
             return bind_all_addresses(port)
-    raise OSError(errno.EADDRINUSE, f"no free port between {settings.FIRST_PORT} and {settings.LAST_PORT}")
+    raise OSError(errno.EADDRINUSE, f"no free port between {ports[0]} and {ports[-1]}")
 
 
 def interface_for(cluster: Collection[Address], routes: Path = Path("/proc/net")) -> str | None:

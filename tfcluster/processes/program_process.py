@@ -73,6 +73,7 @@ def begin_run(spec: RunSpec) -> Context:
         upload_path=spec.upload_path,
         log_placement=spec.log_placement,
         host=spec.host,
+        ports=spec.ports,
     )
     set_current_run(context)
     return context

@@ -87,6 +87,7 @@ class RunSpec:
         start_timeout: Seconds after which a script that waits for its tasks is stopped; None for no limit.
         network: The private network that the run's processes enter; None for none.
         notify: The command that the agent runs when the run has ended; None for none.
+        ports: The ports in it to which the other hosts can connect; empty if there are no other hosts, or for none.
     """
 
     run: str
@@ -113,6 +114,7 @@ class RunSpec:
     start_timeout: float | None = None
     network: PrivateNetwork | None = None
     notify: str | None = None
+    ports: tuple[int, ...] = ()
 
     @property
     def upload_path(self) -> Path | None:

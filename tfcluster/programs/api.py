@@ -148,6 +148,7 @@ class Context:
         device_stats: Work counters of each device, by its name without the replica; part of the result.
         notes: Notes for the user about how the run went; part of the result.
         started_at: When the run's driver began, in monotonic seconds.
+        ports: The ports on which the other hosts can connect to the program; empty if they can to any, or not at all.
     """
 
     run: str
@@ -163,6 +164,7 @@ class Context:
     device_stats: dict[str, dict[str, int]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     started_at: float = field(default_factory=time.monotonic)
+    ports: tuple[int, ...] = ()
 
     def stats_of(self, device: str) -> dict[str, int]:
         """Return the work counters of a device, which become part of the run's result.

@@ -107,15 +107,6 @@ def check_task_count(source: YamlDocument) -> Iterator[Diagnostic]:
             return
 
 
-def check_network(source: YamlDocument) -> Iterator[Diagnostic]:
-    """Yield a problem if several hosts are to have a private network; call `normalize_hosts` before."""
-    path: KeyPath = ("network",)
-    hosts = source.value.get("hosts")
-    if source.value.get("network") == "private" and isinstance(hosts, dict) and len(hosts) > 1:
-        message = "a private network is possible on one host, not yet over several"
-        yield source.problem(path, message, "write `network: closed`", source.values[path])
-
-
 def check_host_references(source: YamlDocument) -> Iterator[Diagnostic]:
     """Yield the inconsistencies between the hosts, jobs and addresses of a spec; call `normalize_hosts` before."""
     hosts = source.value.get("hosts")

@@ -118,6 +118,15 @@ class Host(FrozenModel):
             "`tfcluster` in `$XDG_STATE_HOME` there, which is `~/.local/state` unless it is set",
         ),
     ] = None
+    tls_port: Annotated[
+        Annotated[StrictInt, Field(ge=1, le=65535)] | None,
+        Key(
+            "1 to 65535",
+            "The port for the other hosts of a cluster with `network: private`: the only one that they connect to.",
+            "4433",
+            "a free one",
+        ),
+    ] = None
     setup: Annotated[
         tuple[Annotated[StrictStr, AfterValidator(_command)], ...],
         Key(

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from tfcluster.spec.cluster_name import default_name, read_spec
-from tfcluster.spec.cross_checks import check_host_references, check_network, check_task_count, normalize_hosts
+from tfcluster.spec.cross_checks import check_host_references, check_task_count, normalize_hosts
 from tfcluster.spec.diagnostics import Diagnostic, KeyPath, Position, describe, shorten, to_error
 from tfcluster.spec.hosts import Host
 from tfcluster.spec.policies import Backoff, JobBackoff, JobRestart, Logs, Restart
@@ -120,7 +120,7 @@ def build_spec(source: YamlDocument, default_name: str) -> Spec:
         ClusterError: The spec is invalid; the message has one line for each problem.
     """
     normalize_hosts(source)
-    problems = [*source.problems, *check_task_count(source), *check_host_references(source), *check_network(source)]
+    problems = [*source.problems, *check_task_count(source), *check_host_references(source)]
     value = source.value
     if "name" not in value:
         if not default_name:

@@ -158,7 +158,7 @@ class _Server:
                     hint=f"`tfcluster status -c {cluster}` starts the next one; an examination does not.",
                     exit_code=ExitCode.UNHEALTHY,
                 )
-            time.sleep(settings.DRY_RUN_CONNECT_INTERVAL_SECONDS)
+            time.sleep(settings.AGENT_CONNECT_INTERVAL_SECONDS)
 
 
 def _reply_of_agent(agent: LocalAgentConnection, request: Request[Any, Any]) -> dict[str, Any]:

@@ -11,7 +11,8 @@ from typing import NoReturn
 from tfcluster import settings
 from tfcluster.agent.context import AgentContext
 from tfcluster.agent.secret_store import missing_secrets
-from tfcluster.core.environment import client_variables, join_address, task_variables
+from tfcluster.core.environment import client_variables, task_variables
+from tfcluster.core.topology import join_address
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.protocol.api import Reply, Response
 from tfcluster.protocol.api.cluster import EnvironmentReply, EnvironmentRequest

@@ -71,7 +71,8 @@ class ClusterHandlers:
         with ExitStack() as stack:
             # Leave it to other commands to stop listening if this one does not need it.
             ports = stack.enter_context(self._ports.listen_temporarily(free_ports)) if free_ports else []
-            yield Observation(self._observed_or_none(), tuple(ports))
+            stack.enter_context(self._context.forwarder.listen_temporarily())
+            yield Observation(self._observed_or_none(), tuple(ports), self._context.forwarder.certificate)
             await asyncio.get_running_loop().create_future()
 
     async def prepare(self, request: PrepareRequest) -> Response[NoReturn, PrepareReply]:
@@ -111,6 +112,7 @@ class ClusterHandlers:
             return
         self._ports.stop_listening()
         if observed is None:
+            self._context.forwarder.configure(desired, request.certificate)
             self._start_cluster(desired)
             yield Reply(ApplyReply(None))
             return
@@ -119,6 +121,7 @@ class ClusterHandlers:
             yield Reply(ApplyReply(f"the plan would also end {', '.join(more)}"))
             return
         self._reserve_ports(desired)
+        self._context.forwarder.configure(desired, request.certificate)
         task = self._in_progress = asyncio.ensure_future(self._carry_out(desired, request.summary))
         async for _ in self._supervisor.changed.stream_until(task, self._context.status_interval):
             yield self._context.status()

@@ -10,8 +10,9 @@ from tfcluster.agent.context import AgentContext
 from tfcluster.agent.upload import validate_name
 from tfcluster.core.groups import Group, check_arguments, select_members
 from tfcluster.core.tf_config import refusal_notes
-from tfcluster.core.topology import CLOSED, ClusterTopology
+from tfcluster.core.topology import CLOSED, PRIVATE, ClusterTopology
 from tfcluster.errors import ClusterError
+from tfcluster.paths import LOCAL_HOST
 from tfcluster.processes.run_spec import RunSpec
 from tfcluster.protocol.api import Done, Reply, Response
 from tfcluster.protocol.api.runs import GroupRequest, JoinRequest, RunRequest
@@ -77,6 +78,8 @@ def _group(context: AgentContext, request: GroupRequest, parameters: dict[str, A
     jobs = {member.job for member in members}
     servers = {job: addresses for job, addresses in topology.addresses().items() if job not in jobs}
     address = next(host.address for host in topology.hosts if host.name == context.host)
+    if topology.network == PRIVATE:
+        address = LOCAL_HOST
     return Group(members, servers, request.max_restarts, request.secret, address)
 
 
@@ -97,6 +100,7 @@ def _spec(context: AgentContext, identity: str, request: RunRequest | JoinReques
         host=context.host,
         group=group,
         network=context.network.find(topology.network),
+        ports=topology.program_ports_on(context.host),
     )
 
 

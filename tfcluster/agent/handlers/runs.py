@@ -124,6 +124,7 @@ class RunHandlers:
             start_timeout=request.start_timeout,
             network=self._context.network.find(topology.network),
             notify=request.notify,
+            ports=topology.program_ports_on(self._supervisor.host),
         )
 
     async def _events(self, run: Run, upload: Upload, detach: bool, owned: bool) -> AsyncGenerator[Message, None]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import random
 import socket
+from collections.abc import Sequence
 
 from tfcluster.core.tf_config import CHIEF_JOB, make_tf_config
 from tfcluster.programs.api import Context
@@ -35,7 +38,7 @@ def describe_cluster(context: Context) -> dict[str, str]:
     """
     host = context.head_address.rpartition(":")[0]
     master = f"grpc://{context.head_address}"
-    config = make_tf_config({**context.addresses, CHIEF_JOB: [f"{host}:{_free_port()}"]}, CHIEF_JOB, 0)
+    config = make_tf_config({**context.addresses, CHIEF_JOB: [f"{host}:{_free_port(context.ports)}"]}, CHIEF_JOB, 0)
     return {
         "TF_CONFIG": json.dumps({**config, "session_master": master}),
         "TFCLUSTER_MASTER": master,
@@ -43,8 +46,16 @@ def describe_cluster(context: Context) -> dict[str, str]:
     }
 
 
-def _free_port() -> int:
-    """Return a free port, for the server that TensorFlow starts in a script that is the chief."""
+def _free_port(ports: Sequence[int]) -> int:
+    """Return a free port, for the server that TensorFlow starts in a script that is the chief.
+
+    Args:
+        ports: The ports to choose from; empty for any.
+    """
+    for choice in random.sample(ports, len(ports)):
+        with contextlib.suppress(OSError), socket.socket() as probe:
+            probe.bind(("", choice))
+            return choice
     with socket.socket() as probe:
         probe.bind(("", 0))
         port: int = probe.getsockname()[1]

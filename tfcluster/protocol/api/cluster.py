@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import NoReturn
 
 from tfcluster.core.devices import Device
+from tfcluster.core.forwarding import Certificate, CertificateFacts
 from tfcluster.core.hosts import OtherAccounts
 from tfcluster.core.reconcile import ObservedState
 from tfcluster.core.status import ClusterStatus
@@ -34,10 +35,12 @@ class Allocation:
     Attributes:
         ports: The port of each task for which the topology names none.
         gpus: The GPUs of each task that requests some, as CUDA_VISIBLE_DEVICES names them.
+        tls_port: The port of the host's forwarder, if it gets one and the topology names no port for it.
     """
 
     ports: dict[str, int]
     gpus: dict[str, tuple[str, ...]]
+    tls_port: int | None = None
 
 
 @dataclass(frozen=True)
@@ -47,10 +50,12 @@ class Observation:
     Attributes:
         observed: The observed state of the cluster on the host; None if it is not up there.
         ports: The held ports of servers that do not run yet, on which the agent accepts connections.
+        certificate: What is known of the host's certificate; None if it has none.
     """
 
     observed: ObservedState | None
     ports: tuple[int, ...]
+    certificate: CertificateFacts | None = None
 
 
 @dataclass(frozen=True)
@@ -152,6 +157,7 @@ class ApplyRequest(Request[ClusterStatus, ApplyReply], method=Method.APPLY, is_s
         summary: What the plan does on this host, for the event log.
         accepted_loss: The data and runs that the plan may lose; None accepts any loss.
         terminating: The tasks, on any host, whose processes the plan terminates.
+        certificate: A certificate for the host, with its private key; None if it needs none, or keeps its own.
     """
 
     base_revision: str | None
@@ -159,6 +165,7 @@ class ApplyRequest(Request[ClusterStatus, ApplyReply], method=Method.APPLY, is_s
     summary: str
     accepted_loss: tuple[str, ...] | None
     terminating: tuple[str, ...]
+    certificate: Certificate | None = None
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,143 @@
+"""`network: private` over several hosts, as an ordinary account: the tasks reach each other through forwarders.
+
+This machine plays both hosts, see tests/played.py; tests/processes/test_tls_forwarder.py has whom forwarders refuse.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.accounts import account
+from tests.conftest import Sandbox, wait_for
+from tests.end_to_end.test_private_network import sandbox_of
+from tfcluster.process_handle import ProcessHandle
+
+_SPEC = """name: two
+network: private
+hosts: {alpha: {address: 127.0.0.2}, beta: {address: 127.0.0.3}}
+jobs:
+  ps: {tasks: 1, hosts: [beta]}
+  worker: {tasks: 2, hosts: [alpha, beta]}
+"""
+# The first member of a group listens at its address, and the other ones connect to it.
+_MEMBER = """
+import json, os, socket
+config = json.loads(os.environ["TF_CONFIG"])
+host, port = config["cluster"]["worker"][0].split(":")
+if config["task"]["index"] == 0:
+    connection, _ = socket.create_server((host, int(port))).accept()
+    heard = connection.recv(5)
+    connection.sendall(b"hello")
+else:
+    heard = b""
+    while not heard:
+        try:
+            connection = socket.create_connection((host, int(port)))
+            connection.sendall(b"hello")
+            heard = connection.recv(5)
+        except OSError:
+            pass
+print("heard", heard.decode())
+"""
+
+
+@pytest.fixture(scope="module")
+def two() -> Iterator[Sandbox]:
+    """A private cluster on two hosts, which the tests of this module leave ready."""
+    with account("tfc-o") as owner, sandbox_of(owner, (sys.executable, "-m", "tests.played")) as sandbox:
+        sandbox("up", sandbox.spec(_SPEC))
+        yield sandbox
+
+
+def state(sandbox: Sandbox, host: str, name: str) -> Any:
+    return json.loads((sandbox.folder / "state" / "tfcluster" / "two" / host / name).read_text())
+
+
+def forwarder(sandbox: Sandbox, host: str) -> ProcessHandle:
+    return ProcessHandle(**state(sandbox, host, "forwarder.json"))
+
+
+def both(sandbox: Sandbox) -> bool:
+    """Whether a run, which is on alpha, reaches the tasks of both hosts."""
+    events = sandbox("run", "pi", "--samples", "1e3", "-o", "json").stdout.splitlines()
+    return len(json.loads(events[0])["devices"]) == 2
+
+
+def test_tasks_of_all_hosts_compute_together(two: Sandbox) -> None:
+    status = two.status()
+    assert (status["state"], status["network"]) == ("running", "private")
+    addresses = [task["address"] for task in status["tasks"]]
+    assert len(set(addresses)) == 3
+    assert {address.partition(":")[0] for address in addresses} == {"localhost"}
+    wait_for(lambda: both(two))
+
+
+def test_only_forwarders_listen_outside_of_the_private_networks(two: Sandbox) -> None:
+    places = state(two, "alpha", "forwarding.json")["forwarders"]
+    expected = {(forwarder(two, host).pid, place["port"]) for host, place in places.items()}
+
+    def listening() -> set[tuple[int | None, int]]:
+        own = two.processes()
+        listeners = [each for each in psutil.net_connections("tcp") if each.status == psutil.CONN_LISTEN]
+        return {(each.pid, each.laddr.port) for each in listeners if each.pid in own and each.laddr}
+
+    wait_for(lambda: listening() == expected)
+
+
+def test_keys_are_in_no_file_that_others_can_read(two: Sandbox) -> None:
+    holding = [
+        path
+        for path in two.folder.rglob("*")
+        if path.is_file() and path.suffix != ".py" and b"PRIVATE KEY" in path.read_bytes()
+    ]
+    assert sorted(path.suffix for path in holding) == [".certificate", ".certificate", ".pem"]
+    assert {stat.S_IMODE(path.stat().st_mode) for path in holding} == {0o600}
+
+
+def test_a_forwarder_outlives_its_agent_and_is_replaced_when_it_dies(two: Sandbox) -> None:
+    before = forwarder(two, "beta")
+    os.kill(state(two, "beta", "lock")["pid"], signal.SIGKILL)
+    two.wait_until("running")
+    assert forwarder(two, "beta") == before
+    wait_for(lambda: both(two))
+    os.kill(before.pid, signal.SIGKILL)
+    wait_for(lambda: forwarder(two, "beta") != before)
+    wait_for(lambda: both(two))
+
+
+def test_members_of_a_group_on_several_hosts_reach_each_other(two: Sandbox) -> None:
+    script = two.folder / "code" / "member.py"
+    script.parent.mkdir()
+    script.parent.chmod(0o755)
+    script.write_text(_MEMBER)
+    output = two("launch", script).stdout
+    assert {"worker:0 | heard hello", "worker:1 | heard hello"} <= set(output.splitlines())
+
+
+def test_a_later_up_renews_certificates_that_are_not_known_here(two: Sandbox) -> None:
+    before = [path.read_text() for path in sorted(two.folder.glob("run/tfcluster/*.certificate"))]
+    assert two("up").stdout.startswith("two is up already")
+    (two.folder / "state" / "tfcluster" / "two" / "authority.pem").unlink()
+    output = two("up").stdout
+    assert "host alpha gets a certificate" in output
+    assert "host beta gets a certificate" in output
+    after = [path.read_text() for path in sorted(two.folder.glob("run/tfcluster/*.certificate"))]
+    assert not set(before) & set(after)
+    wait_for(lambda: both(two))
+
+
+def test_down_leaves_neither_keys_nor_forwarders(two: Sandbox) -> None:
+    two("down")
+    wait_for(lambda: not two.leftovers())
+    assert not list(two.folder.rglob("*.pem"))
+    two("up")
+    wait_for(lambda: both(two))

@@ -1,0 +1,228 @@
+"""Supervises the forwarder, which connects the tasks of a private cluster on this host with those on others."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import signal
+import socket
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from pathlib import Path
+
+from tfcluster import settings
+from tfcluster.agent import subprocesses
+from tfcluster.agent.cluster_network import ClusterNetwork
+from tfcluster.agent.files import AtomicFiles
+from tfcluster.agent.ports import PortAllocator
+from tfcluster.agent.secret_store import SecretStore
+from tfcluster.agent.state_dir import StateDir
+from tfcluster.agent.subprocesses import ChildProcess
+from tfcluster.core.forwarding import Certificate, CertificateFacts, Forwarding, forwarders_of
+from tfcluster.core.topology import ClusterTopology
+from tfcluster.errors import ClusterError
+from tfcluster.process_handle import ProcessHandle, send_signal
+from tfcluster.processes.daemonize import detach, outlive_parent
+from tfcluster.processes.tls_forwarder import forward
+from tfcluster.protocol.serialization import decode, to_json
+from tfcluster.runtime_dir import certificate_path
+
+_logger = logging.getLogger(__name__)
+
+
+class ForwarderSupervisor:
+    """Keeps a forwarder running as long as the cluster is private and on several hosts.
+
+    It outlives the agent, as tasks do. Its certificate is kept as secret values are: in a file next to the agent's
+    socket, which only this user can read.
+
+    Args:
+        cluster: The cluster's name.
+        host: The name of this host in the cluster.
+        folder: The cluster's state directory.
+        network: The network of the tasks.
+        secrets: The store of secret values, next to whose file the certificate is.
+
+    Attributes:
+        ports: Reserves the port of the forwarder, which is in this machine's network.
+    """
+
+    def __init__(
+        self,
+        cluster: str,
+        host: str,
+        folder: StateDir,
+        network: ClusterNetwork,
+        secrets: SecretStore,
+    ) -> None:
+        self._title = f"tfcluster: {cluster} forwarder"
+        self._host = host
+        self._folder = folder
+        self._network = network
+        self._secrets = secrets
+        self.ports = PortAllocator()
+        self._files = AtomicFiles()
+        self._certificate: Certificate | None = None
+        self._config: Forwarding | None = None
+        self._pidfd: int | None = None
+        self._child: ChildProcess | None = None
+        self._process: ProcessHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def certificate(self) -> CertificateFacts | None:
+        """Return what is known of this host's certificate; None if it has none."""
+        own = self._certificate
+        return None if own is None else CertificateFacts(own.authority, own.until)
+
+    @property
+    def port(self) -> int | None:
+        """Return the port on which the forwarder listens for other hosts; None if there is no forwarder."""
+        return None if self._config is None else self._config.own.port
+
+    def listen_temporarily(self) -> AbstractContextManager[list[int]]:
+        """Listen on the reserved port for a connectivity check, unless the forwarder does; see `PortAllocator`."""
+        return self.ports.listen_temporarily(self.ports.reserved if self._config is None else ())
+
+    def _certificate_path(self) -> Path:
+        return certificate_path(self._secrets.path)
+
+    def configure(self, topology: ClusterTopology, certificate: Certificate | None) -> None:
+        """Forward what a topology needs, from now on.
+
+        Args:
+            topology: The topology.
+            certificate: A new certificate; None if this host keeps the one that it has.
+
+        Raises:
+            ClusterError: The host has no certificate, or the files cannot be written.
+        """
+        self._certificate = certificate or self._certificate
+        self.ports.stop_listening()
+        forwarders = forwarders_of(topology)
+        if self._host not in forwarders:
+            self.stop()
+            return
+        if self._certificate is None:
+            raise ClusterError(
+                "this host has no certificate for the cluster's private network", hint="Type `tfcluster up` again."
+            )
+        self._config = Forwarding(self._host, forwarders, self._certificate_path(), self._certificate.until)
+        try:
+            self._write_files(self._config, self._certificate)
+        except OSError as error:
+            raise ClusterError(f"{error.filename}: cannot be written: {error.strerror}") from error
+        if self._process is None and self._timer is None:
+            self._fork()
+        else:
+            self._signal(signal.SIGHUP)
+
+    def adopt(self) -> None:
+        """Adopt the forwarder of an earlier agent; start another one if it has died."""
+        try:
+            config = decode(Forwarding, json.loads(self._folder.forwarding.read_bytes()))
+            certificate = Certificate.from_pem(config.certificate.read_text(), config.until)
+        except (OSError, ValueError):  # there is no forwarder; or the machine was started again, without secrets
+            return
+        self._certificate, self._config = certificate, config
+        with contextlib.suppress(OSError):  # no descriptor is left
+            self.ports.lock(config.own.port)
+        with contextlib.suppress(OSError, ValueError):
+            self._process = decode(ProcessHandle, json.loads(self._folder.forwarder_process.read_bytes()))
+            self._pidfd = subprocesses.when_ended(self._process, lambda status: self._on_exit())
+        if config.certificate != self._certificate_path():  # the earlier agent had another XDG_RUNTIME_DIR
+            with contextlib.suppress(OSError):  # the periodic check tries again
+                self.restore()
+                config.certificate.unlink(missing_ok=True)
+        if self._process is None:
+            self._fork()
+
+    def restore(self) -> None:
+        """Write the files again if they were deleted, or have to be elsewhere.
+
+        Raises:
+            OSError: They cannot be written.
+        """
+        if self._config is None or self._certificate is None:
+            return
+        path = self._certificate_path()
+        if self._config.certificate != path or not (path.exists() and self._folder.forwarding.exists()):
+            self._config = replace(self._config, certificate=path)
+            self._write_files(self._config, self._certificate)
+            self._signal(signal.SIGHUP)
+
+    def stop(self) -> None:
+        """Kill the forwarder, and remove its files and the certificate."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._signal(signal.SIGKILL)
+        self._config = self._timer = None
+        paths = [self._folder.forwarding, self._folder.forwarder_process, self._certificate_path()]
+        for path in paths:
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
+        self._certificate = None
+        self.ports.release_except(())
+
+    def _write_files(self, config: Forwarding, certificate: Certificate) -> None:
+        for path, text in (
+            (config.certificate, certificate.to_pem()),
+            (self._folder.forwarding, json.dumps(to_json(config))),
+        ):
+            self._write(path, text)
+
+    def _write(self, path: Path, text: str) -> None:
+        new = path.with_name(f"{path.name}.new")
+        try:
+            self._files.write(new, text.encode(), durable=False)
+            self._files.replace(new, path)
+        except OSError:
+            with contextlib.suppress(OSError):
+                self._files.unlink(new)
+            raise
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._pidfd is not None:
+            send_signal(self._pidfd, number)
+
+    def _fork(self) -> None:
+        self._timer = None
+        network, config, agent_pid = self._network.private, self._folder.forwarding, os.getpid()
+        if network is None:
+            self._fork_later()
+            return
+
+        def body(agent: socket.socket) -> None:
+            detach(self._title, log=self._folder.forwarder_log, keep=[agent.fileno()], parent=agent_pid)
+            if agent.recv(1):  # the next agent will find this process
+                outlive_parent()
+                agent.close()
+                forward(config, network, network.open(network.holder))
+
+        try:
+            child = subprocesses.fork_child(body, lambda status: self._on_exit())
+        except OSError:
+            self._fork_later()
+            return
+        self._child, self._process, self._pidfd = child, child.process, child.pidfd
+        try:
+            self._write(self._folder.forwarder_process, json.dumps(to_json(child.process)))
+        except OSError as error:
+            _logger.warning("%s: the forwarder cannot be recorded: %s", error.filename, error.strerror)
+            child.kill()
+            return
+        child.send({})
+
+    def _fork_later(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(settings.HELPER_RESTART_SECONDS, self._fork)
+
+    def _on_exit(self) -> None:
+        if self._child is not None:
+            self._child.hang_up()
+        self._child = self._process = self._pidfd = None
+        if self._config is not None:
+            _logger.warning("the forwarder has died and is started again: see %s", self._folder.forwarder_log)
+            self._fork_later()

@@ -1,0 +1,156 @@
+"""What connects the tasks of a private cluster on several hosts: the forwarder of each host, and its certificate."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from tfcluster import settings
+from tfcluster.core.hosts import Host
+from tfcluster.core.topology import PRIVATE, ClusterTopology, Task
+from tfcluster.errors import ClusterError, ExitCode
+
+_BEGIN = "-----BEGIN CERTIFICATE-----"
+
+
+@dataclass(frozen=True)
+class Forwarder:
+    """The place of a host's forwarder.
+
+    Attributes:
+        address: The host name or IP address to which the other hosts connect.
+        port: The TCP port on which it listens for the other hosts.
+        ports: The ports of the host's tasks and programs, to which it forwards.
+    """
+
+    address: str
+    port: int
+    ports: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Forwarding:
+    """What one host's forwarder does.
+
+    Attributes:
+        host: The cluster's name for the host.
+        forwarders: The forwarders of all hosts, by the cluster's names for the hosts.
+        certificate: The file with the host's private key, its certificate and that of the cluster's authority.
+        until: When the certificate ends, in seconds since the epoch.
+    """
+
+    host: str
+    forwarders: Mapping[str, Forwarder]
+    certificate: Path
+    until: float
+
+    @property
+    def own(self) -> Forwarder:
+        """Return the forwarder of this host."""
+        return self.forwarders[self.host]
+
+    def routes(self) -> dict[int, str]:
+        """Return the name of the host by port for the ports of other hosts' tasks."""
+        others = {name: each for name, each in self.forwarders.items() if name != self.host}
+        return {port: name for name, each in others.items() for port in each.ports}
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """A host's certificate, with which it proves to the cluster's other hosts that it is one.
+
+    Attributes:
+        authority: The certificate of the cluster's own authority, in PEM.
+        certificate: The host's certificate, in PEM.
+        key: The private key of the host's certificate, in PEM.
+        until: When the certificate ends, in seconds since the epoch.
+    """
+
+    authority: str
+    certificate: str
+    key: str = field(repr=False)
+    until: float
+
+    @classmethod
+    def from_pem(cls, text: str, until: float) -> Certificate:
+        """Return what `to_pem` has made a text of.
+
+        Raises:
+            ValueError: The text is damaged.
+        """
+        key, certificate, authority = text.split(_BEGIN)
+        return cls(_BEGIN + authority, _BEGIN + certificate, key, until)
+
+    def to_pem(self) -> str:
+        """Return the content of the file that a forwarder reads: the key, the certificate, and the authority's."""
+        return self.key + self.certificate + self.authority
+
+
+@dataclass(frozen=True)
+class CertificateFacts:
+    """What is known of a host's certificate, without its key.
+
+    Attributes:
+        authority: The certificate of the authority that has issued it, in PEM.
+        until: When it ends, in seconds since the epoch.
+    """
+
+    authority: str
+    until: float
+
+
+def forwarders_of(topology: ClusterTopology) -> dict[str, Forwarder]:
+    """Return the forwarders of a cluster by host; empty if it needs none, as it is not private or on one host."""
+    if not needs_forwarders(topology):
+        return {}
+    return {
+        host.name: Forwarder(
+            host.address, host.tls_port, tuple(sorted({*topology.ports_on(host.name), *host.program_ports}))
+        )
+        for host in topology.hosts
+        if host.tls_port is not None
+    }
+
+
+def needs_forwarders(topology: ClusterTopology) -> bool:
+    """Return whether the tasks of a cluster are connected through forwarders."""
+    return topology.network == PRIVATE and len(topology.hosts) > 1
+
+
+def with_unique_ports(topology: ClusterTopology, running: ClusterTopology | None) -> ClusterTopology:
+    """Return a topology whose tasks have ports of their own in the whole cluster, as forwarders need them.
+
+    Nobody else listens in the cluster's private networks, so that no host has to be asked.
+
+    Args:
+        topology: The topology, in which ports may remain to be chosen.
+        running: The topology of the running cluster, whose ports may still be in use; None if it is not running.
+
+    Raises:
+        ClusterError: Two tasks have the same port in the spec.
+    """
+    places = (*topology.tasks, *topology.reserved)
+    owners: dict[int, Task] = {}
+    for task in places:
+        if task.port is not None and (other := owners.setdefault(task.port, task)) != task and other.host != task.host:
+            raise ClusterError(
+                f"{other.short} on {other.host} and {task.short} on {task.host} both have port {task.port}",
+                hint="With `network: private` every task has a port of its own: change one, or leave the ports out.",
+                exit_code=ExitCode.USAGE,
+            )
+    used = {port for host in running.hosts for port in running.ports_on(host.name)} if running else set()
+    hosts = _with_program_ports(topology.hosts, {*used, *owners})
+    taken = {*used, *owners, *(port for host in hosts for port in host.program_ports)}
+    free = (port for port in range(settings.FIRST_PORT, settings.LAST_PORT + 1) if port not in taken)
+    ports = {task.name: next(free) for task in places if task.port is None}
+    return replace(topology.with_allocation(ports, {}), hosts=hosts)
+
+
+def _with_program_ports(hosts: Collection[Host], taken: Collection[int]) -> tuple[Host, ...]:
+    """Return hosts with ports for programs, which are the last ones that nobody else has."""
+    count = settings.PROGRAM_PORTS
+    used = {*taken, *(port for host in hosts for port in host.program_ports)}
+    blocks = (first for first in range(settings.LAST_PORT + 1 - count, settings.FIRST_PORT, -count))
+    free = (first for first in blocks if used.isdisjoint(range(first, first + count)))
+    return tuple(replace(host, first_program_port=next(free)) if not host.program_ports else host for host in hosts)
