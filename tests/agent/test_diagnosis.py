@@ -21,6 +21,7 @@ from tfcluster import settings
 from tfcluster.agent.runs import diagnosis
 from tfcluster.agent.runs.diagnosis import Problem, describe_remote_task, explain_wait
 from tfcluster.agent.runs.group_diagnosis import explain_group
+from tfcluster.core.forwarding import Forwarder
 from tfcluster.core.groups import Group, Member, Observation
 from tfcluster.core.stacks import ProcessStacks, Wait
 from tfcluster.process_handle import is_frozen
@@ -54,6 +55,16 @@ def test_a_port_on_which_no_server_listens(listener: socket.socket) -> None:
 def test_a_server_that_does_not_answer(listener: socket.socket) -> None:
     listener.listen()
     assert describe(listener).problem.endswith("accepts connections but does not answer: it is frozen or hangs")
+
+
+def test_a_task_behind_a_forwarder_is_described_by_how_that_takes_a_connection(listener: socket.socket) -> None:
+    task = task_of("worker:1", "b", port=2222, address_host="localhost")
+    port = listener.getsockname()[1]
+    place = Forwarder("127.0.0.1", port, (2222,))
+    expected = f"worker:1 at 127.0.0.1:{port} on b refuses connections: no forwarder listens there, or a firewall"
+    assert asyncio.run(describe_remote_task(task, place)).problem.startswith(expected)
+    listener.listen()
+    assert "though the forwarder there does" in asyncio.run(describe_remote_task(task, place)).problem
 
 
 def test_a_port_that_answers_nothing(listener: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from tests.core.clusters import topology_of
 from tfcluster.client.agent_inspector import AgentInspector
@@ -18,11 +19,11 @@ from tfcluster.client.checks import (
     to_error,
 )
 from tfcluster.client.cluster import Cluster
-from tfcluster.client.connectivity import check_connectivity
+from tfcluster.client.connectivity import check_connectivity, firewall_rules
 from tfcluster.client.preflight import HostPreflight
 from tfcluster.core.hosts import OtherAccounts
 from tfcluster.core.reconcile import ObservedState
-from tfcluster.core.topology import ClusterTopology
+from tfcluster.core.topology import PRIVATE, ClusterTopology
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.protocol.api.cluster import Allocation, FailedCheck, PrepareReply
 from tfcluster.transport.channel import HostUnreachableError
@@ -157,6 +158,15 @@ def test_hosts_connect_to_the_tasks_of_all_others_and_failures_name_both_and_the
     assert (alpha.severity, alpha.result) == (Severity.OK, "reaches the tasks of 2 other hosts")
     assert (beta.host, beta.result) == ("beta", "cannot reach worker:1 at 10.0.0.3:2223 on gamma: timed out")
     assert "`sudo iptables -I INPUT -p tcp -s 10.0.0.2 --dport 2223 -j ACCEPT`" in beta.hint
+
+
+def test_of_a_private_cluster_every_host_has_a_rule_for_its_firewall() -> None:
+    hosts = tuple(replace(host, tls_port=4433 + number) for number, host in enumerate(TOPOLOGY.hosts))
+    _, beta, _ = firewall_rules(replace(TOPOLOGY, network=PRIVATE, hosts=hosts))
+    assert (beta.host, beta.severity, beta.is_ok) == ("beta", Severity.NOTE, True)
+    assert beta.result == "the other hosts connect to its port 4434 alone"
+    assert "`sudo iptables -I INPUT -p tcp -s 10.0.0.1,10.0.0.3 --dport 4434 -j ACCEPT`" in beta.hint
+    assert firewall_rules(replace(TOPOLOGY, hosts=hosts)) == []
 
 
 def test_a_single_host_is_not_checked_for_connectivity() -> None:

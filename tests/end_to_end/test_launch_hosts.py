@@ -138,10 +138,10 @@ def test_the_coordinator_listens_until_all_hosts_are_there(lab: Over) -> None:
     assert lab.json("runs")[-1]["state"] == "cancelled"
 
 
-@pytest.mark.slow
-def test_a_host_that_is_lost_ends_the_group(lab: Over) -> None:
-    env = lab.with_settings({"GROUP_LINK_SECONDS": 3})
-    command = lab.start("launch", lab.folder / "code" / "act.py", stderr=subprocess.STDOUT, env=env)
+def lose_a_host(lab: Over, cluster: str) -> None:
+    """Have the host of a member lose its link, which ends the group."""
+    env = lab.with_settings({"LINK_SECONDS": 3})
+    command = lab.start("launch", "-c", cluster, lab.folder / "code" / "act.py", stderr=subprocess.STDOUT, env=env)
     assert command.stdout is not None
     for line in command.stdout:
         if "worker:1" in line:
@@ -151,7 +151,22 @@ def test_a_host_that_is_lost_ends_the_group(lab: Over) -> None:
     assert "error: the connection to host beta is lost" in output
     assert command.returncode == 5
     wait_for(lambda: not programs(lab))
+
+
+@pytest.mark.slow
+def test_a_host_that_is_lost_ends_the_group(lab: Over) -> None:
+    lose_a_host(lab, "wide")
     lab.wait_until("running")
+
+
+@pytest.mark.slow
+def test_a_host_that_is_lost_ends_the_group_of_a_private_cluster_too(lab: Over) -> None:
+    text = lab.text(NAMES, JOBS).replace("name: wide", "name: shut\nnetwork: private")
+    lab("up", lab.spec(text, "shut.yaml"))
+    try:
+        lose_a_host(lab, "shut")
+    finally:
+        lab("down", "-c", "shut")
 
 
 @pytest.mark.slow

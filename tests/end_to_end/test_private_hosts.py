@@ -78,7 +78,15 @@ def test_tasks_of_all_hosts_compute_together(two: Sandbox) -> None:
     addresses = [task["address"] for task in status["tasks"]]
     assert len(set(addresses)) == 3
     assert {address.partition(":")[0] for address in addresses} == {"localhost"}
-    wait_for(lambda: both(two))
+    assert both(two)  # `up` has waited for the forwarders
+
+
+def test_the_doctor_has_the_rule_for_the_firewall_of_each_host(two: Sandbox) -> None:
+    places = state(two, "alpha", "forwarding.json")["forwarders"]
+    notes = {each["host"]: each for each in two.json("doctor", code=None)["checks"] if each["check"] == "firewall"}
+    assert notes.keys() == places.keys()
+    rule = f"sudo iptables -I INPUT -p tcp -s 127.0.0.3 --dport {places['alpha']['port']} -j ACCEPT"
+    assert rule in notes["alpha"]["hint"]
 
 
 def test_only_forwarders_listen_outside_of_the_private_networks(two: Sandbox) -> None:

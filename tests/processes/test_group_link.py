@@ -82,7 +82,7 @@ def coordinator(*hosts: str) -> Iterator[Coordinator]:
 def impatience() -> Iterator[None]:
     """A host that is refused need not try again for as long as on a busy network."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(settings, "GROUP_CONNECT_SECONDS", 1.0)
+        patch.setattr(settings, "LINK_CONNECT_SECONDS", 1.0)
         patch.setattr(settings, "GROUP_RECONNECT_SECONDS", 0.1)
         yield
 
@@ -194,7 +194,7 @@ def test_what_listens_in_the_coordinators_place_gives_no_order() -> None:
 def test_connections_that_say_nothing_do_not_keep_hosts_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settings, "GROUP_ADMISSIONS_MAX", 4)
     monkeypatch.setattr(settings, "GROUP_PROOF_SECONDS", 0.5)
-    monkeypatch.setattr(settings, "GROUP_CONNECT_SECONDS", 60.0)
+    monkeypatch.setattr(settings, "LINK_CONNECT_SECONDS", 60.0)
     with coordinator("beta") as at:
         silent = [dial(at.address) for _ in range(20)]
         with host_link(at.address, "beta") as link:

@@ -23,6 +23,7 @@ from tests.processes.forwarders import ForwardingHost, forwarding_hosts, write_c
 from tfcluster import settings
 from tfcluster.client.certificates import Authority
 from tfcluster.core.forwarding import Forwarder
+from tfcluster.processes.tls_forwarder import loaded_path
 
 Hosts = dict[str, ForwardingHost]
 
@@ -116,6 +117,33 @@ def test_threads_and_descriptors_end_with_their_connections(hosts: Hosts) -> Non
     wait_for(lambda: used() == before)
 
 
+def test_the_kernel_notices_when_the_other_host_is_gone(hosts: Hosts) -> None:
+    with connected(hosts) as (client, server):
+        client.sendall(b"a question")
+        assert server.recv(100) == b"a question"
+
+        def timers() -> list[tuple[str, bool]]:
+            found = [row[5].split(":") for row in tcp_rows(established=hosts["b"].port)]
+            return [(kind, int(hundredths, 16) <= 100 * settings.LINK_SECONDS) for kind, hundredths in found]
+
+        # Both ends of the connection between the forwarders have the timer that sends probes (2), and soon.
+        wait_for(lambda: timers() == [("02", True)] * 2)
+
+
+def tcp_rows(*, established: int) -> list[list[str]]:
+    """The rows of the kernel's tables for established connections from or to a port."""
+    lines = [line for name in ("tcp", "tcp6") for line in Path("/proc/net", name).read_text().splitlines()[1:]]
+    rows = [line.split() for line in lines]
+    port = f":{established:04X}"
+    return [row for row in rows if row[3] == "01" and (row[1].endswith(port) or row[2].endswith(port))]
+
+
+def test_a_forwarder_reports_what_it_has_loaded(hosts: Hosts) -> None:
+    config = hosts["a"].config
+    digest = hashlib.sha256(config.read_bytes()).hexdigest()
+    wait_for(lambda: loaded_path(config).read_text() == digest)
+
+
 def ask(host: ForwardingHost, certificate: Path | None, port: int) -> bytes:
     """Ask a host's forwarder for a port as a stranger does; return what it answers, empty if it hangs up."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -176,9 +204,9 @@ def test_a_host_that_answers_for_another_one_is_refused(tmp_path: Path) -> None:
         assert "has the certificate of 'c'" in a.log
 
 
-def test_silent_connections_cost_nobody_anything(tmp_path: Path) -> None:
+def test_silent_connections_do_not_keep_hosts_from_connecting(tmp_path: Path) -> None:
     with forwarding_hosts(tmp_path, "a", "b") as made, contextlib.ExitStack() as stack:
-        made["b"].environment["TEST_SETTINGS"] = json.dumps({"FORWARD_CONNECT_SECONDS": 3.0})
+        made["b"].environment["TEST_SETTINGS"] = json.dumps({"LINK_CONNECT_SECONDS": 3.0})
         for host in made.values():
             host.start()
         before = made["b"].descriptors()

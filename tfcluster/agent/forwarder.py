@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import json
 import logging
 import os
 import signal
 import socket
+import time
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +28,7 @@ from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError
 from tfcluster.process_handle import ProcessHandle, send_signal
 from tfcluster.processes.daemonize import detach, outlive_parent
-from tfcluster.processes.tls_forwarder import forward
+from tfcluster.processes.tls_forwarder import forward, loaded_path
 from tfcluster.protocol.serialization import decode, to_json
 from tfcluster.runtime_dir import certificate_path
 
@@ -90,6 +92,23 @@ class ForwarderSupervisor:
     def _certificate_path(self) -> Path:
         return certificate_path(self._secrets.path)
 
+    async def start(self, topology: ClusterTopology, certificate: Certificate | None) -> None:
+        """Forward what the topology of a cluster needs that is about to start; returns when the forwarder listens.
+
+        Args:
+            topology: The topology.
+            certificate: As for `configure`.
+
+        Raises:
+            ClusterError: As for `configure` and `wait_until_listening`; there is no forwarder then.
+        """
+        try:
+            self.configure(topology, certificate)
+            await self.wait_until_listening()
+        except BaseException:
+            self.stop()
+            raise
+
     def configure(self, topology: ClusterTopology, certificate: Certificate | None) -> None:
         """Forward what a topology needs, from now on.
 
@@ -119,6 +138,29 @@ class ForwarderSupervisor:
             self._fork()
         else:
             self._signal(signal.SIGHUP)
+
+    async def wait_until_listening(self) -> None:
+        """Wait until the forwarder does what `configure` has asked for, if there is to be one.
+
+        Raises:
+            ClusterError: It does not listen, as another process has its port, for example.
+        """
+        deadline = time.monotonic() + settings.FORWARDER_START_SECONDS
+        while self._config is not None and not self._is_listening():
+            if time.monotonic() >= deadline:
+                raise ClusterError(
+                    "the forwarder, which connects this host's tasks with those of other hosts, does not start",
+                    hint=f"{self._folder.forwarder_log} there shows why.",
+                )
+            await asyncio.sleep(settings.PROCESS_EXIT_POLL_SECONDS)
+
+    def _is_listening(self) -> bool:
+        try:
+            loaded = loaded_path(self._folder.forwarding).read_text()
+            wanted = hashlib.sha256(self._folder.forwarding.read_bytes()).hexdigest()
+        except OSError:  # it has loaded nothing yet; or the folder was deleted, and is about to be made again
+            return False
+        return self._process is not None and loaded == wanted
 
     def adopt(self) -> None:
         """Adopt the forwarder of an earlier agent; start another one if it has died."""
@@ -160,8 +202,8 @@ class ForwarderSupervisor:
             self._timer.cancel()
         self._signal(signal.SIGKILL)
         self._config = self._timer = None
-        paths = [self._folder.forwarding, self._folder.forwarder_process, self._certificate_path()]
-        for path in paths:
+        forwarding = self._folder.forwarding
+        for path in (forwarding, loaded_path(forwarding), self._folder.forwarder_process, self._certificate_path()):
             with contextlib.suppress(OSError):
                 path.unlink(missing_ok=True)
         self._certificate = None
@@ -194,6 +236,8 @@ class ForwarderSupervisor:
         if network is None:
             self._fork_later()
             return
+        with contextlib.suppress(OSError):
+            loaded_path(config).unlink(missing_ok=True)  # an earlier forwarder has loaded it
 
         def body(agent: socket.socket) -> None:
             detach(self._title, log=self._folder.forwarder_log, keep=[agent.fileno()], parent=agent_pid)

@@ -52,7 +52,7 @@ def other_accounts() -> OtherAccounts | None:
     if not names:
         return None
     user = next((entry.name for entry in _entries(passwd) if entry.uid == uid), f"uid {uid}")
-    return OtherAccounts(user, len(names), tuple(names[: settings.LISTED_ACCOUNTS]))
+    return OtherAccounts(user, len(names), tuple(names[: settings.LISTED_EXAMPLES]))
 
 
 def login_accounts(passwd: str, login_defs: str, shells: str, uid: int) -> list[str]:

@@ -11,8 +11,9 @@ from typing import Any
 from tfcluster import settings
 from tfcluster.agent.context import AgentContext
 from tfcluster.agent.handlers.access import AccessHandlers
-from tfcluster.agent.handlers.cluster import ClusterHandlers, check_connectivity
+from tfcluster.agent.handlers.cluster import ClusterHandlers
 from tfcluster.agent.handlers.code import receive_code
+from tfcluster.agent.handlers.connectivity import check_connectivity
 from tfcluster.agent.handlers.groups import GroupHandlers
 from tfcluster.agent.handlers.logs import LogHandlers
 from tfcluster.agent.handlers.outputs import OutputHandlers

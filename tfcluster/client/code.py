@@ -200,7 +200,7 @@ def _is_below(path: str, folder: str) -> bool:
 def _largest(sizes: Sequence[tuple[str, int]]) -> str:
     if len(sizes) < 2:
         return f" ({sizes[0][0]})" if sizes else ""
-    largest = sorted(sizes, key=lambda item: -item[1])[: settings.CODE_LISTED_FILES]
+    largest = sorted(sizes, key=lambda item: -item[1])[: settings.LISTED_EXAMPLES]
     return f"; the largest: {', '.join(f'{path} ({format_size(size)})' for path, size in largest)}"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -69,6 +69,21 @@ def check_connectivity(
     return results
 
 
+def firewall_rules(topology: ClusterTopology) -> list[CheckResult]:
+    """Return a note on each host of a private cluster that says which rule its firewall needs.
+
+    Args:
+        topology: The desired topology.
+    """
+    results = []
+    for host, own in forwarders_of(topology).items():
+        rule = _rule([each.address for each in topology.hosts if each.name != host], own.port)
+        text = f"the other hosts connect to its port {own.port} alone"
+        hint = f"If it has a firewall: {rule} ({_private_advice(own.port)})."
+        results.append(CheckResult(host, "firewall", Severity.NOTE, text, hint))
+    return results
+
+
 @dataclass(frozen=True)
 class _Port:
     """A port that other hosts connect to.
@@ -95,17 +110,23 @@ def _private_ports(topology: ClusterTopology, host: str) -> list[_Port]:
     place = forwarders_of(topology).get(host)
     if place is None:
         return []
-    advice = f"with `tls_port: {place.port}` for the host in the spec, the rule holds for the next `up` too"
-    return [_Port(host, "the TLS port", join_address(place.address, place.port), advice)]
+    return [_Port(host, "the TLS port", join_address(place.address, place.port), _private_advice(place.port))]
+
+
+def _private_advice(port: int) -> str:
+    return f"with `tls_port: {port}` for the host in the spec, the rule holds for the next `up` too"
+
+
+def _rule(sources: Sequence[str], port: int) -> str:
+    return f"`sudo iptables -I INPUT -p tcp -s {','.join(sources)} --dport {port} -j ACCEPT`"
 
 
 def _cannot_connect(host: str, source: str, port: _Port, reason: str) -> CheckResult:
-    number = port.address.rpartition(":")[2]
+    rule = _rule([source], int(port.address.rpartition(":")[2]))
     return CheckResult(
         host,
         "network",
         Severity.ERROR,
         f"cannot reach {port.what} at {port.address} on {port.host}: {reason}",
-        f"A firewall is in between, perhaps that of {port.host}; there: "
-        f"`sudo iptables -I INPUT -p tcp -s {source} --dport {number} -j ACCEPT` ({port.advice}).",
+        f"A firewall is in between, perhaps that of {port.host}; there: {rule} ({port.advice}).",
     )

@@ -14,7 +14,7 @@ from tfcluster import settings
 from tfcluster.client.agent_inspector import AgentInspector
 from tfcluster.client.checks import CheckResult, Severity, check_each_host
 from tfcluster.client.cluster import Cluster, cluster_of
-from tfcluster.client.connectivity import check_connectivity
+from tfcluster.client.connectivity import check_connectivity, firewall_rules
 from tfcluster.client.parallel import map_hosts, partition
 from tfcluster.core.forwarding import CertificateFacts, needs_forwarders, with_unique_ports
 from tfcluster.core.hosts import OtherAccounts
@@ -241,9 +241,10 @@ def check_hosts(topology: ClusterTopology, progress: Progress | None = None) -> 
     cluster = cluster_of(topology)
     hosts = observe_hosts(cluster, dry=True, progress=progress)
     try:
-        results = list(run_preflight(cluster, hosts, lambda observed: topology).results)
+        preflight = run_preflight(cluster, hosts, lambda observed: topology)
     finally:
         close_inspectors(hosts)
+    results = [*preflight.results, *firewall_rules(preflight.desired)]
     order = {host: number for number, host in enumerate(hosts)}
     results.sort(key=lambda result: order.get(result.host, len(order)))
     if any(result.exit_code is ExitCode.UNREACHABLE for result in results if result.severity is Severity.ERROR):

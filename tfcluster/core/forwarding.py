@@ -121,7 +121,7 @@ def needs_forwarders(topology: ClusterTopology) -> bool:
 def with_unique_ports(topology: ClusterTopology, running: ClusterTopology | None) -> ClusterTopology:
     """Return a topology whose tasks have ports of their own in the whole cluster, as forwarders need them.
 
-    Nobody else listens in the cluster's private networks, so that no host has to be asked.
+    No other program listens in the cluster's private networks, so that no host has to be asked.
 
     Args:
         topology: The topology, in which ports may remain to be chosen.
@@ -148,7 +148,7 @@ def with_unique_ports(topology: ClusterTopology, running: ClusterTopology | None
 
 
 def _with_program_ports(hosts: Collection[Host], taken: Collection[int]) -> tuple[Host, ...]:
-    """Return hosts with ports for programs, which are the last ones that nobody else has."""
+    """Return hosts with ports for programs, which are the last ones that are free."""
     count = settings.PROGRAM_PORTS
     used = {*taken, *(port for host in hosts for port in host.program_ports)}
     blocks = (first for first in range(settings.LAST_PORT + 1 - count, settings.FIRST_PORT, -count))

@@ -19,7 +19,7 @@ from typing import Any
 
 from tfcluster import settings
 from tfcluster.errors import ClusterError
-from tfcluster.processes.netinfo import Address, bind_free_port
+from tfcluster.processes.netinfo import Address, bind_free_port, detect_loss
 from tfcluster.processes.port_isolation import restrict
 from tfcluster.protocol.codec import Decoder, Message, encode
 from tfcluster.protocol.group import Order, Report, from_message, to_message
@@ -118,7 +118,7 @@ class Admission:
         host, nonce = answer.get("host", ""), answer.get("nonce", "")
         if host not in self._hosts or not _is_proof(answer, self._secret, "host", host, self._nonce, nonce):
             raise ClusterError("the proof is wrong")
-        _keep_alive(self._connection)
+        detect_loss(self._connection)
         self._connection.setblocking(True)
         self._connection.sendall(encode({"proof": _proof(self._secret, "coordinator", host, nonce, self._nonce)}))
         return GroupLink(self._connection, host)
@@ -223,7 +223,7 @@ def connect(address: str, secret: str, host: str) -> GroupLink:
         OSError: The coordinator cannot be reached.
         ClusterError: What listens there is not the coordinator.
     """
-    deadline = time.monotonic() + settings.GROUP_CONNECT_SECONDS
+    deadline = time.monotonic() + settings.LINK_CONNECT_SECONDS
     while True:
         try:
             return _connect(address, secret, host)
@@ -235,7 +235,7 @@ def connect(address: str, secret: str, host: str) -> GroupLink:
 
 def _connect(address: str, secret: str, host: str) -> GroupLink:
     name, _, port = address.rpartition(":")
-    connection = socket.create_connection((name.strip("[]"), int(port)), timeout=settings.GROUP_CONNECT_SECONDS)
+    connection = socket.create_connection((name.strip("[]"), int(port)), timeout=settings.LINK_CONNECT_SECONDS)
     try:
         nonce = _receive_line(connection).get("nonce", "")
         own = secrets.token_hex(16)
@@ -243,7 +243,7 @@ def _connect(address: str, secret: str, host: str) -> GroupLink:
         connection.sendall(encode({"host": host, "nonce": own, "proof": proof}))
         if not _is_proof(_receive_line(connection), secret, "coordinator", host, own, str(nonce)):
             raise ClusterError(f"what listens at {address} is not the coordinator of the group")
-        _keep_alive(connection)
+        detect_loss(connection)
         connection.settimeout(None)
     except BaseException:
         connection.close()
@@ -283,16 +283,3 @@ def _is_proof(answer: Message, secret: str, *parts: str) -> bool:
 def _encode_text(text: str) -> bytes:
     """Encode text of the other side, which may have surrogates: JSON allows what UTF-8 does not."""
     return text.encode(errors="surrogatepass")
-
-
-def _keep_alive(connection: socket.socket) -> None:
-    """Have the kernel notice that the other host is gone, whether or not something is to be sent."""
-    seconds = settings.GROUP_LINK_SECONDS
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, value in (
-        (socket.TCP_KEEPIDLE, seconds // 3),
-        (socket.TCP_KEEPINTVL, seconds // 3),
-        (socket.TCP_KEEPCNT, 2),
-        (socket.TCP_USER_TIMEOUT, 1000 * seconds),
-    ):
-        connection.setsockopt(socket.IPPROTO_TCP, option, value)

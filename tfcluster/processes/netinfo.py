@@ -89,6 +89,19 @@ def bind_free_port(ports: Sequence[int] = ()) -> socket.socket:
     raise OSError(errno.EADDRINUSE, f"no free port between {ports[0]} and {ports[-1]}")
 
 
+def detect_loss(connection: socket.socket) -> None:
+    """Have the kernel end a connection when the other host is gone, whether or not something is to be sent."""
+    seconds = settings.LINK_SECONDS
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in (
+        (socket.TCP_KEEPIDLE, seconds // 3),
+        (socket.TCP_KEEPINTVL, seconds // 3),
+        (socket.TCP_KEEPCNT, 2),
+        (socket.TCP_USER_TIMEOUT, 1000 * seconds),
+    ):
+        connection.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
 def interface_for(cluster: Collection[Address], routes: Path = Path("/proc/net")) -> str | None:
     """Return the network interface through which exactly a cluster's addresses are reached, or None if there is none.
 

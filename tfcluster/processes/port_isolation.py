@@ -23,8 +23,9 @@ from tfcluster.processes.netinfo import Address, interface_for
 OPEN_HINT = (
     "`network: private` in the spec takes no privilege, keeps all others out, other accounts too, and encrypts what "
     "hosts send each other; its price: only what `tfcluster run`, `launch` and `exec` start reaches the servers, and "
-    "nothing else from in there. As root, `network: closed` is possible. `network: open` takes nothing, and everybody "
-    "who can connect can run code as you: use it only where a firewall, or the network itself, keeps out non-members."
+    "nothing else from in there. As root, `network: closed` is possible. `network: open` takes nothing, and every "
+    "machine that can connect can run code as you: use it only where a firewall, or the network itself, keeps out "
+    "non-members."
 )
 _LOOPBACK = "lo"
 _INTERFACE_BYTES = 16  # IFNAMSIZ

@@ -1,7 +1,7 @@
 """Connections that have reached a forwarder's TLS port, until they have proved that they come from the cluster.
 
 They cost no thread. Each has to be done in some seconds; a new one replaces the oldest of its address, or of all, when
-there are too many, so that a stranger's connections keep nobody from connecting.
+there are too many, so that a stranger's connections keep no host from connecting.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class _Admission:
     def __init__(self, connection: ssl.SSLSocket, address: str) -> None:
         self.connection = connection
         self.address = address
-        self.deadline = time.monotonic() + settings.FORWARD_CONNECT_SECONDS
+        self.deadline = time.monotonic() + settings.LINK_CONNECT_SECONDS
         self._is_proved = False
         self._received = b""
 

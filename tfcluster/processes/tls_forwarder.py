@@ -12,6 +12,7 @@ threads enter it; they never leave it again.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import resource
 import select
@@ -29,7 +30,7 @@ from typing import NoReturn
 from tfcluster import settings
 from tfcluster.core.forwarding import Forwarding
 from tfcluster.private_network import PrivateNetwork, enter_network
-from tfcluster.processes.netinfo import bind_all_addresses
+from tfcluster.processes.netinfo import bind_all_addresses, detect_loss
 from tfcluster.processes.tls_admission import Admissions, make_context, peer_of, request
 from tfcluster.processes.tls_pump import pump, reset
 from tfcluster.protocol.serialization import decode
@@ -115,11 +116,20 @@ class TlsForwarder:
             OSError: A file cannot be read.
             ValueError: A file is damaged.
         """
-        forwarding = decode(Forwarding, json.loads(self._config.read_bytes()))
+        data = self._config.read_bytes()
+        forwarding = decode(Forwarding, json.loads(data))
         self._server = make_context(forwarding.certificate, is_server=True)
         self._client = make_context(forwarding.certificate, is_server=False)
         self._forwarding, self._routes = forwarding, forwarding.routes()
         self._listeners.set_ports(self._routes.keys())
+        self._loaded = hashlib.sha256(data).hexdigest()
+
+    def _report(self) -> None:
+        """Tell the agent what is loaded, now that the forwarder listens."""
+        try:
+            loaded_path(self._config).write_text(self._loaded)
+        except OSError as error:
+            _log(f"the agent cannot be told that the forwarder listens: {error}")
 
     def run(self, wakeup: socket.socket) -> NoReturn:
         """Forward until the process ends.
@@ -128,6 +138,7 @@ class TlsForwarder:
             wakeup: Readable when `load` is to be called.
         """
         self._poll.register(wakeup, select.POLLIN)
+        self._report()
         while True:
             seconds = self._admissions.expire()
             for fd, _ in self._poll.poll(None if seconds is None else 1 + 1000 * seconds):
@@ -137,6 +148,7 @@ class TlsForwarder:
                         self.load()
                     except (OSError, ValueError) as error:
                         _log(f"what to forward cannot be read: {error}")
+                    self._report()
                 else:
                     self._handle(fd)
 
@@ -158,7 +170,7 @@ class TlsForwarder:
         host = self._routes[port]
         with _closed_in_the_end(plain) as connections:
             place = self._forwarding.forwarders[host]
-            outer = socket.create_connection((place.address, place.port), settings.FORWARD_CONNECT_SECONDS)
+            outer = socket.create_connection((place.address, place.port), settings.LINK_CONNECT_SECONDS)
             connections.append(outer)
             tls = self._client.wrap_socket(outer, suppress_ragged_eofs=False)
             connections[-1] = tls
@@ -176,7 +188,7 @@ class TlsForwarder:
             if port not in self._forwarding.own.ports:
                 raise ConnectionRefusedError(f"{peer} asks for port {port}, which is no task's")
             enter_network(self._namespace)
-            plain = socket.create_connection(("127.0.0.1", port), settings.FORWARD_CONNECT_SECONDS)
+            plain = socket.create_connection(("127.0.0.1", port), settings.LINK_CONNECT_SECONDS)
             connections.append(plain)
             _forward(plain, tls)
 
@@ -189,7 +201,7 @@ def _forward(plain: socket.socket, tls: ssl.SSLSocket) -> None:
     """
     for connection in (plain, tls):
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    tls.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # the other host may be gone
+    detect_loss(tls)
     try:
         pump(plain, tls)
     except OSError as error:
@@ -232,6 +244,15 @@ def start_listening(listener: socket.socket, poll: select.poll) -> None:
     listener.setblocking(False)
     listener.listen(settings.PORT_BACKLOG)
     poll.register(listener, select.POLLIN)
+
+
+def loaded_path(config: Path) -> Path:
+    """Return the file in which a forwarder tells which content of its file it has loaded, as a hash of it.
+
+    Args:
+        config: As for `TlsForwarder`.
+    """
+    return config.with_suffix(".loaded")
 
 
 def _log(message: str) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 from contextlib import ExitStack, suppress
-from functools import partial
 from typing import NoReturn
 
 from tfcluster import settings
@@ -13,6 +12,7 @@ from tfcluster.agent.context import AgentContext
 from tfcluster.agent.host_facts import other_accounts
 from tfcluster.agent.preflight import Candidate, check_host_in_child, reserve_ports, run_checks
 from tfcluster.agent.subprocesses import run_in_child
+from tfcluster.core.forwarding import Certificate
 from tfcluster.core.plan import affected_runs
 from tfcluster.core.reconcile import ObservedState
 from tfcluster.core.states import HAS_PROCESS, TERMINAL_STATES
@@ -20,7 +20,6 @@ from tfcluster.core.status import ClusterStatus
 from tfcluster.core.text import pluralize
 from tfcluster.core.topology import ClusterTopology, matching_tasks
 from tfcluster.errors import ClusterError
-from tfcluster.processes.probes import connection_failures
 from tfcluster.protocol.api import Done, Reply, Response
 from tfcluster.protocol.api.cluster import (
     ApplyReply,
@@ -32,8 +31,6 @@ from tfcluster.protocol.api.cluster import (
     ObserveRequest,
     PrepareReply,
     PrepareRequest,
-    ReachReply,
-    ReachRequest,
     RestartRequest,
     TopologyRequest,
 )
@@ -81,6 +78,7 @@ class ClusterHandlers:
         If the cluster is up, new ports are reserved only when the plan is carried out. A cluster without servers comes
         up for a run: the fork server imports TensorFlow meanwhile, as the health prober imports gRPC.
         """
+        await self.wait_idle()
         if self._supervisor.topology is None:
             with suppress(ClusterError):  # the checks find out why there can be no private network
                 self._context.move_to(request.topology.network)
@@ -112,8 +110,7 @@ class ClusterHandlers:
             return
         self._ports.stop_listening()
         if observed is None:
-            self._context.forwarder.configure(desired, request.certificate)
-            self._start_cluster(desired)
+            await self._start(desired, request.certificate)
             yield Reply(ApplyReply(None))
             return
         lost_runs = affected_runs(request.terminating, observed.runs)
@@ -128,6 +125,7 @@ class ClusterHandlers:
         if task.cancelled():
             self._context.reject_if_going_down()
         task.result()
+        await self._context.forwarder.wait_until_listening()
         yield Reply(ApplyReply(None))
 
     async def devices(self, request: DevicesRequest) -> Response[NoReturn, DevicesReply]:
@@ -186,8 +184,24 @@ class ClusterHandlers:
         if candidate.ports is not self._ports:
             candidate.ports.release_except(())
 
-    def _start_cluster(self, topology: ClusterTopology) -> None:
+    async def _start(self, topology: ClusterTopology, certificate: Certificate | None) -> None:
+        """Start the cluster, unless the command is gone before the other hosts can reach it here.
+
+        Raises:
+            ClusterError: It cannot be started: nothing runs.
+        """
+        task = self._in_progress = asyncio.ensure_future(self._start_cluster(topology, certificate))
+        try:
+            await asyncio.wait({task})
+        finally:
+            task.cancel()
+        if task.cancelled():
+            raise ClusterError(f"cluster {topology.cluster!r} is going down", hint="Try again.")
+        task.result()
+
+    async def _start_cluster(self, topology: ClusterTopology, certificate: Certificate | None) -> None:
         self._context.move_to(topology.network)
+        await self._context.forwarder.start(topology, certificate)
         self._reserve_ports(topology)  # the preflight may have run on an agent that has died since
         tasks = topology.on(self._host)
         self._supervisor.history.record("up", detail=f"{pluralize(len(tasks), 'task')}, agent {os.getpid()}")
@@ -254,18 +268,3 @@ def _conflict(desired: ClusterTopology, observed: ObservedState | None) -> str:
     if observed is None:
         return f"cluster {desired.cluster!r} is not running"
     return f"it is now generation {observed.topology.generation}, from {observed.topology.spec}"
-
-
-async def check_connectivity(request: ReachRequest) -> Response[NoReturn, ReachReply]:
-    """Connect to all addresses concurrently; see `ReachRequest`.
-
-    Raises:
-        ClusterError: The process that connects died or hangs.
-    """
-    seconds = request.timeout
-    connect = partial(connection_failures, list(request.addresses), seconds)
-    timeout = seconds + settings.CONNECTIVITY_MARGIN_SECONDS
-    failures = await run_in_child("tfcluster: connection check", connect, timeout)
-    if failures is None:
-        raise ClusterError("the process that was to dial the other hosts died or hangs", hint="Try again.")
-    yield Reply(ReachReply(failures))

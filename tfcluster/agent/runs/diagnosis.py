@@ -16,11 +16,12 @@ from tfcluster.agent.subprocesses import run_in_child
 from tfcluster.agent.tasks.supervisor import Supervisor
 from tfcluster.agent.tasks.task_runtime import TaskRuntime
 from tfcluster.agent.timeout import wait_for
+from tfcluster.core.forwarding import Forwarder, forwarders_of
 from tfcluster.core.programs import tasks_with_addresses
 from tfcluster.core.stacks import Wait
 from tfcluster.core.states import TaskState
 from tfcluster.core.text import summarize_list
-from tfcluster.core.topology import ClusterTopology, Task
+from tfcluster.core.topology import ClusterTopology, Task, join_address
 from tfcluster.paths import LOCAL_HOST
 from tfcluster.process_handle import is_frozen
 from tfcluster.protocol.codec import Message
@@ -67,21 +68,25 @@ def describe_task(task: TaskRuntime) -> Problem:
     return Problem(problem, hint, task.spec.name, task.spec.host)
 
 
-async def describe_remote_task(task: Task) -> Problem:
+async def describe_remote_task(task: Task, forwarder: Forwarder | None = None) -> Problem:
     """Describe why a task on another host does not serve, from how its host takes a connection to it.
 
     Args:
         task: A task that has not answered a probe.
+        forwarder: The forwarder of its host; None if tasks are connected to directly.
     """
-    name = f"{task.short} at {task.address} on {task.host}"
+    host, port, what = task.address_host, task.port, "server"
+    if forwarder is not None:  # the one here accepts every connection
+        host, port, what = forwarder.address, forwarder.port, "forwarder"
+    name = f"{task.short} at {join_address(host, port)} on {task.host}"
     hint = "`tfcluster status` shows its state, `tfcluster doctor` what the hosts can reach."
     try:
-        connecting = asyncio.open_connection(task.address_host, task.port)
+        connecting = asyncio.open_connection(host, port)
         _, writer = await wait_for(connecting, settings.WAIT_CONNECT_SECONDS)
     except asyncio.TimeoutError:
         problem = "cannot be reached: connections are not answered (a firewall drops them, or the host is down)"
     except ConnectionRefusedError:
-        problem = "refuses connections: no server listens there, or a firewall rejects them"
+        problem = f"refuses connections: no {what} listens there, or a firewall rejects them"
     except OSError as error:
         problem = f"cannot be reached: {error.strerror or error}"
     else:
@@ -89,6 +94,8 @@ async def describe_remote_task(task: Task) -> Problem:
         with contextlib.suppress(OSError):
             await writer.wait_closed()
         problem = "accepts connections but does not answer: it is frozen or hangs"
+        if forwarder is not None:
+            problem = "does not answer, though the forwarder there does: its server does not run, is frozen or hangs"
         hint = f"`tfcluster stack {task.short}` shows what it does; `tfcluster restart {task.short}` restarts it."
     return Problem(f"{name} {problem}", hint, task.name, task.host)
 
@@ -198,7 +205,8 @@ async def _find_problems(supervisor: Supervisor, remote: RemoteTaskMonitor, used
     )
     problems = [describe_task(task) for task in silent if task.spec.name in used]
     others = [task for task in topology.tasks if task.name in missing and task.name in used]
-    problems += await asyncio.gather(*map(describe_remote_task, others))
+    forwarders = forwarders_of(topology)
+    problems += await asyncio.gather(*(describe_remote_task(task, forwarders.get(task.host)) for task in others))
     known = {task.name for task in topology.tasks}
     removed = sorted(set(used) - known)
     return problems + [_describe_removed(name) for name in removed]
