@@ -251,6 +251,7 @@ EXPRESSION_MAX_OPERATIONS = 1000
 # Output, and folders.
 LISTED_NAMES = 4  # in a sentence; the others are counted
 LISTED_EXAMPLES = 3  # of accounts, and of large files
+LISTED_RUNS = 5  # that begin with an ambiguous prefix
 ERROR_VALUE_MAX_CHARS = 60
 ERROR_CONTEXT_CHARS = 40  # on either side of a syntax error
 STATUS_RUNS = 8

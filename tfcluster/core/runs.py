@@ -92,9 +92,9 @@ def find_run(text: str, runs: Collection[str]) -> str:
     if len(matches) == 1:
         return matches[0]
     if matches:
-        more = ", …" if len(matches) > settings.LISTED_NAMES else ""
+        more = ", …" if len(matches) > settings.LISTED_RUNS else ""
         raise ClusterError(
-            f"several runs begin with {text!r}: {', '.join(sorted(matches)[: settings.LISTED_NAMES])}{more}",
+            f"several runs begin with {text!r}: {', '.join(sorted(matches)[: settings.LISTED_RUNS])}{more}",
             hint="Give more of the run's id.",
             exit_code=ExitCode.USAGE,
         )

@@ -11,7 +11,6 @@ from tfcluster import settings
 from tfcluster.agent.context import AgentContext
 from tfcluster.agent.host_facts import other_accounts
 from tfcluster.agent.preflight import Candidate, check_host_in_child, reserve_ports, run_checks
-from tfcluster.agent.subprocesses import run_in_child
 from tfcluster.core.forwarding import Certificate
 from tfcluster.core.plan import affected_runs
 from tfcluster.core.reconcile import ObservedState
