@@ -32,7 +32,7 @@ def modules_in(package: Path) -> dict[str, Path]:
 
 
 def imports_in(path: Path, modules: Mapping[str, Path]) -> Iterator[str]:
-    """Yield the modules that a module imports at any depth: in functions too, but not only for the type checker.
+    """Yield the modules that a module imports at any depth: in functions, and only for the type checker, too.
 
     `from package import name` imports the module of that name, if there is one, or else the package.
     """
@@ -44,10 +44,6 @@ def imports_in(path: Path, modules: Mapping[str, Path]) -> Iterator[str]:
             for alias in node.names:
                 submodule = f"{node.module}.{alias.name}"
                 yield submodule if submodule in modules else str(node.module)
-        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
-            for statement in node.orelse:
-                yield from walk(statement)
-            return
         for child in ast.iter_child_nodes(node):
             yield from walk(child)
 
@@ -123,9 +119,12 @@ def test_a_circle_is_found_wherever_its_imports_stand(tmp_path: Path) -> None:
     (package / "a.py").write_text("from package.inner import b\n")
     (package / "inner" / "b.py").write_text("def f():\n    import package.c\n")
     (package / "c.py").write_text("class C:\n    def f(self):\n        from package.a import x\n")
-    (package / "d.py").write_text("from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from package import d\n")
+    (package / "d.py").write_text("from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from package import e\n")
+    (package / "e.py").write_text("from package import d\n")
     modules = modules_in(package)
     imports = {name: set(imports_in(path, modules)) for name, path in modules.items()}
     assert circles_in(imports) == ["package.a", "package.inner.b", "package.c", "package.a"]
     del imports["package.c"]
+    assert circles_in(imports) == ["package.d", "package.e", "package.d"]
+    del imports["package.e"]
     assert circles_in(imports) == []

@@ -14,7 +14,7 @@ from tfcluster import paths
 from tfcluster.client.agent_inspector import AgentInspector
 from tfcluster.client.certificates import Authority
 from tfcluster.client.host_certificates import hosts_without_certificate, issue_certificates
-from tfcluster.client.preflight import HostPreflight
+from tfcluster.client.host_preflight import HostPreflight
 from tfcluster.core.forwarding import Certificate, CertificateFacts
 from tfcluster.core.hosts import Host
 from tfcluster.core.topology import PRIVATE, ClusterTopology

@@ -20,7 +20,7 @@ from tfcluster.client.checks import (
 )
 from tfcluster.client.cluster import Cluster
 from tfcluster.client.connectivity import check_connectivity, firewall_rules
-from tfcluster.client.preflight import HostPreflight
+from tfcluster.client.host_preflight import HostPreflight
 from tfcluster.core.hosts import OtherAccounts
 from tfcluster.core.reconcile import ObservedState
 from tfcluster.core.topology import PRIVATE, ClusterTopology

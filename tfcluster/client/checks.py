@@ -15,7 +15,7 @@ from tfcluster.core.topology import PRIVATE, ClusterTopology
 from tfcluster.errors import ClusterError, ExitCode
 
 if TYPE_CHECKING:
-    from tfcluster.client.preflight import HostPreflight
+    from tfcluster.client.host_preflight import HostPreflight
 
 ALL_HOSTS = "all"  # the `host` of a check that concerns all hosts together
 VERSIONS = "versions"  # the name of the check that compares the hosts' versions of TensorFlow

@@ -15,7 +15,7 @@ from tfcluster.core.text import pluralize
 from tfcluster.core.topology import ClusterTopology, join_address
 
 if TYPE_CHECKING:
-    from tfcluster.client.preflight import HostPreflight
+    from tfcluster.client.host_preflight import HostPreflight
 
 
 def check_connectivity(

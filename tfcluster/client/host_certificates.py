@@ -8,7 +8,7 @@ from datetime import timedelta
 
 from tfcluster import settings
 from tfcluster.client.agent_inspector import AgentInspector
-from tfcluster.client.preflight import HostPreflight
+from tfcluster.client.host_preflight import HostPreflight
 from tfcluster.core.forwarding import Certificate, needs_forwarders
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError

@@ -10,9 +10,9 @@ from typing import Any
 from tfcluster.client.checks import VERSIONS, CheckResult, Severity, to_error
 from tfcluster.client.cluster import Cluster, read_registry
 from tfcluster.client.host_certificates import hosts_without_certificate
+from tfcluster.client.host_preflight import HostPreflight
 from tfcluster.client.parallel import warn
 from tfcluster.client.preflight import (
-    HostPreflight,
     Preflight,
     Progress,
     abort,
