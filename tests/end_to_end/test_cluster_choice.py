@@ -55,6 +55,7 @@ def test_a_folder_of_the_same_name_elsewhere(sandbox: Sandbox) -> None:
     assert not list(sandbox.folder.glob("state/tfcluster/*/spec")), "nor the record of the spec"
 
 
+@pytest.mark.slow
 def test_a_spec_is_the_same_by_whatever_path(sandbox: Sandbox) -> None:
     lab = spec_in(sandbox.folder / "lab")
     (sandbox.folder / "link").symlink_to(lab)

@@ -135,6 +135,7 @@ def test_a_command_that_hangs_holds_up_nothing(sandbox: Sandbox) -> None:
     assert not any("sleep 1000" in title for title in sandbox.processes().values())
 
 
+@pytest.mark.slow
 def test_a_notice_that_no_one_takes_ends_with_the_cluster(sandbox: Sandbox) -> None:
     up(sandbox, "{webhook: 'http://127.0.0.1:1/', command: echo waits; sleep 1000}", STOP_GRACE_SECONDS=0.5)
     fail(sandbox)

@@ -135,7 +135,7 @@ LOCK_DAMAGE: dict[str, Callable[[Path], object]] = {
 }
 
 
-@pytest.mark.parametrize("alive", [True, False], ids=["agent", "no agent"])
+@pytest.mark.parametrize("alive", mostly_slow([True, False], fast=[True]), ids=["agent", "no agent"])
 @pytest.mark.parametrize("damage", mostly_slow(LOCK_DAMAGE, fast=["pipe"]))
 def test_commands_work_with_a_damaged_lock_file(sandbox: Sandbox, damage: str, alive: bool) -> None:
     sandbox("up", sandbox.spec(SPEC))
@@ -150,6 +150,7 @@ def test_commands_work_with_a_damaged_lock_file(sandbox: Sandbox, damage: str, a
     assert sandbox.leftovers() == []
 
 
+@pytest.mark.slow
 def test_the_file_with_secret_values_is_written_again(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec(SPEC))
     [secrets] = sandbox.folder.glob("run/tfcluster/*.secrets")

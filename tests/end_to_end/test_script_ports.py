@@ -39,7 +39,13 @@ def listening_script(sandbox: Sandbox) -> Iterator[dict[str, int]]:
     assert command.wait(60) == 0
 
 
-@pytest.mark.parametrize(("network", "from_there"), [("closed", "ConnectionRefusedError"), ("open", "connected")])
+@pytest.mark.parametrize(
+    ("network", "from_there"),
+    [
+        ("closed", "ConnectionRefusedError"),
+        pytest.param("open", "connected", marks=pytest.mark.slow),
+    ],
+)
 def test_who_can_connect_to_a_script(sandbox: Sandbox, other_host: OtherHost, network: str, from_there: str) -> None:
     sandbox("up", sandbox.spec(f"name: net\nnetwork: {network}\njobs:\n  ps: {{tasks: 1}}\n  worker: {{tasks: 1}}\n"))
     with listening_script(sandbox) as ports:

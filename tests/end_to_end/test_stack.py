@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import Sandbox, wait_for
+from tests.conftest import Sandbox, mostly_slow, wait_for
 
 pytestmark = pytest.mark.usefixtures("cold")
 
@@ -63,7 +63,7 @@ def functions(process: dict[str, Any]) -> list[list[str]]:
     return [[frame["function"] for frame in thread["frames"]] for thread in process["threads"]]
 
 
-@pytest.mark.parametrize("env", [{}, {"OMP_NUM_THREADS": "3"}], ids=["warm", "fresh"])
+@pytest.mark.parametrize("env", mostly_slow([{}, {"OMP_NUM_THREADS": "3"}], fast=[{}]), ids=["warm", "fresh"])
 def test_a_script_goes_on_while_all_threads_of_its_processes_are_shown(demo: Sandbox, env: dict[str, str]) -> None:
     command, run = start(demo, env=env)
     for _ in range(3):

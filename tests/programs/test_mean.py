@@ -79,6 +79,7 @@ def test_the_bits_depend_on_the_numbers_alone(local_run: LocalRun, tmp_path: Pat
     assert moments[0][1] == pytest.approx(np.var(values), rel=1e-9)
 
 
+@pytest.mark.slow
 def test_a_file_that_no_task_can_map_gives_the_same_bits(
     local_run: LocalRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
