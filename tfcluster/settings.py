@@ -262,3 +262,11 @@ PIPE_PROGRESS_SECONDS = 1.0  # between two lines of progress
 DIAGRAM_BOXES_MAX = 60  # a diagram with more is unreadable
 LOGIN_RUNTIME_FOLDERS = "/run/user"  # systemd creates a folder in it for each user who is logged in
 TEMPORARY_FOLDER = "/tmp"  # every user can create one in it
+
+# The page of `dashboard`.
+DASHBOARD_SAMPLE_SECONDS = 2.0  # between two looks at what tasks use, while a page is open; each costs an agent 3 ms
+DASHBOARD_MESSAGE_SECONDS = 0.2  # between two messages to a page: what happens meanwhile is one
+DASHBOARD_WATCH_SECONDS = 3600.0  # of one request to be told of changes; then comes the next one
+DASHBOARD_REQUEST_SECONDS = 30.0  # for a browser to send a request, or to take a part of an answer
+DASHBOARD_START_SECONDS = 15.0  # of a run, which its duration does not count: the fork server imports TensorFlow
+DASHBOARD_SAMPLES, DASHBOARD_LINES, DASHBOARD_RUNS = 150, 500, 50  # that are kept, or shown at first

@@ -36,6 +36,7 @@ _COMMANDS = {
     "devices": "Show every device of every task.",
     "logs": "Show what the tasks print.",
     "events": "Show what happened to the tasks, and why.",
+    "dashboard": "Show the cluster as a page in the browser.",
     "metrics": "Print the metrics of a cluster for Prometheus.",
     "exec": "Run any command with the cluster's environment.",
     "env": "Print the cluster's environment, for scripts of your own.",

@@ -127,11 +127,11 @@ def restart_tasks(
             restarted.
     """
     for group in [[task] for task in restart.tasks] if rolling else [list(restart.tasks)]:
-        _request_restart(cluster, restart.hosts, group, grace)
+        request_restart(cluster, restart.hosts, group, grace)
         yield from watch_until_ready(cluster, topology, timeout, group, restart.tasks, show_line)
 
 
-def _request_restart(cluster: Cluster, hosts: Mapping[str, str], tasks: Collection[str], grace: float) -> None:
+def request_restart(cluster: Cluster, hosts: Mapping[str, str], tasks: Collection[str], grace: float) -> None:
     """Have the agents restart tasks, on all their hosts in parallel.
 
     Raises:

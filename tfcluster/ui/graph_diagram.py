@@ -20,7 +20,8 @@ from tfcluster.ui.console import error_console
 Key = tuple[str, str]
 # Light shades of the palette of Okabe and Ito (2008), which color-blind people can distinguish too.
 _COLORS = ("#a6d8f5", "#f7d488", "#9ee0c6", "#f5b48a", "#e6b8d4", "#b8c9e8", "#f5ef9e", "#d0d0d0")
-_WIDTH, _HEIGHT, _GAP, _MARGIN, _LANE_GAP = 170, 38, 26, 24, 40
+BOX = _WIDTH, _HEIGHT = 170, 38
+_GAP, MARGIN, LANE_GAP = 26, 24, 40
 _LABEL = 24  # the number of characters that fit into a box
 
 
@@ -173,24 +174,24 @@ def render_svg(diagram: GraphDiagram, title: str) -> str:
         title: The title above it.
     """
     devices = sorted({box.device for box in diagram.boxes})
-    places, lanes, height = _place(diagram, devices)
-    width = max(sum(lanes.values()) + _LANE_GAP * (len(lanes) - 1), 400) + 2 * _MARGIN
+    places, lanes, height = place(diagram, devices)
+    width = max(sum(lanes.values()) + LANE_GAP * (len(lanes) - 1), 400) + 2 * MARGIN
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
         f'viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="12">',
         '<defs><marker id="tip" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="6" markerHeight="6" orient="auto">'
         '<path d="M0,0 L8,4 L0,8 z" fill="#666"/></marker></defs>',
         '<rect width="100%" height="100%" fill="white"/>',
-        f'<text x="{_MARGIN}" y="{_MARGIN}" font-size="15" font-weight="bold">{escape(title)}</text>',
+        f'<text x="{MARGIN}" y="{MARGIN}" font-size="15" font-weight="bold">{escape(title)}</text>',
     ]
-    x = _MARGIN
+    x = MARGIN
     for number, device in enumerate(devices):
         lines.append(
             f'<rect x="{x - 8}" y="36" width="{lanes[device] + 16}" height="{height - 48}" rx="6" '
             f'fill="{_color(number)}" fill-opacity="0.25"/>'
             f'<text x="{x}" y="56" font-weight="bold">{escape(device)}</text>'
         )
-        x += lanes[device] + _LANE_GAP
+        x += lanes[device] + LANE_GAP
     lines += [_edge(places[source], places[target]) for source, target in diagram.edges]
     lines += [_box(box, places[number], _color(devices.index(box.device))) for number, box in enumerate(diagram.boxes)]
     return "\n".join([*lines, "</svg>", ""])
@@ -217,7 +218,7 @@ def _color(number: int) -> str:
     return _COLORS[number % len(_COLORS)]
 
 
-def _place(diagram: GraphDiagram, devices: Sequence[str]) -> tuple[list[tuple[int, int]], dict[str, int], int]:
+def place(diagram: GraphDiagram, devices: Sequence[str]) -> tuple[list[tuple[int, int]], dict[str, int], int]:
     """Lay out the boxes: a lane for each device and a row for each depth, with the boxes of both side by side.
 
     Returns:
@@ -231,16 +232,16 @@ def _place(diagram: GraphDiagram, devices: Sequence[str]) -> tuple[list[tuple[in
         cells.append(column)
     widest = {device: max(count for (name, _), count in rows.items() if name == device) for device in devices}
     lanes = {device: max(count * (_WIDTH + 12) - 12, 7 * len(device)) for device, count in widest.items()}
-    starts, x = {}, _MARGIN
+    starts, x = {}, MARGIN
     for device in devices:
         starts[device] = x
-        x += lanes[device] + _LANE_GAP
+        x += lanes[device] + LANE_GAP
     places = [
         (starts[box.device] + column * (_WIDTH + 12), 70 + box.depth * (_HEIGHT + _GAP))
         for box, column in zip(diagram.boxes, cells, strict=True)
     ]
     deepest = max((box.depth for box in diagram.boxes), default=0)
-    return places, lanes, 70 + (deepest + 1) * (_HEIGHT + _GAP) + _MARGIN
+    return places, lanes, 70 + (deepest + 1) * (_HEIGHT + _GAP) + MARGIN
 
 
 def _edge(source: tuple[int, int], target: tuple[int, int]) -> str:

@@ -1,0 +1,56 @@
+"""What the page knows of a run from its events."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+from tfcluster import settings
+from tfcluster.dashboard.history import RunHistory
+
+
+def series_of(history: RunHistory) -> dict[tuple[str, str], list[Any]]:
+    return {(each["name"], each["reporter"]): each["points"] for each in history.to_json()["series"]}
+
+
+def test_metrics_of_scripts_and_of_programs_are_the_same_curves() -> None:
+    history = RunHistory("script-1")
+    history.update({"event": "metric", "name": "loss", "value": 0.5, "step": 3, "seconds": 1.0, "task": "worker:1"})
+    history.update({"event": "metric", "worker": "worker:0", "step": 9, "loss": 0.1, "w": 2.0, "seconds": 0.3})
+    history.update({"event": "metric", "mode": "single", "step": 4, "loss": 0.2, "steps_per_s": 7.5})
+    assert series_of(history) == {
+        ("loss", "worker:1"): [(3, 0.5, 1.0)],
+        ("loss", "worker:0"): [(9, 0.1, 0.3)],
+        ("w", "worker:0"): [(9, 2.0, 0.3)],
+        ("loss", "single"): [(4, 0.2, None)],
+        ("steps_per_s", "single"): [(4, 7.5, None)],
+    }
+
+
+def test_a_long_curve_keeps_its_shape_and_its_last_point() -> None:
+    history = RunHistory("script-1")
+    last = 100_000
+    for step in range(last + 1):
+        history.update({"event": "metric", "name": "loss", "value": float(step), "step": step, "seconds": 0.0})
+    (points,) = series_of(history).values()
+    assert settings.METRIC_POINTS / 2 <= len(points) <= 2 * settings.METRIC_POINTS + 1
+    assert points[0][0] == 0
+    assert points[-1][0] == last
+    gaps = {later[0] - point[0] for point, later in itertools.pairwise(points[:-1])}
+    assert len(gaps) == 1
+
+
+def test_what_else_a_run_says() -> None:
+    history = RunHistory("script-1")
+    history.update({"event": "run", "run": "script-1", "notes": ["one device"]})
+    history.update({"event": "output", "stream": "stdout", "data": "not kept"})
+    history.update({"event": "progress", "done": 1, "total": 2, "unit": "steps", "seconds": 1.0})
+    history.update({"event": "task_down", "task": "worker:1", "problem": "worker:1 died"})
+    history.update({"event": "member", "task": "worker:0", "host": "alpha", "state": "started"})
+    history.update({"event": "result", "state": "succeeded", "notes": ["one device"]})
+    value = history.to_json()
+    assert value["notes"] == ["one device", "worker:1 died"]
+    assert value["progress"]["done"] == 1
+    assert [member["task"] for member in value["members"]] == ["worker:0"]
+    assert value["result"]["state"] == "succeeded"
+    assert history.version == 5

@@ -1,0 +1,326 @@
+"""`tfcluster dashboard` in a real browser, and what its server refuses."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+
+from tests.browser import Browser, open_browser
+from tests.conftest import COMMAND, Sandbox, wait_for
+
+TAG = "<img src=x onerror=window.owned=1>"
+# Reports and prints until the file is gone that it is given.
+TRAINING = f"""
+import os, sys, time, tfcluster
+step = 0
+print({TAG!r}, flush=True)
+while os.path.exists(sys.argv[1]):
+    tfcluster.metric("loss", 1 / (1 + step), step)
+    tfcluster.metric({TAG!r}, step, step)
+    print("step", step, flush=True)
+    step += 1
+    time.sleep(0.1)
+"""
+
+
+@dataclass
+class Served:
+    """A page that is served."""
+
+    base: str
+    token: str
+
+    def at(self, fragment: str) -> str:
+        return f"{self.base}/#token={self.token}{fragment}"
+
+    def request(
+        self,
+        path: str,
+        method: str = "GET",
+        body: bytes | None = None,
+        headers: Mapping[str, str | None] = MappingProxyType({}),
+    ) -> tuple[int, str, http.client.HTTPMessage]:
+        """Send a request with the token, unless the headers say otherwise."""
+        host, port = urlsplit(self.base).hostname, urlsplit(self.base).port
+        connection = http.client.HTTPConnection(str(host), port, timeout=60)
+        defaults: dict[str, str | None] = {"Host": f"127.0.0.1:{port}", "Authorization": f"Bearer {self.token}"}
+        connection.putrequest(method, path, skip_host=True)
+        for name, value in {**defaults, **headers}.items():
+            if value is not None:
+                connection.putheader(name, value)
+        if body is not None:
+            connection.putheader("Content-Length", str(len(body)))
+        connection.endheaders(body)
+        response = connection.getresponse()
+        answer = response.status, response.read().decode(), response.headers
+        connection.close()
+        return answer
+
+
+@pytest.fixture(scope="module")
+def served(demo: Sandbox) -> Iterator[Served]:
+    """The page of the example cluster."""
+    command = [*COMMAND, "dashboard", "--no-browser", "-o", "json"]
+    with subprocess.Popen(
+        command, cwd=demo.folder, env=demo.environment, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            base, _, token = json.loads(process.stdout.readline())["url"].partition("/#token=")
+            yield Served(base, token)
+        finally:
+            process.terminate()
+        assert process.wait() == 143
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with open_browser(tmp_path_factory.mktemp("browser")) as browser:
+        yield browser
+
+
+@pytest.fixture
+def training(demo: Sandbox) -> Iterator[str]:
+    """A run of a script that reports and prints until the test ends."""
+    flag = demo.spec("", "training")
+    name = f"{TAG}.py"
+    demo.spec(TRAINING, name)
+    run = demo("run", "--detach", name, flag).stdout.strip()
+    yield run
+    flag.unlink(missing_ok=True)
+    demo("wait", run, code=None)
+
+
+def is_live(browser: Browser) -> bool:
+    return browser.text("#link") == "live"
+
+
+@pytest.mark.parametrize(
+    ("status", "headers"),
+    [
+        (401, {"Authorization": None}),
+        (401, {"Authorization": "Bearer wrong"}),
+        (401, {"Authorization": "Basic {token}"}),
+        (403, {"Host": "attacker.example:{port}"}),
+        (403, {"Host": "127.0.0.1.attacker.example:{port}"}),
+        (403, {"Origin": "http://attacker.example"}),
+        (403, {"Origin": "http://127.0.0.1:1"}),
+        (403, {"Origin": "null"}),
+        (200, {"Host": "localhost:{port}", "Origin": "http://localhost:{port}"}),
+    ],
+)
+def test_who_may_ask(served: Served, status: int, headers: dict[str, str | None]) -> None:
+    port = urlsplit(served.base).port
+    given = {name: value and value.format(port=port, token=served.token) for name, value in headers.items()}
+    answer = served.request("/metrics", headers=given)
+    assert answer[0] == status
+    assert ("tfcluster_task_state" in answer[1]) == (status == 200)
+    if "Authorization" not in headers:
+        assert served.request("/", headers=given)[0] == status, (
+            "the page itself says nothing of the cluster, but to its host"
+        )
+
+
+def test_requests_that_make_no_sense(served: Served) -> None:
+    assert served.request("/api/nothing")[0] == 404
+    assert served.request("/../__init__.py")[0] == 404
+    assert served.request("/api/cancel", "POST", b"[]")[0] == 400
+    assert served.request("/api/cancel", "POST", b"{}")[0] == 400
+    assert served.request("/api/logs?since=yesterday")[0] == 400
+    status, text, _ = served.request("/api/logs?grep=(")
+    assert (status, json.loads(text)["message"].partition(":")[0]) == (502, "'(' is not a regular expression")
+    status, text, _ = served.request("/api/cancel", "POST", b'{"run": "none"}')
+    assert (status, json.loads(text)["message"]) == (502, "no run 'none'")
+
+
+def test_the_page_loads_nothing_from_elsewhere(served: Served) -> None:
+    status, text, headers = served.request("/", headers={"Authorization": None})
+    assert status == 200
+    assert headers["Content-Security-Policy"].startswith("default-src 'self'; frame-ancestors 'none'")
+    loaded = re.findall(r'(?:src|href)="([^"#]+)"', text)
+    assert loaded
+    for path in loaded:
+        assert served.request(path, headers={"Authorization": None})[0] == 200, path
+
+
+def test_metrics_are_those_of_the_command(demo: Sandbox, served: Served) -> None:
+    def families(text: str) -> set[str]:
+        return {family.name for family in text_string_to_metric_families(text)}
+
+    assert families(served.request("/metrics")[1]) == families(demo("metrics").stdout)
+
+
+def test_a_page_without_the_token_says_what_it_needs(served: Served, browser: Browser) -> None:
+    browser.open(f"{served.base}/#token=wrong")
+    wait_for(lambda: "needs the link" in browser.text("#problem"))
+    assert browser.text("#tasks") == ""
+
+
+def test_a_workers_death_and_an_agents_death(demo: Sandbox, served: Served, browser: Browser) -> None:
+    browser.open(served.at(""))
+    wait_for(lambda: "ready" in browser.text("[data-task='worker:1']"))
+    assert "token" not in browser.chrome.current_url, "it is not kept in the history"
+    os.kill(demo.task("worker:1")["pid"], signal.SIGKILL)
+    wait_for(lambda: "SIGKILL" in browser.text("[data-task='worker:1'] .exit"))
+    wait_for(lambda: browser.text("[data-task='worker:1'] .restarts") == "1")
+    wait_for(lambda: browser.text("[data-task='worker:1'] .state") == "ready")
+    killed = demo.kill_agent()
+    wait_for(lambda: re.search(rf"agent (?!{killed}\b)\d+", browser.text("#hosts")))
+    wait_for(lambda: browser.text("#cluster-state") == "running")
+    assert is_live(browser)
+    browser.run("location.hash = 'events'")
+    wait_for(lambda: "SIGKILL" in browser.text("#events"))
+    assert browser.complaints() == []
+
+
+def test_the_curve_and_the_log_of_a_training(served: Served, browser: Browser, training: str) -> None:
+    browser.open(served.at(f"&run={training}"))
+    line = "[data-metric=loss] path.line"
+    wait_for(lambda: browser.attribute(line, "d").count("L") >= 3)
+    drawn = browser.attribute(line, "d").count("L")
+    wait_for(lambda: browser.attribute(line, "d").count("L") > drawn)
+    wait_for(lambda: "step 5" in browser.text(".log"))
+    seen = browser.text(".log").count("step")
+    wait_for(lambda: browser.text(".log").count("step") > seen)
+    # What looks like HTML is text, wherever it comes from: the output, a metric's name, the script's name.
+    assert TAG in browser.text(".log")
+    assert TAG in browser.text(".curves")
+    assert f"{TAG}.py" in browser.text(".head")
+    assert browser.run("return document.querySelector('img, main script') === null && !('owned' in window)")
+    assert browser.complaints() == []
+
+
+def test_a_cancel_is_asked_for_again(demo: Sandbox, served: Served, browser: Browser, training: str) -> None:
+    browser.open(served.at(""))
+    cancel = f"[data-run='{training}'] .cancel"
+    browser.click(cancel)
+    wait_for(lambda: f"tfcluster cancel {training} -c demo" in browser.text("dialog"))
+    browser.click("dialog button:not(.danger)")
+    wait_for(lambda: not browser.run("return document.querySelector('dialog').open"))
+    assert demo.json("runs", training)["state"] == "running"
+    browser.click(cancel)
+    browser.click("#confirm")
+    wait_for(lambda: "cancelled" in browser.text(f"[data-run='{training}'] .state"))
+    assert demo.json("runs", training)["state"] == "cancelled"
+
+
+def test_a_restart_says_what_is_lost(demo: Sandbox, served: Served, browser: Browser) -> None:
+    pid = demo.task("ps:0")["pid"]
+    browser.open(served.at(""))
+    browser.click("[data-task='ps:0'] .restart")
+    wait_for(lambda: "the variables of ps:0" in browser.text("dialog"))
+    assert "tfcluster restart ps:0 --yes -c demo" in browser.text("dialog")
+    browser.click("dialog button:not(.danger)")
+    wait_for(lambda: not browser.run("return document.querySelector('dialog').open"))
+    assert demo.task("ps:0")["pid"] == pid
+    browser.click("[data-task='ps:0'] .restart")
+    browser.click("#confirm")
+    wait_for(lambda: demo.task("ps:0", code=None)["pid"] not in (pid, None))
+    demo.wait_until("running")
+
+
+def test_logs_by_task_and_text(demo: Sandbox, served: Served, browser: Browser, training: str) -> None:
+    browser.open(served.at(""))
+    wait_for(lambda: is_live(browser))
+    browser.run("location.hash = 'logs/' + arguments[0]", training)
+    wait_for(lambda: "step 3" in browser.text(".log"))
+    assert {training} == {line.split()[1] for line in browser.text(".log").splitlines()}
+    browser.type("#log-grep", "step 1$")
+    browser.click(".filters button")
+    wait_for(lambda: [line.split()[2:] for line in browser.text(".log").splitlines()] == [["step", "1"]])
+    browser.type("#log-tasks", "nobody")
+    browser.click(".filters button")
+    wait_for(lambda: "nobody" in browser.text("section .problem"))
+
+
+def test_names_of_hosts_tasks_and_runs_are_text(served: Served, browser: Browser) -> None:
+    """Whatever the agents would say: a spec and `run --name` accept no such names."""
+    browser.open(served.at(""))
+    wait_for(lambda: is_live(browser))
+    task: dict[str, Any] = {"job": TAG, "index": 0, "task": TAG, "host": TAG, "state": TAG, "restarts": 1}
+    task |= {
+        "uptime_s": 1.0,
+        "cpu_percent": 1.0,
+        "rss_bytes": 1,
+        "last_exit": {"reason": TAG, "time": 0, "detail": TAG},
+    }
+    run = {"run": TAG, "program": TAG, "parameters": {}, "state": TAG, "seconds": 1.0, "started": 0.0}
+    run |= {"result": {TAG: TAG}, "error": {"message": TAG, "hint": TAG}, "origin": None}
+    model = {
+        "status": {"cluster": TAG, "hosts": [{"host": TAG, "state": TAG}], "tasks": [task], "runs": [run]},
+        "problems": {TAG: TAG},
+        "records": [run],
+        "progress": {},
+        "samples": [],
+        "events": [{"time": 0, "event": TAG, "task": TAG, "detail": TAG}],
+    }
+    script = (
+        "const [model, done] = arguments; const parent = document.createElement('main'); document.body.append(parent);"
+        "Promise.all(['overview', 'events', 'rundetail', 'graph'].map((name) => import(`/${name}.js`)))"
+        ".then(([o, e, r, g]) => {"
+        "  for (const View of [o.OverviewView, e.EventsView]) new View(parent).update(model, 'all');"
+        "  const run = model.records[0];"
+        "  parent.append(r.runHead(run, run.state), ...r.outcome(run, [run.run]),"
+        "    ...r.members([{task: run.run, host: run.run, state: run.run}]),"
+        "    ...r.curves([{name: run.run, reporter: run.run, points: [[0, 1, 0]]},"
+        "      {name: run.run, reporter: '', points: []}]),"
+        "    g.placedGraph({width: 9, height: 9, box: [1, 1], lanes: [{device: run.run, x: 0, width: 1}],"
+        "      boxes: [{label: run.run, detail: run.run, lane: 0, x: 0, y: 0}], edges: []}));"
+        "  done([parent.querySelectorAll('img, script').length, parent.textContent.split(run.run).length]);"
+        "}, (error) => done(String(error)))"
+    )
+    elements, count = browser.chrome.execute_async_script(script, model)
+    assert elements == 0
+    assert count > 20
+    assert not browser.run("return 'owned' in window")
+
+
+def test_a_report_is_one_file(demo: Sandbox, browser: Browser) -> None:
+    name = f"{TAG}.py"
+    demo.spec(f"import tfcluster\nprint('</script>{TAG}')\nfor i in range(9): tfcluster.metric('loss', i, i)\n", name)
+    run = json.loads(demo("run", "-o", "json", name).stdout.splitlines()[-1])["run"]
+    assert demo("dashboard", "--report", "out.html").stdout == f"the report of {run} is in out.html\n"
+    page = demo.folder / "out.html"
+    browser.open(page.as_uri())
+    wait_for(lambda: browser.attribute("[data-metric=loss] path.line", "d").count("L") == 8)
+    assert f"</script>{TAG}" in browser.text(".log")
+    assert f"{TAG}.py" in browser.text("h2 + .facts")
+    assert browser.run("return document.querySelector('img') === null && !('owned' in window)")
+    assert browser.complaints() == []
+    assert not re.search(r'(?:src|href)="|https?://(?!www\.w3\.org/2000/svg")', page.read_text())
+
+
+def test_the_placed_graph_of_a_run(demo: Sandbox, served: Served, browser: Browser) -> None:
+    output = demo("run", "graph", "--device", "y2=/job:ps/task:0", "--log-placement", "-o", "json").stdout
+    browser.open(served.at(f"&run={json.loads(output.splitlines()[-1])['run']}"))
+    wait_for(lambda: browser.run("return document.querySelectorAll('svg.graph .box').length"))
+    lanes = browser.run("return [...document.querySelectorAll('.lane-name')].map((each) => each.textContent)")
+    assert "/job:ps/task:0/device:CPU:0" in lanes
+    colors = browser.run("return [...document.querySelectorAll('.lane')].map((each) => getComputedStyle(each).color)")
+    assert len(set(colors)) == len(lanes) > 1
+
+
+def test_a_report_of_a_run_that_has_not_ended(demo: Sandbox, training: str) -> None:
+    result = demo("dashboard", training, "--report", "out.html", code=2)
+    assert f"{training} has not ended" in result.stderr
+    assert "tfcluster wait" in result.stderr
+
+
+def test_wrong_options(demo: Sandbox, served: Served) -> None:
+    port = str(urlsplit(served.base).port)
+    result = demo("dashboard", "--no-browser", "--port", port, code=2)
+    assert f"port {port} of 127.0.0.1 cannot be used: Address already in use" in result.stderr
+    assert "serves nothing" in demo("dashboard", "--report", "a.html", "--no-browser", code=2).stderr
+    assert "no run 'none'" in demo("dashboard", "none", code=2).stderr

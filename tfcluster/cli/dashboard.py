@@ -1,0 +1,65 @@
+"""The command `tfcluster dashboard`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from tfcluster.cli.completion import complete_runs
+from tfcluster.cli.options import ImageFile, cluster_option, output_option
+from tfcluster.cli.output import echo, echo_json
+
+
+@click.command(
+    "dashboard",
+    short_help="Show the cluster as a page in the browser.",
+    epilog="Example: tfcluster dashboard --report pi.html pi-3f9a",
+)
+@click.argument("run", required=False, shell_complete=complete_runs)
+@click.option("--port", type=click.IntRange(0, 65535), default=0, metavar="N", help="The port; default: a free one.")
+@click.option("--no-browser", is_flag=True, help="Only print the link.")
+@click.option(
+    "--report",
+    type=ImageFile([".html"]),
+    metavar="FILE.html",
+    help="Write the report of a finished run as one file instead, by default of the latest one.",
+)
+@cluster_option
+@output_option
+def command(
+    run: str | None, port: int, no_browser: bool, report: Path | None, cluster: str | None, output: str
+) -> None:
+    """Serve a page with the hosts, tasks, runs, logs and events of the cluster, live. Ctrl-C ends it.
+
+    The page is served by this command, on the loopback device of this machine only, and needs the token in the link.
+    With a RUN, it opens at that one. The agents open no port.
+    """
+    from tfcluster.client.resolve import resolve_cluster
+    from tfcluster.dashboard.serve import serve
+
+    target = resolve_cluster(cluster)
+    if report is not None:
+        _check_alone(port=port, no_browser=no_browser)
+        from tfcluster.dashboard.report import write_report
+
+        identity = write_report(target, run, report)
+        if output == "json":
+            echo_json({"run": identity, "report": str(report)})
+        else:
+            echo(f"the report of {identity} is in {report}")
+        return
+    with serve(target, port, run) as page:
+        if output == "json":
+            echo_json({"url": page.url})
+        else:
+            echo(f"{target.name}: {page.url} (Ctrl-C ends it)")
+        if not no_browser:
+            page.open_browser()
+        page.wait()
+
+
+def _check_alone(*, port: int, no_browser: bool) -> None:
+    """Check that a report, which is not served, is asked for without the options of the page."""
+    if port or no_browser:
+        raise click.UsageError("--report writes a file and serves nothing: leave out --port and --no-browser.")

@@ -1,0 +1,149 @@
+"""What the page can ask for: the state as it changes, runs, logs and metrics; and to cancel a run or restart a task."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Generator
+from http import HTTPStatus
+from typing import Any
+
+from tfcluster import settings
+from tfcluster.client.cluster import Cluster
+from tfcluster.client.logs import Positions, read_logs
+from tfcluster.client.metrics import collect_metrics
+from tfcluster.client.restart import plan_restart, request_restart
+from tfcluster.client.runs import cancel_run, find_record
+from tfcluster.core.text import compile_patterns
+from tfcluster.dashboard.feed import Cursor, Feed, Message
+from tfcluster.dashboard.runs import placed_graph
+from tfcluster.errors import ClusterError
+
+#: Lists of messages, each with its kind; an empty one keeps the connection alive.
+Stream = Generator[list[Message], None, None]
+_RUN = re.compile(r"/api/runs/([^/]+)(/graph)?")
+
+
+class RequestError(Exception):
+    """A request that is refused.
+
+    Args:
+        status: The status of HTTP.
+        message: Why, for the user.
+    """
+
+    def __init__(self, status: HTTPStatus, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class Api:
+    """Answers the requests of pages.
+
+    Args:
+        cluster: The cluster.
+        feed: Its state.
+    """
+
+    def __init__(self, cluster: Cluster, feed: Feed) -> None:
+        self._cluster = cluster
+        self._feed = feed
+        self._routes: dict[tuple[str, str], Callable[[dict[str, str], dict[str, Any]], Any]] = {
+            ("GET", "/api/state"): lambda query, body: self._follow_state(),
+            ("GET", "/api/logs"): lambda query, body: self._read_logs(query),
+            ("GET", "/metrics"): lambda query, body: collect_metrics(self._cluster, settings.DASHBOARD_SAMPLE_SECONDS)[
+                0
+            ],
+            ("POST", "/api/cancel"): lambda query, body: cancel_run(self._cluster, _text(body, "run")),
+            ("POST", "/api/restart"): lambda query, body: self._restart(body),
+        }
+
+    def answer(self, method: str, path: str, query: dict[str, str], body: dict[str, Any]) -> Any:
+        """Answer a request.
+
+        Returns:
+            A stream, text, or a value for JSON.
+
+        Raises:
+            RequestError: There is nothing at this path, or the request is wrong.
+            ClusterError: The cluster could not do it.
+        """
+        if method == "GET" and (match := _RUN.fullmatch(path)):
+            return self._show_run(match[1], has_graph=match[2] is not None)
+        route = self._routes.get((method, path))
+        if route is None:
+            raise RequestError(HTTPStatus.NOT_FOUND, f"nothing is at {path:.80}")
+        return route(query, body)
+
+    def _follow_state(self) -> Stream:
+        self._feed.open_page()
+        cursor = Cursor()
+        try:
+            while True:
+                yield self._feed.wait(cursor, settings.DASHBOARD_REQUEST_SECONDS / 2)
+        finally:
+            self._feed.close_page()
+
+    def _show_run(self, run: str, *, has_graph: bool) -> dict[str, Any]:
+        history = self._feed.runs.follow(run)
+        if has_graph:
+            return placed_graph(self._cluster, history)
+        return {**history.to_json(), "record": find_record(self._cluster, run)}
+
+    def _read_logs(self, query: dict[str, str]) -> Stream:
+        """Send the last lines of logs, then new ones, until the page is closed; an agent is asked for them by polling.
+
+        The options are checked before the first line, so that a wrong one is an answer and no broken stream.
+        """
+        tasks = [name for name in query.get("tasks", "").split(",") if name]
+        grep = (query["grep"],) if query.get("grep") else ()
+        compile_patterns(grep)
+        since, until = _number(query, "since"), _number(query, "until")
+        after: Positions = {}
+
+        def stream() -> Stream:
+            lines: int | None = settings.DASHBOARD_LINES
+            known_since = since
+            while True:
+                try:
+                    batch = list(
+                        read_logs(
+                            self._cluster, tasks, lines=lines, since=known_since, until=until, grep=grep, after=after
+                        )
+                    )
+                except ClusterError as error:
+                    yield [("problem", error.message)]
+                else:
+                    yield [("lines", batch)] if batch or lines else []
+                    known_since = batch[-1]["time"] if batch else known_since
+                    lines = None if after else lines
+                if until is not None:
+                    yield [("end", None)]
+                    return
+                time.sleep(settings.DASHBOARD_SAMPLE_SECONDS / 2)
+
+        return stream()
+
+    def _restart(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Restart a task, if the page has said all that is lost by it; else return that."""
+        task, accepted = _text(body, "task"), body.get("accepted")
+        restart, _ = plan_restart(self._cluster, [task])
+        losses = list(restart.losses)
+        if accepted is None or not set(losses) <= set(accepted):
+            return {"restarts": False, "tasks": list(restart.tasks), "losses": losses}
+        request_restart(self._cluster, restart.hosts, restart.tasks, settings.STOP_GRACE_SECONDS)
+        return {"restarts": True, "tasks": list(restart.tasks), "losses": losses}
+
+
+def _text(body: dict[str, Any], name: str) -> str:
+    value = body.get(name)
+    if not isinstance(value, str) or not value:
+        raise RequestError(HTTPStatus.BAD_REQUEST, f"{name!r} is missing")
+    return value
+
+
+def _number(query: dict[str, str], name: str) -> float | None:
+    try:
+        return float(query[name]) if query.get(name) else None
+    except ValueError:
+        raise RequestError(HTTPStatus.BAD_REQUEST, f"{name!r} is no time") from None

@@ -1,0 +1,39 @@
+// Elements whose texts are set as text: nothing that comes from the cluster is ever parsed as HTML.
+
+export function element(tag, attributes = {}, ...children) {
+  return fill(document.createElement(tag), attributes, children);
+}
+
+export function shape(tag, attributes = {}, ...children) {
+  return fill(document.createElementNS("http://www.w3.org/2000/svg", tag), attributes, children);
+}
+
+function fill(node, attributes, children) {
+  for (const [name, value] of Object.entries(attributes)) {
+    if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
+    else if (value !== null && value !== undefined && value !== false) node.setAttribute(name, value === true ? "" : value);
+  }
+  node.append(...children.filter((child) => child !== null && child !== undefined));
+  return node;
+}
+
+export function setText(node, text) {
+  if (node.textContent !== text) node.textContent = text;
+}
+
+// Keep one child for each item, in the order of the items; children that stay keep their focus and selection.
+export function synchronize(parent, items, keyOf, create, update) {
+  parent.children_by_key ??= new Map();
+  const known = parent.children_by_key;
+  const keys = new Set(items.map(keyOf));
+  for (const [key, child] of known) {
+    if (!keys.has(key)) { child.remove(); known.delete(key); }
+  }
+  items.forEach((item, index) => {
+    const key = keyOf(item);
+    if (!known.has(key)) known.set(key, create(item));
+    const child = known.get(key);
+    if (parent.children[index] !== child) parent.insertBefore(child, parent.children[index] ?? null);
+    update(child, item);
+  });
+}

@@ -1,0 +1,44 @@
+// Numbers, times and durations as text.
+
+export function formatDuration(seconds) {
+  if (seconds === null || seconds === undefined) return "";
+  if (seconds < 10) return `${seconds.toFixed(1)} s`;
+  if (seconds < 60) return `${Math.floor(seconds)} s`;
+  const minutes = Math.floor(seconds / 60);
+  if (minutes < 60) return `${minutes} min ${Math.floor(seconds % 60)} s`;
+  const hours = Math.floor(minutes / 60);
+  return hours < 48 ? `${hours} h ${minutes % 60} min` : `${Math.floor(hours / 24)} d ${hours % 24} h`;
+}
+
+export function formatBytes(bytes) {
+  if (bytes === null || bytes === undefined) return "";
+  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
+  let unit = 0;
+  while (bytes >= 1000 && unit < units.length - 1) { bytes /= 1024; unit += 1; }
+  return `${unit > 0 && bytes < 10 ? bytes.toFixed(1) : Math.round(bytes)} ${units[unit]}`;
+}
+
+export function formatPercent(value) {
+  return value === null || value === undefined ? "" : `${value < 10 ? value.toFixed(1) : Math.round(value)} %`;
+}
+
+export function formatNumber(value) {
+  if (value === null || value === undefined) return "–";
+  if (typeof value !== "number") return String(value);
+  if (Number.isInteger(value) && Math.abs(value) < 1e15) return value.toLocaleString("en");
+  const size = Math.abs(value);
+  if (size !== 0 && (size < 1e-3 || size >= 1e7)) return value.toExponential(2);
+  return String(Number(value.toPrecision(4)));
+}
+
+export function formatTime(seconds) {
+  const date = new Date(1000 * seconds);
+  const two = (number) => String(number).padStart(2, "0");
+  const clock = `${two(date.getHours())}:${two(date.getMinutes())}:${two(date.getSeconds())}`;
+  const isToday = date.toDateString() === new Date().toDateString();
+  return isToday ? clock : `${date.getFullYear()}-${two(date.getMonth() + 1)}-${two(date.getDate())} ${clock}`;
+}
+
+export function shortName(task) {
+  return `${task.job}:${task.index}`;
+}

@@ -1,0 +1,135 @@
+"""The report of a finished run: what the page shows of it, as one file that needs no server and loads nothing."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import json
+import re
+import time
+from collections.abc import Iterable
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from tfcluster import settings
+from tfcluster.client.cluster import Cluster
+from tfcluster.client.logs import read_events, read_logs
+from tfcluster.client.runs import find_record, list_runs
+from tfcluster.client.status import take_snapshot
+from tfcluster.core.states import ACTIVE_RUN_STATES, RunState
+from tfcluster.dashboard.history import RunHistory
+from tfcluster.dashboard.runs import latest_end, placed_graph, read_history
+from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.protocol.serialization import to_json
+from tfcluster.version import __version__
+
+# The page's modules that a report needs, each after those that it imports.
+_MODULES = ("format.js", "dom.js", "chart.js", "graph.js", "rundetail.js", "report.js")
+_IMPORT = re.compile(r"^import .*\n", re.MULTILINE)
+_EXPORT = re.compile(r"^export ", re.MULTILINE)
+
+
+def write_report(cluster: Cluster, run: str | None, path: Path) -> str:
+    """Write the report of a run.
+
+    Args:
+        cluster: The cluster; it may be down.
+        run: The run's id, its name, or a unique prefix of the id; None for the latest one that has ended.
+        path: The file.
+
+    Returns:
+        The run's id.
+
+    Raises:
+        ClusterError: There is no such run, it has not ended, or its host cannot be reached.
+        OSError: The file cannot be written.
+    """
+    record = find_record(cluster, run) if run is not None else _latest(cluster)
+    if RunState(record["state"]) in ACTIVE_RUN_STATES:
+        raise ClusterError(
+            f"{record['run']} has not ended: a report is of a finished run",
+            hint=f"`tfcluster wait {record['run']}` waits for its end; `tfcluster dashboard` shows it live.",
+            exit_code=ExitCode.USAGE,
+        )
+    history = RunHistory(record["run"])
+    read_history(cluster, history)
+    path.write_text(render(collect(cluster, record, history)))
+    return str(record["run"])
+
+
+def _latest(cluster: Cluster) -> dict[str, Any]:
+    runs, problem = list_runs(cluster, None)
+    ended = [run for run in runs if RunState(run["state"]) not in ACTIVE_RUN_STATES]
+    if ended:
+        return ended[-1]
+    raise problem or ClusterError(
+        f"no run of {cluster.name} has ended yet", hint="`tfcluster runs` lists the runs.", exit_code=ExitCode.USAGE
+    )
+
+
+def collect(cluster: Cluster, record: dict[str, Any], history: RunHistory) -> dict[str, Any]:
+    """Collect what a report shows; what cannot be read any more, such as the log of a host that is away, is left out.
+
+    Args:
+        cluster: The cluster.
+        record: The record of the run.
+        history: What its events say.
+    """
+    begin = record["started"]
+    tasks: list[Any] = []
+    with contextlib.suppress(ClusterError):  # the cluster may be down by now
+        tasks = to_json(take_snapshot(cluster).status.tasks)
+    graph = None
+    with contextlib.suppress(ClusterError):
+        graph = placed_graph(cluster, history) if history.operations else None
+    return {
+        "cluster": cluster.name,
+        "version": __version__,
+        "time": time.time(),
+        "record": record,
+        "history": history.to_json(),
+        "graph": graph,
+        "tasks": tasks,
+        "events": _read(read_events(cluster, since=begin, until=latest_end(record))),
+        "lines": _read(read_logs(cluster, [record["run"]], lines=settings.DASHBOARD_LINES)),
+    }
+
+
+def _read(lines: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    read: list[dict[str, Any]] = []
+    with contextlib.suppress(ClusterError):  # after the lines of the other hosts
+        read.extend(lines)
+    return read
+
+
+def render(data: dict[str, Any]) -> str:
+    """Return the report as HTML.
+
+    The data are JSON in which no `<` occurs, so that a text of the run cannot end the element; the policy allows the
+    script and the style of the report alone, by their digests.
+
+    Args:
+        data: What the report shows.
+    """
+    page = files("tfcluster.dashboard") / "page"
+    modules = (_EXPORT.sub("", _IMPORT.sub("", (page / name).read_text())) for name in _MODULES)
+    script, style = "\n".join(modules), (page / "style.css").read_text()
+    policy = f"default-src 'none'; script-src {_digest(script)}; style-src {_digest(style)}; base-uri 'none'"
+    values = json.dumps(data).replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{escape(data['record']['run'])} · {escape(data['cluster'])} · tfcluster</title>\n"
+        f"<style>{style}</style>\n</head>\n<body>\n"
+        '<main id="view"></main>\n'
+        f'<script type="application/json" id="data">{values}</script>\n'
+        f"<script>{script}</script>\n</body>\n</html>\n"
+    )
+
+
+def _digest(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

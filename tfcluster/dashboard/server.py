@@ -1,0 +1,192 @@
+"""The HTTP server of the page: on the loopback device only, for one browser that knows the token.
+
+Other accounts of this machine can connect to the port, and pages of other sites can have a browser connect to it. So
+every answer that says something of the cluster needs the token; the page has it from the part of its link after `#`,
+which a browser sends to no server. The names in Host and Origin must be this machine's: a foreign name that was made to
+mean 127.0.0.1 (DNS rebinding) is refused, and so is a request that a page of another site has a browser send.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import socket
+from collections.abc import Generator
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.resources import files
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from tfcluster import settings
+from tfcluster.dashboard.api import Api, RequestError, Stream
+from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.version import __version__
+
+_LOOPBACK = "127.0.0.1"
+_NAMES = ("localhost", _LOOPBACK, "[::1]")
+_PAGE = files("tfcluster.dashboard") / "page"
+_TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
+_HEADERS = {
+    "Content-Security-Policy": "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+
+
+class PageServer(ThreadingHTTPServer):
+    """Serves the page and what it asks for, each connection in a thread.
+
+    Args:
+        port: The port; 0 for a free one.
+        api: What the page asks for.
+        token: What a request has to know.
+
+    Raises:
+        ClusterError: The port is taken, or may not be used.
+    """
+
+    daemon_threads = True
+
+    def __init__(self, port: int, api: Api, token: str) -> None:
+        self.api = api
+        self.token = token
+        try:
+            super().__init__((_LOOPBACK, port), _Handler)
+        except OSError as error:
+            raise ClusterError(
+                f"port {port} of {_LOOPBACK} cannot be used: {error.strerror}",
+                hint="Give another one with --port, or none for a free one.",
+                exit_code=ExitCode.USAGE,
+            ) from None
+
+    @property
+    def url(self) -> str:
+        """Return the link of the page, with the token."""
+        return f"http://{_LOOPBACK}:{self.server_address[1]}/#token={self.token}"
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Ignore a connection that has broken: the browser has closed the page."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: PageServer
+    protocol_version = "HTTP/1.1"
+    server_version = f"tfcluster/{__version__}"
+    sys_version = ""
+    timeout = settings.DASHBOARD_REQUEST_SECONDS
+
+    def log_message(self, format: str, *arguments: Any) -> None:
+        """Log nothing: the terminal is the user's."""
+
+    def do_GET(self) -> None:
+        self._respond("GET")
+
+    def do_POST(self) -> None:
+        self._respond("POST")
+
+    def _respond(self, method: str) -> None:
+        url = urlsplit(self.path)
+        query = {name: values[-1] for name, values in parse_qs(url.query).items()}
+        try:
+            self._check_origin()
+            if method == "GET" and (name := _page_file(url.path)) is not None:
+                self._send_file(name)
+                return
+            self._check_token()
+            body = self._read_body() if method == "POST" else {}
+            answer = self.server.api.answer(method, url.path, query, body)
+            if isinstance(answer, Generator):
+                self._send_stream(answer)
+            elif isinstance(answer, str):
+                self._send(HTTPStatus.OK, "application/openmetrics-text; version=1.0.0", answer.encode())
+            else:
+                self._send_json(HTTPStatus.OK, answer)
+        except RequestError as error:
+            self._send_json(error.status, {"message": str(error)})
+        except ClusterError as error:
+            self._send_json(HTTPStatus.BAD_GATEWAY, error.to_json())
+
+    def _check_origin(self) -> None:
+        """Check that the request is for this machine, and comes from this page or from no page.
+
+        Raises:
+            RequestError: It is not.
+        """
+        host = self.headers.get("Host", "")
+        if host.rpartition(":")[0] not in _NAMES and host not in _NAMES:
+            self.close_connection = True
+            raise RequestError(HTTPStatus.FORBIDDEN, "the Host of the request is not this machine")
+        origin = self.headers.get("Origin")
+        if origin is not None and origin != f"http://{host}":
+            self.close_connection = True
+            raise RequestError(HTTPStatus.FORBIDDEN, "the request comes from a page of another origin")
+
+    def _check_token(self) -> None:
+        """Check that the request knows the token.
+
+        Raises:
+            RequestError: It does not.
+        """
+        kind, _, token = self.headers.get("Authorization", "").partition(" ")
+        if kind != "Bearer" or not hmac.compare_digest(token.encode(), self.server.token.encode()):
+            self.close_connection = True
+            raise RequestError(
+                HTTPStatus.UNAUTHORIZED, "the link with the token is needed, which the command has printed"
+            )
+
+    def _read_body(self) -> dict[str, Any]:
+        try:
+            size = int(self.headers.get("Content-Length", ""))
+            if not 0 <= size <= settings.RPC_REQUEST_MAX_BYTES:
+                raise ValueError
+            body = json.loads(self.rfile.read(size))
+            if not isinstance(body, dict):
+                raise ValueError
+        except (ValueError, RecursionError):
+            self.close_connection = True
+            raise RequestError(HTTPStatus.BAD_REQUEST, "the request has no JSON object") from None
+        return body
+
+    def _send_file(self, name: str) -> None:
+        kind = _TYPES[name.rpartition(".")[2]]
+        self._send(HTTPStatus.OK, f"{kind}; charset=utf-8", (_PAGE / name).read_bytes())
+
+    def _send_json(self, status: int, value: Any) -> None:
+        self._send(status, "application/json", json.dumps(value).encode())
+
+    def _send(self, status: int, kind: str, data: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(data)))
+        for name, value in _HEADERS.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(data)
+
+    def _send_stream(self, stream: Stream) -> None:
+        """Send server-sent events until the browser closes the connection."""
+        self.close_connection = True
+        self.connection.settimeout(settings.DASHBOARD_REQUEST_SECONDS)
+        self.connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.send_response(HTTPStatus.OK)
+        self.send_header("Content-Type", "text/event-stream")
+        for name, value in _HEADERS.items():
+            self.send_header(name, value)
+        self.end_headers()
+        try:
+            for messages in stream:
+                lines = [f"event: {kind}\ndata: {json.dumps(value)}\n\n" for kind, value in messages]
+                self.wfile.write("".join(lines or [": nothing new\n\n"]).encode())
+        finally:
+            stream.close()
+
+
+def _page_file(path: str) -> str | None:
+    """Return the file of the page at a path; None if there is none."""
+    name = path.removeprefix("/") or "index.html"
+    is_plain = "/" not in name and name.rpartition(".")[2] in _TYPES
+    return name if is_plain and (_PAGE / name).is_file() else None
