@@ -9,6 +9,7 @@ import pytest
 
 from tests.agent.hosts import task_of
 from tfcluster import settings
+from tfcluster.core.environment import client_address
 from tfcluster.core.forwarding import Forwarding, forwarders_of, with_unique_ports
 from tfcluster.core.hosts import Host
 from tfcluster.core.topology import PRIVATE, ClusterTopology
@@ -34,6 +35,14 @@ def test_every_task_has_a_port_of_its_own_and_every_host_ports_for_programs() ->
     routes = Forwarding("a", forwarders, Path("x"), 0.0).routes()
     assert {routes[port] for port in routes} == {"b"}
     assert {2222, 2224, *ports[1]} == set(routes)
+
+
+def test_a_client_has_an_address_that_the_other_hosts_reach() -> None:
+    chosen = with_unique_ports(replace(TOPOLOGY, tasks=(task_of("ps:0", "a"), task_of("worker:0", "b"))), None)
+    host, _, port = client_address(chosen, "b").partition(":")
+    assert host == "localhost"
+    assert int(port) in forwarders_of(chosen)["b"].ports
+    assert client_address(replace(chosen, network="closed"), "b").startswith("10.0.0.2:")
 
 
 def test_two_tasks_with_the_same_port_are_refused() -> None:

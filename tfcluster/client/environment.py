@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from tfcluster import settings
 from tfcluster.client.cluster import Cluster
 from tfcluster.client.parallel import map_hosts, partition, warn
-from tfcluster.core.environment import client_variables, no_proxy_env
+from tfcluster.core.environment import client_variables, free_port, no_proxy_env
 from tfcluster.core.topology import OPEN, ClusterTopology, join_address, latest_topology, matching_tasks
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.paths import LOCAL_HOST
@@ -73,9 +73,7 @@ def environment_here(cluster: Cluster) -> tuple[dict[str, str], PrivateNetwork |
         # The agent has replied with the exceptions from the proxy of its own environment.
         proxy = no_proxy_env(os.environ, reply.variables["no_grpc_proxy"].split(","))
         return {**reply.variables, **proxy}, reply.network
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        address = join_address(socket.gethostname(), probe.getsockname()[1])
+    address = join_address(socket.gethostname(), free_port())
     topology = read_topology(cluster)
     if topology.network != OPEN:
         warn(

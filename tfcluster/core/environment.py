@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import random
+import socket
 from collections.abc import Iterable, Mapping, Sequence
 
-from tfcluster.core.tf_config import CHIEF_JOB, make_tf_config
-from tfcluster.core.topology import ClusterTopology, Task
+from tfcluster.core.tf_config import make_client_config, make_tf_config
+from tfcluster.core.topology import ClusterTopology, Task, join_address
 
 
 def task_variables(topology: ClusterTopology, task: Task, environment: Mapping[str, str]) -> dict[str, str]:
@@ -37,21 +40,47 @@ def client_variables(
 ) -> dict[str, str]:
     """Return the variables of a process that is no task, but a client of the cluster's servers, as a script is.
 
-    It is the chief of TF_CONFIG. A strategy starts a server in its chief, so the address of the chief has a free port,
-    also in a cluster that has a server for a job `chief`.
-
     Args:
         topology: The topology of the cluster.
         host: The name of the process's host; None for a machine that is not part of the cluster.
         address: The `host:port` of the chief.
         environment: The environment that the process has.
     """
-    config = make_tf_config({**topology.addresses(), CHIEF_JOB: [address]}, CHIEF_JOB, 0)
+    config = make_client_config(topology.addresses(), address)
     own = next((dict(each.env) for each in topology.hosts if each.name == host), {})
     # GPUs that servers of this host have to themselves are not for other processes.
     has_gpus = any(task.gpu_ids for task in topology.tasks if task.host == host)
     gpus = {"CUDA_VISIBLE_DEVICES": "-1"} if has_gpus else {}
     return {**_cluster_variables(topology, config), **_proxy_variables(topology, environment), **gpus, **own}
+
+
+def client_address(topology: ClusterTopology, host: str) -> str:
+    """Return a free `host:port` on a host at which the other hosts reach a client's own server.
+
+    Args:
+        topology: The topology of the cluster.
+        host: The name of the host, on which this runs.
+    """
+    address = next((each.address for each in topology.hosts if each.name == host), host)
+    ports = topology.program_ports_on(host)
+    # Forwarders connect these ports of localhost on all hosts.
+    return join_address("localhost" if ports else address, free_port(ports))
+
+
+def free_port(ports: Sequence[int] = ()) -> int:
+    """Return a port that is free on this host, for the server that a strategy starts in its chief.
+
+    Args:
+        ports: The ports to choose from, if possible; empty for any.
+    """
+    for choice in random.sample(ports, len(ports)):
+        with contextlib.suppress(OSError), socket.socket() as probe:
+            probe.bind(("", choice))
+            return choice
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        port: int = probe.getsockname()[1]
+        return port
 
 
 def add_to(environment: Mapping[str, str], variables: Mapping[str, str]) -> dict[str, str]:

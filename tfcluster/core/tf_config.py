@@ -27,6 +27,19 @@ def make_tf_config(addresses: Mapping[str, Sequence[str]], job: str, index: int)
     return {"cluster": cluster, "task": {"type": job, "index": index}}
 
 
+def make_client_config(addresses: Mapping[str, Sequence[str]], chief: str) -> dict[str, Any]:
+    """Return the TF_CONFIG of a client of the servers, which is the chief.
+
+    A strategy starts a server in its chief and passes the addresses of TF_CONFIG on to the servers, so the chief needs
+    a free port, also in a cluster that has a server for a job `chief`.
+
+    Args:
+        addresses: `host:port` of every task, by job.
+        chief: The client's `host:port`.
+    """
+    return make_tf_config({**addresses, CHIEF_JOB: [chief]}, CHIEF_JOB, 0)
+
+
 def refused_jobs(jobs: Collection[str]) -> list[str]:
     """Return which jobs have a name that strategies refuse; they are not part of TF_CONFIG's cluster."""
     return [job for job in jobs if job not in (*_STRATEGY_JOBS, EVALUATOR_JOB)]

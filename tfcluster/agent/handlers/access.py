@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import sys
 from pathlib import Path
 from typing import NoReturn
@@ -11,8 +10,7 @@ from typing import NoReturn
 from tfcluster import settings
 from tfcluster.agent.context import AgentContext
 from tfcluster.agent.secret_store import missing_secrets
-from tfcluster.core.environment import client_variables, task_variables
-from tfcluster.core.topology import join_address
+from tfcluster.core.environment import client_address, client_variables, task_variables
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.protocol.api import Reply, Response
 from tfcluster.protocol.api.cluster import EnvironmentReply, EnvironmentRequest
@@ -58,8 +56,4 @@ class AccessHandlers:
     def _client_variables(self) -> dict[str, str]:
         topology = self._context.supervisor.require_cluster()
         name = self._context.host
-        address = next((host.address for host in topology.hosts if host.name == name), name)
-        with socket.socket() as probe:
-            probe.bind(("", 0))
-            port = probe.getsockname()[1]
-        return client_variables(topology, name, join_address(address, port), os.environ)
+        return client_variables(topology, name, client_address(topology, name), os.environ)
