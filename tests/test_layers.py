@@ -71,6 +71,7 @@ OWNERS = {
     "pathspec": {"client"},
     "cryptography": {"client"},
     "rich": {"ui", "programs/render"},
+    "textual": {"ui"},
     "matplotlib": {"ui"},
     "click": {"cli", "programs/options"},
     "grpc": {"processes"},

@@ -97,7 +97,7 @@ CONSTANTS = {
         "part of a program's algorithm: the same options and seed would give other results",
     ),
     **dict.fromkeys(
-        ("ui/graph_diagram.py:*", "ui/chart.py:*", "programs/expfit/render.py:_WIDTH"),
+        ("ui/graph_diagram.py:*", "ui/chart.py:*", "ui/top/rows.py:*", "programs/expfit/render.py:_WIDTH"),
         "part of a drawing's geometry",
     ),
     "transport/remote_bootstrap.py:_VERSIONS_KEPT": "the source of this module is sent alone and can import nothing",

@@ -75,6 +75,15 @@ CONNECTIVITY_CONNECT_SECONDS = 5.0  # from host to host; a firewall that drops p
 CONNECTIVITY_REPLY_SECONDS = 15.0
 CONNECTIVITY_MARGIN_SECONDS = 10.0  # the connecting process starts slowly on a busy host
 CLOCK_OFFSET_MAX_SECONDS = 5.0  # with more, times of one host cannot be compared with those of another
+# Views that follow a cluster.
+LIVE_WATCH_SECONDS = 86400.0  # of one request for the status at each change, which a view repeats
+LIVE_USAGE_SECONDS = 2.0  # between two requests for what hosts and tasks use
+LIVE_RETRY_SECONDS = 5.0  # between two looks whether a host on which the cluster is down is up again
+LIVE_EVENTS = 200  # the last ones of each host
+LIVE_RUNS = 100  # the last ones of each host
+LIVE_LOG_LINES = 500  # the last ones of a log that is opened
+LIVE_LOG_LINES_MAX = 20_000  # of a log that is open, in the memory of `top`
+TOP_REFRESH_SECONDS = 0.25  # at most so often the screen of `top` is drawn again
 # OpenSSH, and what is started on a host by it.
 SSH_FIRST_MESSAGE_SECONDS = 60.0  # ssh connects, and a login shell and Python start, perhaps on a busy host
 SSH_CONNECT_SECONDS = 8

@@ -60,7 +60,7 @@ def test_ps_is_status() -> None:
         ("rm", "tfcluster down"),
         ("kill", "tfcluster cancel RUN"),
         ("ssh", "tfcluster exec -- COMMAND"),
-        ("top", "tfcluster status"),
+        ("stats", "tfcluster top"),
         ("list", "tfcluster runs"),
         ("help", "tfcluster --help"),
         ("version", "tfcluster --version"),

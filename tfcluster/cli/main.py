@@ -33,6 +33,7 @@ _COMMANDS = {
     "rerun": "Run a run again.",
     "fetch": "Copy the files of a run here.",
     "status": "Show what runs where.",
+    "top": "Watch a cluster, full screen.",
     "devices": "Show every device of every task.",
     "logs": "Show what the tasks print.",
     "events": "Show what happened to the tasks, and why.",
@@ -69,7 +70,9 @@ _RUN = "`tfcluster run SCRIPT.py` runs a script on the cluster."
 _EXEC = "`tfcluster exec -- COMMAND` runs a command with the cluster's environment, on another host with --on HOST."
 _FETCH = "`tfcluster fetch RUN` copies here what a run has written to $TFCLUSTER_OUTPUT."
 _RERUN = "`tfcluster rerun RUN` runs a run again."
-_STATUS = "`tfcluster status` shows the tasks of a cluster, with CPU and memory; `tfcluster runs` lists its runs."
+_STATUS = (
+    "`tfcluster status` shows the tasks of a cluster, `tfcluster top` watches it, `tfcluster runs` lists its runs."
+)
 _HABITS = {
     **dict.fromkeys(["start", "create", "apply", "deploy"], _UP),
     **dict.fromkeys(["stop", "kill", "rm", "remove", "delete", "destroy"], _DOWN),
@@ -77,7 +80,7 @@ _HABITS = {
     **dict.fromkeys(["sh", "shell", "ssh"], _EXEC),
     **dict.fromkeys(["cp", "copy", "download", "pull", "scp"], _FETCH),
     **dict.fromkeys(["retry", "repeat", "resubmit"], _RERUN),
-    **dict.fromkeys(["top", "stats", "list", "ls", "get", "show", "inspect", "describe", "info", "jobs"], _STATUS),
+    **dict.fromkeys(["stats", "list", "ls", "get", "show", "inspect", "describe", "info", "jobs"], _STATUS),
     "history": "`tfcluster runs` lists the runs of a cluster, `tfcluster events` what happened to its tasks.",
     "config": "`tfcluster validate` checks a spec, `tfcluster up --dry-run` shows what it would start.",
     "help": "`tfcluster --help` lists the commands, `tfcluster COMMAND --help` the options of one.",

@@ -123,7 +123,7 @@ def _read_all(
 ) -> Iterator[Line]:
     """Merge the lines that several hosts return, each of which gets its own request."""
     streams = {
-        host: partial(_read, cluster.connect(host), request, after.setdefault(host, {}))
+        host: partial(read_host, cluster.connect(host), request, after.setdefault(host, {}))
         for host, request in requests.items()
     }
     follow = any(request.follow for request in requests.values())
@@ -176,7 +176,7 @@ def _by_time(
     return heapq.merge(*(tagged(host, lines) for host, lines in opened.items()), key=lambda part: part[1]["time"])
 
 
-def _read(
+def read_host(
     client: AgentClient,
     request: LogsRequest | EventsRequest,
     after: dict[str, int],

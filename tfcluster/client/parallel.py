@@ -39,7 +39,7 @@ def warn(text: str) -> None:
     print(escape_control_characters(text), file=sys.stderr, flush=True)
 
 
-class _StoppedError(Exception):
+class StreamStoppedError(Exception):
     """The stream has no reader any more."""
 
 
@@ -65,7 +65,7 @@ class StreamContext:
     def sleep(self, seconds: float) -> None:
         """Sleep for a number of seconds."""
         if self._stopped.wait(seconds):
-            raise _StoppedError
+            raise StreamStoppedError
 
     def events(self, stream: ResponseStream[E, Any]) -> Iterator[E]:
         """Iterate over the events of a response."""
@@ -108,13 +108,13 @@ def _pump(
             with contextlib.suppress(queue.Full):
                 entries.put(_Entry(host, kind, value), timeout=settings.THREAD_POLL_SECONDS)
                 return
-        raise _StoppedError
+        raise StreamStoppedError
 
-    with contextlib.suppress(_StoppedError):
+    with contextlib.suppress(StreamStoppedError):
         try:
             for item in open_stream(StreamContext(host, partial(put, _Kind.WARNING), stopped)):
                 put(_Kind.ITEM, item)
-        except _StoppedError:
+        except StreamStoppedError:
             raise
         except ClusterError as error:
             put(_Kind.ITEM, error)

@@ -195,8 +195,9 @@ class RunHandlers:
         if request.owned and (active := self._runs.runs.get(identity)):
             active.mark_reclaimed()
         try:
-            async with contextlib.aclosing(follow(self._runs, identity)) as events:
-                async for event in skip(events, request.events, request.output):
+            with_output = request.output is not None
+            async with contextlib.aclosing(follow(self._runs, identity, with_output=with_output)) as events:
+                async for event in skip(events, request.events, request.output or 0):
                     yield RunEvent(event)
         finally:
             if request.owned:

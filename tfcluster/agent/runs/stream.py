@@ -18,12 +18,13 @@ from tfcluster.processes.run_spec import EVENTS, OUTPUT, OUTPUT_INDEX
 from tfcluster.protocol.codec import Message
 
 
-async def follow(runs: RunManager, identity: str) -> AsyncGenerator[Message, None]:
+async def follow(runs: RunManager, identity: str, *, with_output: bool = True) -> AsyncGenerator[Message, None]:
     """Stream a run's events from the first one to its result, also for a run that has ended.
 
     Args:
         runs: The runs of this agent.
         identity: The run's id.
+        with_output: Whether to read what a script prints.
 
     Yields:
         The events, as soon as they are written.
@@ -36,7 +37,7 @@ async def follow(runs: RunManager, identity: str) -> AsyncGenerator[Message, Non
     if record is None:
         raise ClusterError(f"no result recorded for {identity}")
     folder = runs.store.folder(identity)
-    output = folder if record.traits.is_script else None
+    output = folder if record.traits.is_script and with_output else None
     has_result = False
 
     def is_active() -> bool:

@@ -129,14 +129,14 @@ class AttachRequest(Request[RunEvent, Done], method=Method.ATTACH):
     Attributes:
         run: The run's id, or a unique prefix of it.
         events: How many events, without those of output, the command has received.
-        output: How many events of output the command has received.
+        output: How many events of output the command has received; None to send none.
         owned: As for `RunRequest`.
         only_result: Whether to send nothing but the run's id, at once, and the result.
     """
 
     run: str
     events: int
-    output: int
+    output: int | None
     owned: bool
     only_result: bool = False
 

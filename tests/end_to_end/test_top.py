@@ -1,0 +1,133 @@
+"""`top` with a real cluster on two hosts, on a pseudo-terminal; what it draws is in tests/ui/test_top.py too."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Sandbox, make_sandbox, wait_for
+from tests.screens import ENTER, ESCAPE, TAB, Terminal
+from tfcluster.process_handle import ProcessHandle
+
+pytestmark = pytest.mark.usefixtures("cold")
+
+_PLAYED = (sys.executable, "-m", "tests.played")
+_SPEC = """name: two
+hosts:
+  alpha: {address: 127.0.0.2}
+  beta: {address: 127.0.0.3}
+jobs:
+  ps: {tasks: 1, hosts: [alpha]}
+  worker: {tasks: 2, hosts: [alpha, beta]}
+"""
+_READY = r"q Quit"
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
+    """A ps and a worker on alpha, which leads, and a worker on beta."""
+    with make_sandbox(tmp_path_factory.mktemp("two"), _PLAYED) as sandbox:
+        sandbox("up", sandbox.spec(_SPEC))
+        yield sandbox
+
+
+def open_top(two: Sandbox) -> Terminal:
+    return Terminal([*two.command, "top"], two.environment, two.folder)
+
+
+def test_a_restart_a_run_and_its_log(two: Sandbox, tmp_path: Path) -> None:
+    with open_top(two) as top:
+        top.wait_for("^ two  running  3 of 3 tasks ready on 2 hosts", r"^worker:1 +beta +ready", _READY)
+        # What is measured arrives by itself.
+        top.wait_for(r"^ alpha .* CPU +\d+% of \d+  memory \d", r"^ps:0 .* MiB .*\d (B|KiB)")
+        top.send("r")
+        top.wait_for(r"tfcluster restart ps:0 --yes -c two", "LOST: the variables of ps:0")
+        top.send("n")
+        top.wait_for("nothing was done", _READY)
+        top.send("r")
+        top.wait_for("LOST: the variables of ps:0")
+        before = two.task("ps:0")["pid"]
+        top.send("y")
+        top.wait_for(r"done: tfcluster restart ps:0 --yes -c two", r"restarted|restart", _READY)
+        assert two.task("ps:0")["pid"] != before
+
+        script = tmp_path / "train.py"
+        script.write_text("import time\nprint('loss is small', flush=True)\nwhile True: time.sleep(0.1)\n")
+        run = json.loads(two("run", "--detach", "-o", "json", script).stdout.splitlines()[0])["run"]
+        top.wait_for(rf"^{run} +running")
+        top.send(TAB)
+        top.wait_for(rf"^ c  tfcluster cancel {run} -c two")
+        top.send(ENTER)
+        top.wait_for("^loss is small", f"logs {run} --follow -c two   following")
+        top.send("c")
+        top.wait_for(f"tfcluster cancel {run} -c two", "LOST")
+        top.send("y")
+        top.wait_for(rf"^ {run}  cancelled")
+        top.send(ESCAPE)
+        top.wait_for(rf"^{run} +cancelled", _READY)
+        top.send("c")
+        top.wait_for(f"{run} has ended already")
+        top.send("q")
+        assert top.wait_for_end() == 0
+
+
+def test_a_host_goes_away_and_comes_back(two: Sandbox) -> None:
+    away = two.folder / "away" / "beta"
+    away.parent.mkdir(exist_ok=True)
+    with open_top(two) as top:
+        top.wait_for(r"^ beta +up ", r"^worker:1 +beta +ready", _READY)
+        away.touch()
+        try:
+            top.wait_for(
+                r"^ beta +away since \d\d:\d\d:\d\d", r"^worker:1 +beta +unresponsive", "^worker:0 +alpha +ready"
+            )
+        finally:
+            away.unlink()
+        top.wait_for(r"^ beta +up ", r"^worker:1 +beta +ready")
+        away.touch()  # in the beginning too
+    with open_top(two) as top:
+        try:
+            top.wait_for(r"^ beta +away since", r"^worker:0 +alpha +ready", _READY)
+        finally:
+            away.unlink()
+        top.wait_for(r"^ beta +up ", r"^worker:1 +beta +ready")
+        top.send("q")
+        assert top.wait_for_end() == 0
+
+
+def test_an_agent_that_is_killed_is_replaced_and_down_ends_the_view(two: Sandbox) -> None:
+    with open_top(two) as top:
+        top.wait_for(r"^worker:1 +beta +ready", _READY)
+        (lock,) = two.folder.glob("state/tfcluster/two/alpha/lock")
+        agent = ProcessHandle.from_pid(json.loads(lock.read_text())["pid"])
+        assert agent is not None
+        os.kill(agent.pid, signal.SIGKILL)
+        wait_for(lambda: not agent.is_alive())
+        # The view itself starts the next agent, which finds the tasks.
+        top.wait_for(r"alpha worker:0 +adopted", r"^worker:0 +alpha +ready", r"^ alpha +up ")
+        two("down")
+        assert top.wait_for_end() == 3
+    assert "error: cluster 'two' went down" in re.sub(r"\x1b\[[0-9;?]*[a-z]", "", top.raw.decode())
+    assert "Traceback" not in top.raw.decode()
+
+
+def test_without_a_terminal_or_a_cluster_there_is_one_error(sandbox: Sandbox) -> None:
+    result = sandbox("top", code=2)
+    assert result.stderr.splitlines() == [
+        "error: `tfcluster top` needs a terminal",
+        "hint: `tfcluster status` prints the same once, and `tfcluster status -o json` for programs.",
+    ]
+    with Terminal([*sandbox.command, "top", "-c", "none"], sandbox.environment, sandbox.folder) as top:
+        assert top.wait_for_end() == 3
+    assert b"\x1b[?1049h" not in top.raw
+    fault = sandbox.with_fault("tfcluster.cli.top", "importlib.util.find_spec = lambda name: None")
+    with Terminal([*sandbox.command, "top"], {**sandbox.environment, **fault}, sandbox.folder) as top:
+        assert top.wait_for_end() == 2
+    assert b"pip install 'tfcluster[top]'" in top.raw

@@ -1,0 +1,55 @@
+"""The command `tfcluster top`."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+
+import click
+
+from tfcluster.cli.options import cluster_option
+
+
+@click.command("top", short_help="Watch a cluster, full screen.", epilog="Example: tfcluster top -c demo")
+@cluster_option
+def command(cluster: str | None) -> int:
+    """Watch a cluster, full screen: hosts, tasks, runs with their progress, and the last events.
+
+    Everything is shown as it changes. Arrows and Enter lead to the details and the log of a task or run, r restarts a
+    task, c cancels a run, ? shows all keys, q quits. Before work is lost, it asks.
+
+    It needs a terminal, and Textual: `pip install 'tfcluster[top]'`. Exits with 3 when the cluster is not running or
+    goes down, 5 when its hosts cannot be reached.
+    """
+    _refuse_without_screen()
+    from tfcluster.client.resolve import resolve_cluster
+    from tfcluster.client.status import take_snapshot
+
+    target = resolve_cluster(cluster)
+    snapshot = take_snapshot(target)
+    from tfcluster.ui.top.app import run_top  # a cluster that is down needs no Textual
+
+    return run_top(target, snapshot)
+
+
+def _refuse_without_screen() -> None:
+    """Check that there is what the command needs.
+
+    Raises:
+        ClusterError: There is no terminal, or no Textual (a usage error).
+    """
+    from tfcluster.errors import ClusterError, ExitCode
+
+    if not (sys.stdin.isatty() and sys.stdout.isatty()) or os.environ.get("TERM", "dumb") == "dumb":
+        raise ClusterError(
+            "`tfcluster top` needs a terminal",
+            hint="`tfcluster status` prints the same once, and `tfcluster status -o json` for programs.",
+            exit_code=ExitCode.USAGE,
+        )
+    if importlib.util.find_spec("textual") is None:
+        raise ClusterError(
+            "`tfcluster top` needs Textual, which is not installed",
+            hint="pip install 'tfcluster[top]'",
+            exit_code=ExitCode.USAGE,
+        )

@@ -1,0 +1,1 @@
+"""The full-screen view of a cluster, `tfcluster top`; the only place that imports Textual."""

@@ -1,0 +1,69 @@
+"""What keys of the full-screen view do to the cluster: each has the command that does the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tfcluster import settings
+from tfcluster.client.cluster import Cluster
+from tfcluster.client.restart import plan_restart, restart_tasks
+from tfcluster.client.runs import cancel_run
+
+
+@dataclass(frozen=True)
+class Action:
+    """Something that changes the cluster.
+
+    Attributes:
+        command: The command that does the same.
+        losses: What it loses; empty if nothing has to be asked.
+        carry_out: Does it, and returns when it is done.
+    """
+
+    command: str
+    losses: tuple[str, ...]
+    carry_out: Callable[[], None]
+
+
+def restart_action(cluster: Cluster, task: str) -> Action:
+    """Return the action that restarts a task.
+
+    Args:
+        cluster: The cluster.
+        task: The task's short name.
+
+    Raises:
+        ClusterError: The task's host cannot be reached.
+    """
+    plan, topology = plan_restart(cluster, [task])
+
+    def restart() -> None:
+        statuses = restart_tasks(
+            cluster,
+            topology,
+            plan,
+            rolling=False,
+            grace=settings.STOP_GRACE_SECONDS,
+            timeout=settings.READY_TIMEOUT_SECONDS,
+            show_line=lambda line: None,
+        )
+        for _ in statuses:
+            pass  # until it is ready; the view shows it by itself
+
+    yes = " --yes" if plan.losses else ""
+    return Action(f"tfcluster restart {task}{yes} -c {cluster.name}", plan.losses, restart)
+
+
+def cancel_action(cluster: Cluster, run: str) -> Action:
+    """Return the action that cancels a run.
+
+    Args:
+        cluster: The cluster.
+        run: The run's id.
+    """
+
+    def cancel() -> None:
+        cancel_run(cluster, run)
+
+    return Action(f"tfcluster cancel {run} -c {cluster.name}", (f"what run {run} has not written yet",), cancel)

@@ -1,0 +1,298 @@
+"""The full-screen view of a cluster: hosts, tasks, runs and events, and keys that restart, cancel, sort and filter."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Sequence
+from functools import partial
+from types import FrameType
+
+from textual.app import App, ComposeResult
+from textual.binding import Binding
+from textual.events import Resize
+from textual.widgets import Footer, Input, Static
+
+from tfcluster import settings
+from tfcluster.client.cluster import Cluster
+from tfcluster.client.live import LiveCluster
+from tfcluster.client.status import ClusterSnapshot
+from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.ui.console import Text
+from tfcluster.ui.top import rows
+from tfcluster.ui.top.action_runner import ActionRunner
+from tfcluster.ui.top.actions import cancel_action, restart_action
+from tfcluster.ui.top.detail import DetailScreen
+from tfcluster.ui.top.details import describe_run, describe_task
+from tfcluster.ui.top.dialogs import Help
+from tfcluster.ui.top.rows import ORDERS
+from tfcluster.ui.top.table import Table
+
+
+class TopApp(App[ClusterError | int]):
+    """Shows a cluster until the user quits, or the cluster is down.
+
+    Args:
+        cluster: The cluster.
+        snapshot: Its state at the start.
+
+    Attributes:
+        live: The cluster, which is followed.
+        failure: The bug that has ended the view; None if there was none.
+    """
+
+    ENABLE_COMMAND_PALETTE = False
+    AUTO_FOCUS = "#tasks"
+    CSS = """
+    Screen { background: ansi_default; }
+    #title { height: 1; text-style: bold; background: $boost; }
+    #hosts, #events, #message, #title { text-wrap: nowrap; text-overflow: ellipsis; }
+    #hosts { height: auto; }
+    DataTable { background: ansi_default; scrollbar-size-vertical: 1; }
+    #tasks { height: 1fr; min-height: 4; }
+    #runs { height: auto; max-height: 6; margin-top: 1; }
+    #events { height: auto; margin-top: 1; }
+    #message { height: 1; }
+    #filter { display: none; height: 1; border: none; padding: 0; }
+    DataTable > .datatable--header { text-style: bold; background: ansi_default; }
+    DataTable > .datatable--cursor { text-style: none; background: ansi_default; }
+    DataTable:focus > .datatable--cursor { text-style: reverse; }
+    """
+    BINDINGS = [  # noqa: RUF012 - as Textual has it
+        Binding("r", "restart", "Restart"),
+        Binding("c", "cancel", "Cancel"),
+        Binding("s", "sort", "Sort"),
+        Binding("f", "filter", "Filter"),
+        Binding("question_mark", "help", "Help", key_display="?"),
+        Binding("q", "leave", "Quit"),
+        Binding("escape", "clear_filter", show=False),
+        Binding("ctrl+c", "interrupt", show=False, priority=True),
+        Binding("ctrl+q", "leave", show=False, priority=True),
+        Binding("ctrl+z", "suspend_process", show=False),
+    ]
+
+    def __init__(self, cluster: Cluster, snapshot: ClusterSnapshot) -> None:
+        super().__init__(ansi_color=True)
+        self.live = LiveCluster(cluster, snapshot, self._note_change)
+        self._runner = ActionRunner(self, self.say)
+        self._cluster = cluster
+        self._is_changed = True
+        self._order = 0
+        self._pattern = ""
+        self._message: Text | None = None
+        self._signal: int | None = None
+        self._depth = 1
+        self.failure: Exception | None = None
+
+    def compose(self) -> ComposeResult:
+        """Show the cluster from its hosts down to its last events."""
+        yield Static(id="title")
+        yield Static(id="hosts")
+        yield Table(id="tasks")
+        yield Table(id="runs")
+        yield Static(id="events")
+        yield Static(id="message")
+        yield Input(id="filter", placeholder="filter tasks and runs", compact=True)
+        yield Footer(compact=True, show_command_palette=False)
+
+    def on_mount(self) -> None:
+        """Start to follow the cluster."""
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, self._take_signal)
+        self.live.start()
+        self.set_interval(settings.TOP_REFRESH_SECONDS, self._refresh_if_changed)
+        self.set_interval(1.0, self._note_change)  # uptimes
+        self._show()
+
+    def _handle_exception(self, error: Exception) -> None:
+        """End the view because of a bug; Textual would print pages about it."""
+        self.failure = self.failure or error
+        self.exit(int(ExitCode.FAILED))
+
+    def _take_signal(self, number: int, frame: FrameType | None) -> None:
+        self._signal = number
+
+    def _note_change(self) -> None:
+        """Note that there is something new; called from any thread."""
+        self._is_changed = True
+
+    def _refresh_if_changed(self) -> None:
+        if self._signal is not None:
+            interrupted = self._signal == signal.SIGINT
+            self.exit(int(ExitCode.INTERRUPTED if interrupted else ExitCode.TERMINATED))
+        elif self._is_changed:
+            self._is_changed = False
+            self._show()
+
+    def _show(self) -> None:
+        view = self.live.view()
+        if view.ended is not None:
+            self.exit(view.ended)
+            return
+        if self._depth != len(self.screen_stack):  # other keys
+            self._depth = len(self.screen_stack)
+            self.refresh_bindings()
+            self.screen.refresh(layout=True)
+        screen = self.screen_stack[0]
+        width, height = self.size
+        order = ORDERS[self._order]
+        screen.query_one("#title", Static).update(rows.title_line(view, order.name, self._pattern))
+        hosts = rows.host_lines(view, max(2, height // 6))
+        screen.query_one("#hosts", Static).update(_join(hosts))
+        scroll_bar = 1
+        tasks = rows.task_content(view, order, self._pattern, width - scroll_bar)
+        screen.query_one("#tasks", Table).show(tasks)
+        runs = screen.query_one("#runs", Table)
+        runs.show(rows.run_content(view, self._pattern, width - scroll_bar))
+        runs.display = bool(view.runs)
+        events = rows.event_lines(view, max(3, height // 6))
+        screen.query_one("#events", Static).update(_join(events))
+        screen.query_one("#message", Static).update(self._message or self._hint())
+
+    def _hint(self) -> Text:
+        """Return the command that a key would carry out on what is selected."""
+        kind, name = self._selection()
+        if name is None:
+            return Text("")
+        key, command = ("r", f"restart {name}") if kind == "tasks" else ("c", f"cancel {name}")
+        return Text.assemble((f" {key}", "bold"), (f"  tfcluster {command} -c {self._cluster.name}", "dim"))
+
+    def _selection(self) -> tuple[str, str | None]:
+        """Return whether tasks or runs have the focus, and the name of the one that is selected."""
+        if isinstance(self.screen, DetailScreen):
+            return self.screen.kind, self.screen.subject
+        screen = self.screen_stack[0]
+        focused = screen.focused
+        kind = "runs" if focused is not None and focused.id == "runs" else "tasks"
+        return kind, screen.query_one(f"#{kind}", Table).selected
+
+    def say(self, text: str, *, is_error: bool = False) -> None:
+        """Show a message in the line above the keys until the next key."""
+        self._message = Text(f" {text.partition(chr(10))[0]}", style="bold red" if is_error else "bold")
+        self._show()
+
+    def on_resize(self, event: Resize) -> None:
+        """Arrange everything anew."""
+        self._note_change()
+
+    def on_key(self) -> None:
+        """Remove the message of the key before."""
+        self._message = None
+        self._note_change()
+
+    def on_data_table_row_highlighted(self) -> None:
+        """Show what keys do with the row."""
+        self._note_change()
+
+    def on_data_table_row_selected(self) -> None:
+        """Open the details: Enter, or a click on the row that is chosen."""
+        self.action_open()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Return whether a key does something on the screen that is shown: tables are only on the first one."""
+        return len(self.screen_stack) == 1 or action not in ("sort", "filter", "clear_filter")
+
+    def action_open(self) -> None:
+        """Show the details and the log of the task or run."""
+        kind, name = self._selection()
+        view = self.live.view()
+        hosts = {task.short: task.host for task in view.status.tasks}
+        hosts = hosts if kind == "tasks" else {run.record.run: run.host for run in view.runs}
+        if name is None or name not in hosts or isinstance(self.screen, DetailScreen):
+            return
+        describe = partial(self._describe, kind, name)
+        command = f"tfcluster logs {name} --follow -c {self._cluster.name}"
+        self.push_screen(DetailScreen(self.live, kind, name, hosts[name], describe, command))
+
+    def _describe(self, kind: str, name: str) -> Text:
+        return (describe_task if kind == "tasks" else describe_run)(self.live.view(), name)
+
+    def action_sort(self) -> None:
+        """Sort the tasks by the next column."""
+        self._order = (self._order + 1) % len(ORDERS)
+        self._show()
+
+    def action_filter(self) -> None:
+        """Ask for the text that rows must contain."""
+        field = self.query_one("#filter", Input)
+        field.display = True
+        field.focus()
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        """Filter while the user types."""
+        self._pattern = event.value
+        self._show()
+
+    def on_input_submitted(self) -> None:
+        """Keep the filter, and go back to the tasks."""
+        self._close_filter()
+
+    def action_clear_filter(self) -> None:
+        """Show all rows again."""
+        self.query_one("#filter", Input).value = ""
+        self._close_filter()
+
+    def _close_filter(self) -> None:
+        self.query_one("#filter", Input).display = False
+        self.query_one("#tasks", Table).focus()
+
+    def action_help(self) -> None:
+        """Show the keys."""
+        self.push_screen(Help())
+
+    def action_restart(self) -> None:
+        """Restart the selected task."""
+        kind, name = self._selection()
+        if kind == "tasks" and name is not None:
+            self._runner.plan(partial(restart_action, self._cluster, name))
+        else:
+            self.say("r restarts a task: choose one with Tab and the arrows")
+
+    def action_cancel(self) -> None:
+        """Cancel the selected run."""
+        kind, name = self._selection()
+        if kind == "runs" and name is not None:
+            run = next((run for run in self.live.view().runs if run.record.run == name), None)
+            if run is None or not run.is_active:
+                self.say(f"{name} has ended already")
+            else:
+                self._runner.plan(partial(cancel_action, self._cluster, name))
+        else:
+            self.say("c cancels a run: choose one with Tab and the arrows")
+
+    def action_leave(self) -> None:
+        """End the view; the cluster goes on."""
+        self.exit(0)
+
+    def action_interrupt(self) -> None:
+        """End the view as Ctrl-C ends other commands."""
+        self.exit(int(ExitCode.INTERRUPTED))
+
+
+def _join(lines: Sequence[Text]) -> Text:
+    return Text.assemble(*(part for number, line in enumerate(lines) for part in ("\n" * bool(number), line)))
+
+
+def run_top(cluster: Cluster, snapshot: ClusterSnapshot) -> int:
+    """Show a cluster until the user quits.
+
+    Args:
+        cluster: The cluster.
+        snapshot: Its state at the start.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        ClusterError: The cluster went down meanwhile.
+    """
+    app = TopApp(cluster, snapshot)
+    try:
+        result = app.run(mouse=os.environ.get("TERM") != "linux")
+    finally:
+        app.live.close()
+    if isinstance(result, ClusterError):
+        raise result
+    if app.failure is not None:
+        raise app.failure
+    return 0 if result is None else result

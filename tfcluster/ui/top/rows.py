@@ -1,0 +1,291 @@
+"""What the full-screen view shows: the rows of its tables and its lines, made from a view of the cluster."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tfcluster.client.live_view import LiveRun, LiveView, TaskRates
+from tfcluster.core.states import TaskState
+from tfcluster.core.status import HostStatus, TaskStatus
+from tfcluster.core.text import pluralize
+from tfcluster.protocol.serialization import to_json
+from tfcluster.ui.console import Text
+from tfcluster.ui.format import format_bytes, format_duration, short_device, style_of
+from tfcluster.ui.listings import format_outcome
+
+_GAP = 2
+_BAR = 14
+#: The columns of tasks, in the order in which they are left out if the terminal is too narrow, and never the others.
+_LEFT_OUT = ("DEVICES", "PID", "ADDRESS", "SENT/s", "RECV/s", "UPTIME", "HOST", "RESTARTS")
+
+_NUMBERS = ("UPTIME", "RESTARTS", "CPU", "MEMORY", "RECV/s", "SENT/s", "PID")
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of a table.
+
+    Attributes:
+        key: The name of what it is about.
+        cells: Its texts.
+    """
+
+    key: str
+    cells: tuple[Text, ...]
+
+
+@dataclass(frozen=True)
+class Content:
+    """The content of a table.
+
+    Attributes:
+        columns: The headings.
+        widths: Their widths.
+        rows: The rows.
+    """
+
+    columns: tuple[str, ...]
+    widths: tuple[int, ...]
+    rows: tuple[Row, ...]
+
+
+@dataclass(frozen=True)
+class Order:
+    """How the tasks are sorted.
+
+    Attributes:
+        name: What by, as the screen says it.
+        key: The key of a task.
+    """
+
+    name: str
+    key: Callable[[TaskStatus], Any]
+
+
+#: By what `s` sorts tasks, one after the other.
+ORDERS = (
+    Order("spec", lambda task: 0),
+    Order("state", lambda task: (task.state is TaskState.READY, task.state.value)),
+    Order("CPU", lambda task: -(task.cpu_percent or 0.0)),
+    Order("memory", lambda task: -(task.rss_bytes or 0)),
+    Order("restarts", lambda task: -task.restarts),
+    Order("host", lambda task: task.host),
+)
+
+
+def title_line(view: LiveView, order: str, pattern: str) -> Text:
+    """Return the first line: the cluster, its state, how many of its tasks are ready, how the tables are arranged."""
+    status = view.status
+    ready = sum(task.state is TaskState.READY for task in status.tasks)
+    line = Text.assemble(
+        (f" {status.cluster}", "bold"),
+        "  ",
+        (status.state.value, style_of(status.state.value)),
+        f"  {ready} of {pluralize(len(status.tasks), 'task')} ready",
+    )
+    if len(status.hosts) > 1:
+        line.append(f" on {len(status.hosts)} hosts")
+    line.append(f"  sorted by {order}" if order != ORDERS[0].name else "")
+    line.append(f"  filter: {pattern}" if pattern else "", "bold")
+    return line
+
+
+def host_lines(view: LiveView, limit: int) -> list[Text]:
+    """Return a line for each host, those that are away first if there are too many.
+
+    Args:
+        view: The view.
+        limit: The number of lines.
+    """
+    hosts = list(view.status.hosts)
+    if len(hosts) > limit:
+        hosts = sorted(hosts, key=lambda host: host.state == "up")
+        rest = hosts[limit - 1 :]
+        up = sum(host.state == "up" for host in rest)
+        lines = host_lines_of(hosts[: limit - 1], view)
+        return [*lines, Text(f" … {pluralize(len(rest), 'more host')}, {up} of them up", style="dim")]
+    return host_lines_of(hosts, view)
+
+
+def host_lines_of(hosts: Sequence[HostStatus], view: LiveView) -> list[Text]:
+    """Return a line for each of these hosts."""
+    width = max((len(host.host) for host in hosts), default=0)
+    return [_host_line(host, view, width) for host in hosts]
+
+
+def _host_line(host: HostStatus, view: LiveView, width: int) -> Text:
+    link = view.links.get(host.host)
+    name = f" {host.host:<{width}}  "
+    if link is not None and link.lost_at is not None:
+        since = time.strftime("%H:%M:%S", time.localtime(link.lost_at))
+        reason = link.reason.partition("\n")[0]
+        return Text.assemble((f"{name}away since {since}", "dim"), (f"  {reason}", "dim"))
+    line = Text.assemble(name, (f"{host.state:<4}", style_of(host.state)))
+    load = host.load
+    if load is None:
+        return line
+    percent = "-" if load.cpu_percent is None else f"{load.cpu_percent:.0f}%"
+    line.append(f"  CPU {percent:>4} of {load.cpus}")
+    line.append(f"  memory {_share(load.memory_used_bytes, load.memory_total_bytes)}")
+    if load.gpus:
+        known = [gpu.utilization_percent for gpu in load.gpus if gpu.utilization_percent is not None]
+        busy = f"{sum(known) / len(known):.0f}%" if known else "-"
+        used = sum(gpu.memory_used_bytes for gpu in load.gpus)
+        total = sum(gpu.memory_total_bytes for gpu in load.gpus)
+        line.append(f"  {pluralize(len(load.gpus), 'GPU')} {busy} {_share(used, total)}")
+    return line
+
+
+def _share(used: int, total: int) -> str:
+    """Format which part of a memory is used."""
+    return f"{used / 2**30:.1f} of {total / 2**30:.1f} GiB"
+
+
+def task_content(view: LiveView, order: Order, pattern: str, width: int) -> Content:
+    """Return the table of tasks.
+
+    Args:
+        view: The view.
+        order: How to sort them.
+        pattern: Only tasks in whose row this occurs, in whatever case.
+        width: The width of the terminal, to which columns are left out.
+    """
+    tasks = sorted(view.status.tasks, key=order.key)
+    away = {host for host, link in view.links.items() if link.lost_at is not None}
+    cells = {task.short: _task_cells(task, view.rates.get(task.task)) for task in tasks}
+    columns = list(next(iter(cells.values()), {"TASK": "", "STATE": ""}))
+    if len({task.host for task in tasks}) < 2:
+        columns.remove("HOST") if "HOST" in columns else None
+    tasks = [task for task in tasks if _matches(pattern, cells[task.short].values())]
+    rows = [[cells[task.short][column] for column in columns] for task in tasks]
+    for column in _LEFT_OUT:
+        if sum(_widths(columns, rows)) <= width:
+            break
+        if column in columns:
+            at = columns.index(column)
+            columns = columns[:at] + columns[at + 1 :]
+            rows = [row[:at] + row[at + 1 :] for row in rows]
+    styles = ["dim" if task.host in away else "" for task in tasks]
+    keys = [task.short for task in tasks]
+    return _content(
+        keys, columns, rows, styles, right=("UPTIME", "RESTARTS", "CPU", "MEMORY", "RECV/s", "SENT/s", "PID")
+    )
+
+
+def _task_cells(task: TaskStatus, rates: TaskRates | None) -> dict[str, str]:
+    received, sent = (rates.received_per_s, rates.sent_per_s) if rates else (None, None)
+    return {
+        "TASK": task.short,
+        "HOST": task.host,
+        "STATE": task.state.value,
+        "UPTIME": format_duration(task.uptime_s),
+        "RESTARTS": str(task.restarts),
+        "CPU": "-" if task.cpu_percent is None else f"{task.cpu_percent:.0f}%",
+        "MEMORY": format_bytes(task.rss_bytes),
+        "RECV/s": "-" if received is None else format_bytes(round(received)),
+        "SENT/s": "-" if sent is None else format_bytes(round(sent)),
+        "ADDRESS": task.address,
+        "PID": "-" if task.pid is None else str(task.pid),
+        "DEVICES": " ".join(map(short_device, task.devices)) or "-",
+    }
+
+
+def run_content(view: LiveView, pattern: str, width: int) -> Content:
+    """Return the table of runs, the latest first; the arguments are those of `task_content`."""
+    rows, keys = [], []
+    for run in reversed(view.runs):
+        seconds = time.time() - run.record.started if run.is_active else run.record.seconds
+        row = [run.record.run, run.record.state.value, format_duration(seconds), describe_progress(run)]
+        if _matches(pattern, row):
+            rows.append(row)
+            keys.append(run.record.run)
+    columns = ["RUN", "STATE", "TIME", "PROGRESS"]
+    content = _content(keys, columns, rows, [""] * len(rows), right=("TIME",))
+    last = max(_GAP + len(columns[-1]), width - sum(content.widths[:-1]))
+    return Content(content.columns, (*content.widths[:-1], last), content.rows)
+
+
+def describe_progress(run: LiveRun) -> str:
+    """Return how far a run is: a bar, its latest metric, what it waits for, or its outcome."""
+    if not run.is_active:
+        return format_outcome(to_json(run.record)).partition("\n")[0]
+    if run.wait is not None:
+        return f"waits: {'; '.join(run.wait.get('problems', ())) or run.wait.get('call', '')}"
+    parts = []
+    if run.progress is not None and (total := run.progress["total"]):
+        part = min(1.0, run.progress["done"] / total)
+        full = round(_BAR * part)
+        parts.append(f"{'█' * full}{'░' * (_BAR - full)} {100 * part:3.0f}%")
+    if run.metric is not None:
+        parts.append(_describe_metric(run.metric))
+    return "  ".join(parts) or "-"
+
+
+def _describe_metric(event: Mapping[str, Any]) -> str:
+    step = f"  step {event['step']}" if event.get("step") is not None else ""
+    if "name" in event and "value" in event:
+        value = event["value"]
+        return (
+            f"{event['name']} {value:.4g}{step}" if isinstance(value, int | float) else f"{event['name']} {value}{step}"
+        )
+    return f"loss {event['loss']:.4g}{step}" if isinstance(event.get("loss"), float) else step.strip()
+
+
+def event_lines(view: LiveView, limit: int) -> list[Text]:
+    """Return the last events, the oldest first.
+
+    Args:
+        view: The view.
+        limit: The number of lines.
+    """
+    lines = []
+    for event in view.events[max(0, len(view.events) - limit) :]:
+        when = time.strftime("%H:%M:%S", time.localtime(event["time"]))
+        host = f"{event['host']} " if event.get("host") else ""
+        what = f"{host}{event['task'] or 'cluster'}"
+        style = "red" if event["event"] in ("died", "health-check-killed") else style_of(event["event"])
+        lines.append(
+            Text.assemble((f" {when}  ", "dim"), f"{what:<12}  ", (event["event"], style), f"  {event['detail']}")
+        )
+    return lines
+
+
+def _matches(pattern: str, cells: Sequence[str] | Any) -> bool:
+    return any(pattern.lower() in cell.lower() for cell in cells)
+
+
+def _widths(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[int, ...]:
+    cells = [[column, *(row[number] for row in rows)] for number, column in enumerate(columns)]
+    return tuple(_GAP + max(Text(cell).cell_len for cell in column) for column in cells)
+
+
+def _content(
+    keys: Sequence[str],
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    styles: Sequence[str],
+    right: Sequence[str],
+) -> Content:
+    """Return the content of a table; a row's style replaces the colour of its state."""
+    widths = _widths(columns, rows)
+    made = tuple(
+        Row(
+            key,
+            tuple(
+                _cell(text, column, width, style or style_of(text), column in right)
+                for text, column, width in zip(row, columns, widths, strict=True)
+            ),
+        )
+        for key, row, style in zip(keys, rows, styles, strict=True)
+    )
+    return Content(tuple(columns), widths, made)
+
+
+def _cell(text: str, column: str, width: int, style: str, is_right: bool) -> Text:
+    cell = Text(text, style=style, no_wrap=True)
+    if is_right:
+        cell.pad_left(width - _GAP - cell.cell_len)
+    return cell
