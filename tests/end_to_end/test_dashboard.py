@@ -10,6 +10,7 @@ import signal
 import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlsplit
@@ -316,6 +317,24 @@ def test_a_report_of_a_run_that_has_not_ended(demo: Sandbox, training: str) -> N
     result = demo("dashboard", training, "--report", "out.html", code=2)
     assert f"{training} has not ended" in result.stderr
     assert "tfcluster wait" in result.stderr
+
+
+def test_the_browser_is_given_no_token_that_others_can_read(demo: Sandbox) -> None:
+    """The arguments of a process can be read by every account, and its files only by this one."""
+    asked = demo.folder / "asked"
+    script = demo.spec(f'#!/bin/sh\necho "$1" > {asked}.new && mv {asked}.new {asked}\n', "browser")
+    script.chmod(0o700)
+    process = demo.start("dashboard", "-o", "json", env={"BROWSER": f"{script} %s"})
+    assert process.stdout is not None
+    url = json.loads(process.stdout.readline())["url"]
+    wait_for(asked.exists)
+    given = urlsplit(asked.read_text().strip())
+    assert given.scheme == "file"
+    assert f'content="0;url={url}"' in Path(given.path).read_text()
+    assert os.stat(given.path).st_mode & 0o777 == 0o600
+    process.terminate()
+    assert process.wait() == 143
+    assert not Path(given.path).exists()
 
 
 def test_wrong_options(demo: Sandbox, served: Served) -> None:

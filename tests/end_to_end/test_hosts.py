@@ -10,6 +10,7 @@ import socket
 import stat
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -477,3 +478,30 @@ def test_a_host_that_the_spec_no_longer_has_is_released(two: Sandbox) -> None:
         assert "host 'beta' cannot be reached" in two("up", "--yes", code=5).stderr
     two("up", "--yes")
     assert {short(task): task["host"] for task in two.status()["tasks"]} == _TASKS
+
+
+def test_the_page_shows_a_host_that_goes_away_and_comes_back(two: Sandbox) -> None:
+    process = two.start("dashboard", "--no-browser", "-o", "json")
+    assert process.stdout is not None
+    base, _, token = json.loads(process.stdout.readline())["url"].partition("/#token=")
+    request = urllib.request.Request(f"{base}/api/state", headers={"Authorization": f"Bearer {token}"})
+    with urllib.request.urlopen(request, timeout=120) as stream:
+
+        def wait_for_states(*states: str) -> dict[str, Any]:
+            """Read the stream until the hosts, then their workers, are in these states."""
+            while True:
+                line = stream.readline()
+                assert line, "the stream goes on while the command runs"
+                value = json.loads(line[6:]) if line.startswith(b"data: {") else {}
+                status = value.get("status", {"hosts": [], "tasks": []})
+                workers = [task["state"] for task in status["tasks"] if task["job"] == "worker"]
+                if [host["state"] for host in status["hosts"]] + workers == list(states):
+                    return dict(value)
+
+        assert wait_for_states("up", "up", "ready", "ready")["problems"] == {}
+        with away(two, "beta"):
+            gone = wait_for_states("up", "unreachable", "ready", "unresponsive")
+            assert list(gone["problems"]) == ["beta"]
+        assert wait_for_states("up", "up", "ready", "ready")["problems"] == {}
+    process.terminate()
+    assert process.wait() == 143

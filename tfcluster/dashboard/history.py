@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -51,7 +52,7 @@ class Series:
 
 
 class RunHistory:
-    """Collects what the events of a run say.
+    """Collects what the events of a run say. Thread-safe: it is read while events are added.
 
     Args:
         run: The run's id.
@@ -72,12 +73,15 @@ class RunHistory:
         self._series: dict[tuple[str, str], Series] = {}
         self._notes: list[str] = []
         self._members: dict[str, Event] = {}
+        self._lock = threading.Lock()
 
     def update(self, event: Event) -> None:
         """Add an event of the run."""
-        kind = event["event"]
-        if kind == "output":
-            return
+        if event["event"] != "output":
+            with self._lock:
+                self._update(event["event"], event)
+
+    def _update(self, kind: str, event: Event) -> None:
         self.version += 1
         if kind == "progress":
             self.progress = event
@@ -94,15 +98,16 @@ class RunHistory:
 
     def to_json(self) -> dict[str, Any]:
         """Return what is known, for the page."""
-        return {
-            "run": self.run,
-            "progress": self.progress,
-            "series": [series.to_json() for series in self._series.values()],
-            "notes": self._notes,
-            "members": list(self._members.values()),
-            "result": self.result,
-            "has_graph": bool(self.operations),
-        }
+        with self._lock:
+            return {
+                "run": self.run,
+                "progress": self.progress,
+                "series": [series.to_json() for series in self._series.values()],
+                "notes": list(self._notes),
+                "members": list(self._members.values()),
+                "result": self.result,
+                "has_graph": bool(self.operations),
+            }
 
 
 def points_of(event: Event) -> Iterator[tuple[str, str, Point]]:

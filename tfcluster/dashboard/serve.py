@@ -35,11 +35,13 @@ class Page:
         self._folder = folder
 
     def open_browser(self) -> None:
-        """Open the page in a browser, if there is one.
+        """Open the page in a browser, if this is the terminal of a desktop or $BROWSER names one.
 
         Other accounts can read the arguments of a process, so the browser gets the name of a file, which they cannot
         read, and which leads to the link with the token.
         """
+        if not any(os.environ.get(name) for name in ("BROWSER", "DISPLAY", "WAYLAND_DISPLAY")):
+            return  # else a browser for terminals could take over this one
         path = self._folder / "dashboard.html"
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
             file.write(f'<!doctype html><meta http-equiv="refresh" content="0;url={escape(self.url)}">')

@@ -1,0 +1,81 @@
+"""What an open page costs the agent of 16 idle tasks, of one core, and how soon it shows the death of a task."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+from clusters import Cluster, cluster_folder, wait_until_warm
+from idle import cpu_seconds, helpers
+from side_by_side import verdict
+
+SERVERS = 16
+SECONDS = 40.0
+DEATHS = 5
+TARGET = 0.01
+SHOWN_SECONDS = 2.0
+
+
+@contextlib.contextmanager
+def open_page(cluster: Cluster) -> Iterator[Iterator[dict[str, Any]]]:
+    """Serve the page and receive what a browser does; yield the states as they arrive."""
+    command = [sys.executable, "-m", "tfcluster", "dashboard", "--no-browser", "-o", "json"]
+    with subprocess.Popen(command, env=cluster.environment, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        base, _, token = json.loads(process.stdout.readline())["url"].partition("/#token=")
+        request = urllib.request.Request(f"{base}/api/state", headers={"Authorization": f"Bearer {token}"})
+        with urllib.request.urlopen(request) as stream:
+            yield (json.loads(line[6:])["status"] for line in stream if line.startswith(b'data: {"status"'))
+        process.terminate()
+
+
+def share_of(cluster: Cluster) -> float:
+    """Return the part of a core that the agent and its helpers use."""
+    processes = helpers(cluster)
+    before = cpu_seconds(processes)
+    time.sleep(SECONDS)
+    return (cpu_seconds(processes) - before) / SECONDS
+
+
+def seconds_until_shown(states: Iterator[dict[str, Any]], index: int) -> float:
+    """Kill a task, and return the seconds until the page has its exit."""
+    task = next(states)["tasks"][index]
+    killed_at = time.monotonic()
+    os.kill(task["pid"], signal.SIGKILL)
+    while next(states)["tasks"][index]["last_exit"] is None:
+        pass
+    return time.monotonic() - killed_at
+
+
+def main() -> bool:
+    """Measure and print; return whether the targets are reached."""
+    with cluster_folder() as cluster:
+        spec = cluster.folder / "idle.yaml"
+        spec.write_text(f"jobs:\n  worker: {{tasks: {SERVERS}}}\n")
+        cluster("up", str(spec))
+        wait_until_warm(cluster)
+        without = share_of(cluster)
+        with open_page(cluster) as states:
+            shown = [seconds_until_shown(states, index) for index in range(DEATHS)]
+            threading.Thread(target=list, args=(states,), daemon=True).start()
+            more = share_of(cluster) - without
+    is_cheap, is_soon = more < TARGET, max(shown) < SHOWN_SECONDS
+    print(f"a page over {SERVERS} ready, idle tasks: {100 * more:.2f} % of one core more than {100 * without:.2f} %")
+    print(f"  target below {100 * TARGET:g} % more: {verdict(is_cheap)}")
+    print(f"a killed task is shown after {statistics.median(shown):.2f} s, at most {max(shown):.2f} s of {DEATHS}")
+    print(f"  target below {SHOWN_SECONDS:g} s: {verdict(is_soon)}\n", flush=True)
+    return is_cheap and is_soon
+
+
+if __name__ == "__main__":
+    sys.exit(0 if main() else 1)
