@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import signal
 import sys
 from collections.abc import Iterator
@@ -119,11 +120,15 @@ def test_an_agent_that_is_killed_is_replaced_and_down_ends_the_view(two: Sandbox
 
 
 def test_without_a_terminal_or_a_cluster_there_is_one_error(sandbox: Sandbox) -> None:
-    result = sandbox("top", code=2)
-    assert result.stderr.splitlines() == [
-        "error: `tfcluster top` needs a terminal",
-        "hint: `tfcluster status` prints the same once, and `tfcluster status -o json` for programs.",
-    ]
+    refused = (
+        "error: `tfcluster top` needs a terminal\n"
+        "hint: `tfcluster status` prints the same once, and `tfcluster status -o json` for programs.\n"
+    )
+    assert sandbox("top", code=2).stderr == refused
+    redirected = ["/bin/sh", "-c", f"{shlex.join([*sandbox.command, 'top'])} 2>refused"]  # where it is drawn
+    with Terminal(redirected, sandbox.environment, sandbox.folder) as top:
+        assert top.wait_for_end() == 2
+    assert (sandbox.folder / "refused").read_text() == refused
     with Terminal([*sandbox.command, "top", "-c", "none"], sandbox.environment, sandbox.folder) as top:
         assert top.wait_for_end() == 3
     assert b"\x1b[?1049h" not in top.raw

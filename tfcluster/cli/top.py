@@ -41,7 +41,8 @@ def _refuse_without_screen() -> None:
     """
     from tfcluster.errors import ClusterError, ExitCode
 
-    if not (sys.stdin.isatty() and sys.stdout.isatty()) or os.environ.get("TERM", "dumb") == "dumb":
+    streams = (sys.stdin, sys.stdout, sys.stderr)  # Textual draws on standard error
+    if not all(stream.isatty() for stream in streams) or os.environ.get("TERM", "dumb") == "dumb":
         raise ClusterError(
             "`tfcluster top` needs a terminal",
             hint="`tfcluster status` prints the same once, and `tfcluster status -o json` for programs.",
