@@ -196,6 +196,15 @@ def test_a_signal_leaves_the_terminal_as_it_was(tmp_path: Path, number: signal.S
     assert _LEFT in top.raw
 
 
+def test_it_ends_when_its_terminal_is_closed(tmp_path: Path) -> None:
+    with open_top(tmp_path) as top:
+        top.wait_for(r"^worker:0 ", "q Quit")
+        with open(os.devnull) as nothing:
+            os.dup2(nothing.fileno(), top.child.child_fd)
+        wait_for(lambda: not top.child.isalive())
+        assert top.child.exitstatus == 143
+
+
 def test_ctrl_c_ends_it_as_it_ends_other_commands(tmp_path: Path) -> None:
     with open_top(tmp_path) as top:
         top.wait_for(r"^worker:0 ", "q Quit")

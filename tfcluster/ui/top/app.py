@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Sequence
 from functools import partial
 from types import FrameType
 
@@ -25,8 +24,9 @@ from tfcluster.ui.top.actions import cancel_action, restart_action
 from tfcluster.ui.top.detail import DetailScreen
 from tfcluster.ui.top.details import describe_run, describe_task
 from tfcluster.ui.top.dialogs import Help
-from tfcluster.ui.top.rows import ORDERS
+from tfcluster.ui.top.rows import ORDERS, join_lines
 from tfcluster.ui.top.table import Table
+from tfcluster.ui.top.terminal import end_without_terminal
 
 
 class TopApp(App[ClusterError | int]):
@@ -110,6 +110,7 @@ class TopApp(App[ClusterError | int]):
         self.exit(int(ExitCode.FAILED))
 
     def _take_signal(self, number: int, frame: FrameType | None) -> None:
+        end_without_terminal()
         self._signal = number
 
     def _note_change(self) -> None:
@@ -117,6 +118,7 @@ class TopApp(App[ClusterError | int]):
         self._is_changed = True
 
     def _refresh_if_changed(self) -> None:
+        end_without_terminal()
         if self._signal is not None:
             interrupted = self._signal == signal.SIGINT
             self.exit(int(ExitCode.INTERRUPTED if interrupted else ExitCode.TERMINATED))
@@ -138,7 +140,7 @@ class TopApp(App[ClusterError | int]):
         order = ORDERS[self._order]
         screen.query_one("#title", Static).update(rows.title_line(view, order.name, self._pattern))
         hosts = rows.host_lines(view, max(2, height // 6))
-        screen.query_one("#hosts", Static).update(_join(hosts))
+        screen.query_one("#hosts", Static).update(join_lines(hosts))
         scroll_bar = 1
         tasks = rows.task_content(view, order, self._pattern, width - scroll_bar)
         screen.query_one("#tasks", Table).show(tasks)
@@ -146,7 +148,7 @@ class TopApp(App[ClusterError | int]):
         runs.show(rows.run_content(view, self._pattern, width - scroll_bar))
         runs.display = bool(view.runs)
         events = rows.event_lines(view, max(3, height // 6))
-        screen.query_one("#events", Static).update(_join(events))
+        screen.query_one("#events", Static).update(join_lines(events))
         screen.query_one("#message", Static).update(self._message or self._hint())
 
     def _hint(self) -> Text:
@@ -267,10 +269,6 @@ class TopApp(App[ClusterError | int]):
     def action_interrupt(self) -> None:
         """End the view as Ctrl-C ends other commands."""
         self.exit(int(ExitCode.INTERRUPTED))
-
-
-def _join(lines: Sequence[Text]) -> Text:
-    return Text.assemble(*(part for number, line in enumerate(lines) for part in ("\n" * bool(number), line)))
 
 
 def run_top(cluster: Cluster, snapshot: ClusterSnapshot) -> int:

@@ -253,6 +253,11 @@ def event_lines(view: LiveView, limit: int) -> list[Text]:
     return lines
 
 
+def join_lines(lines: Sequence[Text]) -> Text:
+    """Return lines as one text."""
+    return Text.assemble(*(part for number, line in enumerate(lines) for part in ("\n" * bool(number), line)))
+
+
 def _matches(pattern: str, cells: Sequence[str] | Any) -> bool:
     return any(pattern.lower() in cell.lower() for cell in cells)
 
