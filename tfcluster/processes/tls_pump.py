@@ -18,7 +18,9 @@ from tfcluster import settings
 
 _LENGTH = struct.Struct("!I")
 _FAILED = select.POLLERR | select.POLLHUP
+_READABLE, _WRITABLE = select.POLLIN | _FAILED, select.POLLOUT | _FAILED
 _NOTHING = memoryview(b"")
+_RECORD_BYTES = 1 << 14  # of TLS, at most
 
 
 class _Outgoing:
@@ -31,26 +33,22 @@ class _Outgoing:
         self.unsent = _NOTHING
         self.has_ended = False
 
-    def advance(self) -> bool:
-        """Move what can be moved now; return whether anything was.
+    def advance(self) -> None:
+        """Move what can be moved now, a block at most.
 
         Raises:
             OSError: A connection is lost.
         """
         if not self.unsent:
-            if self.has_ended:
-                return False
             try:
                 count = self._plain.recv_into(self._buffer[_LENGTH.size :])
             except BlockingIOError:
-                return False
+                return
             _LENGTH.pack_into(self._buffer, 0, count)
             self.unsent = self._buffer[: _LENGTH.size + count]
             self.has_ended = count == 0
         with contextlib.suppress(ssl.SSLWantWriteError, ssl.SSLWantReadError):
             self.unsent = self.unsent[self._tls.send(self.unsent) :]
-            return True
-        return False
 
 
 class _Incoming:
@@ -66,30 +64,32 @@ class _Incoming:
         self._remaining = 0  # of the block whose length was read
         self.has_ended = False
 
-    def advance(self) -> bool:
-        """Move what can be moved now; return whether anything was.
+    @property
+    def has_more(self) -> bool:
+        """Whether there is something to be received that the kernel has handed over already."""
+        return self._failure is not None or self._tls.pending() > 0
+
+    def advance(self) -> None:
+        """Move what can be moved now, a block at most.
 
         Raises:
             OSError: A connection is lost.
         """
-        if self.has_ended:
-            return False
-        if not self.unsent and not self._receive():
-            return False
+        if not self.unsent:
+            self._receive()
         while self.unsent and not self.has_ended:
             if self._remaining:
                 try:
                     count = self._plain.send(self.unsent[: self._remaining])
                 except BlockingIOError:
-                    return False
+                    return
                 self._remaining -= count
                 self.unsent = self.unsent[count:]
             else:
                 self._read_length()
-        return True
 
-    def _receive(self) -> bool:
-        """Fill the buffer: each call of OpenSSL returns one record, of 16 KiB at most."""
+    def _receive(self) -> None:
+        """Fill the buffer: each call of OpenSSL returns one record, and a short one is mostly the last one."""
         if self._failure is not None:
             raise self._failure
         count = 0
@@ -99,6 +99,8 @@ class _Incoming:
                 if received == 0:
                     raise ConnectionAbortedError("the other host has cut the connection")
                 count += received
+                if received < _RECORD_BYTES:
+                    break
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
             pass
         except OSError as error:
@@ -106,7 +108,6 @@ class _Incoming:
             if count == 0:
                 raise
         self.unsent = self._buffer[:count]
-        return count > 0
 
     def _read_length(self) -> None:
         missing = _LENGTH.size - len(self._header)
@@ -118,6 +119,46 @@ class _Incoming:
             if not self._remaining:
                 self.has_ended = True
                 self._plain.shutdown(socket.SHUT_WR)
+
+
+class _Readiness:
+    """Waits until one of the directions can move something."""
+
+    def __init__(self, plain: socket.socket, tls: ssl.SSLSocket) -> None:
+        self._plain = plain
+        self._tls = tls
+        self._poll = select.poll()
+        self._events: dict[socket.socket, int | None] = {plain: None, tls: None}  # that are watched
+
+    def wait(self, outgoing: _Outgoing, incoming: _Incoming) -> tuple[bool, bool]:
+        """Wait, and return which of the directions are to advance.
+
+        Raises:
+            OSError: The connection of the tasks is lost.
+        """
+        reads, writes = not (outgoing.unsent or outgoing.has_ended), bool(incoming.unsent)
+        receives, sends = not (incoming.unsent or incoming.has_ended), bool(outgoing.unsent)
+        # With nothing to be read or written its end would be reported again and again.
+        is_watched = reads or writes or not sends
+        self._watch(self._plain, select.POLLIN * reads | select.POLLOUT * writes if is_watched else None)
+        self._watch(self._tls, select.POLLIN * receives | select.POLLOUT * sends if receives or sends else None)
+        is_known = receives and incoming.has_more  # the kernel does not know of it
+        events = dict(self._poll.poll(0 if is_known else None))
+        plain, tls = events.get(self._plain.fileno(), 0), events.get(self._tls.fileno(), 0)
+        if plain & _FAILED and not (reads or writes):
+            raise ConnectionResetError("the task has cut the connection")
+        can_send = tls & _WRITABLE if sends else reads and plain & _READABLE
+        can_receive = plain & _WRITABLE if writes else is_known or (receives and tls & _READABLE)
+        return bool(can_send), bool(can_receive)
+
+    def _watch(self, connection: socket.socket, events: int | None) -> None:
+        if events == self._events[connection]:
+            return
+        if events is None:
+            self._poll.unregister(connection)
+        else:
+            self._poll.register(connection, events)
+        self._events[connection] = events
 
 
 def pump(plain: socket.socket, tls: ssl.SSLSocket) -> None:
@@ -132,29 +173,13 @@ def pump(plain: socket.socket, tls: ssl.SSLSocket) -> None:
     """
     plain.setblocking(False)
     tls.setblocking(False)
-    outgoing, incoming = _Outgoing(plain, tls), _Incoming(plain, tls)
+    outgoing, incoming, readiness = _Outgoing(plain, tls), _Incoming(plain, tls), _Readiness(plain, tls)
     while not (outgoing.has_ended and incoming.has_ended and not outgoing.unsent):
-        moved = outgoing.advance()
-        if not (incoming.advance() or moved):
-            _wait(plain, tls, outgoing, incoming)
-
-
-def _wait(plain: socket.socket, tls: ssl.SSLSocket, outgoing: _Outgoing, incoming: _Incoming) -> None:
-    """Wait until something can be moved.
-
-    Raises:
-        OSError: The connection of the tasks is lost.
-    """
-    reads, writes = not (outgoing.unsent or outgoing.has_ended), bool(incoming.unsent)
-    poll = select.poll()
-    if reads or writes or not outgoing.unsent:  # else its end would be reported again and again
-        poll.register(plain, select.POLLIN * reads | select.POLLOUT * writes)
-    receives, sends = not (incoming.unsent or incoming.has_ended), bool(outgoing.unsent)
-    if receives or sends:
-        poll.register(tls, select.POLLIN * receives | select.POLLOUT * sends)
-    for fd, event in poll.poll():
-        if fd == plain.fileno() and event & _FAILED and not (reads or writes):
-            raise ConnectionResetError("the task has cut the connection")
+        can_send, can_receive = readiness.wait(outgoing, incoming)
+        if can_send:
+            outgoing.advance()
+        if can_receive:
+            incoming.advance()
 
 
 def reset(connection: socket.socket) -> None:
