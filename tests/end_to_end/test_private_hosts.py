@@ -11,6 +11,7 @@ import signal
 import stat
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -18,7 +19,8 @@ import pytest
 
 from tests.accounts import account
 from tests.conftest import Sandbox, wait_for
-from tests.end_to_end.test_private_network import sandbox_of
+from tests.end_to_end.test_private_network import intrude, sandbox_of
+from tests.end_to_end.test_ssh import dial, over
 from tfcluster.process_handle import ProcessHandle
 
 _SPEC = """name: two
@@ -111,6 +113,21 @@ def test_keys_are_in_no_file_that_others_can_read(two: Sandbox) -> None:
     assert {stat.S_IMODE(path.stat().st_mode) for path in holding} == {0o600}
 
 
+def test_another_account_of_a_host_is_refused_everywhere(two: Sandbox) -> None:
+    files = [*(two.folder / "state").rglob("*"), *(two.folder / "run").rglob("*")]
+    targets: dict[str, list[Any]] = {
+        "addresses": [],  # other programs of this machine may listen; see the test of what listens
+        "ports": [],
+        "pids": sorted(two.processes()),
+        "sockets": [str(path) for path in files if path.is_socket()],
+        "paths": [str(path) for path in files if path.parts[-2:] != ("state", "tfcluster")],
+    }
+    assert {forwarder(two, host).pid for host in ("alpha", "beta")} <= set(targets["pids"])
+    assert {"authority.pem", "forwarding.json"} <= {path.name for path in files}
+    with account("tfc-x") as stranger:
+        assert intrude(stranger, targets)["succeeded"] == []
+
+
 def test_a_forwarder_outlives_its_agent_and_is_replaced_when_it_dies(two: Sandbox) -> None:
     before = forwarder(two, "beta")
     os.kill(state(two, "beta", "lock")["pid"], signal.SIGKILL)
@@ -131,6 +148,24 @@ def test_members_of_a_group_on_several_hosts_reach_each_other(two: Sandbox) -> N
     assert {"worker:0 | heard hello", "worker:1 | heard hello"} <= set(output.splitlines())
 
 
+def test_tasks_restart_and_a_further_host_joins_and_leaves(two: Sandbox) -> None:
+    two("restart", "worker:1")
+    wait_for(lambda: both(two))
+    kept = {task["task"]: task["pid"] for task in two.status()["tasks"]}
+    further = _SPEC.replace("}\njobs", ", gamma: {address: 127.0.0.4}}\njobs").replace(
+        "{tasks: 2, hosts: [alpha, beta]}", "{tasks: 3, hosts: [alpha, beta, gamma]}"
+    )
+    two("up", two.spec(further), "--yes")
+    assert state(two, "gamma", "forwarding.json")["forwarders"].keys() == {"alpha", "beta", "gamma"}
+    events = two("run", "pi", "--samples", "1e3", "-o", "json").stdout.splitlines()
+    assert len(json.loads(events[0])["devices"]) == 3
+    two("up", two.spec(_SPEC), "--yes")
+    wait_for(lambda: both(two))
+    assert two.status()["tasks"][0]["host"] == "beta"
+    assert kept.keys() == {task["task"] for task in two.status()["tasks"]}
+    assert state(two, "alpha", "forwarding.json")["forwarders"].keys() == {"alpha", "beta"}
+
+
 def test_a_later_up_renews_certificates_that_are_not_known_here(two: Sandbox) -> None:
     before = [path.read_text() for path in sorted(two.folder.glob("run/tfcluster/*.certificate"))]
     assert two("up").stdout.startswith("two is up already")
@@ -141,6 +176,25 @@ def test_a_later_up_renews_certificates_that_are_not_known_here(two: Sandbox) ->
     after = [path.read_text() for path in sorted(two.folder.glob("run/tfcluster/*.certificate"))]
     assert not set(before) & set(after)
     wait_for(lambda: both(two))
+
+
+@pytest.mark.slow
+def test_a_link_that_is_lost_and_comes_back(tmp_path: Path) -> None:
+    with over(tmp_path, "alpha", "beta", "stranger") as sandbox:
+        spec = sandbox.text(("alpha", "beta"), "network: private\njobs: {worker: {tasks: 2}}\n")
+        sandbox("up", sandbox.spec(spec))
+        tasks = {task["host"]: task for task in sandbox.status()["tasks"]}
+        machines, address = sandbox.network.network, sandbox.network.address("beta")
+        port = int(tasks["beta"]["address"].partition(":")[2])
+        assert dial(machines["stranger"], address, port) == "ConnectionRefusedError"
+        assert dial(machines["alpha"], address, port) == "ConnectionRefusedError"  # only the forwarder listens
+        with sandbox.without("link", "beta"):
+            wait_for(lambda: sandbox.status(code=None)["hosts"][1]["state"] == "unreachable")
+        sandbox.wait_until("running")
+        wait_for(lambda: both(sandbox))
+        assert {task["pid"] for task in sandbox.status()["tasks"]} == {task["pid"] for task in tasks.values()}
+        sandbox("down")
+        assert not sandbox.network.leftovers()
 
 
 def test_down_leaves_neither_keys_nor_forwarders(two: Sandbox) -> None:
