@@ -286,3 +286,28 @@ def test_cleanup_keeps_the_folder_of_another_host(folders: Folders) -> None:
     folder.clean_up()
     assert [path.name for path in folder.path.parent.iterdir()] == ["alpha"]
     folder.clean_up()  # with nothing there any more
+
+
+# Four agents make fifty state folders at the same moments, and print what went wrong.
+_MAKERS = """
+import multiprocessing, os, sys
+from pathlib import Path
+from tfcluster.agent.state_dir import StateDir
+barrier = multiprocessing.get_context("fork").Barrier(4)
+for _ in range(3):
+    if not os.fork():
+        break
+for number in range(50):
+    barrier.wait(60)
+    try:
+        StateDir(Path(sys.argv[1]) / str(number)).make()
+    except Exception as error:
+        print(error, flush=True)
+"""
+
+
+def test_agents_that_start_at_once_make_it_together(tmp_path: Path) -> None:
+    result = subprocess.run(
+        [sys.executable, "-c", _MAKERS, str(tmp_path)], capture_output=True, text=True, check=True, timeout=120
+    )
+    assert (result.stdout, result.stderr) == ("", "")

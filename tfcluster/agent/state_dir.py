@@ -49,9 +49,14 @@ class StateDir:
         previous = os.umask(0o077)
         try:
             for folder in (self.logs, self.runs):
-                if not folder.is_dir() and not folder.is_symlink():  # a link may lead to a disk that is not mounted
-                    folder.unlink(missing_ok=True)
-                folder.mkdir(parents=True, exist_ok=True)
+                try:
+                    folder.mkdir(parents=True, exist_ok=True)
+                except FileExistsError:
+                    if folder.is_symlink():  # it may lead to a disk that is not mounted
+                        raise
+                    with suppress(IsADirectoryError):  # another agent, which starts now too, has made it
+                        folder.unlink(missing_ok=True)
+                    folder.mkdir(exist_ok=True)
         except OSError as error:
             raise ClusterError(
                 f"{error.filename}: cannot make the state folder: {error.strerror}",
