@@ -97,10 +97,8 @@ def test_commands_work_after_the_socket_was_removed(
     before = sandbox.status()
     damage(socket_of(sandbox))
     after = sandbox.status()
-    assert (after["hosts"], [task["pid"] for task in after["tasks"]]) == (
-        before["hosts"],
-        [task["pid"] for task in before["tasks"]],
-    )
+    assert after["hosts"][0]["agent_pid"] == before["hosts"][0]["agent_pid"]
+    assert [task["pid"] for task in after["tasks"]] == [task["pid"] for task in before["tasks"]]
     again = damage if socket_of(sandbox).is_relative_to(sandbox.folder) else remove  # /tmp itself is not removed
     again(socket_of(sandbox))
     sandbox("run", "pi", "--samples", "1e5")

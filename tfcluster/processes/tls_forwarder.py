@@ -120,7 +120,8 @@ class TlsForwarder:
         forwarding = decode(Forwarding, json.loads(data))
         self._server = make_context(forwarding.certificate, is_server=True)
         self._client = make_context(forwarding.certificate, is_server=False)
-        self._forwarding, self._routes = forwarding, forwarding.routes()
+        self._forwarding = forwarding
+        self._routes = {port: (host, forwarding.forwarders[host]) for port, host in forwarding.routes().items()}
         self._listeners.set_ports(self._routes.keys())
         self._loaded = hashlib.sha256(data).hexdigest()
 
@@ -167,9 +168,10 @@ class TlsForwarder:
 
     def _serve_task(self, plain: socket.socket, port: int) -> None:
         """Connect a task of this host, or a program, to a port of a task elsewhere."""
-        host = self._routes[port]
         with _closed_in_the_end(plain) as connections:
-            place = self._forwarding.forwarders[host]
+            if (route := self._routes.get(port)) is None:  # the task was removed since the connection was accepted
+                raise ConnectionRefusedError(f"no task of another host has port {port} any more")
+            host, place = route
             outer = socket.create_connection((place.address, place.port), settings.LINK_CONNECT_SECONDS)
             connections.append(outer)
             tls = self._client.wrap_socket(outer, suppress_ragged_eofs=False)
