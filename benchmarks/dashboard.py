@@ -16,13 +16,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from clusters import Cluster, cluster_folder, wait_until_warm
-from idle import cpu_seconds, helpers
+from idle import SERVERS, TARGET, helpers, measure
 from side_by_side import verdict
 
-SERVERS = 16
-SECONDS = 40.0
 DEATHS = 5
-TARGET = 0.01
 SHOWN_SECONDS = 2.0
 
 
@@ -37,14 +34,6 @@ def open_page(cluster: Cluster) -> Iterator[Iterator[dict[str, Any]]]:
         with urllib.request.urlopen(request) as stream:
             yield (json.loads(line[6:])["status"] for line in stream if line.startswith(b'data: {"status"'))
         process.terminate()
-
-
-def share_of(cluster: Cluster) -> float:
-    """Return the part of a core that the agent and its helpers use."""
-    processes = helpers(cluster)
-    before = cpu_seconds(processes)
-    time.sleep(SECONDS)
-    return (cpu_seconds(processes) - before) / SECONDS
 
 
 def seconds_until_shown(states: Iterator[dict[str, Any]], index: int) -> float:
@@ -64,11 +53,11 @@ def main() -> bool:
         spec.write_text(f"jobs:\n  worker: {{tasks: {SERVERS}}}\n")
         cluster("up", str(spec))
         wait_until_warm(cluster)
-        without = share_of(cluster)
+        without = measure(helpers(cluster))
         with open_page(cluster) as states:
             shown = [seconds_until_shown(states, index) for index in range(DEATHS)]
             threading.Thread(target=list, args=(states,), daemon=True).start()
-            more = share_of(cluster) - without
+            more = measure(helpers(cluster)) - without
     is_cheap, is_soon = more < TARGET, max(shown) < SHOWN_SECONDS
     print(f"a page over {SERVERS} ready, idle tasks: {100 * more:.2f} % of one core more than {100 * without:.2f} %")
     print(f"  target below {100 * TARGET:g} % more: {verdict(is_cheap)}")

@@ -2,8 +2,8 @@
 reading 1 GB of variables, and `run linear`, side by side in one run.
 
 The hosts are network namespaces with an sshd each, as the tests have them, which takes root. They share this machine's
-cores, so that what two real hosts encrypt and decrypt at the same time competes here with what the servers do: with
-fewer than four cores, two for each host, the figures are shown and not judged.
+cores, so that what two real hosts encrypt and decrypt at the same time competes here with what the servers do: on two
+cores the targets were not reached; docs/network.md has the figures.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from tests.hosts import SshHosts, ssh_hosts
 ROUNDS = 5
 #: The least part of the speed in the clear that a transfer has, and how many times as long `run linear` may take.
 SPEED_TARGET, LINEAR_TARGET = 0.5, 1.5
-CORES_MIN = 4
 NETWORKS = ("open", "private")
 
 # Has the worker read variables of the ps and add up their numbers, and prints GB/s.
@@ -100,9 +99,6 @@ def main() -> bool:
         f"{verdict(speed >= SPEED_TARGET)}"
     )
     print(f"  run linear: {times:.2f} times as long; target {LINEAR_TARGET:g}: {verdict(times <= LINEAR_TARGET)}\n")
-    if len(os.sched_getaffinity(0)) < CORES_MIN:
-        print(f"  not judged: {CORES_MIN} cores are needed, two for each host\n")
-        return True
     return speed >= SPEED_TARGET and times <= LINEAR_TARGET
 
 

@@ -141,7 +141,7 @@ OOM_SAMPLES = 4  # the oldest is 30 s old: tearing down hundreds of gigabytes ta
 OOM_SAMPLE_INTERVAL_SECONDS = 10.0
 CPU_SAMPLE_MIN_SECONDS = 0.5  # the kernel counts hundredths of a second: over less, the percentage is noise
 USAGE_WAIT_SECONDS = 0.3  # for the traffic of tasks and the load of GPUs: they are left out if they take longer
-GPU_REPORT_IDLE_SECONDS = 30.0  # then the process that asks the driver ends, because nobody has asked it
+GPU_REPORT_IDLE_SECONDS = 30.0  # without a question; then the process that asks the driver ends
 FAILED_TASK_LOG_LINES = 8  # in the message about a task that failed
 FAILED_TASK_LOG_BYTES = 4096  # a line of megabytes is truncated instead of being read
 

@@ -46,7 +46,7 @@ def test_what_closed_connections_moved_still_counts() -> None:
 
 
 class Nvml:
-    """In place of NVIDIA's management library: two GPUs, of which the second does not tell how busy it is."""
+    """In place of NVIDIA's management library: two GPUs; the second does not tell how busy it is."""
 
     def nvmlInit_v2(self) -> int:
         return 0

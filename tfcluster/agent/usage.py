@@ -99,7 +99,7 @@ class TrafficMeter:
 
 
 class GpuReporter:
-    """Asks a child process for the load of the GPUs. The child exists while somebody asks, and only with a driver.
+    """Asks a child process for the load of the GPUs. The child exists while commands ask, and only with a driver.
 
     Args:
         title: The process title that `ps` shows.
@@ -149,7 +149,7 @@ class GpuReporter:
             self._handle_reply({"gpus": []})
 
     def _end(self) -> None:
-        """End the child, which nobody has asked for a while."""
+        """End the child, which was not asked for a while."""
         if self._child is not None:
             self._child.kill()
 

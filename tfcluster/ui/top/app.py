@@ -174,7 +174,7 @@ class TopApp(App[ClusterError | int]):
         self._show()
 
     def on_resize(self, event: Resize) -> None:
-        """Arrange everything anew."""
+        """Arrange everything for the new size."""
         self._note_change()
 
     def on_key(self) -> None:
