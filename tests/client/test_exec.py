@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -40,6 +41,21 @@ def test_the_first_interrupt_is_passed_on_and_raises_nothing(monkeypatch: pytest
             with pytest.raises(KeyboardInterrupt):
                 signal.raise_signal(signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) is previous
+
+
+def test_an_interrupt_that_does_not_end_the_wait_for_a_line_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel may give a signal to another thread, or just before the wait: the wait for a line goes on."""
+
+    def interrupt() -> None:
+        signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+
+    with run(monkeypatch, "echo started; head -c 1 | od -An -tu1") as commands, commands.pass_interrupt():
+        shown = []
+        for each in commands.lines():
+            shown.append(each.line.strip())
+            if len(shown) == 2:
+                threading.Timer(0.1, interrupt).start()
+        assert sorted(shown) == ["2", "2", "started", "started"]
 
 
 def test_a_command_that_a_signal_ends_has_the_exit_code_of_a_shell(monkeypatch: pytest.MonkeyPatch) -> None:

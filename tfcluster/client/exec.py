@@ -137,7 +137,10 @@ class HostCommands:
     def lines(self) -> Generator[Output, None, None]:
         """Yield the lines that the commands print, until all have ended."""
         while self._running:
-            entry = self._entries.get()
+            try:
+                entry = self._entries.get(timeout=settings.SIGNAL_POLL_SECONDS)
+            except queue.Empty:
+                continue  # a signal that came just before the wait, or to another thread, does not end it
             if isinstance(entry, Output):
                 yield entry
                 continue
