@@ -31,6 +31,9 @@ settings.register_profile(
 )
 settings.load_profile("suite")
 
+#: Environment variables for a command that draws with matplotlib.
+WITH_PLOTS = {"TEST_HIDDEN_MODULES": ""}
+
 Result = subprocess.CompletedProcess[str]
 
 
@@ -86,6 +89,8 @@ class Sandbox:
             "XDG_STATE_HOME": str(self.folder / "state"),
             "XDG_RUNTIME_DIR": str(self.folder / "run"),
             "PYTHONPATH": f"{ROOT / 'tests' / 'changed'}:{ROOT}",
+            # Keras imports it if it is installed, as it is for our tests of plots: 0.4 s for each import of TensorFlow.
+            "TEST_HIDDEN_MODULES": "matplotlib",
             "TF_CPP_MIN_LOG_LEVEL": "0",
             "TEST_HOSTS": str(self.folder),  # where tests/played.py looks
             "TEST_MARK": self.mark,  # every process of the sandbox inherits it and is found by it

@@ -8,6 +8,7 @@ runs beside the cluster.
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -173,7 +174,12 @@ def imports_of(path: Path, root: Path = ROOT) -> Iterator[Import]:
 
 
 FILES = sorted(ROOT.rglob("*.py"))
-IMPORTS = [each for path in FILES for each in imports_of(path)]
+
+
+@functools.cache
+def all_imports() -> list[Import]:
+    """Return the imports of all files; reading them takes a second, which only the worker that needs it spends."""
+    return [each for path in FILES for each in imports_of(path)]
 
 
 def test_every_part_has_a_rule() -> None:
@@ -184,7 +190,7 @@ def test_every_part_has_a_rule() -> None:
 def test_a_part_imports_only_what_is_below_it(part: str) -> None:
     wrong = [
         f"{each.at} imports {each.module}"
-        for each in IMPORTS
+        for each in all_imports()
         if each.part == part and each.target is not None and each.target not in {part, *ALLOWED[part]}
     ]
     assert wrong == []
@@ -194,14 +200,14 @@ def test_a_part_imports_only_what_is_below_it(part: str) -> None:
 def test_a_library_is_imported_only_where_it_belongs(library: str) -> None:
     wrong = [
         f"{each.at} imports {each.module}"
-        for each in IMPORTS
+        for each in all_imports()
         if each.module.split(".")[0] == library and each.part not in OWNERS[library]
     ]
     assert wrong == []
 
 
 def test_what_may_not_be_installed_is_imported_only_when_it_is_needed() -> None:
-    found = [each for each in IMPORTS if each.module.split(".")[0] == "matplotlib"]
+    found = [each for each in all_imports() if each.module.split(".")[0] == "matplotlib"]
     assert [(each.at.partition(":")[0], each.lazy) for each in found] == [("ui/chart.py", True)]
 
 
@@ -217,20 +223,22 @@ def test_the_rules_name_no_circle() -> None:
 
 
 def test_programs_are_imported_by_processes_only_when_they_are_needed() -> None:
-    found = [each for each in IMPORTS if each.part == "processes" and (each.target or "").startswith("programs")]
+    found = [each for each in all_imports() if each.part == "processes" and (each.target or "").startswith("programs")]
     assert found
     assert [each.at for each in found if not (each.lazy or each.typing)] == []
 
 
 def test_the_spec_is_only_a_type_below_the_client() -> None:
     # An agent's Python need not have pydantic and PyYAML.
-    found = [each for each in IMPORTS if each.target == "spec" and each.part not in {"spec", "client", "cli"}]
+    found = [each for each in all_imports() if each.target == "spec" and each.part not in {"spec", "client", "cli"}]
     assert [each.at for each in found if not each.typing] == []
 
 
 def test_commands_import_no_other_part_before_they_are_called() -> None:
     light = {"cli", "control_characters", "errors", "settings", "version"}
-    found = [each for each in IMPORTS if each.part == "cli" and each.target is not None and each.target not in light]
+    found = [
+        each for each in all_imports() if each.part == "cli" and each.target is not None and each.target not in light
+    ]
     assert [each.at for each in found if not (each.lazy or each.typing)] == []
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -79,11 +80,16 @@ def length_of(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
 
 
 MODULES = modules_in(PACKAGE)
-IMPORTS = {name: set(imports_in(path, MODULES)) for name, path in MODULES.items()}
+
+
+@functools.cache
+def all_imports() -> dict[str, set[str]]:
+    """Return what each module imports; reading them takes a second, which only the worker that needs it spends."""
+    return {name: set(imports_in(path, MODULES)) for name, path in MODULES.items()}
 
 
 def test_no_two_modules_import_each_other() -> None:
-    assert circles_in(IMPORTS) == []
+    assert circles_in(all_imports()) == []
 
 
 def started_by_name(name: str) -> bool:
@@ -94,7 +100,7 @@ def started_by_name(name: str) -> bool:
 
 
 def test_every_module_is_imported() -> None:
-    imported = {name for names in IMPORTS.values() for name in names}
+    imported = {name for names in all_imports().values() for name in names}
     packages = {name for name, path in MODULES.items() if path.name == "__init__.py"}
     unused = MODULES.keys() - imported - packages - ENTRY_POINTS
     assert [name for name in unused if not (PROGRAM_PARTS.fullmatch(name) or started_by_name(name))] == []

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import EXAMPLE, Sandbox, make_sandbox
+from tests.conftest import EXAMPLE, WITH_PLOTS, Sandbox, make_sandbox
 
 LED = "name: led\njobs:\n  master: {tasks: 1}\n  worker: {tasks: 2, cpus: 2}\n  worker_: {tasks: 1}\n"
 STEPS = 30
@@ -61,7 +61,9 @@ def test_data_divided_among_any_devices_give_the_curve_of_one(clusters: Sandbox)
 @pytest.mark.slow
 def test_modes_compared_where_a_ps_keeps_the_weights(clusters: Sandbox, tmp_path: Path) -> None:
     picture = tmp_path / "curve.svg"
-    output = clusters("run", "expfit", "-c", "demo", *SHORT, "--compare", "--plot", picture, "-o", "json").stdout
+    output = clusters(
+        "run", "expfit", "-c", "demo", *SHORT, "--compare", "--plot", picture, "-o", "json", env=WITH_PLOTS
+    ).stdout
     *earlier, event = [json.loads(line) for line in output.splitlines()]
     assert {each["event"] for each in earlier} == {"run", "metric", "progress"}
     modes = event["result"]["modes"]
@@ -88,7 +90,7 @@ def test_layers_on_two_tasks(clusters: Sandbox) -> None:
 
 def test_training_reduces_the_loss_and_reports_it(clusters: Sandbox, tmp_path: Path) -> None:
     picture = tmp_path / "curve.png"
-    result = clusters("run", "expfit", "-c", "demo", "--seed", "1", "--plot", picture)
+    result = clusters("run", "expfit", "-c", "demo", "--seed", "1", "--plot", picture, env=WITH_PLOTS)
     lines = result.stdout.splitlines()
     assert lines[0].startswith("loss 0.00174 after 1,000 steps (single), no further than 0.16 from e^x between")
     assert lines[1].endswith("s, seed 1")
@@ -118,6 +120,9 @@ def test_a_rate_that_is_too_high_ends_the_run(clusters: Sandbox) -> None:
 def test_mistakes_that_need_no_cluster(sandbox: Sandbox) -> None:
     assert "does not end in .png" in sandbox("run", "expfit", "--plot", "curve.gif", code=2).stderr
     assert "leave out --mode" in sandbox("run", "expfit", "--compare", "--mode", "single", code=2).stderr
-    assert "leave out --detach" in sandbox("run", "expfit", "--detach", "--plot", "curve.png", code=2).stderr
+    assert (
+        "leave out --detach"
+        in sandbox("run", "expfit", "--detach", "--plot", "curve.png", code=2, env=WITH_PLOTS).stderr
+    )
     assert "'--lr'" in sandbox("run", "expfit", "--lr", "nan", code=2).stderr
-    assert "no cluster is running" in sandbox("run", "expfit", "--plot", "curve.png", code=3).stderr
+    assert "no cluster is running" in sandbox("run", "expfit", "--plot", "curve.png", code=3, env=WITH_PLOTS).stderr

@@ -9,7 +9,7 @@ import sys
 import zlib
 from pathlib import Path
 
-from tests.test_layers import IMPORTS
+from tests.test_layers import all_imports
 from tfcluster.transport import provision
 from tfcluster.transport.provision import PARTS, bootstrap_command, code_bundle, code_hash
 
@@ -56,7 +56,7 @@ def test_it_can_be_imported_on_a_host(tmp_path: Path) -> None:
 def test_it_imports_only_what_a_host_has() -> None:
     parts = {*(part.removesuffix(".py") for part in PARTS), "programs/declaration"}
     # `tfcluster.connect` imports what hosts do not have; it is for the user's own Python.
-    needed = [each for each in IMPORTS if each.part in parts - {"__init__"} and not each.typing]
+    needed = [each for each in all_imports() if each.part in parts - {"__init__"} and not each.typing]
     assert [
         f"{each.at} imports {each.module}"
         for each in needed
