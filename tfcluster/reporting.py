@@ -26,14 +26,12 @@ class _Series:
         sent_at: When the last one was sent.
         count: How many were sent.
         pending: The latest value if it was not sent, as the event that has it.
-        latest: The latest value; None if it is not finite.
     """
 
     began_at: float
     sent_at: float = -math.inf
     count: int = 0
     pending: Event | None = None
-    latest: float | None = None
 
 
 class MetricReporter:
@@ -43,11 +41,11 @@ class MetricReporter:
     the first one, so that the points of a run of days grow with the logarithm of its length.
 
     Args:
-        send: Sends an event without waiting; returns whether it could be sent.
+        send: Sends an event; returns whether it could be sent. Its second argument is whether it may wait until it is.
         labels: What else each event says, such as the task that reports.
     """
 
-    def __init__(self, send: Callable[[Event], bool], labels: dict[str, str]) -> None:
+    def __init__(self, send: Callable[[Event, bool], bool], labels: dict[str, str]) -> None:
         self._send = send
         self._labels = labels
         self._began_at = time.monotonic()
@@ -71,7 +69,6 @@ class MetricReporter:
                     f"tfcluster.metric: {name!r} is one name too many: a run has at most {settings.METRIC_NAMES_MAX}"
                 )
             series = self._series.setdefault(name, _Series(now))
-            series.latest = value
             seconds = round(now - self._began_at, 3)
             series.pending = {
                 "event": "metric",
@@ -83,18 +80,16 @@ class MetricReporter:
             }
             interval = (now - series.began_at) / settings.METRIC_POINTS
             if series.count < settings.METRIC_POINTS or now - series.sent_at >= interval:
-                self._send_pending(series, now)
+                self._send_pending(series, now, may_wait=False)
 
-    def flush(self) -> dict[str, float | None]:
-        """Send the latest point of each series, unless it was sent; return the latest value of each, by name."""
+    def flush(self) -> None:
+        """Send the latest point of each series, unless it was sent; wait until they are."""
         with self._lock:
             for series in self._series.values():
-                if series.pending is not None:
-                    self._send_pending(series, time.monotonic())
-            return {name: series.latest for name, series in self._series.items()}
+                self._send_pending(series, time.monotonic(), may_wait=True)
 
-    def _send_pending(self, series: _Series, now: float) -> None:
-        if series.pending is not None and self._send(series.pending):
+    def _send_pending(self, series: _Series, now: float, *, may_wait: bool) -> None:
+        if series.pending is not None and self._send(series.pending, may_wait):
             series.pending = None
             series.sent_at = now
             series.count += 1

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
 
-from tests.conftest import Sandbox
+from tests.conftest import Sandbox, wait_for
+from tfcluster import settings
 
 SCRIPT = """
 import sys
@@ -30,11 +32,77 @@ def test_a_script_reports_metrics(demo: Sandbox) -> None:
     assert demo("run", "reports.py").stdout == "done\n", "metrics do not change what a script prints"
 
 
+# Reports, and then ends as its argument says. Of what it reports after the first points, only some is sent at once.
+ENDS = """
+import os, signal, sys, time
+import tfcluster
+for step in range(400):
+    tfcluster.metric("loss", 1 / (step + 1), step)
+if sys.argv[1] == "wait":
+    print("waits", flush=True)
+    time.sleep(1000)
+if sys.argv[1] == "kill":
+    os.kill(os.getpid(), signal.SIGKILL)
+sys.exit(int(sys.argv[1]))
+"""
+
+
+# What is in a result of a process that could send nothing more.
+KEPT = [1 / (step + 1) for step in range(settings.METRIC_POINTS - 1, 400)]
+
+
+def test_a_script_that_fails_has_its_latest_metrics_in_its_result(demo: Sandbox) -> None:
+    demo.spec(ENDS, "ends.py")
+    result = json.loads(demo("run", "-o", "json", "ends.py", "3", code=3).stdout.splitlines()[-1])
+    assert result["result"] == {"exit_code": 3, "metrics": {"loss": 0.0025}}
+    assert demo.json("runs", result["run"])["result"] == result["result"]
+    assert "metrics    loss=0.0025" in demo("runs", result["run"]).stdout.splitlines()
+    result = json.loads(demo("run", "-o", "json", "ends.py", "kill", code=137).stdout.splitlines()[-1])
+    assert result["result"]["metrics"]["loss"] in KEPT
+
+
+def test_a_script_that_is_interrupted_or_cancelled_has_its_latest_metrics_too(demo: Sandbox) -> None:
+    demo.spec(ENDS, "ends.py")
+    command = demo.start("run", "ends.py", "wait")
+    assert command.stdout is not None
+    assert command.stdout.readline() == "waits\n"
+    command.send_signal(signal.SIGINT)
+    assert command.wait() == 130
+    result = demo.json("runs")[-1]["result"]
+    assert result["exit_code"] == 130
+    assert result["metrics"]["loss"] in KEPT
+    run = demo("run", "--detach", "ends.py", "wait").stdout.strip()
+    wait_for(lambda: "waits" in demo("logs", run).stdout)
+    demo("cancel", run)
+    assert demo("attach", run, code=1).stderr.startswith(f"{run} was cancelled after ")
+    record = demo.json("runs", run)
+    assert (record["state"], list(record["result"])) == ("cancelled", ["metrics"])
+    assert record["result"]["metrics"]["loss"] in KEPT
+
+
 def test_the_processes_of_a_launch_report_metrics_by_task(demo: Sandbox) -> None:
     demo.spec("import tfcluster\ntfcluster.metric('loss', 0.5, 1)\n", "member.py")
-    events = [json.loads(line) for line in demo("launch", "-o", "json", "member.py").stdout.splitlines()]
+    *events, result = [json.loads(line) for line in demo("launch", "-o", "json", "member.py").stdout.splitlines()]
     points = {(each["task"], each["name"], each["value"]) for each in events if each["event"] == "metric"}
     assert points == {("worker:0", "loss", 0.5), ("worker:1", "loss", 0.5)}
+    metrics = {"worker:0": {"loss": 0.5}, "worker:1": {"loss": 0.5}}
+    assert result["result"] == {"exit_code": 0, "restarts": 0, "metrics": metrics}
+    assert "metrics    worker:0: loss=0.5; worker:1: loss=0.5" in demo("runs", result["run"]).stdout.splitlines()
+
+
+def test_a_launch_that_fails_or_is_cancelled_has_its_latest_metrics(demo: Sandbox) -> None:
+    demo.spec(ENDS, "ends.py")
+    result = json.loads(demo("launch", "-o", "json", "ends.py", "3", code=3).stdout.splitlines()[-1])["result"]
+    metrics = result.pop("metrics")
+    assert metrics[result["task"]] == {"loss": 0.0025}
+    assert result["exit_code"] == 3
+    run = demo("launch", "--detach", "ends.py", "wait").stdout.strip()
+    wait_for(lambda: demo("logs", run).stdout.count("waits") == 2)
+    demo("cancel", run)
+    demo("attach", run, code=1)
+    result = demo.json("runs", run)["result"]
+    assert sorted(result.pop("metrics")) == ["worker:0", "worker:1"]
+    assert result == {}
 
 
 def test_a_fresh_interpreter_reports_too_and_a_script_that_closes_everything_goes_on(demo: Sandbox) -> None:

@@ -26,7 +26,7 @@ from pathlib import Path
 from tfcluster import settings
 from tfcluster.core.programs import ProgramTraits
 from tfcluster.core.caller import OutputStreams
-from tfcluster.processes import daemonize, run_driver, run_output, run_spec, supervised_program
+from tfcluster.processes import daemonize, latest_metrics, run_driver, run_output, run_spec, supervised_program
 settings.DRIVER_POLL_SECONDS = settings.DRIVER_EXIT_SECONDS = 0.05
 traits = ProgramTraits(is_script=True)
 folder = Path(sys.argv[1])
@@ -45,7 +45,7 @@ poll = select.poll()
 recorder = run_output.OutputRecorder(folder)
 program = supervised_program.SupervisedProgram(job, poll, recorder, None, None, print)
 print("driving", flush=True)
-run_driver._supervise(job, program, poll, recorder)
+run_driver._supervise(job, program, poll, recorder, latest_metrics.LatestMetrics())
 """
 
 
@@ -175,7 +175,8 @@ def test_sigterm_is_passed_on_to_the_program(tmp_path: Path) -> None:
         assert sorted([process.stdout.readline(), process.stdout.readline()]) == ["driving\n", "ready\n"]
         process.terminate()
         assert process.wait(60) == 143
-    assert not (tmp_path / EVENTS).exists(), "the agent knows why it was told to end"
+    events = [json.loads(line) for line in (tmp_path / EVENTS).read_text().splitlines()]
+    assert events == [{"event": "stopped", "result": None}], "the agent knows why it was told to end"
 
 
 def test_a_result_that_is_not_finite_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -114,4 +114,5 @@ def script_exit_code(event: Mapping[str, Any]) -> int | None:
     """Return the exit code with which a script has ended by itself; None if it was not that, or is not the result."""
     if event.get("event") != "result" or event["program"] != "script" or event["result"] is None:
         return None
-    return int(event["result"]["exit_code"])
+    code: int | None = event["result"].get("exit_code")  # of one that was stopped there are only the metrics
+    return code

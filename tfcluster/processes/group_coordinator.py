@@ -27,6 +27,7 @@ from tfcluster.processes.group_end import Failure, LastLines, describe_failure, 
 from tfcluster.processes.group_host import GroupHost
 from tfcluster.processes.group_link import GroupLink, GroupListener
 from tfcluster.processes.group_states import MemberStates
+from tfcluster.processes.latest_metrics import LatestMetrics
 from tfcluster.processes.netinfo import Address
 from tfcluster.processes.run_output import STDERR, OutputRecorder
 from tfcluster.processes.run_spec import RunSpec
@@ -70,6 +71,7 @@ class GroupCoordinator:
         self._cluster = cluster
         self._recorder = OutputRecorder(spec.folder)
         self._states = MemberStates(spec.folder)
+        self._metrics = LatestMetrics()
         self._poll = select.poll()
         self._links: dict[int, GroupLink] = {}
         self._listener: GroupListener | None = None
@@ -97,6 +99,7 @@ class GroupCoordinator:
         self._done_at = self._stop_at = _NEVER  # since when the others are to end; when they are told to
         self._is_stopping = self._is_stopping_idle = False
         self._states.clear()
+        self._metrics.clear()
 
     @property
     def _members(self) -> tuple[Member, ...]:
@@ -246,6 +249,7 @@ class GroupCoordinator:
             self._outputs[report.rank].add(data)
             self._recorder.append(report.stream, data, self._members[report.rank].short)
         elif isinstance(report, Measured):
+            self._metrics.add(report.event)
             self._tell(**report.event)
         elif isinstance(report, Observed):
             self._states.change(self._members[report.rank], observation=report.observation)
@@ -265,7 +269,7 @@ class GroupCoordinator:
             self._failure = describe_failure(member, report, lines, self._is_interrupted)
 
     def _tell(self, event: str, **fields: Any) -> None:
-        """Write an event; a full disk must not end the group."""
+        """Write an event; a full disk must not end the group, and at its end the agent notices it too."""
         with contextlib.suppress(ClusterError):
             self._spec.emit(event, **fields)
 
@@ -284,15 +288,13 @@ class GroupCoordinator:
 
     def _finish(self) -> NoReturn:
         """Write the final event, let the hosts exit, and exit."""
-        code = int(ExitCode.TERMINATED) if self._is_cancelled else 0
-        if self._failure is not None and not self._is_cancelled:
-            code = self._failure.exit_code
+        code = 0 if self._failure is None else self._failure.exit_code
+        end = (time.monotonic() - self._started_at, self._recorder.lost_bytes)
+        event = final_event(self._spec, self._failure, self._attempt, self._metrics.as_result(), *end)
+        if self._is_cancelled:
+            code, event = int(ExitCode.TERMINATED), self._metrics.stop_event()
         self._order(End(code))
         if left := clear_tree(self._spec):
             self._recorder.append(STDERR, f"{left}\n".encode())
-        if not self._is_cancelled:  # else the agent knows why the run has ended
-            seconds = time.monotonic() - self._started_at
-            event = final_event(self._spec, self._failure, self._attempt, seconds, self._recorder.lost_bytes)
-            with contextlib.suppress(ClusterError):  # the disk is full, which the agent notices too
-                self._spec.emit(**event)
+        self._tell(**event)
         os._exit(code)

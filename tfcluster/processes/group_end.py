@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,20 +73,28 @@ def describe_failure(member: Member, report: Exited, lines: Sequence[str], inter
     return Failure(ClusterError(f"{member.short} on {member.host} {problem}{shown}"), code, result)
 
 
-def final_event(spec: RunSpec, failure: Failure | None, restarts: int, seconds: float, lost_bytes: int) -> Message:
+def final_event(
+    spec: RunSpec,
+    failure: Failure | None,
+    restarts: int,
+    metrics: Mapping[str, Any],
+    seconds: float,
+    lost_bytes: int,
+) -> Message:
     """Return the final event of a group's run.
 
     Args:
         spec: The run.
         failure: The failure; None if the group has succeeded.
         restarts: How often the group was started again.
+        metrics: The field of the result that has the members' metrics, if they have reported any.
         seconds: The duration of the run.
         lost_bytes: How much of the output could not be written.
     """
     if failure is not None:
         hint = failure.error.hint or f"All that it has printed: `tfcluster logs {spec.run} -c {spec.cluster}`."
         error = ClusterError(failure.error.message, hint=hint, exit_code=failure.error.exit_code)
-        result = {**failure.result, "restarts": restarts} if failure.result else None
-        return {"event": "error", "error": error.to_json(), "result": result}
+        result = {**failure.result, "restarts": restarts} if failure.result else {}
+        return {"event": "error", "error": error.to_json(), "result": {**result, **metrics} or None}
     notes = [f"{lost_bytes} bytes of output could not be written"] if lost_bytes else []
-    return spec.result_event({"exit_code": 0, "restarts": restarts}, seconds, devices={}, notes=notes)
+    return spec.result_event({"exit_code": 0, "restarts": restarts, **metrics}, seconds, devices={}, notes=notes)

@@ -30,6 +30,7 @@ from tfcluster.processes.driver_process import TERMINAL_SIGNALS, USER_SIGNALS, e
 from tfcluster.processes.group_coordinator import GroupCoordinator
 from tfcluster.processes.group_host import GroupHost
 from tfcluster.processes.group_link import connect
+from tfcluster.processes.latest_metrics import LatestMetrics
 from tfcluster.processes.netinfo import Address, addresses_of
 from tfcluster.processes.port_isolation import OPEN_HINT, PortIsolationError
 from tfcluster.processes.run_output import STDERR, OutputRecorder
@@ -69,14 +70,15 @@ def main(spec: RunSpec) -> None:
     if spec.group is not None:
         _drive_group(spec, spec.group, cluster)
     poll = select.poll()
+    metrics = LatestMetrics()
     try:
         recorder = OutputRecorder(folder)
-        program = SupervisedProgram(spec, poll, recorder, stdin, cluster, partial(_emit, spec))
+        program = SupervisedProgram(spec, poll, recorder, stdin, cluster, partial(_report, spec, metrics))
     except OSError as error:
         _fail(spec, ClusterError(f"no process could be started for the program of {spec.run}: {error.strerror}"))
     if stdin is not None:
         os.close(stdin)
-    _supervise(spec, program, poll, recorder)
+    _supervise(spec, program, poll, recorder, metrics)
 
 
 def _receive_stdin(spec: RunSpec) -> int | None:
@@ -113,7 +115,7 @@ def _drive_group(spec: RunSpec, group: Group, cluster: Collection[Address] | Non
             raise ClusterError(f"the connection to the coordinator of {spec.run} is lost")
         notes = [left] if (left := clear_tree(spec)) else []
         end = ProgramEnd(0, "", 0.0, {}, notes)
-        spec.emit(**final_event(spec, 0, end, interrupted=False, lost_bytes=0))
+        spec.emit(**final_event(spec, 0, end, {}, interrupted=False, lost_bytes=0))
         os._exit(code)
     except OSError as error:
         _fail(spec, ClusterError(f"{spec.run} cannot start on host {spec.host}: {error.strerror or error}"))
@@ -123,8 +125,9 @@ def _drive_group(spec: RunSpec, group: Group, cluster: Collection[Address] | Non
         _fail(spec, error)
 
 
-def _emit(spec: RunSpec, event: Message) -> None:
+def _report(spec: RunSpec, metrics: LatestMetrics, event: Message) -> None:
     """Write an event of the script; on a full disk it is lost."""
+    metrics.add(event)
     with contextlib.suppress(ClusterError):
         spec.emit(**event)
 
@@ -138,7 +141,9 @@ def _fail(spec: RunSpec, error: ClusterError) -> NoReturn:
     os._exit(1)
 
 
-def _supervise(spec: RunSpec, program: SupervisedProgram, poll: select.poll, recorder: OutputRecorder) -> NoReturn:
+def _supervise(
+    spec: RunSpec, program: SupervisedProgram, poll: select.poll, recorder: OutputRecorder, metrics: LatestMetrics
+) -> NoReturn:
     """Supervise the program until its process has exited, then exit in the same way.
 
     Args:
@@ -146,6 +151,7 @@ def _supervise(spec: RunSpec, program: SupervisedProgram, poll: select.poll, rec
         program: The program.
         poll: Watches the program.
         recorder: The run's output.
+        metrics: What the program has reported.
     """
     started_at = time.monotonic()
     interrupted = False
@@ -173,10 +179,11 @@ def _supervise(spec: RunSpec, program: SupervisedProgram, poll: select.poll, rec
     code = program.reap()
     if left := clear_tree(spec):
         recorder.append(STDERR, f"{left}\n".encode())
-    # The agent knows why a run was terminated.
-    if spec.traits.is_script and not program.was_stopped(code):
+    if spec.traits.is_script:
         end = program.end or ProgramEnd(code, "", time.monotonic() - started_at, {}, [])
-        event = final_event(spec, code, end, interrupted, recorder.lost_bytes)
+        event = metrics.stop_event()
+        if not program.was_stopped(code):
+            event = final_event(spec, code, end, metrics.as_result(), interrupted, recorder.lost_bytes)
         try:
             spec.emit(**event)
         except ClusterError as problem:

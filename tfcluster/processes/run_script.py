@@ -121,8 +121,8 @@ def _run_script(spec: RunSpec, link: socket.socket) -> NoReturn:
     seconds = time.monotonic() - context.started_at
     if os.getpid() == pid:  # a child that the script has forked ends here too
         with contextlib.suppress(OSError):  # the script has closed descriptors that it did not open
-            metrics = reporter.flush()
-            ProgramEnd(code, truncate(failure), seconds, context.device_stats, context.notes, metrics).send(link)
+            reporter.flush()
+            ProgramEnd(code, truncate(failure), seconds, context.device_stats, context.notes).send(link)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     raise SystemExit(code)
 
@@ -139,11 +139,11 @@ def _report_metrics(spec: RunSpec, link: socket.socket) -> MetricReporter:
     """
     own = os.fstat(link.fileno()).st_ino
 
-    def send(event: Message) -> bool:
+    def send(event: Message, may_wait: bool) -> bool:
         try:  # a script may close descriptors that it did not open, and the number may be that of another file since
             if os.fstat(link.fileno()).st_ino != own:
                 return True
-            return link.send(encode(event), socket.MSG_DONTWAIT) > 0
+            return link.send(encode(event), 0 if may_wait else socket.MSG_DONTWAIT) > 0
         except BlockingIOError:  # the driver does not get to read; the next one may be sent, or the last one at the end
             return False
         except OSError:

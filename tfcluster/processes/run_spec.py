@@ -177,7 +177,6 @@ class ProgramEnd:
         seconds: The run time in seconds.
         work: The work of each device, as in `Context.device_stats`.
         notes: Notes for the user about the run.
-        metrics: The latest value of each metric that the script has reported, by name; None for one that is not finite.
     """
 
     exit_code: int
@@ -185,7 +184,6 @@ class ProgramEnd:
     seconds: float
     work: dict[str, dict[str, int]]
     notes: list[str]
-    metrics: dict[str, float | None] = field(default_factory=dict)
 
     def send(self, link: socket.socket) -> None:
         """Send the message to the driver."""

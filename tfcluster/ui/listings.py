@@ -160,11 +160,23 @@ def show_run(run: Mapping[str, Any]) -> None:
         "devices": origin and " ".join(origin["devices"]),
         "tfcluster": origin and origin["version"],
         "result": format_outcome(run),
+        "metrics": _format_metrics((run["result"] or {}).get("metrics", {})),
     }
     width = max(map(len, lines))
     for name, text in lines.items():
         if text:
             console().print(f"{name:<{width}}  {text}", soft_wrap=True)
+
+
+def _format_metrics(metrics: Mapping[str, Any]) -> str:
+    """Format the latest metrics of a script with their names, those of a group of processes by task."""
+    parts = []
+    for name, value in metrics.items():
+        if isinstance(value, Mapping):
+            parts.append(f"{name}: {_format_metrics(value)}")
+        else:
+            parts.append(f"{name}={'not finite' if value is None else f'{value:.6g}'}")
+    return ("; " if any(isinstance(value, Mapping) for value in metrics.values()) else " ").join(parts)
 
 
 def _cleanness(origin: Mapping[str, Any]) -> str:

@@ -15,6 +15,7 @@ from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn,
 from tfcluster import settings
 from tfcluster.client.output_lines import OutputLines, encode
 from tfcluster.control_characters import escape_control_characters
+from tfcluster.core.runs import script_exit_code
 from tfcluster.errors import ClusterError
 from tfcluster.programs import registry
 from tfcluster.ui.console import Text, console, error_console, is_interactive, make_table
@@ -95,7 +96,7 @@ class RunView:
             self._print_output(event)
         if event["event"] == "placement" and self._shows_placements:
             self._print_above(self._placements.line(event))
-        if event["event"] == "result" and event["state"] == "cancelled" and event["result"] is None:
+        if event["event"] == "result" and event["state"] == "cancelled" and script_exit_code(event) is None:
             error_console().print(f"{self._run} was cancelled after {format_duration(event['seconds'])}")
         if event["event"] == "metric":
             self._metrics.update(event)

@@ -42,7 +42,9 @@ def final_record(run: Run, log: Path) -> RunRecord:
         state, error = RunState.FAILED, _driver_error(run, log).to_json()
     if error is not None:
         error = _with_losses(error, run)
-    result = None if run.record.stopping is not None else last.get("result")
+    result = last.get("result")
+    if run.record.stopping is not None and result is not None:  # the script may have ended by itself just before
+        result = {name: value for name, value in result.items() if name == "metrics"} or None
     record = replace(run.record, state=state, seconds=run.snapshot().seconds, error=error, result=result)
     try:
         append_event(run.events, **result_event(record))
@@ -88,13 +90,13 @@ def _driver_error(run: Run, log: Path) -> ClusterError:
 
 
 def _final_event(path: Path) -> Message:
-    """Return the result or error event that a driver wrote, or an empty message if it wrote neither."""
+    """Return the last event that a driver wrote, which says how its program has ended; empty if it wrote none."""
     lines, _ = tail(path, settings.RUN_RESULT_EVENTS)
     for line in reversed(lines):
         try:
             event = json.loads(line)
         except ValueError:
             continue
-        if isinstance(event, dict) and event.get("event") in ("result", "error"):
+        if isinstance(event, dict) and event.get("event") in ("result", "error", "stopped"):
             return event
     return {}

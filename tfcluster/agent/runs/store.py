@@ -46,7 +46,8 @@ class RunRecord:
         stopping: Why the run is being stopped: the state that it will end in, and the error, if any; None while it is
             not being stopped.
         seconds: Duration of the run in seconds; None while it is active.
-        result: The program's result; None if the run did not succeed, unless a script has ended by itself.
+        result: The program's result; None if the run did not succeed, unless a script has ended by itself or has
+            reported metrics.
         error: Why the run failed; None if it did not fail.
         required_tasks: Names of the tasks that the run uses in addition to those of its devices.
         is_part: Whether the run consists of this host's members of a group that another host leads.

@@ -50,7 +50,8 @@ export function outcome(record, notes) {
   if (record.error) parts.push(element("p", { class: "problem" }, [record.error.message, record.error.hint].filter(Boolean).join("\n")));
   const result = record.result ?? {};
   const plain = Object.entries(result).filter(([, value]) => value !== null && typeof value !== "object");
-  const nested = Object.entries(result.metrics ?? {});
+  const nested = Object.entries(result.metrics ?? {}).flatMap(([name, value]) => value === null || typeof value !== "object" ? [[name, value]]
+    : Object.entries(value).map(([metric, last]) => [`${name} ${metric}`, last]));
   if (plain.length || nested.length) parts.push(element("h3", {}, "Result"), factsOf([...plain, ...nested].map(([name, value]) => [name, formatNumber(value)])));
   return parts;
 }

@@ -23,7 +23,9 @@ class RunEvent:
             event: `run` (the first: `run`, `program`, `devices`), `output` (`data` that a script wrote to its `stream`,
             `stdout` or `stderr`, with its `task` if it is a member of a group; here the command prints each `line`),
             `result` (the last: `run`, `program`, `state`, `seconds`, `result`, `devices`, `notes`, and `error` if it
-            failed; the result of a script that failed has its `exit_code`, and its `signal` if one ended it), `waiting`
+            failed; the result of a script that failed has its `exit_code`, and its `signal` if one ended it; that of
+            a script has its latest `metrics` if it reported any, those of a group by task), `stopped` (the driver has
+            ended a script because the run was to end, with its metrics as `result`), `waiting`
             (a script waits in a `call` of TensorFlow, with `problems`) and `waiting_ended`, `metric` (what a script has
             reported with `tfcluster.metric`: `name`, `value`, `step`, the `seconds` since it began, and its `task` if
             it is a member of a group), or a kind that the program defines, with fields of its own. The data are text,
@@ -203,7 +205,8 @@ class RunSummary:
         state: The state.
         seconds: The duration in seconds.
         started: The Unix time of the submission, in seconds.
-        result: The program's result; None if the run did not succeed, unless a script has ended by itself.
+        result: The program's result; None if the run did not succeed, unless a script has ended by itself or has
+            reported metrics.
         error: Why the run failed, as `ClusterError.to_json` has it; None if it did not fail.
         timeout: Seconds after which the run is stopped; None for no limit.
         origin: What the run was started from; None if that is not known.
