@@ -65,7 +65,7 @@ def value_of(samples: Samples, name: str, **labels: str) -> float | None:
 
 def test_what_status_shows_is_a_metric() -> None:
     samples = samples_of(render_metrics(STATUS, USAGES))
-    worker = {"cluster": "demo", "host": "localhost", "job": "worker", "task": "worker:0"}
+    worker = {"cluster": "demo", "host": "localhost", "tf_job": "worker", "task": "worker:0"}
     assert value_of(samples, "cluster_state", cluster="demo", state="degraded") == 1
     assert value_of(samples, "cluster_state", cluster="demo", state="running") == 0
     assert value_of(samples, "host_up", host="localhost") == 1
@@ -132,6 +132,13 @@ def test_units_and_types_follow_the_conventions() -> None:
         assert family.documentation.endswith(".")
         unit = family.name.rpartition("_")[2]
         assert family.unit == (unit if unit in ("seconds", "bytes", "ratio") else "")
+
+
+def test_no_label_is_one_that_prometheus_gives_its_targets() -> None:
+    text = render_metrics(STATUS, USAGES)
+    labels = {label for family in parse_openmetrics(text) for sample in family.samples for label in sample.labels}
+    assert "tf_job" in labels
+    assert labels.isdisjoint({"job", "instance"})
 
 
 def test_the_older_text_format_has_the_same_values() -> None:

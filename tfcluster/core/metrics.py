@@ -2,6 +2,9 @@
 
 Only gauges and counters are used: the parser of Prometheus's older text format, which node_exporter's textfile
 collector has, reads them too, and takes the lines that it does not know for comments.
+
+The job of a task is the label `tf_job`: `job` is a label that Prometheus itself gives each target, and it would rename
+ours to `exported_job`.
 """
 
 from __future__ import annotations
@@ -145,7 +148,7 @@ def _task_families(status: ClusterStatus, usages: Mapping[str, HostUsage], clust
     )
     up_hosts = {host.host for host in status.hosts if host.state == "up"}
     for task in status.tasks:
-        labels = {**cluster, "host": task.host, "job": task.job, "task": task.short}
+        labels = {**cluster, "host": task.host, "tf_job": task.job, "task": task.short}
         state.add_states(task.state, labels)
         info.add(1.0, {**labels, "address": task.address})
         if task.host not in up_hosts:
