@@ -1,5 +1,5 @@
-"""The commands over several hosts, two of which this machine plays: see tests/played.py. The hosts are real, the way
-to them is not; tests with ssh are elsewhere."""
+"""The commands over several hosts. This machine plays two of them: see tests/played.py. The hosts are real, the
+way to them is not; tests with ssh are elsewhere."""
 
 from __future__ import annotations
 

@@ -316,7 +316,7 @@ def test_map_reduce_outside_a_run_or_without_shards(local_run: Callable[[int], C
 
 
 class Failing:
-    """Opens sessions, the first of which fails once, in its first step of several shards.
+    """Opens sessions. The first one fails once, in its first step of several shards.
 
     Attributes:
         opened: How many it has opened.

@@ -44,7 +44,7 @@ def _in_words(error: BaseException) -> str:
 
 
 class Journal:
-    """The journal: JSON lines, the first of which is a snapshot; each further one is the new record of a task.
+    """The journal: JSON lines. The first is a snapshot; each further one is the new record of a task.
 
     A change costs one short `write`, however many tasks there are. It is not synced to the disk: a journal has to
     survive the agent, for which the page cache is enough. After a crash of the machine no process of the cluster is

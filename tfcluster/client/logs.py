@@ -121,7 +121,7 @@ def _last(events: Iterator[Line], count: int) -> Iterator[Line]:
 def _read_all(
     cluster: Cluster, requests: Mapping[str, LogsRequest | EventsRequest], after: Positions
 ) -> Iterator[Line]:
-    """Merge the lines that several hosts return, each of which gets its own request."""
+    """Merge the lines that several hosts return. Each host gets its own request."""
     streams = {
         host: partial(read_host, cluster.connect(host), request, after.setdefault(host, {}))
         for host, request in requests.items()

@@ -131,7 +131,7 @@ class Placements:
 
 
 class PlacementContext(StreamContext):
-    """Interleaves the events of a run with its placements, all of which come before the result.
+    """Interleaves the events of a run with its placements. All placements come before the result.
 
     Args:
         context: The context of the stream without placements.

@@ -204,7 +204,7 @@ def acquire_run(folder: Path, process: ProcessHandle | None) -> bool:
     Returns:
         False if the run has been acquired before.
     """
-    target = f"{process.pid}:{process.start_time}" if process else "nobody"
+    target = f"{process.pid}:{process.start_time}" if process else "none"
     try:
         os.symlink(target, folder / _CLAIM)  # atomic: the link and its target are created in one step
     except FileExistsError:

@@ -33,7 +33,7 @@ class SupervisedProgram:
         stdin: The program's standard input; None for /dev/null.
         cluster: The addresses that may connect to the program's ports, or None if all may.
         report: Gets the events of a script: what it reports with `tfcluster.metric`.
-        release: Gives up, in the new process, the objects that own descriptors, all of which are closed there: an
+        release: Gives up, in the new process, the objects that own descriptors, because these are closed there: an
             object that is destroyed later would close a file of the program that has got its number.
 
     Attributes:

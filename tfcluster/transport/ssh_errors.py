@@ -21,7 +21,7 @@ _ERRORS = (
         r"REMOTE HOST IDENTIFICATION HAS CHANGED",
         "it shows another host key than the one known here",
         "If it was installed again, remove the old key{known} and type `{ssh}`, which shows the new one's fingerprint. "
-        "If it was not, somebody may be listening in between.",
+        "If it was not, another machine may be reading the connection.",
     ),
     (
         r"Host key verification failed|host key is known for",

@@ -18,7 +18,7 @@ _NO_AGENT = 2  # the exit code of ssh-add if it cannot connect to an agent
 
 
 def find_locked_key(destination: str) -> tuple[Path, bool] | None:
-    """Find a key that ssh would offer to a host if somebody typed its passphrase.
+    """Find a key that ssh would offer to a host if its passphrase were typed.
 
     Args:
         destination: The destination for ssh.
