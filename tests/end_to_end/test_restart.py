@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,19 @@ def events(sandbox: Sandbox, *words: str) -> list[tuple[str, str, str]]:
     """What happened: task, word, detail; only the events that are called like this, where that is said."""
     lines = map(json.loads, sandbox("events", "-o", "json").stdout.splitlines())
     return [(event["task"], event["event"], event["detail"]) for event in lines if not words or event["event"] in words]
+
+
+@contextlib.contextmanager
+def frozen(sandbox: Sandbox, run: str) -> Iterator[None]:
+    """Freeze a program, which then takes no processor time and is running all the same, until the block ends."""
+    wait_for(lambda: {each["run"]: each["state"] for each in sandbox.status()["runs"]}[run] == "running")
+    processes = [pid for pid, command_line in sandbox.processes().items() if run in command_line]
+    assert processes
+    for pid in processes:
+        os.kill(pid, signal.SIGSTOP)
+    yield
+    for pid in processes:
+        os.kill(pid, signal.SIGCONT)
 
 
 def restarted_by_itself(sandbox: Sandbox, short: str) -> Any:
@@ -67,18 +81,19 @@ def test_restart_on_purpose(sandbox: Sandbox) -> None:
     # It asks before the run fails, as for variables; a run of pi goes on, and is not mentioned.
     (name,) = (run["run"] for run in sandbox.status()["runs"])
     counts = sandbox("run", "pi", "--samples", "1e13", "--detach").stdout.strip()
-    assert sandbox("restart", "worker", code=2).stderr.splitlines() == [
-        f"error: cluster 'again' would lose run {name}: nothing was restarted",
-        "hint: Add --yes to restart anyway.",
-    ]
-    assert pids(sandbox)["worker:0"] == first["worker:0"]
-    restart = sandbox("restart", "worker:1", "--yes")
-    assert f"LOST: run {name}\n" in restart.stderr
-    assert {run["run"]: run["state"] for run in sandbox.status()["runs"]}[counts] == "running"
-    assert re.search(r"again: 1 task restarted in \d+\.\d\d s\n", restart.stdout)
-    assert "worker:1 is being restarted by `tfcluster restart`" in run.communicate(timeout=60)[1]
-    assert run.returncode != 0
-    assert "LOST" not in sandbox("restart", "worker:1").stderr
+    with frozen(sandbox, counts):
+        assert sandbox("restart", "worker", code=2).stderr.splitlines() == [
+            f"error: cluster 'again' would lose run {name}: nothing was restarted",
+            "hint: Add --yes to restart anyway.",
+        ]
+        assert pids(sandbox)["worker:0"] == first["worker:0"]
+        restart = sandbox("restart", "worker:1", "--yes")
+        assert f"LOST: run {name}\n" in restart.stderr
+        assert {run["run"]: run["state"] for run in sandbox.status()["runs"]}[counts] == "running"
+        assert re.search(r"again: 1 task restarted in \d+\.\d\d s\n", restart.stdout)
+        assert "worker:1 is being restarted by `tfcluster restart`" in run.communicate(timeout=60)[1]
+        assert run.returncode != 0
+        assert "LOST" not in sandbox("restart", "worker:1").stderr
     sandbox("cancel", counts)
     second = pids(sandbox)
     assert [short for short in first if first[short] == second[short]] == ["worker:0", "ps:0"]
