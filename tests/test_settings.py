@@ -70,7 +70,6 @@ CONSTANTS = {
             "programs/mean/partition.py:WHOLE",
             "processes/probes.py:_CHANNEL_OPTIONS",
             "client/agent_connection.py:_NO_REQUEST",
-            "dashboard/runs.py:_SKIP_OUTPUT",
             "protocol/codec.py:VERSION",
             "reporting.py:_STEP_MAX",
             "spec/yaml_source.py:_TOP",

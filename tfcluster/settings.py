@@ -77,10 +77,12 @@ CONNECTIVITY_MARGIN_SECONDS = 10.0  # the connecting process starts slowly on a 
 CLOCK_OFFSET_MAX_SECONDS = 5.0  # with more, times of one host cannot be compared with those of another
 # Views that follow a cluster.
 LIVE_WATCH_SECONDS = 86400.0  # of one request for the status at each change, which a view repeats
-LIVE_USAGE_SECONDS = 2.0  # between two requests for what hosts and tasks use
+LIVE_USAGE_SECONDS = 2.0  # between two requests for what hosts and tasks use; each costs an agent 3 ms
+LIVE_SAMPLES = 150  # of what hosts and tasks use, that are kept: of five minutes
 LIVE_RETRY_SECONDS = 5.0  # between two looks whether a host on which the cluster is down is up again
-LIVE_EVENTS = 200  # the last ones of each host
+LIVE_EVENTS = 500  # the last ones
 LIVE_RUNS = 100  # the last ones of each host
+LIVE_HISTORIES = 50  # of runs whose curves are kept
 LIVE_LOG_LINES = 500  # the last ones of a log that is opened
 LIVE_LOG_LINES_MAX = 20_000  # of a log that is open, in the memory of `top`
 TOP_REFRESH_SECONDS = 0.25  # at most so often the screen of `top` is drawn again
@@ -273,9 +275,9 @@ LOGIN_RUNTIME_FOLDERS = "/run/user"  # systemd creates a folder in it for each u
 TEMPORARY_FOLDER = "/tmp"  # every user can create one in it
 
 # The page of `dashboard`.
-DASHBOARD_SAMPLE_SECONDS = 2.0  # between two looks at what tasks use, while a page is open; each costs an agent 3 ms
 DASHBOARD_MESSAGE_SECONDS = 0.2  # between two messages to a page: what happens meanwhile is one
-DASHBOARD_WATCH_SECONDS = 3600.0  # of one request to be told of changes; then comes the next one
+DASHBOARD_LOG_SECONDS = 1.0  # between two looks at a log that is open
+DASHBOARD_METRICS_SECONDS = 2.0  # for a host to answer, when /metrics is asked for
 DASHBOARD_REQUEST_SECONDS = 30.0  # for a browser to send a request, or to take a part of an answer
 DASHBOARD_START_SECONDS = 15.0  # of a run, which its duration does not count: the fork server imports TensorFlow
-DASHBOARD_SAMPLES, DASHBOARD_LINES, DASHBOARD_RUNS = 150, 500, 50  # that are kept, or shown at first
+DASHBOARD_LINES, DASHBOARD_RUNS = 500, 50  # that are shown at first

@@ -54,16 +54,18 @@ class Live(LiveCluster):
         self.changed = changed
     def start(self):
         pass
+    def measure(self, is_wanted):
+        pass
     def close(self):
         pass
     def view(self):
         from tfcluster.client.live_view import LiveView
         if "breaks" in words and os.path.exists("now"):
             raise ValueError("of the test")
-        ended = ClusterError("cluster 'many' went down", exit_code=3) if os.path.exists("down") else None
+        down = ClusterError("cluster 'many' went down", exit_code=3) if os.path.exists("down") else None
         links = {"alpha": Link(), "beta": Link(time.time(), "connection lost")}
         rates = {"/job:worker/task:0": TaskRates(0.0, 2048.0, 3 << 20)}
-        return LiveView(status, links, rates, runs, (event,), ended)
+        return LiveView(status, links, rates, runs, (event,), down)
     def follow_log(self, name, host, show):
         for number in range(100):
             show({"line": f"line {number} of {name}\\x1b[2J [red]", "time": 0.0, "task": name})

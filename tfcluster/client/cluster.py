@@ -80,6 +80,13 @@ class Cluster:
         other._clients = self._clients
         return other
 
+    def joined_by(self, topology: ClusterTopology) -> Cluster:
+        """Return this cluster, with its connections, as one that has the hosts of a topology too."""
+        hosts = {**self.hosts, **{host.name: host for host in topology.hosts}}
+        other = Cluster(self.name, tuple(hosts.values()), topology.head().host)
+        other._clients = self._clients
+        return other
+
     def add_host(self, record: dict[str, Any], host: str) -> dict[str, Any]:
         """Return a record of a command's JSON output with the host that it is from."""
         return record if self.is_local else {**record, "host": host}

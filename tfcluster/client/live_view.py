@@ -8,7 +8,7 @@ from typing import Any
 
 from tfcluster.client.logs import Line
 from tfcluster.core.states import ACTIVE_RUN_STATES
-from tfcluster.core.status import ClusterStatus
+from tfcluster.core.status import ClusterStatus, HostLoad
 from tfcluster.core.usage import ProcessUsage
 from tfcluster.errors import ClusterError
 from tfcluster.protocol.api.runs import RunSummary
@@ -37,6 +37,21 @@ class TaskRates:
 
 
 @dataclass(frozen=True)
+class LoadSample:
+    """What was used at one moment.
+
+    Attributes:
+        time: The Unix time.
+        tasks: Processor time in percent of one processor, and memory in bytes, by task.
+        hosts: The load of each host; None if it is not known.
+    """
+
+    time: float
+    tasks: Mapping[str, tuple[float | None, int | None]]
+    hosts: Mapping[str, HostLoad | None]
+
+
+@dataclass(frozen=True)
 class LiveRun:
     """A run, and what it has reported.
 
@@ -62,14 +77,23 @@ class LiveRun:
 
 @dataclass(frozen=True)
 class LiveView:
-    """A cluster at one moment; see `tfcluster.client.live`."""
+    """A cluster at one moment; see `tfcluster.client.live`.
+
+    Attributes:
+        status: The status as `status -o json` has it, with the hosts' load and the tasks' traffic.
+        links: Whether the agent of each host answers.
+        rates: What the tasks use, by their names.
+        runs: The runs, the oldest first.
+        events: The latest events, the oldest first.
+        down: The error that the cluster is down on all hosts; None if it is not.
+    """
 
     status: ClusterStatus
     links: Mapping[str, Link]
     rates: Mapping[str, TaskRates]
     runs: tuple[LiveRun, ...]
     events: tuple[Line, ...]
-    ended: ClusterError | None = None
+    down: ClusterError | None = None
 
 
 def rates_between(earlier: ProcessUsage, now: ProcessUsage, seconds: float) -> TaskRates:

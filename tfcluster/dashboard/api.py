@@ -16,7 +16,7 @@ from tfcluster.client.restart import plan_restart, request_restart
 from tfcluster.client.runs import cancel_run, find_record
 from tfcluster.core.text import compile_patterns
 from tfcluster.dashboard.feed import Cursor, Feed, Message
-from tfcluster.dashboard.runs import placed_graph
+from tfcluster.dashboard.graph import placed_graph
 from tfcluster.errors import ClusterError
 
 #: Lists of messages, each with its kind; an empty one keeps the connection alive.
@@ -51,7 +51,7 @@ class Api:
         self._routes: dict[tuple[str, str], Callable[[dict[str, str], dict[str, Any]], Any]] = {
             ("GET", "/api/state"): lambda query, body: self._follow_state(),
             ("GET", "/api/logs"): lambda query, body: self._read_logs(query),
-            ("GET", "/metrics"): lambda query, body: collect_metrics(self._cluster, settings.DASHBOARD_SAMPLE_SECONDS)[
+            ("GET", "/metrics"): lambda query, body: collect_metrics(self._cluster, settings.DASHBOARD_METRICS_SECONDS)[
                 0
             ],
             ("POST", "/api/cancel"): lambda query, body: cancel_run(self._cluster, _text(body, "run")),
@@ -85,7 +85,7 @@ class Api:
             self._feed.close_page()
 
     def _show_run(self, run: str, *, has_graph: bool) -> dict[str, Any]:
-        history = self._feed.runs.follow(run)
+        history = self._feed.follow_run(run)
         if has_graph:
             return placed_graph(self._cluster, history)
         return {**history.to_json(), "record": find_record(self._cluster, run)}
@@ -120,7 +120,7 @@ class Api:
                 if until is not None:
                     yield [("end", None)]
                     return
-                time.sleep(settings.DASHBOARD_SAMPLE_SECONDS / 2)
+                time.sleep(settings.DASHBOARD_LOG_SECONDS)
 
         return stream()
 

@@ -16,12 +16,14 @@ from typing import Any
 
 from tfcluster import settings
 from tfcluster.client.cluster import Cluster
+from tfcluster.client.leader import locate_run
 from tfcluster.client.logs import read_events, read_logs
+from tfcluster.client.parallel import StreamContext
+from tfcluster.client.run_history import RunHistory, read_run_events
 from tfcluster.client.runs import find_record, list_runs
 from tfcluster.client.status import take_snapshot
 from tfcluster.core.states import ACTIVE_RUN_STATES, RunState
-from tfcluster.dashboard.history import RunHistory
-from tfcluster.dashboard.runs import latest_end, placed_graph, read_history
+from tfcluster.dashboard.graph import latest_end, placed_graph
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.protocol.serialization import to_json
 from tfcluster.version import __version__
@@ -54,8 +56,10 @@ def write_report(cluster: Cluster, run: str | None, path: Path) -> str:
             hint=f"`tfcluster wait {record['run']}` waits for its end; `tfcluster dashboard` shows it live.",
             exit_code=ExitCode.USAGE,
         )
-    history = RunHistory(record["run"])
-    read_history(cluster, history)
+    leader, identity = locate_run(cluster, record["run"], start=True)
+    history = RunHistory(identity)
+    for event in read_run_events(leader, identity, StreamContext(leader.head)):
+        history.update(event)
     path.write_text(render(collect(cluster, record, history)))
     return str(record["run"])
 

@@ -100,6 +100,7 @@ class TopApp(App[ClusterError | int]):
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._take_signal)
         self.live.start()
+        self.live.measure(True)
         self.set_interval(settings.TOP_REFRESH_SECONDS, self._refresh_if_changed)
         self.set_interval(1.0, self._note_change)  # uptimes
         self._show()
@@ -128,8 +129,8 @@ class TopApp(App[ClusterError | int]):
 
     def _show(self) -> None:
         view = self.live.view()
-        if view.ended is not None:
-            self.exit(view.ended)
+        if view.down is not None:
+            self.exit(view.down)
             return
         if self._depth != len(self.screen_stack):  # other keys
             self._depth = len(self.screen_stack)

@@ -1,4 +1,4 @@
-"""What is known of a run from its events: progress, curves, notes, members, and the graph of a placed run."""
+"""Read the events of a run, and keep what they say: progress, curves, notes, members, the graph of a placed run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tfcluster import settings
+from tfcluster.client.cluster import Cluster
+from tfcluster.client.parallel import StreamContext
+from tfcluster.client.reconnect import Reconnector, RetryPolicy
+from tfcluster.client.rpc import ResponseStream
+from tfcluster.client.waits import ask_hosts
 from tfcluster.core.text import strip_forwarding
+from tfcluster.protocol.api import Done
+from tfcluster.protocol.api.runs import AttachRequest, RunEvent
 
 Event = dict[str, Any]
 #: A point of a curve: the step, the value (None for one that is not finite), and the seconds since the run began.
@@ -58,8 +65,10 @@ class RunHistory:
         run: The run's id.
 
     Attributes:
-        version: Counts the changes.
-        progress: The latest progress event; None if there was none.
+        version: The number of events.
+        progress: The latest event `progress` (`done`, `total`, `unit`, `seconds`); None if there was none.
+        metric: The latest event `metric`; None if there was none.
+        wait: The event `waiting` while it waits for tasks; None otherwise.
         result: The result event; None while the run has none.
         operations: The operations of its graphs, each as [name, type, inputs].
     """
@@ -68,6 +77,8 @@ class RunHistory:
         self.run = run
         self.version = 0
         self.progress: Event | None = None
+        self.metric: Event | None = None
+        self.wait: Event | None = None
         self.result: Event | None = None
         self.operations: list[Any] = []
         self._series: dict[tuple[str, str], Series] = {}
@@ -77,21 +88,23 @@ class RunHistory:
 
     def update(self, event: Event) -> None:
         """Add an event of the run."""
-        if event["event"] != "output":
-            with self._lock:
-                self._update(event["event"], event)
+        with self._lock:
+            self._update(event["event"], event)
 
     def _update(self, kind: str, event: Event) -> None:
         self.version += 1
         if kind == "progress":
             self.progress = event
         elif kind == "metric":
+            self.metric = event
             for name, reporter, point in points_of(event):
                 self._series.setdefault((name, reporter), Series(name, reporter)).add(point)
         elif kind == "graph":
             self.operations += event["operations"]
         elif kind == "member":
             self._members[event["task"]] = event
+        elif kind in ("waiting", "waiting_ended"):
+            self.wait = event if kind == "waiting" else None
         elif kind == "result":
             self.result = event
         self._notes += [note for note in _notes_of(event) if note not in self._notes]
@@ -108,6 +121,34 @@ class RunHistory:
                 "result": self.result,
                 "has_graph": bool(self.operations),
             }
+
+
+def read_run_events(leader: Cluster, run: str, context: StreamContext, received: int = 0) -> Iterator[Event]:
+    """Yield the events of a run up to its result, but not its output; the run may have ended.
+
+    Args:
+        leader: The run's cluster, with the host as head that leads the run; it may be down.
+        run: The run's id.
+        context: The context of the stream.
+        received: How many of the events are known already.
+
+    Raises:
+        ClusterError: There is no such run, or its host cannot be reached.
+    """
+    client = leader.connect_head()
+    reconnector: Reconnector[RunEvent, Done] = Reconnector(client, context, RetryPolicy(settings.STREAM_AGENTS))
+
+    def attach() -> ResponseStream[RunEvent, Done]:
+        return client.stream(AttachRequest(run, received, None, owned=False), start=True)
+
+    for event in reconnector.events(attach, leave=True):
+        if event is None:
+            continue
+        received += 1
+        record = event.record
+        if record["event"] == "waiting" and len(leader.hosts) > 1:
+            record = ask_hosts(leader, record)
+        yield record
 
 
 def points_of(event: Event) -> Iterator[tuple[str, str, Point]]:

@@ -1,4 +1,4 @@
-"""What the page knows of a run from its events."""
+"""What views know of a run from its events."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import itertools
 from typing import Any
 
 from tfcluster import settings
-from tfcluster.dashboard.history import RunHistory
+from tfcluster.client.run_history import RunHistory
 
 
 def series_of(history: RunHistory) -> dict[tuple[str, str], list[Any]]:
@@ -43,7 +43,6 @@ def test_a_long_curve_keeps_its_shape_and_its_last_point() -> None:
 def test_what_else_a_run_says() -> None:
     history = RunHistory("script-1")
     history.update({"event": "run", "run": "script-1", "notes": ["one device"]})
-    history.update({"event": "output", "stream": "stdout", "data": "not kept"})
     history.update({"event": "progress", "done": 1, "total": 2, "unit": "steps", "seconds": 1.0})
     history.update({"event": "task_down", "task": "worker:1", "problem": "worker:1 died"})
     history.update({"event": "member", "task": "worker:0", "host": "alpha", "state": "started"})

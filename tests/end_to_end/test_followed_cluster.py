@@ -1,0 +1,132 @@
+"""What a page is told when hosts go away and the cluster goes down and comes up again, and what it asks the agents."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import Sandbox, make_sandbox, wait_for
+
+pytestmark = pytest.mark.usefixtures("cold")
+
+_PLAYED = (sys.executable, "-m", "tests.played")
+_SPEC = """name: two
+hosts:
+  alpha: {{address: 127.0.0.2}}
+  beta: {{address: 127.0.0.3}}
+jobs:
+  worker: {{tasks: {tasks}, hosts: [alpha, beta]}}
+"""
+
+
+class Page:
+    """Receives what a page does, in a thread."""
+
+    def __init__(self, url: str) -> None:
+        base, _, token = url.partition("/#token=")
+        request = urllib.request.Request(f"{base}/api/state", headers={"Authorization": f"Bearer {token}"})
+        self._stream = urllib.request.urlopen(request)
+        self.state: dict[str, Any] = {}
+        self.samples: list[Any] = []
+        self.events: list[Any] = []
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        kind = ""
+        with contextlib.suppress(OSError, ValueError):
+            for line in self._stream:
+                if line.startswith(b"event: "):
+                    kind = line[7:].decode().strip()
+                elif line.startswith(b"data: "):
+                    value = json.loads(line[6:])
+                    if kind == "state":
+                        self.state = value
+                    elif kind in ("samples", "events"):
+                        getattr(self, kind).extend(value)
+
+    @property
+    def states(self) -> dict[str, str]:
+        """The states of the tasks, and the cluster's at the empty name."""
+        status = self.state.get("status", {"state": "unknown", "tasks": []})
+        return {"": status["state"], **{f"{each['job']}:{each['index']}": each["state"] for each in status["tasks"]}}
+
+    def task(self, index: int) -> Any:
+        return self.state["status"]["tasks"][index]
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> Iterator[Sandbox]:
+    """A worker on each of two hosts."""
+    with make_sandbox(tmp_path, _PLAYED) as sandbox:
+        sandbox("up", sandbox.spec(_SPEC.format(tasks=2)))
+        yield sandbox
+
+
+@contextlib.contextmanager
+def open_page(two: Sandbox) -> Iterator[Page]:
+    often = two.with_settings({"LIVE_RETRY_SECONDS": 0.3, "LIVE_USAGE_SECONDS": 0.3})
+    command = [*two.command, "dashboard", "--no-browser", "-o", "json"]
+    environment = {**two.environment, **often}
+    with subprocess.Popen(command, cwd=two.folder, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            yield Page(json.loads(process.stdout.readline())["url"])
+        finally:
+            process.terminate()
+
+
+def test_a_host_goes_away_then_the_cluster_and_both_come_back(two: Sandbox) -> None:
+    ready = {"": "running", "worker:0": "ready", "worker:1": "ready"}
+    away = two.folder / "away" / "beta"
+    away.parent.mkdir(exist_ok=True)
+    with open_page(two) as page:
+        wait_for(lambda: page.states == ready)
+        os.kill(page.task(1)["pid"], signal.SIGKILL)
+        wait_for(lambda: page.task(1)["restarts"] == 1 and page.states == ready)
+        wait_for(lambda: any(event["event"] == "died" and event["host"] == "beta" for event in page.events))
+        wait_for(lambda: len(page.samples) > 2 and page.samples[-1]["hosts"]["beta"] is not None)
+
+        away.touch()
+        wait_for(lambda: page.states["worker:1"] == "unresponsive" and "beta" in page.state["problems"])
+        assert page.task(1)["restarts"] == 1  # what was known of it last
+        assert page.task(1)["last_exit"]["reason"] == "SIGKILL"
+        assert page.states["worker:0"] == "ready"
+        uptime = page.task(0)["uptime_s"]
+        wait_for(lambda: page.task(0)["uptime_s"] > uptime)  # the other host goes on
+        away.unlink()
+        wait_for(lambda: page.states == ready and not page.state["problems"])
+
+        two("down")
+        wait_for(lambda: page.states[""] == "stopped")
+        assert page.state["problems"] == {"": "cluster 'two' went down"}
+        assert page.states["worker:1"] == "stopped"
+        known = len(page.events)
+        two("up", two.spec(_SPEC.format(tasks=3)))
+        wait_for(lambda: page.states == {**ready, "worker:2": "ready"} and not page.state["problems"])
+        wait_for(lambda: any(event["task"] == "worker:2" for event in page.events[known:]))
+        assert len({json.dumps(event) for event in page.events}) == len(page.events)
+
+
+def test_runs_of_a_cluster_that_is_down_and_a_page_before_it_is_up(two: Sandbox) -> None:
+    script = two.spec("print('done')\n", "script.py")
+    run = json.loads(two("run", "--detach", "-o", "json", script).stdout.splitlines()[0])["run"]
+    two("wait", run)
+    two("down")
+    with open_page(two) as page:
+        wait_for(lambda: page.states == {"": "stopped"})
+        assert page.state["problems"] == {"": "cluster 'two' is not running"}
+        wait_for(lambda: [record["run"] for record in page.state["runs"]] == [run])
+        assert page.state["runs"][0]["state"] == "succeeded"
+        two("up", two.folder / "cluster.yaml")
+        wait_for(lambda: page.states == {"": "running", "worker:0": "ready", "worker:1": "ready"})

@@ -1,0 +1,71 @@
+"""The placed graph of a run, as a drawing for the page."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from tfcluster import settings
+from tfcluster.client.cluster import Cluster
+from tfcluster.client.logs import read_logs
+from tfcluster.client.placements import Placement, PlacementFilter
+from tfcluster.client.run_history import RunHistory
+from tfcluster.client.runs import find_record
+from tfcluster.core.states import ACTIVE_RUN_STATES, RunState
+
+if TYPE_CHECKING:
+    from tfcluster.ui.graph_diagram import Node
+
+
+def placed_graph(cluster: Cluster, history: RunHistory) -> dict[str, Any]:
+    """Return the placed graph of a run as a drawing: boxes and edges with their places.
+
+    Args:
+        cluster: The cluster; the logs of its tasks have the placements.
+        history: The run, with the operations of its graphs.
+
+    Raises:
+        ClusterError: The logs cannot be read.
+    """
+    from tfcluster.ui.graph_diagram import Node  # it imports rich
+
+    record = find_record(cluster, history.run)
+    until: float | None = None
+    grep: tuple[str, ...] = ()
+    if record["program"] != "script":
+        grep = (f"^{re.escape(history.run)}/",)  # the name scope of its operations
+    elif RunState(record["state"]) not in ACTIVE_RUN_STATES:
+        until = latest_end(record)
+    placements: list[Placement] = []
+    accepted = PlacementFilter(history.run if grep else None)
+    for line in read_logs(cluster, since=record["started"], until=until, grep=grep):
+        placement = accepted.parse_line(line["line"])
+        if placement is not None:
+            device = placement.device.replace("/replica:0", "")
+            placements.append(Placement(placement.op, placement.type, device))
+    nodes = [Node(name, kind, tuple(inputs)) for name, kind, inputs in history.operations]
+    return _draw(nodes, placements)
+
+
+def latest_end(record: dict[str, Any]) -> float:
+    """Return the Unix time by which a run had ended: its duration does not count the start of its process."""
+    return float(record["started"] + (record["seconds"] or 0.0) + settings.DASHBOARD_START_SECONDS)
+
+
+def _draw(nodes: Sequence[Node], placements: Sequence[Placement]) -> dict[str, Any]:
+    """Return the size of the drawing and of a box, a lane for each device, and boxes and edges with their places."""
+    from tfcluster.ui.graph_diagram import BOX, LANE_GAP, MARGIN, build_diagram, place
+
+    diagram = build_diagram(nodes, placements)
+    devices = sorted({box.device for box in diagram.boxes})
+    places, widths, height = place(diagram, devices)
+    lanes, x = [], MARGIN
+    for device in devices:
+        lanes.append({"device": device, "x": x, "width": widths[device]})
+        x += widths[device] + LANE_GAP
+    boxes = [
+        {"label": box.label, "detail": box.detail, "lane": devices.index(box.device), "x": left, "y": top}
+        for box, (left, top) in zip(diagram.boxes, places, strict=True)
+    ]
+    return {"width": x, "height": height, "box": BOX, "lanes": lanes, "boxes": boxes, "edges": diagram.edges}
