@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import os
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,11 @@ import pytest
 
 from tfcluster import settings
 from tfcluster.agent import usage
-from tfcluster.agent.usage import GpuReporter, TrafficMeter, read_host_time, read_memory
+from tfcluster.agent.gpu_memory import sum_by_owner
+from tfcluster.agent.usage import GpuReport, GpuReporter, TrafficMeter, read_host_time, read_memory
 from tfcluster.core.status import GpuLoad, TrafficTotals
 from tfcluster.process_handle import ProcessHandle
+from tfcluster.processes import gpus
 
 PROCESS = ProcessHandle(1, 1)
 
@@ -45,8 +48,17 @@ def test_what_closed_connections_moved_still_counts() -> None:
     assert meter.add({8: (0, 3)}) == TrafficTotals(117, 10)
 
 
+# How the second GPU answers who uses it: there is too little room, as there are more processes than one expects.
+TOO_SMALL = 7
+ME = os.getpid()
+
+
 class Nvml:
-    """In place of NVIDIA's management library: two GPUs; the second does not tell how busy it is."""
+    """In place of NVIDIA's management library: two GPUs; the second does not tell how busy it is.
+
+    The first is used by this process twice, by one whose memory is not available, and by ones that have no device open:
+    these have pids of another namespace. The second is used by this process, and has more of them than there is room.
+    """
 
     def nvmlInit_v2(self) -> int:
         return 0
@@ -74,12 +86,25 @@ class Nvml:
         busy._obj.gpu = 42
         return 0 if device.value == 1 else 3
 
+    def nvmlDeviceGetComputeRunningProcesses_v3(self, device: ctypes.c_void_p, room: Any, processes: Any) -> int:
+        used = [(ME, 5), (ME, 2), (ME, 2**64 - 1), (1, 1000), (2**22 + 1, 1000)]
+        if device.value == 2:
+            used = [(ME, 100), *[(1, 1)] * 99]
+        had, room._obj.value = room._obj.value, len(used)
+        if had < len(used):
+            return TOO_SMALL
+        for number, (pid, memory) in enumerate(used):
+            processes[number].pid, processes[number].memory = pid, memory
+        return 0
+
 
 def test_gpus_are_read_by_a_process_that_ends_when_nobody_asks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ctypes, "CDLL", lambda name: Nvml() if "nvidia" in str(name) else LIBC(name))
     monkeypatch.setattr(usage, "_NVIDIA_DEVICE", Path("/dev/null"))
 
-    async def read() -> tuple[GpuLoad, ...]:
+    monkeypatch.setattr(gpus, "_DEVICES", "/dev/full")
+
+    async def read() -> GpuReport:
         reporter = GpuReporter("GPU reporter")
         loads = await reporter.read(60.0)
         assert await reporter.read(60.0) == loads
@@ -91,7 +116,10 @@ def test_gpus_are_read_by_a_process_that_ends_when_nobody_asks(monkeypatch: pyte
             await asyncio.sleep(0.01)
         return loads
 
-    first, second = asyncio.run(read())
+    with open("/dev/full"):  # in place of a device of the driver
+        report = asyncio.run(read())
+    assert report.memory == {ME: 107}
+    first, second = report.gpus
     assert first == GpuLoad("0", "GPU of handle 1", 42.0, 1 << 30, 80 << 30)
     assert second == GpuLoad("1", "GPU of handle 2", None, 1 << 30, 80 << 30)
 
@@ -102,5 +130,26 @@ LIBC = ctypes.CDLL
 def test_a_host_without_a_driver_has_no_process_for_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(usage, "_NVIDIA_DEVICE", tmp_path / "none")
     reporter = GpuReporter("GPU reporter")
-    assert asyncio.run(reporter.read(1.0)) == ()
+    assert asyncio.run(reporter.read(1.0)) == GpuReport()
     assert reporter._child is None
+
+
+@pytest.mark.parametrize("name", ["of a driver that is too old", "that is denied"])
+def test_a_driver_that_does_not_tell_who_uses_a_gpu_is_no_failure(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    function = "nvmlDeviceGetComputeRunningProcesses_v3"
+    if name == "that is denied":
+        monkeypatch.setattr(Nvml, function, lambda *_: 4)  # NVML_ERROR_NO_PERMISSION
+    else:
+        monkeypatch.delattr(Nvml, function)
+    nvml: Any = Nvml()
+    assert gpus._process_memory(nvml, 0) == {}
+
+
+def test_the_gpu_memory_of_descendants_counts(tmp_path: Path) -> None:
+    for pid, parent in [(1, 0), (10, 1), (11, 10), (12, 11), (20, 1), (30, 31), (31, 30)]:
+        (tmp_path / str(pid)).mkdir()
+        (tmp_path / str(pid) / "stat").write_text(f"{pid} (a) name ) S {parent} 1 1 0 -1\n")
+    memory = {12: 5, 11: 100, 10: 1000, 20: 7, 30: 8, 99: 9}
+    assert sum_by_owner(memory, {11: "worker:0"}, tmp_path) == {"worker:0": 105}
+    assert sum_by_owner(memory, {10: "worker:0", 12: "worker:1"}, tmp_path) == {"worker:0": 1100, "worker:1": 5}
+    assert sum_by_owner({}, {10: "worker:0"}, tmp_path) == {}

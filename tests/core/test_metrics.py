@@ -38,7 +38,11 @@ GPU = GpuLoad("0", "NVIDIA H100", 25.0, 1 << 30, 80 << 30)
 LOAD = HostLoad(12.5, 8, 3 << 30, 16 << 30, (GPU, GpuLoad("1", "a part of one", None, 0, 10 << 30)))
 USAGES = {
     "localhost": HostUsage(
-        ProcessUsage(1.25, 4096), {READY.task: ProcessUsage(12.5, 2048, TrafficTotals(10, 20))}, LOAD, 100.5
+        ProcessUsage(1.25, 4096),
+        {READY.task: ProcessUsage(12.5, 2048, TrafficTotals(10, 20), 3 << 30)},
+        LOAD,
+        100.5,
+        {"pi-4f9a": 1 << 30},
     )
 }
 
@@ -107,12 +111,23 @@ def test_the_load_of_hosts_and_the_traffic_of_tasks_are_metrics() -> None:
     assert value_of(samples, "gpu_memory_used_bytes", gpu="0") == 1 << 30
     assert value_of(samples, "task_network_receive_bytes_total", task="worker:0") == 10
     assert value_of(samples, "task_network_transmit_bytes_total", task="worker:0") == 20
+    assert value_of(samples, "task_gpu_memory_bytes", task="worker:0") == 3 << 30
+    assert value_of(samples, "task_gpu_memory_bytes", host="beta") is None
+    assert value_of(samples, "run_gpu_memory_bytes", run="pi-4f9a") == 1 << 30
+    assert value_of(samples, "run_gpu_memory_bytes", run="pi-3f9a") is None
 
 
 def test_a_status_gets_the_load_and_the_traffic_of_the_hosts_that_told() -> None:
     status = with_usage(STATUS, USAGES)
     assert [host.load for host in status.hosts] == [LOAD, None]
     assert [task.traffic for task in status.tasks] == [TrafficTotals(10, 20), None]
+    assert [task.gpu_memory_bytes for task in status.tasks] == [3 << 30, None]
+    assert [run.gpu_memory_bytes for run in status.runs] == [None, 1 << 30]
+
+
+def test_a_run_has_the_gpu_memory_of_its_processes_on_all_hosts() -> None:
+    status = with_usage(STATUS, {**USAGES, "beta": replace(USAGES["localhost"], tasks={})})
+    assert [run.gpu_memory_bytes for run in status.runs] == [None, 2 << 30]
 
 
 def test_of_a_host_that_is_away_only_that_is_known() -> None:

@@ -23,6 +23,7 @@ READY = TaskStatus(
     devices=("/job:worker/replica:0/task:0/device:CPU:0",),
     last_exit=LastExit("SIGKILL", 12.5, "what it said", ("its last",)),
     traffic=TrafficTotals(10, 20),
+    gpu_memory_bytes=4096,
 )
 FAILED = TaskStatus(
     task="/job:worker/task:1",
@@ -77,6 +78,7 @@ def test_the_json_is_the_contract() -> None:
                     "expected": False,
                 },
                 "traffic": {"received_bytes": 10, "sent_bytes": 20},
+                "gpu_memory_bytes": 4096,
             },
             {
                 "task": "/job:worker/task:1",
@@ -93,9 +95,10 @@ def test_the_json_is_the_contract() -> None:
                 "devices": [],
                 "last_exit": None,
                 "traffic": None,
+                "gpu_memory_bytes": None,
             },
         ],
-        "runs": [{"run": "pi-3f9a", "program": "pi", "state": "cancelled", "seconds": 0.4}],
+        "runs": [{"run": "pi-3f9a", "program": "pi", "state": "cancelled", "seconds": 0.4, "gpu_memory_bytes": None}],
         "network": "closed",
     }
 

@@ -255,10 +255,16 @@ def test_names_of_hosts_tasks_and_runs_are_text(served: Served, browser: Browser
         "uptime_s": 1.0,
         "cpu_percent": 1.0,
         "rss_bytes": 1,
+        "gpu_memory_bytes": 3 << 30,
         "last_exit": {"reason": TAG, "time": 0, "detail": TAG},
     }
     run = {"run": TAG, "program": TAG, "parameters": {}, "state": TAG, "seconds": 1.0, "started": 0.0}
-    run |= {"result": {TAG: TAG}, "error": {"message": TAG, "hint": TAG}, "origin": None}
+    run |= {
+        "result": {TAG: TAG, "metrics": {"worker:0": {TAG: 0.5}}},
+        "gpu_memory_bytes": 2 << 30,
+        "error": {"message": TAG, "hint": TAG},
+        "origin": None,
+    }
     model = {
         "status": {"cluster": TAG, "hosts": [{"host": TAG, "state": TAG}], "tasks": [task], "runs": [run]},
         "problems": {TAG: TAG},
@@ -279,12 +285,16 @@ def test_names_of_hosts_tasks_and_runs_are_text(served: Served, browser: Browser
         "      {name: run.run, reporter: '', points: []}]),"
         "    g.placedGraph({width: 9, height: 9, box: [1, 1], lanes: [{device: run.run, x: 0, width: 1}],"
         "      boxes: [{label: run.run, detail: run.run, lane: 0, x: 0, y: 0}], edges: []}));"
-        "  done([parent.querySelectorAll('img, script').length, parent.textContent.split(run.run).length]);"
+        "  const text = parent.textContent;"
+        "  done([parent.querySelectorAll('img, script').length, text.split(run.run).length, text]);"
         "}, (error) => done(String(error)))"
     )
-    elements, count = browser.chrome.execute_async_script(script, model)
+    elements, count, text = browser.chrome.execute_async_script(script, model)
     assert elements == 0
     assert count > 20
+    assert "1 B, GPU 3.0 GiB" in text
+    assert f"{TAG}, GPU 2.0 GiB" in text
+    assert f"worker:0 {TAG}0.5" in text
     assert not browser.run("return 'owned' in window")
 
 

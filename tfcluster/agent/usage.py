@@ -18,6 +18,8 @@ from pathlib import Path
 
 from tfcluster import settings
 from tfcluster.agent import subprocesses
+from tfcluster.agent.gpu_memory import sum_by_owner
+from tfcluster.agent.runs.manager import RunManager
 from tfcluster.agent.subprocesses import ChildProcess
 from tfcluster.agent.tasks.health_monitor import ProbeClient
 from tfcluster.agent.tasks.resource_usage import read_usage
@@ -98,6 +100,19 @@ class TrafficMeter:
         return TrafficTotals(sum(received for received, _ in values), sum(sent for _, sent in values))
 
 
+@dataclass(frozen=True)
+class GpuReport:
+    """What NVML tells.
+
+    Attributes:
+        gpus: The load of the GPUs.
+        memory: The memory in bytes that processes use on them, by pid, as far as the driver tells.
+    """
+
+    gpus: tuple[GpuLoad, ...] = ()
+    memory: dict[int, int] = field(default_factory=dict)
+
+
 class GpuReporter:
     """Asks a child process for the load of the GPUs. The child exists while commands ask, and only with a driver.
 
@@ -110,16 +125,16 @@ class GpuReporter:
         self._child: ChildProcess | None = None
         self._answer: asyncio.Future[Message] | None = None
         self._idle: asyncio.TimerHandle | None = None
-        self._latest: tuple[GpuLoad, ...] = ()
+        self._latest = GpuReport()
 
-    async def read(self, timeout: float) -> tuple[GpuLoad, ...]:
+    async def read(self, timeout: float) -> GpuReport:
         """Return the load of the GPUs, or the one before if the driver takes longer.
 
         Args:
             timeout: Seconds that this may take.
         """
         if not _NVIDIA_DEVICE.exists():
-            return ()
+            return GpuReport()
         loop = asyncio.get_running_loop()
         if self._idle is not None:
             self._idle.cancel()
@@ -129,7 +144,7 @@ class GpuReporter:
                 self._answer = loop.create_future()
                 self._start().send({})
             message = await wait_for(asyncio.shield(self._answer), timeout)
-            self._latest = decode(tuple[GpuLoad, ...], message["gpus"])
+            self._latest = GpuReport(decode(tuple[GpuLoad, ...], message["gpus"]), dict(message["memory"]))
         return self._latest
 
     def _start(self) -> ChildProcess:
@@ -144,9 +159,9 @@ class GpuReporter:
             self._answer.set_result(message)
 
     def _handle_exit(self) -> None:
-        self._child, self._latest = None, ()
+        self._child, self._latest = None, GpuReport()
         if self._answer is not None:
-            self._handle_reply({"gpus": []})
+            self._handle_reply({"gpus": [], "memory": []})
 
     def _end(self) -> None:
         """End the child, which was not asked for a while."""
@@ -161,10 +176,12 @@ class UsageMeter:
         cluster: The cluster's name.
         supervisor: The tasks.
         prober: The client of the process that is in the tasks' network.
+        runs: The runs of this host.
     """
 
-    def __init__(self, cluster: str, supervisor: Supervisor, prober: ProbeClient) -> None:
+    def __init__(self, cluster: str, supervisor: Supervisor, prober: ProbeClient, runs: RunManager) -> None:
         self._supervisor = supervisor
+        self._runs = runs
         self._prober = prober
         self._gpus = GpuReporter(f"tfcluster: {cluster} GPU reporter")
         self._meters: dict[str, TrafficMeter] = {}
@@ -198,9 +215,15 @@ class UsageMeter:
         traffic, gpus = await asyncio.gather(self._read_traffic(processes, wait), self._gpus.read(wait))
         load = None
         if host_time is not None and memory is not None:
-            load = HostLoad(self._percent(host_time), os.cpu_count() or 1, *memory, gpus)
-        tasks_used = {name: replace(usage, traffic=traffic.get(name)) for name, usage in usages.items()}
-        return HostUsage(own, tasks_used, load, host_time.busy if host_time is not None else 0.0)
+            load = HostLoad(self._percent(host_time), os.cpu_count() or 1, *memory, gpus.gpus)
+        drivers = {run.process.pid: run.id for run in self._runs.runs.values() if run.is_active and run.process}
+        of_tasks = sum_by_owner(gpus.memory, {each.pid: name for name, each in processes.items()})
+        of_runs = sum_by_owner(gpus.memory, drivers)
+        tasks_used = {
+            name: replace(usage, traffic=traffic.get(name), gpu_memory_bytes=of_tasks.get(name))
+            for name, usage in usages.items()
+        }
+        return HostUsage(own, tasks_used, load, host_time.busy if host_time is not None else 0.0, of_runs)
 
     def _percent(self, now: _HostTime) -> float | None:
         """Return the use of all processors since the newest sample that is old enough; None without one."""

@@ -16,7 +16,7 @@ from enum import Enum
 
 from tfcluster.core.states import ACTIVE_RUN_STATES, RunState
 from tfcluster.core.status import ClusterStatus, TaskStatus
-from tfcluster.core.usage import HostUsage
+from tfcluster.core.usage import HostUsage, with_usage
 
 
 @dataclass
@@ -78,7 +78,7 @@ def render_metrics(status: ClusterStatus, usages: Mapping[str, HostUsage]) -> st
         *_host_families(status, usages, cluster),
         *_load_families(usages, cluster),
         *_task_families(status, usages, cluster),
-        *_run_families(status, cluster),
+        *_run_families(with_usage(status, usages), cluster),
     ]
     lines = [line for family in families for line in family.lines()]
     return "\n".join([*lines, "# EOF"]) + "\n"
@@ -142,6 +142,7 @@ def _task_families(status: ClusterStatus, usages: Mapping[str, HostUsage], clust
     memory = _Family("task_resident_memory_bytes", "gauge", "Resident memory of the task's server.", "bytes")
     received = _Family("task_network_receive_bytes", "counter", "Bytes that the task has received by TCP.", "bytes")
     sent = _Family("task_network_transmit_bytes", "counter", "Bytes that the task has sent by TCP.", "bytes")
+    gpu_memory = _Family("task_gpu_memory_bytes", "gauge", "GPU memory of the task's processes, on all GPUs.", "bytes")
     devices = _Family("task_devices", "gauge", "TensorFlow devices of the task, by their type.")
     last_exit = _Family(
         "task_last_exit_timestamp_seconds", "gauge", "Unix time of the latest exit of the task's server.", "seconds"
@@ -162,13 +163,15 @@ def _task_families(status: ClusterStatus, usages: Mapping[str, HostUsage], clust
         if usage is not None and usage.traffic is not None:
             received.add(usage.traffic.received_bytes, labels)
             sent.add(usage.traffic.sent_bytes, labels)
+        if usage is not None and usage.gpu_memory_bytes is not None:
+            gpu_memory.add(usage.gpu_memory_bytes, labels)
         if task.rss_bytes is not None:
             memory.add(task.rss_bytes, labels)
         for kind, count in _device_types(task).items():
             devices.add(count, {**labels, "type": kind})
         if task.last_exit is not None:
             last_exit.add(task.last_exit.time, labels)
-    return [state, info, restarts, uptime, cpu, memory, received, sent, devices, last_exit]
+    return [state, info, restarts, uptime, cpu, memory, received, sent, gpu_memory, devices, last_exit]
 
 
 def _device_types(task: TaskStatus) -> Counter[str]:
@@ -179,10 +182,14 @@ def _device_types(task: TaskStatus) -> Counter[str]:
 def _run_families(status: ClusterStatus, cluster: Mapping[str, str]) -> list[_Family]:
     runs = _Family("runs", "gauge", "Runs that the agents know, by their state.")
     duration = _Family("run_duration_seconds", "gauge", "Time since a run that is active was submitted.", "seconds")
+    gpu_memory = _Family("run_gpu_memory_bytes", "gauge", "GPU memory of the run's own processes.", "bytes")
     counts = Counter(run.state for run in status.runs)
     for state in RunState:
         runs.add(counts[state], {**cluster, "state": state.value})
     for run in status.runs:
         if run.state in ACTIVE_RUN_STATES:
-            duration.add(run.seconds, {**cluster, "run": run.run, "program": run.program})
-    return [runs, duration]
+            labels = {**cluster, "run": run.run, "program": run.program}
+            duration.add(run.seconds, labels)
+            if run.gpu_memory_bytes is not None:
+                gpu_memory.add(run.gpu_memory_bytes, labels)
+    return [runs, duration, gpu_memory]

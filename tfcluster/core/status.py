@@ -98,6 +98,7 @@ class TaskStatus:
     devices: tuple[str, ...]
     last_exit: LastExit | None
     traffic: TrafficTotals | None = None
+    gpu_memory_bytes: int | None = None
 
     @property
     def short(self) -> str:
@@ -124,6 +125,7 @@ class RunStatus:
     program: str
     state: RunState
     seconds: float
+    gpu_memory_bytes: int | None = None
 
 
 @dataclass(frozen=True)

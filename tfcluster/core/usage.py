@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from tfcluster.core.status import ClusterStatus, HostLoad, TrafficTotals
 
@@ -16,11 +17,13 @@ class ProcessUsage:
         cpu_seconds: Processor time since its start, in seconds.
         rss_bytes: Resident memory in bytes.
         traffic: What it has sent and received; None if that is not known.
+        gpu_memory_bytes: The GPU memory that it and its descendants use, on all GPUs; None if the driver tells of none.
     """
 
     cpu_seconds: float
     rss_bytes: int
     traffic: TrafficTotals | None = None
+    gpu_memory_bytes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -32,25 +35,38 @@ class HostUsage:
         tasks: The usage of each task that has a process, by the task's name.
         load: The load of the whole host; None if the kernel does not tell.
         cpu_seconds: Processor time that all processes of the host have used since it was booted, in seconds.
+        run_gpu_memory_bytes: The GPU memory of the processes of runs here, by the run's id, as far as the driver tells.
     """
 
     agent: ProcessUsage
     tasks: dict[str, ProcessUsage]
     load: HostLoad | None = None
     cpu_seconds: float = 0.0
+    run_gpu_memory_bytes: dict[str, int] = field(default_factory=dict)
+
+
+_NOT_KNOWN = ProcessUsage(0.0, 0)
 
 
 def with_usage(status: ClusterStatus, usages: Mapping[str, HostUsage]) -> ClusterStatus:
-    """Return a status with the load of the hosts and the traffic of the tasks.
+    """Return a status with the load of the hosts, the traffic of the tasks, and the GPU memory of tasks and runs.
 
     Args:
         status: The status.
         usages: The usage of each host that has reported it, by host.
     """
     loads = {host: usage.load for host, usage in usages.items()}
-    traffic = {name: task.traffic for usage in usages.values() for name, task in usage.tasks.items()}
+    used = {name: task for usage in usages.values() for name, task in usage.tasks.items()}
+    run_memory: Counter[str] = Counter()
+    for usage in usages.values():
+        run_memory.update(usage.run_gpu_memory_bytes)
     return replace(
         status,
         hosts=tuple(replace(host, load=loads.get(host.host)) for host in status.hosts),
-        tasks=tuple(replace(task, traffic=traffic.get(task.task)) for task in status.tasks),
+        tasks=tuple(
+            replace(task, traffic=each.traffic, gpu_memory_bytes=each.gpu_memory_bytes)
+            for task in status.tasks
+            for each in [used.get(task.task, _NOT_KNOWN)]
+        ),
+        runs=tuple(replace(run, gpu_memory_bytes=run_memory.get(run.run)) for run in status.runs),
     )

@@ -1,11 +1,13 @@
-"""What the NVIDIA Management Library (NVML) tells of a host's GPUs: their number, and how busy they are."""
+"""What the NVIDIA Management Library (NVML) tells of a host's GPUs: their number, their load, and who uses them."""
 
 from __future__ import annotations
 
 import ctypes
+import os
 import socket
+from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 
 from tfcluster.core.status import GpuLoad
@@ -14,6 +16,10 @@ from tfcluster.protocol.codec import encode
 
 _NVML = "libnvidia-ml.so.1"
 _NAME_BYTES = 96  # NVML_DEVICE_NAME_V2_BUFFER_SIZE
+_INSUFFICIENT_SIZE = 7  # NVML_ERROR_INSUFFICIENT_SIZE
+_NOT_AVAILABLE = 2**64 - 1  # NVML_VALUE_NOT_AVAILABLE
+_DEVICES = "/dev/nvidia"  # how the paths of the driver's devices begin
+_PROCESSES = 64  # for how many processes of a GPU there is room at first
 
 
 class _Memory(ctypes.Structure):
@@ -28,6 +34,17 @@ class _Utilization(ctypes.Structure):
     _fields_ = (("gpu", ctypes.c_uint), ("memory", ctypes.c_uint))
 
 
+class _Process(ctypes.Structure):
+    """NVML's nvmlProcessInfo_t, version 2: a process that computes on a GPU."""
+
+    _fields_ = (
+        ("pid", ctypes.c_uint),
+        ("memory", ctypes.c_ulonglong),
+        ("gpu_instance", ctypes.c_uint),
+        ("compute_instance", ctypes.c_uint),
+    )
+
+
 def count_gpus() -> int:
     """Return the number of GPUs that NVML reports, 0 without a driver."""
     with _open_nvml() as nvml:
@@ -35,7 +52,9 @@ def count_gpus() -> int:
 
 
 def report_gpus(title: str, parent: int, agent: socket.socket) -> None:
-    """Report the load of the GPUs each time when the agent asks by a byte, until it closes the connection.
+    """Report the load of the GPUs and the memory of each process on them, until the agent closes the connection.
+
+    It asks by a byte.
 
     NVML may block for seconds, as when a driver wakes up or a GPU has failed: so the agent has this process for it.
 
@@ -47,8 +66,13 @@ def report_gpus(title: str, parent: int, agent: socket.socket) -> None:
     daemonize.detach(title, keep=[agent.fileno()], parent=parent)
     with _open_nvml() as nvml:
         while agent.recv(1 << 10):
-            gpus = [] if nvml is None else [load for number in range(_count(nvml)) if (load := _load(nvml, number))]
-            agent.sendall(encode({"gpus": [asdict(gpu) for gpu in gpus]}))
+            numbers = range(0 if nvml is None else _count(nvml))
+            gpus = [load for number in numbers if nvml is not None and (load := _load(nvml, number))]
+            memory: Counter[int] = Counter()
+            for number in numbers:
+                if nvml is not None:
+                    memory.update(_process_memory(nvml, number))
+            agent.sendall(encode({"gpus": [asdict(gpu) for gpu in gpus], "memory": list(memory.items())}))
 
 
 @contextmanager
@@ -87,3 +111,39 @@ def _load(nvml: ctypes.CDLL, number: int) -> GpuLoad | None:
     has_utilization = nvml.nvmlDeviceGetUtilizationRates(device, ctypes.byref(busy)) == 0
     percent = float(busy.gpu) if has_utilization else None
     return GpuLoad(str(number), name.value.decode(errors="replace"), percent, memory.used, memory.total)
+
+
+def _process_memory(nvml: ctypes.CDLL, number: int) -> dict[int, int]:
+    """Return the memory in bytes that processes use on a GPU, by pid, as far as the driver tells.
+
+    In a container the driver may tell the pids of another pid namespace, which other processes have here: only
+    processes that this user may inspect, and that have a device of the driver open, are believed.
+    """
+    device = ctypes.c_void_p()
+    list_processes = getattr(nvml, "nvmlDeviceGetComputeRunningProcesses_v3", None)  # since version 510 of the driver
+    if list_processes is None or nvml.nvmlDeviceGetHandleByIndex_v2(number, ctypes.byref(device)) != 0:
+        return {}
+    room = ctypes.c_uint(_PROCESSES)
+    processes = (_Process * room.value)()
+    if (status := list_processes(device, ctypes.byref(room), processes)) == _INSUFFICIENT_SIZE:
+        room.value *= 2  # there may be more meanwhile
+        processes = (_Process * room.value)()
+        status = list_processes(device, ctypes.byref(room), processes)
+    if status != 0:
+        return {}
+    used: Counter[int] = Counter()
+    for process in processes[: room.value]:
+        if process.memory != _NOT_AVAILABLE and _has_device(process.pid):
+            used[process.pid] += process.memory
+    return used
+
+
+def _has_device(pid: int) -> bool:
+    """Return whether a process has a device of the driver open; False if it has exited or is of another user."""
+    folder = f"/proc/{pid}/fd"
+    with suppress(OSError):
+        for name in os.listdir(folder):
+            with suppress(OSError):  # it was closed meanwhile
+                if os.readlink(f"{folder}/{name}").startswith(_DEVICES):
+                    return True
+    return False

@@ -31,7 +31,7 @@ class StatusHandlers:
         self._context = context
         self._supervisor = context.supervisor
         self._wait_idle = wait_idle
-        self.meter = UsageMeter(context.cluster, context.supervisor, context.prober)
+        self.meter = UsageMeter(context.cluster, context.supervisor, context.prober, context.runs)
 
     async def status(self, request: StatusRequest) -> Response[NoReturn, ClusterStatus]:
         """Return the status of the cluster."""

@@ -91,12 +91,17 @@ function updateTask(row, task, model) {
   setText(row.network, task.traffic ? `↓ ${formatBytes(task.traffic.received_bytes)}  ↑ ${formatBytes(task.traffic.sent_bytes)}` : "");
   setText(row.restarts, task.restarts ? String(task.restarts) : "");
   setText(row.exit, task.last_exit ? `${task.last_exit.reason} at ${formatTime(task.last_exit.time)}${task.last_exit.detail ? `: ${task.last_exit.detail}` : ""}` : "");
-  [[row.cpu, formatPercent(task.cpu_percent), 0, 100], [row.memory, formatBytes(task.rss_bytes), 1, 0]].forEach(([cell, text, index, top]) => {
+  [[row.cpu, formatPercent(task.cpu_percent), 0, 100], [row.memory, [formatBytes(task.rss_bytes), onGpus(task)].filter(Boolean).join(", "), 1, 0]].forEach(([cell, text, index, top]) => {
     setText(cell.value, text);
     const line = sparkline(model.samples.map((sample) => sample.tasks[task.task]?.[index]), top);
     cell.querySelector("svg")?.remove();
     cell.prepend(line);
   });
+}
+
+function onGpus(used) {
+  const bytes = used?.gpu_memory_bytes ?? null;
+  return bytes === null ? "" : `GPU ${formatBytes(bytes)}`;
 }
 
 function createRun(run, model) {
@@ -121,7 +126,8 @@ function updateRun(row, run, model) {
   const progress = model.progress[run.run];
   row.bar.hidden = !progress;
   if (progress) row.bar.value = progress.total ? progress.done / progress.total : 0;
-  setText(row.amount, progress ? `${Math.floor((100 * progress.done) / (progress.total || 1))} %` : run.error?.message.split("\n")[0] ?? "");
+  const amount = progress ? `${Math.floor((100 * progress.done) / (progress.total || 1))} %` : run.error?.message.split("\n")[0] ?? "";
+  setText(row.amount, [amount, onGpus(live)].filter(Boolean).join(", "));
   setText(row.began, formatTime(run.started));
   setText(row.took, formatDuration(live?.seconds ?? run.seconds));
   row.cancel.hidden = !ACTIVE.includes(state);

@@ -25,6 +25,8 @@ def describe_task(view: LiveView, name: str) -> Text:
         return Text(f" {name} is no task of the cluster any more")
     rates = view.rates.get(task.task)
     used = f"CPU {format_optional(task.cpu_percent)}%, memory {format_bytes(task.rss_bytes)}" if task.pid else "-"
+    if task.gpu_memory_bytes is not None:
+        used += f", GPU memory {format_bytes(task.gpu_memory_bytes)}"
     if task.traffic is not None:
         used += f", received {format_bytes(task.traffic.received_bytes)}, sent {format_bytes(task.traffic.sent_bytes)}"
     if rates is not None and rates.received_per_s is not None and rates.sent_per_s is not None:
@@ -58,12 +60,14 @@ def describe_run(view: LiveView, name: str) -> Text:
     seconds = time.time() - record.started if run.is_active else record.seconds
     started = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.started))
     error = record.error or {}
+    gpu_memory = next((each.gpu_memory_bytes for each in view.status.runs if each.run == name), None)
     return _lines(
         (record.run, record.state.value, f"on {run.host}, {format_duration(seconds)}, started {started}"),
         {
             "program": record.program,
             "inputs": format_inputs(record.program, record.parameters),
             "progress": describe_progress(run) if run.is_active else "",
+            "uses": "" if gpu_memory is None else f"GPU memory {format_bytes(gpu_memory)}",
             "result": "" if run.is_active else format_outcome(fields),
             "hint": str(error.get("hint") or ""),
         },
