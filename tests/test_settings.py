@@ -67,6 +67,7 @@ CONSTANTS = {
             "runtime_dir.py:_SSH_SUFFIX",
             "processes/rotating_log.py:_MAX_HEADER",
             "processes/tls_pump.py:_RECORD_BYTES",
+            "processes/tls_log.py:_FOREIGN",
             "programs/mean/partition.py:WHOLE",
             "processes/probes.py:_CHANNEL_OPTIONS",
             "client/agent_connection.py:_NO_REQUEST",

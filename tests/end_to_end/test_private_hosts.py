@@ -7,10 +7,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
+import socket
 import stat
+import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +24,8 @@ import pytest
 from tests.accounts import account
 from tests.conftest import Sandbox, wait_for
 from tests.end_to_end.test_private_network import intrude, sandbox_of
-from tests.end_to_end.test_ssh import dial, over
+from tests.end_to_end.test_ssh import Over, dial, over
+from tfcluster.client.certificates import Authority
 from tfcluster.process_handle import ProcessHandle
 
 _SPEC = """name: two
@@ -103,6 +108,16 @@ def test_only_forwarders_listen_outside_of_the_private_networks(two: Sandbox) ->
     wait_for(lambda: listening() == expected)
 
 
+def test_the_logs_of_agents_show_whom_a_forwarder_has_refused(two: Sandbox) -> None:
+    place = state(two, "alpha", "forwarding.json")["forwarders"]["beta"]
+    with socket.create_connection((place["address"], place["port"]), 60) as connection:
+        connection.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        wait_for(lambda: "does not speak TLS" in two("logs", "--agent", "beta").stdout)
+    lines = two("logs", "--agent").stdout.splitlines()
+    [refused] = [line for line in lines if "does not speak TLS" in line]
+    assert re.fullmatch(r"forwarder on beta +\| refused 127\.0\.0\.\d+: it does not speak TLS", refused)
+
+
 def test_keys_are_in_no_file_that_others_can_read(two: Sandbox) -> None:
     holding = [
         path
@@ -176,6 +191,75 @@ def test_a_later_up_renews_certificates_that_are_not_known_here(two: Sandbox) ->
     after = [path.read_text() for path in sorted(two.folder.glob("run/tfcluster/*.certificate"))]
     assert not set(before) & set(after)
     wait_for(lambda: both(two))
+
+
+#: Asks a forwarder's TLS port for a task's port, with a certificate if there is one; prints what it answers.
+_INTRUDER = """
+import contextlib, socket, ssl, struct, sys
+address, port, task_port, *certificate = sys.argv[1:]
+context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+if certificate:
+    context.load_cert_chain(certificate[0])
+answer = b""
+with contextlib.suppress(ssl.SSLError, ConnectionError):
+    connection = context.wrap_socket(socket.create_connection((address, int(port)), 60))
+    connection.sendall(struct.pack("!HI", int(task_port), 5) + b"hello")
+    answer = connection.recv(100)
+print("answered", answer)
+"""
+
+
+@pytest.mark.slow
+def test_a_stranger_on_the_network_is_refused_by_each_host_and_named(tmp_path: Path) -> None:
+    with over(tmp_path, "alpha", "beta", "stranger") as sandbox:
+        spec = sandbox.text(("alpha", "beta"), "network: private\njobs: {worker: {tasks: 2}}\n")
+        sandbox("up", sandbox.spec(spec))
+        machines = sandbox.network.network
+        own = Authority.load(next(sandbox.network.home("here").rglob("authority.pem")))
+        foreign, other = Authority.create("foreign").issue("alpha"), Authority.create("wide").issue("alpha")
+        certificates = {
+            "none": None,
+            "foreign": foreign,
+            "other cluster": replace(other, authority=own.pem),
+            "unknown host": own.issue("stranger"),
+        }
+        for task in sandbox.status()["tasks"]:
+            task_port = task["address"].partition(":")[2]
+            place = forwarding_of(sandbox, task["host"])["forwarders"][task["host"]]
+            for name, certificate in certificates.items():
+                path = tmp_path / f"{name}.pem"
+                if certificate is not None:
+                    path.write_text(certificate.to_pem())
+                arguments = (_INTRUDER, place["address"], str(place["port"]), task_port)
+                command = machines["stranger"].command(sys.executable, "-c", *arguments)
+                result = subprocess.run(
+                    [*command, *([] if certificate is None else [str(path)])],
+                    capture_output=True,
+                    text=True,
+                    check=True,
+                )
+                assert result.stdout == "answered b''\n", name
+        address = sandbox.network.address("stranger")
+        reasons = ("it has no certificate", "is not from this cluster", "is of 'stranger', which is not in the cluster")
+
+        def logged() -> list[bool]:
+            lines = [line for line in sandbox("logs", "--agent").stdout.splitlines() if address in line]
+            return [
+                any(line.startswith(f"forwarder on {host} ") and reason in line for line in lines)
+                for host in ("alpha", "beta")
+                for reason in reasons
+            ]
+
+        wait_for(lambda: all(logged()))
+        assert both(sandbox)
+        assert {task["restarts"] for task in sandbox.status()["tasks"]} == {0}
+        sandbox("down")
+        assert not sandbox.network.leftovers()
+
+
+def forwarding_of(sandbox: Over, host: str) -> Any:
+    return json.loads(next(sandbox.network.home(host).rglob("forwarding.json")).read_text())
 
 
 @pytest.mark.slow

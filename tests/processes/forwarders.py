@@ -33,7 +33,7 @@ from tfcluster.process_handle import ProcessHandle
 from tfcluster.processes.tls_forwarder import forward
 user, net = os.open("/proc/self/ns/user", os.O_RDONLY), int(sys.argv[2])
 network = PrivateNetwork(ProcessHandle(1, 1), os.fstat(user).st_ino, os.fstat(net).st_ino)
-forward(Path(sys.argv[1]), network, (user, net))
+forward(Path(sys.argv[1]), Path(sys.argv[1]).with_suffix(".log"), network, (user, net))
 """
 
 
@@ -80,6 +80,10 @@ class ForwardingHost:
         """Connect to a port as a task of this host does."""
         return self.inside(lambda: socket.create_connection(("127.0.0.1", port), 60))
 
+    def reach(self) -> socket.socket:
+        """Connect to the TLS port as a stranger does."""
+        return socket.create_connection(("127.0.0.1", self.port), 60)
+
     def listen(self) -> socket.socket:
         """Listen on the port of the task."""
 
@@ -103,11 +107,12 @@ class ForwardingHost:
     @property
     def log(self) -> str:
         """Return what the forwarder has written."""
-        return (self.folder / f"{self.name}.log").read_text()
+        files = [self.folder / f"{self.name}.{suffix}" for suffix in ("log", "stderr")]
+        return "".join(file.read_text() for file in files if file.exists())
 
     def start(self) -> None:
         """Start the forwarder; returns when it listens."""
-        with open(self.folder / f"{self.name}.log", "ab") as log:
+        with open(self.folder / f"{self.name}.stderr", "ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-c", _RUN, str(self.config), str(self.namespace)],
                 pass_fds=[self.namespace],

@@ -160,7 +160,17 @@ def ask(host: ForwardingHost, certificate: Path | None, port: int) -> bytes:
     return b""
 
 
-@pytest.mark.parametrize("kind", ["none", "self-made", "expired", "another cluster's", "a stranger's name", "its own"])
+_REFUSALS = {
+    "none": "refused 127.0.0.1: it has no certificate",
+    "self-made": "refused 127.0.0.1: its certificate is not from this cluster",
+    "expired": "refused 127.0.0.1: its certificate is not valid: certificate has expired",
+    "another cluster's": "refused 127.0.0.1: its certificate is not from this cluster",
+    "a stranger's name": "from 127.0.0.1 to port 3001: refused: its certificate is of 'c', which is not in the cluster",
+    "its own": "from 127.0.0.1 to port 3001: refused: its certificate is of 'b', which is not in the cluster",
+}
+
+
+@pytest.mark.parametrize("kind", _REFUSALS)
 def test_a_stranger_is_refused(hosts: Hosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     own = Authority.load(hosts["b"].folder / "authority.pem")
     if kind == "expired":
@@ -175,6 +185,7 @@ def test_a_stranger_is_refused(hosts: Hosts, tmp_path: Path, monkeypatch: pytest
         listener.setblocking(False)
         with pytest.raises(BlockingIOError):  # nothing reaches the task
             listener.accept()
+        wait_for(lambda: _REFUSALS[kind] in hosts["b"].log)
         # The port does accept a host of the cluster.
         client = hosts["a"].connect(hosts["b"].task_port)
         listener.settimeout(60)
@@ -188,7 +199,7 @@ def test_a_host_reaches_no_port_but_those_of_tasks(hosts: Hosts) -> None:
         assert ask(hosts["b"], hosts["a"].folder / "a.pem", other.getsockname()[1]) == b""
         with pytest.raises(BlockingIOError):
             other.accept()
-    assert "which is no task's" in hosts["b"].log
+    assert "refused: a asks for a port that is no task's" in hosts["b"].log
 
 
 def test_a_host_that_answers_for_another_one_is_refused(tmp_path: Path) -> None:
@@ -201,7 +212,7 @@ def test_a_host_that_answers_for_another_one_is_refused(tmp_path: Path) -> None:
         c.start()
         with a.connect(b.task_port) as client, pytest.raises(ConnectionResetError):
             client.recv(1)
-        assert "has the certificate of 'c'" in a.log
+        assert f"connection to port {b.task_port} of b, 127.0.0.1: it has the certificate of 'c'" in a.log
 
 
 def test_silent_connections_do_not_keep_hosts_from_connecting(tmp_path: Path) -> None:

@@ -233,6 +233,7 @@ class ForwarderSupervisor:
     def _fork(self) -> None:
         self._timer = None
         network, config, agent_pid = self._network.private, self._folder.forwarding, os.getpid()
+        log, stderr = self._folder.forwarder_log, self._folder.forwarder_stderr
         if network is None:
             self._fork_later()
             return
@@ -240,11 +241,11 @@ class ForwarderSupervisor:
             loaded_path(config).unlink(missing_ok=True)  # an earlier forwarder has loaded it
 
         def body(agent: socket.socket) -> None:
-            detach(self._title, log=self._folder.forwarder_log, keep=[agent.fileno()], parent=agent_pid)
+            detach(self._title, log=stderr, keep=[agent.fileno()], parent=agent_pid)
             if agent.recv(1):  # the next agent will find this process
                 outlive_parent()
                 agent.close()
-                forward(config, network, network.open(network.holder))
+                forward(config, log, network, network.open(network.holder))
 
         try:
             child = subprocesses.fork_child(body, lambda status: self._on_exit())

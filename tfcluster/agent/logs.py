@@ -17,8 +17,8 @@ from tfcluster.agent import subprocesses
 from tfcluster.agent.state_dir import StateDir
 from tfcluster.agent.subprocesses import ChildProcess
 from tfcluster.core.topology import LogLimits
+from tfcluster.processes.line_log import LineLog
 from tfcluster.processes.log_writer import LogWriter, run
-from tfcluster.processes.rotating_log import RotatingLog
 from tfcluster.protocol.codec import encode
 
 _logger = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ class EventLog:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._lines = _LineLog(path)
+        self._lines = LineLog(path)
 
     def record(self, event: str, *, task: str | None = None, detail: str = "") -> None:
         """Append one event.
@@ -62,31 +62,13 @@ class AgentLogHandler(logging.Handler):
 
     def __init__(self, path: Path) -> None:
         super().__init__()
-        self._lines = _LineLog(path)
+        self._lines = LineLog(path)
 
     def emit(self, record: logging.LogRecord) -> None:
         """Append a record."""
         task = getattr(record, "task", None)
         text = f"{record.levelname:<7} {f'{task} ' if task else ''}{self.format(record)}\n"
         self._lines.append(text.encode(errors="backslashreplace"), record.created)
-
-
-class _LineLog:
-    """Appends lines to a rotating log, and loses them if that is not possible."""
-
-    def __init__(self, path: Path) -> None:
-        self._log = RotatingLog(path, settings.EVENT_LOG_FILE_BYTES, settings.EVENT_LOG_FILES)
-        self._position: int | None = None
-
-    def append(self, lines: bytes, now: float) -> None:
-        """Append complete lines that were written at a time."""
-        try:
-            if self._position is None:
-                self._position = self._log.recover()
-            self._log.append(lines, self._position, now)
-            self._position += len(lines)
-        except OSError:
-            self._position = None  # a part of a line may have been written: find the end of the log again
 
 
 class LogCollector:

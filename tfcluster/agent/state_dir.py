@@ -102,8 +102,13 @@ class StateDir:
 
     @property
     def forwarder_log(self) -> Path:
-        """Return the path of the log of the forwarder, in which it names the connections that it refuses."""
+        """Return the path of the newest file of the forwarder's log; see `ForwarderLog`."""
         return self.logs / "forwarder.log"
+
+    @property
+    def forwarder_stderr(self) -> Path:
+        """Return the path of the file to which Python prints if the forwarder fails."""
+        return self.logs / "forwarder.stderr"
 
     @property
     def forwarding(self) -> Path:
@@ -244,7 +249,7 @@ class StateDir:
         """Remove everything that only a running cluster needs, and unlock the directory; logs and runs stay."""
         self.journal.remove()
         self.notices.unlink(missing_ok=True)
-        for log in (self.agent_log, self.agent_stderr, self.fork_server_log, self.forwarder_log):
+        for log in (self.agent_log, self.agent_stderr, self.fork_server_log, self.forwarder_log, self.forwarder_stderr):
             with suppress(OSError):  # the file does not exist, or cannot be removed and does no harm
                 if not log.stat().st_size:
                     log.unlink()

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     is_flag=False,
     flag_value="",
     metavar="[HOST]",
-    help="The log of the agent on HOST, or of all the cluster's agents, in place of the tasks' logs.",
+    help="The logs of the agent and the forwarder on HOST, or on all hosts, in place of the tasks' logs.",
 )
 @click.option("--placement", is_flag=True, help="Only the placements of operations of runs with --log-placement.")
 @cluster_option

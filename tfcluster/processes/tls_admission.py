@@ -15,9 +15,12 @@ import time
 from pathlib import Path
 
 from tfcluster import settings
+from tfcluster.processes.tls_log import ForwarderLog, explain
 
 _PORT = struct.Struct("!H")
 _BEGIN = "-----BEGIN CERTIFICATE-----"
+_MAPPED = "::ffff:"  # an IPv4 address of a socket for both families
+_TOO_MANY = "it has proved nothing, and newer connections take its place"
 
 
 def make_context(certificate: Path, *, is_server: bool) -> ssl.SSLContext:
@@ -95,10 +98,12 @@ class Admissions:
 
     Args:
         poll: Watches their descriptors, whose events are passed to `advance`.
+        log: Has the connections that are refused.
     """
 
-    def __init__(self, poll: select.poll) -> None:
+    def __init__(self, poll: select.poll, log: ForwarderLog) -> None:
         self._poll = poll
+        self._log = log
         self._waiting: dict[int, _Admission] = {}  # the oldest first
 
     def __contains__(self, fd: int) -> bool:
@@ -120,7 +125,7 @@ class Admissions:
             return
         connection.setblocking(False)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._make_room(address)
+        self._make_room(address.removeprefix(_MAPPED))
         try:
             tls = context.wrap_socket(
                 connection, server_side=True, do_handshake_on_connect=False, suppress_ragged_eofs=False
@@ -128,11 +133,11 @@ class Admissions:
         except OSError:  # it is closed already
             connection.close()
             return
-        self._waiting[tls.fileno()] = _Admission(tls, address)
+        self._waiting[tls.fileno()] = _Admission(tls, address.removeprefix(_MAPPED))
         self._poll.register(tls, select.POLLIN)
 
-    def advance(self, fd: int) -> tuple[ssl.SSLSocket, int] | None:
-        """Read what a connection has sent; return it and the port that it asks for when it is admitted.
+    def advance(self, fd: int) -> tuple[ssl.SSLSocket, str, int] | None:
+        """Read what a connection has sent; return it, its address and the port that it asks for when it is admitted.
 
         Args:
             fd: The connection's descriptor.
@@ -140,13 +145,16 @@ class Admissions:
         admission = self._waiting[fd]
         try:
             port = admission.advance()
-        except (OSError, ValueError):  # ValueError: a certificate that cannot be decoded
-            self._refuse(fd)
+        except (ConnectionError, ssl.SSLEOFError):  # it gives up by itself, as one that tries whether a port is open
+            self._close(fd)
+            return None
+        except (OSError, ValueError) as error:  # ValueError: a certificate that cannot be decoded
+            self._refuse(fd, explain(error))
             return None
         if port is None:
             return None
         self._forget(fd)
-        return admission.connection, port
+        return admission.connection, admission.address, port
 
     def expire(self) -> float | None:
         """Refuse the connections whose time is over; return the seconds until that of the next one, if there is one."""
@@ -155,17 +163,21 @@ class Admissions:
             seconds = self._waiting[fd].deadline - time.monotonic()
             if seconds > 0:
                 return seconds
-            self._refuse(fd)
+            self._refuse(fd, f"it has proved nothing within {settings.LINK_CONNECT_SECONDS:g} s")
         return None
 
     def _make_room(self, address: str) -> None:
         same = [fd for fd, each in self._waiting.items() if each.address == address]
         if len(same) >= settings.FORWARD_ADMISSIONS_MAX // 8:
-            self._refuse(same[0])
+            self._refuse(same[0], _TOO_MANY)
         if len(self._waiting) >= settings.FORWARD_ADMISSIONS_MAX:
-            self._refuse(next(iter(self._waiting)))
+            self._refuse(next(iter(self._waiting)), _TOO_MANY)
 
-    def _refuse(self, fd: int) -> None:
+    def _refuse(self, fd: int, reason: str) -> None:
+        self._log.write_connection(f"refused {self._waiting[fd].address}: {reason}")
+        self._close(fd)
+
+    def _close(self, fd: int) -> None:
         connection = self._waiting[fd].connection
         self._forget(fd)
         with contextlib.suppress(OSError):

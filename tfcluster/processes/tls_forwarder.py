@@ -19,9 +19,7 @@ import select
 import signal
 import socket
 import ssl
-import sys
 import threading
-import time
 from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from pathlib import Path
@@ -32,6 +30,7 @@ from tfcluster.core.forwarding import Forwarding
 from tfcluster.private_network import PrivateNetwork, enter_network
 from tfcluster.processes.netinfo import bind_all_addresses, detect_loss
 from tfcluster.processes.tls_admission import Admissions, make_context, peer_of, request
+from tfcluster.processes.tls_log import ForwarderLog, explain
 from tfcluster.processes.tls_pump import pump, reset
 from tfcluster.protocol.serialization import decode
 
@@ -42,11 +41,13 @@ class _Listeners:
     Args:
         poll: Watches their descriptors.
         namespace: The descriptor of the network namespace of the tasks.
+        log: Has the ports on which it is not possible to listen.
     """
 
-    def __init__(self, poll: select.poll, namespace: int) -> None:
+    def __init__(self, poll: select.poll, namespace: int, log: ForwarderLog) -> None:
         self._poll = poll
         self._namespace = namespace
+        self._log = log
         self._sockets: dict[int, socket.socket] = {}
         self._ports: dict[int, int] = {}  # by descriptor
 
@@ -81,7 +82,7 @@ class _Listeners:
                 listener = bind_all_addresses(port, reuse=True)
                 start_listening(listener, self._poll)
             except OSError as error:
-                _log(f"port {port}: {error}")
+                self._log.write(f"port {port}: {error}")
                 continue
             self._sockets[port] = listener
             self._ports[listener.fileno()] = port
@@ -93,18 +94,20 @@ class TlsForwarder:
     Args:
         config: The file with the JSON form of a `Forwarding`.
         namespace: The descriptor of the network namespace of the tasks.
+        log: Has the connections that are refused, and what fails.
 
     Raises:
         OSError: A file cannot be read, or the port is taken.
         ValueError: A file is damaged.
     """
 
-    def __init__(self, config: Path, namespace: int) -> None:
+    def __init__(self, config: Path, namespace: int, log: ForwarderLog) -> None:
         self._config = config
         self._namespace = namespace
+        self._log = log
         self._poll = select.poll()
-        self._admissions = Admissions(self._poll)
-        self._listeners = _Listeners(self._poll, namespace)
+        self._admissions = Admissions(self._poll, log)
+        self._listeners = _Listeners(self._poll, namespace, log)
         self.load()
         self._outer = bind_all_addresses(self._forwarding.own.port, reuse=True)
         start_listening(self._outer, self._poll)
@@ -130,7 +133,7 @@ class TlsForwarder:
         try:
             loaded_path(self._config).write_text(self._loaded)
         except OSError as error:
-            _log(f"the agent cannot be told that the forwarder listens: {error}")
+            self._log.write(f"the agent cannot be told that the forwarder listens: {error}")
 
     def run(self, wakeup: socket.socket) -> NoReturn:
         """Forward until the process ends.
@@ -141,14 +144,14 @@ class TlsForwarder:
         self._poll.register(wakeup, select.POLLIN)
         self._report()
         while True:
-            seconds = self._admissions.expire()
-            for fd, _ in self._poll.poll(None if seconds is None else 1 + 1000 * seconds):
+            times = [seconds for seconds in (self._admissions.expire(), self._log.expire()) if seconds is not None]
+            for fd, _ in self._poll.poll(1 + 1000 * min(times) if times else None):
                 if fd == wakeup.fileno():
                     wakeup.recv(settings.IO_BLOCK_BYTES)
                     try:
                         self.load()
                     except (OSError, ValueError) as error:
-                        _log(f"what to forward cannot be read: {error}")
+                        self._log.write(f"what to forward cannot be read: {error}")
                     self._report()
                 else:
                     self._handle(fd)
@@ -168,31 +171,52 @@ class TlsForwarder:
 
     def _serve_task(self, plain: socket.socket, port: int) -> None:
         """Connect a task of this host, or a program, to a port of a task elsewhere."""
-        with _closed_in_the_end(plain) as connections:
-            if (route := self._routes.get(port)) is None:  # the task was removed since the connection was accepted
-                raise ConnectionRefusedError(f"no task of another host has port {port} any more")
-            host, place = route
+        if (route := self._routes.get(port)) is None:  # the task was removed since the connection was accepted
+            reset(plain)
+            return
+        host, place = route
+        with self._closed_in_the_end(plain, f"to port {port} of {host}, {place.address}") as connections:
             outer = socket.create_connection((place.address, place.port), settings.LINK_CONNECT_SECONDS)
             connections.append(outer)
             tls = self._client.wrap_socket(outer, suppress_ragged_eofs=False)
             connections[-1] = tls
             if peer_of(tls) != host:
-                raise ConnectionRefusedError(f"{place.address} has the certificate of {peer_of(tls)!r}")
+                raise ConnectionRefusedError(f"it has the certificate of {peer_of(tls)!r}")
             request(tls, port)
             _forward(plain, tls)
 
-    def _serve_host(self, tls: ssl.SSLSocket, port: int) -> None:
+    def _serve_host(self, tls: ssl.SSLSocket, address: str, port: int) -> None:
         """Connect another host to the port of a task of this host."""
-        with _closed_in_the_end(tls) as connections:
+        with self._closed_in_the_end(tls, f"from {address} to port {port}") as connections:
             peer = peer_of(tls)
             if peer == self._forwarding.host or peer not in self._forwarding.forwarders:
-                raise ConnectionRefusedError(f"a host that is not in the cluster asks: {peer!r}")
+                raise ConnectionRefusedError(f"refused: its certificate is of {peer!r}, which is not in the cluster")
             if port not in self._forwarding.own.ports:
-                raise ConnectionRefusedError(f"{peer} asks for port {port}, which is no task's")
+                raise ConnectionRefusedError(f"refused: {peer} asks for a port that is no task's")
             enter_network(self._namespace)
             plain = socket.create_connection(("127.0.0.1", port), settings.LINK_CONNECT_SECONDS)
             connections.append(plain)
             _forward(plain, tls)
+
+    @contextlib.contextmanager
+    def _closed_in_the_end(self, connection: socket.socket, name: str) -> Iterator[list[socket.socket]]:
+        """Close connections in the end, and reset them if one was lost: the other side of each is to notice.
+
+        Args:
+            connection: The first of the connections; the others are added to the list that this yields.
+            name: What the log calls them.
+        """
+        connections = [connection]
+        close: Callable[[socket.socket], None] = socket.socket.close
+        try:
+            yield connections
+        except (OSError, ValueError) as error:  # ValueError: a certificate that cannot be decoded
+            close = reset
+            if not isinstance(error, ConnectionResetError):
+                self._log.write_connection(f"connection {name}: {explain(error)}")
+        finally:
+            for each in connections:
+                close(each)
 
 
 def _forward(plain: socket.socket, tls: ssl.SSLSocket) -> None:
@@ -208,26 +232,6 @@ def _forward(plain: socket.socket, tls: ssl.SSLSocket) -> None:
         pump(plain, tls)
     except OSError as error:
         raise ConnectionResetError("the connection was cut") from error
-
-
-@contextlib.contextmanager
-def _closed_in_the_end(connection: socket.socket) -> Iterator[list[socket.socket]]:
-    """Close connections in the end, and reset them if one was lost: the other side of each is to notice.
-
-    Args:
-        connection: The first of the connections; the others are added to the list that this yields.
-    """
-    connections = [connection]
-    close: Callable[[socket.socket], None] = socket.socket.close
-    try:
-        yield connections
-    except (OSError, ValueError) as error:  # ValueError: a certificate that cannot be decoded
-        close = reset
-        if not isinstance(error, ConnectionResetError):
-            _log(str(error))
-    finally:
-        for each in connections:
-            close(each)
 
 
 def _start_thread(function: Callable[[], None], connection: socket.socket) -> None:
@@ -257,15 +261,12 @@ def loaded_path(config: Path) -> Path:
     return config.with_suffix(".loaded")
 
 
-def _log(message: str) -> None:
-    print(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {message}", file=sys.stderr, flush=True)
-
-
-def forward(config: Path, network: PrivateNetwork, namespaces: tuple[int, int]) -> NoReturn:
+def forward(config: Path, log_path: Path, network: PrivateNetwork, namespaces: tuple[int, int]) -> NoReturn:
     """Forward until the process ends, and read the file again at each SIGHUP.
 
     Args:
         config: As for `TlsForwarder`.
+        log_path: The newest file of the log.
         network: The network of the tasks.
         namespaces: The descriptors of its namespaces; see `PrivateNetwork.open`.
 
@@ -280,4 +281,10 @@ def forward(config: Path, network: PrivateNetwork, namespaces: tuple[int, int]) 
     signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
     signal.signal(signal.SIGHUP, lambda number, frame: None)
     network.enter_user_namespace(namespaces[0])
-    TlsForwarder(config, namespaces[1]).run(reader)
+    log = ForwarderLog(log_path)
+    try:
+        forwarder = TlsForwarder(config, namespaces[1], log)
+    except (OSError, ValueError) as error:
+        log.write(f"the forwarder cannot start: {error}")
+        raise
+    forwarder.run(reader)

@@ -121,14 +121,17 @@ class LogHandlers:
         )
 
     def _agent_logs(self) -> Streams:
-        """Open the agent's own log, and what libraries in C have printed in its process."""
-        host = self._supervisor.host
-        name = "agent" if host == LOCAL_HOST else f"agent on {host}"
-        stderr = self._state_dir.agent_stderr  # raw output: it is not rotated
-        return {
-            name: LogReader(self._state_dir.agent_log),
-            f"{name}, stderr": LogReader(stderr.with_suffix(".kept"), stderr),
-        }
+        """Open the logs of the agent and of the forwarder, and what libraries in C have printed in their processes."""
+        host, folder = self._supervisor.host, self._state_dir
+        streams: Streams = {}
+        for process, log, stderr in (
+            ("agent", folder.agent_log, folder.agent_stderr),
+            ("forwarder", folder.forwarder_log, folder.forwarder_stderr),
+        ):
+            name = process if host == LOCAL_HOST else f"{process} on {host}"
+            streams[name] = LogReader(log)
+            streams[f"{name}, stderr"] = LogReader(stderr.with_suffix(".kept"), stderr)  # raw output: it is not rotated
+        return streams
 
     def _find_run(self, prefix: str) -> str | None:
         """Return the id of the run with an id or a unique prefix of it; None if there is no such run."""
