@@ -17,7 +17,12 @@ def escape_control_characters(text: str) -> str:
     """
     if text.isprintable():
         return text
-    return _CONTROL.sub(_escape, text.replace("\r\n", "\n").removesuffix("\r"))
+    return escape_all_control_characters(text.replace("\r\n", "\n").removesuffix("\r"))
+
+
+def escape_all_control_characters(text: str) -> str:
+    """Return a part of a text with its control characters escaped, also a carriage return at its end."""
+    return _CONTROL.sub(_escape, text)
 
 
 def _escape(match: re.Match[str]) -> str:

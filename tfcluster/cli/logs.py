@@ -64,15 +64,15 @@ def command(
     logs of a cluster that is down can be read too. Lines from before the latest start of the cluster are shown only
     with --since, as they may be those of another cluster of the same name.
 
-    --grep searches the logs where they are, on the tasks' hosts. --tail counts the lines that match. What a run printed
-    has no times: --since and --until leave out none of it.
+    --grep searches the logs where they are, on the tasks' hosts; on a terminal, what matches is highlighted. --tail
+    counts the lines that match. What a run printed has no times: --since and --until leave out none of it.
     """
     check_period(since, until, follow=follow)
     from tfcluster.client.logs import read_logs
     from tfcluster.client.resolve import resolve_cluster
     from tfcluster.ui.log_view import LogView
 
-    view = LogView(prefix=not no_prefix, timestamps=timestamps)
+    view = LogView(prefix=not no_prefix, timestamps=timestamps, highlighted=grep)
     if agent is not None and (tasks or placement):
         raise click.UsageError("--agent shows no logs of tasks: leave out TASK and --placement")
     lines = read_logs(

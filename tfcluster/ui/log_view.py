@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Sequence
 from datetime import datetime, timezone
 from typing import Any
 from zlib import crc32
@@ -13,6 +14,7 @@ from rich.table import Table
 from tfcluster.control_characters import escape_control_characters
 from tfcluster.ui.console import Text, console, error_console, make_table
 from tfcluster.ui.format import style_of, without_replica
+from tfcluster.ui.highlight import Highlighter
 
 _COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "red")
 
@@ -23,11 +25,13 @@ class LogView:
     Args:
         prefix: Prefix each line with its task's name.
         timestamps: Prefix each line with its time.
+        highlighted: Regular expressions; what they match is highlighted, if standard output is a terminal with colours.
     """
 
-    def __init__(self, *, prefix: bool = True, timestamps: bool = False) -> None:
+    def __init__(self, *, prefix: bool = True, timestamps: bool = False, highlighted: Sequence[str] = ()) -> None:
         self._prefix = prefix
         self._timestamps = timestamps
+        self._escape = Highlighter(highlighted).escape if highlighted else escape_control_characters
         self._prefixes: dict[tuple[str, bool], str] = {}
         self._width = 0
 
@@ -44,7 +48,7 @@ class LogView:
         # Do not print through rich: the line must be neither wrapped at the terminal's width nor parsed as markup, and
         # rich takes longer for one line than the agent takes for a hundred.
         out = (error_console() if err else console()).file
-        out.write(f"{self.prefix_of(task, err=err)}{moment}{escape_control_characters(line)}\n")
+        out.write(f"{self.prefix_of(task, err=err)}{moment}{self._escape(line)}\n")
         out.flush()
 
     def prefix_of(self, task: str, *, err: bool = False) -> str:
