@@ -97,3 +97,27 @@ def test_a_host_is_away_after_some_time(tmp_path: Path) -> None:
         assert await watch.check() == ["gamma"]
 
     asyncio.run(play())
+
+
+def test_a_host_that_was_cut_off_withdraws_what_it_could_not_deliver(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settings, "HOST_AWAY_SECONDS", 0.0)
+
+    async def play() -> None:
+        watch = Watch(tmp_path / "notices", "beta")
+
+        def queued() -> list[str]:
+            return [each.notice["host"] for each in watch.notifier._state.queue]
+
+        assert await watch.check(a=SILENT, d=SILENT) == ["alpha", "gamma"]
+        await watch.check(a=SILENT)
+        assert queued() == ["alpha", "gamma"], "they are tried again"
+        await watch.check(d=OK)
+        assert queued() == [], "beta was cut off: it told what others do not see"
+        await watch.check(a=OK)
+        assert await watch.check(a=SILENT) == ["alpha"]
+        await watch.check(a=OK)
+        assert queued() == ["alpha"], "beta saw another host meanwhile, so alpha was away"
+
+    asyncio.run(play())

@@ -22,6 +22,9 @@ class IncidentMonitor:
     A host is away if none of its tasks answers, or refuses a connection, for some time. Tasks are probed only if the
     spec asks for such notices. Of the hosts that are there, the first one in the spec tells it.
 
+    A host that is cut off sees all others away. It cannot know that it is itself the one, so it tells that too; what it
+    could not deliver until it reaches another host again, such as to a webhook, it withdraws.
+
     Args:
         cluster: The cluster's name.
         supervisor: The supervisor, which knows the topology and the name of this host.
@@ -35,6 +38,7 @@ class IncidentMonitor:
         self._prober = prober
         self._notices = notices
         self._silent_since: dict[str, float] = {}
+        self._doubtful: set[str] = set()  # the ids of notices that were made while no other host answered
         self._checking: asyncio.Task[None] | None = None
 
     def note_end_of_run(self, record: RunRecord) -> None:
@@ -74,13 +78,21 @@ class IncidentMonitor:
                 self._silent_since.pop(host, None)
             else:
                 self._silent_since.setdefault(host, now)
+        if any(answers):
+            self._notices.withdraw(self._doubtful)
+            self._doubtful.clear()
         away = [host for host, since in self._silent_since.items() if now - since >= settings.HOST_AWAY_SECONDS]
         reporter = next(host.name for host in topology.hosts if host.name not in self._silent_since)
+        self._notices.forget(
+            "host", away
+        )  # also on the other hosts, which tell it if the reporter is away the next time
         if reporter != self._supervisor.host:
             return
         for host in self._notices.note("host", away):
             notice = host_notice(self._cluster, host, settings.HOST_AWAY_SECONDS, self._silent_since[host])
             self._notices.add(notice)
+            if not any(answers):
+                self._doubtful.add(notice["id"])
 
     async def _is_there(self, tasks: tuple[Task, ...]) -> bool:
         """Return whether a task answers, or the host refuses a connection for it; also if the prober does not tell."""

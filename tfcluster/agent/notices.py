@@ -111,6 +111,15 @@ class Notifier:
         del self._state.queue[: -settings.NOTICES_MAX]
         self._save()
 
+    def withdraw(self, identities: Collection[str]) -> None:
+        """Drop the notices with some ids as far as they were not accepted yet."""
+        withdrawn = [each for each in self._state.queue if each.notice["id"] in identities]
+        for each in withdrawn:
+            _logger.info("%s is not told any more: %s", each.target, each.notice["text"])
+        if withdrawn:
+            self._state.queue = [each for each in self._state.queue if each not in withdrawn]
+            self._save()
+
     def note(self, kind: str, present: Collection[str]) -> Iterator[str]:
         """Note what is so now, such as tasks that have failed.
 
@@ -129,6 +138,14 @@ class Notifier:
             yield identity.removeprefix(f"{kind}:")
         self._state.noted = (self._state.noted - before) | present
         self._save()
+
+    def forget(self, kind: str, present: Collection[str]) -> None:
+        """Forget what was noted and is not so any more; the arguments are those of `note`, but nothing new is noted."""
+        left = {each for each in self._state.noted if not each.startswith(f"{kind}:")}
+        left |= {f"{kind}:{identity}" for identity in present} & self._state.noted
+        if left != self._state.noted:
+            self._state.noted = left
+            self._save()
 
     async def run(self) -> None:
         """Deliver notices until cancelled, one at a time."""
