@@ -82,6 +82,22 @@ def authority_path(cluster: str) -> Path:
     return state_home() / cluster / "authority.pem"
 
 
+def make_private_folder(folder: Path) -> None:
+    """Create a folder and the missing ones above it, which only this user can enter; existing ones stay as they are.
+
+    With `parents=True`, Path.mkdir gives those above the mode of the umask: with a umask of 0, every account could put
+    another folder in this one's place.
+
+    Raises:
+        OSError: A folder cannot be created, or is something else.
+    """
+    missing = [folder]
+    while not missing[-1].parent.exists():
+        missing.append(missing[-1].parent)
+    for each in reversed(missing):
+        each.mkdir(mode=0o700, exist_ok=True)
+
+
 def validate_name(cluster: str) -> str:
     """Validate the name of a cluster as the user gave it, and return it.
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from tfcluster import settings
 from tfcluster.errors import ClusterError
-from tfcluster.paths import LOCAL_HOST, LOCK, state_folder, state_home
+from tfcluster.paths import LOCAL_HOST, LOCK, make_private_folder, state_folder, state_home
 
 # sun_path holds 108 bytes including the closing NUL (unix(7)).
 _SOCKET_PATH_LIMIT = 107
@@ -215,7 +215,7 @@ def _random_dir() -> Path:
 
     link = state_home() / _PRIVATE_LINK
     try:
-        link.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private_folder(link.parent)
         root = os.open(link.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             with suppress(OSError):  # the file system does not support locks
@@ -247,7 +247,7 @@ def _make_private(folder: Path) -> bool:
         Whether the folder exists and is private.
     """
     with suppress(OSError):
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private_folder(folder)
     return _is_private(folder)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import os
 import stat
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from tfcluster.client.host_preflight import HostPreflight
 from tfcluster.core.forwarding import Certificate, CertificateFacts
 from tfcluster.core.hosts import Host
 from tfcluster.core.topology import PRIVATE, ClusterTopology
+from tfcluster.errors import ClusterError
 from tfcluster.paths import authority_path
 
 TOPOLOGY = ClusterTopology("demo", "cluster.yaml", PRIVATE, (), hosts=(Host("a", "10.0.0.1"), Host("b", "10.0.0.2")))
@@ -70,3 +72,15 @@ def test_a_certificate_becomes_a_file_and_back() -> None:
     certificate = Authority.create("demo").issue("a")
     assert Certificate.from_pem(certificate.to_pem(), certificate.until) == certificate
     assert certificate.key not in repr(certificate)
+
+
+def test_an_authority_that_others_may_have_written_is_not_used() -> None:
+    issue_certificates("demo", ["a"])
+    authority_path("demo").chmod(0o620)
+    with pytest.raises(ClusterError, match="another account may have written this file"):
+        issue_certificates("demo", ["b"])
+    if os.geteuid() == 0:
+        authority_path("demo").chmod(0o600)
+        os.chown(authority_path("demo"), 12345, 12345)
+        with pytest.raises(ClusterError, match="another account may have written this file"):
+            issue_certificates("demo", ["b"])

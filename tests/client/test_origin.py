@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tfcluster import settings
+from tfcluster.client.code import CodeFolder
 from tfcluster.client.origin import describe_script
 from tfcluster.core.code import digest_of
 
@@ -45,3 +46,13 @@ def test_a_run_does_not_wait_long_for_the_commit(tmp_path: Path, monkeypatch: py
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setattr(settings, "GIT_STATUS_SECONDS", 0.1)
     assert describe(tmp_path / "mine") == (digest_of(b"mine"), None, None)
+
+
+def test_a_repository_that_was_fetched_executes_no_command(tmp_path: Path) -> None:
+    folder, executed = tmp_path / "fetched", tmp_path / "executed"
+    commit(folder, "print(1)\n")
+    command = f"touch {executed}; false"
+    subprocess.run(["git", "-C", folder, "config", "core.fsmonitor", command], check=True, timeout=60)
+    assert describe(folder)[2] is True
+    CodeFolder.of(str(folder / "train.py"), str(folder))
+    assert not executed.exists()

@@ -10,9 +10,9 @@ from typing import Any, cast
 import pytest
 
 from tfcluster.client.cluster import Cluster
-from tfcluster.client.outputs import HostOutputs, fetch, reject_conflicts
+from tfcluster.client.outputs import HostOutputs, _query, fetch, reject_conflicts
 from tfcluster.errors import ClusterError
-from tfcluster.protocol.api.outputs import OutputBlock, OutputFile, ReadOutputsRequest
+from tfcluster.protocol.api.outputs import OutputBlock, OutputFile, OutputsReply, ReadOutputsRequest
 
 CONTENT = b"of the run"
 
@@ -80,3 +80,31 @@ def test_a_file_that_was_not_asked_for_is_not_written(tmp_path: Path) -> None:
     with pytest.raises(ClusterError, match=r"a file arrived that was not asked for: '\.\./other'"):
         fetch(cluster, HostOutputs("beta", "train-1", (file("a"),)), tmp_path / "out", lambda size: None)
     assert [path.name for path in tmp_path.rglob("*")] == ["out"]
+
+
+def test_a_file_cannot_end_as_another_one(tmp_path: Path) -> None:
+    def stream_mixed(request: ReadOutputsRequest, **options: object) -> Response:
+        return Response([OutputBlock("a", base64.b64encode(CONTENT).decode()), OutputBlock("b", "")])
+
+    cluster: Any = SimpleNamespace(connect=lambda host: SimpleNamespace(stream=stream_mixed))
+    outputs = HostOutputs("beta", "train-1", (file("a"), file("b")))
+    with pytest.raises(ClusterError, match="a file arrived before the one before it was complete: 'b'"):
+        fetch(cluster, outputs, tmp_path / "out", lambda size: None)
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+@pytest.mark.parametrize("run", ["../train-1", "/train-1", "..", "train-1/../../x"])
+def test_a_run_whose_id_is_a_path_is_refused(run: str) -> None:
+    class Outputs(list[Any]):
+        def result(self) -> OutputsReply:
+            return OutputsReply(run)
+
+        def close_and_reap(self) -> None:
+            """Nothing is open."""
+
+    client = SimpleNamespace(transport=SimpleNamespace(has_state=lambda: True), stream=lambda *args, **more: Outputs())
+    cluster: Any = SimpleNamespace(
+        name="demo", is_local=True, hosts=["localhost"], connect=lambda host: client, head="localhost"
+    )
+    with pytest.raises(ClusterError, match="has answered with a run that cannot exist"):
+        _query(cluster, "train", {}, "beta")

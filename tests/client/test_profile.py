@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 from tests.agent.hosts import task_of, topology_of
 from tfcluster.client import profile
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.protocol.api.profile import ProfileReply
+from tfcluster.protocol.api.profile import ProfileReply, ProfileRequest, TracePart
 
 
 def test_a_host_that_is_away_hides_no_failure_of_another(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -28,3 +29,17 @@ def test_a_host_that_is_away_hides_no_failure_of_another(monkeypatch: pytest.Mon
     assert caught.value.hint.startswith("Try again. `tfcluster status`")
     assert caught.value.exit_code is ExitCode.UNREACHABLE
     assert not (tmp_path / "logs").exists()
+
+
+@pytest.mark.parametrize("name", ["worker:1", "../../escaped", "/tmp/escaped"])
+def test_a_trace_that_was_not_asked_for_is_not_written(tmp_path: Path, name: str) -> None:
+    class Response(list[TracePart]):
+        def result(self) -> ProfileReply:
+            return ProfileReply((), {})
+
+    response = Response([TracePart(name, base64.b64encode(b"trace").decode())])
+    cluster: Any = SimpleNamespace(connect=lambda host: SimpleNamespace(stream=lambda request, timeout: response))
+    (tmp_path / "logs").mkdir()
+    with pytest.raises(ClusterError, match=r"alpha sent a trace of '.*', which was not asked for"):
+        profile._capture_on(cluster, "alpha", ProfileRequest(("worker:0",), 1.0), tmp_path / "logs")
+    assert [path.name for path in tmp_path.rglob("*")] == ["logs"]

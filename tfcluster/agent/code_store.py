@@ -17,6 +17,7 @@ from tfcluster.agent.upload import Upload
 from tfcluster.core.code import decode_manifest
 from tfcluster.core.text import format_size
 from tfcluster.errors import ClusterError
+from tfcluster.paths import make_private_folder
 
 _INCOMPLETE = ".new-"
 
@@ -75,7 +76,7 @@ class CodeStore:
             ClusterError: The disk has not the space, a content cannot be stored, or it is not what was announced.
         """
         try:
-            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_private_folder(self._folder)
             self._check_space(sum(sizes.values()))
             blocks = _Blocks(upload)
             for digest, size in sizes.items():

@@ -7,6 +7,7 @@ added later gets a certificate of the same authority.
 from __future__ import annotations
 
 import datetime
+import errno
 import os
 from pathlib import Path
 
@@ -58,10 +59,14 @@ class Authority:
         """Read what `save` has written.
 
         Raises:
-            OSError: The file cannot be read.
+            OSError: The file cannot be read, or another account may have written it.
             ValueError: The file is damaged.
         """
-        data = path.read_bytes()
+        with path.open("rb") as file:
+            status = os.fstat(file.fileno())
+            if status.st_uid != os.getuid() or status.st_mode & 0o022:  # its certificates would let others connect
+                raise OSError(errno.EPERM, "another account may have written this file", str(path))
+            data = file.read()
         key = load_pem_private_key(data, None)
         if not isinstance(key, ec.EllipticCurvePrivateKey):
             raise ValueError("the key is of another kind")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from tfcluster.client.rpc import AgentClient
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.paths import LOCAL_HOST, authority_path, cluster_registry_path, spec_record_path
+from tfcluster.paths import LOCAL_HOST, authority_path, cluster_registry_path, make_private_folder, spec_record_path
 from tfcluster.transport.host_transport import HostTransport
 from tfcluster.transport.local import LocalTransport
 
@@ -194,7 +194,7 @@ def _write(path: Path, data: bytes, what: str) -> None:
     """Write a file of the registry atomically, readable by this user only."""
     temporary = path.with_suffix(f".{os.getpid()}")
     try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private_folder(path.parent)
         with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
             file.write(data)
         temporary.replace(path)

@@ -21,6 +21,9 @@ _NEVER = {".git", "__pycache__"}
 _ENVIRONMENT_MARK = "pyvenv.cfg"
 # By these git names a repository to the programs that it starts, as hooks, whatever folder they ask about.
 _REPOSITORY = {"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_OBJECT_DIRECTORY", "GIT_PREFIX"}
+# The configuration of a repository can name a command, which git would execute to list files: of one that was fetched,
+# for example, a host has decided what it is.
+_NO_COMMANDS = ("-c", "core.fsmonitor=false")
 
 
 def git_work_tree(folder: str) -> str | None:
@@ -47,7 +50,7 @@ def run_git(folder: str, *arguments: str, timeout: float) -> bytes:
     environment = {name: value for name, value in os.environ.items() if name not in _REPOSITORY}
     try:
         result = subprocess.run(
-            ["git", "-C", folder, *arguments],
+            ["git", "-C", folder, *_NO_COMMANDS, *arguments],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             check=False,

@@ -12,7 +12,7 @@ from tfcluster.client.host_preflight import HostPreflight
 from tfcluster.core.forwarding import Certificate, needs_forwarders
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError
-from tfcluster.paths import authority_path
+from tfcluster.paths import authority_path, make_private_folder
 
 
 def hosts_without_certificate(topology: ClusterTopology, hosts: Mapping[str, HostPreflight]) -> list[str]:
@@ -58,7 +58,7 @@ def issue_certificates(cluster: str, hosts: Collection[str]) -> dict[str, Certif
             authority = Authority.load(path)
         except (FileNotFoundError, ValueError):
             authority = Authority.create(cluster)
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_private_folder(path.parent)
             authority.save(path)
     except OSError as error:
         raise ClusterError(

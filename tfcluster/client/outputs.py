@@ -92,7 +92,10 @@ def _query(cluster: Cluster, run: str, unknown: dict[str, ClusterError], host: s
     try:
         for some in response:
             files += some.files
-        return HostOutputs(host, response.result().run, files)
+        found = response.result().run
+        if not is_inside(found) or "/" in found:  # it becomes the name of a folder
+            raise ClusterError(f"{host} has answered with a run that cannot exist: {found!r:.80}")
+        return HostOutputs(host, found, files)
     except ClusterError as error:
         if error.exit_code is not ExitCode.USAGE:
             raise
@@ -213,6 +216,8 @@ def _copy(
             if block.path not in files:
                 raise ClusterError(f"a file arrived that was not asked for: {block.path!r:.80}")
             path = folder / block.path
+            if target is not None and target.name != str(_part_of(path)):
+                raise ClusterError(f"a file arrived before the one before it was complete: {block.path!r:.80}")
             if target is None:
                 _place_of(folder, files[block.path]).parent.mkdir(parents=True, exist_ok=True)
                 _part_of(path).unlink(missing_ok=True)  # it may be a link, to anywhere

@@ -193,7 +193,11 @@ def _store(session: dict[str, Any], files: dict[str, str]) -> str:
 def _install(root: str, name: str, files: dict[str, str]) -> str:
     import tempfile  # imported here, as only the first session on a host needs it
 
-    os.makedirs(root, mode=0o700, exist_ok=True)
+    previous = os.umask(0o077)  # makedirs makes the folders above with the mode of the umask
+    try:
+        os.makedirs(root, exist_ok=True)
+    finally:
+        os.umask(previous)
     os.chmod(root, 0o700)  # fails if the folder belongs to another user
     folder = os.path.join(root, name)
     with open(os.path.join(root, "lock"), "w") as lock:

@@ -1,0 +1,93 @@
+"""Folders that only this user can enter, whatever the umask is and whoever may write to the folder above."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.agent.test_code_store import receive
+from tfcluster import paths, runtime_dir, settings
+from tfcluster.client.cluster import record_spec
+from tfcluster.client.host_certificates import issue_certificates
+from tfcluster.core.code import digest_of
+from tfcluster.paths import authority_path, code_cache, make_private_folder, spec_record_path
+from tfcluster.transport import remote_bootstrap
+
+
+def mode_of(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+@pytest.fixture(params=[0, 0o022], ids=["umask 0", "umask 022"], autouse=True)
+def open_folder(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A folder to which all accounts can write, in which there is no state home yet."""
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    monkeypatch.setattr(paths, "_state_home", tmp_path / "open" / "state" / "tfcluster")
+    previous = os.umask(request.param)
+    yield tmp_path / "open"
+    os.umask(previous)
+
+
+def test_all_folders_that_are_made_are_private_and_others_stay_as_they_are(open_folder: Path) -> None:
+    make_private_folder(open_folder / "a" / "b" / "c")
+    make_private_folder(open_folder / "a" / "b" / "c")
+    assert [mode_of(open_folder / each) for each in ("", "a", "a/b", "a/b/c")] == [0o777, 0o700, 0o700, 0o700]
+
+
+def test_a_file_in_the_way_is_an_error(open_folder: Path) -> None:
+    (open_folder / "file").touch()
+    for path in (open_folder / "file", open_folder / "file" / "below"):
+        with pytest.raises(OSError, match="file"):
+            make_private_folder(path)
+
+
+def store_code(content: bytes = b"code") -> Path:
+    receive(code_cache(), {digest_of(content): len(content)}, content)
+    return code_cache()
+
+
+def keep_authority() -> Path:
+    issue_certificates("demo", ["a"])
+    return authority_path("demo").parent
+
+
+def register() -> Path:
+    record_spec("demo", "cluster.yaml")
+    return spec_record_path("demo").parent
+
+
+@pytest.mark.parametrize("make", [store_code, keep_authority, register])
+def test_the_state_home_and_all_in_it_are_private(open_folder: Path, make: Callable[[], Path]) -> None:
+    folder = make()
+    assert mode_of(folder) == 0o700
+    assert {mode_of(parent) for parent in folder.parents if parent.is_relative_to(open_folder / "state")} == {0o700}
+
+
+def test_the_cache_of_a_host_for_tfclusters_code_is_private(open_folder: Path) -> None:
+    remote_bootstrap._install(str(open_folder / "cache" / "tfcluster"), "name", {"a.py": ""})
+    for folder in ("cache", "cache/tfcluster", "cache/tfcluster/name"):
+        assert mode_of(open_folder / folder) == 0o700
+
+
+def test_the_runtime_folder_and_what_is_made_above_it_are_private(
+    open_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(open_folder / "run"))
+    runtime_dir.socket_path("demo")
+    assert mode_of(open_folder / "run") == mode_of(open_folder / "run" / "tfcluster") == 0o700
+
+
+def test_a_folder_with_a_random_name_is_recorded_in_a_private_state_home(
+    open_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settings, "TEMPORARY_FOLDER", str(open_folder))
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    (open_folder / f"tfcluster-{os.getuid()}").touch()  # as another account could
+    runtime_dir.socket_path("demo")
+    assert mode_of(open_folder / "state") == mode_of(open_folder / "state" / "tfcluster") == 0o700
