@@ -15,6 +15,7 @@ import pyte
 PATIENCE = 120.0
 _UNKNOWN = rb"\x1b\[[<>=?][0-9;]*[upmtc]|\x1bP[^\x1b]*\x1b\\"
 DOWN, UP, ENTER, ESCAPE, TAB, END = "\x1b[B", "\x1b[A", "\r", "\x1b", "\t", "\x1b[F"
+SUSPEND = "\x1a"
 
 
 class Terminal:

@@ -8,12 +8,13 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import termios
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import ROOT, wait_for
-from tests.screens import DOWN, END, ENTER, ESCAPE, TAB, Terminal
+from tests.screens import DOWN, END, ENTER, ESCAPE, SUSPEND, TAB, Terminal
 
 # Two hosts and 60 tasks; the arguments change what is there.
 _PROGRAM = """
@@ -79,8 +80,8 @@ of_status.take_snapshot = lambda cluster: None
 main.main()
 """
 
-_LEFT = b"\x1b[?1049l"  # the alternate screen
-_CURSOR_SHOWN = b"\x1b[?25h"
+_ENTERED, _LEFT = b"\x1b[?1049h", b"\x1b[?1049l"  # the alternate screen
+_CURSOR_HIDDEN, _CURSOR_SHOWN = b"\x1b[?25l", b"\x1b[?25h"
 _NOT_INHERITED = ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES")
 
 
@@ -244,3 +245,55 @@ def test_the_end_restores_the_modes_of_the_terminal(tmp_path: Path) -> None:
         shell.send("q")
         wait_for(lambda: shell._read() and (tmp_path / "done").exists())
         assert (tmp_path / "before").read_text() == (tmp_path / "after").read_text()
+
+
+@pytest.mark.parametrize("words", ["", "sh -c"])
+def test_ctrl_z_gives_the_terminal_back_to_the_shell_until_fg(tmp_path: Path, words: str) -> None:
+    """Alone, and as a part of a script, which is stopped with it. The prompt clears what the emulator has kept."""
+    program = tmp_path / "program.py"
+    program.write_text(_PROGRAM)
+    top = f"{sys.executable} program.py"
+    command = f"sh -c '{top}; touch ended'" if words else top
+    shell = {**os.environ, "PYTHONPATH": str(ROOT), "PS1": "prompt> ", "PROMPT_COMMAND": "printf '\\e[J'"}
+    with Terminal(["bash", "--norc", "--noprofile", "-i"], shell, tmp_path) as bash:
+        bash.wait_for("^ ?prompt>$")
+        bash.send(f"stty -a > before; {command}\r")
+        bash.wait_for(r"^worker:0 ", "q Quit")
+        bash.send("?")
+        bash.wait_for("Esc goes back")
+        for key in (ESCAPE, DOWN):  # it works with a dialog, and twice
+            bash.send(SUSPEND)
+            bash.wait_for(r"Stopped .*", r"^ ?prompt>$")
+            assert bash.raw.rindex(_LEFT) > bash.raw.rindex(_ENTERED)
+            assert bash.raw.rindex(_CURSOR_SHOWN) > bash.raw.rindex(_CURSOR_HIDDEN)
+            bash.send("stty -a > during; clear\r")
+            bash.wait_until(lambda text: text.split() == ["prompt>"])
+            assert (tmp_path / "before").read_text() == (tmp_path / "during").read_text()
+            bash.send("fg\r")
+            bash.wait_for("restart the task" if key == ESCAPE else r"^worker:0 ")  # all of it is drawn
+            bash.send(key)
+            bash.wait_for(rf"^ r  tfcluster restart worker:{'0' if key == ESCAPE else '1'} -c many", "q Quit")
+        bash.send("q")
+        bash.wait_for("^ ?prompt>$")
+        bash.send("stty -a > after; touch done\r")
+        wait_for(lambda: bash._read() and (tmp_path / "done").exists())
+        assert (tmp_path / "before").read_text() == (tmp_path / "after").read_text()
+        assert (tmp_path / "ended").exists() == bool(words)
+
+
+def test_without_a_shell_ctrl_z_does_nothing_and_who_is_continued_draws_again(tmp_path: Path) -> None:
+    with open_top(tmp_path) as top:
+        top.wait_for(r"^worker:0 ", "q Quit")
+        modes = termios.tcgetattr(top.child.child_fd)
+        top.send(SUSPEND)
+        top.wait_until(lambda text: top.raw.count(_ENTERED) == 2)
+        top.send(DOWN)
+        top.wait_for(r"^ r  tfcluster restart worker:1 -c many")
+        top.child.kill(signal.SIGSTOP)
+        top.child.kill(signal.SIGCONT)
+        top.wait_until(lambda text: top.raw.count(_ENTERED) == 3)
+        top.send(DOWN)
+        top.wait_for(r"^ r  tfcluster restart worker:2 -c many")
+        assert termios.tcgetattr(top.child.child_fd) == modes
+        top.send("q")
+        assert top.wait_for_end() == 0

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import signal
 from functools import partial
-from types import FrameType
 
 from textual.app import App, ComposeResult
 from textual.binding import Binding
@@ -26,7 +24,7 @@ from tfcluster.ui.top.details import describe_run, describe_task
 from tfcluster.ui.top.dialogs import Help
 from tfcluster.ui.top.rows import ORDERS, join_lines
 from tfcluster.ui.top.table import Table
-from tfcluster.ui.top.terminal import end_without_terminal
+from tfcluster.ui.top.terminal import TerminalSignals
 
 
 class TopApp(App[ClusterError | int]):
@@ -68,19 +66,19 @@ class TopApp(App[ClusterError | int]):
         Binding("escape", "clear_filter", show=False),
         Binding("ctrl+c", "interrupt", show=False, priority=True),
         Binding("ctrl+q", "leave", show=False, priority=True),
-        Binding("ctrl+z", "suspend_process", show=False),
+        Binding("ctrl+z", "suspend_process", show=False, priority=True),
     ]
 
     def __init__(self, cluster: Cluster, snapshot: ClusterSnapshot) -> None:
         super().__init__(ansi_color=True)
         self.live = LiveCluster(cluster, snapshot, self._note_change)
         self._runner = ActionRunner(self, self.say)
+        self._signals = TerminalSignals(self)
         self._cluster = cluster
         self._is_changed = True
         self._order = 0
         self._pattern = ""
         self._message: Text | None = None
-        self._signal: int | None = None
         self._depth = 1
         self.failure: Exception | None = None
 
@@ -97,8 +95,7 @@ class TopApp(App[ClusterError | int]):
 
     def on_mount(self) -> None:
         """Start to follow the cluster."""
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, self._take_signal)
+        self._signals.start()
         self.live.start()
         self.live.measure(True)
         self.set_interval(settings.TOP_REFRESH_SECONDS, self._refresh_if_changed)
@@ -110,19 +107,14 @@ class TopApp(App[ClusterError | int]):
         self.failure = self.failure or error
         self.exit(int(ExitCode.FAILED))
 
-    def _take_signal(self, number: int, frame: FrameType | None) -> None:
-        end_without_terminal()
-        self._signal = number
-
     def _note_change(self) -> None:
         """Note that there is something new; called from any thread."""
         self._is_changed = True
 
     def _refresh_if_changed(self) -> None:
-        end_without_terminal()
-        if self._signal is not None:
-            interrupted = self._signal == signal.SIGINT
-            self.exit(int(ExitCode.INTERRUPTED if interrupted else ExitCode.TERMINATED))
+        code = self._signals.handle()
+        if code is not None:
+            self.exit(code)
         elif self._is_changed:
             self._is_changed = False
             self._show()
@@ -266,6 +258,10 @@ class TopApp(App[ClusterError | int]):
     def action_leave(self) -> None:
         """End the view; the cluster goes on."""
         self.exit(0)
+
+    def action_suspend_process(self) -> None:
+        """Give the terminal back to the shell, until `fg`."""
+        self._signals.suspend()
 
     def action_interrupt(self) -> None:
         """End the view as Ctrl-C ends other commands."""

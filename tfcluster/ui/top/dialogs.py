@@ -22,6 +22,7 @@ _KEYS = (
     ("End", "in a log: follow it again"),
     ("Esc", "back"),
     ("q, Ctrl-C", "quit; the cluster goes on"),
+    ("Ctrl-Z", "back to the shell, until fg"),
 )
 
 
