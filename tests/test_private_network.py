@@ -5,22 +5,22 @@ from __future__ import annotations
 import ctypes
 import os
 import subprocess
+import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import Sandbox
+from tests.accounts import account
+from tests.conftest import COMMAND, Sandbox
+from tests.end_to_end.test_private_network import sandbox_of
+from tests.forbidden import forbid_unshare, switched
 from tfcluster import private_network
 from tfcluster.errors import ClusterError
 from tfcluster.process_handle import ProcessHandle
-from tfcluster.processes.port_isolation import bpf_instruction
 
 _CLONE_NEWUSER = 0x10000000
-_PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 38, 22, 2
-_SYS_UNSHARE = {"x86_64": 272, "aarch64": 97}
-_LOAD, _IF_EQUAL, _RETURN, _ALLOW, _ERRNO = 0x20, 0x15, 0x06, 0x7FFF0000, 0x00050000
-_EPERM = 1
 
 
 def in_child(work: Callable[[], str]) -> str:
@@ -47,25 +47,6 @@ def enter_user_namespace() -> None:
     assert ctypes.CDLL(None).unshare(_CLONE_NEWUSER) == 0
     for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
         Path(f"/proc/self/{name}").write_text(text)
-
-
-def forbid_unshare() -> None:
-    """Have the kernel refuse unshare() to this process, as the default profile of Docker does."""
-    program = [
-        bpf_instruction(_LOAD, 0),  # the number of the system call
-        bpf_instruction(_IF_EQUAL, _SYS_UNSHARE[os.uname().machine], no=1),
-        bpf_instruction(_RETURN, _ERRNO | _EPERM),
-        bpf_instruction(_RETURN, _ALLOW),
-    ]
-    code = ctypes.create_string_buffer(b"".join(program))
-
-    class Program(ctypes.Structure):
-        _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_void_p))
-
-    libc = ctypes.CDLL(None)
-    assert libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
-    filters = Program(len(program), ctypes.addressof(code))
-    assert libc.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.byref(filters), 0, 0) == 0
 
 
 def describe() -> str:
@@ -142,3 +123,34 @@ def test_up_and_doctor_say_what_forbids_it_and_what_else_there_is(sandbox: Sandb
         assert "`network: open`" in said, command
     assert subprocess.run([*refused.command, "status"], check=False, capture_output=True).returncode != 0
     assert sandbox.leftovers() == []
+
+
+@pytest.mark.usefixtures("cold")
+@pytest.mark.parametrize(
+    ("switch", "value", "words"),
+    [
+        ("kernel.unprivileged_userns_clone", "0", "sudo sysctl -w kernel.unprivileged_userns_clone=1"),
+        (
+            "kernel.apparmor_restrict_unprivileged_userns",
+            "1",
+            "sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0",
+        ),
+        # Allowed by the switch: it is the filter that forbids it.
+        ("kernel.unprivileged_userns_clone", "1", "a seccomp filter of this container"),
+    ],
+)
+def test_an_ordinary_account_is_told_which_switch_forbids_it(
+    tmp_path: Path, switch: str, value: str, words: str
+) -> None:
+    with account("tfc-o") as owner:
+        started = (sys.executable, "-m", "tests.forbidden", *COMMAND)
+        with sandbox_of(owner, started) as inner:
+            refused = replace(inner, command=(*switched(tmp_path, switch, value), *inner.command))
+            spec = refused.spec("name: demo\nnetwork: private\njobs:\n  worker: {tasks: 1}\n")
+            for command in ("doctor", "up"):
+                result = refused(command, spec, code=1)
+                said = " ".join((result.stdout + result.stderr).split())
+                assert words in said, command
+                assert "`network: closed`" in said, command
+                assert "`network: open`" in said, command
+            assert refused.leftovers() == []

@@ -99,6 +99,39 @@ def test_a_connection_that_one_side_cuts_is_cut_at_the_other(hosts: Hosts) -> No
             client.recv(1)
 
 
+@pytest.mark.parametrize("end", ["without an alert", "with close_notify"])
+def test_a_connection_that_ends_in_the_middle_of_a_block_is_cut_and_not_ended(hosts: Hosts, end: str) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.load_cert_chain(hosts["a"].folder / "a.pem")
+    with (
+        hosts["b"].listen() as listener,
+        context.wrap_socket(hosts["b"].reach()) as other,
+    ):
+        other.sendall(struct.pack("!HI", hosts["b"].task_port, 100) + b"the first ten")
+        with listener.accept()[0] as server:
+            server.settimeout(60)
+            assert server.recv(100) == b"the first ten"
+            if end == "with close_notify":
+                with contextlib.suppress(OSError):
+                    other.unwrap()
+            else:
+                other.shutdown(socket.SHUT_WR)
+            with pytest.raises(ConnectionResetError):
+                server.recv(100)
+
+
+def test_data_that_follows_the_end_of_the_other_direction_arrives(hosts: Hosts) -> None:
+    data = os.urandom(3 * settings.FORWARD_BLOCK_BYTES + 1)
+    with connected(hosts) as (client, server):
+        client.shutdown(socket.SHUT_WR)
+        assert server.recv(1) == b""
+        sender = threading.Thread(target=send_all, args=(server, data))
+        sender.start()
+        assert read_all(client) == data
+        sender.join()
+
+
 def test_a_connection_to_a_task_that_does_not_run_is_cut(hosts: Hosts) -> None:
     with hosts["a"].connect(hosts["b"].task_port) as client, pytest.raises(ConnectionResetError):
         client.recv(1)

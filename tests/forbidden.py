@@ -1,0 +1,67 @@
+"""A machine that forbids user namespaces, played for one command: `python -m tests.forbidden COMMAND...`.
+
+The kernel refuses unshare() to it; `switched` has its switches say why, in a mount namespace of its own.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from pathlib import Path
+
+from tfcluster.processes.port_isolation import bpf_instruction
+
+_PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 38, 22, 2
+_SYS_UNSHARE = {"x86_64": 272, "aarch64": 97}
+_LOAD, _IF_EQUAL, _RETURN, _ALLOW, _ERRNO = 0x20, 0x15, 0x06, 0x7FFF0000, 0x00050000
+_EPERM = 1
+# A switch that this kernel does not have cannot be added to /proc/sys: another folder takes the place of that folder.
+_FAKE = """
+folder=/proc/sys/{folder}; fake=$(mktemp -d)
+for file in $folder/*; do
+  if [ -d $file ]; then mkdir $fake/${{file##*/}}; mount --bind $file $fake/${{file##*/}}
+  else cat $file > $fake/${{file##*/}} 2>/dev/null || true; fi
+done
+echo {value} > $fake/{name}
+chmod 755 $fake
+mount --rbind $fake $folder
+exec "$@"
+"""
+
+
+def forbid_unshare() -> None:
+    """Have the kernel refuse unshare() to this process, as the default profile of Docker does."""
+    program = [
+        bpf_instruction(_LOAD, 0),  # the number of the system call
+        bpf_instruction(_IF_EQUAL, _SYS_UNSHARE[os.uname().machine], no=1),
+        bpf_instruction(_RETURN, _ERRNO | _EPERM),
+        bpf_instruction(_RETURN, _ALLOW),
+    ]
+    code = ctypes.create_string_buffer(b"".join(program))
+
+    class Program(ctypes.Structure):
+        _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_void_p))
+
+    libc = ctypes.CDLL(None)
+    assert libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
+    filters = Program(len(program), ctypes.addressof(code))
+    assert libc.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.byref(filters), 0, 0) == 0
+
+
+def switched(folder: Path, switch: str, value: str) -> tuple[str, ...]:
+    """Return the beginning of a command line that runs a command, as root, on a machine whose switch has a value.
+
+    Args:
+        folder: A folder for the files that take the place of the kernel's.
+        switch: The name of the switch, as sysctl has it.
+        value: The value.
+    """
+    place, _, name = switch.rpartition(".")
+    script = _FAKE.format(folder=place.replace(".", "/"), name=name, value=value)
+    return ("unshare", "--mount", "env", f"TMPDIR={folder}", "sh", "-ec", script, "sh", "env", "-u", "TMPDIR")
+
+
+if __name__ == "__main__":
+    forbid_unshare()
+    os.execvp(sys.argv[1], sys.argv[1:])
