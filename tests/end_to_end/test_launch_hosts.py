@@ -106,6 +106,7 @@ def test_files_of_members_on_all_hosts_are_fetched(lab: Over) -> None:
 
 def test_a_failure_on_one_host_ends_the_members_on_the_other(lab: Over) -> None:
     result = launch(lab, "act.py", "worker:1=5", code=5)[-1]
+    assert result["result"].pop("metrics")["worker:1"] == {"rank": 1}
     assert result["result"] == {"exit_code": 5, "task": "worker:1", "host": "beta", "restarts": 0}
     assert result["error"]["message"].startswith("worker:1 on beta ended with exit code 5")
     wait_for(lambda: not programs(lab))
@@ -114,7 +115,8 @@ def test_a_failure_on_one_host_ends_the_members_on_the_other(lab: Over) -> None:
 @pytest.mark.slow
 def test_all_hosts_start_again(lab: Over) -> None:
     result = launch(lab, "--max-restarts", "1", "act.py", "worker:1=kill", "first=0", code=0)[-1]
-    assert result["result"] == {"exit_code": 0, "restarts": 1}
+    metrics = {f"worker:{rank}": {"rank": rank} for rank in range(3)}
+    assert result["result"] == {"exit_code": 0, "restarts": 1, "metrics": metrics}
 
 
 def test_the_coordinator_listens_until_all_hosts_are_there(lab: Over) -> None:

@@ -186,11 +186,12 @@ def test_a_run_that_is_cancelled_leaves_a_checkpoint(full: Sandbox, tmp_path: Pa
     assert is_least_squares(result)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("jobs", "servers", "workers"),
     [
         ("master: {tasks: 1}\n  worker: {tasks: 1}\n  worker_: {tasks: 1}", {"/job:master/task:0"}, 3),
-        pytest.param("local: {tasks: 2, cpus: 2}", {"/job:local/task:0"}, 4, marks=pytest.mark.slow),
+        ("local: {tasks: 2, cpus: 2}", {"/job:local/task:0"}, 4),
     ],
 )
 def test_whatever_the_jobs_are_called(sandbox: Sandbox, jobs: str, servers: set[str], workers: int) -> None:

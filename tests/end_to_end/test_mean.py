@@ -100,6 +100,7 @@ def test_bad_input(eight: Sandbox) -> None:
         assert "'--slices'" in eight("run", "mean", "--random", "5", f"--slices={slices}", code=2).stderr
 
 
+@pytest.mark.slow
 def test_the_example_script_that_uses_map_reduce(eight: Sandbox) -> None:
     output = eight("run", "script", "-o", "json", ROOT / "examples" / "sum_of_squares.py").stdout
     result = json.loads(output.splitlines()[-1])

@@ -126,6 +126,7 @@ def test_an_interrupt_cancels_the_run_and_leaves_the_cluster_well(demo: Sandbox,
         "program": "pi",
         "state": "cancelled",
         "seconds": 0,
+        "gpu_memory_bytes": None,
     }
     assert not [title for title in demo.processes().values() if run in title], "the driver is gone"
     assert [task["pid"] for task in demo.status()["tasks"]] == pids

@@ -180,9 +180,8 @@ def test_every_task_is_ready_on_its_host(wide: Over) -> None:
     }
 
 
-@pytest.mark.parametrize(
-    "programs", [PROGRAMS[:3], pytest.param(PROGRAMS[3:], marks=pytest.mark.slow)], ids=["computing", "training"]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("programs", [PROGRAMS[:3], PROGRAMS[3:]], ids=["computing", "training"])
 def test_programs_give_the_same_answers_as_on_one_machine(
     wide: Over, tmp_path: Path, programs: tuple[tuple[str, set[str]], ...]
 ) -> None:
@@ -204,6 +203,7 @@ def test_placements_come_from_the_servers_of_all_hosts(wide: Over) -> None:
     assert placed >= {f"/job:worker/replica:0/task:{index}" for index in (1, 2)}
 
 
+@pytest.mark.slow
 def test_traces_come_from_the_servers_of_all_hosts(wide: Over, tmp_path: Path) -> None:
     run = wide("run", "pi", "--samples", "1e13", "--detach").stdout.strip()
 
@@ -371,6 +371,7 @@ sys.meta_path.insert(0, Finder())
 """
 
 
+@pytest.mark.slow
 def test_different_versions_are_refused_unless_allowed(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(_OTHER_VERSION)
     other = tmp_path / "python"

@@ -105,6 +105,7 @@ def test_what_is_missing_is_said(demo: Sandbox, tmp_path: Path) -> None:
     assert f"{run} has no data for TensorBoard" in demo("tensorboard", run, code=2).stderr
 
 
+@pytest.mark.slow
 def test_what_is_missing_on_another_host_is_said(away: Over) -> None:
     error = away("tensorboard", "alpha:/nothing", code=2).stderr
     assert "there is no folder alpha:/nothing on host 'alpha'" in error
