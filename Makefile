@@ -65,8 +65,10 @@ completions: .venv/installed
 docs: .venv/installed
 	$(BIN)/python docs/make_reference.py
 
+# The pictures of the terminal and, with Debian's chromium and chromium-driver, of the page.
 picture: .venv/installed
 	$(BIN)/python docs/make_picture.py
+	$(BIN)/python docs/make_dashboard_pictures.py
 
 clean:
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
