@@ -45,14 +45,28 @@ class Machine:
     @contextmanager
     def dropping(self, port: int) -> Iterator[None]:
         """Drop what arrives for a port without an answer, as a firewall does."""
-        rule = ("preference", "5", "iif", _INTERFACE, "ipproto", "tcp", "dport", str(port), "blackhole")
+        with self._without(("iif", _INTERFACE, "ipproto", "tcp", "dport", str(port))):
+            yield
+
+    @contextmanager
+    def losing(self, address: str) -> Iterator[None]:
+        """Lose all packets to and from an address, as when the link to it is down."""
+        with self._without(("to", address), ("from", address)):
+            yield
+
+    @contextmanager
+    def _without(self, *selectors: tuple[str, ...]) -> Iterator[None]:
+        """Route the packets that rules select nowhere."""
+        rules = [("preference", "5", *selector, "blackhole") for selector in selectors]
         self.ip("rule", "add", "preference", "10", "lookup", "local")  # the first rule has none before
         self.ip("rule", "delete", "preference", "0")
-        self.ip("rule", "add", *rule)
+        for rule in rules:
+            self.ip("rule", "add", *rule)
         try:
             yield
         finally:
-            self.ip("rule", "delete", *rule)
+            for rule in rules:
+                self.ip("rule", "delete", *rule)
             self.ip("rule", "add", "preference", "0", "lookup", "local")
             self.ip("rule", "delete", "preference", "10")
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 import ssl
+import struct
 from pathlib import Path
 
 import pytest
@@ -84,6 +86,9 @@ def test_silence_and_other_protocols_are_named_and_a_check_of_the_port_is_not(tm
         b.start()
         with b.reach():  # it says nothing, and hangs up
             pass
+        cut = b.reach()
+        cut.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        cut.close()
         with b.reach() as connection:
             connection.sendall(b"GET / HTTP/1.1\r\n\r\n")
             wait_for(lambda: "refused 127.0.0.1: it does not speak TLS" in b.log)

@@ -7,6 +7,7 @@ there are too many, so that a stranger's connections keep no host from connectin
 from __future__ import annotations
 
 import contextlib
+import errno
 import select
 import socket
 import ssl
@@ -59,6 +60,12 @@ def request(connection: ssl.SSLSocket, port: int) -> None:
         OSError: The connection is lost, or the other side does not accept this host's certificate.
     """
     connection.sendall(_PORT.pack(port))
+
+
+def _has_hung_up(error: Exception) -> bool:
+    """Return whether the other side has given up by itself, as one that only tries whether a port is open."""
+    gone = isinstance(error, OSError) and error.errno == errno.ENOTCONN
+    return gone or isinstance(error, (ConnectionError, ssl.SSLEOFError))
 
 
 class _Admission:
@@ -145,11 +152,11 @@ class Admissions:
         admission = self._waiting[fd]
         try:
             port = admission.advance()
-        except (ConnectionError, ssl.SSLEOFError):  # it gives up by itself, as one that tries whether a port is open
-            self._close(fd)
-            return None
         except (OSError, ValueError) as error:  # ValueError: a certificate that cannot be decoded
-            self._refuse(fd, explain(error))
+            if _has_hung_up(error):
+                self._close(fd)
+            else:
+                self._refuse(fd, explain(error))
             return None
         if port is None:
             return None
