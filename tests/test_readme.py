@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.conftest import ROOT, Sandbox, mostly_slow
+from tests.conftest import ROOT, WITH_PLOTS, Sandbox, mostly_slow
 from tfcluster.core.resolve import resolve_spec
 from tfcluster.errors import ExitCode
 from tfcluster.spec.hosts import Host
@@ -95,7 +95,8 @@ def test_the_commands_work_as_written(document: Path, sandbox: Sandbox) -> None:
     (sandbox.folder / "examples").symlink_to(ROOT / "examples")
     for name, text in files(document).items():
         (sandbox.folder / name).write_text(text)
-    environment = {**sandbox.environment, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environment = {**sandbox.environment, **WITH_PLOTS, "PATH": path}
     ids: dict[str, str] = {}
     for command in commands(document):
         for written, real in ids.items():
