@@ -61,7 +61,9 @@ print("heard", heard.decode())
 def two() -> Iterator[Sandbox]:
     """A private cluster on two hosts, which the tests of this module leave ready."""
     with account("tfc-o") as owner, sandbox_of(owner, (sys.executable, "-m", "tests.played")) as sandbox:
-        sandbox("up", sandbox.spec(_SPEC))
+        # On a busy machine, a probe that gets no answer in a second says nothing of the forwarders.
+        patient = sandbox.with_settings({"RUN_PROBE_SECONDS": 60.0, "RUN_REMOTE_PROBE_SECONDS": 60.0})
+        sandbox("up", sandbox.spec(_SPEC), env=patient)
         yield sandbox
 
 
