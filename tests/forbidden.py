@@ -1,6 +1,6 @@
-"""A machine that forbids user namespaces, played for one command: `python -m tests.forbidden COMMAND...`.
+"""A machine that forbids user namespaces, played for one command: `python -m tests.forbidden FUNCTION COMMAND...`.
 
-The kernel refuses unshare() to it; `switched` has its switches say why, in a mount namespace of its own.
+The function has the kernel refuse something; `switched` has a switch say why, in a mount namespace of its own.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from pathlib import Path
 from tfcluster.processes.port_isolation import bpf_instruction
 
 _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 38, 22, 2
-_SYS_UNSHARE = {"x86_64": 272, "aarch64": 97}
+_SYS_UNSHARE, _SYS_IOCTL = {"x86_64": 272, "aarch64": 97}, {"x86_64": 16, "aarch64": 29}
+_SIOCSIFFLAGS = 0x8914
 _LOAD, _IF_EQUAL, _RETURN, _ALLOW, _ERRNO = 0x20, 0x15, 0x06, 0x7FFF0000, 0x00050000
 _EPERM = 1
 # A switch that this kernel does not have cannot be added to /proc/sys: another folder takes the place of that folder.
@@ -32,12 +33,28 @@ exec "$@"
 
 def forbid_unshare() -> None:
     """Have the kernel refuse unshare() to this process, as the default profile of Docker does."""
-    program = [
+    _filter(
         bpf_instruction(_LOAD, 0),  # the number of the system call
         bpf_instruction(_IF_EQUAL, _SYS_UNSHARE[os.uname().machine], no=1),
         bpf_instruction(_RETURN, _ERRNO | _EPERM),
         bpf_instruction(_RETURN, _ALLOW),
-    ]
+    )
+
+
+def withhold_capabilities() -> None:
+    """Have the kernel refuse this process the start of a network device, as AppArmor does in a user namespace."""
+    _filter(
+        bpf_instruction(_LOAD, 0),
+        bpf_instruction(_IF_EQUAL, _SYS_IOCTL[os.uname().machine], no=3),
+        bpf_instruction(_LOAD, 24),  # the lower half of its second argument
+        bpf_instruction(_IF_EQUAL, _SIOCSIFFLAGS, no=1),
+        bpf_instruction(_RETURN, _ERRNO | _EPERM),
+        bpf_instruction(_RETURN, _ALLOW),
+    )
+
+
+def _filter(*program: bytes) -> None:
+    """Have the system calls of this process, and of those that it starts, pass a filter."""
     code = ctypes.create_string_buffer(b"".join(program))
 
     class Program(ctypes.Structure):
@@ -63,5 +80,5 @@ def switched(folder: Path, switch: str, value: str) -> tuple[str, ...]:
 
 
 if __name__ == "__main__":
-    forbid_unshare()
-    os.execvp(sys.argv[1], sys.argv[1:])
+    {"forbid_unshare": forbid_unshare, "withhold_capabilities": withhold_capabilities}[sys.argv[1]]()
+    os.execvp(sys.argv[2], sys.argv[2:])

@@ -127,30 +127,31 @@ def test_up_and_doctor_say_what_forbids_it_and_what_else_there_is(sandbox: Sandb
 
 @pytest.mark.usefixtures("cold")
 @pytest.mark.parametrize(
-    ("switch", "value", "words"),
+    ("switch", "value", "refusal", "words"),
     [
-        ("kernel.unprivileged_userns_clone", "0", "sudo sysctl -w kernel.unprivileged_userns_clone=1"),
+        ("kernel.unprivileged_userns_clone", "0", "forbid_unshare", "sysctl -w kernel.unprivileged_userns_clone=1"),
         (
             "kernel.apparmor_restrict_unprivileged_userns",
             "1",
-            "sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0",
+            "withhold_capabilities",
+            "sysctl -w kernel.apparmor_restrict_unprivileged_userns=0",
         ),
         # Allowed by the switch: it is the filter that forbids it.
-        ("kernel.unprivileged_userns_clone", "1", "a seccomp filter of this container"),
+        ("kernel.unprivileged_userns_clone", "1", "forbid_unshare", "a seccomp filter of this container"),
     ],
+    ids=["Debian", "AppArmor", "seccomp"],
 )
 def test_an_ordinary_account_is_told_which_switch_forbids_it(
-    tmp_path: Path, switch: str, value: str, words: str
+    tmp_path: Path, switch: str, value: str, refusal: str, words: str
 ) -> None:
-    with account("tfc-o") as owner:
-        started = (sys.executable, "-m", "tests.forbidden", *COMMAND)
-        with sandbox_of(owner, started) as inner:
-            refused = replace(inner, command=(*switched(tmp_path, switch, value), *inner.command))
-            spec = refused.spec("name: demo\nnetwork: private\njobs:\n  worker: {tasks: 1}\n")
-            for command in ("doctor", "up"):
-                result = refused(command, spec, code=1)
-                said = " ".join((result.stdout + result.stderr).split())
-                assert words in said, command
-                assert "`network: closed`" in said, command
-                assert "`network: open`" in said, command
-            assert refused.leftovers() == []
+    started = (sys.executable, "-m", "tests.forbidden", refusal, *COMMAND)
+    with account("tfc-o") as owner, sandbox_of(owner, started) as inner:
+        refused = replace(inner, command=(*switched(tmp_path, switch, value), *inner.command))
+        spec = refused.spec("name: demo\nnetwork: private\njobs:\n  worker: {tasks: 1}\n")
+        for command in ("doctor", "up"):
+            result = refused(command, spec, code=1)
+            said = " ".join((result.stdout + result.stderr).split())
+            assert words in said, command
+            assert "`network: closed`" in said, command
+            assert "`network: open`" in said, command
+        assert refused.leftovers() == []
