@@ -108,8 +108,8 @@ def test_a_host_goes_away_then_the_cluster_and_both_come_back(two: Sandbox) -> N
         wait_for(lambda: page.states == ready and not page.state["problems"])
 
         two("down")
-        wait_for(lambda: page.states[""] == "stopped")
-        assert page.state["problems"] == {"": "cluster 'two' went down"}
+        wait_for(lambda: page.state["problems"] == {"": "cluster 'two' went down"})
+        assert page.states[""] == "stopped"
         assert page.states["worker:1"] == "stopped"
         known = len(page.events)
         two("up", two.spec(_SPEC.format(tasks=3)))
