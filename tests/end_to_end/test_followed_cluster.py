@@ -23,10 +23,10 @@ pytestmark = pytest.mark.usefixtures("cold")
 _PLAYED = (sys.executable, "-m", "tests.played")
 _SPEC = """name: two
 hosts:
-  alpha: {{address: 127.0.0.2}}
-  beta: {{address: 127.0.0.3}}
+  alpha: {address: 127.0.0.2}
+  beta: {address: 127.0.0.3}
 jobs:
-  worker: {{tasks: {tasks}, hosts: [alpha, beta]}}
+  worker: {tasks: 2, hosts: [alpha, beta]}
 """
 
 
@@ -69,7 +69,7 @@ class Page:
 def two(tmp_path: Path) -> Iterator[Sandbox]:
     """A worker on each of two hosts."""
     with make_sandbox(tmp_path, _PLAYED) as sandbox:
-        sandbox("up", sandbox.spec(_SPEC.format(tasks=2)))
+        sandbox("up", sandbox.spec(_SPEC))
         yield sandbox
 
 
@@ -107,14 +107,17 @@ def test_a_host_goes_away_then_the_cluster_and_both_come_back(two: Sandbox) -> N
         away.unlink()
         wait_for(lambda: page.states == ready and not page.state["problems"])
 
+        two("scale", "worker=3", "--yes")
+        wait_for(lambda: page.states == {**ready, "worker:2": "ready"})
         two("down")
         wait_for(lambda: page.state["problems"] == {"": "cluster 'two' went down"})
-        assert page.states[""] == "stopped"
-        assert page.states["worker:1"] == "stopped"
+        assert page.states[""] == page.states["worker:2"] == "stopped"
         known = len(page.events)
-        two("up", two.spec(_SPEC.format(tasks=3)))
-        wait_for(lambda: page.states == {**ready, "worker:2": "ready"} and not page.state["problems"])
-        wait_for(lambda: any(event["task"] == "worker:2" for event in page.events[known:]))
+        two("up", two.folder / "cluster.yaml")  # its topology is the first one again
+        wait_for(lambda: page.states == ready and not page.state["problems"])
+        wait_for(
+            lambda: any(event["task"] == "worker:1" and event["event"] == "ready" for event in page.events[known:])
+        )
         assert len({json.dumps(event) for event in page.events}) == len(page.events)
 
 
