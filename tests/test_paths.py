@@ -1,4 +1,4 @@
-"""Folders that only this user can enter, whatever the umask is and whoever may write to the folder above."""
+"""Folders that only this user can enter, with any umask, and in a folder that others may write to."""
 
 from __future__ import annotations
 

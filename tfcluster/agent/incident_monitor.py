@@ -83,9 +83,8 @@ class IncidentMonitor:
             self._doubtful.clear()
         away = [host for host, since in self._silent_since.items() if now - since >= settings.HOST_AWAY_SECONDS]
         reporter = next(host.name for host in topology.hosts if host.name not in self._silent_since)
-        self._notices.forget(
-            "host", away
-        )  # also on the other hosts, which tell it if the reporter is away the next time
+        # The other hosts forget too: one of them tells it the next time if the reporter is away.
+        self._notices.forget("host", away)
         if reporter != self._supervisor.host:
             return
         for host in self._notices.note("host", away):

@@ -176,11 +176,24 @@ def _supervise(
         program.kill_if_overdue()
         if not spec.folder.exists():
             program.kill()
+    _record_end(spec, program, recorder, metrics, time.monotonic() - started_at, interrupted=interrupted)
+
+
+def _record_end(
+    spec: RunSpec,
+    program: SupervisedProgram,
+    recorder: OutputRecorder,
+    metrics: LatestMetrics,
+    seconds: float,
+    *,
+    interrupted: bool,
+) -> NoReturn:
+    """Record how the program's process has ended, and exit in the same way."""
     code = program.reap()
     if left := clear_tree(spec):
         recorder.append(STDERR, f"{left}\n".encode())
     if spec.traits.is_script:
-        end = program.end or ProgramEnd(code, "", time.monotonic() - started_at, {}, [])
+        end = program.end or ProgramEnd(code, "", seconds, {}, [])
         event = metrics.stop_event()
         if not program.was_stopped(code):
             event = final_event(spec, code, end, metrics.as_result(), interrupted, recorder.lost_bytes)
