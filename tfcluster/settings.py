@@ -219,6 +219,7 @@ PROGRAM_PORTS = 32  # of each host of a private cluster, for the members of `lau
 FORWARDER_START_SECONDS = 30.0  # a busy host; meanwhile it is started again if it dies
 FORWARD_BLOCK_BYTES = 1 << 18  # moved at once: larger ones were not faster
 FORWARD_ADMISSIONS_MAX = 512  # connections without a proof, an eighth from one address; each more replaces the oldest
+FORWARD_EXHAUSTED_SECONDS = 0.1  # until connections are accepted again when no descriptor was left
 FORWARD_LOG_SECONDS = 60.0  # in which a forwarder's log has equal lines about connections once
 FORWARD_LOG_LINES_MAX = 20  # about connections, in the same time; more are only counted
 CERTIFICATE_EARLY_DAYS = 2  # that certificates are valid before they are made: clocks may differ by a day

@@ -21,7 +21,25 @@ from tfcluster.processes.tls_log import ForwarderLog, explain
 _PORT = struct.Struct("!H")
 _BEGIN = "-----BEGIN CERTIFICATE-----"
 _MAPPED = "::ffff:"  # an IPv4 address of a socket for both families
+_EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _TOO_MANY = "it has proved nothing, and newer connections take its place"
+
+
+def accept(listener: socket.socket) -> tuple[socket.socket, str] | None:
+    """Accept a connection, and return it with its address; None if there is none, or no descriptor is left for it.
+
+    In that case it returns after a moment: the connection stays in the queue, so that `poll` reports it at once again.
+
+    Args:
+        listener: The socket that listens, which does not block.
+    """
+    try:
+        connection, (address, *_) = listener.accept()
+    except OSError as error:
+        if error.errno in _EXHAUSTED:
+            time.sleep(settings.FORWARD_EXHAUSTED_SECONDS)
+        return None  # else the other side has given up
+    return connection, address.removeprefix(_MAPPED)
 
 
 def make_context(certificate: Path, *, is_server: bool) -> ssl.SSLContext:
@@ -126,13 +144,12 @@ class Admissions:
             listener: The socket that listens, which does not block.
             context: How the other side proves what it is.
         """
-        try:
-            connection, (address, *_) = listener.accept()
-        except OSError:  # the other side has given up, or no descriptor is left
+        if (accepted := accept(listener)) is None:
             return
+        connection, address = accepted
         connection.setblocking(False)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._make_room(address.removeprefix(_MAPPED))
+        self._make_room(address)
         try:
             tls = context.wrap_socket(
                 connection, server_side=True, do_handshake_on_connect=False, suppress_ragged_eofs=False
@@ -140,7 +157,7 @@ class Admissions:
         except OSError:  # it is closed already
             connection.close()
             return
-        self._waiting[tls.fileno()] = _Admission(tls, address.removeprefix(_MAPPED))
+        self._waiting[tls.fileno()] = _Admission(tls, address)
         self._poll.register(tls, select.POLLIN)
 
     def advance(self, fd: int) -> tuple[ssl.SSLSocket, str, int] | None:

@@ -29,7 +29,7 @@ from tfcluster import settings
 from tfcluster.core.forwarding import Forwarding
 from tfcluster.private_network import PrivateNetwork, enter_network
 from tfcluster.processes.netinfo import bind_all_addresses, detect_loss
-from tfcluster.processes.tls_admission import Admissions, make_context, peer_of, request
+from tfcluster.processes.tls_admission import Admissions, accept, make_context, peer_of, request
 from tfcluster.processes.tls_log import ForwarderLog, explain
 from tfcluster.processes.tls_pump import pump, reset
 from tfcluster.protocol.serialization import decode
@@ -66,14 +66,11 @@ class _Listeners:
             thread.start()
             thread.join()
 
-    def accept(self, fd: int) -> tuple[socket.socket, int]:
-        """Accept the connection to a descriptor's port; return it and the port.
-
-        Raises:
-            OSError: The task has given up, or no descriptor is left.
-        """
-        connection, _ = self._sockets[self._ports[fd]].accept()
-        return connection, self._ports[fd]
+    def accept(self, fd: int) -> tuple[socket.socket, int] | None:
+        """Accept the connection to a descriptor's port, and return it and the port; None if there is none any more."""
+        port = self._ports[fd]
+        accepted = accept(self._sockets[port])
+        return None if accepted is None else (accepted[0], port)
 
     def _listen(self, ports: Collection[int]) -> None:
         enter_network(self._namespace)
@@ -165,9 +162,9 @@ class TlsForwarder:
             if admitted is not None:
                 _start_thread(partial(self._serve_host, *admitted), admitted[0])
         elif fd in self._listeners:
-            with contextlib.suppress(OSError):
-                connection, port = self._listeners.accept(fd)
-                _start_thread(partial(self._serve_task, connection, port), connection)
+            task = self._listeners.accept(fd)
+            if task is not None:
+                _start_thread(partial(self._serve_task, *task), task[0])
 
     def _serve_task(self, plain: socket.socket, port: int) -> None:
         """Connect a task of this host, or a program, to a port of a task elsewhere."""
