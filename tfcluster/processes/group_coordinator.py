@@ -71,7 +71,6 @@ class GroupCoordinator:
         self._cluster = cluster
         self._recorder = OutputRecorder(spec.folder)
         self._states = MemberStates(spec.folder)
-        self._metrics = LatestMetrics()
         self._poll = select.poll()
         self._links: dict[int, GroupLink] = {}
         self._listener: GroupListener | None = None
@@ -99,7 +98,7 @@ class GroupCoordinator:
         self._done_at = self._stop_at = _NEVER  # since when the others are to end; when they are told to
         self._is_stopping = self._is_stopping_idle = False
         self._states.clear()
-        self._metrics.clear()
+        self._metrics = LatestMetrics(member.short for member in self._members)
 
     @property
     def _members(self) -> tuple[Member, ...]:
