@@ -99,6 +99,25 @@ def test_a_host_is_away_after_some_time(tmp_path: Path) -> None:
     asyncio.run(play())
 
 
+def test_an_outage_is_not_told_again_by_the_next_agent_or_when_a_probe_of_the_reporter_is_lost(tmp_path: Path) -> None:
+    async def play() -> None:
+        watch = Watch(tmp_path / "notices", "alpha")
+        await watch.check(b=SILENT, c=SILENT)
+        watch.watch._silent_since["beta"] -= settings.HOST_AWAY_SECONDS
+        assert await watch.check() == ["beta"]
+        following = Watch(tmp_path / "notices", "alpha")
+        assert await following.check(b=SILENT, c=SILENT) == []
+        following.watch._silent_since["beta"] -= settings.HOST_AWAY_SECONDS
+        assert await following.check() == []
+
+        other = Watch(tmp_path / "others", "gamma")
+        await other.check(b=SILENT, c=SILENT)
+        other.watch._silent_since["beta"] -= settings.HOST_AWAY_SECONDS
+        assert await other.check(a=SILENT) == [], "alpha is not away yet, and tells it"
+
+    asyncio.run(play())
+
+
 def test_a_host_that_was_cut_off_withdraws_what_it_could_not_deliver(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

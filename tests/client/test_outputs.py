@@ -93,6 +93,17 @@ def test_a_file_cannot_end_as_another_one(tmp_path: Path) -> None:
     assert list((tmp_path / "out").iterdir()) == []
 
 
+@pytest.mark.parametrize(("data", "modified_ns"), [("a", 1_000_000_000), ("", 10**40)])
+def test_a_file_that_cannot_be_written_is_an_error(tmp_path: Path, data: str, modified_ns: int) -> None:
+    def stream_wrong(request: ReadOutputsRequest, **options: object) -> Response:
+        return Response([OutputBlock("a", data), OutputBlock("a", "")])
+
+    cluster: Any = SimpleNamespace(connect=lambda host: SimpleNamespace(stream=stream_wrong))
+    outputs = HostOutputs("beta", "train-1", (OutputFile("a", 0, modified_ns, False, None),))
+    with pytest.raises(ClusterError, match="the host sent a file that cannot be written"):
+        fetch(cluster, outputs, tmp_path / "out", lambda size: None)
+
+
 @pytest.mark.parametrize("run", ["../train-1", "/train-1", "..", "train-1/../../x"])
 def test_a_run_whose_id_is_a_path_is_refused(run: str) -> None:
     class Outputs(list[Any]):

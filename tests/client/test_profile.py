@@ -31,15 +31,36 @@ def test_a_host_that_is_away_hides_no_failure_of_another(monkeypatch: pytest.Mon
     assert not (tmp_path / "logs").exists()
 
 
-@pytest.mark.parametrize("name", ["worker:1", "../../escaped", "/tmp/escaped"])
-def test_a_trace_that_was_not_asked_for_is_not_written(tmp_path: Path, name: str) -> None:
-    class Response(list[TracePart]):
-        def result(self) -> ProfileReply:
-            return ProfileReply((), {})
+class Response(list[TracePart]):
+    """What a host sends."""
 
-    response = Response([TracePart(name, base64.b64encode(b"trace").decode())])
+    def result(self) -> ProfileReply:
+        return ProfileReply((), {})
+
+
+def capture(folder: Path, asked: str, name: str, data: str) -> None:
+    """Capture the trace of a task on a host that sends some data under some name."""
+    response = Response([TracePart(name, data)])
     cluster: Any = SimpleNamespace(connect=lambda host: SimpleNamespace(stream=lambda request, timeout: response))
-    (tmp_path / "logs").mkdir()
+    (folder / "logs").mkdir()
+    profile._capture_on(cluster, "alpha", ProfileRequest((asked,), 1.0), folder / "logs")
+
+
+@pytest.mark.parametrize(
+    ("asked", "name"),
+    [
+        ("worker:0", "worker:1"),
+        ("worker:0", "../../escaped"),
+        ("worker:0", "/tmp/escaped"),
+        ("../../escaped:0", "../../escaped:0"),  # hosts tell the names of tasks too
+    ],
+)
+def test_a_trace_that_was_not_asked_for_is_not_written(tmp_path: Path, asked: str, name: str) -> None:
     with pytest.raises(ClusterError, match=r"alpha sent a trace of '.*', which was not asked for"):
-        profile._capture_on(cluster, "alpha", ProfileRequest(("worker:0",), 1.0), tmp_path / "logs")
+        capture(tmp_path, asked, name, base64.b64encode(b"trace").decode())
     assert [path.name for path in tmp_path.rglob("*")] == ["logs"]
+
+
+def test_a_trace_that_cannot_be_decoded_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ClusterError, match="alpha sent a trace of worker:0 that cannot be decoded"):
+        capture(tmp_path, "worker:0", "worker:0", "a")

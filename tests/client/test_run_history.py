@@ -53,3 +53,12 @@ def test_what_else_a_run_says() -> None:
     assert [member["task"] for member in value["members"]] == ["worker:0"]
     assert value["result"]["state"] == "succeeded"
     assert history.version == 5
+
+
+def test_an_event_without_its_fields_is_left_out() -> None:
+    history = RunHistory("script-1")
+    for event in ({}, {"event": "metric", "name": "loss"}, {"event": "member"}, {"event": "graph", "operations": None}):
+        history.update(event)
+    history.update({"event": "metric", "name": "loss", "value": 0.5, "step": 1, "seconds": 1.0})
+    assert series_of(history) == {("loss", ""): [(1, 0.5, 1.0)]}
+    assert history.version == 5, "the agent counts them too"

@@ -1,4 +1,4 @@
-"""Whose GPU memory it is: processes that compute on GPUs belong to the task or run that they descend from."""
+"""Attribute GPU memory to tasks and runs: a process that computes on a GPU belongs to the one that it descends from."""
 
 from __future__ import annotations
 

@@ -53,6 +53,7 @@ class IncidentMonitor:
             for task in self._supervisor.tasks.values()
             if task.machine.state is TaskState.FAILED and task.last_exit is not None
         }
+        self._notices.forget("task", failed)
         for identity in self._notices.note("task", failed):
             task, failed_at = failed[identity]
             notice = task_notice(
@@ -73,6 +74,8 @@ class IncidentMonitor:
         others = [host.name for host in topology.hosts if host.name != self._supervisor.host and topology.on(host.name)]
         answers = await asyncio.gather(*(self._is_there(topology.on(host)) for host in others))
         now = time.time()
+        for host in self._silent_since.keys() - set(others):  # it has left the cluster
+            del self._silent_since[host]
         for host, is_there in zip(others, answers, strict=True):
             if is_there:
                 self._silent_since.pop(host, None)
@@ -82,9 +85,9 @@ class IncidentMonitor:
             self._notices.withdraw(self._doubtful)
             self._doubtful.clear()
         away = [host for host, since in self._silent_since.items() if now - since >= settings.HOST_AWAY_SECONDS]
-        reporter = next(host.name for host in topology.hosts if host.name not in self._silent_since)
-        # The other hosts forget too: one of them tells it the next time if the reporter is away.
-        self._notices.forget("host", away)
+        reporter = next(host.name for host in topology.hosts if host.name not in away)
+        # Hosts that do not report forget too: one of them reports the next time if the reporter is away.
+        self._notices.forget("host", self._silent_since)
         if reporter != self._supervisor.host:
             return
         for host in self._notices.note("host", away):

@@ -115,7 +115,7 @@ class Notifier:
         """Drop the notices with some ids as far as they were not accepted yet."""
         withdrawn = [each for each in self._state.queue if each.notice["id"] in identities]
         for each in withdrawn:
-            _logger.info("%s is not told any more: %s", each.target, each.notice["text"])
+            _logger.info("a notice to %s is withdrawn: %s", each.target, each.notice["text"])
         if withdrawn:
             self._state.queue = [each for each in self._state.queue if each not in withdrawn]
             self._save()
@@ -128,23 +128,21 @@ class Notifier:
             present: The identities of what is so now.
 
         Yields:
-            Each identity that was not so before, also for an earlier agent; it is noted when the next one is requested.
+            Each identity that was not noted, also by an earlier agent; they are noted after the last one.
         """
-        present = {f"{kind}:{identity}" for identity in present}
-        before = {each for each in self._state.noted if each.startswith(f"{kind}:")}
-        if present == before:
-            return
-        for identity in sorted(present - before):
+        added = {f"{kind}:{identity}" for identity in present} - self._state.noted
+        for identity in sorted(added):
             yield identity.removeprefix(f"{kind}:")
-        self._state.noted = (self._state.noted - before) | present
-        self._save()
+        if added:
+            self._state.noted |= added
+            self._save()
 
     def forget(self, kind: str, present: Collection[str]) -> None:
         """Forget what was noted and is not so any more; the arguments are those of `note`, but nothing new is noted."""
-        left = {each for each in self._state.noted if not each.startswith(f"{kind}:")}
-        left |= {f"{kind}:{identity}" for identity in present} & self._state.noted
-        if left != self._state.noted:
-            self._state.noted = left
+        kept = {f"{kind}:{identity}" for identity in present}
+        outdated = {each for each in self._state.noted if each.startswith(f"{kind}:")} - kept
+        if outdated:
+            self._state.noted -= outdated
             self._save()
 
     async def run(self) -> None:

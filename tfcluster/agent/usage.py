@@ -106,7 +106,7 @@ class GpuReport:
 
     Attributes:
         gpus: The load of the GPUs.
-        memory: The memory in bytes that processes use on them, by pid, as far as the driver tells.
+        memory: The memory in bytes that processes use on them, by pid, if the driver reports it.
     """
 
     gpus: tuple[GpuLoad, ...] = ()
@@ -141,8 +141,9 @@ class GpuReporter:
         self._idle = loop.call_later(settings.GPU_REPORT_IDLE_SECONDS, self._end)
         with contextlib.suppress(OSError, asyncio.TimeoutError):
             if self._answer is None or self._answer.done():  # else the driver has not answered the question before
-                self._answer = loop.create_future()
-                self._start().send({})
+                child = self._start()
+                self._answer = loop.create_future()  # after the fork, which may fail
+                child.send({})
             message = await wait_for(asyncio.shield(self._answer), timeout)
             self._latest = GpuReport(decode(tuple[GpuLoad, ...], message["gpus"]), dict(message["memory"]))
         return self._latest

@@ -60,7 +60,7 @@ class Cluster:
         if host not in self._clients:
             is_remote = host != LOCAL_HOST
             transport = make_transport(self.name, self.hosts[host]) if is_remote else LocalTransport(self.name)
-            self._clients[host] = AgentClient(transport)
+            self._clients.setdefault(host, AgentClient(transport))  # another thread may have been first
         return self._clients[host]
 
     def connect_head(self) -> AgentClient:

@@ -55,6 +55,8 @@ class LiveCluster:
         self._cluster = cluster
         self._changed = changed
         self._threads = StreamThreads()
+        self._lock = threading.Lock()  # of the hosts that are followed
+        self._stops: dict[str, threading.Event] = {}
         self._is_measured = threading.Event()
         self.hosts = LiveHosts(cluster, snapshot)
         self.runs = LiveRuns(lambda: self._cluster, self._threads, changed)
@@ -62,8 +64,9 @@ class LiveCluster:
 
     def start(self) -> None:
         """Start to follow the cluster on all its hosts."""
-        for host in self._cluster.hosts:
-            self._follow_host(host)
+        with self._lock:
+            for host in self._cluster.hosts:
+                self._follow_host(host)
 
     def measure(self, is_wanted: bool) -> None:
         """Begin or cease to ask what hosts and tasks use."""
@@ -72,18 +75,16 @@ class LiveCluster:
     def close(self) -> None:
         """End all threads; they notice it in a moment, and nothing waits for them."""
         self._threads.stop()
+        with self._lock:
+            for stopped in self._stops.values():
+                stopped.set()
         self._is_measured.set()
 
     def view(self) -> LiveView:
         """Return what is known of the cluster now."""
-        return LiveView(
-            self.hosts.status(),
-            self.hosts.links(),
-            self.hosts.rates(),
-            self.runs.view(),
-            self.events.latest(),
-            self.hosts.find_failure(),
-        )
+        down = self.hosts.find_failure()  # first: with it, no task is shown that runs
+        status, links, rates = self.hosts.status(), self.hosts.links(), self.hosts.rates()
+        return LiveView(status, links, rates, self.runs.view(), self.events.latest(), down)
 
     def follow_log(self, name: str, host: str, show: Callable[[Line], None]) -> Callable[[], None]:
         """Follow the log of a task or a run in another thread.
@@ -107,10 +108,11 @@ class LiveCluster:
         return stopped.set
 
     def _follow_host(self, host: str) -> None:
+        stopped = self._stops[host] = threading.Event()
         # The watch is told that the link is lost; it is back when the next status arrives.
-        self._threads.start(host, partial(self._watch, host), partial(self._note_link, host))
-        self._threads.start(host, partial(self._measure, host))
-        self.events.follow(host)
+        self._threads.start(host, partial(self._watch, host), partial(self._note_link, host), stopped)
+        self._threads.start(host, partial(self._measure, host), stopped=stopped)
+        self.events.follow(host, stopped)
 
     def _note_link(self, host: str, text: str) -> None:
         """Take in what a reconnecting stream has to say: that it is back says less than the status that follows."""
@@ -164,14 +166,17 @@ class LiveCluster:
                 self._take_runs(host, start=False)
 
     def _take_topology(self, host: str) -> None:
-        """Take in a topology that has changed, and follow the hosts that it has more."""
+        """Take in a topology that has changed: follow the hosts that have joined, and no more those that have left."""
         with contextlib.suppress(ClusterError):
             topology = self._cluster.connect(host).call(TopologyRequest(settled=False))
-            added = self.hosts.take_topology(topology)
-            if added:
-                self._cluster = self._cluster.joined_by(topology)
-            for name in added:
-                self._follow_host(name)
+            with self._lock:
+                joined, left = self.hosts.take_topology(topology)
+                if joined:
+                    self._cluster = self._cluster.joined_by(topology)
+                for name in left:
+                    self._stops.pop(name).set()
+                for name in joined:
+                    self._follow_host(name)
 
     def _take_runs(self, host: str, *, start: bool) -> None:
         request = RunsRequest(settings.LIVE_RUNS)

@@ -45,9 +45,9 @@ class LiveEvents:
         self._events: list[tuple[float, int, Line]] = []  # with their times, and the numbers of their arrivals
         self.count = 0
 
-    def follow(self, host: str) -> None:
-        """Follow the events of a host in another thread."""
-        self._threads.start(host, partial(self._read, host))
+    def follow(self, host: str, stopped: threading.Event) -> None:
+        """Follow the events of a host in another thread, until it is stopped."""
+        self._threads.start(host, partial(self._read, host), stopped=stopped)
 
     def latest(self) -> tuple[Line, ...]:
         """Return the latest events, the oldest first."""

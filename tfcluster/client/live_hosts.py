@@ -68,6 +68,10 @@ class LiveHosts:
         if snapshot is not None:
             self._take_snapshot(snapshot)
 
+    def _state_of(self, host: str) -> _HostState:
+        """Return what is known of a host; a new state that is not kept if it has left the cluster meanwhile."""
+        return self._hosts.get(host) or _HostState()
+
     def _take_snapshot(self, snapshot: ClusterSnapshot) -> None:
         for host in snapshot.status.hosts:
             self._hosts[host.host] = _HostState("down")
@@ -144,12 +148,12 @@ class LiveHosts:
     def is_lost(self, host: str) -> bool:
         """Return whether the agent of a host does not answer."""
         with self._lock:
-            return self._hosts[host].link.lost_at is not None
+            return self._state_of(host).link.lost_at is not None
 
     def is_down(self, host: str) -> bool:
         """Return whether the cluster is down on a host."""
         with self._lock:
-            return self._hosts[host].report == "down"
+            return self._state_of(host).report == "down"
 
     def find_failure(self) -> ClusterError | None:
         """Return the error that the cluster is down on all hosts; None if it is not."""
@@ -164,7 +168,7 @@ class LiveHosts:
     def take_status(self, host: str, status: ClusterStatus) -> None:
         """Take in the status of a host."""
         with self._lock:
-            state = self._hosts[host]
+            state = self._state_of(host)
             state.report = state.last = status
             state.at, state.link = time.monotonic(), Link()
             self._was_up = True
@@ -173,27 +177,29 @@ class LiveHosts:
     def lacks_topology(self, host: str) -> bool:
         """Return whether the tasks of a host are not those of the topology that is known."""
         with self._lock:
-            report = self._hosts[host].report
+            report = self._state_of(host).report
             if self._topology is None or self._accepts_any_topology or not isinstance(report, ClusterStatus):
                 return True
             return {task.task for task in report.tasks} != {task.name for task in self._topology.on(host)}
 
-    def take_topology(self, topology: ClusterTopology) -> list[str]:
-        """Take in a topology, unless it is older than the known one; return the hosts that were not known."""
+    def take_topology(self, topology: ClusterTopology) -> tuple[list[str], list[str]]:
+        """Take in a topology, unless it is older than the known one; return the hosts that have joined and left."""
         with self._lock:
             known = self._topology
             if known is not None and not self._accepts_any_topology and topology.generation < known.generation:
-                return []
+                return [], []
             self._topology, self._accepts_any_topology = topology, False
-            added = [each.name for each in topology.hosts if each.name not in self._hosts]
-            self._hosts |= {name: _HostState() for name in added}
+            names = [each.name for each in topology.hosts]
+            joined = [name for name in names if name not in self._hosts]
+            left = [name for name in self._hosts if name not in names]
+            self._hosts = {name: self._state_of(name) for name in names}
             self._version += 1
-            return added
+            return joined, left
 
     def lose(self, host: str, reason: str, *, is_remote: bool) -> None:
         """Note that the agent of a host does not answer; the tasks of a remote host then cannot be seen."""
         with self._lock:
-            state = self._hosts[host]
+            state = self._state_of(host)
             if is_remote:
                 state.report = "unreachable"
             if state.link.lost_at is None:
@@ -201,17 +207,19 @@ class LiveHosts:
             self._version += 1
 
     def note_down(self, host: str) -> None:
-        """Note that the cluster is down on a host; if it is on all hosts, any topology may be the next."""
+        """Note that the cluster is down on a host; if none has a status any more, any topology may be the next."""
         with self._lock:
-            state = self._hosts[host]
+            state = self._state_of(host)
             state.report, state.link, state.usage = "down", Link(), None
-            self._accepts_any_topology |= all(each.report == "down" for each in self._hosts.values())
+            self._accepts_any_topology |= not any(
+                isinstance(each.report, ClusterStatus) for each in self._hosts.values()
+            )
             self._version += 1
 
     def take_usage(self, host: str, usage: HostUsage) -> None:
         """Take in what a host and its tasks use."""
         with self._lock:
-            state, now = self._hosts[host], time.monotonic()
+            state, now = self._state_of(host), time.monotonic()
             if state.usage is not None and now > state.usage_at:
                 for name, task in usage.tasks.items():
                     if (earlier := state.usage.tasks.get(name)) is not None:
@@ -223,7 +231,7 @@ class LiveHosts:
     def forget_usage(self, host: str) -> None:
         """Forget the last measurement, which is too old to say what is used now."""
         with self._lock:
-            state = self._hosts[host]
+            state = self._state_of(host)
             if state.usage is not None:
                 self._rates = {name: rates for name, rates in self._rates.items() if name not in state.usage.tasks}
             state.usage = None

@@ -230,6 +230,8 @@ def _copy(
             target.close()
             _finish(path, files[block.path])
             target = None
+    except (ValueError, OverflowError) as error:  # data, a time or the target of a link that is none
+        raise ClusterError(f"the host sent a file that cannot be written: {error}") from error
     finally:
         if target is not None:
             target.close()

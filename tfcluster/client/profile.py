@@ -86,10 +86,14 @@ def _capture_on(cluster: Cluster, host: str, request: ProfileRequest, folder: Pa
     timeout = request.seconds + settings.PROFILE_COLLECT_SECONDS + settings.RPC_SLOW_TIMEOUT_SECONDS
     response = cluster.connect(host).stream(request, timeout=timeout)
     for part in response:
-        if part.task not in request.tasks:
+        if part.task not in request.tasks or "/" in part.task:  # also the tasks' names are from hosts
             raise ClusterError(f"{host} sent a trace of {part.task!r:.80}, which was not asked for")
+        try:
+            data = base64.b64decode(part.data)
+        except ValueError as error:
+            raise ClusterError(f"{host} sent a trace of {part.task} that cannot be decoded: {error}") from error
         with (folder / _name_of(part.task)).open("ab") as file:
-            file.write(base64.b64decode(part.data))
+            file.write(data)
     return response.result()
 
 

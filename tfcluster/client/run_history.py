@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -89,10 +90,11 @@ class RunHistory:
     def update(self, event: Event) -> None:
         """Add an event of the run."""
         with self._lock:
-            self._update(event["event"], event)
+            self.version += 1
+            with contextlib.suppress(KeyError, TypeError, ValueError):  # a host may send what is no such event
+                self._update(event["event"], event)
 
     def _update(self, kind: str, event: Event) -> None:
-        self.version += 1
         if kind == "progress":
             self.progress = event
         elif kind == "metric":

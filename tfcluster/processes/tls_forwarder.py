@@ -147,8 +147,8 @@ class TlsForwarder:
                     wakeup.recv(settings.IO_BLOCK_BYTES)
                     try:
                         self.load()
-                    except (OSError, ValueError) as error:
-                        self._log.write(f"what to forward cannot be read: {error}")
+                    except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: no thread is left
+                        self._log.write(f"what to forward cannot be loaded: {error}")
                     self._report()
                 else:
                     self._handle(fd)

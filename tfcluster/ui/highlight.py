@@ -52,9 +52,10 @@ class Highlighter:
 
     def _matches(self, line: str) -> Iterator[tuple[int, int]]:
         """Yield where the matches of all expressions begin and end, in order; those that overlap or touch are one."""
-        spans = sorted(match.span() for expression in self._expressions for match in expression.finditer(line))
-        while spans:
-            start, end = spans.pop(0)
-            while spans and spans[0][0] <= end:
-                end = max(end, spans.pop(0)[1])
-            yield start, end
+        first = last = 0
+        for start, end in sorted(match.span() for each in self._expressions for match in each.finditer(line)):
+            if start > last:
+                yield first, last
+                first = start
+            last = max(last, end)
+        yield first, last
