@@ -14,7 +14,7 @@ from tests.conftest import Sandbox, make_sandbox, wait_for
 SPEC = "name: partial\njobs:\n  ps: {tasks: 1}\n  worker: {tasks: 2}\nrestart: {policy: never}\n"
 DEAD = "worker:1 died (SIGKILL) and has failed"
 
-#: Uses a variable on a task without end.
+#: Uses a variable on a task without end; when that fails, it hangs until there is a file.
 USER = """
 import os, sys, time
 import tensorflow as tf
@@ -25,9 +25,14 @@ with tf.device(sys.argv[1]):
 session = tf.compat.v1.Session(os.environ["TFCLUSTER_MASTER"])
 session.run(variable.initializer)
 print("begun", flush=True)
-while True:
-    time.sleep(0.05)
-    session.run(variable)
+try:
+    while True:
+        time.sleep(0.05)
+        session.run(variable)
+except tf.errors.OpError:
+    while not os.path.exists(sys.argv[2]):
+        time.sleep(0.05)
+    raise
 """
 
 
@@ -73,15 +78,16 @@ def test_a_script_that_fails_names_the_task_that_it_lost(partial: Sandbox, tmp_p
     partial("up", partial.spec(SPEC))  # starts worker:1 again
     path = tmp_path / "user.py"
     path.write_text(USER)
-    process = partial.start("run", path, "/job:worker/task:1")
+    process = partial.start("run", path, "/job:worker/task:1", tmp_path / "go on")
     assert process.stdout is not None
+    assert process.stderr is not None
     assert "begun\n" in iter(process.stdout.readline, "")
     kill(partial, "worker:1")
+    assert f"note: {DEAD}\n" in iter(process.stderr.readline, ""), "while the script hangs"
+    (tmp_path / "go on").touch()
     _, error = process.communicate(timeout=90)
     assert process.returncode == 1
-    lines = error.splitlines()
-    assert f"note: {DEAD}" in lines, "at once, as a script may hang"
-    first, second, hint = lines[-3:]
+    first, second, hint = error.splitlines()[-3:]
     assert first.startswith("error: user.py failed: ")
     assert second.startswith("during script-")
     assert second.endswith(f": {DEAD}")
