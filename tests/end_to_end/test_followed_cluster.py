@@ -121,6 +121,7 @@ def test_a_host_goes_away_then_the_cluster_and_both_come_back(two: Sandbox) -> N
         assert len({json.dumps(event) for event in page.events}) == len(page.events)
 
 
+@pytest.mark.slow
 def test_runs_of_a_cluster_that_is_down_and_a_page_before_it_is_up(two: Sandbox) -> None:
     script = two.spec("print('done')\n", "script.py")
     run = json.loads(two("run", "--detach", "-o", "json", script).stdout.splitlines()[0])["run"]

@@ -158,6 +158,7 @@ def test_the_result_for_people(full: Sandbox) -> None:
     assert lines[3].partition("adagrad")[2].startswith(" 0.8, 1 worker asynchronously, seed 4, ")
 
 
+@pytest.mark.slow
 def test_a_run_that_is_cancelled_leaves_a_checkpoint(full: Sandbox, tmp_path: Path) -> None:
     options = (
         "run",
