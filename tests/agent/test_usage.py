@@ -127,6 +127,27 @@ def test_gpus_are_read_by_a_process_that_ends_when_nobody_asks(monkeypatch: pyte
 LIBC = ctypes.CDLL
 
 
+def test_gpus_are_read_again_after_a_fork_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: Nvml() if "nvidia" in str(name) else LIBC(name))
+    monkeypatch.setattr(usage, "_NVIDIA_DEVICE", Path("/dev/null"))
+
+    def fail(*arguments: object) -> None:
+        raise BlockingIOError("no process is left")
+
+    async def read() -> GpuReport:
+        reporter = GpuReporter("GPU reporter")
+        with monkeypatch.context() as patch:
+            patch.setattr("tfcluster.agent.subprocesses.fork_child", fail)
+            assert await reporter.read(60.0) == GpuReport()
+        report = await reporter.read(60.0)
+        reporter._end()
+        while reporter._child is not None:
+            await asyncio.sleep(0.01)
+        return report
+
+    assert [gpu.gpu for gpu in asyncio.run(read()).gpus] == ["0", "1"]
+
+
 def test_a_host_without_a_driver_has_no_process_for_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(usage, "_NVIDIA_DEVICE", tmp_path / "none")
     reporter = GpuReporter("GPU reporter")
