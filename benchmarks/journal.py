@@ -17,10 +17,10 @@ from typing import Any, cast
 from side_by_side import report, verdict
 
 from tfcluster.agent.cluster_network import ClusterNetwork
-from tfcluster.agent.logs import AgentLogHandler
+from tfcluster.agent.logs.cluster_logs import AgentLogHandler
 from tfcluster.agent.ports import PortAllocator
-from tfcluster.agent.secret_store import SecretStore
-from tfcluster.agent.state_dir import StateDir
+from tfcluster.agent.state.secret_store import SecretStore
+from tfcluster.agent.state.state_dir import StateDir
 from tfcluster.agent.tasks.state_machine import TaskEvent
 from tfcluster.agent.tasks.supervisor import Supervisor
 from tfcluster.core.resolve import resolve_spec

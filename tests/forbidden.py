@@ -10,7 +10,7 @@ import os
 import sys
 from pathlib import Path
 
-from tfcluster.processes.port_isolation import bpf_instruction
+from tfcluster.processes.servers.port_isolation import bpf_instruction
 
 _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 38, 22, 2
 _SYS_UNSHARE, _SYS_IOCTL = {"x86_64": 272, "aarch64": 97}, {"x86_64": 16, "aarch64": 29}

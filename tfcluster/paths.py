@@ -1,4 +1,4 @@
-"""The state home and the paths in it: the state directory of each cluster, its journal and its registry of hosts."""
+"""Where this package is, and the state home: each cluster's state directory, its journal and its registry of hosts."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ import re
 from pathlib import Path
 
 from tfcluster.errors import ClusterError, ExitCode
+
+#: The folder that has the package `tfcluster`, for the Pythons that are started with it.
+PACKAGE_ROOT = Path(__file__).parent.parent
 
 LOCAL_HOST = "localhost"
 

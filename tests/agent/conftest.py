@@ -9,7 +9,7 @@ import pytest
 
 from tests.agent.hosts import Hosts, hosts_in
 from tests.conftest import Sandbox
-from tfcluster.agent.journal import Journal
+from tfcluster.agent.state.journal import Journal
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 import pytest
 
 from tests.conftest import Sandbox, wait_for
-from tfcluster.client.agent_connection import AgentConnection
-from tfcluster.client.rpc import ResponseStream
+from tfcluster.client.rpc.agent_client import ResponseStream
+from tfcluster.client.rpc.agent_connection import AgentConnection
 from tfcluster.core.hosts import Host
 from tfcluster.core.plan import kept_servers, plan
 from tfcluster.core.reconcile import ObservedState, merge_with_observed

@@ -11,7 +11,7 @@ import pytest
 
 from tests.agent.test_journal import TOPOLOGY
 from tfcluster import settings
-from tfcluster.agent.journal_record import drop_unreleased, restore, to_record
+from tfcluster.agent.state.journal_record import drop_unreleased, restore, to_record
 from tfcluster.agent.tasks.state_machine import Action, TaskEvent, TaskStateMachine
 from tfcluster.agent.tasks.task_runtime import TaskRuntime
 from tfcluster.core.states import HAS_PROCESS, TERMINAL_STATES, TaskState

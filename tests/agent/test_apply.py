@@ -13,12 +13,12 @@ import pytest
 from tests.agent.hosts import task_of, topology_of
 from tfcluster.agent import subprocesses
 from tfcluster.agent.cluster_network import ClusterNetwork
-from tfcluster.agent.journal import Journal
-from tfcluster.agent.journal_record import Record
-from tfcluster.agent.logs import LogCollector
+from tfcluster.agent.logs.cluster_logs import LogCollector
 from tfcluster.agent.ports import PortAllocator
-from tfcluster.agent.secret_store import SecretStore
-from tfcluster.agent.state_dir import StateDir
+from tfcluster.agent.state.journal import Journal
+from tfcluster.agent.state.journal_record import Record
+from tfcluster.agent.state.secret_store import SecretStore
+from tfcluster.agent.state.state_dir import StateDir
 from tfcluster.agent.tasks.health_monitor import ProbeClient
 from tfcluster.agent.tasks.supervisor import Supervisor
 from tfcluster.core.states import TaskState

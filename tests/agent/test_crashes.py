@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from tests.agent.test_journal import RECORD
-from tfcluster.agent.files import AtomicFiles
-from tfcluster.agent.journal import Journal
-from tfcluster.agent.journal_record import Record
+from tfcluster.agent.state.files import AtomicFiles
+from tfcluster.agent.state.journal import Journal
+from tfcluster.agent.state.journal_record import Record
 
 OLD = Record(RECORD.topology, {}, RECORD.secrets)
 NEW = RECORD

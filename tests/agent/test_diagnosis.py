@@ -25,7 +25,7 @@ from tfcluster.core.forwarding import Forwarder
 from tfcluster.core.groups import Group, Member, Observation
 from tfcluster.core.stacks import ProcessStacks, Wait
 from tfcluster.process_handle import is_frozen
-from tfcluster.processes.group_states import MemberStates
+from tfcluster.processes.groups.member_states import MemberStates
 
 WAIT = Wait("Session.run", True, "/home/me/train.py", 12, "main")
 

@@ -15,15 +15,15 @@ import pytest
 from tests.agent.hosts import task_of, topology_of
 from tests.conftest import wait_for
 from tfcluster import settings
-from tfcluster.agent import code_store
-from tfcluster.agent.code_store import CodeStore
 from tfcluster.agent.handlers import code, profile
 from tfcluster.agent.handlers.outputs import OutputHandlers
 from tfcluster.agent.runs import diagnosis
+from tfcluster.agent.state import code_store
+from tfcluster.agent.state.code_store import CodeStore
 from tfcluster.core.code import CodeFile, decode_manifest, encode_manifest
 from tfcluster.core.states import TaskState
 from tfcluster.processes.profiler import trace_file
-from tfcluster.processes.run_spec import FILES
+from tfcluster.processes.runs.run_spec import FILES
 from tfcluster.protocol.api.outputs import OutputFiles, OutputsRequest
 from tfcluster.protocol.api.profile import ProfileRequest, TracePart
 

@@ -6,8 +6,8 @@ import asyncio
 from typing import cast
 
 from tfcluster.agent.context import AgentContext
-from tfcluster.agent.rpc_connection import Dispatcher
-from tfcluster.agent.rpc_server import RpcServer
+from tfcluster.agent.rpc.rpc_connection import Dispatcher
+from tfcluster.agent.rpc.rpc_server import RpcServer
 
 
 class IdleAgent:

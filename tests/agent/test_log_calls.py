@@ -16,11 +16,11 @@ from tfcluster import settings
 from tfcluster.agent.change_notifier import FolderWatcher
 from tfcluster.agent.context import AgentContext
 from tfcluster.agent.handlers.logs import LogHandlers
-from tfcluster.agent.logs import EventLog
-from tfcluster.agent.state_dir import StateDir
+from tfcluster.agent.logs.cluster_logs import EventLog
+from tfcluster.agent.state.state_dir import StateDir
 from tfcluster.errors import ClusterError
-from tfcluster.processes.log_buffer import prepare
-from tfcluster.processes.rotating_log import RotatingLog
+from tfcluster.processes.logs.log_buffer import prepare
+from tfcluster.processes.logs.rotating_log import RotatingLog
 from tfcluster.protocol.api import Done, Reply, Response
 from tfcluster.protocol.api.logs import EventEvent, EventsRequest, LogEvent, LogPositions, LogsRequest
 

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tfcluster.settings
-from tfcluster.agent.log_reader import LogReader
-from tfcluster.processes.log_buffer import LogBuffer, prepare
-from tfcluster.processes.rotating_log import RotatingLog, files_of
+from tfcluster.agent.logs.log_reader import LogReader
+from tfcluster.processes.logs.log_buffer import LogBuffer, prepare
+from tfcluster.processes.logs.rotating_log import RotatingLog, files_of
 
 
 class Task:

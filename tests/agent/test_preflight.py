@@ -23,7 +23,7 @@ from tfcluster.core.hosts import Host
 from tfcluster.core.resolve import resolve_spec
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError
-from tfcluster.processes import port_isolation
+from tfcluster.processes.servers import port_isolation
 from tfcluster.protocol.api.cluster import Allocation, FailedCheck
 from tfcluster.protocol.serialization import to_json
 from tfcluster.spec.load import parse_spec

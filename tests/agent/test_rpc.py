@@ -14,8 +14,8 @@ import pytest
 
 from tests.agent.hosts import CLUSTER, PI, Hosts, run_request, task_of, topology_of
 from tests.conftest import wait_for
-from tfcluster.client.agent_connection import AgentConnection
-from tfcluster.client.rpc import AgentClient, AgentDisconnectedError, ResponseStream
+from tfcluster.client.rpc.agent_client import AgentClient, AgentDisconnectedError, ResponseStream
+from tfcluster.client.rpc.agent_connection import AgentConnection
 from tfcluster.errors import ClusterError
 from tfcluster.protocol.api import Done
 from tfcluster.protocol.api.cluster import RestartRequest, StatusRequest, WatchRequest

@@ -23,13 +23,13 @@ from tfcluster.agent.runs.outcome import final_record
 from tfcluster.agent.runs.run import Run
 from tfcluster.agent.runs.state_machine import RunPhase, RunStateMachine
 from tfcluster.agent.runs.stream import follow
-from tfcluster.agent.state_dir import StateDir
+from tfcluster.agent.state.state_dir import StateDir
 from tfcluster.core.programs import ProgramTraits, TaskSelector
 from tfcluster.core.states import RunState
 from tfcluster.errors import ClusterError
 from tfcluster.process_handle import ProcessHandle
-from tfcluster.processes import fork_server
-from tfcluster.processes.run_spec import EVENTS, RunSpec, acquire_run, append_event
+from tfcluster.processes.runs import fork_server
+from tfcluster.processes.runs.run_spec import EVENTS, RunSpec, acquire_run, append_event
 from tfcluster.protocol.codec import encode
 
 PS, W0, W1 = "/job:ps/task:0", "/job:worker/task:0", "/job:worker/task:1"

@@ -21,7 +21,7 @@ from tfcluster.core.programs import ProgramTraits, TaskSelector
 from tfcluster.core.states import RunState
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.process_handle import ProcessHandle
-from tfcluster.processes.run_spec import acquire_run, driver_of
+from tfcluster.processes.runs.run_spec import acquire_run, driver_of
 
 TRAITS = ProgramTraits("dice", True, False, ((TaskSelector("ps"), TaskSelector(head=True)),))
 DEVICES = ["/job:w/replica:0/task:0/device:CPU:0"]

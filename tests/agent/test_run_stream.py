@@ -12,8 +12,8 @@ import pytest
 
 from tests.processes.test_run_events import files_up_to
 from tfcluster.agent.runs.stream import skip, stream_files
-from tfcluster.client.output_lines import encode
-from tfcluster.processes.run_output import OutputRecorder
+from tfcluster.client.runs.output_lines import encode
+from tfcluster.processes.runs.run_output import OutputRecorder
 
 Events = list[dict[str, Any]]
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.agent.hosts import task_of, topology_of
-from tfcluster.agent.files import AtomicFiles
-from tfcluster.agent.secret_store import SecretStore, missing_secrets, without_values
+from tfcluster.agent.state.files import AtomicFiles
+from tfcluster.agent.state.secret_store import SecretStore, missing_secrets, without_values
 
 RETENTION = {"PLAIN": "seen"}
 TASK = task_of("worker:0", "a", env={"TOKEN": "hunter2", **RETENTION, "KEY": "ü\n"}, secrets=("TOKEN", "KEY"))

@@ -14,14 +14,14 @@ from pathlib import Path
 import pytest
 
 from tfcluster import paths, settings
-from tfcluster.agent import state_dir as module
-from tfcluster.agent.state_dir import StateDir
+from tfcluster.agent.state import state_dir as module
+from tfcluster.agent.state.state_dir import StateDir
 from tfcluster.errors import ClusterError
 
 _HOLDER = """
 import sys
 from pathlib import Path
-from tfcluster.agent.state_dir import StateDir
+from tfcluster.agent.state.state_dir import StateDir
 print(StateDir(Path(sys.argv[1])).lock(), flush=True)
 sys.stdin.read()
 """
@@ -292,7 +292,7 @@ def test_cleanup_keeps_the_folder_of_another_host(folders: Folders) -> None:
 _MAKERS = """
 import multiprocessing, os, sys
 from pathlib import Path
-from tfcluster.agent.state_dir import StateDir
+from tfcluster.agent.state.state_dir import StateDir
 barrier = multiprocessing.get_context("fork").Barrier(4)
 for _ in range(3):
     if not os.fork():

@@ -18,10 +18,10 @@ from tests.conftest import wait_for
 from tfcluster import settings
 from tfcluster.agent.context import AgentContext
 from tfcluster.agent.lease import Lease
-from tfcluster.agent.rpc_connection import Dispatcher, RpcConnection
-from tfcluster.agent.upload import Upload, receive, validate_name
-from tfcluster.client.agent_connection import AgentConnection
-from tfcluster.client.rpc import ResponseStream
+from tfcluster.agent.rpc.rpc_connection import Dispatcher, RpcConnection
+from tfcluster.agent.rpc.upload import Upload, receive, validate_name
+from tfcluster.client.rpc.agent_client import ResponseStream
+from tfcluster.client.rpc.agent_connection import AgentConnection
 from tfcluster.errors import ClusterError
 from tfcluster.protocol.api import Done, Method, Reply, Request, Response, encode_request
 from tfcluster.protocol.api.runs import RunEvent, RunRequest

@@ -14,7 +14,7 @@ from tfcluster.agent.runs import waits
 from tfcluster.agent.runs.waits import WaitMonitor
 from tfcluster.core.groups import Observation
 from tfcluster.core.stacks import Wait
-from tfcluster.processes.group_states import read_observations
+from tfcluster.processes.groups.member_states import read_observations
 
 
 def monitor_of_a_run(members: int | None) -> Any:

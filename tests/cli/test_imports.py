@@ -81,7 +81,7 @@ def test_status_as_json_imports_nothing_heavy(tmp_path: Path) -> None:
     program = """
 import tfcluster.cli.status
 from tfcluster.client.resolve import resolve_cluster
-from tfcluster.client.rpc import AgentClient
+from tfcluster.client.rpc.agent_client import AgentClient
 from tfcluster.protocol.api.cluster import StatusRequest
 """
     assert imported(program, tmp_path) == set()
@@ -89,7 +89,7 @@ from tfcluster.protocol.api.cluster import StatusRequest
 
 def test_status_as_text_imports_only_rich(tmp_path: Path) -> None:
     program = """
-from tfcluster.client.rpc import AgentClient
+from tfcluster.client.rpc.agent_client import AgentClient
 from tfcluster.core.status import ClusterStatus
 from tfcluster.ui.listings import show_status
 """

@@ -21,7 +21,7 @@ SHOWN = r"\x1b[2J\x1b]0;title\x07\x7f\x9b\u202e"
 #: Where text may be written without being escaped, and why that is right there.
 WRITERS = {
     "cli/output.py",  # escapes it
-    "client/parallel.py",  # escapes it
+    "client/rpc/parallel.py",  # escapes it
     "ui/log_view.py",  # escapes it
     "ui/run_view.py",  # escapes it, but for the one who started the run
     "transport/remote_bootstrap.py",  # on a host, to the command

@@ -12,10 +12,10 @@ import pytest
 from cryptography import x509
 
 from tfcluster import paths
-from tfcluster.client.agent_inspector import AgentInspector
-from tfcluster.client.certificates import Authority
-from tfcluster.client.host_certificates import hosts_without_certificate, issue_certificates
-from tfcluster.client.host_preflight import HostPreflight
+from tfcluster.client.preflight.agent_inspector import AgentInspector
+from tfcluster.client.preflight.certificates import Authority
+from tfcluster.client.preflight.host_certificates import hosts_without_certificate, issue_certificates
+from tfcluster.client.preflight.host_preflight import HostPreflight
 from tfcluster.core.forwarding import Certificate, CertificateFacts
 from tfcluster.core.hosts import Host
 from tfcluster.core.topology import PRIVATE, ClusterTopology

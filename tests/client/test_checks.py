@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from tests.core.clusters import topology_of
-from tfcluster.client.agent_inspector import AgentInspector
-from tfcluster.client.checks import (
+from tfcluster.client.cluster import Cluster
+from tfcluster.client.preflight.agent_inspector import AgentInspector
+from tfcluster.client.preflight.checks import (
     ALL_HOSTS,
     CheckResult,
     Severity,
@@ -18,9 +19,8 @@ from tfcluster.client.checks import (
     check_versions,
     to_error,
 )
-from tfcluster.client.cluster import Cluster
-from tfcluster.client.connectivity import check_connectivity, firewall_rules
-from tfcluster.client.host_preflight import HostPreflight
+from tfcluster.client.preflight.connectivity import check_connectivity, firewall_rules
+from tfcluster.client.preflight.host_preflight import HostPreflight
 from tfcluster.core.hosts import OtherAccounts
 from tfcluster.core.reconcile import ObservedState
 from tfcluster.core.topology import PRIVATE, ClusterTopology

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tfcluster import settings
-from tfcluster.client.code import CodeFolder, CodeTree, _read
+from tfcluster.client.runs.code import CodeFolder, CodeTree, _read
 from tfcluster.core.code import CodeFile, decode_manifest, encode_manifest
 from tfcluster.errors import ClusterError
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tfcluster.client.run_request import RunRequest
+from tfcluster.client.runs.run_request import RunRequest
 from tfcluster.connection import ClusterConnection
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.ui import chart

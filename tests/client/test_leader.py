@@ -9,8 +9,8 @@ from typing import Any, cast
 import pytest
 
 from tfcluster.client.cluster import Cluster
-from tfcluster.client.leader import locate_run
 from tfcluster.client.logdir import find_folders
+from tfcluster.client.runs.leader import locate_run
 from tfcluster.errors import ClusterError, ExitCode
 
 

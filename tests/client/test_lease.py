@@ -12,7 +12,7 @@ import pytest
 from tests.conftest import wait_for
 from tfcluster import settings
 from tfcluster.client.cluster import Cluster
-from tfcluster.client.runs import keep_leases_alive
+from tfcluster.client.runs.runs import keep_leases_alive
 from tfcluster.errors import ClusterError
 from tfcluster.protocol.api import Request
 from tfcluster.protocol.api.cluster import StatusRequest, TopologyRequest

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from tests.agent.hosts import topology_of
 from tfcluster.client.cluster import cluster_of
-from tfcluster.client.live_hosts import LiveHosts
+from tfcluster.client.live.hosts import LiveHosts
 
 
 def test_a_host_that_has_left_while_it_was_away_is_forgotten() -> None:

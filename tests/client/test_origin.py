@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tfcluster import settings
-from tfcluster.client.code import CodeFolder
-from tfcluster.client.origin import describe_script
+from tfcluster.client.runs.code import CodeFolder
+from tfcluster.client.runs.origin import describe_script
 from tfcluster.core.code import digest_of
 
 

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from tfcluster.client.cluster import Cluster
-from tfcluster.client.outputs import HostOutputs, _query, fetch, reject_conflicts
+from tfcluster.client.runs.outputs import HostOutputs, _query, fetch, reject_conflicts
 from tfcluster.errors import ClusterError
 from tfcluster.protocol.api.outputs import OutputBlock, OutputFile, OutputsReply, ReadOutputsRequest
 

@@ -10,8 +10,8 @@ import pytest
 
 from tests.conftest import wait_for
 from tfcluster import settings
-from tfcluster.client import parallel
-from tfcluster.client.parallel import StreamContext, map_hosts, merge_streams, partition
+from tfcluster.client.rpc import parallel
+from tfcluster.client.rpc.parallel import StreamContext, map_hosts, merge_streams, partition
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.paths import LOCAL_HOST
 from tfcluster.transport.channel import HostUnreachableError

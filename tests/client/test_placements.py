@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tfcluster.client.placements import Placement, PlacementFilter, parse_line
+from tfcluster.client.runs.placements import Placement, PlacementFilter, parse_line
 
 CPU = "/job:worker/replica:0/task:1/device:CPU:0"
 RAW = f"pi-3f9a/while/cond/_0/Less: (Less): {CPU}"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, cast
 
-from tfcluster.client.parallel import StreamContext
-from tfcluster.client.reconnect import Reconnector, RetryPolicy
-from tfcluster.client.rpc import AgentClient
+from tfcluster.client.rpc.agent_client import AgentClient
+from tfcluster.client.rpc.parallel import StreamContext
+from tfcluster.client.rpc.reconnect import Reconnector, RetryPolicy
 from tfcluster.transport.channel import HostUnreachableError
 
 _ATTEMPTS = 30

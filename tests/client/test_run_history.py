@@ -6,7 +6,7 @@ import itertools
 from typing import Any
 
 from tfcluster import settings
-from tfcluster.client.run_history import RunHistory
+from tfcluster.client.live.run_history import RunHistory
 
 
 def series_of(history: RunHistory) -> dict[tuple[str, str], list[Any]]:

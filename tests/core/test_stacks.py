@@ -15,7 +15,7 @@ THREADING = '  File "/usr/lib/python3.11/threading.py", line 327 in wait\n'
 SCRIPT = """  File "/home/me/train.py", line 12 in main
   File "/home/me/train.py", line 20 in <module>
   File "/opt/tfcluster/programs/script/run.py", line 107 in _run_as_main
-  File "/opt/tfcluster/processes/run_script.py", line 102 in _run_script
+  File "/opt/tfcluster/processes/runs/run_script.py", line 102 in _run_script
   File "<string>", line 7 in <module>
 """
 

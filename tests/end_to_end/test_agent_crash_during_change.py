@@ -54,7 +54,7 @@ def changed(module: str, text: str) -> dict[str, str]:
 
 
 def at_writing(number: int, *, after: bool) -> dict[str, str]:
-    return changed("tfcluster.agent.journal", _AT_WRITING.format(number=number, after=after))
+    return changed("tfcluster.agent.state.journal", _AT_WRITING.format(number=number, after=after))
 
 
 def at_release(number: int) -> dict[str, str]:

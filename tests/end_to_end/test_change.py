@@ -128,7 +128,8 @@ Journal.write, Journal.append = _unless_full(Journal.write), _unless_full(Journa
 def test_a_cluster_changes_in_place_and_its_ps_remembers(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     text = "name: grows\njobs:\n  ps: {tasks: 1}\n  worker: {tasks: 2, max: 3}\n  chief: {tasks: 1, env: {A: secret}}\n"
     full = sandbox.folder / "full"
-    changes = {**json.loads(os.environ["TEST_CHANGES"]), "tfcluster.agent.journal": _FULL_DISK.format(full=str(full))}
+    fault = _FULL_DISK.format(full=str(full))
+    changes = {**json.loads(os.environ["TEST_CHANGES"]), "tfcluster.agent.state.journal": fault}
     monkeypatch.setenv("TEST_CHANGES", json.dumps(changes))
     sandbox("up", sandbox.spec(text))
     first = pids(sandbox)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Sandbox
-from tfcluster.agent.state_dir import StateDir
+from tfcluster.agent.state.state_dir import StateDir
 
 SPEC = "name: cycle\njobs:\n  worker: {tasks: 1}\n"
 

@@ -85,7 +85,7 @@ def listening_ports(pid: int) -> set[int]:
 # A login shell under a container's profile that forbids seccomp: all that is started from it may not trap listen().
 _FORBIDDEN = """
 import ctypes, os, struct, sys
-from tfcluster.processes import seccomp
+from tfcluster.processes.servers import seccomp
 code = b"".join(struct.pack("=HBBI", *each) for each in (
     (0x20, 0, 0, 0), (0x15, 0, 1, seccomp._architecture().seccomp), (6, 0, 0, 0x50001), (6, 0, 0, 0x7FFF0000),
 ))
@@ -119,8 +119,8 @@ _SERVE_WITH_REFUSAL = """
 import json, socket, sys
 from pathlib import Path
 from tfcluster.core.topology import ClusterTopology
-from tfcluster.processes import port_isolation, tf_server
-from tfcluster.processes.c_api import TensorFlow
+from tfcluster.processes.servers import port_isolation, tf_server
+from tfcluster.processes.servers.c_api import TensorFlow
 from tfcluster.protocol.serialization import decode
 from tfcluster.tf_install import find_tensorflow_library
 def refuse(listener, cluster):

@@ -25,9 +25,9 @@ import json, socket, sys
 from pathlib import Path
 from tfcluster.tf_install import find_tensorflow_library
 from tfcluster.core.topology import ClusterTopology
-from tfcluster.processes.c_api import TensorFlow
+from tfcluster.processes.servers.c_api import TensorFlow
 from tfcluster.protocol.serialization import decode
-from tfcluster.processes.tf_server import serve
+from tfcluster.processes.servers.tf_server import serve
 topology = decode(ClusterTopology, json.loads(sys.argv[1]))
 agent = socket.socket(fileno=int(sys.argv[3]))
 serve(TensorFlow(find_tensorflow_library()), topology, topology.tasks[0], Path(sys.argv[2]), agent)

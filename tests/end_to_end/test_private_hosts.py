@@ -1,6 +1,6 @@
 """`network: private` over several hosts, as an ordinary account: the tasks reach each other through forwarders.
 
-This machine plays both hosts, see tests/played.py; tests/processes/test_tls_forwarder.py has whom forwarders refuse.
+This machine plays both hosts, see tests/played.py; tests/processes/test_forwarder.py has whom forwarders refuse.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.accounts import account
 from tests.conftest import Sandbox, wait_for
 from tests.end_to_end.test_private_network import intrude, sandbox_of
 from tests.end_to_end.test_ssh import Over, dial, over
-from tfcluster.client.certificates import Authority
+from tfcluster.client.preflight.certificates import Authority
 from tfcluster.process_handle import ProcessHandle
 
 _SPEC = """name: two

@@ -358,7 +358,7 @@ _OTHER_VERSION = """
 import importlib.abc, importlib.machinery, sys
 class Finder(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path, target=None):
-        if name != "tfcluster.processes.c_api":
+        if name != "tfcluster.processes.servers.c_api":
             return None
         spec = importlib.machinery.PathFinder.find_spec(name, path)
         execute = spec.loader.exec_module

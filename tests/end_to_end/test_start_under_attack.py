@@ -27,9 +27,9 @@ import json, os, signal, socket, sys, time
 from pathlib import Path
 from tfcluster.tf_install import find_tensorflow_library
 from tfcluster.core.topology import ClusterTopology
-from tfcluster.processes.c_api import TensorFlow
+from tfcluster.processes.servers.c_api import TensorFlow
 from tfcluster.protocol.serialization import decode
-from tfcluster.processes.tf_server import serve
+from tfcluster.processes.servers.tf_server import serve
 topology = decode(ClusterTopology, json.loads(sys.argv[1]))
 target, starts, patience, written = Path(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4]), 0
 tensorflow = TensorFlow(find_tensorflow_library())

@@ -23,7 +23,9 @@ if os.environ["TFCLUSTER_TASK"] == "worker:1":
 tf.distribute.MultiWorkerMirroredStrategy()  # WAITS HERE
 """
 
-pytestmark = pytest.mark.slow  # tests/agent/test_diagnosis.py and tests/client/test_waits.py have the same by parts
+pytestmark = (
+    pytest.mark.slow
+)  # tests/agent/test_diagnosis.py and tests/client/test_wait_diagnosis.py have the same by parts
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from typing import TypeVar
 import pytest
 
 from tests.conftest import ROOT, wait_for
-from tfcluster.client.certificates import Authority
+from tfcluster.client.preflight.certificates import Authority
 from tfcluster.core.forwarding import Certificate, Forwarder, Forwarding
 from tfcluster.private_network import enter_network
 from tfcluster.processes.netinfo import bind_all_addresses
@@ -30,7 +30,7 @@ import os, sys
 from pathlib import Path
 from tfcluster.private_network import PrivateNetwork
 from tfcluster.process_handle import ProcessHandle
-from tfcluster.processes.tls_forwarder import forward
+from tfcluster.processes.forwarder.forwarder import forward
 user, net = os.open("/proc/self/ns/user", os.O_RDONLY), int(sys.argv[2])
 network = PrivateNetwork(ProcessHandle(1, 1), os.fstat(user).st_ino, os.fstat(net).st_ino)
 forward(Path(sys.argv[1]), Path(sys.argv[1]).with_suffix(".log"), network, (user, net))

@@ -11,8 +11,8 @@ import pytest
 from tfcluster.core.code import CodeFile, CodeLocation, digest_of, encode_manifest
 from tfcluster.core.programs import ProgramTraits
 from tfcluster.errors import ClusterError
-from tfcluster.processes.code_tree import CODE, clear_tree, enter_tree
-from tfcluster.processes.run_spec import RunSpec
+from tfcluster.processes.runs.code_tree import CODE, clear_tree, enter_tree
+from tfcluster.processes.runs.run_spec import RunSpec
 
 _CONTENT = b"content"
 _FILES = [

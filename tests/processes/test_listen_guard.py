@@ -17,7 +17,7 @@ from tests.conftest import ROOT
 _PROGRAM = """
 import errno, json, os, socket, struct, subprocess, sys, threading
 from ipaddress import ip_address
-from tfcluster.processes import listen_guard, port_isolation, seccomp
+from tfcluster.processes.servers import listen_guard, port_isolation, seccomp
 
 LOOPBACK = frozenset([ip_address("127.0.0.1")])
 reasons = []

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from tfcluster import settings
-from tfcluster.processes import log_buffer, rotating_log
-from tfcluster.processes.log_buffer import LogBuffer, prepare, size_of
-from tfcluster.processes.log_writer import LogWriter
-from tfcluster.processes.rotating_log import RotatingLog, end_of, files_of, parse
+from tfcluster.processes.logs import log_buffer, rotating_log
+from tfcluster.processes.logs.log_buffer import LogBuffer, prepare, size_of
+from tfcluster.processes.logs.log_writer import LogWriter
+from tfcluster.processes.logs.rotating_log import RotatingLog, end_of, files_of, parse
 
 NOON = 1795262400.25
 

@@ -15,14 +15,14 @@ import pytest
 from tests.conftest import ROOT
 from tests.namespaces import Machine, Network, network
 from tfcluster.processes.netinfo import Address
-from tfcluster.processes.port_isolation import PortIsolationError, restrict_to_peers
+from tfcluster.processes.servers.port_isolation import PortIsolationError, restrict_to_peers
 
 PORT = 4000
 
 _LISTEN = f"""
 import socket, sys
 from ipaddress import ip_address
-from tfcluster.processes import listen_guard, port_isolation
+from tfcluster.processes.servers import listen_guard, port_isolation
 
 families, attaching, *cluster = sys.argv[1:]
 def refuse(*arguments):

@@ -15,8 +15,8 @@ import pytest
 from tests.conftest import ROOT, running
 from tfcluster.core.programs import ProgramTraits
 from tfcluster.errors import ClusterError
-from tfcluster.processes import run_program
-from tfcluster.processes.run_spec import EVENTS, RunSpec
+from tfcluster.processes.runs import run_program
+from tfcluster.processes.runs.run_spec import EVENTS, RunSpec
 from tfcluster.programs import api
 
 # Supervises a program of its own, whose body it is given.
@@ -26,7 +26,8 @@ from pathlib import Path
 from tfcluster import settings
 from tfcluster.core.programs import ProgramTraits
 from tfcluster.core.caller import OutputStreams
-from tfcluster.processes import daemonize, latest_metrics, run_driver, run_output, run_spec, supervised_program
+from tfcluster.processes import daemonize
+from tfcluster.processes.runs import latest_metrics, run_driver, run_output, run_spec, supervised_program
 settings.DRIVER_POLL_SECONDS = settings.DRIVER_EXIT_SECONDS = 0.05
 traits = ProgramTraits(is_script=True)
 folder = Path(sys.argv[1])

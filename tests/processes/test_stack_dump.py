@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tfcluster.processes import stack_dump
+from tfcluster.processes.runs import stack_dump
 
 
 def test_without_a_high_descriptor_the_file_is_closed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from tests.conftest import wait_for
 from tests.hosts import HERE, SshHosts
 from tests.transport.conftest import TransportFactory
 from tfcluster import settings
-from tfcluster.client.rpc import AgentClient
+from tfcluster.client.rpc.agent_client import AgentClient
 from tfcluster.errors import ClusterError
 from tfcluster.protocol.api import encode_request
 from tfcluster.protocol.api.runs import RunsReply, RunsRequest

@@ -20,8 +20,8 @@ from tests.conftest import wait_for
 from tests.hosts import SshHosts
 from tests.transport.conftest import TransportFactory
 from tfcluster import settings
-from tfcluster.client.agent_connection import AgentConnection
-from tfcluster.client.rpc import ResponseStream
+from tfcluster.client.rpc.agent_client import ResponseStream
+from tfcluster.client.rpc.agent_connection import AgentConnection
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.paths import LOCK
 from tfcluster.process_handle import ProcessHandle

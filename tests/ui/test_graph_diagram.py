@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfcluster.client.placements import Placement
+from tfcluster.client.runs.placements import Placement
 from tfcluster.ui.graph_diagram import Node, build_diagram, render_dot, render_svg
 
 ONE, TWO = "/job:worker/task:0/device:CPU:0", "/job:worker/task:1/device:CPU:0"

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from tfcluster.client.checks import CheckResult, Severity
+from tfcluster.client.preflight.checks import CheckResult, Severity
 from tfcluster.core.devices import Device
 from tfcluster.core.plan import ActionKind, PlannedAction, plan
 from tfcluster.core.states import ClusterState, RunState, TaskState

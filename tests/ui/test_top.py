@@ -20,8 +20,8 @@ from tests.screens import DOWN, END, ENTER, ESCAPE, SUSPEND, TAB, Terminal
 _PROGRAM = """
 import dataclasses, os, sys, time
 from tfcluster.client.cluster import Cluster
-from tfcluster.client.live import LiveCluster
-from tfcluster.client.live_view import Link, LiveRun, TaskRates
+from tfcluster.client.live.live_cluster import LiveCluster
+from tfcluster.client.live.view import Link, LiveRun, TaskRates
 from tfcluster.client.status import ClusterSnapshot
 from tfcluster.core.hosts import Host
 from tfcluster.core.states import ClusterState, RunState, TaskState
@@ -60,7 +60,7 @@ class Live(LiveCluster):
     def close(self):
         pass
     def view(self):
-        from tfcluster.client.live_view import LiveView
+        from tfcluster.client.live.view import LiveView
         if "breaks" in words and os.path.exists("now"):
             raise ValueError("of the test")
         down = ClusterError("cluster 'many' went down", exit_code=3) if os.path.exists("down") else None

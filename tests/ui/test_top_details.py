@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.core.test_status import READY
-from tfcluster.client.live_view import LiveRun, LiveView
+from tfcluster.client.live.view import LiveRun, LiveView
 from tfcluster.core.states import ClusterState, RunState
 from tfcluster.core.status import ClusterStatus, RunStatus
 from tfcluster.protocol.api.runs import RunSummary

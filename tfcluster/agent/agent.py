@@ -15,10 +15,10 @@ from types import FrameType
 from tfcluster import settings
 from tfcluster.agent.context import AgentContext
 from tfcluster.agent.handlers.cluster import ClusterHandlers
-from tfcluster.agent.journal import JournalError
-from tfcluster.agent.rpc_connection import Dispatcher
-from tfcluster.agent.rpc_server import AgentSocket
+from tfcluster.agent.rpc.rpc_connection import Dispatcher
+from tfcluster.agent.rpc.rpc_server import AgentSocket
 from tfcluster.agent.shutdown import Shutdown, UnreadableCluster
+from tfcluster.agent.state.journal import JournalError
 from tfcluster.core.states import ClusterState, cluster_state
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.process_handle import mark_of, marked_processes

@@ -14,7 +14,7 @@ from tfcluster.agent.forwarder import ForwarderSupervisor
 from tfcluster.agent.host_facts import gpu_ids
 from tfcluster.agent.incident_monitor import IncidentMonitor
 from tfcluster.agent.lease import Lease
-from tfcluster.agent.logs import LogCollector
+from tfcluster.agent.logs.cluster_logs import LogCollector
 from tfcluster.agent.notices import Notifier
 from tfcluster.agent.ports import NOWHERE, PortAllocator
 from tfcluster.agent.preflight import Candidate
@@ -26,8 +26,8 @@ from tfcluster.agent.runs.remote_tasks import RemoteTaskMonitor
 from tfcluster.agent.runs.run import Run
 from tfcluster.agent.runs.stacks import StackReader
 from tfcluster.agent.runs.waits import IdleMeter, WaitMonitor
-from tfcluster.agent.secret_store import SecretStore
-from tfcluster.agent.state_dir import StateDir
+from tfcluster.agent.state.secret_store import SecretStore
+from tfcluster.agent.state.state_dir import StateDir
 from tfcluster.agent.tasks.health_monitor import ProbeClient
 from tfcluster.agent.tasks.supervisor import Supervisor
 from tfcluster.agent.tasks.task_runtime import TaskRuntime
@@ -38,7 +38,7 @@ from tfcluster.core.topology import PRIVATE, ClusterTopology
 from tfcluster.errors import ClusterError
 from tfcluster.private_network import PrivateNetwork
 from tfcluster.process_handle import mark_of
-from tfcluster.processes.c_api import TensorFlow
+from tfcluster.processes.servers.c_api import TensorFlow
 from tfcluster.tf_install import find_tensorflow_library
 
 

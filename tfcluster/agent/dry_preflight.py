@@ -12,8 +12,8 @@ from tfcluster.agent.ports import NOWHERE, PortAllocator
 from tfcluster.agent.preflight import Candidate, run_checks
 from tfcluster.core.topology import PRIVATE, ClusterTopology
 from tfcluster.errors import ClusterError
-from tfcluster.processes.c_api import TensorFlow
 from tfcluster.processes.probes import connection_failures
+from tfcluster.processes.servers.c_api import TensorFlow
 from tfcluster.protocol.api.cluster import FailedCheck, PrepareReply
 from tfcluster.protocol.serialization import decode, to_json
 from tfcluster.tf_install import find_tensorflow_library

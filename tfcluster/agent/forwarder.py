@@ -18,17 +18,17 @@ from pathlib import Path
 from tfcluster import settings
 from tfcluster.agent import subprocesses
 from tfcluster.agent.cluster_network import ClusterNetwork
-from tfcluster.agent.files import AtomicFiles
 from tfcluster.agent.ports import PortAllocator
-from tfcluster.agent.secret_store import SecretStore
-from tfcluster.agent.state_dir import StateDir
+from tfcluster.agent.state.files import AtomicFiles
+from tfcluster.agent.state.secret_store import SecretStore
+from tfcluster.agent.state.state_dir import StateDir
 from tfcluster.agent.subprocesses import ChildProcess
 from tfcluster.core.forwarding import Certificate, CertificateFacts, Forwarding, forwarders_of
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError
 from tfcluster.process_handle import ProcessHandle, send_signal
 from tfcluster.processes.daemonize import detach, outlive_parent
-from tfcluster.processes.tls_forwarder import forward, loaded_path
+from tfcluster.processes.forwarder.forwarder import forward, loaded_path
 from tfcluster.protocol.serialization import decode, to_json
 from tfcluster.runtime_dir import certificate_path
 

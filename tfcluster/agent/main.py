@@ -17,10 +17,10 @@ from pathlib import Path
 from tfcluster import settings
 from tfcluster.agent.agent import Agent
 from tfcluster.agent.context import AgentContext
-from tfcluster.agent.files import remove_unless_file
-from tfcluster.agent.logs import AgentLogHandler
-from tfcluster.agent.rpc_server import AgentSocket, RpcServer
-from tfcluster.agent.state_dir import StateDir
+from tfcluster.agent.logs.cluster_logs import AgentLogHandler
+from tfcluster.agent.rpc.rpc_server import AgentSocket, RpcServer
+from tfcluster.agent.state.files import remove_unless_file
+from tfcluster.agent.state.state_dir import StateDir
 from tfcluster.errors import ClusterError
 from tfcluster.paths import set_state_home, state_folder
 from tfcluster.process_handle import MARK, NO_MARK, environment_address, mark_of

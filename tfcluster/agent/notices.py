@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from tfcluster import settings
-from tfcluster.agent.files import AtomicFiles
+from tfcluster.agent.state.files import AtomicFiles
 from tfcluster.agent.subprocesses import run_in_child
 from tfcluster.agent.timeout import wait_for
 from tfcluster.core.notices import Notice

@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 
 from tfcluster import settings
-from tfcluster.agent.files import FileLock
 from tfcluster.agent.socket_tables import OWN_TABLES, find_listener, has_listener
+from tfcluster.agent.state.files import FileLock
 from tfcluster.errors import ClusterError
 from tfcluster.process_handle import network_namespace
 from tfcluster.processes.netinfo import bind_all_addresses

@@ -19,9 +19,9 @@ from tfcluster.core.text import pluralize
 from tfcluster.core.topology import CLOSED, PRIVATE, ClusterTopology, Task
 from tfcluster.errors import ClusterError
 from tfcluster.private_network import find_obstacle
-from tfcluster.processes.listen_guard import check_support
 from tfcluster.processes.netinfo import addresses_of
-from tfcluster.processes.port_isolation import OPEN_HINT, PortIsolationError
+from tfcluster.processes.servers.listen_guard import check_support
+from tfcluster.processes.servers.port_isolation import OPEN_HINT, PortIsolationError
 from tfcluster.protocol.api.cluster import Allocation, FailedCheck
 from tfcluster.protocol.codec import Message
 from tfcluster.protocol.serialization import decode, to_json

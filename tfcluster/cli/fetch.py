@@ -26,8 +26,8 @@ def command(run: str, folder: str | None, overwrite: bool, cluster: str | None, 
     already are not copied again, so that the same command continues after an interruption. If several hosts have files
     of the run, those of each come into a folder with its name.
     """
-    from tfcluster.client.outputs import fetch, find_outputs, reject_conflicts
     from tfcluster.client.resolve import resolve_cluster
+    from tfcluster.client.runs.outputs import fetch, find_outputs, reject_conflicts
     from tfcluster.core.text import format_size, pluralize
     from tfcluster.ui.progress_views import FetchView
 

@@ -98,7 +98,7 @@ def _invoke(
 
         prestart_agent()  # before the other imports, so that these and the agent's run in parallel
     from tfcluster.cli.runs import RunOutput, show
-    from tfcluster.client.launch import make_launch
+    from tfcluster.client.runs.launch import make_launch
     from tfcluster.programs.api import SharedOptions
     from tfcluster.programs.registry import find
 
@@ -123,8 +123,8 @@ def _cluster(
     Raises:
         ClusterError: There is no cluster, or it cannot come up.
     """
-    from tfcluster.client.launch import claim_cluster, temporary_cluster, workers_topology
     from tfcluster.client.resolve import check_source, find_cluster, load_topology, spec_source
+    from tfcluster.client.runs.launch import claim_cluster, temporary_cluster, workers_topology
     from tfcluster.core.groups import select_members
     from tfcluster.paths import running_clusters
 

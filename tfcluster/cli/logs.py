@@ -90,7 +90,7 @@ def command(
 
 def _show_placements(lines: Iterator[dict[str, Any]], view: LogView, output: str) -> None:
     """Show only the placements that the log lines contain, each operation of a run once."""
-    from tfcluster.client.placements import PlacementFilter
+    from tfcluster.client.runs.placements import PlacementFilter
     from tfcluster.ui.log_view import format_placement
 
     placements = PlacementFilter(None)

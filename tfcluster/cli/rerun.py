@@ -34,10 +34,10 @@ def command(run: str, name: str | None, detach: bool, yes: bool, cluster: str | 
     """
     from tfcluster.cli.run import make_request
     from tfcluster.cli.runs import RunOutput, show
-    from tfcluster.client.launch import make_launch
-    from tfcluster.client.origin import describe_changes
     from tfcluster.client.resolve import resolve_cluster
-    from tfcluster.client.runs import find_record
+    from tfcluster.client.runs.launch import make_launch
+    from tfcluster.client.runs.origin import describe_changes
+    from tfcluster.client.runs.runs import find_record
     from tfcluster.core.runs import RunOrigin
     from tfcluster.programs.api import SharedOptions, Submission
     from tfcluster.programs.registry import find

@@ -26,7 +26,7 @@ from tfcluster.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from tfcluster.client.run_request import RunRequest
+    from tfcluster.client.runs.run_request import RunRequest
     from tfcluster.programs.api import SharedOptions, Submission
     from tfcluster.programs.registry import InstalledProgram
 
@@ -223,7 +223,7 @@ def _shared_params() -> list[click.Parameter]:
 
 def make_request(program: InstalledProgram, submission: Submission, options: SharedOptions) -> RunRequest:
     """Return the request of a run."""
-    from tfcluster.client.run_request import RunRequest
+    from tfcluster.client.runs.run_request import RunRequest
     from tfcluster.core.runs import check_name
 
     if options.name is not None:

@@ -12,7 +12,7 @@ from tfcluster.cli.run import SCRIPT, begins_script, command_of, make_request
 from tfcluster.errors import ClusterError, ExitCode
 
 if TYPE_CHECKING:
-    from tfcluster.client.run_request import RunRequest
+    from tfcluster.client.runs.run_request import RunRequest
     from tfcluster.programs.api import SharedOptions, Submission
     from tfcluster.programs.registry import InstalledProgram
 

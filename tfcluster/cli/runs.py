@@ -95,7 +95,7 @@ def _show_events(
     Returns:
         The run's id and its result event, each empty if there was none.
     """
-    from tfcluster.client.output_lines import OutputLines
+    from tfcluster.client.runs.output_lines import OutputLines
 
     run = ""
     result: dict[str, Any] = {}
@@ -126,7 +126,7 @@ def command(run: str | None, tail: int | None, cluster: str | None, output: str)
     be reached; the runs of the others are shown all the same.
     """
     from tfcluster.client.resolve import resolve_cluster
-    from tfcluster.client.runs import find_record, list_runs
+    from tfcluster.client.runs.runs import find_record, list_runs
 
     if run is not None:
         record = find_record(resolve_cluster(cluster), run)
@@ -163,7 +163,7 @@ def attach_command(run: str, cluster: str | None, output: str) -> int:
     A run that has ended is shown from its record, even if the cluster is down.
     """
     from tfcluster.client.resolve import resolve_cluster
-    from tfcluster.client.runs import attach
+    from tfcluster.client.runs.runs import attach
     from tfcluster.errors import ExitCode
 
     try:
@@ -180,7 +180,7 @@ def attach_command(run: str, cluster: str | None, output: str) -> int:
 def cancel_command(runs: tuple[str, ...], cluster: str | None, output: str) -> None:
     """Stop each RUN, given by its id or a unique prefix of it; a run that has ended is not changed."""
     from tfcluster.client.resolve import resolve_cluster
-    from tfcluster.client.runs import cancel_run
+    from tfcluster.client.runs.runs import cancel_run
 
     target = resolve_cluster(cluster)
     for run in runs:

@@ -171,7 +171,7 @@ def doctor_command(spec: Path | None, print_systemd: bool, output: str) -> int:
 
     Exits with 0 if there is no problem, 5 if a host cannot be reached, 1 otherwise.
     """
-    from tfcluster.client.preflight import check_hosts
+    from tfcluster.client.preflight.preflight import check_hosts
     from tfcluster.client.resolve import load_topology
 
     topology = load_topology(spec, None)

@@ -21,8 +21,8 @@ def command(cluster: str | None, timeout: float | None, output: str) -> int:
     Exits with 0 when every task is ready, 4 when one is not, 5 when a host cannot be reached, 3 when the cluster is
     not running.
     """
-    from tfcluster.client.parallel import unreachable
     from tfcluster.client.resolve import resolve_cluster
+    from tfcluster.client.rpc.parallel import unreachable
     from tfcluster.core.states import ClusterState
     from tfcluster.errors import ExitCode
 

@@ -180,7 +180,7 @@ def _confirm_losses(plan: UpPlan, accepted_loss: set[str], options: ChangeOption
     Raises:
         ClusterError: The user did not confirm, or cannot be asked.
     """
-    from tfcluster.client.preflight import close_inspectors
+    from tfcluster.client.preflight.preflight import close_inspectors
     from tfcluster.core.plan import data_losses
 
     losses = data_losses(plan.actions)

@@ -9,10 +9,10 @@ from functools import partial
 from tfcluster import settings
 from tfcluster.client.cluster import Cluster, read_registry, record_spec, register, unregister
 from tfcluster.client.down import stop_hosts
-from tfcluster.client.host_certificates import issue_certificates
-from tfcluster.client.parallel import StreamContext, hints_of, lines_of, merge_streams, warn
-from tfcluster.client.preflight import close_inspectors
-from tfcluster.client.rpc import AgentDisconnectedError
+from tfcluster.client.preflight.host_certificates import issue_certificates
+from tfcluster.client.preflight.preflight import close_inspectors
+from tfcluster.client.rpc.agent_client import AgentDisconnectedError
+from tfcluster.client.rpc.parallel import StreamContext, hints_of, lines_of, merge_streams, warn
 from tfcluster.client.up import UpPlan
 from tfcluster.core.forwarding import Certificate
 from tfcluster.core.hosts import Host

@@ -5,14 +5,12 @@ from __future__ import annotations
 import shlex
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 
 from tfcluster.core.hosts import Host
 from tfcluster.core.topology import ClusterTopology
-from tfcluster.paths import LOCAL_HOST, state_home
+from tfcluster.paths import LOCAL_HOST, PACKAGE_ROOT, state_home
 from tfcluster.transport.provision import in_environment, quote_path
 
-_PACKAGE_ROOT = Path(__file__).parent.parent.parent
 _UNIT = """\
 [Unit]
 Description=Agent of the tfcluster cluster {cluster} on {host}
@@ -68,7 +66,7 @@ def _command(cluster: str, host: Host) -> str:
     """Return a command line of sh that starts the agent of a cluster on a host, and ends when it listens."""
     variables = [f"export {name}={shlex.quote(value)};" for name, value in host.env.items()]
     if host.name == LOCAL_HOST:
-        folder = shlex.quote(str(_PACKAGE_ROOT))
+        folder = shlex.quote(str(PACKAGE_ROOT))
         python, state = shlex.quote(sys.executable), str(state_home())
     else:
         # The version of the code that was used last; see `remote_bootstrap.cache_folders`.

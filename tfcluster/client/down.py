@@ -8,10 +8,10 @@ from functools import partial
 
 from tfcluster import settings
 from tfcluster.client.cluster import Cluster, register, unregister
-from tfcluster.client.parallel import StreamContext, hints_of, lines_of, map_hosts, merge_streams, unreachable
-from tfcluster.client.reconnect import Reconnector, RetryPolicy
 from tfcluster.client.resolve import find_cluster, resolve_cluster
-from tfcluster.client.rpc import AgentClient
+from tfcluster.client.rpc.agent_client import AgentClient
+from tfcluster.client.rpc.parallel import StreamContext, hints_of, lines_of, map_hosts, merge_streams, unreachable
+from tfcluster.client.rpc.reconnect import Reconnector, RetryPolicy
 from tfcluster.client.status import ClusterSnapshot, NoStatusError, take_snapshot
 from tfcluster.core.states import ACTIVE_RUN_STATES
 from tfcluster.core.status import ClusterStatus, HostUnavailable, aggregate_status

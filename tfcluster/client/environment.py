@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from tfcluster import settings
 from tfcluster.client.cluster import Cluster
-from tfcluster.client.parallel import map_hosts, partition, warn
+from tfcluster.client.rpc.parallel import map_hosts, partition, warn
 from tfcluster.core.environment import client_variables, free_port, no_proxy_env
 from tfcluster.core.topology import OPEN, ClusterTopology, join_address, latest_topology, matching_tasks
 from tfcluster.errors import ClusterError, ExitCode

@@ -17,7 +17,7 @@ from typing import IO, NoReturn
 from tfcluster import settings
 from tfcluster.client.cluster import Cluster
 from tfcluster.client.environment import Place, environment_here, request_environment
-from tfcluster.client.parallel import map_hosts
+from tfcluster.client.rpc.parallel import map_hosts
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.paths import LOCAL_HOST
 from tfcluster.transport.cluster_process import become, remote_words

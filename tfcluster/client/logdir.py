@@ -11,8 +11,8 @@ from typing import Any
 
 from tfcluster.client.cluster import Cluster
 from tfcluster.client.environment import Place, request_environment
-from tfcluster.client.leader import locate_run
-from tfcluster.client.runs import list_runs
+from tfcluster.client.runs.leader import locate_run
+from tfcluster.client.runs.runs import list_runs
 from tfcluster.core.runs import find_run, matching_runs
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.paths import LOCAL_HOST, state_folder

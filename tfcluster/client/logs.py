@@ -12,10 +12,10 @@ from typing import Any
 
 from tfcluster import settings
 from tfcluster.client.cluster import Cluster, unknown_cluster
-from tfcluster.client.leader import locate_run
-from tfcluster.client.parallel import StreamContext, map_hosts, merge_streams, partition, unreachable
-from tfcluster.client.reconnect import Reconnector, RetryPolicy
-from tfcluster.client.rpc import AgentClient, ResponseStream
+from tfcluster.client.rpc.agent_client import AgentClient, ResponseStream
+from tfcluster.client.rpc.parallel import StreamContext, map_hosts, merge_streams, partition, unreachable
+from tfcluster.client.rpc.reconnect import Reconnector, RetryPolicy
+from tfcluster.client.runs.leader import locate_run
 from tfcluster.core.text import compile_patterns
 from tfcluster.core.topology import ClusterTopology, latest_topology, matching_tasks
 from tfcluster.errors import ClusterError, ExitCode

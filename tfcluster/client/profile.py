@@ -13,7 +13,7 @@ from pathlib import Path
 from tfcluster import settings
 from tfcluster.client.cluster import Cluster
 from tfcluster.client.environment import read_topology
-from tfcluster.client.parallel import map_hosts, partition, unreachable
+from tfcluster.client.rpc.parallel import map_hosts, partition, unreachable
 from tfcluster.core.topology import matching_tasks
 from tfcluster.errors import ClusterError
 from tfcluster.protocol.api.profile import ProfileReply, ProfileRequest

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tfcluster.client.cluster import Cluster, cluster_of, read_registry, recorded_spec
-from tfcluster.client.parallel import warn
+from tfcluster.client.rpc.parallel import warn
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.paths import DEFAULT_SPEC, journal_path, running_clusters, validate_name
 

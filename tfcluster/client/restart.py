@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from tfcluster import settings
 from tfcluster.client.cluster import Cluster
-from tfcluster.client.parallel import hints_of, lines_of, map_hosts, partition, unreachable
+from tfcluster.client.rpc.parallel import hints_of, lines_of, map_hosts, partition, unreachable
 from tfcluster.client.status import take_snapshot, watch_until_ready
 from tfcluster.core.states import ACTIVE_RUN_STATES, HAS_PROCESS
 from tfcluster.core.status import ClusterStatus

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tfcluster import settings
 from tfcluster.client.cluster import Cluster
 from tfcluster.client.environment import find_place
-from tfcluster.client.parallel import map_hosts, partition, unreachable
+from tfcluster.client.rpc.parallel import map_hosts, partition, unreachable
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.protocol.api.stacks import RunStacksReply, RunStacksRequest, TaskThreadsReply, TaskThreadsRequest
 

@@ -10,10 +10,10 @@ from functools import partial
 
 from tfcluster import settings
 from tfcluster.client.cluster import Cluster, unregister
-from tfcluster.client.parallel import StreamContext, map_hosts, merge_streams, partition, unreachable
-from tfcluster.client.reconnect import Reconnector, RetryPolicy
-from tfcluster.client.rpc import AgentClient, ResponseStream
-from tfcluster.client.waits import follow_late_tasks
+from tfcluster.client.rpc.agent_client import AgentClient, ResponseStream
+from tfcluster.client.rpc.parallel import StreamContext, map_hosts, merge_streams, partition, unreachable
+from tfcluster.client.rpc.reconnect import Reconnector, RetryPolicy
+from tfcluster.client.runs.wait_diagnosis import follow_late_tasks
 from tfcluster.core.devices import Device
 from tfcluster.core.states import TERMINAL_STATES, TaskState
 from tfcluster.core.status import ClusterStatus, HostUnavailable, TaskStatus, aggregate_status

@@ -7,12 +7,11 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tfcluster.client.checks import VERSIONS, CheckResult, Severity, to_error
 from tfcluster.client.cluster import Cluster, read_registry
-from tfcluster.client.host_certificates import hosts_without_certificate
-from tfcluster.client.host_preflight import HostPreflight
-from tfcluster.client.parallel import warn
-from tfcluster.client.preflight import (
+from tfcluster.client.preflight.checks import VERSIONS, CheckResult, Severity, to_error
+from tfcluster.client.preflight.host_certificates import hosts_without_certificate
+from tfcluster.client.preflight.host_preflight import HostPreflight
+from tfcluster.client.preflight.preflight import (
     Preflight,
     Progress,
     abort,
@@ -21,6 +20,7 @@ from tfcluster.client.preflight import (
     run_preflight,
 )
 from tfcluster.client.resolve import check_source
+from tfcluster.client.rpc.parallel import warn
 from tfcluster.core.hosts import THIS_MACHINE, Host
 from tfcluster.core.plan import ActionKind, PlannedAction, data_losses, kept_servers, plan
 from tfcluster.core.reconcile import ObservedState, scale

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from tfcluster import settings
 from tfcluster.client.cluster import Cluster
-from tfcluster.client.parallel import map_hosts, partition
+from tfcluster.client.rpc.parallel import map_hosts, partition
 from tfcluster.client.status import ClusterSnapshot, take_snapshot
 from tfcluster.core.usage import HostUsage, with_usage
 from tfcluster.protocol.api.cluster import UsageRequest

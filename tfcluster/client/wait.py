@@ -11,10 +11,10 @@ from functools import partial
 
 from tfcluster import settings
 from tfcluster.client.cluster import Cluster, unknown_cluster
-from tfcluster.client.leader import locate_run
-from tfcluster.client.parallel import StreamContext, merge_streams
-from tfcluster.client.reconnect import Reconnector, RetryPolicy
-from tfcluster.client.runs import Event, keep_leases_alive
+from tfcluster.client.rpc.parallel import StreamContext, merge_streams
+from tfcluster.client.rpc.reconnect import Reconnector, RetryPolicy
+from tfcluster.client.runs.leader import locate_run
+from tfcluster.client.runs.runs import Event, keep_leases_alive
 from tfcluster.client.status import take_snapshot, watch_until_ready
 from tfcluster.core.status import ClusterStatus
 from tfcluster.core.text import summarize_list

@@ -9,9 +9,9 @@ from typing import Any
 
 from tfcluster import settings
 from tfcluster.client.cluster import Cluster
-from tfcluster.client.live import LiveCluster
-from tfcluster.client.live_view import LiveView
-from tfcluster.client.run_history import RunHistory
+from tfcluster.client.live.live_cluster import LiveCluster
+from tfcluster.client.live.run_history import RunHistory
+from tfcluster.client.live.view import LiveView
 from tfcluster.protocol.serialization import to_json
 
 Message = tuple[str, Any]

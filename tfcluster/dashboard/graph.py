@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from tfcluster import settings
 from tfcluster.client.cluster import Cluster
+from tfcluster.client.live.run_history import RunHistory
 from tfcluster.client.logs import read_logs
-from tfcluster.client.placements import Placement, PlacementFilter
-from tfcluster.client.run_history import RunHistory
-from tfcluster.client.runs import find_record
+from tfcluster.client.runs.placements import Placement, PlacementFilter
+from tfcluster.client.runs.runs import find_record
 from tfcluster.core.states import ACTIVE_RUN_STATES, RunState
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from tfcluster.client.cluster import Cluster
-from tfcluster.client.runs import find_record
+from tfcluster.client.runs.runs import find_record
 from tfcluster.dashboard.api import Api
 from tfcluster.dashboard.feed import Feed
 from tfcluster.dashboard.server import PageServer

@@ -1,6 +1,6 @@
 """The messages between the coordinator of a group of processes and the hosts that start these processes.
 
-A host connects to the coordinator, and both prove that they know the group's secret; see `processes.group_link`. Then
+A host connects to the coordinator, and both prove that they know the group's secret; see `processes.groups.link`. Then
 each line is one message: an order of the coordinator or a report of a host.
 """
 

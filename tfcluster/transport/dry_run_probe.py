@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from tfcluster import settings
@@ -13,6 +12,7 @@ from tfcluster.core.hosts import THIS_MACHINE, Host
 from tfcluster.core.reconcile import ObservedState
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError
+from tfcluster.paths import PACKAGE_ROOT
 from tfcluster.protocol.api.cluster import FailedCheck, PrepareReply
 from tfcluster.protocol.serialization import decode, to_json
 from tfcluster.transport.ssh_errors import clean_lines
@@ -28,7 +28,6 @@ import json
 from tfcluster.transport.dry_run_server import serve
 serve(json.loads(sys.stdin.readline()))
 """
-_PACKAGE_ROOT = Path(__file__).parent.parent.parent
 # Prefixes of the environment variables that affect what Python or the dynamic linker loads.
 _LOADER_PREFIXES = ("PYTHON", "LD_")
 
@@ -102,7 +101,7 @@ class _LocalSession(Session):
     """A session with a process on this machine instead of ssh. The process inherits the command's environment."""
 
     def __init__(self) -> None:
-        super().__init__(THIS_MACHINE, [sys.executable, "-c", _PROGRAM, str(_PACKAGE_ROOT)])
+        super().__init__(THIS_MACHINE, [sys.executable, "-c", _PROGRAM, str(PACKAGE_ROOT)])
 
     def with_host(self, error: ClusterError) -> ClusterError:
         """See `Session.with_host`. On this machine, messages do not name it."""

@@ -10,12 +10,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tfcluster import settings
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.paths import LOCAL_HOST, LOCK, journal_path, state_folder, state_home
+from tfcluster.paths import LOCAL_HOST, LOCK, PACKAGE_ROOT, journal_path, state_folder, state_home
 from tfcluster.process_handle import MARK, NO_MARK, ProcessHandle, mark_of, marked_processes, peer_credentials
 from tfcluster.protocol.codec import Decoder, encode, encode_greeting
 from tfcluster.runtime_dir import agent_pid, agent_socket
@@ -40,7 +39,6 @@ from tfcluster.agent.main import main
 if line := sys.stdin.readline():
     main(line)
 """
-_PACKAGE_ROOT = Path(__file__).parent.parent.parent
 # What connect() raises if the socket, or a folder in its path, was removed or replaced.
 _NOT_THERE = (FileNotFoundError, ConnectionRefusedError, NotADirectoryError, PermissionError)
 # Prestarted agents, which do not know their cluster yet.
@@ -209,7 +207,7 @@ def _kill_unused() -> None:
 
 def _spawn() -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [sys.executable, "-c", _PROGRAM, str(_PACKAGE_ROOT)],
+        [sys.executable, "-c", _PROGRAM, str(PACKAGE_ROOT)],
         cwd="/",
         env={**os.environ, MARK: NO_MARK},
         stdin=subprocess.PIPE,

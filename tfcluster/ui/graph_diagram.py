@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tfcluster import settings
-from tfcluster.client.placements import Placement
+from tfcluster.client.runs.placements import Placement
 from tfcluster.ui.console import error_console
 
 #: The name of an operation or scope, and a device.

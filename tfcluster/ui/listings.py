@@ -10,7 +10,7 @@ from typing import Any
 from rich.table import Table
 
 from tfcluster import settings
-from tfcluster.client.checks import CheckResult, Severity
+from tfcluster.client.preflight.checks import CheckResult, Severity
 from tfcluster.core.devices import Device
 from tfcluster.core.status import ClusterStatus, TaskStatus
 from tfcluster.core.text import summarize_list

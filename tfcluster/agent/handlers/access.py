@@ -9,7 +9,7 @@ from typing import NoReturn
 
 from tfcluster import settings
 from tfcluster.agent.context import AgentContext
-from tfcluster.agent.secret_store import missing_secrets
+from tfcluster.agent.state.secret_store import missing_secrets
 from tfcluster.core.environment import client_address, client_variables, task_variables
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.protocol.api import Reply, Response

@@ -7,13 +7,13 @@ from dataclasses import replace
 from typing import Any, NoReturn
 
 from tfcluster.agent.context import AgentContext
-from tfcluster.agent.upload import validate_name
+from tfcluster.agent.rpc.upload import validate_name
 from tfcluster.core.groups import Group, check_arguments, select_members
 from tfcluster.core.tf_config import refusal_notes
 from tfcluster.core.topology import CLOSED, PRIVATE, ClusterTopology
 from tfcluster.errors import ClusterError
 from tfcluster.paths import LOCAL_HOST
-from tfcluster.processes.run_spec import RunSpec
+from tfcluster.processes.runs.run_spec import RunSpec
 from tfcluster.protocol.api import Done, Reply, Response
 from tfcluster.protocol.api.runs import GroupRequest, JoinRequest, RunRequest
 

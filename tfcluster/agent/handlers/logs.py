@@ -12,14 +12,14 @@ from typing import TypeVar
 from tfcluster import settings
 from tfcluster.agent.change_notifier import ChangeNotifier, ChangeWaiter
 from tfcluster.agent.context import AgentContext
-from tfcluster.agent.log_filter import LogPart, LogSource, open_source
-from tfcluster.agent.log_reader import LogReader
+from tfcluster.agent.logs.log_filter import LogPart, LogSource, open_source
+from tfcluster.agent.logs.log_reader import LogReader
 from tfcluster.agent.runs.store import RunStore
 from tfcluster.core.topology import matching_tasks
 from tfcluster.errors import ClusterError
 from tfcluster.paths import LOCAL_HOST
-from tfcluster.processes.rotating_log import Line
-from tfcluster.processes.run_spec import OUTPUT
+from tfcluster.processes.logs.rotating_log import Line
+from tfcluster.processes.runs.run_spec import OUTPUT
 from tfcluster.protocol.api import Done, Reply, Response
 from tfcluster.protocol.api.logs import (
     AGENT_LOG,

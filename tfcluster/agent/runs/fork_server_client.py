@@ -9,8 +9,8 @@ from pathlib import Path
 
 from tfcluster.agent import subprocesses
 from tfcluster.agent.subprocesses import ChildProcess
-from tfcluster.processes import fork_server
-from tfcluster.processes.run_spec import RunSpec
+from tfcluster.processes.runs import fork_server
+from tfcluster.processes.runs.run_spec import RunSpec
 from tfcluster.protocol.codec import Message
 from tfcluster.protocol.serialization import to_json
 
@@ -23,7 +23,7 @@ class ForkServer:
     Args:
         title: The process title that `ps` shows.
         log: The file that receives the fork server's output.
-        on_message: Called with each message about a run; see `tfcluster.processes.fork_server`.
+        on_message: Called with each message about a run; see `tfcluster.processes.runs.fork_server`.
         on_exit: Called when the fork server has exited. Its drivers keep running.
 
     Attributes:

@@ -11,7 +11,7 @@ from tfcluster.core.groups import Group, Member, Observation
 from tfcluster.core.stacks import Wait, find_wait
 from tfcluster.paths import LOCAL_HOST
 from tfcluster.process_handle import is_frozen
-from tfcluster.processes.group_states import MemberState, read_states
+from tfcluster.processes.groups.member_states import MemberState, read_states
 
 
 async def explain_group(run: Run, group: Group, wait: Wait, host: str, stacks: StackReader) -> list[Problem]:

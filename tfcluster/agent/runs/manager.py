@@ -19,12 +19,12 @@ from tfcluster.agent.runs.outcome import final_record
 from tfcluster.agent.runs.run import Run
 from tfcluster.agent.runs.state_machine import RunAction, RunEvent, RunPhase
 from tfcluster.agent.runs.store import RunRecord, RunStore
-from tfcluster.agent.state_dir import StateDir
+from tfcluster.agent.state.state_dir import StateDir
 from tfcluster.core.programs import compute_tasks, missing_notes
 from tfcluster.core.states import ACTIVE_RUN_STATES, RunState
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.process_handle import ProcessHandle
-from tfcluster.processes.run_spec import RunSpec, acquire_run, append_event, driver_of
+from tfcluster.processes.runs.run_spec import RunSpec, acquire_run, append_event, driver_of
 from tfcluster.protocol.codec import Message
 
 # Why a run is stopped: the state that it will end in, and the error, if any.

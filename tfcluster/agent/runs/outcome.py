@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from tfcluster import settings
-from tfcluster.agent.log_file import tail
+from tfcluster.agent.logs.log_file import tail
 from tfcluster.agent.runs.run import Run
 from tfcluster.agent.runs.store import RunRecord
 from tfcluster.core.states import RunState
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.process_handle import format_exit_status
-from tfcluster.processes.run_spec import append_event
+from tfcluster.processes.runs.run_spec import append_event
 from tfcluster.protocol.codec import Message
 
 

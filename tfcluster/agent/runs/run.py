@@ -20,7 +20,7 @@ from tfcluster.core.states import ACTIVE_RUN_STATES, RunState
 from tfcluster.core.status import RunStatus
 from tfcluster.errors import ClusterError
 from tfcluster.process_handle import ProcessHandle, send_signal
-from tfcluster.processes.run_spec import EVENTS, OUTPUT, TERMINAL_SIZE, UPLOAD, RunSpec, append_event
+from tfcluster.processes.runs.run_spec import EVENTS, OUTPUT, TERMINAL_SIZE, UPLOAD, RunSpec, append_event
 
 
 @dataclass

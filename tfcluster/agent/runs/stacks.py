@@ -13,7 +13,7 @@ from weakref import WeakValueDictionary
 from tfcluster import settings
 from tfcluster.core.stacks import ProcessStacks, parse_stacks
 from tfcluster.process_handle import ProcessHandle, is_frozen, send_signal
-from tfcluster.processes.stack_dump import STACKS
+from tfcluster.processes.runs.stack_dump import STACKS
 
 
 class StackReader:

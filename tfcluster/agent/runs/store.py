@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from tfcluster import settings
-from tfcluster.agent.files import read_file
+from tfcluster.agent.state.files import read_file
 from tfcluster.core.programs import ProgramTraits, required_tasks
 from tfcluster.core.runs import RunOrigin, check_name, find_run
 from tfcluster.core.states import ACTIVE_RUN_STATES, RunState
 from tfcluster.errors import ClusterError
-from tfcluster.processes.run_spec import FILES, RunSpec
+from tfcluster.processes.runs.run_spec import FILES, RunSpec
 from tfcluster.protocol.serialization import decode
 
 _FILE = "record.json"

@@ -14,7 +14,7 @@ from tfcluster.agent.runs.manager import RunManager
 from tfcluster.agent.runs.outcome import result_event
 from tfcluster.core.states import ACTIVE_RUN_STATES
 from tfcluster.errors import ClusterError
-from tfcluster.processes.run_spec import EVENTS, OUTPUT, OUTPUT_INDEX
+from tfcluster.processes.runs.run_spec import EVENTS, OUTPUT, OUTPUT_INDEX
 from tfcluster.protocol.codec import Message
 
 
@@ -105,7 +105,7 @@ class _Lines:
 
 
 class _Output:
-    """Reads the output of a run, part by part; see `tfcluster.processes.run_output`.
+    """Reads the output of a run, part by part; see `tfcluster.processes.runs.run_output`.
 
     Args:
         folder: The run's folder.

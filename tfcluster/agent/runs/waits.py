@@ -25,8 +25,8 @@ from tfcluster.core.groups import Observation
 from tfcluster.core.stacks import Wait, describe_wait, find_wait
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.process_handle import is_frozen
-from tfcluster.processes.group_states import read_states, write_observations
-from tfcluster.processes.run_spec import append_event
+from tfcluster.processes.groups.member_states import read_states, write_observations
+from tfcluster.processes.runs.run_spec import append_event
 
 _logger = logging.getLogger(__name__)
 

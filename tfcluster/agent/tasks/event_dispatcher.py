@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from tfcluster.agent.change_notifier import ChangeNotifier
-from tfcluster.agent.journal import Journal, journal_error
-from tfcluster.agent.journal_record import TaskRecord, to_record
-from tfcluster.agent.logs import EventLog
+from tfcluster.agent.logs.cluster_logs import EventLog
+from tfcluster.agent.state.journal import Journal, journal_error
+from tfcluster.agent.state.journal_record import TaskRecord, to_record
 from tfcluster.agent.subprocesses import ChildProcess
 from tfcluster.agent.tasks.state_machine import Action, TaskEvent, TaskStateMachine
 from tfcluster.agent.tasks.task_launcher import TaskLauncher

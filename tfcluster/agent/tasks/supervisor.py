@@ -11,12 +11,12 @@ from dataclasses import replace
 from tfcluster import settings
 from tfcluster.agent.change_notifier import ChangeNotifier
 from tfcluster.agent.cluster_network import ClusterNetwork
-from tfcluster.agent.journal import journal_error
-from tfcluster.agent.journal_record import Record, TaskRecord, drop_unreleased, restore, to_record
-from tfcluster.agent.logs import EventLog, LogCollector
+from tfcluster.agent.logs.cluster_logs import EventLog, LogCollector
 from tfcluster.agent.ports import PortAllocator
-from tfcluster.agent.secret_store import SecretStore, without_values
-from tfcluster.agent.state_dir import StateDir
+from tfcluster.agent.state.journal import journal_error
+from tfcluster.agent.state.journal_record import Record, TaskRecord, drop_unreleased, restore, to_record
+from tfcluster.agent.state.secret_store import SecretStore, without_values
+from tfcluster.agent.state.state_dir import StateDir
 from tfcluster.agent.tasks.event_dispatcher import TaskEventDispatcher
 from tfcluster.agent.tasks.health_monitor import HealthMonitor, ProbeClient
 from tfcluster.agent.tasks.state_machine import TaskEvent, TaskStateMachine
@@ -25,7 +25,7 @@ from tfcluster.agent.tasks.task_runtime import TaskRuntime
 from tfcluster.core.states import TERMINAL_STATES, TaskState
 from tfcluster.core.topology import PS_JOB, ClusterTopology
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.processes.c_api import TensorFlow
+from tfcluster.processes.servers.c_api import TensorFlow
 
 
 class Supervisor:

@@ -14,8 +14,8 @@ from tfcluster import settings
 from tfcluster.agent import subprocesses
 from tfcluster.agent.cluster_network import ClusterNetwork
 from tfcluster.agent.ports import PortAllocator
-from tfcluster.agent.secret_store import missing_secrets
-from tfcluster.agent.state_dir import StateDir
+from tfcluster.agent.state.secret_store import missing_secrets
+from tfcluster.agent.state.state_dir import StateDir
 from tfcluster.agent.tasks.resource_usage import OomDetector
 from tfcluster.agent.tasks.state_machine import TaskEvent
 from tfcluster.agent.tasks.task_runtime import NOT_STARTED, TaskRuntime
@@ -24,9 +24,9 @@ from tfcluster.core.status import LastExit
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError
 from tfcluster.process_handle import ProcessHandle, format_exit_status, was_killed
-from tfcluster.processes.c_api import TensorFlow
-from tfcluster.processes.log_buffer import prepare
-from tfcluster.processes.tf_server import serve
+from tfcluster.processes.logs.log_buffer import prepare
+from tfcluster.processes.servers.c_api import TensorFlow
+from tfcluster.processes.servers.tf_server import serve
 from tfcluster.protocol.codec import Message
 
 

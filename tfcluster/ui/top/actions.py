@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from tfcluster import settings
 from tfcluster.client.cluster import Cluster
 from tfcluster.client.restart import plan_restart, restart_tasks
-from tfcluster.client.runs import cancel_run
+from tfcluster.client.runs.runs import cancel_run
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from textual.widgets import Footer, Input, Static
 
 from tfcluster import settings
 from tfcluster.client.cluster import Cluster
-from tfcluster.client.live import LiveCluster
+from tfcluster.client.live.live_cluster import LiveCluster
 from tfcluster.client.status import ClusterSnapshot
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.ui.console import Text

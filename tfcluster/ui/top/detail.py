@@ -11,7 +11,7 @@ from textual.screen import Screen
 from textual.widgets import Footer, Input, Static
 
 from tfcluster import settings
-from tfcluster.client.live import LiveCluster
+from tfcluster.client.live.live_cluster import LiveCluster
 from tfcluster.client.logs import Line
 from tfcluster.ui.console import Text
 from tfcluster.ui.top.log_lines import LogLines

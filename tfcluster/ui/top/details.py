@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-from tfcluster.client.live_view import LiveView
+from tfcluster.client.live.view import LiveView
 from tfcluster.protocol.serialization import to_json
 from tfcluster.ui.console import Text
 from tfcluster.ui.format import format_bytes, format_duration, format_optional, style_of

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tfcluster.client.live_view import LiveRun, LiveView, TaskRates
+from tfcluster.client.live.view import LiveRun, LiveView, TaskRates
 from tfcluster.core.states import TaskState
 from tfcluster.core.status import HostStatus, TaskStatus
 from tfcluster.core.text import pluralize

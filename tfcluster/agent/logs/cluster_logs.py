@@ -1,0 +1,151 @@
+"""The logs that an agent keeps: the cluster's events, the agent's own log, and the tasks' logs with their log writer.
+
+All of them stay after `down`. If the disk is full, lines of the first two are lost, but supervision continues.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from functools import partial
+from pathlib import Path
+
+from tfcluster import settings
+from tfcluster.agent import subprocesses
+from tfcluster.agent.state.state_dir import StateDir
+from tfcluster.agent.subprocesses import ChildProcess
+from tfcluster.core.topology import LogLimits
+from tfcluster.processes.logs.line_log import LineLog
+from tfcluster.processes.logs.log_writer import LogWriter, run
+from tfcluster.protocol.codec import encode
+
+_logger = logging.getLogger(__name__)
+
+
+class EventLog:
+    """Appends events to the event log, and to the agent's own log.
+
+    Args:
+        path: The newest file of the log.
+
+    Attributes:
+        path: The newest file of the log.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lines = LineLog(path)
+
+    def record(self, event: str, *, task: str | None = None, detail: str = "") -> None:
+        """Append one event.
+
+        Args:
+            event: The name of the event, such as `ready`.
+            task: The short name of the task that the event concerns; None for the whole cluster.
+            detail: A human-readable description.
+        """
+        now = round(time.time(), 3)
+        self._lines.append(encode({"time": now, "event": event, "task": task, "detail": detail}), now)
+        _logger.info("%s", f"{event}: {detail}" if detail else event, extra={"task": task})
+
+
+class AgentLogHandler(logging.Handler):
+    """Writes log records to the agent's own log: after the time that the log adds, the level, the task and the message.
+
+    A record may have the short name of a task as its attribute `task`. Each line of a traceback is a line of the log.
+
+    Args:
+        path: The newest file of the log.
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._lines = LineLog(path)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Append a record."""
+        task = getattr(record, "task", None)
+        text = f"{record.levelname:<7} {f'{task} ' if task else ''}{self.format(record)}\n"
+        self._lines.append(text.encode(errors="backslashreplace"), record.created)
+
+
+class LogCollector:
+    """Keeps a log writer process running as long as there are tasks.
+
+    Args:
+        title: The process title of the log writer, which `ps` shows.
+        folder: The cluster's state directory.
+    """
+
+    def __init__(self, title: str, folder: StateDir) -> None:
+        self._title = title
+        self._folder = folder
+        self._limits = LogLimits()
+        self._child: ChildProcess | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self, limits: LogLimits) -> None:
+        """Start the log writer, and restart it whenever it exits.
+
+        It is forked in the next iteration of the event loop, so that tasks that are about to be forked go first. If
+        the log writer runs with other limits, it is restarted.
+
+        Args:
+            limits: The size and number of log files to keep; they replace earlier limits.
+        """
+        if self._child is None:
+            self._limits = limits
+            self._fork_in(0.0)
+        elif limits != self._limits:
+            self._limits = limits
+            self._child.kill()
+
+    def kill_if_stopped(self) -> int | None:
+        """Kill the log writer if a signal such as SIGSTOP has stopped it; it is then restarted.
+
+        Otherwise the log buffers would grow without bound. The amount of data in the buffers is no suitable criterion:
+        just as much waits for a healthy log writer while a task prints at full speed or while the disk is full, and
+        restarting it would not help then.
+
+        Returns:
+            The pid of the log writer that was killed, or None if it was not stopped.
+        """
+        if self._child is None or not self._child.is_stopped():
+            return None
+        self._child.kill()
+        return self._child.process.pid
+
+    def stop(self) -> None:
+        """Kill the log writer, move the tasks' last output into the logs and remove the log buffers."""
+        if self._timer is not None:
+            self._timer.cancel()
+        child, self._child = self._child, None
+        if child is not None:
+            child.kill()
+            child.reap()
+        if self._folder.log_buffers.exists():
+            with contextlib.suppress(OSError):  # a full disk must not prevent the cluster from shutting down
+                LogWriter(self._folder.log_buffers, self._folder.logs, self._limits.size, self._limits.count).close()
+
+    def _fork_in(self, seconds: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._fork)
+
+    def _fork(self) -> None:
+        folder, limits = self._folder, self._limits
+        body = partial(
+            run, self._title, folder.log_buffers, folder.logs, limits.size, limits.count, folder.journal.path
+        )
+        try:
+            self._child = subprocesses.fork_child(body, self._ended)
+        except OSError:  # no process or descriptor is left: the output waits in the log buffers
+            self._fork_in(settings.HELPER_RESTART_SECONDS)
+
+    def _ended(self, status: int) -> None:
+        assert self._child is not None, "it has just ended"
+        self._child.hang_up()
+        self._child = None
+        self._fork_in(settings.HELPER_RESTART_SECONDS)

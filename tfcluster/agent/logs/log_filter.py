@@ -1,0 +1,194 @@
+"""Read parts of logs, and search them for regular expressions in a child process.
+
+The search is not in the agent itself, as a regular expression may take for ever (`(a+)+b`), and not in the command, as
+most of a log would be sent in vain. The child process ends with the request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import os
+import re
+import socket
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from tfcluster import settings
+from tfcluster.agent import subprocesses
+from tfcluster.agent.logs.log_reader import LogReader
+from tfcluster.agent.subprocesses import ChildProcess
+from tfcluster.core.text import compile_patterns
+from tfcluster.errors import ClusterError
+from tfcluster.processes.daemonize import detach
+from tfcluster.processes.logs.rotating_log import Line
+from tfcluster.protocol.codec import Decoder, Message, decode_line, encode
+
+
+@dataclass(frozen=True)
+class LogPart:
+    """A part of a log.
+
+    Attributes:
+        log: The key of the log.
+        reader: Reads the log.
+        start: The position at which a line begins.
+        end: The position after the part.
+        last: The number of the last matching lines to read, if it is searched; None for all.
+    """
+
+    log: str
+    reader: LogReader
+    start: int
+    end: int
+    last: int | None = None
+
+    def tagged_lines(self, *, partial: bool) -> Iterator[tuple[str, Line]]:
+        """Yield the lines, each with the key of the log; see `LogReader.lines`."""
+        return ((self.log, line) for line in self.reader.lines(self.start, self.end, partial=partial))
+
+
+class LogSource:
+    """Reads the lines of parts of logs in this process."""
+
+    async def lines(
+        self, parts: Sequence[LogPart], positions: dict[str, int], *, partial: bool
+    ) -> AsyncGenerator[tuple[str, Line], None]:
+        """Yield lines in the order of their times, each with the key of its log.
+
+        Args:
+            parts: The parts to read.
+            positions: The position after the lines that have been read, by log; updated in place.
+            partial: Whether to include a last line without a newline.
+        """
+        async for log, line in _in_turn(_merge(parts, partial=partial)):
+            positions[log] = line.next_offset
+            yield log, line
+
+
+class LogSearch(LogSource):
+    """Searches parts of logs for the lines that at least one of some patterns matches, in a child process.
+
+    Args:
+        child: The child process.
+    """
+
+    def __init__(self, child: ChildProcess) -> None:
+        self._child = child
+        self._messages = self._receive()
+
+    async def lines(
+        self, parts: Sequence[LogPart], positions: dict[str, int], *, partial: bool
+    ) -> AsyncGenerator[tuple[str, Line], None]:
+        """Yield the lines that match; see `LogSource.lines`.
+
+        Raises:
+            ClusterError: A pattern is no regular expression, or the child process was killed.
+        """
+        self._child.send({"parts": [_part_to_json(part) for part in parts], "partial": partial})
+        async for message in self._messages:
+            if "error" in message:
+                raise ClusterError.from_json(message["error"])
+            if "positions" in message:
+                positions.update(message["positions"])
+                return
+            text = message["text"].encode(errors="replace")
+            yield message["log"], Line(message["time"], message["position"], text, message["next"])
+        raise ClusterError("the process that searches the logs was killed", hint="The same command starts another one.")
+
+    async def _receive(self) -> AsyncGenerator[Message, None]:
+        decoder = Decoder()
+        while data := await self._child.receive():
+            for message in decoder.feed(data):
+                yield message
+
+
+@contextmanager
+def open_source(title: str, patterns: Sequence[str]) -> Iterator[LogSource]:
+    """Open a source of lines, with a child process if there are patterns.
+
+    Args:
+        title: The title of the child process, which `ps` shows.
+        patterns: Regular expressions; empty for all lines.
+
+    Raises:
+        OSError: As for `fork_child`.
+    """
+    if not patterns:
+        yield LogSource()
+        return
+    child = subprocesses.fork_child(partial(_run, title, os.getpid(), patterns), lambda status: None)
+    try:
+        yield LogSearch(child)
+    finally:
+        child.kill()
+        child.hang_up()
+
+
+def _merge(parts: Iterable[LogPart], *, partial: bool) -> Iterator[tuple[str, Line]]:
+    return heapq.merge(*(part.tagged_lines(partial=partial) for part in parts), key=lambda tagged: tagged[1].time)
+
+
+async def _in_turn(lines: Iterable[tuple[str, Line]]) -> AsyncIterator[tuple[str, Line]]:
+    """Yield lines, and regularly give control to the event loop for the agent's other work."""
+    for number, tagged in enumerate(lines, 1):
+        yield tagged
+        if number % settings.LOG_LINES_PER_TURN == 0:
+            await asyncio.sleep(0)
+
+
+def _part_to_json(part: LogPart) -> Message:
+    log, log_buffer = part.reader.paths
+    return {
+        "log": part.log,
+        "paths": [str(log), None if log_buffer is None else str(log_buffer)],
+        "start": part.start,
+        "end": part.end,
+        "last": part.last,
+    }
+
+
+def _part_from_json(message: Message) -> LogPart:
+    log, log_buffer = message["paths"]
+    reader = LogReader(Path(log), None if log_buffer is None else Path(log_buffer))
+    return LogPart(message["log"], reader, message["start"], message["end"], message["last"])
+
+
+def _run(title: str, agent_pid: int, patterns: Sequence[str], agent: socket.socket) -> None:
+    """Search, in the child process, each group of parts that the agent sends."""
+    detach(title, keep=[agent.fileno()], parent=agent_pid)
+    try:
+        expressions = compile_patterns(patterns)
+    except ClusterError as error:
+        agent.sendall(encode({"error": error.to_json()}))
+        agent.recv(1)  # the agent kills this process when it has read the error
+        return
+    with agent.makefile("rb") as requests:
+        for request in map(decode_line, requests):
+            parts = [_part_from_json(part) for part in request["parts"]]
+            positions = {part.log: part.start for part in parts}
+            for log, line, text in _matching(parts, expressions, positions, partial=request["partial"]):
+                message = {"log": log, "time": line.time, "position": line.position, "text": text}
+                agent.sendall(encode({**message, "next": line.next_offset}))
+            agent.sendall(encode({"positions": positions}))
+
+
+def _matching(
+    parts: Sequence[LogPart], expressions: Sequence[re.Pattern[str]], positions: dict[str, int], *, partial: bool
+) -> Iterator[tuple[str, Line, str]]:
+    """Yield the lines that match with the keys of their logs and their texts; update the positions, as `lines` does."""
+    latest = {part.log: deque[tuple[str, Line, str]](maxlen=part.last) for part in parts if part.last is not None}
+    for log, line in _merge(parts, partial=partial):
+        positions[log] = line.next_offset
+        text = line.text.decode(errors="replace")
+        if not any(expression.search(text) for expression in expressions):
+            continue
+        if log in latest:
+            latest[log].append((log, line, text))
+        else:
+            yield log, line, text
+    yield from heapq.merge(*latest.values(), key=lambda match: match[1].time)

@@ -1,0 +1,280 @@
+"""One connection of a command to the agent: serves many requests at the same time, each by the handler of its type."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from tfcluster import settings
+from tfcluster.agent.context import AgentContext
+from tfcluster.agent.handlers.access import AccessHandlers
+from tfcluster.agent.handlers.cluster import ClusterHandlers
+from tfcluster.agent.handlers.code import receive_code
+from tfcluster.agent.handlers.connectivity import check_connectivity
+from tfcluster.agent.handlers.groups import GroupHandlers
+from tfcluster.agent.handlers.logs import LogHandlers
+from tfcluster.agent.handlers.outputs import OutputHandlers
+from tfcluster.agent.handlers.profile import ProfileHandler
+from tfcluster.agent.handlers.runs import RunHandlers
+from tfcluster.agent.handlers.stacks import StackHandlers
+from tfcluster.agent.handlers.status import StatusHandlers
+from tfcluster.agent.rpc.upload import Upload
+from tfcluster.agent.shutdown import Shutdown, UnreadableCluster
+from tfcluster.errors import ClusterError
+from tfcluster.protocol.api import Method, Reply, Request, Response, decode_request, method_of
+from tfcluster.protocol.api.cluster import (
+    ApplyRequest,
+    DevicesRequest,
+    DownRequest,
+    EnvironmentRequest,
+    ObserveRequest,
+    PrepareRequest,
+    ReachRequest,
+    RestartRequest,
+    StatusRequest,
+    TopologyRequest,
+    UsageRequest,
+    WatchRequest,
+)
+from tfcluster.protocol.api.code import SendCodeRequest
+from tfcluster.protocol.api.logs import EventsRequest, LogsRequest
+from tfcluster.protocol.api.outputs import OutputsRequest, ReadOutputsRequest
+from tfcluster.protocol.api.profile import ProfileRequest
+from tfcluster.protocol.api.runs import (
+    AttachRequest,
+    CancelRequest,
+    FailingRunsRequest,
+    JoinRequest,
+    RunRequest,
+    RunsRequest,
+    SignalRequest,
+)
+from tfcluster.protocol.api.stacks import RunStacksRequest, TaskThreadsRequest
+from tfcluster.protocol.codec import (
+    Frame,
+    FrameDecoder,
+    FrameKind,
+    encode_frame,
+    encode_greeting,
+    encode_rejection,
+)
+from tfcluster.protocol.serialization import to_json
+
+_logger = logging.getLogger(__name__)
+
+
+class RpcConnection:
+    """Serves the requests of one connection.
+
+    Every request is handled by an asyncio task of its own. When the command disconnects, all of them are cancelled and
+    their generators closed.
+
+    Args:
+        context: The parts of the agent.
+        dispatcher: Handles the requests.
+        reader: Receives from the command.
+        writer: Sends to the command.
+        is_last: Returns whether no other command that has sent a request is connected.
+
+    Attributes:
+        has_request: Whether there has been a request.
+    """
+
+    def __init__(
+        self,
+        context: AgentContext,
+        dispatcher: Dispatcher,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        is_last: Callable[[], bool],
+    ) -> None:
+        self._context = context
+        self._dispatcher = dispatcher
+        self._reader = reader
+        self._writer = writer
+        self._is_last = is_last
+        self.has_request = False
+        self._requests: dict[int, asyncio.Task[None]] = {}
+        self._uploads: dict[int, Upload] = {}
+        # StreamWriter.drain of Python 3.10 does not support several callers at the same time.
+        self._draining = asyncio.Lock()
+
+    async def wait_for_responses(self) -> None:
+        """Wait until no request is in progress."""
+        while self._requests:
+            await asyncio.wait([*self._requests.values()])
+
+    async def serve(self) -> None:
+        """Serve requests until the command disconnects.
+
+        Raises:
+            ConnectionError: The connection broke.
+        """
+        decoder = FrameDecoder(is_agent=True)
+        try:
+            greeted = False
+            while data := await self._reader.read(settings.IO_BLOCK_BYTES):
+                try:
+                    frames = decoder.feed(data)
+                    if not greeted and decoder.has_greeting:
+                        greeted = True
+                        await self._write(encode_greeting(is_up=not self._context.is_idle))
+                    for frame in frames:
+                        await self._receive(frame)
+                except ClusterError as error:
+                    await self._write(encode_rejection(error))
+                    return
+        finally:
+            await self._cancel(*self._requests)
+
+    async def _receive(self, frame: Frame) -> None:
+        if frame.kind is FrameKind.REQUEST:
+            self.has_request = True
+            if frame.id in self._requests:
+                raise ClusterError(f"two requests have the number {frame.id}")
+            self._uploads[frame.id] = Upload(lambda size: self._send(frame.id, FrameKind.WINDOW, size))
+            self._requests[frame.id] = asyncio.ensure_future(self._respond(frame.id, frame.body))
+        elif frame.kind is FrameKind.CANCEL:
+            # The command may repeat the request at once, so it must not overlap with what is left of this one.
+            await self._cancel(frame.id)
+        elif frame.id in self._uploads:  # otherwise the request has ended
+            self._uploads[frame.id].feed(frame.data)
+
+    async def _cancel(self, *numbers: int) -> None:
+        requests = [self._requests[number] for number in numbers if number in self._requests]
+        for request in requests:
+            request.cancel()
+        if requests:
+            await asyncio.wait(requests)
+
+    async def _respond(self, number: int, body: Any) -> None:
+        """Handle one request and send its response."""
+        try:
+            with self._context.lease.renew():
+                await self._send_response(number, body)
+        except ClusterError as error:
+            await self._send_last(number, FrameKind.ERROR, error)
+        except ConnectionError:
+            pass  # the command has disconnected, which `serve` notices, too
+        except Exception as error:
+            _logger.exception("a request failed")
+            problem = ClusterError(f"the agent failed: {type(error).__name__}: {error}")
+            await self._send_last(number, FrameKind.ERROR, problem)
+        finally:
+            del self._requests[number], self._uploads[number]
+
+    async def _send_response(self, number: int, body: Any) -> None:
+        request = decode_request(self._dispatcher.request_type(method_of(body)), body)
+        async with contextlib.aclosing(self._dispatcher.respond(request, self._uploads[number])) as response:
+            async for item in response:
+                if isinstance(item, Reply):
+                    await self._send_last(number, FrameKind.REPLY, item.value)
+                else:
+                    await self._send(number, FrameKind.EVENT, to_json(item))
+
+    async def _send_last(self, number: int, kind: FrameKind, value: Any) -> None:
+        """Send the end of a response, with whether the agent exits after the command has disconnected."""
+        ends = self._context.is_idle and self._is_last() and len(self._requests) == 1
+        with contextlib.suppress(ConnectionError):
+            await self._send(number, kind, {"value": to_json(value), "ends": ends})
+
+    async def _send(self, number: int, kind: FrameKind, body: Any) -> None:
+        await self._write(encode_frame(Frame(number, kind, body)))
+
+    async def _write(self, data: bytes) -> None:
+        self._writer.write(data)
+        async with self._draining:
+            await self._writer.drain()
+
+
+class Dispatcher:
+    """The handlers of all requests.
+
+    Args:
+        context: The parts of the agent.
+        cluster: The handlers of requests about the cluster and its tasks.
+        shutdown: The handler of `down`.
+        before_down: Called before each `down`; may set `unreadable`.
+
+    Attributes:
+        unreadable: Handles all requests if the journal is damaged or missing; otherwise None.
+        meter: Measures what the host and the tasks use.
+    """
+
+    def __init__(
+        self,
+        context: AgentContext,
+        cluster: ClusterHandlers,
+        shutdown: Shutdown,
+        before_down: Callable[[], None],
+    ) -> None:
+        self._before_down = before_down
+        self.unreadable: UnreadableCluster | None = None
+        status = StatusHandlers(context, cluster.wait_idle)
+        self.meter = status.meter
+        runs = RunHandlers(context)
+        logs = LogHandlers(context)
+        outputs = OutputHandlers(context.runs.store)
+        access = AccessHandlers(context)
+        stacks = StackHandlers(context)
+        self._handlers: dict[type[Request[Any, Any]], Callable[[Any], Response[Any, Any]]] = {
+            TopologyRequest: cluster.topology,
+            PrepareRequest: cluster.prepare,
+            ObserveRequest: cluster.observe,
+            ReachRequest: check_connectivity,
+            ApplyRequest: cluster.apply,
+            WatchRequest: status.watch,
+            StatusRequest: status.status,
+            UsageRequest: status.usage,
+            DevicesRequest: cluster.devices,
+            RestartRequest: cluster.restart,
+            DownRequest: shutdown.down,
+            EnvironmentRequest: access.environment,
+            ProfileRequest: ProfileHandler(context).profile,
+            LogsRequest: logs.logs,
+            EventsRequest: logs.events,
+            RunsRequest: runs.runs,
+            AttachRequest: runs.attach,
+            CancelRequest: runs.cancel,
+            SignalRequest: runs.signal,
+            JoinRequest: GroupHandlers(context).join,
+            FailingRunsRequest: runs.failing_runs,
+            RunStacksRequest: stacks.run_stacks,
+            TaskThreadsRequest: stacks.task_threads,
+            OutputsRequest: outputs.list_files,
+            ReadOutputsRequest: outputs.read_files,
+        }
+        self._receivers: dict[type[Request[Any, Any]], Callable[[Any, Upload], Response[Any, Any]]] = {
+            RunRequest: runs.run,
+            SendCodeRequest: receive_code,
+        }
+        request_types: list[type[Request[Any, Any]]] = [*self._handlers, *self._receivers]
+        self._request_types = {kind.method: kind for kind in request_types}
+
+    def request_type(self, method: Method) -> type[Request[Any, Any]]:
+        """Return the class of the requests for a method."""
+        return self._request_types[method]
+
+    def respond(self, request: Request[Any, Any], upload: Upload) -> Response[Any, Any]:
+        """Pass a request to its handler.
+
+        Args:
+            request: The request.
+            upload: What the command sends after the request.
+
+        Returns:
+            The response. The caller closes it.
+
+        Raises:
+            ClusterError: During iteration: the request failed.
+        """
+        if isinstance(request, DownRequest):
+            self._before_down()
+        if self.unreadable is not None:
+            return self.unreadable.down(request) if isinstance(request, DownRequest) else self.unreadable.refuse()
+        if (receive := self._receivers.get(type(request))) is not None:
+            return receive(request, upload)
+        return self._handlers[type(request)](request)

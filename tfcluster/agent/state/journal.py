@@ -1,0 +1,229 @@
+"""The agent's journal: a snapshot and the changes since then in one file, from which the next agent recovers."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from tfcluster import settings
+from tfcluster.agent.state.files import AtomicFiles, read_file, remove_unless_file
+from tfcluster.agent.state.journal_record import Record, TaskRecord, encode_changes, encode_snapshot, parse
+from tfcluster.errors import ClusterError
+from tfcluster.process_handle import ProcessHandle
+
+# The exceptions that reading a damaged journal raises; a DecodeError is a ValueError.
+_UNREADABLE = (OSError, ValueError, RecursionError)
+
+
+class JournalError(ClusterError):
+    """The journal is damaged.
+
+    Args:
+        path: The journal.
+        why: The error that was raised while the journal was read.
+    """
+
+    def __init__(self, path: Path, why: BaseException) -> None:
+        self.why = _in_words(why)
+        super().__init__(
+            f"{path}: cannot be understood: {self.why}",
+            hint="`tfcluster down` stops all processes of the cluster and removes the file; then `tfcluster up` starts "
+            "it again.",
+        )
+
+
+def _in_words(error: BaseException) -> str:
+    if isinstance(error, RecursionError):
+        return "lists or objects too deep inside each other"
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    return str(error)
+
+
+class Journal:
+    """The journal: JSON lines. The first is a snapshot; each further one is the new record of a task.
+
+    A change costs one short `write`, however many tasks there are. It is not synced to the disk: a journal has to
+    survive the agent, for which the page cache is enough. After a crash of the machine no process of the cluster is
+    alive, and the next agent recognizes that by the boot id, so it does not matter that the latest changes are lost. An
+    agent that is killed during a `write` leaves a last line without a newline, which a reader ignores.
+
+    A snapshot replaces the file atomically, and is synced before the rename (0.3 to a few milliseconds on flash), so
+    that a crash of the machine does not leave an empty file in place of the topology. It is written when the topology
+    changes, by each new agent, and when many changes have accumulated.
+
+    The same is written to a copy, for the case that something else damages the file. The copy is written after the
+    file: it contains the same bytes or, after a kill, the beginning of them.
+
+    Args:
+        path: The file.
+        files: The file operations of snapshots.
+    """
+
+    def __init__(self, path: Path, files: AtomicFiles | None = None) -> None:
+        self.path = path
+        self._new = path.with_suffix(".new")
+        self._copy = path.with_suffix(".copy")
+        self._unreleased = path.with_suffix(".unreleased")
+        self._files = files or AtomicFiles()
+        self._fds: list[int] = []  # the file and its copy; empty if only a snapshot can be written
+        self._snapshot_size = self._size = 0
+
+    def write(self, record: Record) -> None:
+        """Replace the content of the journal by a snapshot.
+
+        Args:
+            record: The new record.
+
+        Raises:
+            OSError: The file cannot be written; the previous record is unchanged.
+        """
+        data = encode_snapshot(record)
+        self.close()
+        try:
+            for path in (self._new, self._copy):
+                remove_unless_file(path)
+            self._files.write(self._new, data, durable=True)
+            remove_unless_file(self.path)
+            self._files.replace(self._new, self.path)
+        except OSError:
+            with suppress(OSError):  # a partial file, for example on a full disk, has no use
+                self._files.unlink(self._new)
+            raise
+        try:
+            self._files.write(self._copy, data, durable=False)
+        except OSError:
+            with suppress(OSError):  # no copy is better than an outdated one
+                self._files.unlink(self._copy)
+        with suppress(OSError):  # the snapshot names every process that the file named
+            self._files.unlink(self._unreleased)
+        self._snapshot_size = self._size = len(data)
+        with suppress(OSError):  # no descriptor is left, or the copy could not be written: each change is a snapshot
+            for path in (self.path, self._copy):
+                self._fds.append(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC))
+
+    def append(self, tasks: Mapping[str, TaskRecord]) -> bool:
+        """Append the new records of some tasks.
+
+        Args:
+            tasks: The records, by the task's name.
+
+        Returns:
+            False if nothing was done because a snapshot must be written instead: there is none of this agent, the file
+            was removed, or it has grown long.
+
+        Raises:
+            OSError: The records cannot be written; the journal is unchanged.
+        """
+        changes = self._size - self._snapshot_size
+        if (
+            changes > max(settings.JOURNAL_CHANGES_MIN_BYTES, settings.JOURNAL_CHANGES_FACTOR * self._snapshot_size)
+            or not self._is_in_place()
+        ):
+            return False
+        data = encode_changes(tasks)
+        for fd in self._fds:
+            try:
+                if os.write(fd, data) < len(data):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
+            except OSError:
+                self._cut()
+                raise
+        self._size += len(data)
+        return True
+
+    def _cut(self) -> None:
+        """Remove a change that was written in part; then only a snapshot can follow."""
+        for fd in self._fds:
+            with suppress(OSError):
+                os.ftruncate(fd, self._size)
+        self.close()
+
+    def _is_in_place(self) -> bool:
+        """Return whether the files that this agent has opened are still those at their paths."""
+        try:
+            return len(self._fds) == 2 and all(
+                os.path.samestat(os.fstat(fd), os.stat(path))
+                for fd, path in zip(self._fds, (self.path, self._copy), strict=True)
+            )
+        except OSError:
+            return False
+
+    def close(self) -> None:
+        """Close the files; the next change has to be a snapshot."""
+        while self._fds:
+            os.close(self._fds.pop())
+
+    def read(self, host: str | None = None) -> Record | None:
+        """Read the record, from the copy if the file is damaged.
+
+        Args:
+            host: The cluster's name for this host; the record must be about this host's tasks. None skips this check.
+
+        Returns:
+            The record; None if the file does not exist.
+
+        Raises:
+            JournalError: Both the file and the copy are damaged. They are left unchanged.
+        """
+        copy = None
+        with suppress(OSError, ValueError):
+            copy = read_file(self._copy, settings.STATE_FILE_MAX_BYTES)
+        try:
+            data = read_file(self.path, settings.STATE_FILE_MAX_BYTES)
+            if copy is not None and copy.startswith(data):  # the end of the file was cut off
+                data = copy
+            return parse(data, host)
+        except FileNotFoundError:
+            return None  # ignore the copy: `remove` removes the file last when a cluster goes down
+        except _UNREADABLE as error:
+            with suppress(*_UNREADABLE):
+                if copy is not None:
+                    return parse(copy, host)
+            raise JournalError(self.path, error) from error
+
+    def remove(self) -> None:
+        """Remove the journal after the cluster has gone down.
+
+        Raises:
+            OSError: A file cannot be removed; the record is unchanged.
+        """
+        self.close()
+        for path in (self._new, self._unreleased, self._copy, self.path):
+            remove_unless_file(path)
+            self._files.unlink(path)
+
+    def note_unreleased(self, process: ProcessHandle) -> None:
+        """Record that a process in the journal exits without having begun its work, because its agent has died.
+
+        The process itself calls this. It may be dead when the next agent starts, which must not count its exit as one
+        of a server then.
+
+        Args:
+            process: The process.
+        """
+        with suppress(OSError):  # the disk is full: the exit counts
+            fd = os.open(self._unreleased, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK, 0o600)
+            os.write(fd, b"%d %d\n" % (process.pid, process.start_time))
+            os.close(fd)
+
+    def unreleased(self) -> frozenset[ProcessHandle]:
+        """Return the processes that have called `note_unreleased` since the latest snapshot."""
+        try:
+            lines = read_file(self._unreleased, settings.STATE_FILE_MAX_BYTES).decode().splitlines()
+            return frozenset(ProcessHandle(*map(int, line.split())) for line in lines)
+        except (OSError, ValueError, TypeError):
+            return frozenset()
+
+
+def journal_error(path: Path, error: OSError) -> ClusterError:
+    """Return the error for users that the journal cannot be written.
+
+    Args:
+        path: The journal.
+        error: The error that was raised.
+    """
+    return ClusterError(f"{error.filename or path}: cannot write the journal: {error.strerror}")

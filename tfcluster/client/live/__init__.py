@@ -1,0 +1,1 @@
+"""A cluster that is followed: what `top` and the page of `dashboard` show."""

@@ -1,0 +1,180 @@
+"""Read the events of a run, and keep what they say: progress, curves, notes, members, the graph of a placed run."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from tfcluster import settings
+from tfcluster.client.cluster import Cluster
+from tfcluster.client.rpc.agent_client import ResponseStream
+from tfcluster.client.rpc.parallel import StreamContext
+from tfcluster.client.rpc.reconnect import Reconnector, RetryPolicy
+from tfcluster.client.runs.wait_diagnosis import ask_hosts
+from tfcluster.core.text import strip_forwarding
+from tfcluster.protocol.api import Done
+from tfcluster.protocol.api.runs import AttachRequest, RunEvent
+
+Event = dict[str, Any]
+#: A point of a curve: the step, the value (None for one that is not finite), and the seconds since the run began.
+Point = tuple[int, float | None, float | None]
+# The fields of a metric event that say who reports, and those that are no metrics.
+_REPORTERS = ("task", "worker", "mode")
+_NO_METRICS = ("step", "seconds")
+
+
+@dataclass
+class Series:
+    """The points of a curve, of which every second one is dropped when there are too many.
+
+    Attributes:
+        name: The name of the metric.
+        reporter: Who has reported it; empty for a run of one process.
+        points: The points that are kept.
+    """
+
+    name: str
+    reporter: str
+    points: list[Point] = field(default_factory=list)
+    _stride: int = 1
+    _count: int = 0
+    _latest: Point | None = None
+
+    def add(self, point: Point) -> None:
+        """Add a point."""
+        self._latest = point
+        if self._count % self._stride == 0:
+            self.points.append(point)
+        self._count += 1
+        if len(self.points) > 2 * settings.METRIC_POINTS:
+            self.points = self.points[::2]
+            self._stride *= 2
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the series for the page; its last point is the latest one."""
+        latest = [] if self._latest is None or self.points[-1:] == [self._latest] else [self._latest]
+        return {"name": self.name, "reporter": self.reporter, "points": [*self.points, *latest]}
+
+
+class RunHistory:
+    """Collects what the events of a run say. Thread-safe: it is read while events are added.
+
+    Args:
+        run: The run's id.
+
+    Attributes:
+        version: The number of events.
+        progress: The latest event `progress` (`done`, `total`, `unit`, `seconds`); None if there was none.
+        metric: The latest event `metric`; None if there was none.
+        wait: The event `waiting` while it waits for tasks; None otherwise.
+        result: The result event; None while the run has none.
+        operations: The operations of its graphs, each as [name, type, inputs].
+    """
+
+    def __init__(self, run: str) -> None:
+        self.run = run
+        self.version = 0
+        self.progress: Event | None = None
+        self.metric: Event | None = None
+        self.wait: Event | None = None
+        self.result: Event | None = None
+        self.operations: list[Any] = []
+        self._series: dict[tuple[str, str], Series] = {}
+        self._notes: list[str] = []
+        self._members: dict[str, Event] = {}
+        self._lock = threading.Lock()
+
+    def update(self, event: Event) -> None:
+        """Add an event of the run."""
+        with self._lock:
+            self.version += 1
+            with contextlib.suppress(KeyError, TypeError, ValueError):  # a host may send what is no such event
+                self._update(event["event"], event)
+
+    def _update(self, kind: str, event: Event) -> None:
+        if kind == "progress":
+            self.progress = event
+        elif kind == "metric":
+            self.metric = event
+            for name, reporter, point in points_of(event):
+                self._series.setdefault((name, reporter), Series(name, reporter)).add(point)
+        elif kind == "graph":
+            self.operations += event["operations"]
+        elif kind == "member":
+            self._members[event["task"]] = event
+        elif kind in ("waiting", "waiting_ended"):
+            self.wait = event if kind == "waiting" else None
+        elif kind == "result":
+            self.result = event
+        self._notes += [note for note in _notes_of(event) if note not in self._notes]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what is known, for the page."""
+        with self._lock:
+            return {
+                "run": self.run,
+                "progress": self.progress,
+                "series": [series.to_json() for series in self._series.values()],
+                "notes": list(self._notes),
+                "members": list(self._members.values()),
+                "result": self.result,
+                "has_graph": bool(self.operations),
+            }
+
+
+def read_run_events(leader: Cluster, run: str, context: StreamContext, received: int = 0) -> Iterator[Event]:
+    """Yield the events of a run up to its result, but not its output; the run may have ended.
+
+    Args:
+        leader: The run's cluster, with the host as head that leads the run; it may be down.
+        run: The run's id.
+        context: The context of the stream.
+        received: How many of the events are known already.
+
+    Raises:
+        ClusterError: There is no such run, or its host cannot be reached.
+    """
+    client = leader.connect_head()
+    reconnector: Reconnector[RunEvent, Done] = Reconnector(client, context, RetryPolicy(settings.STREAM_AGENTS))
+
+    def attach() -> ResponseStream[RunEvent, Done]:
+        return client.stream(AttachRequest(run, received, None, owned=False), start=True)
+
+    for event in reconnector.events(attach, leave=True):
+        if event is None:
+            continue
+        received += 1
+        record = event.record
+        if record["event"] == "waiting" and len(leader.hosts) > 1:
+            record = ask_hosts(leader, record)
+        yield record
+
+
+def points_of(event: Event) -> Iterator[tuple[str, str, Point]]:
+    """Yield the points of a metric event, each with its name and its reporter.
+
+    A script reports one metric with an event, which names it; a bundled program reports several, as fields.
+    """
+    reporter = " ".join(str(event[name]) for name in _REPORTERS if name in event)
+    step, seconds = event["step"], event.get("seconds")
+    if "name" in event:
+        yield event["name"], reporter, (step, event["value"], seconds)
+        return
+    for name, value in event.items():
+        if name not in _NO_METRICS and isinstance(value, (int, float)):
+            yield name, reporter, (step, value, seconds)
+
+
+def _notes_of(event: Event) -> Iterator[str]:
+    """Yield what an event has to say to the user, besides its data."""
+    if event["event"] in ("run", "result"):
+        yield from event.get("notes", [])
+    elif event["event"] == "task_down":
+        yield event["problem"]
+    elif event["event"] == "restart":
+        yield f"{strip_forwarding(event['problem']).partition(chr(10))[0]}: started again ({event['left']} more left)"
+    elif event["event"] == "waiting":
+        yield event["message"]

@@ -1,0 +1,239 @@
+"""The checks of a preflight, one function each, whose results `up` and `scale` act on and `doctor` prints."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+from tfcluster import settings
+from tfcluster.client.rpc.parallel import with_host
+from tfcluster.core.hosts import OtherAccounts
+from tfcluster.core.text import pluralize
+from tfcluster.core.topology import PRIVATE, ClusterTopology
+from tfcluster.errors import ClusterError, ExitCode
+
+if TYPE_CHECKING:
+    from tfcluster.client.preflight.host_preflight import HostPreflight
+
+ALL_HOSTS = "all"  # the `host` of a check that concerns all hosts together
+VERSIONS = "versions"  # the name of the check that compares the hosts' versions of TensorFlow
+
+
+class Severity(Enum):
+    """What the result of a check means."""
+
+    OK = "ok"
+    NOTE = "note"  # it passed, and something can still be improved
+    NOT_EXAMINED = "not examined"  # it could not be made without changing the host
+    WARNING = "warning"  # it failed, and the cluster can come up all the same
+    ERROR = "error"  # it failed, and prevents the cluster from coming up
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """The result of one check.
+
+    Attributes:
+        host: The host that was checked.
+        check: The name of the check.
+        severity: What the result means.
+        result: What the check found; it may begin with the host's name.
+        hint: How to fix a problem; for a check that passed, what can still be improved.
+        exit_code: The exit code of a command that fails because of this result.
+    """
+
+    host: str
+    check: str
+    severity: Severity
+    result: str
+    hint: str = ""
+    exit_code: ExitCode = ExitCode.FAILED
+
+    @property
+    def is_ok(self) -> bool:
+        """Return whether the check found no problem."""
+        return self.severity not in (Severity.WARNING, Severity.ERROR)
+
+    @property
+    def text(self) -> str:
+        """Return what the check found, without the host's name."""
+        return self.result.removeprefix(f"host {self.host!r}: ").removeprefix(f"host {self.host!r} ")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the result as JSON values, as `doctor -o json` prints it."""
+        return {
+            "host": self.host,
+            "check": self.check,
+            "ok": self.is_ok,
+            "result": self.text,
+            "hint": self.hint,
+            "examined": self.severity is not Severity.NOT_EXAMINED,
+        }
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What the checks of one host look at.
+
+    Attributes:
+        host: The name of the host.
+        preflight: The preflight of the host.
+        topology: The desired topology.
+    """
+
+    host: str
+    preflight: HostPreflight
+    topology: ClusterTopology
+
+
+def check_problems(subject: Subject) -> list[CheckResult]:
+    """Return what the host itself reported: it cannot be reached, or lacks something that its tasks need."""
+    return [failed_check(subject.host, check, error) for check, error in subject.preflight.problems]
+
+
+def check_reach(subject: Subject) -> Iterator[CheckResult]:
+    """Yield how the host was reached."""
+    if not _is_unreachable(subject):
+        yield _passed(subject, "reach", "by ssh" if subject.preflight.report is not None else "this machine")
+
+
+def check_host(subject: Subject) -> Iterator[CheckResult]:
+    """Yield the host's Python, TensorFlow and disk space, and what a dry run could not examine there."""
+    preflight, report = subject.preflight, subject.preflight.report
+    if _is_unreachable(subject):
+        return
+    for note in preflight.unexamined:
+        yield CheckResult(subject.host, "host", Severity.NOT_EXAMINED, note)
+    if any(check == "host" for check, _ in preflight.problems) or (report is not None and not report.python):
+        return
+    words = [f"TensorFlow {preflight.tensorflow}"] if preflight.tensorflow else []
+    if report is not None:
+        words = [f"Python {report.python_version}", *words, f"{report.free_bytes >> 20} MiB free"]
+    yield _passed(subject, "host", ", ".join(words))
+
+
+def check_clock(subject: Subject) -> Iterator[CheckResult]:
+    """Yield whether the clock of a remote host agrees with this machine's."""
+    report, offset = subject.preflight.report, subject.preflight.clock_offset
+    if report is None or not report.python:
+        return
+    if abs(offset) <= settings.CLOCK_OFFSET_MAX_SECONDS:
+        yield _passed(subject, "clock", f"{report.clock_offset:+.1f} s")
+        return
+    side = "ahead of" if offset > 0 else "behind"
+    problem = f"its clock is {abs(offset):.0f} s {side} this machine's, and so are the times of its logs and events"
+    hint = "`sudo timedatectl set-ntp true` synchronizes it with a time server."
+    yield CheckResult(subject.host, "clock", Severity.WARNING, problem, hint)
+
+
+def check_tasks(subject: Subject) -> Iterator[CheckResult]:
+    """Yield whether the host's tasks can start, or run already."""
+    if subject.preflight.problems:
+        return
+    if not subject.preflight.is_examined:
+        what = "its ports, GPUs, addresses and folders: not examined, as that takes its Python with all packages"
+        yield CheckResult(subject.host, "tasks", Severity.NOT_EXAMINED, what)
+        return
+    state = "up" if subject.preflight.observed else "can start"
+    yield _passed(subject, "tasks", f"{pluralize(len(subject.topology.on(subject.host)), 'task')} {state}")
+
+
+def check_accounts(subject: Subject) -> Iterator[CheckResult]:
+    """Yield a note on other accounts that can log in on the host."""
+    accounts = subject.preflight.accounts
+    if accounts is not None and subject.topology.network != PRIVATE:
+        note = _accounts_note(accounts, is_local=len(subject.topology.hosts) == 1 and subject.preflight.report is None)
+        hint = "`network: private` in the spec keeps them out."
+        yield CheckResult(subject.host, "accounts", Severity.NOTE, note, hint)
+
+
+def _accounts_note(accounts: OtherAccounts, *, is_local: bool) -> str:
+    names = ", ".join(accounts.names) + (", ..." if accounts.count > len(accounts.names) else "")
+    who = "it" if accounts.count == 1 else "any of them"
+    way = "through 127.0.0.1" if is_local else "from there"
+    return (
+        f"{pluralize(accounts.count, 'other account')} can log in there ({names}): {who} can connect to this cluster's "
+        f"servers {way} and run code as {accounts.user}"
+    )
+
+
+#: The checks of each host, in the order in which `doctor` prints them.
+HOST_CHECKS: tuple[Callable[[Subject], Iterable[CheckResult]], ...] = (
+    check_problems,
+    check_reach,
+    check_host,
+    check_clock,
+    check_tasks,
+    check_accounts,
+)
+
+
+def check_each_host(topology: ClusterTopology, hosts: Mapping[str, HostPreflight]) -> list[CheckResult]:
+    """Run the checks of each host for the desired topology, and compare the hosts' versions of TensorFlow."""
+    subjects = [Subject(host, preflight, topology) for host, preflight in hosts.items()]
+    results = [result for subject in subjects for check in HOST_CHECKS for result in check(subject)]
+    return [*results, *check_versions(hosts)]
+
+
+def check_versions(hosts: Mapping[str, HostPreflight]) -> Iterator[CheckResult]:
+    """Yield an error if the hosts have different versions of TensorFlow."""
+    versions: dict[str, list[str]] = {}
+    for host, preflight in hosts.items():
+        if preflight.tensorflow is not None:
+            versions.setdefault(preflight.tensorflow, []).append(host)
+    if len(versions) > 1:
+        words = "; ".join(f"{version} on {', '.join(names)}" for version, names in sorted(versions.items()))
+        yield CheckResult(
+            ALL_HOSTS,
+            VERSIONS,
+            Severity.ERROR,
+            f"the hosts have different versions of TensorFlow: {words}",
+            "Install the same everywhere (`pip install tensorflow==VERSION`), or add --allow-version-mismatch.",
+        )
+
+
+def to_error(results: Sequence[CheckResult], *, is_local: bool) -> ClusterError | None:
+    """Combine all errors among the results of checks into one.
+
+    Args:
+        results: The results.
+        is_local: The cluster is on this machine only, so that the messages need no host names.
+
+    Returns:
+        The error; None if no result prevents the cluster from coming up.
+    """
+    errors = [result for result in results if result.severity is Severity.ERROR]
+    if not errors:
+        return None
+    codes = [error.exit_code for error in errors]
+    code = ExitCode.UNREACHABLE if ExitCode.UNREACHABLE in codes else codes[0]
+    if is_local:
+        hints = dict.fromkeys(error.hint for error in errors if error.hint)
+        return ClusterError("\n".join(error.result for error in errors), hint=" ".join(hints), exit_code=code)
+    lines = [f"Nothing was started; {pluralize(len(errors), 'problem')} found:"]
+    for error in errors:
+        lines += [f"  {line}" for line in _lines(error)]
+        lines += [f"    {line}" for line in error.hint.splitlines()]
+    return ClusterError("\n".join(lines), hint="`tfcluster doctor` runs the same checks by itself.", exit_code=code)
+
+
+def _lines(result: CheckResult) -> list[str]:
+    """Return the lines of a result, each with the host's name."""
+    if result.host == ALL_HOSTS:
+        return result.result.splitlines()
+    return with_host(result.host, result.result)
+
+
+def _passed(subject: Subject, check: str, result: str) -> CheckResult:
+    return CheckResult(subject.host, check, Severity.OK, result)
+
+
+def failed_check(host: str, check: str, error: ClusterError) -> CheckResult:
+    """Return the result of a check that has failed with an error, and prevents the cluster from coming up."""
+    return CheckResult(host, check, Severity.ERROR, error.message, error.hint, error.exit_code)
+
+
+def _is_unreachable(subject: Subject) -> bool:
+    return any(check == "reach" for check, _ in subject.preflight.problems)

@@ -1,0 +1,206 @@
+"""The preflight of `up`, `scale`, their dry runs and `doctor`: observe and check all hosts of a cluster in parallel.
+
+A host is examined through its agent or, in a dry run, through a probe that changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from tfcluster import settings
+from tfcluster.client.cluster import Cluster, cluster_of
+from tfcluster.client.preflight.agent_inspector import AgentInspector
+from tfcluster.client.preflight.checks import CheckResult, Severity, check_each_host
+from tfcluster.client.preflight.connectivity import check_connectivity, firewall_rules
+from tfcluster.client.preflight.host_preflight import HostPreflight
+from tfcluster.client.rpc.parallel import map_hosts, partition
+from tfcluster.core.forwarding import needs_forwarders, with_unique_ports
+from tfcluster.core.reconcile import ObservedState, merge_observed, merge_with_observed
+from tfcluster.core.topology import ClusterTopology
+from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.protocol.api.cluster import (
+    FailedCheck,
+    PrepareReply,
+)
+
+if TYPE_CHECKING:
+    from tfcluster.core.hosts import Host
+    from tfcluster.transport.dry_run_probe import Probe
+
+#: Called with the number of hosts examined so far and the number of all hosts.
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Preflight:
+    """The result of a preflight.
+
+    Attributes:
+        hosts: What was learned of each host.
+        desired: The desired topology, merged with the observed one, with the ports and GPUs that the hosts allocated.
+        observed: The observed state of the whole cluster; None if it is not running.
+        results: The results of all checks.
+    """
+
+    hosts: Mapping[str, HostPreflight]
+    desired: ClusterTopology
+    observed: ObservedState | None
+    results: Sequence[CheckResult]
+
+
+def observe_hosts(cluster: Cluster, *, dry: bool, progress: Progress | None = None) -> dict[str, HostPreflight]:
+    """Connect to every host of a cluster in parallel and observe its state; call `close_inspectors` on the result.
+
+    Args:
+        cluster: The cluster.
+        dry: Change nothing on any host. Otherwise this runs the setup commands that the spec lists for a host, once,
+            and starts an agent on each host that has none.
+        progress: Called with the number of hosts that are done, if there are several.
+
+    Returns:
+        The preflight of each host, in the order of the cluster's hosts.
+    """
+    count = len(cluster.hosts)
+    show = (lambda done: progress(done, count)) if progress is not None and count > 1 else None
+    if show is not None:
+        show(0)
+    # No timeout here: the setup commands of a host may take any time, and each transport has timeouts of its own.
+    outcomes = map_hosts(cluster.hosts, partial(_observe_host, cluster, dry), None, show, HostPreflight.reach_problem)
+    return {
+        host: HostPreflight(problems=[_named("host", each)]) if isinstance(each, ClusterError) else each
+        for host, each in outcomes.items()
+    }
+
+
+def _observe_host(cluster: Cluster, dry: bool, host: str) -> HostPreflight:
+    client = cluster.connect(host)
+    inspector: AgentInspector | Probe | None
+    if dry:
+        report, inspector = client.transport.probe()
+    else:
+        report = client.transport.examine()
+        inspector = None if report is not None and report.problems else AgentInspector(client)
+    result = HostPreflight(report, inspector)
+    if report is not None:
+        result.tensorflow, result.unexamined = report.tensorflow, list(report.unexamined)
+        result.problems = [_named("host", problem) for problem in report.problems]
+    if inspector is not None:
+        try:
+            result.observed = inspector.observe()
+            result.certificate = inspector.certificate if isinstance(inspector, AgentInspector) else None
+        except BaseException as error:
+            inspector.close()
+            if not isinstance(error, ClusterError):
+                raise
+            result.inspector = None
+            result.problems.append(_named("tasks", error))
+    return result
+
+
+def _named(check: str, error: ClusterError) -> tuple[str, ClusterError]:
+    return ("reach" if error.exit_code is ExitCode.UNREACHABLE else check), error
+
+
+def prepare_hosts(cluster: Cluster, hosts: Mapping[str, HostPreflight], topology: ClusterTopology) -> None:
+    """Check every host for a topology, which is merged with the observed one, and add the results to the preflights."""
+    examined = [host for host, each in hosts.items() if each.inspector is not None]
+
+    def prepare(host: str) -> tuple[PrepareReply, Sequence[FailedCheck]]:
+        each = hosts[host]
+        assert each.inspector is not None, "the others are left out"
+        return each.inspector.prepare(topology, listen=len(hosts) > 1 and each.observed is None)
+
+    replies, errors = partition(map_hosts(examined, prepare, None))
+    for host, error in errors.items():
+        hosts[host].problems.append(_named("tasks", error))
+    for host, (reply, installation) in replies.items():
+        _add_reply(hosts[host], reply, installation, cluster.hosts[host])
+
+
+def _add_reply(result: HostPreflight, reply: PrepareReply, installation: Sequence[FailedCheck], host: Host) -> None:
+    result.is_examined = True
+    result.tensorflow, result.allocation, result.accounts = reply.tensorflow, reply.allocation, reply.accounts
+    result.problems += [(failure.check, failure.error) for failure in reply.problems]
+    notes: list[str] = []
+    if result.report is not None:
+        from tfcluster.transport.dry_run_probe import environment_notes  # a cluster on this machine does not need ssh
+
+        notes = environment_notes(host)
+    if result.observed is not None:  # the running agent has checked everything, with the spec's environment variables
+        result.unexamined = [note for note in result.unexamined if note not in notes]
+    elif notes:  # the spec's environment variables may provide what a library is missing (as LD_LIBRARY_PATH does)
+        messages = [failure.error.message for failure in installation]
+        result.unexamined += [f"{message}; `env:` may change that: not examined" for message in messages]
+    else:
+        result.problems += [(failure.check, failure.error) for failure in installation]
+
+
+def close_inspectors(hosts: Mapping[str, HostPreflight]) -> None:
+    """End what was started on the hosts for the preflight; agents that have got a cluster since keep running."""
+    inspectors = {host: each.inspector for host, each in hosts.items() if each.inspector is not None}
+    map_hosts(inspectors, lambda host: inspectors[host].close(), settings.PREFLIGHT_EXIT_SECONDS)
+
+
+def abort(cluster: Cluster, hosts: Mapping[str, HostPreflight]) -> None:
+    """End a preflight after which nothing is applied, and disconnect from hosts on which the cluster is not up."""
+    close_inspectors(hosts)
+    down = [host for host, each in hosts.items() if each.observed is None]
+    map_hosts(down, lambda host: cluster.connect(host).transport.disconnect(), settings.PREFLIGHT_EXIT_SECONDS)
+
+
+def run_preflight(
+    cluster: Cluster,
+    hosts: Mapping[str, HostPreflight],
+    choose_topology: Callable[[ObservedState | None], ClusterTopology],
+) -> Preflight:
+    """Check hosts for a topology, and have them allocate ports and GPUs.
+
+    Args:
+        cluster: The cluster.
+        hosts: The hosts, as `observe_hosts` returned them.
+        choose_topology: Returns the desired topology, given the observed state of the cluster (None if it is down).
+
+    Raises:
+        ClusterError: `choose_topology` raised it. A check that fails is a result.
+    """
+    observed = merge_observed([each.observed for each in hosts.values() if each.observed is not None])
+    topology = choose_topology(observed)
+    if observed is not None:
+        topology = merge_with_observed(topology, observed)
+    if needs_forwarders(topology):
+        topology = with_unique_ports(topology, observed.topology if observed else None)
+    prepare_hosts(cluster, hosts, topology)
+    for host, each in hosts.items():
+        without_port = {task.name for task in (*topology.tasks, *topology.reserved) if not task.port}
+        ports = {name: port for name, port in each.allocation.ports.items() if name in without_port}
+        topology = topology.with_allocation(ports, each.allocation.gpus)
+        topology = topology.with_tls_port(host, each.allocation.tls_port)
+    results = [*check_each_host(topology, hosts), *check_connectivity(cluster, topology, hosts)]
+    return Preflight(hosts, topology, observed, results)
+
+
+def check_hosts(topology: ClusterTopology, progress: Progress | None = None) -> tuple[list[CheckResult], ExitCode]:
+    """Run the preflight of all hosts of a topology, changing nothing there and running no command of the spec.
+
+    Args:
+        topology: The topology of a spec.
+        progress: Called with the number of hosts examined so far, if there are several.
+
+    Returns:
+        The result of every check, and the exit code of `doctor`.
+    """
+    cluster = cluster_of(topology)
+    hosts = observe_hosts(cluster, dry=True, progress=progress)
+    try:
+        preflight = run_preflight(cluster, hosts, lambda observed: topology)
+    finally:
+        close_inspectors(hosts)
+    results = [*preflight.results, *firewall_rules(preflight.desired)]
+    order = {host: number for number, host in enumerate(hosts)}
+    results.sort(key=lambda result: order.get(result.host, len(order)))
+    if any(result.exit_code is ExitCode.UNREACHABLE for result in results if result.severity is Severity.ERROR):
+        return results, ExitCode.UNREACHABLE
+    return results, ExitCode.DONE if all(result.is_ok for result in results) else ExitCode.FAILED

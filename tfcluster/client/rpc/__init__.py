@@ -1,0 +1,1 @@
+"""Requests to agents: connections, retries, and calls of many hosts in parallel."""

@@ -1,0 +1,261 @@
+"""Call the hosts of a cluster in parallel, each in a thread of its own; one host is handled like many.
+
+The caller's thread only collects results, so that Ctrl-C interrupts it at once. The other threads are daemon threads,
+which never keep a command from exiting, and write nothing to the terminal: their messages are printed by the caller's
+thread. A thread whose result is no longer awaited ends with its request, as every request has a timeout.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import queue
+import sys
+import threading
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from tfcluster import settings
+from tfcluster.client.rpc.agent_client import ResponseStream
+from tfcluster.control_characters import escape_control_characters
+from tfcluster.errors import ClusterError, ExitCode
+
+if TYPE_CHECKING:
+    from tfcluster.client.cluster import Cluster
+
+E = TypeVar("E")
+T = TypeVar("T")
+
+
+def warn(text: str) -> None:
+    """Print a warning or a note to standard error.
+
+    Call it from the main thread only: another thread that blocks while it writes could keep the command from exiting.
+    """
+    print(escape_control_characters(text), file=sys.stderr, flush=True)
+
+
+class StreamStoppedError(Exception):
+    """The stream has no reader any more."""
+
+
+class StreamContext:
+    """The operations by which a stream prints, waits and reads, whichever thread reads it.
+
+    Args:
+        host: The host of the stream.
+        print_warning: Prints a warning to standard error.
+        stopped: Set when the stream has no reader any more.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        print_warning: Callable[[str], None] = warn,
+        stopped: threading.Event | None = None,
+    ) -> None:
+        self.host = host
+        self.warn = print_warning
+        self._stopped = stopped or threading.Event()
+
+    def sleep(self, seconds: float) -> None:
+        """Sleep for a number of seconds."""
+        if self._stopped.wait(seconds):
+            raise StreamStoppedError
+
+    def events(self, stream: ResponseStream[E, Any]) -> Iterator[E]:
+        """Iterate over the events of a response."""
+        while True:
+            # The first line has a timeout of its own; for further lines, wait until there is one or no reader.
+            while stream.timeout is None and not stream.wait_readable(settings.THREAD_POLL_SECONDS):
+                self.sleep(0.0)
+            try:
+                yield next(stream)
+            except StopIteration:
+                return
+
+
+class _Kind(Enum):
+    ITEM = 1
+    WARNING = 2
+    EXCEPTION = 3  # other than a ClusterError: a bug in tfcluster, raised where the user sees it
+    END = 4
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """What a host's thread passes to the caller's thread."""
+
+    host: str
+    kind: _Kind
+    value: Any = None
+
+
+def _pump(
+    host: str,
+    open_stream: Callable[[StreamContext], Iterator[Any]],
+    entries: queue.Queue[_Entry],
+    stopped: threading.Event,
+) -> None:
+    """Read the stream of one host and put its items into a queue, in a thread of its own."""
+
+    def put(kind: _Kind, value: Any = None) -> None:
+        while not stopped.is_set():
+            with contextlib.suppress(queue.Full):
+                entries.put(_Entry(host, kind, value), timeout=settings.THREAD_POLL_SECONDS)
+                return
+        raise StreamStoppedError
+
+    with contextlib.suppress(StreamStoppedError):
+        try:
+            for item in open_stream(StreamContext(host, partial(put, _Kind.WARNING), stopped)):
+                put(_Kind.ITEM, item)
+        except StreamStoppedError:
+            raise
+        except ClusterError as error:
+            put(_Kind.ITEM, error)
+        except BaseException as error:
+            put(_Kind.EXCEPTION, error)
+        put(_Kind.END)
+
+
+def merge_streams(
+    streams: Mapping[str, Callable[[StreamContext], Iterator[T]]],
+    timeout: float | None = None,
+    background: Mapping[str, Callable[[StreamContext], Iterator[T]]] | None = None,
+) -> Generator[tuple[str, T | ClusterError], None, None]:
+    """Merge the streams of hosts, which are read in parallel; closing the generator ends all of them.
+
+    Args:
+        streams: A function that opens the stream, by host.
+        timeout: The seconds after which all streams end; None for no timeout.
+        background: Further streams, which end with the last of `streams`.
+
+    Yields:
+        Each item with its host, in the order of arrival. A stream that fails ends with its ClusterError as last item.
+    """
+    entries: queue.Queue[_Entry] = queue.Queue(settings.RESPONSE_QUEUE_ITEMS)
+    stopped = threading.Event()
+    deadline = None if timeout is None else time.monotonic() + timeout
+    for host, open_stream in {**streams, **(background or {})}.items():
+        threading.Thread(target=_pump, args=(host, open_stream, entries, stopped), daemon=True).start()
+    running = len(streams)
+    try:
+        while running:
+            # A signal that arrives just before Python blocks in get() is handled when get() returns.
+            remaining = math.inf if deadline is None else max(0.0, deadline - time.monotonic())
+            try:
+                entry = entries.get(timeout=min(remaining, settings.SIGNAL_POLL_SECONDS))
+            except queue.Empty:
+                if remaining == 0:
+                    return
+                continue
+            if entry.kind is _Kind.END:
+                running -= entry.host in streams
+            elif entry.kind is _Kind.EXCEPTION:
+                raise entry.value
+            elif entry.kind is _Kind.WARNING:
+                warn(entry.value)
+            else:
+                yield entry.host, entry.value
+    finally:
+        stopped.set()
+
+
+def map_hosts(
+    hosts: Iterable[str],
+    function: Callable[[str], T],
+    timeout: float | None,
+    progress: Callable[[int], None] | None = None,
+    find_lost: Callable[[T], ClusterError | None] | None = None,
+) -> dict[str, T | ClusterError]:
+    """Call a function for each host, for all hosts in parallel.
+
+    Args:
+        hosts: The hosts.
+        function: The function to call with the host's name.
+        timeout: The timeout in seconds; None if the function has a timeout of its own.
+        progress: Called each time a host is done, with the number of hosts that are done.
+        find_lost: Have the error of a host that cannot be reached printed early, unless all other hosts are done in a
+            moment. Returns this error if the function's value contains it, else None.
+
+    Returns:
+        The value that the function returned, or the ClusterError that it raised, by host in the order of `hosts`.
+    """
+
+    def call(context: StreamContext) -> Iterator[T | ClusterError]:
+        outcome: T | ClusterError
+        try:
+            outcome = function(context.host)
+        except ClusterError as error:
+            outcome = error
+        yield outcome
+        if find_lost is None:
+            return
+        lost = outcome if isinstance(outcome, ClusterError) else find_lost(outcome)
+        if lost is not None and lost.exit_code is ExitCode.UNREACHABLE:
+            context.sleep(settings.HOST_ERROR_DELAY_SECONDS)  # this ends here once all other hosts are done
+            context.warn(f"{lost.message}; waiting for the other hosts")
+
+    names = list(hosts)
+    outcomes: dict[str, T | ClusterError] = {}
+    with contextlib.closing(merge_streams(dict.fromkeys(names, call), timeout)) as results:
+        for host, outcome in results:
+            outcomes[host] = outcome
+            if progress is not None:
+                progress(len(outcomes))
+            if len(outcomes) == len(names):
+                break
+    return {name: outcomes[name] if name in outcomes else _timed_out(name, timeout or 0.0) for name in names}
+
+
+def partition(outcomes: Mapping[str, T | ClusterError]) -> tuple[dict[str, T], dict[str, ClusterError]]:
+    """Partition the outcomes of `map_hosts` into the returned values and the errors, each by host."""
+    errors = {host: outcome for host, outcome in outcomes.items() if isinstance(outcome, ClusterError)}
+    return {host: outcome for host, outcome in outcomes.items() if not isinstance(outcome, ClusterError)}, errors
+
+
+def _timed_out(host: str, timeout: float) -> ClusterError:
+    return ClusterError(
+        f"host {host!r} has not answered within {timeout:g} s",
+        hint="It may be busy: try again; `tfcluster status --timeout 120` waits longer.",
+        exit_code=ExitCode.UNREACHABLE,
+    )
+
+
+def unreachable(cluster: Cluster, errors: Mapping[str, ClusterError]) -> ClusterError:
+    """Build the error for hosts of a cluster that cannot be reached, or report no state.
+
+    Args:
+        cluster: The cluster.
+        errors: The error of each host, by host.
+    """
+    if cluster.is_local:
+        return next(iter(errors.values()))
+    return ClusterError(
+        "\n".join(lines_of(cluster, errors)),
+        hint=hints_of(errors) or f"`tfcluster status -c {cluster.name}` tries again.",
+        exit_code=ExitCode.UNREACHABLE,
+    )
+
+
+def lines_of(cluster: Cluster, errors: Mapping[str, ClusterError]) -> list[str]:
+    """Return the lines of the errors' messages, with the hosts' names unless the cluster is on this machine only."""
+    if cluster.is_local:
+        return [error.message for error in errors.values()]
+    return [line for host, error in errors.items() for line in with_host(host, error.message)]
+
+
+def hints_of(errors: Mapping[str, ClusterError]) -> str:
+    """Return the hints of errors in one text, each hint once."""
+    return " ".join(dict.fromkeys(error.hint for error in errors.values() if error.hint))
+
+
+def with_host(host: str, message: str) -> list[str]:
+    """Return the lines of an error's message, each prefixed with the host's name unless it already has it."""
+    named = f"host {host!r}"
+    return [line if line.startswith(named) else f"{named}: {line}" for line in message.splitlines()]

@@ -1,0 +1,249 @@
+"""The code of a script that runs on another host: which folder travels, and how it gets there.
+
+tree = CodeTree.of(script, folder)
+tree.send(client, report, show_sending)
+request = RunRequest(..., code=tree.location)
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from tfcluster import settings
+from tfcluster.client.rpc.agent_client import AgentClient, ResponseStream
+from tfcluster.client.runs.code_files import IGNORE_FILE, git_work_tree, list_files
+from tfcluster.core.code import CodeFile, CodeLocation, digest_of, encode_manifest
+from tfcluster.core.text import format_size, pluralize
+from tfcluster.errors import ClusterError
+from tfcluster.protocol.api import Done
+from tfcluster.protocol.api.code import CodeWanted, SendCodeRequest
+
+#: Shows that code is sent; the arguments are the host, the bytes that it needs, and how many of them are left.
+ShowSending = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class CodeFolder:
+    """The folder that travels with a script, before its files are read.
+
+    Attributes:
+        root: The folder.
+        script: The path of the script in it; empty for a module.
+        start: The path, in it, of the folder in which the script starts; empty for itself.
+        files: The relative path and status of each of its files.
+        notes: Notes for the user about what does not travel.
+    """
+
+    root: str
+    script: str
+    start: str
+    files: Sequence[tuple[str, os.stat_result]]
+    notes: Sequence[str]
+
+    @classmethod
+    def of(cls, script: str | None, folder: str) -> CodeFolder:
+        """Find out what travels with a script.
+
+        That is the folder that the command was typed in, if the script is in or below it and it belongs to the same git
+        work tree, if to any; otherwise the folder of the script, and for a script in a home folder only itself.
+
+        Args:
+            script: The absolute path of the script; None for a module, which is looked for in the folder.
+            folder: The folder that the command was typed in.
+
+        Raises:
+            ClusterError: The folder has too many files, or cannot be listed.
+        """
+        start = os.path.realpath(folder)
+        if script is None:
+            if _holds_a_home(start):
+                return cls(start, "", "", [], [f"{start} is not sent: put the module into a folder of its own"])
+            return cls(start, "", "", *list_files(start))
+        real = os.path.realpath(script)
+        root = _find_root(os.path.dirname(real), start)
+        if root is None:
+            parent, name = os.path.split(real)
+            note = f"only {name} is sent, not {parent}: put it into a folder of its own"
+            return cls(parent, name, "", [(name, os.stat(real))], [note])
+        typed = os.path.join(os.path.realpath(os.path.dirname(script)), os.path.basename(script))
+        place = typed if _is_below(typed, root) else real
+        files, notes = list_files(root)
+        path = os.path.relpath(place, root)
+        if path not in {name for name, _ in files}:  # patterns for generated or large files may fit the script
+            files.append((path, os.lstat(place)))
+        inside = start != root and _is_below(start, root)
+        return cls(root, path, os.path.relpath(start, root) if inside else "", files, notes)
+
+    @property
+    def size(self) -> int:
+        """Return the size of the files in bytes."""
+        return sum(status.st_size for _, status in self.files if stat.S_ISREG(status.st_mode))
+
+    @property
+    def is_large(self) -> bool:
+        """Return whether the user should be asked before it is sent."""
+        return self.size > settings.CODE_UNASKED_BYTES or len(self.files) > settings.CODE_UNASKED_FILES_MAX
+
+    def describe(self) -> str:
+        """Describe the folder: its size, and its largest files."""
+        sizes = [(path, status.st_size) for path, status in self.files if stat.S_ISREG(status.st_mode)]
+        return f"{self.root}: {pluralize(len(self.files), 'file')}, {format_size(self.size)}{_largest(sizes)}"
+
+
+@dataclass(frozen=True)
+class CodeTree:
+    """The code of a script, as hosts know it; the same tree can be sent to several hosts at once.
+
+    Attributes:
+        root: The folder here.
+        files: The files.
+        manifest: The manifest, whose digest is the id of the tree.
+        location: Where the script is in the tree: what the request for a run has.
+    """
+
+    root: str
+    files: Sequence[CodeFile]
+    manifest: bytes
+    location: CodeLocation
+
+    @classmethod
+    def of(cls, folder: CodeFolder) -> CodeTree:
+        """Read the files of a folder.
+
+        Raises:
+            ClusterError: A file cannot be read.
+        """
+        try:
+            files = [_describe(folder.root, path, status) for path, status in folder.files]
+        except OSError as error:
+            raise ClusterError(
+                f"{error.filename}: cannot be sent: {error.strerror}",
+                hint=f"Run it again, or leave the file out: {IGNORE_FILE} names such files as .gitignore does.",
+            ) from error
+        manifest = encode_manifest(files)
+        return cls(folder.root, files, manifest, CodeLocation(digest_of(manifest), folder.script, folder.start))
+
+    def send(self, client: AgentClient, report: Callable[[str], None], show_sending: ShowSending) -> None:
+        """Send a host what it does not have of the tree.
+
+        Args:
+            client: The client of the agent on the host.
+            report: Called with what is sent, if anything is.
+            show_sending: Shows how much is still to be sent.
+
+        Raises:
+            ClusterError: A file has changed since it was read, or the host cannot store the tree.
+        """
+        tree = self.location.tree
+        files = {file.digest: file for file in self.files if file.digest is not None}
+        response = client.stream(SendCodeRequest(tree, len(self.manifest)))
+        try:
+            for wanted in response:
+                if wanted.digests == (tree,):
+                    response.send([self.manifest])
+                    continue
+                missing = [files[digest] for digest in wanted.digests]
+                size = sum(file.size for file in missing)
+                largest = _largest([(file.path, file.size) for file in missing])
+                report(f"sending {pluralize(len(missing), 'file')} of {self.root}, {format_size(size)}{largest}")
+                self._send_files(response, missing, partial(show_sending, client.transport.host, size))
+        finally:
+            response.close()
+
+    def _send_files(
+        self, response: ResponseStream[CodeWanted, Done], files: Sequence[CodeFile], show: Callable[[int], None]
+    ) -> None:
+        left = sum(file.size for file in files)
+        try:
+            for file in files:
+                for block in _read(self.root, file):
+                    show(left)
+                    if not response.send([block]):
+                        return
+                    left -= len(block)
+        finally:
+            show(0)
+
+
+def _find_root(folder: str, start: str) -> str | None:
+    """Return the folder that travels with a script; None if only the script does.
+
+    Args:
+        folder: The folder of the script.
+        start: The folder that the command was typed in.
+    """
+    work_tree = git_work_tree(folder)
+    if work_tree is not None and _is_below(start, work_tree):
+        common = os.path.commonpath([folder, start])
+    else:
+        common = start if work_tree is None and _is_below(folder, start) else folder
+    return next((root for root in (common, folder) if not _holds_a_home(root)), None)
+
+
+def _holds_a_home(folder: str) -> bool:
+    """Return whether a folder is the home folder, one above it, or that of temporary files: a place of many things."""
+    home = os.path.realpath(os.path.expanduser("~"))
+    return _is_below(home, folder) or folder == os.path.realpath(tempfile.gettempdir())
+
+
+def _is_below(path: str, folder: str) -> bool:
+    """Return whether a path is a folder, or leads to something in it."""
+    return path == folder or path.startswith(folder.rstrip("/") + "/")
+
+
+def _largest(sizes: Sequence[tuple[str, int]]) -> str:
+    if len(sizes) < 2:
+        return f" ({sizes[0][0]})" if sizes else ""
+    largest = sorted(sizes, key=lambda item: -item[1])[: settings.LISTED_EXAMPLES]
+    return f"; the largest: {', '.join(f'{path} ({format_size(size)})' for path, size in largest)}"
+
+
+def _describe(root: str, path: str, status: os.stat_result) -> CodeFile:
+    """Read a file for the manifest."""
+    full = os.path.join(root, path)
+    if stat.S_ISDIR(status.st_mode):
+        return CodeFile(path)
+    if stat.S_ISLNK(status.st_mode):
+        target = os.readlink(full)
+        if os.path.isabs(target) and _is_below(os.path.normpath(target), root):
+            target = os.path.relpath(target, os.path.dirname(full))
+        return CodeFile(path, link=target)
+    digest, size = hashlib.sha256(), 0
+    with open(os.open(full, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb", 0) as file:
+        status = os.fstat(file.fileno())
+        while block := file.read(settings.RPC_CHUNK_MAX_BYTES):
+            digest.update(block)
+            size += len(block)
+    return CodeFile(path, size, status.st_mtime_ns, bool(status.st_mode & stat.S_IXUSR), digest.hexdigest())
+
+
+def _read(root: str, file: CodeFile) -> Iterator[bytes]:
+    """Yield the content that a file had when the manifest was made; what was added to it since is left out.
+
+    Raises:
+        ClusterError: The file has another content now.
+    """
+    digest, rest = hashlib.sha256(), file.size
+    try:
+        with open(os.path.join(root, file.path), "rb", 0) as source:
+            while rest and (block := source.read(min(rest, settings.RPC_CHUNK_MAX_BYTES))):
+                digest.update(block)
+                rest -= len(block)
+                yield block
+    except OSError as error:
+        raise _changed(file, error.strerror or "") from error
+    if digest.hexdigest() != file.digest:
+        raise _changed(file, "it has another content now")
+
+
+def _changed(file: CodeFile, reason: str) -> ClusterError:
+    return ClusterError(
+        f"{file.path} was changed while it was sent: {reason}",
+        hint=f"Run it again. Files that change all the time belong into {IGNORE_FILE}.",
+    )

@@ -1,0 +1,190 @@
+"""Handle signals (SIGINT, SIGTERM, SIGHUP) while a command follows a run: cancel the run."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from types import FrameType, TracebackType
+from typing import Any
+
+from tfcluster import settings
+from tfcluster.client.cluster import Cluster
+from tfcluster.client.rpc.parallel import StreamContext, map_hosts
+from tfcluster.client.runs.script_terminal import ScriptTerminal
+from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.protocol.api.runs import CancelRequest
+from tfcluster.transport.channel import readable_fds
+
+
+class RunCanceller:
+    """Cancels a run through the agent on the head's host.
+
+    As a context manager, it cancels the run if its body raises an exception.
+
+    Args:
+        cluster: The cluster.
+        is_script: Ctrl-C interrupts the run before it is cancelled.
+
+    Attributes:
+        run: The id of the run; None until it is known.
+        is_script: Whether the run is a script's.
+    """
+
+    def __init__(self, cluster: Cluster, *, is_script: bool = False) -> None:
+        self.run: str | None = None
+        self._cluster = cluster
+        self.is_script = is_script
+        self._is_requested = False
+
+    def cancel(self, *, interrupt: bool = False) -> None:
+        """Cancel the run, if there is one.
+
+        Args:
+            interrupt: If the run is a script's, interrupt the script instead.
+
+        Raises:
+            ClusterError: The run's host cannot be reached, and the run continues there.
+        """
+        if self.run is None:
+            return
+        request = CancelRequest(self.run, interrupt=interrupt and self.is_script)
+        self._is_requested = self._is_requested or not request.interrupt
+        run, head = self.run, self._cluster.head
+        outcome = map_hosts(
+            [head], lambda host: self._cluster.connect(host).call(request), settings.CANCEL_TIMEOUT_SECONDS
+        )[head]
+        # Any other error means that the cluster went down meanwhile, which ended the run too.
+        if isinstance(outcome, ClusterError) and outcome.exit_code is ExitCode.UNREACHABLE:
+            raise ClusterError(
+                f"run {run} goes on: {outcome.message}",
+                hint=f"When the host is back, `tfcluster cancel {run}` stops it, `tfcluster attach {run}` shows it.",
+                exit_code=ExitCode.UNREACHABLE,
+            )
+
+    def __enter__(self) -> RunCanceller:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is not None and not self._is_requested:
+            self.cancel()
+
+
+class GracefulInterrupt:
+    """A context manager whose first SIGINT, SIGTERM or SIGHUP cancels a run while its events are still being read.
+
+    SIGINT interrupts a script, which may go on; several in a row cancel its run.
+
+    A signal after that ends the reading too. The handler of the first one raises no exception, because an exception
+    from a signal handler can occur anywhere, also between receiving an event and showing it. It only makes `fileno`
+    readable; the code that waits for the run calls `handle` then. While there is no run to cancel, the first signal
+    ends the reading.
+
+    Args:
+        canceller: Cancels the run.
+        terminal: Passes other signals of the terminal on to a script; None for another program.
+    """
+
+    def __init__(self, canceller: RunCanceller, terminal: ScriptTerminal | None = None) -> None:
+        self._canceller = canceller
+        self._terminal = terminal
+        self._received: int | None = None
+        self._is_cancelled = False
+        # For each signal that `handle` has to react to, whether it interrupts a script rather than cancelling the run.
+        self._due: list[bool] = []
+        self._interrupts: list[float] = []  # when those in a row were received, in monotonic seconds
+        self._previous: dict[int, Any] = {}
+        self._event = -1
+
+    def __enter__(self) -> GracefulInterrupt:
+        self._event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            self._install(number, self._on_signal)
+        if self._terminal is not None:
+            for number in self._terminal.SIGNALS:
+                self._install(number, self._on_terminal_signal)
+        return self
+
+    def _install(self, number: int, handler: Callable[[int, FrameType | None], None]) -> None:
+        if signal.getsignal(number) is signal.SIG_IGN:  # started by nohup
+            return
+        if threading.current_thread() is threading.main_thread():  # not so in a program that uses tfcluster.connect()
+            self._previous[number] = signal.signal(number, handler)
+
+    def __exit__(self, *error: object) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+        os.close(self._event)
+
+    def fileno(self) -> int:
+        """See `Interrupt.fileno`."""
+        return self._event
+
+    def handle(self) -> None:
+        """Cancel the run if a signal was received since the last call, or pass the signal on to the script.
+
+        Raises:
+            ClusterError: The run's host cannot be reached, and the run continues there.
+        """
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self._event)
+        if self._terminal is not None and self._canceller.run is not None:
+            self._terminal.handle(self._canceller.run)
+        while self._due:
+            self._canceller.cancel(interrupt=self._due.pop(0))
+
+    def raise_if_any(self) -> None:
+        """Raise the exception that the received signal would have raised; do nothing if there was no signal.
+
+        Raises:
+            KeyboardInterrupt: SIGINT was received.
+            SystemExit: SIGTERM or SIGHUP was received.
+        """
+        if self._received == signal.SIGINT:
+            raise KeyboardInterrupt
+        if self._received is not None:
+            raise SystemExit(int(ExitCode.TERMINATED))
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self._received = number
+        if self._canceller.run is None or self._is_cancelled:
+            self.raise_if_any()
+        is_the_scripts = self._canceller.is_script and number == signal.SIGINT and not self._is_last_in_a_row()
+        self._is_cancelled = not is_the_scripts
+        self._due.append(is_the_scripts)
+        os.eventfd_write(self._event, 1)
+
+    def _is_last_in_a_row(self) -> bool:
+        """Return whether an interrupt is the last of those by which a user ends a script that does not end by one."""
+        now = time.monotonic()
+        is_in_a_row = bool(self._interrupts) and now - self._interrupts[-1] < settings.INTERRUPTS_ROW_SECONDS
+        self._interrupts = [*(self._interrupts if is_in_a_row else []), now]
+        return len(self._interrupts) >= settings.INTERRUPTS_TO_CANCEL
+
+    def _on_terminal_signal(self, number: int, frame: FrameType | None) -> None:
+        assert self._terminal is not None, "this is the handler of its signals"
+        self._terminal.on_signal(number, self._canceller.run)
+        os.eventfd_write(self._event, 1)
+
+
+class InterruptibleContext(StreamContext):
+    """The context of a stream in which a signal ends a pause.
+
+    Args:
+        host: The host of the stream.
+        interrupt: The reaction to signals.
+    """
+
+    def __init__(self, host: str, interrupt: GracefulInterrupt) -> None:
+        super().__init__(host)
+        self._interrupt = interrupt
+
+    def sleep(self, seconds: float) -> None:
+        """Wait for a number of seconds, or until a signal was handled."""
+        readable_fds([self._interrupt.fileno()], seconds)
+        self._interrupt.handle()

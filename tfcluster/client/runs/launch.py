@@ -1,0 +1,225 @@
+"""Launch a group of processes: follow its run, and have the other hosts of the group take part in it."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import itertools
+import os
+import secrets
+from collections.abc import Generator, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from tfcluster import settings
+from tfcluster.client.apply import PlanConflictError, apply
+from tfcluster.client.cluster import Cluster
+from tfcluster.client.down import take_down
+from tfcluster.client.rpc.parallel import hints_of, lines_of, map_hosts, partition, warn
+from tfcluster.client.runs.run_request import RunRequest
+from tfcluster.client.runs.runs import Event
+from tfcluster.client.up import plan_up
+from tfcluster.core.groups import select_members
+from tfcluster.core.topology import ClusterTopology
+from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.paths import LOCAL_HOST, running_clusters
+from tfcluster.protocol.api.cluster import TopologyRequest
+from tfcluster.protocol.api.runs import GroupRequest, JoinRequest
+from tfcluster.runtime_dir import socket_path
+
+if TYPE_CHECKING:
+    from tfcluster.client.runs.code import CodeTree
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A group of processes to launch.
+
+    Attributes:
+        request: The run of the group.
+        group: What the run says of the group.
+    """
+
+    request: RunRequest
+    group: GroupRequest
+
+    def events(self, cluster: Cluster) -> Generator[Event, None, None]:
+        """Submit the run and follow it up to its result; see `RunRequest.events`.
+
+        Args:
+            cluster: The cluster on whose hosts the group runs.
+
+        Raises:
+            ClusterError: A host cannot take part, or as for `RunRequest.events`.
+        """
+        request = replace(self.request, group=self.group)
+        self._send_code(cluster, request)
+        run = ""
+        with contextlib.closing(request.events(cluster)) as events:
+            for event in events:
+                run = event.get("run", run)
+                if event["event"] == "coordinator":
+                    self._join(cluster, run, event, request.code_tree)
+                else:
+                    yield event
+
+    def _send_code(self, cluster: Cluster, request: RunRequest) -> None:
+        """Send the code to the other hosts of the group before it starts: from then on, time is limited.
+
+        Raises:
+            ClusterError: A host cannot be reached, or cannot store the code.
+        """
+        if len(cluster.hosts) == 1:
+            return
+        topology = cluster.connect_head().call(TopologyRequest(settled=False))
+        members = select_members(topology, self.group.jobs)
+        others = dict.fromkeys(member.host for member in members if member.host != cluster.head)
+        if not others:
+            return
+        tree, reports = request.code_tree, dict[str, None]()
+
+        def send(host: str) -> None:
+            tree.send(cluster.connect(host), lambda text: reports.update({text: None}), request.show_sending)
+
+        outcomes = map_hosts(list(others), send, None)
+        for text in reports:  # from this thread, as `warn` requires
+            warn(text)
+        _reject_failures(cluster, "nothing was started", outcomes)
+
+    def _join(self, cluster: Cluster, run: str, event: Event, tree: CodeTree) -> None:
+        """Have the other hosts of the group connect to its coordinator.
+
+        Raises:
+            ClusterError: A host cannot take part.
+        """
+
+        def join(host: str) -> None:
+            cluster.connect(host).call(
+                JoinRequest(
+                    run=run,
+                    program=self.request.program,
+                    traits=self.request.traits,
+                    parameters=self.request.parameters,
+                    timeout=self.request.timeout,
+                    coordinator=event["address"],
+                    group=self.group,
+                    code=tree.location,
+                )
+            )
+
+        outcomes = map_hosts(event["hosts"], join, settings.GROUP_START_SECONDS)
+        _reject_failures(cluster, f"{run} was not started", outcomes)
+
+
+def _reject_failures(cluster: Cluster, consequence: str, outcomes: Mapping[str, ClusterError | None]) -> None:
+    """Raise the errors of hosts, if there are any, as one error."""
+    _, errors = partition(outcomes)
+    if errors:
+        raise ClusterError(
+            "\n".join([consequence, *lines_of(cluster, errors)]),
+            hint=hints_of(errors),
+            exit_code=max(error.exit_code for error in errors.values()),
+        )
+
+
+def make_launch(request: RunRequest, jobs: tuple[str, ...], max_restarts: int) -> Launch:
+    """Return the launch of a group with a new secret.
+
+    Args:
+        request: The run of a script.
+        jobs: As in `GroupRequest`.
+        max_restarts: As in `GroupRequest`.
+    """
+    request = replace(request, traits=replace(request.traits, uses_servers=False))
+    return Launch(request, GroupRequest(jobs, max_restarts, secrets.token_hex(32)))
+
+
+@contextlib.contextmanager
+def workers_topology(count: int) -> Iterator[ClusterTopology]:
+    """Yield the topology of a cluster on this machine with some workers, and a name that nothing else uses meanwhile.
+
+    Args:
+        count: The number of workers.
+    """
+    from tfcluster.core.resolve import resolve_spec
+    from tfcluster.spec.load import parse_spec
+
+    with contextlib.ExitStack() as stack:
+        for number in itertools.count(1):
+            name = "launch" if number == 1 else f"launch-{number}"
+            if stack.enter_context(_claim(name)) and name not in running_clusters():
+                break
+        yield resolve_spec(parse_spec(f"jobs: {{worker: {{tasks: {count}}}}}", "--workers", name), "--workers")
+
+
+@contextlib.contextmanager
+def temporary_cluster(topology: ClusterTopology, source: str) -> Iterator[Cluster]:
+    """Bring a cluster up without servers, and take it down at the end.
+
+    Args:
+        topology: The topology.
+        source: The result of `spec_source` for its spec.
+
+    Raises:
+        ClusterError: The cluster cannot come up.
+    """
+    plan = plan_up(replace(topology, has_servers=False), source, dry=False)
+    try:
+        apply(plan, accept_any_loss=False, show_status=_ignore)
+    except PlanConflictError:  # another command has brought the cluster up, or is changing it
+        raise
+    except BaseException:
+        with contextlib.suppress(ClusterError):  # the first error is the one to show
+            _take_down(plan.cluster)
+        raise
+    try:
+        yield plan.cluster
+    finally:
+        _take_down(plan.cluster)
+
+
+def _take_down(cluster: Cluster) -> None:
+    """Take a cluster down, unless another command has done so."""
+    try:
+        take_down(cluster, settings.STOP_GRACE_SECONDS, None, _ignore)
+    except ClusterError as error:
+        if error.exit_code is not ExitCode.NOT_RUNNING:
+            raise
+
+
+@contextlib.contextmanager
+def claim_cluster(name: str) -> Iterator[None]:
+    """Keep other launches from a cluster that this command brings up and takes down, until the context is left.
+
+    Raises:
+        ClusterError: Another launch has the cluster.
+    """
+    with _claim(name) as is_claimed:
+        if not is_claimed:
+            raise ClusterError(
+                f"another `tfcluster launch` has brought cluster {name!r} up, and takes it down at its end",
+                hint="Start it with `tfcluster up` to launch on it several times at once.",
+            )
+        yield
+
+
+@contextlib.contextmanager
+def _claim(name: str) -> Iterator[bool]:
+    """Lock the name of a cluster, which the kernel unlocks with the end of this process; yield whether it is locked."""
+    path = socket_path(name, LOCAL_HOST).with_name(f"{name}.launch")
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        is_claimed = os.fstat(fd).st_ino == os.stat(path).st_ino  # the launch that had it removes the file at its end
+    except (BlockingIOError, FileNotFoundError):
+        is_claimed = False
+    try:
+        yield is_claimed
+    finally:
+        if is_claimed:
+            path.unlink(missing_ok=True)
+        os.close(fd)
+
+
+def _ignore(status: Any) -> None:
+    """Show nothing."""

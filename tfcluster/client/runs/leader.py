@@ -1,0 +1,102 @@
+"""Which host leads a run: the head task's or, while that cannot be reached, another one with a task of the run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tfcluster import settings
+from tfcluster.client.cluster import Cluster
+from tfcluster.client.rpc.parallel import map_hosts, partition, warn
+from tfcluster.core.devices import may_be_on
+from tfcluster.core.runs import find_run, matching_runs
+from tfcluster.core.topology import PS_JOB, ClusterTopology, Task, latest_topology
+from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.protocol.api.cluster import TopologyRequest
+from tfcluster.protocol.api.runs import RunsRequest
+
+
+def find_leader(cluster: Cluster, patterns: Sequence[str]) -> Cluster:
+    """Return the cluster with the host as head that is to lead a new run; a message says so if it is not the usual one.
+
+    Args:
+        cluster: The cluster.
+        patterns: The device strings of `--devices`.
+
+    Raises:
+        ClusterError: The head cannot be reached, nor another host that has such a task.
+    """
+    if len(cluster.hosts) == 1:
+        return cluster
+    try:
+        _topology_on(cluster, cluster.head)
+        return cluster
+    except ClusterError as error:
+        if error.exit_code is not ExitCode.UNREACHABLE:
+            return cluster  # the run itself is refused for the same reason
+        failure = error
+    others = [host for host in cluster.hosts if host != cluster.head]
+    timeout = settings.HOST_TIMEOUT_SECONDS
+    topologies, _ = partition(map_hosts(others, lambda host: _topology_on(cluster, host), timeout))
+    tasks = latest_topology(topologies.values()).tasks if topologies else ()
+    candidates = _candidates([task for task in tasks if task.host in topologies], patterns)
+    if not candidates:
+        raise failure
+    leader = candidates[0].host
+    warn(f"{failure.message}: host {leader!r} leads the run")
+    return cluster.led_by(leader)
+
+
+def locate_run(cluster: Cluster, run: str, *, start: bool) -> tuple[Cluster, str]:
+    """Find the host that has the record of a run. The usual head is asked first, and the others unless it has this id.
+
+    Args:
+        cluster: The cluster.
+        run: The run's id, its name, or a unique prefix of the id.
+        start: The cluster may be down: start an agent to read the records.
+
+    Returns:
+        The cluster with this host as head, and the run's id; the cluster as it is and `run` if no host has the record.
+
+    Raises:
+        ClusterError: Several runs are meant; or the head cannot be reached, and no other host has the run.
+    """
+
+    def list_ids(host: str) -> list[str]:
+        client = cluster.connect(host)
+        if start and not client.transport.has_state():
+            return []
+        return [each.run for each in client.call(RunsRequest(None), start=start).runs]
+
+    if len(cluster.hosts) == 1:
+        return cluster, run
+    failure = None
+    leaders: dict[str, str] = {}
+    try:
+        leaders = dict.fromkeys(list_ids(cluster.head), cluster.head)
+    except ClusterError as error:
+        if error.exit_code is not ExitCode.UNREACHABLE:
+            raise
+        failure = error
+    if run not in leaders:  # a name, or the beginning of an id, may mean a run that another host leads
+        others = [host for host in cluster.hosts if host != cluster.head]
+        replies, _ = partition(map_hosts(others, list_ids, settings.HOST_TIMEOUT_SECONDS))
+        leaders = {each: host for host, ids in replies.items() for each in ids} | leaders
+    if matching_runs(run, leaders):
+        identity = find_run(run, leaders)
+        return cluster.led_by(leaders[identity]), identity
+    if failure is not None:
+        raise ClusterError(
+            f"{failure.message}, and no other host has a run {run!r}", hint=failure.hint, exit_code=failure.exit_code
+        )
+    return cluster, run
+
+
+def _topology_on(cluster: Cluster, host: str) -> ClusterTopology:
+    return cluster.connect(host).call(TopologyRequest(settled=False))
+
+
+def _candidates(tasks: Sequence[Task], patterns: Sequence[str]) -> Sequence[Task]:
+    """Return the tasks on whose devices a run may compute, in the order of the spec."""
+    if patterns:
+        return [task for task in tasks if any(may_be_on(pattern, task.name) for pattern in patterns)]
+    return [task for task in tasks if task.job != PS_JOB] or tasks

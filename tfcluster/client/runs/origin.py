@@ -1,0 +1,56 @@
+"""What a run is started from: the script's content and its git commit, for the record and for `rerun`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tfcluster import settings
+from tfcluster.client.runs.code_files import git_work_tree, run_git
+from tfcluster.core.code import digest_of
+from tfcluster.core.runs import RunOrigin
+from tfcluster.errors import ClusterError
+
+
+def describe_script(parameters: Mapping[str, Any]) -> tuple[str | None, str | None, bool | None]:
+    """Return the digest of a script, its commit, and whether the work tree is clean, as far as they are known."""
+    path = parameters["path"]
+    digest = None
+    if path is not None and os.path.isfile(path):
+        digest = digest_of(Path(path).read_bytes())
+    folder = os.path.realpath(parameters["cwd"]) if path is None else os.path.dirname(os.path.realpath(path))
+    if git_work_tree(folder) is None:
+        return digest, None, None
+    try:
+        arguments = ("status", "--porcelain=v2", "--branch", "--untracked-files=no")
+        status = run_git(folder, *arguments, timeout=settings.GIT_STATUS_SECONDS).decode(errors="replace")
+    except ClusterError:  # no git is installed, it takes too long, or the folder is another user's
+        return digest, None, None
+    first, *rest = status.splitlines()
+    commit = first.removeprefix("# branch.oid ")
+    return (digest, None, None) if commit == "(initial)" else (digest, commit, all(line[0] == "#" for line in rest))
+
+
+def path_of(name: object) -> str:
+    """Return the absolute path of an uploaded file, or an empty string if it is none that can be read again."""
+    path = os.path.abspath(name) if isinstance(name, str) else ""
+    return path if os.path.isfile(path) else ""
+
+
+def describe_changes(run: str, parameters: Mapping[str, Any], then: RunOrigin, now: RunOrigin) -> list[str]:
+    """Describe what has changed since a run, of the script and its work tree.
+
+    Args:
+        run: The run's id.
+        parameters: The parameters of the run.
+        then: What the run was started from.
+        now: What it would be started from now.
+    """
+    changes = []
+    if then.digest != now.digest:
+        changes.append(f"{os.path.basename(parameters['path'])} has changed since {run}")
+    if then.commit != now.commit or (then.commit is not None and not (then.is_clean and now.is_clean)):
+        changes.append(f"{run} ran at {then.describe_commit()}; now it is {now.describe_commit()}")
+    return changes

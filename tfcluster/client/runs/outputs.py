@@ -1,0 +1,253 @@
+"""Fetch the files that a run has written to $TFCLUSTER_OUTPUT, from all hosts that have some."""
+
+from __future__ import annotations
+
+import base64
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import BinaryIO
+
+from tfcluster import settings
+from tfcluster.client.cluster import Cluster, unknown_cluster
+from tfcluster.client.rpc.agent_client import AgentClient
+from tfcluster.client.rpc.parallel import map_hosts, partition, unreachable
+from tfcluster.core.code import is_inside
+from tfcluster.core.runs import find_run
+from tfcluster.core.text import summarize_list
+from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.protocol.api.outputs import OutputFile, OutputsRequest, ReadOutputsRequest
+
+_PART = ".tfcluster-part"
+
+
+@dataclass(frozen=True)
+class HostOutputs:
+    """The files that a run has written on one host.
+
+    Attributes:
+        host: The host.
+        run: The run's id.
+        files: The files.
+    """
+
+    host: str
+    run: str
+    files: Sequence[OutputFile]
+
+
+@dataclass
+class Fetched:
+    """What has been fetched.
+
+    Attributes:
+        run: The run's id.
+        folder: Where it is now.
+        files: The number of files that were copied.
+        bytes: Their size.
+        unchanged: The number of files that were there already.
+    """
+
+    run: str
+    folder: str
+    files: int = 0
+    bytes: int = 0
+    unchanged: int = 0
+
+
+def find_outputs(cluster: Cluster, run: str) -> tuple[list[HostOutputs], ClusterError | None]:
+    """List the files of a run on all hosts; the cluster may be down.
+
+    Args:
+        cluster: The run's cluster.
+        run: The run's id, or a unique prefix of it.
+
+    Returns:
+        The files by host, for each host that knows the run; and an error that names the hosts that cannot be reached,
+        None if all answered.
+
+    Raises:
+        ClusterError: No host that can be reached knows the run, or several runs are meant.
+    """
+    unknown: dict[str, ClusterError] = {}
+    timeout = None if cluster.is_local else settings.HOST_TIMEOUT_SECONDS
+    replies, errors = partition(map_hosts(cluster.hosts, partial(_query, cluster, run, unknown), timeout))
+    outputs = {host: reply for host, reply in replies.items() if reply is not None}
+    problem = unreachable(cluster, errors) if errors else None
+    if not outputs:
+        raise problem or (next(iter(unknown.values())) if unknown else unknown_cluster(cluster.name))
+    found = find_run(run, {reply.run for reply in outputs.values()})
+    return [outputs[host] for host in cluster.hosts if host in outputs and outputs[host].run == found], problem
+
+
+def _query(cluster: Cluster, run: str, unknown: dict[str, ClusterError], host: str) -> HostOutputs | None:
+    """List the files of a run on one host; None, with the reason in `unknown`, if it does not know the run."""
+    client = cluster.connect(host)
+    if not client.transport.has_state():
+        return None
+    files: list[OutputFile] = []
+    response = client.stream(OutputsRequest(run), start=True)
+    try:
+        for some in response:
+            files += some.files
+        found = response.result().run
+        if not is_inside(found) or "/" in found:  # it becomes the name of a folder
+            raise ClusterError(f"{host} has answered with a run that cannot exist: {found!r:.80}")
+        return HostOutputs(host, found, files)
+    except ClusterError as error:
+        if error.exit_code is not ExitCode.USAGE:
+            raise
+        unknown[host] = error
+        return None
+    finally:
+        response.close_and_reap()
+
+
+def fetch(cluster: Cluster, outputs: HostOutputs, folder: Path, progress: Callable[[int], None]) -> Fetched:
+    """Copy the files of a run on one host to a folder here; each one appears when all of it has arrived.
+
+    Files that are there already, with the same size and time, are not copied again; others are replaced.
+
+    Args:
+        cluster: The run's cluster.
+        outputs: The files.
+        folder: The folder, which is created.
+        progress: Called with the number of bytes that have arrived in addition.
+
+    Raises:
+        ClusterError: A file cannot be read or written.
+    """
+    result = Fetched(outputs.run, str(folder))
+    new = [file for file in outputs.files if not _has(folder, file)]
+    result.unchanged = len(outputs.files) - len(new)
+    client = cluster.connect(outputs.host)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for file in new:
+            if file.link is not None:
+                _make_link(folder, file)
+                result.files += 1
+        for batch in _batches([file for file in new if file.link is None]):
+            _copy(client, outputs.run, folder, batch, result, progress)
+    except OSError as error:
+        raise ClusterError(f"{error.filename or folder}: cannot write it: {error.strerror}") from error
+    return result
+
+
+def _has(folder: Path, file: OutputFile) -> bool:
+    """Return whether a file has been fetched before, and has not changed since."""
+    path = _place_of(folder, file)
+    try:
+        if file.link is not None:
+            return os.readlink(path) == file.link
+        status = path.lstat()
+    except OSError:
+        return False
+    return (status.st_size, status.st_mtime_ns) == (file.size, file.modified_ns)
+
+
+def _place_of(folder: Path, file: OutputFile) -> Path:
+    """Return where a file of a run is to be here, which is in the folder whatever links the run has made.
+
+    Raises:
+        ClusterError: It is not in the folder, or below a symbolic link there.
+    """
+    if not is_inside(file.path):
+        raise ClusterError(f"{file.path!r:.80} is not the path of a file that a run has written")
+    path = folder / file.path
+    for parent in path.relative_to(folder).parents:
+        if parent.name and (folder / parent).is_symlink():
+            raise ClusterError(
+                f"{folder / parent} is a symbolic link: nothing is written below it",
+                hint="Remove it, or name another folder.",
+            )
+    return path
+
+
+def reject_conflicts(outputs: HostOutputs, folder: Path) -> None:
+    """Check that no other files would be replaced.
+
+    Args:
+        outputs: The files.
+        folder: The folder that they are to be copied to.
+
+    Raises:
+        ClusterError: It has other files of the same names.
+    """
+    existing = [file.path for file in outputs.files if not _has(folder, file) and os.path.lexists(folder / file.path)]
+    if existing:
+        raise ClusterError(
+            f"{folder} has other files of the same names: {summarize_list(existing)}",
+            hint="Name another folder, or replace them with --overwrite.",
+            exit_code=ExitCode.USAGE,
+        )
+
+
+def _make_link(folder: Path, file: OutputFile) -> None:
+    path = _place_of(folder, file)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = _part_of(path)
+    part.unlink(missing_ok=True)
+    part.symlink_to(file.link or "")
+    part.replace(path)
+
+
+def _batches(files: Sequence[OutputFile]) -> Iterator[list[OutputFile]]:
+    for start in range(0, len(files), settings.CODE_FILES_PER_TURN):
+        yield list(files[start : start + settings.CODE_FILES_PER_TURN])
+
+
+def _copy(
+    client: AgentClient,
+    run: str,
+    folder: Path,
+    batch: Sequence[OutputFile],
+    result: Fetched,
+    progress: Callable[[int], None],
+) -> None:
+    """Copy some files by one request."""
+    files = {file.path: file for file in batch}
+    response = client.stream(ReadOutputsRequest(run, tuple(files)), start=True)
+    target: BinaryIO | None = None
+    try:
+        for block in response:
+            if block.path not in files:
+                raise ClusterError(f"a file arrived that was not asked for: {block.path!r:.80}")
+            path = folder / block.path
+            if target is not None and target.name != str(_part_of(path)):
+                raise ClusterError(f"a file arrived before the one before it was complete: {block.path!r:.80}")
+            if target is None:
+                _place_of(folder, files[block.path]).parent.mkdir(parents=True, exist_ok=True)
+                _part_of(path).unlink(missing_ok=True)  # it may be a link, to anywhere
+                target = open(_part_of(path), "xb")  # noqa: SIM115 - closed at the end of the file, or below
+            if block.data:
+                progress(target.write(base64.b64decode(block.data)))
+                continue
+            result.files += 1
+            result.bytes += target.tell()
+            target.close()
+            _finish(path, files[block.path])
+            target = None
+    except (ValueError, OverflowError) as error:  # data, a time or the target of a link that is none
+        raise ClusterError(f"the host sent a file that cannot be written: {error}") from error
+    finally:
+        if target is not None:
+            target.close()
+            Path(target.name).unlink(missing_ok=True)
+        response.close_and_reap()
+
+
+def _part_of(path: Path) -> Path:
+    """Return where a file is as long as not all of it has arrived."""
+    return path.with_name(f"{path.name[: settings.FETCH_NAME_CHARACTERS]}{_PART}")
+
+
+def _finish(path: Path, file: OutputFile) -> None:
+    """Put a file that has arrived into its place."""
+    part = _part_of(path)
+    os.utime(part, ns=(file.modified_ns, file.modified_ns))
+    if file.is_executable:
+        part.chmod(part.stat().st_mode | 0o111)
+    part.replace(path)

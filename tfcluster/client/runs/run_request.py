@@ -1,0 +1,223 @@
+"""Submit a run and follow it up to its result."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from tfcluster.client.cluster import Cluster
+from tfcluster.client.rpc.agent_client import AgentClient
+from tfcluster.client.rpc.parallel import warn
+from tfcluster.client.runs.caller import StdinServer, describe_caller, describe_output
+from tfcluster.client.runs.interrupts import GracefulInterrupt, RunCanceller
+from tfcluster.client.runs.leader import find_leader
+from tfcluster.client.runs.notify import run_notify_command
+from tfcluster.client.runs.origin import describe_script, path_of
+from tfcluster.client.runs.placements import Placements
+from tfcluster.client.runs.runs import Event, RunResponse, follow
+from tfcluster.client.runs.script_terminal import ScriptTerminal
+from tfcluster.core.caller import Caller, OutputStreams
+from tfcluster.core.code import CodeLocation
+from tfcluster.core.notices import run_notice
+from tfcluster.core.programs import ProgramTraits
+from tfcluster.core.runs import RunOrigin, script_exit_code
+from tfcluster.protocol.api import runs as api
+from tfcluster.version import __version__
+
+if TYPE_CHECKING:
+    from tfcluster.client.runs.code import CodeTree, ShowSending
+
+
+@dataclass(frozen=True)
+class RunRequest:
+    """The request to run a program.
+
+    Attributes:
+        program: The name of the program.
+        traits: What the agent has to know of the program.
+        parameters: The program's own parameters.
+        patterns: TensorFlow device strings by which devices are chosen; if empty, the cluster chooses.
+        gpus: The number of GPU devices to use; None uses what is available.
+        strict: Fail if there are fewer GPUs than requested.
+        timeout: Seconds after which the run is stopped, counted from its submission; None for no timeout.
+        log_placement: Report each operation's placement, as the servers log it.
+        detach: Return as soon as the run is submitted.
+        upload: An open file to upload with the run; None for none.
+        approve_code: Called with a description of the code that is to be sent to another host, if there is much of it;
+            what it raises ends the command.
+        show_sending: Shows that code is sent; see `ShowSending`.
+        upload_name: The name of the file in the run's folder.
+        group: The processes to start instead of one; None for one.
+        name: What the run's id begins with; None for the name of the program.
+        shows_output: The run's output is written to this command's streams as it arrives.
+        start_timeout: Seconds after which a script that waits for its tasks is stopped; None for no limit.
+        notify: The command that is run when the run has ended, here or, if it is detached, by the agent; None for none.
+    """
+
+    program: str
+    traits: ProgramTraits
+    parameters: dict[str, Any]
+    patterns: list[str]
+    gpus: int | None
+    strict: bool
+    timeout: float | None
+    log_placement: bool = False
+    detach: bool = False
+    upload: BinaryIO | None = None
+    upload_name: str = "upload"
+    approve_code: Callable[[str], None] = lambda description: None
+    show_sending: ShowSending = lambda host, size, left: None
+    group: api.GroupRequest | None = None
+    name: str | None = None
+    shows_output: bool = True
+    start_timeout: float | None = None
+    notify: str | None = None
+
+    def events(self, cluster: Cluster) -> Generator[Event, None, None]:
+        """Submit the run and follow it up to its result; an interrupt cancels the run.
+
+        A run on another host continues while the connection to it is lost, and is followed again as soon as the host
+        can be reached. If the head's host cannot be reached in the first place, another host leads the run.
+
+        Args:
+            cluster: The cluster to run on.
+
+        Yields:
+            The events of the run; if it is detached, the first event only, unless the run has ended by then.
+
+        Raises:
+            ClusterError: The run could not be started; or it could not be cancelled, and continues.
+        """
+        if self.group is None:
+            cluster = find_leader(cluster, self.patterns)
+        client = cluster.connect_head()
+        is_remote = client.transport.is_remote
+        canceller = RunCanceller(cluster, is_script=self.traits.is_script)
+        # Start before the run is submitted: every line that is logged from now on can belong to the run.
+        placements = Placements(cluster) if self.log_placement and not self.detach else None
+        result: Event = {}
+        with contextlib.ExitStack() as stack:
+            caller = None
+            if self.traits.is_script and not is_remote:
+                has_stdin = not self.detach and self.group is None
+                caller = describe_caller(stack.enter_context(StdinServer()).name if has_stdin else None)
+            code = self._send_code(client) if is_remote and self._has_code else None
+            request = self._request(caller, code, is_remote)
+            has_terminal = self.traits.is_script and not self.detach and self.group is None
+            interrupt = stack.enter_context(
+                GracefulInterrupt(canceller, ScriptTerminal(cluster) if has_terminal else None)
+            )
+            response = client.stream(request, interrupt=interrupt)
+            for event in self._events_of(response, cluster, canceller, interrupt, placements):
+                result = event
+                yield event
+        if self.notify is not None and not self.detach and result.get("event") == "result":
+            run_notify_command(self.notify, run_notice(cluster.name, result))
+        if script_exit_code(result) is None:
+            interrupt.raise_if_any()
+
+    @property
+    def _has_code(self) -> bool:
+        """Return whether the program is a script with a folder; one from a pipe is uploaded."""
+        return self.traits.is_script and self.upload is None
+
+    def _send_code(self, client: AgentClient) -> CodeLocation:
+        """Send the folder of the script to another host, as far as the host does not have it."""
+        self.code_tree.send(client, warn, self.show_sending)
+        return self.code_tree.location
+
+    @cached_property
+    def code_tree(self) -> CodeTree:
+        """Read the folder of the script, which is sent to other hosts; this is done, and asked, once.
+
+        Raises:
+            ClusterError: A file cannot be read, or the user does not want to send it.
+        """
+        from tfcluster.client.runs.code import CodeFolder, CodeTree  # on this machine a script runs where it is
+
+        folder = CodeFolder.of(self.parameters["path"], self.parameters["cwd"])
+        for note in folder.notes:
+            warn(note)
+        if folder.is_large:
+            self.approve_code(folder.describe())
+        return CodeTree.of(folder)
+
+    def _request(self, caller: Caller | None, code: CodeLocation | None, is_remote: bool) -> api.RunRequest:
+        """Return the request for the agent.
+
+        Args:
+            caller: What the script takes over from this process; None unless it runs on this machine.
+            code: Where the script is in the code that was sent; None if it runs where it is.
+            is_remote: Whether the run is on another host.
+        """
+        return api.RunRequest(
+            program=self.program,
+            traits=self.traits,
+            parameters=self.parameters,
+            patterns=tuple(self.patterns),
+            gpus=self.gpus,
+            strict=self.strict,
+            timeout=self.timeout,
+            log_placement=self.log_placement,
+            detach=self.detach,
+            owned=not is_remote,
+            upload=None if self.upload is None else self.upload_name,
+            code=code,
+            caller=caller,
+            streams=self._streams(),
+            group=self.group,
+            origin=self.describe_origin(),
+            name=self.name,
+            start_timeout=self.start_timeout,
+            notify=self.notify if self.detach else None,
+        )
+
+    def describe_origin(self) -> RunOrigin:
+        """Describe what the run is started from."""
+        digest, commit, is_clean = None, None, None
+        if self.traits.is_script and self.upload is None:
+            digest, commit, is_clean = describe_script(self.parameters)
+        return RunOrigin(
+            version=__version__,
+            commit=commit,
+            is_clean=is_clean,
+            digest=digest,
+            devices=tuple(self.patterns),
+            gpus=self.gpus,
+            strict=self.strict,
+            upload=None if self.upload is None else path_of(self.upload.name),
+            upload_name=self.upload_name,
+            start_timeout=self.start_timeout,
+            jobs=None if self.group is None else self.group.jobs,
+            max_restarts=0 if self.group is None else self.group.max_restarts,
+        )
+
+    def _streams(self) -> OutputStreams | None:
+        if not self.traits.is_script:
+            return None
+        return describe_output() if self.shows_output and not self.detach else OutputStreams()
+
+    def _events_of(
+        self,
+        response: RunResponse,
+        cluster: Cluster,
+        canceller: RunCanceller,
+        interrupt: GracefulInterrupt,
+        placements: Placements | None,
+    ) -> Generator[Event, None, None]:
+        owned = not cluster.connect_head().transport.is_remote
+        # On this machine, closing the response before the result, for any reason, also cancels the run. On another
+        # host the command has to cancel it explicitly, because there a closed connection may just be a lost one.
+        with contextlib.closing(response):
+            first = next(response).record
+            run = canceller.run = str(first["run"])
+            with contextlib.nullcontext() if owned or self.detach else canceller:
+                yield first
+                if self.upload is not None:
+                    response.send_file(self.upload)
+                if placements is not None and not self.traits.is_script:
+                    placements.keep_only(run)
+                yield from follow(cluster, response, run, interrupt, events=1, owned=owned, placements=placements)

@@ -1,0 +1,206 @@
+"""Follow, list and cancel runs; a run is followed across dead agents and lost connections."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Generator, Iterator, Sequence
+from typing import Any
+
+from tfcluster import settings
+from tfcluster.client.cluster import Cluster, unknown_cluster
+from tfcluster.client.rpc.agent_client import ResponseStream
+from tfcluster.client.rpc.parallel import StreamContext, map_hosts, partition, unreachable
+from tfcluster.client.rpc.reconnect import Reconnector, RetryPolicy
+from tfcluster.client.runs.interrupts import GracefulInterrupt, InterruptibleContext
+from tfcluster.client.runs.leader import locate_run
+from tfcluster.client.runs.placements import PlacementContext, Placements
+from tfcluster.client.runs.wait_diagnosis import add_logs, ask_hosts
+from tfcluster.core.runs import find_run
+from tfcluster.core.topology import ClusterTopology
+from tfcluster.errors import ClusterError
+from tfcluster.protocol.api import Done
+from tfcluster.protocol.api import runs as api
+from tfcluster.protocol.api.cluster import StatusRequest, TopologyRequest
+from tfcluster.protocol.serialization import to_json
+
+Event = dict[str, Any]
+RunResponse = ResponseStream[api.RunEvent, Done]
+
+
+def attach(cluster: Cluster, run: str) -> Generator[Event, None, None]:
+    """Follow a run from its first event to its result; the run continues whether or not its events are read.
+
+    Args:
+        cluster: The run's cluster; it may be down.
+        run: The run's id, its name, or a unique prefix of the id.
+
+    Returns:
+        A generator of the run's events.
+
+    Raises:
+        ClusterError: There is no such run.
+    """
+    cluster, run = locate_run(cluster, run, start=True)
+    client = cluster.connect_head()
+    if not client.transport.has_state():
+        raise unknown_cluster(cluster.name)
+    response = client.stream(api.AttachRequest(run, events=0, output=0, owned=False), start=True)
+    return follow(cluster, response, run, None, events=0, owned=False)
+
+
+def follow(
+    cluster: Cluster,
+    response: RunResponse,
+    run: str,
+    interrupt: GracefulInterrupt | None,
+    *,
+    events: int,
+    owned: bool,
+    placements: Placements | None = None,
+) -> Generator[Event, None, None]:
+    """Follow a run up to its result, re-attaching after the last event if the agent or the connection is lost.
+
+    Args:
+        cluster: The run's cluster.
+        response: The response to read first.
+        run: The run's id, or a unique prefix of it.
+        interrupt: The reaction to signals, which must not wait for the run; None for the default.
+        events: The number of events received so far, not counting output.
+        owned: Whether the run belongs to this command, so that it is cancelled if the command disconnects.
+        placements: The placements to merge with the events; None for none.
+    """
+    output = 0
+    client = cluster.connect_head()
+    first = [response]
+
+    def attach_again() -> RunResponse:
+        if first:
+            return first.pop()
+        request = api.AttachRequest(run, events, output, owned)
+        return client.stream(request, start=True, interrupt=interrupt)
+
+    host = client.transport.host
+    context = StreamContext(host) if interrupt is None else InterruptibleContext(host, interrupt)
+    if placements is not None:
+        context = PlacementContext(context, placements)
+    # A run continues while its agent is dead or its host cannot be reached.
+    policy = RetryPolicy(settings.STREAM_AGENTS)
+    reconnector: Reconnector[api.RunEvent, Done] = Reconnector(client, context, policy)
+    with keep_leases_alive(cluster):
+        for event in reconnector.events(attach_again, leave=True):
+            if event is None:
+                continue
+            record = event.record
+            if record["event"] == "waiting":  # `attach`, which has no interrupt, replays what is over perhaps
+                record = _complete_wait(cluster, record, with_logs=interrupt is not None)
+            if record["event"] != "placement":
+                run = record.get("run", run)
+                output += record["event"] == "output"
+                events += record["event"] != "output"
+            yield record
+
+
+def _complete_wait(cluster: Cluster, record: Event, *, with_logs: bool) -> Event:
+    """Return the event of a script that waits with what the other hosts say of its tasks, and with the tasks' logs."""
+    if len(cluster.hosts) > 1:
+        record = ask_hosts(cluster, record)
+    return add_logs(cluster, record) if with_logs else record
+
+
+@contextlib.contextmanager
+def keep_leases_alive(cluster: Cluster) -> Iterator[None]:
+    """Renew the lease of every host of a cluster while the context is open.
+
+    The head's host needs no renewal: its agent knows that a command follows the run.
+    """
+    stopped = threading.Event()
+    others = [host for host in cluster.hosts if host != cluster.head]
+    if others:
+        threading.Thread(target=_renew_leases, args=(cluster, others, stopped), daemon=True).start()
+    try:
+        yield
+    finally:
+        stopped.set()
+
+
+def _renew_leases(cluster: Cluster, hosts: Sequence[str], stopped: threading.Event) -> None:
+    topology: ClusterTopology | None = None
+    while topology is None:
+        if stopped.wait(settings.LEASE_START_SECONDS):
+            return
+        with contextlib.suppress(ClusterError):
+            topology = cluster.connect_head().call(TopologyRequest(settled=False))
+    lease = topology.lease
+    while lease is not None and not stopped.wait(lease / settings.LEASE_RENEWALS):
+        map_hosts(hosts, lambda host: cluster.connect(host).call(StatusRequest()), settings.LEASE_TIMEOUT_SECONDS)
+
+
+def list_runs(cluster: Cluster, lines: int | None) -> tuple[list[dict[str, Any]], ClusterError | None]:
+    """List a cluster's runs on all hosts; most are on that of the head task, which leads them.
+
+    Args:
+        cluster: The cluster; it may be down.
+        lines: The number of latest runs to list; None for all.
+
+    Returns:
+        The runs, the oldest first, each as {run, program, parameters, state, seconds, started, result, error}; and an
+        error that names the hosts whose runs are missing, or None if all answered.
+
+    Raises:
+        ClusterError: The cluster never ran, or none of its hosts can be reached.
+    """
+
+    def query(host: str) -> tuple[api.RunSummary, ...] | None:
+        client = cluster.connect(host)
+        # If the cluster is down, an agent is started to read the records of its host.
+        return client.call(api.RunsRequest(lines), start=True).runs if client.transport.has_state() else None
+
+    # A hanging agent on this machine is reported by its own timeout, with its pid.
+    timeout = None if cluster.is_local else settings.HOST_TIMEOUT_SECONDS
+    replies, errors = partition(map_hosts(cluster.hosts, query, timeout))
+    answers = [runs for runs in replies.values() if runs is not None]
+    if errors and not answers:
+        raise unreachable(cluster, errors)
+    if not answers:
+        raise unknown_cluster(cluster.name)
+    runs = sorted((run for answer in answers for run in answer), key=lambda run: run.started)
+    latest = runs if lines is None else runs[len(runs) - min(lines, len(runs)) :]
+    return [to_json(run) for run in latest], unreachable(cluster, errors) if errors else None
+
+
+def find_record(cluster: Cluster, run: str) -> dict[str, Any]:
+    """Return the record of a run, as `list_runs` has it; the cluster may be down.
+
+    Args:
+        cluster: The run's cluster.
+        run: The run's id, its name, or a unique prefix of the id.
+
+    Raises:
+        ClusterError: There is no such run, or a host that may have it cannot be reached.
+    """
+    runs, problem = list_runs(cluster, None)
+    records = {record["run"]: record for record in runs}
+    try:
+        return records[find_run(run, records)]
+    except ClusterError:
+        if problem is not None:
+            raise problem from None
+        raise
+
+
+def cancel_run(cluster: Cluster, run: str) -> dict[str, Any]:
+    """Cancel a run; a run that has ended already is not changed.
+
+    Args:
+        cluster: The run's cluster, which is up.
+        run: The run's id, its name, or a unique prefix of the id.
+
+    Returns:
+        The run's id, as {run}.
+
+    Raises:
+        ClusterError: There is no such run.
+    """
+    leader, identity = locate_run(cluster, run, start=False)
+    return {"run": leader.connect_head().call(api.CancelRequest(identity)).run}

@@ -1,0 +1,119 @@
+"""Find out why a command waits for tasks: what their hosts say of them, and what they print.
+
+The agent that leads a run cannot tell what is wrong on other hosts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from typing import Any
+
+from tfcluster import settings
+from tfcluster.client.cluster import Cluster
+from tfcluster.client.rpc.parallel import StreamContext, map_hosts, partition
+from tfcluster.core.stacks import describe_wait
+from tfcluster.errors import ClusterError
+from tfcluster.protocol.api.cluster import StatusRequest
+from tfcluster.protocol.api.logs import LogEvent, LogLine, LogsRequest
+from tfcluster.protocol.api.stacks import TaskThreadsReply, TaskThreadsRequest
+
+Event = dict[str, Any]
+# What a host tells: its TensorFlow, and what each task does that seems to be at fault, by the task's name.
+_Answer = tuple[str | None, dict[str, TaskThreadsReply]]
+
+
+def ask_hosts(cluster: Cluster, event: Event) -> Event:
+    """Return an event of a script that waits, with what the tasks' own hosts say of them, and other TensorFlows.
+
+    Args:
+        cluster: The cluster, on several hosts.
+        event: The event, as the agent that leads the run has written it.
+    """
+    problems: list[Event] = event["problems"]
+
+    def ask(host: str) -> _Answer:
+        client = cluster.connect(host)
+        tasks = [each["task"] for each in problems if each["host"] == host and each["task"]]
+        replies = {task: client.call(TaskThreadsRequest(task)) for task in tasks if host != cluster.head}
+        return client.call(StatusRequest()).hosts[0].tensorflow, replies
+
+    answers, errors = partition(map_hosts(cluster.hosts, ask, settings.WAIT_HOSTS_SECONDS))
+    explained = [_explain(each, cluster.head, answers, errors) for each in problems] + _other_versions(cluster, answers)
+    message = describe_wait(event["call"], event["file"], event["line"], [each["problem"] for each in explained])
+    return {**event, "message": message, "problems": explained}
+
+
+def add_logs(cluster: Cluster, event: Event) -> Event:
+    """Return an event of a script that waits, with the last lines of the logs of the tasks that it waits for.
+
+    Args:
+        cluster: The cluster.
+        event: The event.
+    """
+    problems: list[Event] = event["problems"]
+    hosts = {each["task"]: each["host"] for each in problems if each["task"] and each["host"] in cluster.hosts}
+
+    def read(task: str) -> tuple[str, list[str]]:
+        request = LogsRequest((task,), settings.FAILED_TASK_LOG_LINES, None, follow=False, after={})
+        parts = cluster.connect(hosts[task]).stream(request)
+        lines = [part.line for part in parts if isinstance(part, LogEvent)]
+        return (lines[0].task if lines else task), [line.line for line in lines]
+
+    replies, _ = partition(map_hosts(hosts, read, settings.WAIT_HOSTS_SECONDS))
+    return {**event, "logs": {short: lines for short, lines in replies.values() if lines}}
+
+
+def follow_late_tasks(
+    cluster: Cluster, host: str, late_tasks: Callable[[], Collection[str]], context: StreamContext
+) -> Iterator[LogLine]:
+    """Follow the logs of the tasks on a host that are still not ready after some seconds, for a command that waits.
+
+    Args:
+        cluster: The cluster.
+        host: The host.
+        late_tasks: Returns the short names of its tasks that are not ready.
+        context: The context of the stream.
+
+    Yields:
+        The last lines of the tasks' logs, then what they print from now on, until the agent or the connection ends.
+    """
+    while True:
+        context.sleep(settings.LATE_TASK_SECONDS)
+        if names := tuple(late_tasks()):
+            break
+    request = LogsRequest(names, settings.FAILED_TASK_LOG_LINES, None, follow=True, after={})
+    try:
+        for event in context.events(cluster.connect(host).stream(request)):
+            if isinstance(event, LogEvent):
+                yield event.line
+    except ClusterError:  # the watch, which uses the same connection, tells it
+        return
+
+
+def _explain(problem: Event, head: str, answers: dict[str, _Answer], errors: dict[str, ClusterError]) -> Event:
+    """Return a problem with what the host of the task says of it."""
+    host = problem["host"]
+    if host in errors:
+        return {**problem, "problem": f"{problem['problem']} ({errors[host].message})"}
+    reply = answers[host][1].get(problem["task"]) if host in answers else None
+    if reply is None:
+        return problem
+    if reply.problem:
+        return {**problem, "problem": reply.problem, "hint": reply.hint}
+    text = f"{problem['problem']}, although it answers on {host}"
+    return {**problem, "problem": text, "hint": f"Let {head} connect to it; `tfcluster doctor` checks the connections."}
+
+
+def _other_versions(cluster: Cluster, answers: dict[str, _Answer]) -> list[Event]:
+    """Return a problem for each host that has another TensorFlow than the one that leads the run."""
+    own = answers[cluster.head][0] if cluster.head in answers else None
+    others = {host: version for host, (version, _) in answers.items() if None not in (own, version) and version != own}
+    return [
+        {
+            "problem": f"host {host} runs TensorFlow {version}, {cluster.head} {own}",
+            "hint": f"Install the same everywhere (`pip install tensorflow=={own}`), and restart the cluster.",
+            "task": "",
+            "host": host,
+        }
+        for host, version in others.items()
+    ]

@@ -1,0 +1,1 @@
+"""The processes of a group (`launch`): its coordinator, and the process that starts its members on each host."""

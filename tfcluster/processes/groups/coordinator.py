@@ -1,0 +1,299 @@
+"""The coordinator of a group: the driver of its run, which starts the members on all hosts together and ends them so.
+
+The hosts connect to it, the one that it runs on included. It decides when a group has ended, records what the members
+print, and says which failure came first: the others are usually consequences of that one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import time
+import traceback
+from collections.abc import Collection
+from typing import Any, NoReturn
+
+from tfcluster import settings
+from tfcluster.core.groups import Group, Member, NextStep, next_step, restart_delay, stop_delay
+from tfcluster.core.topology import join_address
+from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.processes import daemonize
+from tfcluster.processes.groups.host import GroupHost
+from tfcluster.processes.groups.link import GroupLink, GroupListener
+from tfcluster.processes.groups.member_states import MemberStates
+from tfcluster.processes.groups.outcome import Failure, LastLines, describe_failure, final_event
+from tfcluster.processes.netinfo import Address
+from tfcluster.processes.runs.code_tree import clear_tree
+from tfcluster.processes.runs.driver_process import wake_on_signals
+from tfcluster.processes.runs.latest_metrics import LatestMetrics
+from tfcluster.processes.runs.run_output import STDERR, OutputRecorder
+from tfcluster.processes.runs.run_spec import RunSpec
+from tfcluster.protocol.group import (
+    End,
+    Exited,
+    Interrupt,
+    Measured,
+    Observed,
+    Order,
+    Output,
+    Ports,
+    Report,
+    Reserve,
+    Start,
+    Started,
+    Stop,
+    StopIdle,
+    Unable,
+)
+
+_NEVER = float("inf")
+
+
+class GroupCoordinator:
+    """Coordinates a group from its start to its end.
+
+    Args:
+        spec: The run of the group.
+        group: The group.
+        cluster: The addresses that may connect to this process, or None if all may.
+
+    Raises:
+        OSError: A process cannot be started, or a file or socket cannot be created.
+        PortIsolationError: The port for the other hosts cannot be restricted.
+    """
+
+    def __init__(self, spec: RunSpec, group: Group, cluster: Collection[Address] | None) -> None:
+        self._spec = spec
+        self._group = group
+        self._cluster = cluster
+        self._recorder = OutputRecorder(spec.folder)
+        self._states = MemberStates(spec.folder)
+        self._poll = select.poll()
+        self._links: dict[int, GroupLink] = {}
+        self._listener: GroupListener | None = None
+        self._started_at = time.monotonic()
+        self._attempt = 0
+        self._is_interrupted = self._is_cancelled = self._has_lost_host = False
+        self._reset()
+        # When the group ends, whatever has exited; when the hosts must be ready; when the group starts again.
+        self._end_at = self._resume_at = _NEVER
+        self._ready_by = self._started_at + settings.GROUP_START_SECONDS
+        if group.on(spec.host):
+            self._fork_local_host()
+        self._wakeup = wake_on_signals()
+        self._poll.register(self._wakeup, select.POLLIN)
+        if others := [host for host in group.hosts if host != spec.host]:
+            self._listen(others)
+
+    def _reset(self) -> None:
+        """Forget the previous attempt to run the group."""
+        self._ports: dict[int, int] = {}
+        self._running: set[int] = set()
+        self._exited: set[int] = set()
+        self._outputs = {member.rank: LastLines() for member in self._members}
+        self._failure: Failure | None = None
+        self._done_at = self._stop_at = _NEVER  # since when the others are to end; when they are told to
+        self._is_stopping = self._is_stopping_idle = False
+        self._states.clear()
+        self._metrics = LatestMetrics(member.short for member in self._members)
+
+    @property
+    def _members(self) -> tuple[Member, ...]:
+        return self._group.members
+
+    def _fork_local_host(self) -> None:
+        """Fork the process that starts the members on this host."""
+        own, other = socket.socketpair()
+        parent = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            own.detach()
+            daemonize.set_parent_death_signal(parent)
+            daemonize.close_fds({0, 1, 2, other.fileno()})
+            daemonize.set_process_title(f"tfcluster: {self._spec.cluster} {self._spec.run} host")
+            try:
+                link = GroupLink(other, self._spec.host)
+                os._exit(GroupHost(self._spec, self._group, link, self._cluster).run())
+            except SystemExit:
+                raise
+            except BaseException:  # the coordinator notices that the connection is closed
+                traceback.print_exc()
+                os._exit(1)
+        other.close()
+        self._admit(GroupLink(own, self._spec.host))
+
+    def _listen(self, others: list[str]) -> None:
+        """Listen for the other hosts, and tell the command the address, which it passes on to them."""
+        self._listener = GroupListener(self._group.secret, others, self._cluster, self._poll, self._spec.ports)
+        address = join_address(self._group.address_host, self._listener.port)
+        self._spec.emit("coordinator", address=address, hosts=others)
+
+    def _admit(self, link: GroupLink) -> None:
+        self._links[link.fileno()] = link
+        self._poll.register(link, select.POLLIN)
+        if {each.host for each in self._links.values()} == set(self._group.hosts):
+            if self._listener is not None:
+                self._listener.close()
+                self._listener = None
+            self._order(Reserve())
+
+    def _order(self, order: Order) -> None:
+        """Send an order to all hosts; a host that is lost is noticed when its reports are read."""
+        for link in self._links.values():
+            with contextlib.suppress(OSError):
+                link.send(order)
+
+    def run(self) -> NoReturn:
+        """Coordinate the group to its end, write the final event of the run, and exit."""
+        while not self._has_ended():
+            timers = (self._end_at, self._resume_at, self._ready_by, self._stop_at)
+            timeout = min(settings.DRIVER_POLL_SECONDS, max(0.0, min(timers) - time.monotonic()))
+            for fd, _ in self._poll.poll(1000 * timeout):
+                self._handle(fd)
+            self._states.write()
+            self._check_timers()
+        self._finish()
+
+    def _has_ended(self) -> bool:
+        """Return whether the group has ended; stop the members that are left, or start all again, if it is time to."""
+        step = next_step(self._members, self._exited, self._failure is not None)
+        if self._is_cancelled:
+            return not self._running or time.monotonic() >= self._end_at
+        if step is NextStep.STOP_IDLE and not self._is_stopping_idle:
+            self._is_stopping_idle = True
+            self._order(StopIdle(settings.GROUP_WORKERS_SECONDS))
+        if step is NextStep.STOP_OTHERS and not self._is_stopping:
+            code = None if self._failure is None else self._failure.exit_code
+            self._done_at = min(self._done_at, time.monotonic())
+            self._stop_at = self._done_at + stop_delay(self._members, self._exited, code)
+        if step is NextStep.FAIL and self._can_restart():
+            if self._resume_at == _NEVER:
+                assert self._failure is not None, "the group has failed"
+                delay = restart_delay(self._attempt, self._failure.exit_code)
+                self._resume_at = time.monotonic() + delay
+                left = self._group.max_restarts - self._attempt
+                self._tell("restart", problem=self._failure.error.message, seconds=delay, left=left - 1)
+            return False
+        return step in (NextStep.SUCCEED, NextStep.FAIL) or not self._spec.folder.exists()
+
+    def _can_restart(self) -> bool:
+        return self._attempt < self._group.max_restarts and not (self._is_interrupted or self._has_lost_host)
+
+    def _check_timers(self) -> None:
+        now = time.monotonic()
+        if now >= self._ready_by:
+            self._ready_by = _NEVER
+            ready = {member.host for member in self._members if member.rank in self._ports}
+            late = [host for host in self._group.hosts if host not in ready]
+            self._fail_hosts(late, f"host {', '.join(late)} was not ready within {settings.GROUP_START_SECONDS:g} s")
+        if now >= self._stop_at:
+            self._stop_at = _NEVER
+            self._is_stopping = True
+            self._order(Stop(settings.GROUP_STOP_SECONDS))
+        if now >= self._resume_at:
+            self._resume_at = _NEVER
+            self._ready_by = now + settings.GROUP_START_SECONDS
+            self._attempt += 1
+            self._reset()
+            self._order(Reserve())
+
+    def _handle(self, fd: int) -> None:
+        if fd == self._wakeup.fileno():
+            self._handle_signals(self._wakeup.recv(1 << 10))
+        elif fd in self._links:
+            self._read_reports(fd)
+        elif self._listener is not None and (link := self._listener.handle(fd)) is not None:
+            self._admit(link)
+
+    def _handle_signals(self, numbers: bytes) -> None:
+        if signal.SIGINT in numbers:
+            self._is_interrupted = True
+            self._order(Interrupt())
+        if signal.SIGTERM in numbers:
+            self._is_cancelled = True
+            self._end_at = time.monotonic() + settings.DRIVER_TERMINATE_SECONDS
+            self._order(Stop(settings.DRIVER_TERMINATE_SECONDS))
+
+    def _read_reports(self, fd: int) -> None:
+        link = self._links[fd]
+        try:
+            reports: list[Report] | None = link.receive()
+        except ClusterError:
+            reports = None
+        if reports is None:
+            self._poll.unregister(fd)
+            del self._links[fd]
+            link.close()
+            self._fail_hosts([link.host], f"the connection to host {link.host} is lost", ExitCode.UNREACHABLE)
+            return
+        for report in reports:
+            self._take(link.host, report)
+
+    def _take(self, host: str, report: Report) -> None:
+        """Take a report of a host."""
+        if isinstance(report, Ports):
+            self._ports.update(zip((member.rank for member in self._group.on(host)), report.ports, strict=True))
+            if len(self._ports) == len(self._members):
+                self._ready_by = _NEVER
+                self._order(Start(self._attempt, self._group.addresses(self._ports)))
+        elif isinstance(report, Started):
+            self._running.add(report.rank)
+            self._states.start(self._members[report.rank], report.pid)
+            self._emit(self._members[report.rank], "started", pid=report.pid)
+        elif isinstance(report, Output):
+            data = report.data.encode(errors="surrogateescape")
+            self._outputs[report.rank].add(data)
+            self._recorder.append(report.stream, data, self._members[report.rank].short)
+        elif isinstance(report, Measured):
+            self._metrics.add(report.event)
+            self._tell(**report.event)
+        elif isinstance(report, Observed):
+            self._states.change(self._members[report.rank], observation=report.observation)
+        elif isinstance(report, Exited):
+            self._take_exit(self._members[report.rank], report)
+        elif isinstance(report, Unable):
+            self._fail_hosts([host], report.problem)
+
+    def _take_exit(self, member: Member, report: Exited) -> None:
+        self._running.discard(member.rank)
+        self._exited.add(member.rank)
+        self._states.change(member, exit_code=report.exit_code)
+        self._emit(member, "exited", exit_code=report.exit_code)
+        has_failed = report.exit_code != 0 and not report.was_idle
+        if has_failed and self._failure is None and not (self._is_stopping or self._is_cancelled):
+            lines = self._outputs[member.rank].lines
+            self._failure = describe_failure(member, report, lines, self._is_interrupted)
+
+    def _tell(self, event: str, **fields: Any) -> None:
+        """Write an event; a full disk must not end the group, and at its end the agent notices it too."""
+        with contextlib.suppress(ClusterError):
+            self._spec.emit(event, **fields)
+
+    def _emit(self, member: Member, state: str, **fields: int) -> None:
+        self._tell("member", task=member.short, host=member.host, state=state, attempt=self._attempt, **fields)
+
+    def _fail_hosts(self, hosts: Collection[str], problem: str, exit_code: ExitCode = ExitCode.FAILED) -> None:
+        """Note that hosts do nothing more for the group, whose members there count as exited."""
+        self._has_lost_host = True
+        if self._failure is None and not (self._is_stopping or self._is_cancelled):
+            self._failure = Failure(ClusterError(problem, exit_code=exit_code), int(exit_code), {})
+        for member in self._members:
+            if member.host in hosts or not self._running:
+                self._running.discard(member.rank)
+                self._exited.add(member.rank)
+
+    def _finish(self) -> NoReturn:
+        """Write the final event, let the hosts exit, and exit."""
+        code = 0 if self._failure is None else self._failure.exit_code
+        end = (time.monotonic() - self._started_at, self._recorder.lost_bytes)
+        event = final_event(self._spec, self._failure, self._attempt, self._metrics.as_result(), *end)
+        if self._is_cancelled:
+            code, event = int(ExitCode.TERMINATED), self._metrics.stop_event()
+        self._order(End(code))
+        if left := clear_tree(self._spec):
+            self._recorder.append(STDERR, f"{left}\n".encode())
+        self._tell(**event)
+        os._exit(code)

@@ -1,0 +1,262 @@
+"""A host of a group: the process that starts the group's members on one host, as the coordinator orders."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from functools import partial
+
+from tfcluster import settings
+from tfcluster.core.caller import OutputStreams
+from tfcluster.core.environment import gpu_variables
+from tfcluster.core.groups import Group, Member, Observation, expand
+from tfcluster.core.tf_config import make_tf_config
+from tfcluster.errors import ClusterError
+from tfcluster.processes.groups.idle_members import IdleMembers
+from tfcluster.processes.groups.link import GroupLink
+from tfcluster.processes.groups.member_states import read_observations
+from tfcluster.processes.netinfo import Address, bind_free_port
+from tfcluster.processes.runs.driver_process import reap_orphans, restore_signals, wake_on_signals
+from tfcluster.processes.runs.run_spec import RunSpec
+from tfcluster.processes.runs.supervised_program import SupervisedProgram
+from tfcluster.protocol.codec import Message
+from tfcluster.protocol.group import (
+    End,
+    Exited,
+    Interrupt,
+    Measured,
+    Observed,
+    Order,
+    Output,
+    Ports,
+    Report,
+    Reserve,
+    Start,
+    Started,
+    Stop,
+    StopIdle,
+    Unable,
+)
+
+
+class GroupHost:
+    """Starts and supervises the members of a group on this host.
+
+    Args:
+        spec: The run of the group.
+        group: The group.
+        link: The connection to the coordinator.
+        cluster: The addresses that may connect to the ports of the members, or None if all may.
+
+    Attributes:
+        is_coordinator_lost: Whether the connection to the coordinator was lost before the group had ended.
+    """
+
+    def __init__(self, spec: RunSpec, group: Group, link: GroupLink, cluster: Collection[Address] | None) -> None:
+        self._spec = spec
+        self._group = group
+        self._link = link
+        self._cluster = cluster
+        self._members = group.on(spec.host)
+        self._ports: list[socket.socket] = []
+        self._programs: dict[int, SupervisedProgram] = {}
+        self._idle = IdleMembers()
+        self._observations: dict[int, Observation] = {}  # as reported, by rank
+        self._poll = select.poll()
+        self.is_coordinator_lost = False
+        self._wakeup = wake_on_signals()
+
+    def run(self) -> int:
+        """Carry out orders until the last one, or until the coordinator is lost; no member is left then.
+
+        Returns:
+            The exit code of the group; 1 if the coordinator is lost.
+
+        Raises:
+            SystemExit: In the process of a member, when its script has ended.
+        """
+        self._poll.register(self._link, select.POLLIN)
+        self._poll.register(self._wakeup, select.POLLIN)
+        code: int | None = None
+        while code is None or self._programs:
+            for fd, events in self._poll.poll(1000 * self._seconds_left()):
+                if fd == self._wakeup.fileno():
+                    self._handle_signals(self._wakeup.recv(1 << 10))
+                elif fd == self._link.fileno():
+                    code = self._receive() if code is None else code
+                elif not any(program.handle(fd, events) for program in list(self._programs.values())):
+                    self._poll.unregister(fd)
+            if self._group.coordinator is not None:  # else its agent is the coordinator's own
+                self._report_observations()
+            for rank in self._idle.take_idle():
+                self._programs[rank].terminate(settings.GROUP_STOP_SECONDS)
+            for rank, program in list(self._programs.items()):
+                program.kill_if_overdue()
+                if program.has_exited:
+                    self._report_exit(rank, program)
+            if code is None and not self._spec.folder.exists():
+                code = self._leave()
+        return code
+
+    def _seconds_left(self) -> float:
+        seconds = [program.seconds_left() for program in self._programs.values()]
+        if self._group.coordinator is not None and self._programs:
+            seconds.append(settings.WAIT_CHECK_SECONDS)
+        return min([settings.DRIVER_POLL_SECONDS, self._idle.seconds_left(), *seconds])
+
+    def _handle_signals(self, numbers: bytes) -> None:
+        if signal.SIGTERM in numbers:  # the agent ends its part of the run
+            self._terminate(settings.DRIVER_TERMINATE_SECONDS)
+        reap_orphans([program.pid for program in self._programs.values()])
+
+    def _leave(self) -> int:
+        """End all members, whose exits are not reported. Return the exit code."""
+        self._poll.unregister(self._link)
+        self._terminate(settings.DRIVER_TERMINATE_SECONDS)
+        return 1
+
+    def _receive(self) -> int | None:
+        """Carry out the orders that have arrived; return the exit code with the last one."""
+        try:
+            orders: list[Order] | None = self._link.receive()
+        except ClusterError:
+            orders = None
+        if orders is None:
+            self.is_coordinator_lost = True
+            return self._leave()
+        for order in orders:
+            if isinstance(order, End):
+                self._leave()
+                return order.exit_code
+            try:
+                self._carry_out(order)
+            except (OSError, ClusterError) as error:
+                text = error.message if isinstance(error, ClusterError) else str(error.strerror)
+                self._report(Unable(f"host {self._spec.host}: {text}"))
+        return None
+
+    def _carry_out(self, order: Order) -> None:
+        """Carry out an order.
+
+        Raises:
+            OSError: A process cannot be started.
+            ClusterError: There is no free port.
+        """
+        if isinstance(order, Reserve):
+            for each in self._ports:
+                each.close()
+            self._ports = [_reserve_port(self._spec.ports) for _ in self._members]
+            self._report(Ports([each.getsockname()[1] for each in self._ports]))
+        elif isinstance(order, Start):
+            for member in self._members:
+                self._start(member, order)
+        elif isinstance(order, Stop):
+            self._terminate(order.seconds)
+        elif isinstance(order, StopIdle):
+            pids = {rank: program.pid for rank, program in self._programs.items() if self._group.members[rank].trains}
+            self._idle.watch(pids, order.seconds)
+        elif isinstance(order, Interrupt):
+            for program in self._programs.values():
+                program.signal_group(signal.SIGINT)
+
+    def _start(self, member: Member, order: Start) -> None:
+        parameters = self._spec.parameters
+        arguments = [expand(each, self._group, member, order.addresses) for each in parameters["args"]]
+        spec = replace(
+            self._spec,
+            parameters={**parameters, "args": arguments},
+            streams=OutputStreams(),
+            group=None,
+            member=self._environment(member, order),
+        )
+        sink = _MemberOutput(self._report, member.rank)
+        report = partial(self._report_measured, member.rank)
+        program = SupervisedProgram(spec, self._poll, sink, None, self._cluster, report, self._release)
+        self._programs[member.rank] = program
+        self._observations[member.rank] = Observation()
+        self._report(Started(member.rank, program.pid))
+
+    def _environment(self, member: Member, order: Start) -> dict[str, str]:
+        """Return the environment variables that a member has besides those of every script."""
+        return {
+            **member.env,
+            **gpu_variables(os.environ, member.gpu_ids),
+            "TF_CONFIG": json.dumps(make_tf_config(order.addresses, member.job, member.index)),
+            "TFCLUSTER_TASK": member.short,
+            "TFCLUSTER_ADDRESS": member.address(self._port_of(member)),
+            "TFCLUSTER_RANK": str(member.rank),
+            "TFCLUSTER_WORLD_SIZE": str(len(self._group.members)),
+            "TFCLUSTER_ATTEMPT": str(order.attempt),
+        }
+
+    def _port_of(self, member: Member) -> int:
+        port: int = self._ports[self._members.index(member)].getsockname()[1]
+        return port
+
+    def _release(self) -> None:
+        """Give up, in the process of a member, what belongs to this process."""
+        restore_signals()
+        self._link.detach()
+        for program in self._programs.values():
+            program.detach()
+        sockets: list[socket.socket] = [self._wakeup, *self._ports]
+        for each in sockets:
+            each.detach()
+
+    def _terminate(self, seconds: float) -> None:
+        for program in self._programs.values():
+            program.terminate(seconds)
+
+    def _report_exit(self, rank: int, program: SupervisedProgram) -> None:
+        code = program.reap()
+        program.close()
+        del self._programs[rank]
+        failure = program.end.failure if program.end is not None else ""
+        self._report(Exited(rank, code, failure, was_idle=self._idle.forget(rank)))
+
+    def _report_observations(self) -> None:
+        observations = read_observations(self._spec.folder)
+        for rank, program in self._programs.items():
+            observation = observations.get(program.pid, Observation())
+            if observation != self._observations[rank]:
+                self._observations[rank] = observation
+                self._report(Observed(rank, observation))
+
+    def _report_measured(self, rank: int, event: Message) -> None:
+        self._report(Measured(rank, event))
+
+    def _report(self, report: Report) -> None:
+        with contextlib.suppress(OSError):  # the coordinator is lost, which the next order to read shows
+            self._link.send(report)
+
+
+class _MemberOutput:
+    """Sends what a member prints to the coordinator."""
+
+    def __init__(self, report: Callable[[Output], None], rank: int) -> None:
+        self._report = report
+        self._rank = rank
+
+    def append(self, stream: str, data: bytes) -> None:
+        """Send what has arrived on a stream."""
+        self._report(Output(self._rank, stream, data.decode(errors="surrogateescape")))
+
+
+def _reserve_port(ports: Sequence[int]) -> socket.socket:
+    """Bind a free port, so that the kernel gives it to no other process; a gRPC server of this user can still bind it.
+
+    Args:
+        ports: The ports to choose from; see `bind_free_port`.
+
+    Raises:
+        OSError: No port is free.
+    """
+    bound = bind_free_port(ports)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # after the bind, as gRPC sets it too
+    return bound

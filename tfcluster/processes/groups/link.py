@@ -1,0 +1,285 @@
+"""The connection between a group's coordinator and a host of it; each proves to the other that it belongs there.
+
+Each side answers a random challenge with an HMAC of the group's secret, which the command sent to all hosts: a stranger
+who reaches the coordinator's port, or who listens in its place, learns nothing and gives no order.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hmac
+import json
+import secrets
+import select
+import socket
+import time
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from tfcluster import settings
+from tfcluster.errors import ClusterError
+from tfcluster.processes.netinfo import Address, bind_free_port, detect_loss
+from tfcluster.processes.servers.port_isolation import restrict
+from tfcluster.protocol.codec import Decoder, Message, encode
+from tfcluster.protocol.group import Order, Report, from_message, to_message
+
+
+class GroupLink:
+    """A connection that carries orders and reports.
+
+    Args:
+        connection: The socket.
+        host: The name of the host at the other end, or of this one.
+    """
+
+    def __init__(self, connection: socket.socket, host: str) -> None:
+        self.host = host
+        self._connection = connection
+        self._decoder = Decoder()
+
+    def fileno(self) -> int:
+        """Return the socket's descriptor, which is readable when something has arrived."""
+        return self._connection.fileno()
+
+    def send(self, value: Order | Report) -> None:
+        """Send an order or a report; wait until the other side has taken what was sent before.
+
+        Raises:
+            OSError: The connection is lost.
+        """
+        self._connection.sendall(encode(to_message(value)))
+
+    def receive(self) -> list[Any] | None:
+        """Return the orders or reports that have arrived; None if the connection is lost.
+
+        Raises:
+            ClusterError: The other side has sent something else.
+        """
+        try:
+            data = self._connection.recv(settings.IO_BLOCK_BYTES)
+        except OSError:
+            return None
+        return [from_message(message) for message in self._decoder.feed(data)] if data else None
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+    def detach(self) -> None:
+        """Give up the descriptor in a forked process, which has closed it."""
+        self._connection.detach()
+
+
+class Admission:
+    """A connection that has reached the coordinator and has not proved yet that it belongs to the group.
+
+    Args:
+        connection: The socket.
+        secret: The group's secret.
+        hosts: The names of the hosts that may take part.
+
+    Attributes:
+        began: When the connection was made, in seconds of time.monotonic().
+    """
+
+    def __init__(self, connection: socket.socket, secret: str, hosts: frozenset[str]) -> None:
+        self._connection = connection
+        self._secret = secret
+        self._hosts = hosts
+        self._received = b""
+        self.began = time.monotonic()
+        self._nonce = secrets.token_hex(16)
+        connection.setblocking(False)
+        connection.send(encode({"nonce": self._nonce}))
+
+    def fileno(self) -> int:
+        """Return the socket's descriptor."""
+        return self._connection.fileno()
+
+    def read(self) -> GroupLink | None:
+        """Read the host's proof; return the link when it is complete and right, and None until then.
+
+        Raises:
+            ClusterError: The proof is wrong, or there will be none.
+        """
+        try:
+            data = self._connection.recv(settings.GROUP_PROOF_MAX_BYTES - len(self._received))
+        except BlockingIOError:
+            return None
+        except OSError:
+            data = b""
+        self._received += data
+        if not data or (len(self._received) >= settings.GROUP_PROOF_MAX_BYTES and b"\n" not in self._received):
+            raise ClusterError("the connection has no proof")
+        if not self._received.endswith(b"\n"):
+            return None
+        answer = _decode(self._received)
+        host, nonce = answer.get("host", ""), answer.get("nonce", "")
+        if host not in self._hosts or not _is_proof(answer, self._secret, "host", host, self._nonce, nonce):
+            raise ClusterError("the proof is wrong")
+        detect_loss(self._connection)
+        self._connection.setblocking(True)
+        self._connection.sendall(encode({"proof": _proof(self._secret, "coordinator", host, nonce, self._nonce)}))
+        return GroupLink(self._connection, host)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+
+class GroupListener:
+    """Listens for the other hosts of a group, and accepts those that prove that they belong to it.
+
+    Args:
+        secret: The group's secret.
+        hosts: The names of the hosts; each is accepted once.
+        cluster: The addresses that may connect, or None if all may.
+        poll: Watches the descriptors of this object, whose events are passed to `handle`.
+        ports: The ports to choose from; see `bind_free_port`.
+
+    Attributes:
+        port: The port.
+
+    Raises:
+        OSError: The socket cannot be created.
+        PortIsolationError: The port cannot be restricted.
+    """
+
+    def __init__(
+        self,
+        secret: str,
+        hosts: Collection[str],
+        cluster: Collection[Address] | None,
+        poll: select.poll,
+        ports: Sequence[int] = (),
+    ) -> None:
+        self._secret = secret
+        self._hosts = set(hosts)
+        self._poll = poll
+        self._admissions: dict[int, Admission] = {}
+        self._listener = bind_free_port(ports)
+        if cluster is not None:
+            restrict(self._listener, cluster)
+        self._listener.listen(settings.PORT_BACKLOG)
+        self._listener.setblocking(False)
+        self.port: int = self._listener.getsockname()[1]
+        poll.register(self._listener, select.POLLIN)
+
+    def handle(self, fd: int) -> GroupLink | None:
+        """Handle the event of a descriptor; return the connection to a host that is accepted now."""
+        if fd == self._listener.fileno():
+            self._accept()
+        elif fd in self._admissions:
+            return self._read_proof(fd)
+        return None
+
+    def close(self) -> None:
+        """Stop listening, and close the connections that were not accepted."""
+        for fd in list(self._admissions):
+            self._refuse(fd)
+        self._poll.unregister(self._listener)
+        self._listener.close()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):  # the other side has given up, or no descriptor is left
+            connection, _ = self._listener.accept()
+            limit = time.monotonic() - settings.GROUP_PROOF_SECONDS
+            for fd in [fd for fd, admission in self._admissions.items() if admission.began <= limit]:
+                self._refuse(fd)
+            if len(self._admissions) >= settings.GROUP_ADMISSIONS_MAX:
+                connection.close()  # a host of the group connects again
+                return
+            admission = Admission(connection, self._secret, frozenset(self._hosts))
+            self._admissions[admission.fileno()] = admission
+            self._poll.register(admission, select.POLLIN)
+
+    def _read_proof(self, fd: int) -> GroupLink | None:
+        try:
+            link = self._admissions[fd].read()
+        except (ClusterError, OSError):
+            self._refuse(fd)
+            return None
+        if link is not None:
+            del self._admissions[fd]
+            self._poll.unregister(fd)
+            self._hosts.discard(link.host)
+        return link
+
+    def _refuse(self, fd: int) -> None:
+        self._poll.unregister(fd)
+        self._admissions.pop(fd).close()
+
+
+def connect(address: str, secret: str, host: str) -> GroupLink:
+    """Connect a host to the coordinator of its group; try again if the connection is refused or closed.
+
+    Args:
+        address: The coordinator's address.
+        secret: The group's secret.
+        host: The name of this host.
+
+    Raises:
+        OSError: The coordinator cannot be reached.
+        ClusterError: What listens there is not the coordinator.
+    """
+    deadline = time.monotonic() + settings.LINK_CONNECT_SECONDS
+    while True:
+        try:
+            return _connect(address, secret, host)
+        except OSError:
+            if time.monotonic() >= deadline:
+                raise
+        time.sleep(settings.GROUP_RECONNECT_SECONDS)
+
+
+def _connect(address: str, secret: str, host: str) -> GroupLink:
+    name, _, port = address.rpartition(":")
+    connection = socket.create_connection((name.strip("[]"), int(port)), timeout=settings.LINK_CONNECT_SECONDS)
+    try:
+        nonce = _receive_line(connection).get("nonce", "")
+        own = secrets.token_hex(16)
+        proof = _proof(secret, "host", host, str(nonce), own)
+        connection.sendall(encode({"host": host, "nonce": own, "proof": proof}))
+        if not _is_proof(_receive_line(connection), secret, "coordinator", host, own, str(nonce)):
+            raise ClusterError(f"what listens at {address} is not the coordinator of the group")
+        detect_loss(connection)
+        connection.settimeout(None)
+    except BaseException:
+        connection.close()
+        raise
+    return GroupLink(connection, host)
+
+
+def _receive_line(connection: socket.socket) -> Message:
+    """Receive one line, byte by byte, so that none of what follows is taken."""
+    line = b""
+    while not line.endswith(b"\n"):
+        byte = connection.recv(1)
+        if not byte:
+            raise ConnectionAbortedError(errno.ECONNABORTED, "the coordinator has closed the connection")
+        if len(line) >= settings.GROUP_PROOF_MAX_BYTES:
+            raise ClusterError("what listens there is not the coordinator of the group")
+        line += byte
+    return _decode(line)
+
+
+def _decode(line: bytes) -> Message:
+    with contextlib.suppress(ValueError, RecursionError):
+        message = json.loads(line)
+        if isinstance(message, dict) and all(isinstance(value, str) for value in message.values()):
+            return message
+    raise ClusterError("the proof is not one")
+
+
+def _proof(secret: str, *parts: str) -> str:
+    return hmac.new(bytes.fromhex(secret), _encode_text("\n".join(parts)), "sha256").hexdigest()
+
+
+def _is_proof(answer: Message, secret: str, *parts: str) -> bool:
+    return hmac.compare_digest(_encode_text(str(answer.get("proof", ""))), _proof(secret, *parts).encode())
+
+
+def _encode_text(text: str) -> bytes:
+    """Encode text of the other side, which may have surrogates: JSON allows what UTF-8 does not."""
+    return text.encode(errors="surrogatepass")

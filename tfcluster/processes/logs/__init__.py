@@ -1,0 +1,1 @@
+"""Rotating logs, and the process that copies the output of tasks to them."""

@@ -1,0 +1,164 @@
+"""The fork server: an interpreter that has imported TensorFlow and forks a driver for each run within milliseconds.
+
+It reads lines that each describe a run (see `run_spec.RunSpec`). It writes `{"run", "pid", "start_time"}` when the
+driver of a run has been forked, `{"run", "pid", "start_time", "status"}` when the driver has exited, and
+`{"run", "error"}` if no driver could be forked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import selectors
+import signal
+import socket
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+from tfcluster.paths import PACKAGE_ROOT
+from tfcluster.process_handle import ProcessHandle
+from tfcluster.processes import daemonize
+from tfcluster.processes.runs import run_driver
+from tfcluster.processes.runs.fresh_interpreter import WARM_ENVIRONMENT
+from tfcluster.processes.runs.run_spec import RunSpec
+from tfcluster.protocol.codec import Decoder, Message, encode
+from tfcluster.protocol.serialization import decode
+
+# The package is imported from the folder of the agent's own code, as when the agent is started; see `transport.local`.
+_PROGRAM = """
+import sys
+sys.path[:] = [sys.argv[1], *filter(None, sys.path)]
+import tfcluster
+del sys.path[0]
+from tfcluster.processes.runs.fork_server import main
+main(*sys.argv[2:])
+"""
+
+
+def launch(title: str, parent: int, log: Path, agent: socket.socket) -> NoReturn:
+    """Replace a fork of the agent by a new interpreter that runs the fork server.
+
+    A program ends with a regular shutdown of its interpreter, which destroys all objects in it. The agent's objects
+    must not be among them, so a fork of the agent is not sufficient.
+
+    Args:
+        title: The process title, which `ps` shows.
+        parent: The agent's pid.
+        log: The file for TensorFlow's messages during its import.
+        agent: The child's end of a socket pair with the agent.
+    """
+    daemonize.detach(title, log=log, keep=[agent.fileno()], parent=parent)
+    os.set_inheritable(agent.fileno(), True)
+    os.execv(sys.executable, [sys.executable, "-c", _PROGRAM, str(PACKAGE_ROOT), title, str(agent.fileno())])
+
+
+def main(title: str, fd: str) -> None:
+    """Run the fork server until the agent closes the connection; in a forked driver, run the driver.
+
+    Args:
+        title: The process title, which `ps` shows.
+        fd: The number of the descriptor of the socket to the agent.
+    """
+    daemonize.set_process_title(title)
+    os.set_inheritable(int(fd), False)
+    spec = None
+    with socket.socket(fileno=int(fd)) as agent, contextlib.suppress(ConnectionError):  # the agent has died
+        _import_tensorflow()
+        spec = _serve(agent)
+    if spec is not None:
+        run_driver.main(spec)
+
+
+def _import_tensorflow() -> None:
+    """Import what every driver needs, before drivers are forked.
+
+    This must not start a session or initialise a GPU: a driver is a client of the servers and must not take a GPU's
+    memory from them. It must not create a graph either: the first graph seeds the process's generator of random numbers
+    and ids in TensorFlow, and all forks would draw the same values.
+    """
+    os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
+    os.environ.update({**WARM_ENVIRONMENT, **os.environ})
+    from tfcluster.programs import sessions
+
+    sessions.find_physical_devices()
+
+
+def _serve(agent: socket.socket) -> RunSpec | None:
+    """Fork a driver for each run that the agent sends.
+
+    Returns:
+        In a forked driver, the description of its run. In the fork server itself, None when the agent has closed the
+        connection.
+    """
+    decoder = Decoder()
+    # Do not use epoll: its set of descriptors is shared with forked processes, so what a driver unregisters would no
+    # longer be watched in the fork server.
+    with selectors.PollSelector() as selector:
+        selector.register(agent, selectors.EVENT_READ)
+        while True:
+            for key, _ in selector.select():
+                if key.fileobj is not agent:
+                    _report_end(selector, key, agent)
+                    continue
+                data = agent.recv(1 << 16)
+                if not data:
+                    return None
+                for message in decoder.feed(data):
+                    if _fork_driver(selector, message, agent):
+                        _close_all(selector)
+                        return decode(RunSpec, message)
+
+
+def _fork_driver(selector: selectors.BaseSelector, message: Message, agent: socket.socket) -> bool:
+    """Fork a driver and report it to the agent.
+
+    Args:
+        selector: The selector, with which the driver's pidfd is registered.
+        message: The description of the run.
+        agent: The socket to the agent.
+
+    Returns:
+        True in the driver's process, False in the fork server.
+    """
+    # No collection may run in the driver before it has closed the fork server's descriptors: an object that owns one
+    # could close its number after the driver has reused it. `run_driver.main` enables the collector again.
+    gc.disable()
+    try:
+        pid = os.fork()
+    except OSError as error:
+        gc.enable()
+        agent.sendall(encode({"run": message["run"], "error": error.strerror}))
+        return False
+    if pid == 0:
+        return True
+    gc.enable()
+    try:
+        process = ProcessHandle.from_pid(pid)
+        assert process is not None, "a child that has not been reaped has its pid"
+        pidfd = os.pidfd_open(pid)
+    except OSError as error:  # no descriptor is left, so the driver could be neither signalled nor watched
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        agent.sendall(encode({"run": message["run"], "error": error.strerror}))
+        return False
+    driver = {"run": message["run"], "pid": pid, "start_time": process.start_time}
+    selector.register(pidfd, selectors.EVENT_READ, driver)
+    agent.sendall(encode(driver))
+    return False
+
+
+def _close_all(selector: selectors.BaseSelector) -> None:
+    """Close the fork server's pidfds of other drivers, after which the program's files can have their numbers."""
+    for key in list(selector.get_map().values()):
+        selector.unregister(key.fileobj)
+        if isinstance(key.fileobj, int):
+            os.close(key.fileobj)
+
+
+def _report_end(selector: selectors.BaseSelector, key: selectors.SelectorKey, agent: socket.socket) -> None:
+    _, status = os.waitpid(key.data["pid"], 0)
+    selector.unregister(key.fileobj)
+    os.close(key.fd)
+    agent.sendall(encode({**key.data, "status": status}))

@@ -1,0 +1,123 @@
+"""What a program's process does for every program: its title, its signals, its context, and its function `run`."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from tfcluster import settings
+from tfcluster.errors import ClusterError, TerminatedError
+from tfcluster.processes.runs.run_spec import RunSpec
+
+if TYPE_CHECKING:
+    from tfcluster.programs.api import Context
+
+
+def title_of(spec: RunSpec) -> str:
+    """Return the title of the process, which `ps` shows."""
+    member = "" if spec.member is None else f" {spec.member['TFCLUSTER_TASK']}"
+    return f"tfcluster: {spec.cluster} {spec.run}{member} program"
+
+
+def hosts_of(spec: RunSpec) -> list[str]:
+    """Return the hosts of the cluster's addresses."""
+    return [address.rpartition(":")[0].strip("[]") for tasks in spec.addresses.values() for address in tasks]
+
+
+def handle_signals() -> None:
+    """Let SIGTERM raise TerminatedError and SIGINT KeyboardInterrupt, in this process and not in its forked children.
+
+    A child that is terminated, as by multiprocessing, ends at once, as it would under `python SCRIPT`.
+    """
+    masks = threading.local()
+
+    def block() -> None:  # a signal that a child receives before it has forgotten the handler would be lost
+        masks.previous = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+
+    def unblock() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, masks.previous)
+
+    def forget_handler() -> None:
+        if signal.getsignal(signal.SIGTERM) is _raise_terminated:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        unblock()
+
+    signal.signal(signal.SIGTERM, _raise_terminated)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.register_at_fork(before=block, after_in_parent=unblock, after_in_child=forget_handler)
+
+
+def _raise_terminated(signal_number: int, frame: FrameType | None) -> None:
+    raise TerminatedError
+
+
+def begin_run(spec: RunSpec) -> Context:
+    """Return the context of a run, which becomes the run of this process."""
+    from tfcluster.programs.api import Context, set_current_run
+
+    context = Context(
+        spec.run,
+        spec.addresses,
+        tuple(spec.devices),
+        spec.emit,
+        head_address=spec.head,
+        folder=spec.folder,
+        output_folder=spec.output_folder,
+        upload_path=spec.upload_path,
+        log_placement=spec.log_placement,
+        host=spec.host,
+        ports=spec.ports,
+    )
+    set_current_run(context)
+    return context
+
+
+def redraw_randomness() -> None:
+    """Redraw the random state that a fresh interpreter draws during imports, so that forked runs do not share it.
+
+    Python reseeds `random` in each fork by itself, and TensorFlow seeds its generators when a process first needs them.
+    The seed of Python's string hashes is drawn before any import and cannot be changed.
+    """
+    multiprocessing.current_process().authkey = os.urandom(32)
+    if numpy_random := sys.modules.get("numpy.random"):
+        numpy_random.seed()
+
+
+def load_function(spec: RunSpec) -> Callable[..., Any]:
+    """Return the function `run` of the run's program.
+
+    Raises:
+        ClusterError: The program is not installed in this Python, or it is broken.
+    """
+    from tfcluster.programs.registry import find
+
+    program = find(spec.program)
+    if program is None:
+        raise ClusterError(
+            f"the program {spec.program!r} is not installed on the host of the head task ({spec.head})",
+            hint=f"Programs run there; install the package: {sys.executable} -m pip install {spec.traits.package}",
+        )
+    function: Callable[..., Any] = program.load("run", "run")
+    return function
+
+
+def flush_output() -> None:
+    """Flush standard output and standard error, and ignore failures.
+
+    The interpreter tries again when it shuts down, and reports the error.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):  # a full disk, or an object that a script has put in the stream's place
+            stream.flush()
+
+
+def truncate(line: str) -> str:
+    """Truncate the message of an exception, which may contain a whole array; the output has the full message."""
+    return line if len(line) <= settings.RUN_ERROR_MAX_CHARS else f"{line[: settings.RUN_ERROR_MAX_CHARS]}..."

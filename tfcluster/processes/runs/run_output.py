@@ -1,0 +1,201 @@
+"""The output of a run's program: pipes or terminals that its driver reads, and the files to which the driver appends.
+
+A run's output is two files: what the program has written, byte for byte and in the order of arrival, and an index with
+a line `STREAM OFFSET SIZE` for each part, such as `stderr 1024 17`; in a group of processes, the member's task follows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import select
+import struct
+import termios
+import tty
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol
+
+from tfcluster import settings
+from tfcluster.core.caller import OutputStreams
+from tfcluster.processes.runs.run_spec import OUTPUT, OUTPUT_INDEX, TERMINAL_SIZE
+
+STDOUT, STDERR = "stdout", "stderr"
+
+
+class OutputSink(Protocol):
+    """Takes what a program prints."""
+
+    def append(self, stream: str, data: bytes, /) -> None:
+        """Take what has arrived on a stream."""
+
+
+class OutputRecorder:
+    """Appends to the output of a run.
+
+    Args:
+        folder: The run's folder.
+
+    Attributes:
+        lost_bytes: How many bytes could not be written, because the disk is full.
+
+    Raises:
+        OSError: The files cannot be created.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+        self._output = os.open(folder / OUTPUT, flags, 0o600)
+        self._index = os.open(folder / OUTPUT_INDEX, flags, 0o600)
+        self._offset = os.fstat(self._output).st_size
+        self._separator = ""
+        self.lost_bytes = 0
+
+    def append(self, stream: str, data: bytes, task: str = "") -> None:
+        """Append what has arrived on a stream; a full disk keeps no program from running.
+
+        Args:
+            stream: The name of the stream.
+            data: What has arrived.
+            task: The short name of the member's task, for a group of processes.
+        """
+        size = _write(self._output, data)
+        self.lost_bytes += len(data) - size
+        if size:
+            member = f" {task}" if task else ""
+            line = f"{self._separator}{stream} {self._offset} {size}{member}\n".encode()
+            is_complete = _write(self._index, line) == len(line)
+            # After a line that was truncated, the next one begins on a line of its own.
+            self._separator = "" if is_complete else "\n"
+            self.lost_bytes += 0 if is_complete else size
+            self._offset += size
+
+
+def _write(fd: int, data: bytes) -> int:
+    """Write as much as possible to a file and return the number of bytes."""
+    size = 0
+    with contextlib.suppress(OSError):  # the disk is full
+        while size < len(data):
+            size += os.write(fd, data[size:])
+    return size
+
+
+class OutputCapture:
+    """Captures the output of a program.
+
+    Args:
+        sink: Takes the output.
+        streams: The streams that the program gets.
+
+    Attributes:
+        program_fds: The descriptors of the program's standard output and standard error.
+
+    Raises:
+        OSError: No descriptor is left.
+    """
+
+    def __init__(self, sink: OutputSink, streams: OutputStreams) -> None:
+        self._sink = sink
+        stdout, program_stdout = _open_stream(streams.stdout_is_terminal, streams)
+        self._streams = {stdout: STDOUT}
+        self.program_fds = (program_stdout, program_stdout)
+        if not streams.is_shared:
+            stderr, program_stderr = _open_stream(streams.stderr_is_terminal, streams)
+            self._streams[stderr] = STDERR
+            self.program_fds = (program_stdout, program_stderr)
+
+    @property
+    def streams(self) -> Mapping[int, str]:
+        """Return the name of each stream that a process may still write to, by the descriptor to read it from."""
+        return self._streams
+
+    def close_program_fds(self) -> None:
+        """Close the descriptors of the program, which has them."""
+        for fd in set(self.program_fds):
+            os.close(fd)
+
+    def resize(self, folder: Path) -> None:
+        """Give the program's terminals the size that the agent has written to the run's folder."""
+        with contextlib.suppress(OSError, ValueError):  # the agent is just writing it, and will notify the driver again
+            columns, lines = map(int, (folder / TERMINAL_SIZE).read_text().split())
+            for fd in self._streams:
+                with contextlib.suppress(OSError):  # a pipe
+                    _set_size(fd, lines, columns)
+
+    def read(self, fd: int) -> bool:
+        """Read and record what has arrived on a stream; do not block.
+
+        Args:
+            fd: The stream's descriptor.
+
+        Returns:
+            Whether there was anything. The descriptor is closed at the stream's end.
+        """
+        try:
+            data = os.read(fd, settings.IO_BLOCK_BYTES)
+        except BlockingIOError:
+            return False
+        except OSError as error:  # a terminal has no end of file
+            if error.errno != errno.EIO:
+                raise
+            data = b""
+        if data:
+            self._sink.append(self._streams[fd], data)
+        else:
+            os.close(fd)
+            del self._streams[fd]
+        return bool(data)
+
+    def drain(self) -> None:
+        """Record what the program had written when it exited.
+
+        A background process that it has left may go on to write, so this reads no more than what fits in a pipe.
+        """
+        for fd in list(self._streams):
+            for _ in range(settings.DRIVER_DRAIN_BLOCKS):
+                if not self.read(fd):
+                    break
+
+    def record_until_closed(self) -> None:
+        """Record what background processes write that the program has left, until all of them have exited."""
+        poll = select.poll()
+        for fd in self._streams:
+            poll.register(fd, select.POLLIN)
+        while self._streams:
+            for fd, _ in poll.poll():
+                self.read(fd)
+                if fd not in self._streams:
+                    poll.unregister(fd)
+
+
+def _open_stream(is_terminal: bool, streams: OutputStreams) -> tuple[int, int]:
+    """Open a pipe, or a terminal that passes each byte on as it is.
+
+    Returns:
+        The descriptor to read from, which does not block, and the one that the program gets.
+    """
+    if is_terminal:
+        with contextlib.suppress(OSError):  # a container may have no terminals; then a pipe has to do
+            return _open_terminal(streams.lines, streams.columns)
+    reading, writing = os.pipe()
+    os.set_blocking(reading, False)
+    return reading, writing
+
+
+def _open_terminal(lines: int, columns: int) -> tuple[int, int]:
+    reading, writing = os.openpty()
+    tty.setraw(writing)  # the user's own terminal does what a terminal does with a line's end
+    _set_size(writing, lines, columns)
+    os.set_blocking(reading, False)
+    return reading, writing
+
+
+def _set_size(fd: int, lines: int, columns: int) -> None:
+    """Set the size of a terminal.
+
+    Raises:
+        OSError: The descriptor is not a terminal.
+    """
+    fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("4H", lines % 2**16, columns % 2**16, 0, 0))

@@ -1,0 +1,248 @@
+"""A program's process as its driver supervises it: its output, the ports that it opens, its end."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import select
+import signal
+import socket
+import time
+from collections.abc import Callable, Collection
+
+from tfcluster import settings
+from tfcluster.core.caller import OutputStreams
+from tfcluster.errors import ExitCode
+from tfcluster.process_handle import send_signal
+from tfcluster.processes import daemonize
+from tfcluster.processes.netinfo import Address
+from tfcluster.processes.runs import run_program
+from tfcluster.processes.runs.run_output import STDERR, OutputCapture, OutputSink
+from tfcluster.processes.runs.run_spec import ProgramEnd, RunSpec
+from tfcluster.processes.servers.listen_guard import ListenGuard
+from tfcluster.protocol.codec import Decoder, Message
+
+
+class SupervisedProgram:
+    """The process of a run's program, a child of this process, which waits for its events with `poll`.
+
+    Args:
+        spec: The run.
+        poll: Watches the descriptors of this object, whose events are passed to `handle`.
+        sink: Gets what the program prints.
+        stdin: The program's standard input; None for /dev/null.
+        cluster: The addresses that may connect to the program's ports, or None if all may.
+        report: Gets the events of a script: what it reports with `tfcluster.metric`.
+        release: Gives up, in the new process, the objects that own descriptors, because these are closed there: an
+            object that is destroyed later would close a file of the program that has got its number.
+
+    Attributes:
+        pid: The pid of the process.
+        end: What the program has sent before it exited; None if it was no script, or did not get so far.
+        capture: The program's output.
+        is_terminated: Whether it was sent SIGTERM.
+
+    Raises:
+        OSError: The process cannot be started.
+    """
+
+    def __init__(
+        self,
+        spec: RunSpec,
+        poll: select.poll,
+        sink: OutputSink,
+        stdin: int | None,
+        cluster: Collection[Address] | None,
+        report: Callable[[Message], None],
+        release: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._poll = poll
+        self._cluster = cluster
+        self._sink = sink
+        self._report = report
+        self.end: ProgramEnd | None = None
+        self.is_terminated = False
+        self.capture = OutputCapture(sink, spec.streams or OutputStreams(is_shared=True))
+        self._link, program_link = socket.socketpair()
+        driver = os.getpid()
+        self.pid = self._fork(program_link)
+        if self.pid == 0:
+            self._link.detach()
+            release()
+            streams = {*self.capture.program_fds, *([] if stdin is None else [stdin])}
+            daemonize.close_fds({0, 1, 2, program_link.fileno(), *streams})
+            gc.enable()
+            run_program.main(spec, driver, program_link, self.capture.program_fds, stdin)
+        program_link.close()
+        self.capture.close_program_fds()
+        with contextlib.suppress(OSError):  # the program does this too, but may not have come so far when signalled
+            os.setpgid(self.pid, self.pid)
+        # A child process that the program has left behind may keep the program's end open, so reading must not block.
+        # The socket is non-blocking because recv_fds() ignores its flags, such as MSG_DONTWAIT.
+        self._link.setblocking(False)
+        self._pidfd = os.pidfd_open(self.pid)
+        self._guard: ListenGuard | None = None
+        self._decoder = Decoder()
+        self._has_exited = False
+        # The time by which a program that has sent its ProgramEnd, or that has been sent SIGTERM, must have exited.
+        self._deadline: float | None = None
+        for fd in (*self.capture.streams, self._pidfd, self._link.fileno()):
+            poll.register(fd, select.POLLIN)
+
+    def _fork(self, program_link: socket.socket) -> int:
+        """Fork the process; in the program, SIGINT is blocked until it can receive it, and no garbage is collected yet.
+
+        An object that owns a descriptor of this process could otherwise close the program's file of the same number.
+        """
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        gc.disable()
+        pid = -1
+        try:
+            pid = os.fork()
+        except OSError:
+            program_link.close()
+            self._link.close()
+            for fd in {*self.capture.streams, *self.capture.program_fds}:
+                os.close(fd)
+            raise
+        finally:
+            if pid:  # not in the program's process
+                gc.enable()
+                signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        return pid
+
+    def handle(self, fd: int, events: int) -> bool:
+        """Handle the events of a descriptor; return whether it is one of this program."""
+        if fd in self.capture.streams:
+            if not self.capture.read(fd) and fd not in self.capture.streams:
+                self._poll.unregister(fd)
+        elif fd == self._pidfd:
+            self._receive()  # what the program sent before it exited
+            self._has_exited = True
+            self._poll.unregister(fd)
+        elif self._guard is not None and fd == self._guard.fileno():
+            if events & select.POLLIN:
+                self._guard.handle()
+            else:  # all processes with the trap have exited
+                self._poll.unregister(fd)
+        elif fd == self._link.fileno():
+            had_guard = self._guard is not None
+            if not self._receive():  # the program has exited, or a script has closed the socket
+                self._poll.unregister(fd)
+            if self._guard is not None and not had_guard:
+                self._poll.register(self._guard, select.POLLIN)
+        else:
+            return False
+        return True
+
+    @property
+    def has_exited(self) -> bool:
+        """Whether the process has exited, and `reap` may be called."""
+        return self._has_exited
+
+    def seconds_left(self) -> float:
+        """Return the seconds until the deadline of a program that is to exit; infinite if there is none."""
+        return float("inf") if self._deadline is None else max(0.0, self._deadline - time.monotonic())
+
+    def kill_if_overdue(self) -> None:
+        """Kill the program if it has passed its deadline."""
+        if self.seconds_left() == 0:
+            self.kill()
+
+    def signal_group(self, number: int) -> None:
+        """Send a signal to the program's process group, as a terminal does."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, number)
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the program's own process."""
+        send_signal(self._pidfd, number)
+
+    def terminate(self, seconds: float) -> None:
+        """Send SIGTERM to the program and set the deadline for its exit.
+
+        Args:
+            seconds: The time until it is killed.
+        """
+        self.is_terminated = True
+        self._deadline = time.monotonic() + seconds
+        send_signal(self._pidfd, signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Send SIGKILL to the program."""
+        send_signal(self._pidfd, signal.SIGKILL)
+
+    def reap(self) -> int:
+        """Reap the program, which has exited, and read the rest of its output.
+
+        If it was terminated, its remaining child processes are killed. Otherwise its background processes continue, as
+        they would without a driver.
+
+        Returns:
+            Its exit code; negative if a signal has ended it.
+        """
+        if self.is_terminated:
+            # Do this before the program is reaped, after which its pid may be reused for another process group.
+            with contextlib.suppress(ProcessLookupError, PermissionError):  # none is left, or none of this user's
+                os.killpg(self.pid, signal.SIGKILL)
+        code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        self.capture.drain()
+        if code < 0 and self.end is not None:  # killed during shutdown, after all of its own code had run
+            return self.end.exit_code
+        return code
+
+    def was_stopped(self, code: int) -> bool:
+        """Return whether the program has ended because it was terminated.
+
+        A script may also exit with 143 by itself, such as on preemption.
+
+        Args:
+            code: The result of `reap`.
+        """
+        return self.is_terminated and (code < 0 or code == ExitCode.TERMINATED)
+
+    def close(self) -> None:
+        """Close the descriptors of a program that was reaped; background processes that it has left are not heard."""
+        fds = [*self.capture.streams, self._pidfd, self._link.detach()]
+        if self._guard is not None:
+            fds.append(self._guard.fileno())
+        for fd in fds:
+            with contextlib.suppress(KeyError):
+                self._poll.unregister(fd)
+            os.close(fd)
+
+    def detach(self) -> None:
+        """Give up the descriptors in a forked process, which has closed them."""
+        self._link.detach()
+
+    def _receive(self) -> bool:
+        """Handle all that the program has sent: first the descriptor of its trap, if it has one, last its ProgramEnd.
+
+        Between them are the events of a script.
+
+        Returns:
+            False if the program's end of the socket pair has been closed, so that nothing more can arrive.
+        """
+        while True:
+            try:
+                data, fds, _, _ = socket.recv_fds(self._link, 1 << 16, 1)
+            except BlockingIOError:
+                return True
+            except ConnectionError:
+                return False
+            if not data:
+                return False
+            for fd in fds:
+                assert self._cluster is not None, "only a program whose ports are restricted has a trap"
+                self._guard = ListenGuard(fd, self._cluster, self._report_refused_port)
+            for message in self._decoder.feed(data):
+                if "event" in message:
+                    self._report(message)
+                elif message:
+                    self.end = ProgramEnd(**message)
+                    if not self.is_terminated:
+                        self._deadline = time.monotonic() + settings.DRIVER_EXIT_SECONDS
+
+    def _report_refused_port(self, why: str) -> None:
+        self._sink.append(STDERR, f"tfcluster: this program may not listen: {why}\n".encode())

@@ -1,0 +1,204 @@
+"""Listen guards: trap each call of listen() of a process, and restrict the socket before the call takes effect.
+
+Requests that arrive between listen() and the moment at which a TensorFlow server starts to serve are queued and
+executed later, even if the connection has been cut meanwhile. Each socket is therefore restricted before it listens:
+listen() is trapped (see `seccomp`), a guard in another thread or process restricts the caller's socket (see
+`port_isolation`), and only then does the guard let the kernel execute listen().
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import os
+import signal
+import socket
+import stat
+import threading
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
+
+from tfcluster import settings
+from tfcluster.processes.netinfo import Address
+from tfcluster.processes.servers import port_isolation, seccomp
+from tfcluster.processes.servers.port_isolation import PortIsolationError
+from tfcluster.processes.servers.seccomp import Notification
+
+_SYS_PIDFD_GETFD = 438  # on every architecture
+
+
+class ListenGuard:
+    """Restricts every TCP socket on which trapped threads call listen(), before the call takes effect.
+
+    Args:
+        listener: The descriptor that `seccomp.trap_listen` returned.
+        cluster: The IP addresses of all the cluster's hosts, including this one.
+        on_refused: Called with the reason each time a socket cannot be restricted. Its listen() then fails with EACCES.
+
+    Attributes:
+        ports: The ports that were restricted.
+    """
+
+    def __init__(self, listener: int, cluster: Collection[Address], on_refused: Callable[[str], None]) -> None:
+        self.ports: set[int] = set()
+        self._listener = listener
+        self._cluster = cluster
+        self._on_refused = on_refused
+
+    def fileno(self) -> int:
+        """Return the descriptor of the trap, which is readable when a call is waiting."""
+        return self._listener
+
+    def handle(self) -> None:
+        """Wait for a call of listen(), restrict its socket, and let the call continue or fail.
+
+        Raises:
+            OSError: All trapped threads have exited.
+        """
+        notification = seccomp.receive(self._listener)
+        if notification is None:
+            return
+        try:
+            with _socket_of(self._listener, notification) as listening:
+                if listening is not None:
+                    port_isolation.restrict(listening, self._cluster)
+                    self.ports.add(listening.getsockname()[1])
+        except (PortIsolationError, OSError) as error:
+            self._on_refused(str(error))
+            seccomp.answer(self._listener, notification, errno.EACCES)
+        else:
+            seccomp.answer(self._listener, notification)
+
+
+def isolate_this_process(cluster: Collection[Address], on_refused: Callable[[str], None]) -> ListenGuard:
+    """Start a guard thread that restricts the sockets on which the calling thread and all later threads listen.
+
+    This is only for processes whose threads release the global interpreter lock (GIL) before they call listen():
+    otherwise the guard thread could not run during the call.
+
+    Args:
+        cluster: As in `ListenGuard`.
+        on_refused: As in `ListenGuard`. It is called in the guard thread.
+
+    Returns:
+        The guard.
+
+    Raises:
+        PortIsolationError: The kernel does not allow this process to trap listen().
+    """
+    trapped = threading.Event()
+    guards: list[ListenGuard] = []
+
+    def run() -> None:
+        trapped.wait()
+        with contextlib.suppress(OSError):  # the process is exiting
+            while guards:
+                guards[0].handle()
+
+    # Start the thread before the trap is set, as the guard's own thread must not be trapped.
+    threading.Thread(target=run, name="port guard", daemon=True).start()
+    try:
+        guards.append(ListenGuard(seccomp.trap_listen(), cluster, on_refused))
+    finally:
+        trapped.set()
+    return guards[0]
+
+
+def check_support(cluster: Collection[Address]) -> None:
+    """Check in a child process whether the ports of a cluster's server can be restricted on this machine.
+
+    Args:
+        cluster: As in `ListenGuard`.
+
+    Raises:
+        PortIsolationError: They cannot be restricted.
+        OSError: The child process cannot be forked.
+    """
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(settings.PORT_ISOLATION_CHECK_SECONDS)  # the agent waits for this process
+        try:
+            os.write(writing, _listen_isolated(cluster).encode()[:4096])
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with open(reading, "rb") as pipe:
+        result = pipe.read().decode()
+    os.waitpid(pid, 0)
+    if result != "isolated":
+        raise PortIsolationError(result or "the process that checked it died")
+
+
+def _listen_isolated(cluster: Collection[Address]) -> str:
+    """Listen on a restricted port; return `isolated`, or the reason why the port cannot be restricted."""
+    reasons: list[str] = []
+    try:
+        isolate_this_process(cluster, reasons.append)
+        with socket.socket() as listener:
+            listener.listen()
+    except (PortIsolationError, OSError) as error:
+        return reasons[0] if reasons else str(error)
+    return "isolated"
+
+
+@contextlib.contextmanager
+def _socket_of(listener: int, notification: Notification) -> Iterator[socket.socket | None]:
+    """Duplicate the socket that a trapped thread calls listen() on, and close the duplicate in the end.
+
+    Args:
+        listener: The descriptor of the trap.
+        notification: The call.
+
+    Yields:
+        The duplicate. None if the descriptor is not a socket of IPv4 or IPv6, so that no network can reach it.
+
+    Raises:
+        OSError: This process may not duplicate the socket, or the caller is gone.
+    """
+    pidfd = os.pidfd_open(_process_of(notification.tid))
+    try:
+        if not seccomp.is_waiting(listener, notification):  # the pid may have been reused by another process
+            raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH))
+        fd = _pidfd_getfd(pidfd, notification.fd)
+    finally:
+        os.close(pidfd)
+    if fd is None or not stat.S_ISSOCK(os.fstat(fd).st_mode):
+        if fd is not None:
+            os.close(fd)
+        yield None  # listen() fails with the kernel's own error
+        return
+    with socket.socket(fileno=fd) as copy:
+        yield copy if copy.family in (socket.AF_INET, socket.AF_INET6) else None
+
+
+def _process_of(tid: int) -> int:
+    """Return the pid of the process that a thread belongs to, since a pidfd refers to a process."""
+    for line in Path(f"/proc/{tid}/status").read_text(errors="replace").splitlines():
+        if line.startswith("Tgid:"):
+            return int(line.split()[1])
+    raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH))
+
+
+def _pidfd_getfd(pidfd: int, fd: int) -> int | None:
+    """Duplicate a descriptor of another process by pidfd_getfd(2), which Python's os module lacks.
+
+    Args:
+        pidfd: The pidfd of the process.
+        fd: The number of the descriptor in that process.
+
+    Returns:
+        The duplicate, or None if the process has no such descriptor.
+
+    Raises:
+        OSError: This process may not duplicate it.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    copy = int(libc.syscall(_SYS_PIDFD_GETFD, pidfd, fd, 0))
+    if copy < 0:
+        number = ctypes.get_errno()
+        if number == errno.EBADF:
+            return None
+        raise OSError(number, os.strerror(number))
+    return copy

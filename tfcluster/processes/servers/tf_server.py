@@ -1,0 +1,81 @@
+"""The process of a task: a TensorFlow server, whose port is restricted (isolated) before it listens."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from pathlib import Path
+
+from tfcluster.core.environment import server_variables
+from tfcluster.core.topology import CLOSED, ClusterTopology, Task
+from tfcluster.processes import daemonize
+from tfcluster.processes.netinfo import addresses_of
+from tfcluster.processes.servers import protos
+from tfcluster.processes.servers.c_api import Server, TensorFlow, TensorFlowError
+from tfcluster.processes.servers.listen_guard import isolate_this_process
+from tfcluster.processes.servers.port_isolation import OPEN_HINT, PortIsolationError
+from tfcluster.protocol.codec import encode
+
+
+def serve(tensorflow: TensorFlow, topology: ClusterTopology, task: Task, log: Path, agent: socket.socket) -> None:
+    """Run the server of a task. This returns only if the server could not be started.
+
+    Args:
+        tensorflow: The library, which the agent has loaded.
+        topology: The topology of the cluster.
+        task: The task to serve.
+        log: The file for standard output and standard error.
+        agent: The child's end of a socket pair with the agent. This process sends one line: that it serves, or the
+            error.
+    """
+    try:
+        daemonize.detach(f"tfcluster: {topology.cluster} {task.short}", log=log, keep=[agent.fileno()])
+        os.environ.update(server_variables(topology, task, os.environ))
+        _start(tensorflow, topology, task, agent)
+    except (TensorFlowError, PortIsolationError, OSError) as error:
+        message = f"{error}. {OPEN_HINT}" if isinstance(error, PortIsolationError) else str(error)
+        os.write(2, f"tfcluster: {message}\n".encode())
+        agent.sendall(encode({"error": message}))
+
+
+def _start(tensorflow: TensorFlow, topology: ClusterTopology, task: Task, agent: socket.socket) -> None:
+    definition = protos.server_def(topology.known_addresses(), task.job, task.index, task.cpus)
+    if topology.network == CLOSED:
+        server = _new_isolated_server(tensorflow, definition, topology, task)
+    else:
+        server = tensorflow.new_server(definition)
+    server.start()
+    with contextlib.suppress(ConnectionError):  # the agent has died: the next one adopts this server
+        agent.sendall(encode({"serving": True}))
+    agent.close()
+    server.join()
+
+
+def _new_isolated_server(tensorflow: TensorFlow, definition: bytes, topology: ClusterTopology, task: Task) -> Server:
+    """Create the server after isolating this process, so that every port that it ever opens is restricted.
+
+    Args:
+        tensorflow: The library.
+        definition: The serialised ServerDef.
+        topology: The topology of the cluster.
+        task: The task to serve.
+
+    Returns:
+        The server.
+
+    Raises:
+        PortIsolationError: Ports cannot be restricted on this machine, or the server's port has not been restricted.
+        TensorFlowError: The server could not be created.
+    """
+    reasons: list[str] = []
+    guard = isolate_this_process(addresses_of(topology.hosts), reasons.append)
+    try:
+        server = tensorflow.new_server(definition)
+    except TensorFlowError as error:
+        raise (PortIsolationError(reasons[0]) if reasons else error) from error
+    if task.port not in guard.ports:
+        # If listening fails for one address family, gRPC continues with the other. A way to listen other than listen()
+        # would not be trapped.
+        raise PortIsolationError(reasons[0] if reasons else f"port {task.port} was opened past its restriction")
+    return server
