@@ -1,36 +1,20 @@
-"""What docs/architecture.md names exists."""
+"""What docs/architecture.md names exists; test_stories.py has whether it happens."""
 
 from __future__ import annotations
 
-import ast
 import re
-from pathlib import Path
 
-import tfcluster
+from tests.stories import ROOT, TEXT, functions_in, read_stories
 
-ROOT = Path(tfcluster.__file__).parent
-TEXT = (ROOT.parent / "docs" / "architecture.md").read_text()
-CALLS = sorted(set(re.findall(r"`([\w/]+\.py):([\w.]+)`", TEXT)))
+STEPS = sorted({step for story in read_stories().values() for step in story.steps})
 
 
-def names_in(path: Path) -> set[str]:
-    """Return the functions and classes of a module, and the methods as CLASS.METHOD."""
-    names = set()
-    for node in ast.parse(path.read_text()).body:
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            names.add(node.name)
-        if isinstance(node, ast.ClassDef):
-            names |= {f"{node.name}.{each.name}" for each in node.body if hasattr(each, "name")}
-    return names
-
-
-def test_calls_are_named() -> None:
-    assert len(CALLS) > 30
+def test_stories_are_read() -> None:
+    assert len(STEPS) > 100
 
 
 def test_every_step_of_a_story_exists() -> None:
-    names = {path: names_in(ROOT / path) for path, _ in CALLS}
-    assert [f"{path}:{name}" for path, name in CALLS if name not in names[path]] == []
+    assert [step for step in STEPS if step.partition(":")[2] not in functions_in(step.partition(":")[0])] == []
 
 
 def test_every_folder_is_described() -> None:

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from tests.core.clusters import topology_of
 from tfcluster.client.cluster import Cluster
-from tfcluster.client.preflight.agent_inspector import AgentInspector
 from tfcluster.client.preflight.checks import (
     ALL_HOSTS,
     CheckResult,
@@ -20,7 +19,7 @@ from tfcluster.client.preflight.checks import (
     to_error,
 )
 from tfcluster.client.preflight.connectivity import check_connectivity, firewall_rules
-from tfcluster.client.preflight.host_preflight import HostPreflight
+from tfcluster.client.preflight.host_preflight import AgentInspector, HostPreflight
 from tfcluster.core.hosts import OtherAccounts
 from tfcluster.core.reconcile import ObservedState
 from tfcluster.core.topology import PRIVATE, ClusterTopology

@@ -22,8 +22,8 @@ def command(cluster: str | None, timeout: float | None) -> None:
     answers. A cluster that is not running (exit code 3), and one whose hosts cannot be reached (5), have metrics that
     say so.
     """
-    from tfcluster.client.metrics import collect_metrics
     from tfcluster.client.resolve import resolve_cluster
+    from tfcluster.client.usage import collect_metrics
 
     text, error = collect_metrics(resolve_cluster(cluster), timeout)
     echo_exactly(text.removesuffix("\n"))

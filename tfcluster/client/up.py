@@ -92,7 +92,6 @@ def plan_up(
 
     Args:
         topology: The topology of the spec.
-        without_certificate: The hosts that get a certificate.
         source: The result of `spec_source` for the spec.
         dry: Change nothing on any host, start no agent, and run no command of the spec.
         progress: Called with the number of hosts examined so far, if there are several.

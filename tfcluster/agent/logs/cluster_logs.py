@@ -17,8 +17,8 @@ from tfcluster.agent import subprocesses
 from tfcluster.agent.state.state_dir import StateDir
 from tfcluster.agent.subprocesses import ChildProcess
 from tfcluster.core.topology import LogLimits
-from tfcluster.processes.logs.line_log import LineLog
 from tfcluster.processes.logs.log_writer import LogWriter, run
+from tfcluster.processes.logs.rotating_log import LineLog
 from tfcluster.protocol.codec import encode
 
 _logger = logging.getLogger(__name__)

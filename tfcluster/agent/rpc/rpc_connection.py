@@ -154,7 +154,13 @@ class RpcConnection:
         """Handle one request and send its response."""
         try:
             with self._context.lease.renew():
-                await self._send_response(number, body)
+                request = decode_request(self._dispatcher.request_type(method_of(body)), body)
+                async with contextlib.aclosing(self._dispatcher.respond(request, self._uploads[number])) as response:
+                    async for item in response:
+                        if isinstance(item, Reply):
+                            await self._send_last(number, FrameKind.REPLY, item.value)
+                        else:
+                            await self._send(number, FrameKind.EVENT, to_json(item))
         except ClusterError as error:
             await self._send_last(number, FrameKind.ERROR, error)
         except ConnectionError:
@@ -165,15 +171,6 @@ class RpcConnection:
             await self._send_last(number, FrameKind.ERROR, problem)
         finally:
             del self._requests[number], self._uploads[number]
-
-    async def _send_response(self, number: int, body: Any) -> None:
-        request = decode_request(self._dispatcher.request_type(method_of(body)), body)
-        async with contextlib.aclosing(self._dispatcher.respond(request, self._uploads[number])) as response:
-            async for item in response:
-                if isinstance(item, Reply):
-                    await self._send_last(number, FrameKind.REPLY, item.value)
-                else:
-                    await self._send(number, FrameKind.EVENT, to_json(item))
 
     async def _send_last(self, number: int, kind: FrameKind, value: Any) -> None:
         """Send the end of a response, with whether the agent exits after the command has disconnected."""

@@ -7,8 +7,7 @@ from collections.abc import Collection, Mapping
 from datetime import timedelta
 
 from tfcluster import settings
-from tfcluster.client.preflight.agent_inspector import AgentInspector
-from tfcluster.client.preflight.host_preflight import HostPreflight
+from tfcluster.client.preflight.host_preflight import AgentInspector, HostPreflight
 from tfcluster.core.forwarding import Certificate, needs_forwarders
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING
 
 from tfcluster import settings
 from tfcluster.client.cluster import Cluster, cluster_of
-from tfcluster.client.preflight.agent_inspector import AgentInspector
 from tfcluster.client.preflight.checks import CheckResult, Severity, check_each_host
 from tfcluster.client.preflight.connectivity import check_connectivity, firewall_rules
-from tfcluster.client.preflight.host_preflight import HostPreflight
+from tfcluster.client.preflight.host_preflight import AgentInspector, HostPreflight
 from tfcluster.client.rpc.parallel import map_hosts, partition
 from tfcluster.core.forwarding import needs_forwarders, with_unique_ports
 from tfcluster.core.reconcile import ObservedState, merge_observed, merge_with_observed

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tfcluster import settings
 from tfcluster.core.text import pluralize
-from tfcluster.processes.logs.line_log import LineLog
+from tfcluster.processes.logs.rotating_log import LineLog
 
 #: What OpenSSL reports of a certificate that another authority than the cluster's has signed, or none at all.
 _FOREIGN = frozenset({7, 18, 19, 20, 21, 24})  # X509_V_ERR_*, see x509_vfy.h

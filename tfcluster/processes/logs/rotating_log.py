@@ -223,3 +223,25 @@ def _entries(data: bytes, position: int, time: float) -> Iterator[bytes]:
         position += len(line) + 1
     if rest:
         yield b"%s %d%s %s\n" % (moment, position, _PARTIAL, rest)
+
+
+class LineLog:
+    """Appends lines to a rotating log, and loses them if that is not possible.
+
+    Args:
+        path: The newest file of the log.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._log = RotatingLog(path, settings.EVENT_LOG_FILE_BYTES, settings.EVENT_LOG_FILES)
+        self._position: int | None = None
+
+    def append(self, lines: bytes, now: float) -> None:
+        """Append complete lines that were written at a time."""
+        try:
+            if self._position is None:
+                self._position = self._log.recover()
+            self._log.append(lines, self._position, now)
+            self._position += len(lines)
+        except OSError:
+            self._position = None  # a part of a line may have been written: find the end of the log again

@@ -19,8 +19,8 @@ from tfcluster.ui.console import Text
 from tfcluster.ui.top import rows
 from tfcluster.ui.top.action_runner import ActionRunner
 from tfcluster.ui.top.actions import cancel_action, restart_action
-from tfcluster.ui.top.detail import DetailScreen
-from tfcluster.ui.top.details import describe_run, describe_task
+from tfcluster.ui.top.descriptions import describe_run, describe_task
+from tfcluster.ui.top.detail_screen import DetailScreen
 from tfcluster.ui.top.dialogs import Help
 from tfcluster.ui.top.rows import ORDERS, join_lines
 from tfcluster.ui.top.table import Table
