@@ -43,7 +43,7 @@ CONSTANTS = {
             "processes/logs/log_buffer.py:_PUNCH_HOLE",
             "processes/inotify.py:_IN_MODIFY",
             "processes/servers/listen_guard.py:_SYS_PIDFD_GETFD",
-            "processes/servers/protos.py:_MESSAGES",
+            "processes/protos.py:_MESSAGES",
             "processes/daemonize.py:_PR_SET_CHILD_SUBREAPER",
             "processes/servers/seccomp.py:*",
             "processes/socket_traffic.py:*",

@@ -14,8 +14,8 @@ import pytest
 from tfcluster import settings
 from tfcluster.agent import subprocesses
 from tfcluster.agent.handlers.code import receive_code
-from tfcluster.agent.rpc.upload import Upload
 from tfcluster.agent.state.code_store import CodeStore
+from tfcluster.agent.upload import Upload
 from tfcluster.core.code import CodeFile, digest_of, encode_manifest
 from tfcluster.errors import ClusterError
 from tfcluster.protocol.api import Done, Reply

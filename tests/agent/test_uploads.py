@@ -19,7 +19,7 @@ from tfcluster import settings
 from tfcluster.agent.context import AgentContext
 from tfcluster.agent.lease import Lease
 from tfcluster.agent.rpc.rpc_connection import Dispatcher, RpcConnection
-from tfcluster.agent.rpc.upload import Upload, receive, validate_name
+from tfcluster.agent.upload import Upload, receive, validate_name
 from tfcluster.client.rpc.agent_client import ResponseStream
 from tfcluster.client.rpc.agent_connection import AgentConnection
 from tfcluster.errors import ClusterError

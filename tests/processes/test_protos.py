@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tfcluster.processes.servers.protos import cleanup_request, devices_of, is_trace_empty, profile_request, server_def
+from tfcluster.processes.protos import cleanup_request, devices_of, is_trace_empty, profile_request, server_def
 
 # Reads [[ServerDef in hex, addresses, job, index, cpus]…], parses each with TensorFlow's class and compares it
 # with one that is built with TensorFlow's class; prints what differs. Then has a server say its status, and prints

@@ -74,7 +74,7 @@ def _respond(agent: socket.socket, write_lock: threading.Lock, call: Any, reques
     """
     import grpc
 
-    from tfcluster.processes.servers import protos
+    from tfcluster.processes import protos
 
     container = request["clear"]
     message: Message = {"id": request["id"]}

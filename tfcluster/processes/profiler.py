@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tfcluster import settings
-from tfcluster.processes.servers import protos
+from tfcluster.processes import protos
 from tfcluster.protocol.codec import Message
 
 _PROFILE = "/tensorflow.ProfilerService/Profile"

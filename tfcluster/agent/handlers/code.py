@@ -6,9 +6,9 @@ import logging
 from functools import partial
 
 from tfcluster import settings
-from tfcluster.agent.rpc.upload import Upload
 from tfcluster.agent.state.code_store import CodeStore
 from tfcluster.agent.subprocesses import run_in_child
+from tfcluster.agent.upload import Upload
 from tfcluster.core.code import is_digest
 from tfcluster.errors import ClusterError
 from tfcluster.paths import code_cache

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, NoReturn
 
 from tfcluster.agent.context import AgentContext
-from tfcluster.agent.rpc.upload import validate_name
+from tfcluster.agent.upload import validate_name
 from tfcluster.core.groups import Group, check_arguments, select_members
 from tfcluster.core.tf_config import refusal_notes
 from tfcluster.core.topology import CLOSED, PRIVATE, ClusterTopology

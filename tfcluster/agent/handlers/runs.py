@@ -12,9 +12,9 @@ from typing import NoReturn
 from tfcluster import settings
 from tfcluster.agent.context import AgentContext
 from tfcluster.agent.handlers.groups import group_spec, not_recorded, peers_of
-from tfcluster.agent.rpc.upload import Upload, receive, validate_name
 from tfcluster.agent.runs.run import Run
 from tfcluster.agent.runs.stream import follow, skip, wait_for_result
+from tfcluster.agent.upload import Upload, receive, validate_name
 from tfcluster.core.devices import Device, Selection, not_ready, select
 from tfcluster.core.programs import compute_tasks, fails_at_restart, missing_notes, required_tasks
 from tfcluster.core.tf_config import refusal_notes

@@ -21,8 +21,8 @@ from tfcluster.agent.handlers.profile import ProfileHandler
 from tfcluster.agent.handlers.runs import RunHandlers
 from tfcluster.agent.handlers.stacks import StackHandlers
 from tfcluster.agent.handlers.status import StatusHandlers
-from tfcluster.agent.rpc.upload import Upload
 from tfcluster.agent.shutdown import Shutdown, UnreadableCluster
+from tfcluster.agent.upload import Upload
 from tfcluster.errors import ClusterError
 from tfcluster.protocol.api import Method, Reply, Request, Response, decode_request, method_of
 from tfcluster.protocol.api.cluster import (

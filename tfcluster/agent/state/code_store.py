@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
 from tfcluster import settings
-from tfcluster.agent.rpc.upload import Upload
+from tfcluster.agent.upload import Upload
 from tfcluster.core.code import decode_manifest
 from tfcluster.core.text import format_size
 from tfcluster.errors import ClusterError

@@ -9,9 +9,8 @@ from pathlib import Path
 
 from tfcluster.core.environment import server_variables
 from tfcluster.core.topology import CLOSED, ClusterTopology, Task
-from tfcluster.processes import daemonize
+from tfcluster.processes import daemonize, protos
 from tfcluster.processes.netinfo import addresses_of
-from tfcluster.processes.servers import protos
 from tfcluster.processes.servers.c_api import Server, TensorFlow, TensorFlowError
 from tfcluster.processes.servers.listen_guard import isolate_this_process
 from tfcluster.processes.servers.port_isolation import OPEN_HINT, PortIsolationError
